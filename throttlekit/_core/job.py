@@ -1,0 +1,60 @@
+"""A job as every framework's adapter describes it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from throttlekit.errors import ConfigurationError
+
+__all__ = ["Job"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """
+    What a limit may know of a job when it works out its key and its cost.
+
+    Attributes:
+        id: The framework's own id of the job.
+        name: The function's or task's name.
+        queue: The queue it came from.
+        args: Positional arguments, as they were sent.
+        kwargs: Keyword arguments, as they were sent.
+        function: The function that will run, if it is known here: gives the arguments their names.
+        waited: What the job carries from earlier denials; see `Decision.waited`.
+    """
+
+    id: str = ""
+    name: str = ""
+    queue: str = ""
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    function: Callable[..., Any] | None = None
+    waited: Mapping[str, Any] | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """
+        Every argument by its name, positional ones and defaults included.
+
+        Raises:
+            ConfigurationError: The arguments do not fit the function.
+        """
+        if self.function is None:
+            return dict(self.kwargs)
+        signature = inspect.signature(self.function)
+        try:
+            bound = signature.bind(*self.args, **self.kwargs)
+        except TypeError as error:
+            raise ConfigurationError(f"the arguments of job {self.name!r} do not fit its function: {error}") from None
+        bound.apply_defaults()
+        by_name: dict[str, Any] = {}
+        for name, value in bound.arguments.items():
+            if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+                by_name.update(value)
+            else:
+                by_name[name] = value
+        return by_name

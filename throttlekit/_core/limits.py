@@ -1,0 +1,273 @@
+"""Limits: the configured rules, as values."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import string
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from throttlekit._core.gcra import Bucket
+from throttlekit._core.job import Job
+from throttlekit._core.rate import LONGEST_PERIOD_US, Rate, parse_rate
+from throttlekit.errors import ConfigurationError, CostExceedsLimit
+
+__all__ = ["Cost", "Key", "Limit", "TokenBucket", "key_text"]
+
+Key: TypeAlias = "str | Callable[[Job], object] | None"
+Cost: TypeAlias = "int | Callable[[Job], int]"
+
+_LONGEST_REFILL_US = 10 * LONGEST_PERIOD_US
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBucket:
+    """
+    So many units per period on average, with bursts.
+
+    Guarantee: in any window of length w, at most `burst + w / interval` units pass, where
+    interval = period / amount. The bound is reached, and never passed.
+
+    When to choose it: the partner publishes "100 requests a minute", and does not mind a few at once.
+    The default burst is one second's worth of the rate, at least 1: enough that a job delivered a
+    little late still finds its unit. Costs one integer per key in the store.
+
+    Args:
+        name: The limit's name: the same name is the same budget, in every process and framework.
+        rate: "100/minute", "10/s", "5/10s" or (5, timedelta(seconds=10)).
+        burst: Capacity in units, **including** the first. Default: one second's worth, at least 1.
+        key: What is counted apart: a template over the job's arguments ("{account_id}"), or a
+            callable that is given the job. Default: one count for all.
+        cost: Units that one job takes, a whole number of at least 0, or a callable that is given the
+            job. 0 only looks.
+
+    Raises:
+        ConfigurationError: A value that can never work, at once.
+
+    The generic cell rate algorithm (ITU-T I.371), in integer microseconds.
+    """
+
+    name: str
+    rate: Rate
+    burst: int = field(default=0, kw_only=True)
+    key: Key = field(default=None, kw_only=True)
+    cost: Cost = field(default=1, kw_only=True)
+    amount: int = field(init=False, repr=False, compare=False)
+    period_us: int = field(init=False, repr=False, compare=False)
+    bucket: Bucket = field(init=False, repr=False, compare=False)
+    fingerprint: str = field(init=False, repr=False, compare=False)
+
+    def __init__(
+        self, name: str, rate: Rate, *, burst: int | None = None, key: Key = None, cost: Cost = 1
+    ) -> None:
+        _check_name(name)
+        try:
+            amount, period_us = parse_rate(rate)
+            whole_burst = max(1, amount * 1_000_000 // period_us) if burst is None else burst
+            _check_burst(whole_burst, rate, amount, period_us)
+            _check_key(key)
+            _check_cost(cost)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"limit {name!r}: {error}") from None
+        if isinstance(cost, int) and cost > whole_burst:
+            raise CostExceedsLimit(cost=cost, limit=name, most=whole_burst)
+        definition = f"token-bucket {amount} {period_us} {whole_burst}"
+        for attribute, value in {
+            "name": name,
+            "rate": rate,
+            "burst": whole_burst,
+            "key": key,
+            "cost": cost,
+            "amount": amount,
+            "period_us": period_us,
+            "bucket": Bucket.of(amount, period_us, whole_burst),
+            "fingerprint": hashlib.blake2b(definition.encode(), digest_size=5).hexdigest(),
+        }.items():
+            object.__setattr__(self, attribute, value)
+
+    def key_of(self, job: Job | None) -> str:
+        """
+        Work out the key under which *job* is counted.
+
+        Raises:
+            ConfigurationError: The limit has a key and there is no job to take it from, the template
+                names an argument that the job does not have, or the callable failed.
+        """
+        if self.key is None:
+            return ""
+        if job is None:
+            raise ConfigurationError(
+                f"limit {self.name!r} takes its key from the job ({_shown(self.key)}): pass job=, or the key itself as key="
+            )
+        try:
+            if isinstance(self.key, str):
+                return key_text(_FORMATTER.vformat(self.key, (), job.arguments))
+            return key_text(self.key(job))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"limit {self.name!r}: {error}") from error
+        except (KeyError, AttributeError, IndexError) as error:
+            raise ConfigurationError(
+                f"limit {self.name!r}: the key {_shown(self.key)} names {error}, "
+                f"which job {job.name!r} does not have; it has {', '.join(sorted(job.arguments)) or 'no arguments'}"
+            ) from error
+        except Exception as error:
+            raise ConfigurationError(
+                f"limit {self.name!r}: the key {_shown(self.key)} failed on job {job.name!r}: {error!r}"
+            ) from error
+
+    def cost_of(self, job: Job | None) -> int:
+        """
+        Work out how many units *job* takes.
+
+        Raises:
+            ConfigurationError: The callable failed, or there is no job to give it, or what it
+                returned is not a whole number of at least 0.
+            CostExceedsLimit: It is more than the burst: it could never pass.
+        """
+        if isinstance(self.cost, int):
+            return self.cost
+        if job is None:
+            raise ConfigurationError(f"limit {self.name!r} takes its cost from the job: pass job=, or cost=")
+        try:
+            cost = self.cost(job)
+        except Exception as error:
+            raise ConfigurationError(f"limit {self.name!r}: its cost failed on job {job.name!r}: {error!r}") from error
+        return self.check_cost(cost)
+
+    def check_cost(self, cost: int) -> int:
+        """Return *cost* if a job may ask for it; raise as `cost_of` does if not."""
+        try:
+            _check_cost(cost)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"limit {self.name!r}: {error}") from None
+        if cost > self.burst:
+            raise CostExceedsLimit(cost=cost, limit=self.name, most=self.burst)
+        return cost
+
+    def check_function(self, function: Callable[..., Any]) -> None:
+        """
+        Make sure that the key can be worked out from the arguments of *function*.
+
+        Raises:
+            ConfigurationError: The key's template names an argument that *function* does not take.
+        """
+        if not isinstance(self.key, str):
+            return
+        parameters = inspect.signature(function).parameters
+        if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+            return
+        for name in _names(self.key):
+            if name not in parameters:
+                raise ConfigurationError(
+                    f"limit {self.name!r}: its key {self.key!r} names an argument {name!r} that "
+                    f"{getattr(function, '__qualname__', function)!s}({', '.join(parameters)}) does not take"
+                )
+
+    def dump(self, job: Job) -> dict[str, Any]:
+        """This limit by value, as it stands for *job*: plain data for a message, key and cost worked out."""
+        return {
+            "name": self.name,
+            "rate": [self.amount, self.period_us],
+            "burst": self.burst,
+            "key": self.key_of(job),
+            "cost": self.cost_of(job),
+        }
+
+    @classmethod
+    def load(cls, data: Mapping[str, Any]) -> TokenBucket:
+        """
+        The limit that `dump` wrote.
+
+        Raises:
+            ConfigurationError: *data* is not what `dump` writes.
+        """
+        try:
+            amount, period_us = data["rate"]
+            key = data["key"]
+            return cls(
+                data["name"],
+                (amount, period_us / 1_000_000),
+                burst=data["burst"],
+                key=(lambda _: key) if key else None,
+                cost=data["cost"],
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(f"a limit in the message is not one that throttlekit wrote: {error!r}") from None
+
+
+Limit: TypeAlias = TokenBucket
+"""Any limit."""
+
+
+def key_text(key: object) -> str:
+    """
+    Read what a key template or callable came to as text.
+
+    Raises:
+        ConfigurationError: It is None, or of a type whose text would not be the same everywhere.
+    """
+    if isinstance(key, bool) or not isinstance(key, (str, int, bytes)):
+        raise ConfigurationError(f"a key must be text or a whole number, not {key!r}")
+    return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
+
+
+class _Formatter(string.Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return super().format_field(value if format_spec else key_text(value), format_spec)
+
+
+_FORMATTER = _Formatter()
+
+
+def _names(template: str) -> list[str]:
+    """The arguments that a key template names."""
+    names: list[str] = []
+    for _, field_name, _, _ in _FORMATTER.parse(template):
+        if field_name is not None:
+            names.append(field_name.split(".")[0].split("[")[0])
+    return names
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError(f"a limit's name must be some text, not {name!r}")
+
+
+def _check_burst(burst: object, rate: Rate, amount: int, period_us: int) -> None:
+    if isinstance(burst, bool) or not isinstance(burst, int) or burst < 1:
+        raise ConfigurationError(
+            f"the burst must be a whole number of at least 1, not {burst!r}: it includes the first unit"
+        )
+    if burst * period_us > _LONGEST_REFILL_US * amount:
+        raise ConfigurationError(f"a burst of {burst} at {rate!r} would take more than ten years to fill: lower it")
+
+
+def _check_key(key: object) -> None:
+    if key is None or callable(key):
+        return
+    if not isinstance(key, str):
+        raise ConfigurationError(f'the key must be a template like "{{account_id}}" or a callable, not {key!r}')
+    try:
+        names = _names(key)
+    except ValueError as error:
+        raise ConfigurationError(f"the key template {key!r} cannot be read: {error}") from None
+    if not names:
+        raise ConfigurationError(
+            f'the key template {key!r} names no argument: write one in braces, like "{{account_id}}", '
+            "or leave the key out to count everything together"
+        )
+    if not all(name.isidentifier() for name in names):
+        raise ConfigurationError(f'the key template {key!r} must name its arguments, like "{{account_id}}"')
+
+
+def _check_cost(cost: object) -> None:
+    if callable(cost):
+        return
+    if isinstance(cost, bool) or not isinstance(cost, int) or cost < 0:
+        raise ConfigurationError(f"a cost must be a whole number of at least 0, not {cost!r}")
+
+
+def _shown(key: Key) -> str:
+    return repr(key) if isinstance(key, str) else getattr(key, "__qualname__", repr(key))

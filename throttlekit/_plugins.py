@@ -1,0 +1,64 @@
+"""The plugins that come with throttlekit: the stores by URL, and the quiet log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from throttlekit.hookspecs import Deferred, hookimpl
+from throttlekit.stores._base import Store
+from throttlekit.stores.memory import MemoryStore
+
+__all__ = ["DeferralLog", "Stores"]
+
+_REDIS_SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
+
+
+class Stores:
+    """memory:// and redis:// (rediss://, unix://, valkey://)."""
+
+    @hookimpl
+    def throttlekit_make_store(self, url: str) -> Store | None:
+        scheme = url.partition("://")[0]
+        if scheme == "memory":
+            return MemoryStore()
+        if scheme in _REDIS_SCHEMES:
+            from throttlekit.stores.redis import RedisStore
+
+            return RedisStore(url)
+        return None
+
+
+class DeferralLog:
+    """
+    Says at DEBUG that a job was deferred, and at INFO, once per limit per *every* seconds, how many were.
+
+    The first deferral of a limit is told at once, so that a waiting queue explains itself.
+    """
+
+    def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = logging.getLogger("throttlekit")
+        self._every = every
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._told: dict[str, tuple[float, int]] = {}
+
+    @hookimpl
+    def throttlekit_deferred(self, event: Deferred) -> None:
+        limit, delay = event.decision.limit.name, event.decision.delay
+        self._log.debug(
+            "Job %s (%s) deferred for %.3f s by limit %r: %s, deferral %d.",
+            event.job.id, event.job.name, delay, limit, event.decision.reason, event.deferrals,
+        )  # fmt: skip
+        now = self._clock()
+        with self._lock:
+            told_at, count = self._told.get(limit, (float("-inf"), 0))
+            due = now - told_at >= self._every
+            self._told[limit] = (now, 0) if due else (told_at, count + 1)
+        if due:
+            self._log.info(
+                "Limit %r is holding jobs back: %d deferred since last told, this one for %.1f s.",
+                limit, count + 1, delay,
+            )  # fmt: skip

@@ -1,0 +1,80 @@
+"""What a denied job carries in its message until it asks again: its ticket, and how long it has waited."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from throttlekit._core.acquire import Place
+from throttlekit._core.limits import Limit
+
+__all__ = ["Waited"]
+
+_VERSION = 1
+_LARGEST = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """
+    A job's ticket and its history of denials. Times are µs by the store's clock.
+
+    Attributes:
+        slot_us: The slot booked; 0 if none was.
+        ticket: The fingerprint and name of the limit in whose line the slot is.
+        deferrals: Denials so far.
+        since_us: The first denial; 0 if there was none.
+    """
+
+    slot_us: int = 0
+    ticket: str = ""
+    deferrals: int = 0
+    since_us: int = 0
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any] | None) -> Waited:
+        """Read what `write` wrote. Anything else (forged, torn, of another version) is a job that has not waited."""
+        if not isinstance(data, Mapping) or data.get("v") != _VERSION:
+            return cls()
+        slot_us, ticket, deferrals, since_us = (data.get(name) for name in ("slot", "ticket", "n", "since"))
+        if not isinstance(ticket, str) or not all(
+            isinstance(number, int) and 0 <= number < _LARGEST for number in (slot_us, deferrals, since_us)
+        ):
+            return cls()
+        return cls(slot_us, ticket, deferrals, since_us)  # type: ignore[arg-type]
+
+    def write(self) -> dict[str, Any]:
+        return {
+            "v": _VERSION,
+            "slot": self.slot_us,
+            "ticket": self.ticket,
+            "n": self.deferrals,
+            "since": self.since_us,
+        }
+
+    def place(self, limits: Sequence[Limit]) -> Place | None:
+        """The place that the ticket stands for among *limits*; None if the limit is gone or defined anew."""
+        if self.slot_us:
+            for i, limit in enumerate(limits):
+                if _ticket(limit) == self.ticket:
+                    return Place(i, self.slot_us)
+        return None
+
+    def denied(self, limit: Limit, slot_us: int, now_us: int) -> Waited:
+        """One denial more, with the slot that it gave."""
+        return replace(
+            self,
+            slot_us=slot_us,
+            ticket=_ticket(limit),
+            deferrals=self.deferrals + 1,
+            since_us=self.since_us or now_us,
+        )
+
+    def seconds(self, now_us: int) -> float:
+        """How long the job has waited."""
+        return max(0, now_us - self.since_us) / 1_000_000 if self.since_us else 0.0
+
+
+def _ticket(limit: Limit) -> str:
+    return f"{limit.fingerprint}:{limit.name}"

@@ -1,0 +1,71 @@
+"""The whole semantics in one process: for one worker, for tests, and as what the other stores are held to."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from throttlekit._core.acquire import State, Verdict, acquire
+from throttlekit._core.line import GRACE_US
+from throttlekit.stores._base import Request
+
+__all__ = ["MemoryStore"]
+
+_SWEEP_EVERY = 4096
+
+
+def _wall_clock_us() -> Callable[[], int]:
+    # Read once, then carried on by the monotonic clock: a stepped wall clock changes nothing.
+    start_ns = time.time_ns() - time.monotonic_ns()
+    return lambda: (start_ns + time.monotonic_ns()) // 1000
+
+
+class MemoryStore:
+    """
+    A store in this process only: the limits hold for its threads, and for nobody else.
+
+    Args:
+        clock_us: For tests: tells the time in microseconds.
+    """
+
+    def __init__(self, *, clock_us: Callable[[], int] | None = None) -> None:
+        self._clock_us = clock_us or _wall_clock_us()
+        self._lock = threading.Lock()
+        self._values: dict[str, tuple[object, int]] = {}
+        self._until_sweep = _SWEEP_EVERY
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        with self._lock:
+            now_us = self._clock_us() if now_us is None else now_us
+            states = [State(self._get(c.bucket, now_us), self._get(c.line, now_us)) for c in request.claims]  # type: ignore[arg-type]
+            asks = [claim.ask for claim in request.claims]
+            verdict, changed = acquire(asks, states, now_us, caller=request.caller, place=request.place)
+            for claim, before, after in zip(request.claims, states, changed, strict=True):
+                if after.tat_us is not None and after.tat_us != before.tat_us:
+                    self._put(claim.bucket, after.tat_us, after.tat_us, now_us)
+                if after.line is not None and after.line is not before.line:
+                    self._put(claim.line, after.line, max(after.line.end_us, after.line.guest_us), now_us)
+            return verdict
+
+    def reset(self, names: Sequence[str]) -> None:
+        with self._lock:
+            for name in names:
+                self._values.pop(name, None)
+
+    def close(self) -> None:
+        """Nothing to let go of: what is known stays known."""
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def _get(self, name: str, now_us: int) -> object:
+        value, expires_us = self._values.get(name, (None, 0))
+        return value if now_us < expires_us else None
+
+    def _put(self, name: str, value: object, last_us: int, now_us: int) -> None:
+        self._values[name] = (value, last_us + GRACE_US)
+        self._until_sweep -= 1
+        if self._until_sweep <= 0:
+            self._values = {name: entry for name, entry in self._values.items() if now_us < entry[1]}
+            self._until_sweep = max(_SWEEP_EVERY, len(self._values))

@@ -1,0 +1,100 @@
+"""The shared store: one EVALSHA a decision, by the server's clock."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+try:
+    import redis
+    from redis.backoff import NoBackoff
+    from redis.exceptions import NoScriptError, RedisError
+    from redis.retry import Retry
+except ImportError as error:  # pragma: no cover - exercised by the wheel test, in an environment of its own
+    raise ImportError(
+        "a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'"
+    ) from error
+
+import throttlekit_lua
+
+from throttlekit._core.acquire import Reason, Verdict
+from throttlekit.errors import ConfigurationError, StoreUnavailable
+from throttlekit.stores._base import Request
+
+__all__ = ["RedisStore"]
+
+_REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY)
+_SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
+_T = TypeVar("_T")
+
+
+class RedisStore:
+    """
+    Keeps limits in a Redis or Valkey server, shared by every process that names the same one.
+
+    Args:
+        url: redis://, rediss:// or unix://, as redis-py reads them.
+        timeout: Seconds to wait for a connection, and for an answer. An answer that does not come
+            is never taken for a grant, and the question is never put twice.
+
+    Raises:
+        ConfigurationError: The URL cannot be read. The message does not repeat it: it may hold a password.
+    """
+
+    def __init__(self, url: str, *, timeout: float = 0.25) -> None:
+        scheme = url.partition("://")[0].replace("valkey", "redis")
+        options: dict[str, Any] = {
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            "retry": Retry(NoBackoff(), 0),
+            "decode_responses": False,
+            "health_check_interval": 0,
+        }
+        try:
+            self._client: Any = redis.Redis.from_url(scheme + url[len(url.partition("://")[0]) :], **options)
+        except (ValueError, RedisError) as error:
+            raise ConfigurationError(
+                f"the store's URL cannot be read ({type(error).__name__}): write it as redis://host:port/0, "
+                "rediss://… or unix:///path?db=0"
+            ) from None
+        self._script = throttlekit_lua.read("acquire")
+        self._sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        claims, place = request.claims, request.place
+        arguments: list[Any] = [2 * len(claims)]
+        for claim in claims:
+            arguments += (claim.bucket, claim.line)
+        arguments += ("" if now_us is None else now_us, request.caller.value)
+        arguments += (0, 0) if place is None else (place.claim + 1, place.slot_us)
+        for claim in claims:
+            charge = claim.ask.charge
+            arguments += (charge.charge_us, charge.headroom_us, charge.capacity_us, claim.ask.spacing_us)
+        reply = _answered(lambda: self._run(arguments))
+        reason, binding, now, retry, slot, *tats = reply
+        return Verdict(
+            _REASONS[reason], binding - 1, now, retry, slot, tuple(None if tat < 0 else tat for tat in tats)
+        )
+
+    def reset(self, names: Sequence[str]) -> None:
+        _answered(lambda: self._client.delete(*names))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _run(self, arguments: list[Any]) -> Any:
+        try:
+            return self._client.execute_command("EVALSHA", self._sha, *arguments)
+        except NoScriptError:
+            # The server said that it ran nothing, so asking again cannot charge twice.
+            return self._client.execute_command("EVAL", self._script, *arguments)
+
+
+def _answered(question: Callable[[], _T]) -> _T:
+    """Run *question*; whatever goes wrong with the server becomes `StoreUnavailable`. The one place that maps."""
+    try:
+        return question()
+    except (RedisError, OSError, ValueError, IndexError) as error:
+        # The text of the error may hold a host or a user name, so it stays in the cause.
+        raise StoreUnavailable(f"the store gave no usable answer: {type(error).__name__}") from error
