@@ -20,7 +20,7 @@ from throttlekit._core.keys import bucket_name, line_name
 from throttlekit._core.limits import Limit, TokenBucket, key_text
 from throttlekit._core.gcra import held_us
 from throttlekit._core.line import spacing_us
-from throttlekit._inline import InlineWaits
+from throttlekit.inline import InlineWaits
 from throttlekit._plugins import DeferralLog, Stores
 from throttlekit._waited import Waited
 from throttlekit.errors import ConfigurationError, StoreUnavailable
@@ -193,7 +193,7 @@ class Limiter:
         claims: list[tuple[Limit, str, int, Claim]] = []
         names: set[str] = set()
         for limit in limits:
-            if self._limits.get(getattr(limit, "name", "")) is not limit:
+            if self._limits.get(getattr(limit, "name", "")) is not limit and not getattr(limit, "by_value", False):
                 self.declare(limit)
             if limit.name in names:
                 raise ConfigurationError(f"limit {limit.name!r} was given twice: name it once, with a cost")

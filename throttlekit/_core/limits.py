@@ -7,6 +7,7 @@ import inspect
 import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, TypeAlias
 
 from throttlekit._core.gcra import Bucket
@@ -58,6 +59,7 @@ class TokenBucket:
     period_us: int = field(init=False, repr=False, compare=False)
     bucket: Bucket = field(init=False, repr=False, compare=False)
     fingerprint: str = field(init=False, repr=False, compare=False)
+    by_value: bool = field(init=False, repr=False, compare=False)
 
     def __init__(
         self, name: str, rate: Rate, *, burst: int | None = None, key: Key = None, cost: Cost = 1
@@ -83,6 +85,7 @@ class TokenBucket:
             "amount": amount,
             "period_us": period_us,
             "bucket": Bucket.of(amount, period_us, whole_burst),
+            "by_value": False,
             "fingerprint": hashlib.blake2b(definition.encode(), digest_size=5).hexdigest(),
         }.items():
             object.__setattr__(self, attribute, value)
@@ -178,7 +181,8 @@ class TokenBucket:
     @classmethod
     def load(cls, data: Mapping[str, Any]) -> TokenBucket:
         """
-        The limit that `dump` wrote.
+        The limit that `dump` wrote. It may differ from one of the same name that is declared here: the
+        message's sender may run another release.
 
         Raises:
             ConfigurationError: *data* is not what `dump` writes.
@@ -186,15 +190,17 @@ class TokenBucket:
         try:
             amount, period_us = data["rate"]
             key = data["key"]
-            return cls(
+            limit = cls(
                 data["name"],
-                (amount, period_us / 1_000_000),
+                (amount, timedelta(microseconds=period_us)),
                 burst=data["burst"],
                 key=(lambda _: key) if key else None,
                 cost=data["cost"],
             )
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigurationError(f"a limit in the message is not one that throttlekit wrote: {error!r}") from None
+        object.__setattr__(limit, "by_value", True)
+        return limit
 
 
 Limit: TypeAlias = TokenBucket

@@ -1,0 +1,6 @@
+"""throttlekit for Dramatiq: `broker.add_middleware(Throttle(limiter))`, `@dramatiq.actor(throttle=[limit])`."""
+
+from throttlekit_dramatiq._errors import DeferFailed, WaitedTooLong
+from throttlekit_dramatiq._middleware import Throttle
+
+__all__ = ["DeferFailed", "Throttle", "WaitedTooLong"]

@@ -1,0 +1,47 @@
+"""Errors that Dramatiq's worker must see as its own."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from dramatiq import errors as dramatiq_errors
+from dramatiq.middleware import MiddlewareError
+
+from throttlekit.errors import ThrottleError
+
+__all__ = ["DeferFailed", "WaitedTooLong", "as_middleware_error"]
+
+# Named ConnectionError before Dramatiq 2.1.
+_BrokerConnectionError: type[Exception] = getattr(
+    dramatiq_errors, "BrokerConnectionError", dramatiq_errors.ConnectionError
+)
+_E = TypeVar("_E", bound=Exception)
+
+
+class DeferFailed(MiddlewareError, _BrokerConnectionError):  # type: ignore[valid-type, misc]
+    """
+    A denied message could not be put into its delay queue. The worker keeps the original and tries again.
+
+    A MiddlewareError, so that it leaves `before_ack`; a connection error, so that the worker then
+    waits and repeats instead of acknowledging.
+    """
+
+
+class WaitedTooLong(ThrottleError):
+    """A job was denied for longer than its max_wait, or more often than its max_deferrals."""
+
+
+def as_middleware_error(error: _E) -> _E:
+    """
+    The same error, also a MiddlewareError: the only kind that Dramatiq lets out of a `before_` hook.
+
+    It keeps its name and module, so that whoever reads a stored result sees the error that was meant.
+    """
+    kind = type(error)
+    both = type(
+        kind.__name__, (kind, MiddlewareError), {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    )
+    copy: _E = both.__new__(both)
+    copy.args = error.args
+    copy.__dict__.update(error.__dict__)
+    return copy

@@ -1,0 +1,279 @@
+"""The middleware: a message becomes a Job, a denial becomes Dramatiq's own delayed delivery."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from dramatiq import Actor, Broker
+from dramatiq.common import q_name
+from dramatiq.generic import GenericActor
+from dramatiq.middleware import Middleware, SkipMessage
+
+from throttlekit import ConfigurationError, Decision, Delivery, Job, Limit, Limiter, TokenBucket
+from throttlekit.inline import InlineWaits
+from throttlekit_dramatiq._errors import DeferFailed, WaitedTooLong, as_middleware_error
+from throttlekit_dramatiq._worker import (
+    DEFERRAL,
+    consumer_of,
+    hasten,
+    quieten,
+    still_ours,
+    take_position,
+    tell_prometheus,
+)
+
+__all__ = ["Throttle"]
+
+_log = logging.getLogger("throttlekit.dramatiq")
+
+_OPTION = "throttle"
+_MAX_WAIT = "throttle_max_wait"
+_WAITED = "throttlekit"
+
+_LONGEST = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes; 10 leave room
+_LATENESS = 0.08
+_EARLY = 0.04
+_PANIC_DELAY = 1.0
+
+
+@dataclass(slots=True)
+class _Deferral:
+    """A denied message on its way back: the copy to put into the delay queue, and when."""
+
+    copy: Any
+    delay_ms: int
+    consumer: Any
+    sent: bool = False
+
+
+class Throttle(Middleware):
+    """
+    Holds limits over every worker that has this middleware and names the same store.
+
+    A message that its limits deny goes back through its delay queue with its id, options, retries,
+    group, pipeline and result untouched, and runs when its turn has come. Add it to the broker before
+    actors are declared; it takes its right place among the middleware by itself when a worker boots.
+
+    Args:
+        limiter: Asks the store. Make it at import; it connects on first use.
+        throttle: Limits for every actor that names none of its own.
+        max_wait: How long a message may wait in all, in seconds, from its first denial. An actor's
+            `throttle_max_wait` goes before it. Default: for ever.
+        max_deferrals: How often a message may be denied. Default: any number of times.
+        when_over: What becomes of a message past either: "fail" dead-letters it with `WaitedTooLong`,
+            "drop" acknowledges it unrun, "run" runs it uncharged, **beyond the limit**.
+        max_inline_wait: The longest wait, in seconds, that a worker thread sleeps in place. At most a
+            quarter of a worker's threads (and always one) do so at once. 0: none does.
+
+    Raises:
+        ConfigurationError: An argument can never work.
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        *,
+        throttle: Limit | Iterable[Limit] = (),
+        max_wait: float | timedelta | None = None,
+        max_deferrals: int | None = None,
+        when_over: Literal["fail", "drop", "run"] = "fail",
+        max_inline_wait: float | timedelta = 0.05,
+    ) -> None:
+        if not isinstance(limiter, Limiter):
+            raise ConfigurationError(f'Throttle takes a limiter: Throttle(Limiter("redis://…")), not {limiter!r}')
+        if when_over not in ("fail", "drop", "run"):
+            raise ConfigurationError(f'when_over must be "fail", "drop" or "run", not {when_over!r}')
+        if max_deferrals is not None and (isinstance(max_deferrals, bool) or max_deferrals < 0):
+            raise ConfigurationError(f"max_deferrals must be a whole number of at least 0, not {max_deferrals!r}")
+        self.limiter = limiter
+        self._default = _limits(throttle)
+        limiter.declare(*self._default)
+        self._when_over = when_over
+        self._max_wait = _seconds("max_wait", max_wait)
+        self._max_deferrals = math.inf if max_deferrals is None else max_deferrals
+        self._max_inline_wait = _seconds("max_inline_wait", max_inline_wait)
+        self._of_actor: dict[str, tuple[Limit, ...]] = {}
+        self._delivery_of_actor: dict[str, Delivery] = {}
+        self._queues: set[str] = set()
+        self._inline = InlineWaits(self._max_inline_wait)
+        self._worker: Any = None
+
+    @property
+    def actor_options(self) -> set[str]:
+        return {_OPTION, _MAX_WAIT}
+
+    # Declaration
+
+    def before_declare_actor(self, broker: Broker, actor: Actor[..., Any]) -> None:
+        try:
+            limits = _limits(actor.options[_OPTION]) if _OPTION in actor.options else self._default
+            self.limiter.declare(*limits)
+            for limit in limits:
+                limit.check_function(_function(actor))
+            _seconds(_MAX_WAIT, actor.options.get(_MAX_WAIT))
+        except ConfigurationError as error:
+            raise as_middleware_error(ConfigurationError(f"actor {actor.actor_name!r}: {error}")) from None
+        self._of_actor[actor.actor_name] = limits
+        if limits:
+            self._queues.add(actor.queue_name)
+
+    def before_enqueue(self, broker: Broker, message: Any, delay: int | None) -> None:
+        """Limits given with the message travel in it by value, their keys and costs worked out here."""
+        if _OPTION not in message.options or _is_dumped(message.options[_OPTION]):
+            return
+        try:
+            job = self._job(broker, message)
+            message.options[_OPTION] = [limit.dump(job) for limit in _limits(message.options[_OPTION])]
+        except ConfigurationError as error:
+            raise as_middleware_error(ConfigurationError(f"message for {message.actor_name!r}: {error}")) from None
+
+    # Boot
+
+    def before_worker_boot(self, broker: Broker, worker: Any) -> None:
+        take_position(broker, self)
+        quieten()
+        self._worker = worker
+        at_once = max(1, worker.worker_threads // 4) if self._max_inline_wait else 0
+        self._inline = InlineWaits(self._max_inline_wait, at_once)
+        self._delivery_of_actor.clear()
+
+    def after_consumer_thread_boot(self, broker: Broker, thread: Any) -> None:
+        if q_name(thread.queue_name) in self._queues:
+            hasten(thread)
+
+    # A message's way
+
+    def before_process_message(self, broker: Broker, message: Any) -> None:
+        if _OPTION not in message.options and not self._of_actor.get(message.actor_name, self._default):
+            return
+        try:
+            limits = self._limits_of(message)
+            if not limits:
+                return
+            delivery = self._delivery(broker, message)
+            decision = self.limiter.acquire(*limits, job=self._job(broker, message), delivery=delivery)
+        except ConfigurationError as error:
+            self._fail(message, error)
+        except Exception:
+            # Dramatiq would log what leaves this hook, and then run the message unthrottled.
+            _log.exception("Message %s could not be decided on; it is deferred.", message.message_id)
+            self._defer(broker, message, _PANIC_DELAY, message.options.get(_WAITED))
+        else:
+            self._follow(broker, message, decision)
+
+    def before_ack(self, broker: Broker, message: Any) -> None:
+        """Put a denied message back. Here, so that the original is acknowledged only once the copy is safe."""
+        deferral: _Deferral | None = getattr(message, DEFERRAL, None)
+        if deferral is None or deferral.sent or not still_ours(self._worker, message, deferral.consumer):
+            return
+        try:
+            broker.enqueue(deferral.copy, delay=deferral.delay_ms)
+        except Exception as error:
+            raise DeferFailed(f"a denied message could not be put into its delay queue: {error!r}") from error
+        deferral.sent = True
+
+    def _follow(self, broker: Broker, message: Any, decision: Decision) -> None:
+        if decision.allowed:
+            # The body's own retries ask anew: they call downstream again.
+            message.options.pop(_WAITED, None)
+        elif decision.reason != "waited too long":
+            self._defer(broker, message, decision.delay, decision.waited)
+        elif self._when_over == "drop":
+            raise SkipMessage(f"dropped: denied by limit {decision.limit.name!r} for too long")
+        elif self._when_over == "fail":
+            self._fail(
+                message,
+                WaitedTooLong(f"limit {decision.limit.name!r} denied this message past its max_wait or max_deferrals"),
+            )
+
+    def _defer(self, broker: Broker, message: Any, delay: float, waited: Any) -> None:
+        copy = message.copy(options={_WAITED: waited} if waited else {})
+        consumer = consumer_of(self._worker, message)
+        setattr(message, DEFERRAL, _Deferral(copy, max(1, math.ceil(delay * 1000)), consumer))
+        # On the dying original only, after the copy: Results would store a None for whoever waits.
+        message.options["store_results"] = False
+        tell_prometheus(broker, self, message)
+        raise SkipMessage("deferred by throttlekit")
+
+    def _fail(self, message: Any, error: Exception) -> None:
+        _log.error("Message %s for %s fails: %s", message.message_id, message.actor_name, error)
+        # `throws` makes Dramatiq give up at once: asking again cannot help.
+        message.options["throws"] = type(error)
+        message.fail()
+        raise as_middleware_error(error)
+
+    def _limits_of(self, message: Any) -> tuple[Limit, ...]:
+        if _OPTION in message.options:
+            return tuple(TokenBucket.load(data) for data in message.options[_OPTION] or ())
+        return self._of_actor.get(message.actor_name, self._default)
+
+    def _job(self, broker: Broker, message: Any) -> Job:
+        return Job(
+            id=message.message_id,
+            name=message.actor_name,
+            queue=message.queue_name,
+            args=message.args,
+            kwargs=message.kwargs,
+            function=_function(broker.actors.get(message.actor_name)),
+            waited=message.options.get(_WAITED),
+        )
+
+    def _delivery(self, broker: Broker, message: Any) -> Delivery:
+        delivery = self._delivery_of_actor.get(message.actor_name)
+        if delivery is None:
+            max_wait = broker.get_actor(message.actor_name).options.get(_MAX_WAIT)
+            delivery = Delivery(
+                longest=_LONGEST,
+                lateness=_LATENESS,
+                early=_EARLY,
+                max_wait=self._max_wait if max_wait is None else _seconds(_MAX_WAIT, max_wait),
+                max_deferrals=self._max_deferrals,
+                inline=self._inline,
+            )
+            self._delivery_of_actor[message.actor_name] = delivery
+        return delivery
+
+
+def _limits(spec: Any) -> tuple[Limit, ...]:
+    """Read a `throttle=` option: a limit, several, or None for none."""
+    if spec is None:
+        return ()
+    if isinstance(spec, TokenBucket):
+        return (spec,)
+    limits = tuple(spec) if isinstance(spec, Iterable) and not isinstance(spec, (str, bytes)) else (spec,)
+    for limit in limits:
+        if not isinstance(limit, TokenBucket):
+            raise ConfigurationError(
+                f'throttle= takes a limit or a list of limits, like [TokenBucket("name", "100/minute")], not {limit!r}'
+            )
+    names = [limit.name for limit in limits]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigurationError(f"limit {name!r} is named twice in throttle=: name it once, with a cost")
+    return limits
+
+
+def _is_dumped(spec: Any) -> bool:
+    return isinstance(spec, list) and all(isinstance(limit, dict) for limit in spec)
+
+
+def _function(actor: Actor[..., Any] | None) -> Callable[..., Any] | None:
+    """What gives the message's arguments their names."""
+    if actor is None:
+        return None
+    function: Any = actor.fn
+    return function.perform if isinstance(function, GenericActor) else function
+
+
+def _seconds(option: str, value: float | timedelta | None) -> float:
+    if value is None:
+        return math.inf
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+        raise ConfigurationError(f"{option} must be a number of seconds of at least 0, or a timedelta, not {value!r}")
+    return float(seconds)

@@ -1,0 +1,104 @@
+"""
+What throttlekit changes in a running Dramatiq worker: attribute writes and one log filter, all in this file.
+
+Dramatiq polls its delay queues once a second and holds a limited number of delayed messages in
+memory. So a delayed message may come up to two seconds late, and one that is due waits behind
+thousands that are not. Both are attributes of the consumer thread, read after its boot hook.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from dramatiq import Broker
+from dramatiq.middleware import AgeLimit, CurrentMessage, Middleware, ShutdownNotifications, TimeLimit
+
+__all__ = ["DEFERRAL", "hasten", "quieten", "still_ours", "take_position", "tell_prometheus"]
+
+DEFERRAL = "_throttlekit_deferral"
+"""The attribute that marks a message as denied, and holds how it goes back."""
+
+POLL_MS = 50
+"""How often an idle consumer of a throttled queue looks for messages. Dramatiq's own: up to 1000."""
+
+PREFETCH = 65_535
+"""How many delayed messages a consumer holds. Dramatiq's own: 1000 a thread."""
+
+_BEHIND_US = (TimeLimit, ShutdownNotifications, CurrentMessage)
+_log = logging.getLogger("throttlekit.dramatiq")
+
+
+def hasten(thread: Any) -> None:
+    """Make a consumer of a throttled queue deliver in time, whatever else it holds."""
+    thread.worker_timeout = min(thread.worker_timeout, POLL_MS)
+    if thread.queue_name.endswith(".DQ"):
+        thread.prefetch = max(thread.prefetch, PREFETCH)
+
+
+def take_position(broker: Broker, throttle: Middleware) -> None:
+    """
+    Move *throttle* to where a denial is safe: behind AgeLimit, before TimeLimit, ShutdownNotifications
+    and CurrentMessage.
+
+    An expired message is then never charged, and nothing interrupts a denial half-way: an interrupt
+    between the copy and the skip would run the job twice.
+    """
+    others = [middleware for middleware in broker.middleware if middleware is not throttle]
+    first = max((i + 1 for i, m in enumerate(others) if isinstance(m, AgeLimit)), default=0)
+    last = min((i for i, m in enumerate(others) if isinstance(m, _BEHIND_US)), default=len(others))
+    if first > last:
+        _log.warning(
+            "Throttle must run after AgeLimit and before %s, but AgeLimit comes later than that in this broker's "
+            "middleware: a message past its max_age may be charged to its limits. Put AgeLimit first.",
+            type(others[last]).__name__,
+        )
+        first = last
+    now = broker.middleware.index(throttle)
+    if not first <= now <= last:
+        # A new list: Dramatiq may be walking through the old one.
+        broker.middleware = [*others[:last], throttle, *others[last:]]
+
+
+def still_ours(worker: Any, message: Any, consumer: Any) -> bool:
+    """
+    Whether *message* is still to be acknowledged by us.
+
+    RabbitMQ gives every unacknowledged message to somebody else once the connection is lost; a
+    consumer that has been replaced since tells so. Putting such a message back would double it.
+    """
+    if consumer is None or not hasattr(message, "_tag"):
+        return True
+    return consumer_of(worker, message) is consumer
+
+
+def consumer_of(worker: Any, message: Any) -> Any:
+    thread = worker.consumers.get(message.queue_name) if worker is not None else None
+    return getattr(thread, "consumer", None)
+
+
+def tell_prometheus(broker: Broker, throttle: Middleware, message: Any) -> None:
+    """
+    Let a Prometheus middleware behind us count the message in.
+
+    Dramatiq tells every middleware of a skip, also those that were not told of the start: its gauge
+    of messages in progress would fall below zero.
+    """
+    behind = broker.middleware[broker.middleware.index(throttle) + 1 :]
+    for middleware in behind:
+        if type(middleware).__name__ == "Prometheus":
+            middleware.before_process_message(broker, message)
+
+
+class _DeferralsAreNoNews(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        denied = record.msg == "Message %s was skipped." and record.args and hasattr(record.args[0], DEFERRAL)  # type: ignore[index]
+        return not denied
+
+
+_FILTER = _DeferralsAreNoNews()
+
+
+def quieten() -> None:
+    """Drop Dramatiq's warning, arguments and all, for each denied message. Ours says it once in a while."""
+    logging.getLogger("dramatiq.worker.WorkerThread").addFilter(_FILTER)
