@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import pluggy
 
 from throttlekit import hookspecs
-from throttlekit._core.acquire import Ask, Caller, Place, Reason, Verdict
+from throttlekit._core.acquire import Ask, Caller, Verdict
 from throttlekit._core.decision import Decision
+from throttlekit._core.gcra import held_us
 from throttlekit._core.job import Job
 from throttlekit._core.keys import bucket_name, line_name
 from throttlekit._core.limits import Limit, TokenBucket, key_text
-from throttlekit._core.gcra import held_us
 from throttlekit._core.line import spacing_us
-from throttlekit.inline import InlineWaits
 from throttlekit._plugins import DeferralLog, Stores
 from throttlekit._waited import Waited
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.hookspecs import Deferred
+from throttlekit.inline import InlineWaits
 from throttlekit.stores._base import Claim, Request, Store
 
 __all__ = ["Delivery", "Limiter"]
 
 _log = logging.getLogger("throttlekit")
 _STORE_FAILED_DELAY = 1.0
+_STORE_FAILED_TELL_EVERY = 30.0
 _FOREVER = float("inf")
 
 
@@ -81,6 +80,7 @@ class Limiter:
         self._hooks = _plugin_manager(plugins)
         self._store: Store = self._make_store(store) if isinstance(store, str) else store
         self._limits: dict[str, Limit] = {}
+        self._store_failure_told_at = -_FOREVER
 
     def acquire(
         self,
@@ -118,7 +118,7 @@ class Limiter:
             try:
                 verdict = self._store.acquire(request)
             except StoreUnavailable as error:
-                _log.warning("%s Jobs under limit %r are deferred until it does.", error, claims[0][0].name)
+                self._tell_store_failed(error)
                 return self._denied_by_store(claims[0], job, waited)
             decision = _decision(verdict, claims)
             if decision.allowed or job is None:
@@ -212,14 +212,13 @@ class Limiter:
             )
         return claims
 
-    def _deferred(
-        self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery
-    ) -> Decision:
+    def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
         passed = waited.seconds(verdict.now_us)
         if passed >= delivery.max_wait or waited.deferrals > delivery.max_deferrals:
             return replace(decision, reason="waited too long", delay=0.0, waited=None)
-        tight = delivery.early and decision.limit.bucket.charge(decision.cost).headroom_us < delivery.lateness * 1_000_000
-        early = delivery.early if tight and decision.delay > 2 * delivery.early else 0.0
+        room_us = decision.limit.bucket.charge(decision.cost).headroom_us
+        tight = room_us < delivery.lateness * 1_000_000 and decision.delay > 2 * delivery.early
+        early = delivery.early if tight else 0.0
         delay = min(decision.delay - early, delivery.longest, delivery.max_wait - passed)
         decision = replace(decision, delay=delay, waited=waited.write())
         self._tell_deferred(Deferred(job, decision, waited.deferrals, passed))
@@ -236,6 +235,12 @@ class Limiter:
         if job is not None:
             self._tell_deferred(Deferred(job, decision, waited.deferrals, 0.0))
         return decision
+
+    def _tell_store_failed(self, error: StoreUnavailable) -> None:
+        now = time.monotonic()
+        if now - self._store_failure_told_at >= _STORE_FAILED_TELL_EVERY:
+            self._store_failure_told_at = now
+            _log.warning("%s. Jobs are deferred, uncharged, for about a second at a time until it does.", error)
 
     def _tell_deferred(self, event: Deferred) -> None:
         try:
@@ -277,8 +282,8 @@ def _left(limit: Limit, tat_us: int | None, now_us: int) -> float:
 def _plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs)
-    for plugin in (Stores(), DeferralLog()):
-        manager.register(plugin)
+    manager.register(Stores())
+    manager.register(DeferralLog())
     manager.load_setuptools_entrypoints(hookspecs.PROJECT)
     for plugin in plugins:
         manager.register(plugin)

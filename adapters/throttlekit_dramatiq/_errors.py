@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from dramatiq import errors as dramatiq_errors
 from dramatiq.middleware import MiddlewareError
@@ -38,10 +38,10 @@ def as_middleware_error(error: _E) -> _E:
     It keeps its name and module, so that whoever reads a stored result sees the error that was meant.
     """
     kind = type(error)
-    both = type(
-        kind.__name__, (kind, MiddlewareError), {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
-    )
-    copy: _E = both.__new__(both)
+    namespace = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}
+    bases: Any = (kind, MiddlewareError)
+    both: Any = type(kind.__name__, bases, namespace)
+    copy: Any = BaseException.__new__(both)
     copy.args = error.args
     copy.__dict__.update(error.__dict__)
-    return copy
+    return cast(_E, copy)

@@ -114,7 +114,7 @@ class Throttle(Middleware):
             limits = _limits(actor.options[_OPTION]) if _OPTION in actor.options else self._default
             self.limiter.declare(*limits)
             for limit in limits:
-                limit.check_function(_function(actor))
+                limit.check_function(_function(actor.fn))
             _seconds(_MAX_WAIT, actor.options.get(_MAX_WAIT))
         except ConfigurationError as error:
             raise as_middleware_error(ConfigurationError(f"actor {actor.actor_name!r}: {error}")) from None
@@ -172,7 +172,7 @@ class Throttle(Middleware):
         if deferral is None or deferral.sent or not still_ours(self._worker, message, deferral.consumer):
             return
         try:
-            broker.enqueue(deferral.copy, delay=deferral.delay_ms)
+            _untyped(broker).enqueue(deferral.copy, delay=deferral.delay_ms)
         except Exception as error:
             raise DeferFailed(f"a denied message could not be put into its delay queue: {error!r}") from error
         deferral.sent = True
@@ -213,20 +213,21 @@ class Throttle(Middleware):
         return self._of_actor.get(message.actor_name, self._default)
 
     def _job(self, broker: Broker, message: Any) -> Job:
+        actor = _untyped(broker).actors.get(message.actor_name)
         return Job(
             id=message.message_id,
             name=message.actor_name,
             queue=message.queue_name,
             args=message.args,
             kwargs=message.kwargs,
-            function=_function(broker.actors.get(message.actor_name)),
+            function=_function(actor.fn) if actor else None,
             waited=message.options.get(_WAITED),
         )
 
     def _delivery(self, broker: Broker, message: Any) -> Delivery:
         delivery = self._delivery_of_actor.get(message.actor_name)
         if delivery is None:
-            max_wait = broker.get_actor(message.actor_name).options.get(_MAX_WAIT)
+            max_wait = _untyped(broker).get_actor(message.actor_name).options.get(_MAX_WAIT)
             delivery = Delivery(
                 longest=_LONGEST,
                 lateness=_LATENESS,
@@ -245,7 +246,7 @@ def _limits(spec: Any) -> tuple[Limit, ...]:
         return ()
     if isinstance(spec, TokenBucket):
         return (spec,)
-    limits = tuple(spec) if isinstance(spec, Iterable) and not isinstance(spec, (str, bytes)) else (spec,)
+    limits: tuple[Any, ...] = tuple(spec) if isinstance(spec, (list, tuple, set, frozenset)) else (spec,)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     for limit in limits:
         if not isinstance(limit, TokenBucket):
             raise ConfigurationError(
@@ -259,15 +260,18 @@ def _limits(spec: Any) -> tuple[Limit, ...]:
 
 
 def _is_dumped(spec: Any) -> bool:
-    return isinstance(spec, list) and all(isinstance(limit, dict) for limit in spec)
+    return isinstance(spec, list) and all(isinstance(limit, dict) for limit in spec)  # pyright: ignore[reportUnknownVariableType]
 
 
-def _function(actor: Actor[..., Any] | None) -> Callable[..., Any] | None:
-    """What gives the message's arguments their names."""
-    if actor is None:
-        return None
-    function: Any = actor.fn
-    return function.perform if isinstance(function, GenericActor) else function
+def _function(function: Any) -> Callable[..., Any]:
+    """What gives a message's arguments their names."""
+    named: Callable[..., Any] = _untyped(function).perform if isinstance(function, GenericActor) else function
+    return named
+
+
+def _untyped(host: Any) -> Any:
+    """Dramatiq's own annotations leave type parameters open, which strict checkers will not have."""
+    return host
 
 
 def _seconds(option: str, value: float | timedelta | None) -> float:

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
 
-from throttlekit._core.gcra import Charge, admit, ready_us
+from throttlekit._core.gcra import Charge, admit, believed_us, ready_us
 from throttlekit._core.line import EMPTY, GRACE_US, GUESTS_US, Line
 
 __all__ = ["Ask", "Caller", "Place", "Reason", "State", "Verdict", "acquire"]
@@ -97,7 +96,8 @@ def acquire(
     Decide whether every one of *asks* may pass at *now_us*, and charge all of them or none.
 
     Time is an argument, never read. A denial charges nothing; it moves on the line of the binding
-    claim only, and only if the caller is to come back.
+    claim only, and forgets what is stale of every claim's bucket (`believed_us`). A peek, and a return
+    before the slot, change nothing at all.
 
     Args:
         states: What is stored for each claim's key, in the order of *asks*.
@@ -108,7 +108,7 @@ def acquire(
         The verdict, and the states to store: the very objects of *states* where nothing changed.
     """
     lines = [_living(state, now_us) for state in states]
-    tats = tuple(state.tat_us for state in states)
+    tats = tuple(believed_us(state.tat_us, now_us, ask.charge) for state, ask in zip(states, asks, strict=True))
     holder = place is not None and place.slot_us <= now_us
     if place is not None and now_us < place.slot_us < lines[place.claim].end_us:
         return Verdict(Reason.EARLY, place.claim, now_us, place.slot_us, place.slot_us, tats), states
@@ -131,13 +131,13 @@ def acquire(
         return Verdict(reason, binding, now_us, retry_us, slot_us, tats), states
     changed = list(states)
     if reason is Reason.ALLOWED:
-        for i, ask in enumerate(asks):
-            if ask.charge.charge_us:
-                changed[i] = State(admit(tats[i], now_us, ask.charge), states[i].line)
-        tats = tuple(state.tat_us for state in changed)
+        tats = tuple(admit(tat, now_us, ask.charge) for tat, ask in zip(tats, asks, strict=True))
     else:
         line = _book(lines[binding], slot_us + asks[binding].spacing_us, opens_us, caller, holder)
         changed[binding] = State(states[binding].tat_us, line)
+    for i, ask in enumerate(asks):
+        if ask.charge.charge_us and tats[i] != changed[i].tat_us:
+            changed[i] = State(tats[i], changed[i].line)
     return Verdict(reason, binding, now_us, retry_us, slot_us, tats), changed
 
 

@@ -4,7 +4,7 @@ The token bucket as integer arithmetic: the specification that the Lua is held t
 Rule 1: time is an argument, in whole microseconds, and never read here.
 Rule 2: the whole state of a bucket is one integer, its TAT: the instant at which it is full again.
 Rule 3: every rounding makes the limit stricter, never looser.
-Rule 4: a denial changes nothing.
+Rule 4: a denial charges nothing.
 
 The algorithm is the generic cell rate algorithm of ITU-T I.371, in its virtual scheduling form.
 With emission interval I = period / amount, a request of cost k moves the TAT on by k × I, and
@@ -18,7 +18,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Bucket", "Charge", "admit", "held_us", "ready_us"]
+__all__ = ["STALE_US", "Bucket", "Charge", "admit", "believed_us", "held_us", "ready_us"]
+
+STALE_US = 60_000_000
+"""A debt so much larger than the bucket was left by a definition long gone, or by a clock that was wrong."""
 
 _WORTH_ROUNDING = 200  # at most 1/200 of the rate is given up to make the interval whole
 
@@ -32,7 +35,7 @@ class Charge:
     headroom_us: int
     """How far ahead of now the TAT may stand for the request to pass."""
     capacity_us: int
-    """Time from empty to full: a stored TAT further ahead than this was written under another definition."""
+    """Time from empty to full: how far ahead the TAT of an empty bucket stands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,20 +81,32 @@ def held_us(tat_us: int | None, now_us: int) -> int:
     return 0 if tat_us is None else max(0, tat_us - now_us)
 
 
+def believed_us(tat_us: int | None, now_us: int, request: Charge) -> int | None:
+    """
+    The stored TAT as far as it can be believed: that of an empty bucket in place of one that is stale.
+
+    A TAT a little further ahead than the bucket's capacity is honoured: a fleet may hold two definitions
+    for a while, and one that forgave the other's debt would let it spend twice. More than `STALE_US`
+    further, it would block for no good reason: 1/day turned into 100/s, or a clock that was a day ahead.
+    """
+    if tat_us is None or tat_us - now_us <= request.capacity_us + STALE_US:
+        return tat_us
+    return now_us + request.capacity_us
+
+
 def ready_us(tat_us: int | None, now_us: int, request: Charge) -> int:
     """
     The earliest instant at which the bucket would admit *request*, if nobody else asks; *now_us* if at once.
 
-    A clock that jumps backwards can only delay, never admit extra units. A TAT further ahead than
-    the bucket's capacity (another definition wrote it, or the clock fell back) counts as an empty bucket.
+    A clock that jumps backwards can only delay, never admit extra units.
     """
     if tat_us is None or request.charge_us == 0:
         return now_us
-    return max(now_us, min(tat_us, now_us + request.capacity_us) - request.headroom_us)
+    return max(now_us, tat_us - request.headroom_us)
 
 
 def admit(tat_us: int | None, now_us: int, request: Charge) -> int | None:
     """The state after *request* has passed at *now_us*. The caller has made sure that `ready_us` is *now_us*."""
     if request.charge_us == 0:
         return tat_us
-    return now_us + min(held_us(tat_us, now_us), request.capacity_us) + request.charge_us
+    return now_us + held_us(tat_us, now_us) + request.charge_us
