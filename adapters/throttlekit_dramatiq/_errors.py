@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
-from dramatiq import errors as dramatiq_errors
 from dramatiq.middleware import MiddlewareError
 
 from throttlekit.errors import ThrottleError
 
 __all__ = ["DeferFailed", "WaitedTooLong", "as_middleware_error"]
 
-# Named ConnectionError before Dramatiq 2.1.
-_BrokerConnectionError: type[Exception] = getattr(
-    dramatiq_errors, "BrokerConnectionError", dramatiq_errors.ConnectionError
-)
+try:
+    from dramatiq.errors import BrokerConnectionError
+except ImportError:  # Dramatiq 2.0. Asked for later, the old name warns.
+    from dramatiq.errors import ConnectionError as BrokerConnectionError  # type: ignore[no-redef]
+
 _E = TypeVar("_E", bound=Exception)
 
 
-class DeferFailed(MiddlewareError, _BrokerConnectionError):  # type: ignore[valid-type, misc]
+class DeferFailed(MiddlewareError, BrokerConnectionError):
     """
     A denied message could not be put into its delay queue. The worker keeps the original and tries again.
 

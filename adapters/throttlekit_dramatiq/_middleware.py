@@ -17,10 +17,10 @@ from dramatiq.middleware import Middleware, SkipMessage
 from throttlekit import ConfigurationError, Decision, Delivery, Job, Limit, Limiter, TokenBucket
 from throttlekit.inline import InlineWaits
 from throttlekit_dramatiq._errors import DeferFailed, WaitedTooLong, as_middleware_error
+from throttlekit_dramatiq._release import WAITED, Releases
 from throttlekit_dramatiq._worker import (
     DEFERRAL,
     consumer_of,
-    hasten,
     quieten,
     still_ours,
     take_position,
@@ -33,7 +33,6 @@ _log = logging.getLogger("throttlekit.dramatiq")
 
 _OPTION = "throttle"
 _MAX_WAIT = "throttle_max_wait"
-_WAITED = "throttlekit"
 
 _LONGEST = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes; 10 leave room
 _LATENESS = 0.08
@@ -101,6 +100,7 @@ class Throttle(Middleware):
         self._delivery_of_actor: dict[str, Delivery] = {}
         self._queues: set[str] = set()
         self._inline = InlineWaits(self._max_inline_wait)
+        self._releases = Releases()
         self._worker: Any = None
 
     @property
@@ -138,22 +138,25 @@ class Throttle(Middleware):
         take_position(broker, self)
         quieten()
         self._worker = worker
+        self._releases.boot(worker)
         at_once = max(1, worker.worker_threads // 4) if self._max_inline_wait else 0
         self._inline = InlineWaits(self._max_inline_wait, at_once)
         self._delivery_of_actor.clear()
 
     def after_consumer_thread_boot(self, broker: Broker, thread: Any) -> None:
         if q_name(thread.queue_name) in self._queues:
-            hasten(thread)
+            self._releases.adopt(thread)
 
     # A message's way
 
     def before_process_message(self, broker: Broker, message: Any) -> None:
         if _OPTION not in message.options and not self._of_actor.get(message.actor_name, self._default):
+            self._releases.take(message)
             return
         try:
             limits = self._limits_of(message)
             if not limits:
+                self._releases.take(message)
                 return
             delivery = self._delivery(broker, message)
             decision = self.limiter.acquire(*limits, job=self._job(broker, message), delivery=delivery)
@@ -162,9 +165,17 @@ class Throttle(Middleware):
         except Exception:
             # Dramatiq would log what leaves this hook, and then run the message unthrottled.
             _log.exception("Message %s could not be decided on; it is deferred.", message.message_id)
-            self._defer(broker, message, _PANIC_DELAY, message.options.get(_WAITED))
+            self._defer(broker, message, _PANIC_DELAY, message.options.get(WAITED))
         else:
             self._follow(broker, message, decision)
+
+    def after_process_message(
+        self, broker: Broker, message: Any, *, result: Any = None, exception: BaseException | None = None
+    ) -> None:
+        self._releases.give_back(message)
+
+    def after_skip_message(self, broker: Broker, message: Any) -> None:
+        self._releases.give_back(message)
 
     def before_ack(self, broker: Broker, message: Any) -> None:
         """Put a denied message back. Here, so that the original is acknowledged only once the copy is safe."""
@@ -180,19 +191,22 @@ class Throttle(Middleware):
     def _follow(self, broker: Broker, message: Any, decision: Decision) -> None:
         if decision.allowed:
             # The body's own retries ask anew: they call downstream again.
-            message.options.pop(_WAITED, None)
+            message.options.pop(WAITED, None)
+            self._releases.take(message)
         elif decision.reason != "waited too long":
             self._defer(broker, message, decision.delay, decision.waited)
         elif self._when_over == "drop":
             raise SkipMessage(f"dropped: denied by limit {decision.limit.name!r} for too long")
-        elif self._when_over == "fail":
+        elif self._when_over == "run":
+            self._releases.take(message)
+        else:
             self._fail(
                 message,
                 WaitedTooLong(f"limit {decision.limit.name!r} denied this message past its max_wait or max_deferrals"),
             )
 
     def _defer(self, broker: Broker, message: Any, delay: float, waited: Any) -> None:
-        copy = message.copy(options={_WAITED: waited} if waited else {})
+        copy = message.copy(options={WAITED: waited} if waited else {})
         consumer = consumer_of(self._worker, message)
         setattr(message, DEFERRAL, _Deferral(copy, max(1, math.ceil(delay * 1000)), consumer))
         # On the dying original only, after the copy: Results would store a None for whoever waits.
@@ -221,7 +235,7 @@ class Throttle(Middleware):
             args=message.args,
             kwargs=message.kwargs,
             function=_function(actor.fn) if actor else None,
-            waited=message.options.get(_WAITED),
+            waited=message.options.get(WAITED),
         )
 
     def _delivery(self, broker: Broker, message: Any) -> Delivery:

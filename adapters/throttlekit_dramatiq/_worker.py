@@ -1,10 +1,4 @@
-"""
-What throttlekit changes in a running Dramatiq worker: attribute writes and one log filter, all in this file.
-
-Dramatiq polls its delay queues once a second and holds a limited number of delayed messages in
-memory. So a delayed message may come up to two seconds late, and one that is due waits behind
-thousands that are not. Both are attributes of the consumer thread, read after its boot hook.
-"""
+"""Where Throttle stands among the middleware, and what a denial must not disturb in a running worker."""
 
 from __future__ import annotations
 
@@ -14,26 +8,15 @@ from typing import Any
 from dramatiq import Broker
 from dramatiq.middleware import AgeLimit, CurrentMessage, Middleware, ShutdownNotifications, TimeLimit
 
-__all__ = ["DEFERRAL", "hasten", "quieten", "still_ours", "take_position", "tell_prometheus"]
+from throttlekit_dramatiq._release import holder_of
+
+__all__ = ["DEFERRAL", "quieten", "still_ours", "take_position", "tell_prometheus"]
 
 DEFERRAL = "_throttlekit_deferral"
 """The attribute that marks a message as denied, and holds how it goes back."""
 
-POLL_MS = 50
-"""How often an idle consumer of a throttled queue looks for messages. Dramatiq's own: up to 1000."""
-
-PREFETCH = 65_535
-"""How many delayed messages a consumer holds. Dramatiq's own: 1000 a thread."""
-
 _BEHIND_US = (TimeLimit, ShutdownNotifications, CurrentMessage)
 _log = logging.getLogger("throttlekit.dramatiq")
-
-
-def hasten(thread: Any) -> None:
-    """Make a consumer of a throttled queue deliver in time, whatever else it holds."""
-    thread.worker_timeout = min(thread.worker_timeout, POLL_MS)
-    if thread.queue_name.endswith(".DQ"):
-        thread.prefetch = max(thread.prefetch, PREFETCH)
 
 
 def take_position(broker: Broker, throttle: Middleware) -> None:
@@ -64,16 +47,21 @@ def still_ours(worker: Any, message: Any, consumer: Any) -> bool:
     """
     Whether *message* is still to be acknowledged by us.
 
-    RabbitMQ gives every unacknowledged message to somebody else once the connection is lost; a
-    consumer that has been replaced since tells so. Putting such a message back would double it.
+    RabbitMQ gives every unacknowledged message to somebody else once the connection is lost: putting
+    such a message back would double it. A consumer that is closed, that has been replaced since, or
+    that does not know the message's tag tells so. In the instant before the loss shows, nothing does.
     """
     if consumer is None or not hasattr(message, "_tag"):
         return True
-    return consumer_of(worker, message) is consumer
+    same = consumer_of(worker, message) is consumer
+    return same and consumer.channel.is_open and message._tag in consumer.known_tags
 
 
 def consumer_of(worker: Any, message: Any) -> Any:
-    thread = worker.consumers.get(message.queue_name) if worker is not None else None
+    """The broker's consumer that *message* is to be acknowledged on, as it is now."""
+    if worker is None:
+        return None
+    thread = holder_of(message) or worker.consumers.get(message.queue_name)
     return getattr(thread, "consumer", None)
 
 

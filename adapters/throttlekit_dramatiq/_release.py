@@ -1,0 +1,132 @@
+"""
+How a waiting message comes back: straight to a thread of the process that holds it.
+
+Dramatiq puts a delayed message that is due at the end of its main queue. Behind a backlog of
+thousands it would come seconds after its slot, and so would everybody whose slots follow: units
+would run out unused, and each of those jobs would have to be deferred once more. Measured with
+4 000 waiting at 50/s: 2.0 deliveries a job this way, 3.0 the other.
+
+So a message that waits in our line, and is due, is handed to this worker's own threads if one of
+them is free of bodies. It stays unacknowledged in its delay queue until it has run, so a killed
+worker loses nothing. If no thread is free it goes Dramatiq's way after a moment, so that another
+process can take it.
+
+Everything here is an attribute set on Dramatiq's consumer threads, in `Releases.adopt`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from functools import partial
+from queue import Empty
+from typing import Any
+
+from dramatiq.common import current_millis, q_name
+
+__all__ = ["WAITED", "Releases", "holder_of"]
+
+WAITED = "throttlekit"
+"""The message option in which a denied message carries its place in the line."""
+
+IDLE_POLL_MS = 100
+"""How often an idle consumer of a delay queue looks for messages. Dramatiq's own: up to 1000."""
+
+PREFETCH = 65_535
+"""How many delayed messages a consumer holds, so that none that is due waits behind those that are not."""
+
+_PATIENCE_MS = 100
+_SHORTEST_POLL_MS = 5
+_HOLDER = "_throttlekit_holder"
+_BUSY = "_throttlekit_busy"
+
+
+class Releases:
+    """Knows how many of a worker's threads are taken, and lets due messages go to those that are not."""
+
+    def __init__(self) -> None:
+        self._threads = 0
+        self._busy = 0
+        self._lock = threading.Lock()
+
+    def boot(self, worker: Any) -> None:
+        self._threads = worker.worker_threads
+        self._busy = 0
+
+    def adopt(self, thread: Any) -> None:
+        """Take over one consumer thread of a throttled queue, as it boots."""
+        if thread.queue_name.endswith(".DQ"):
+            thread.worker_timeout = min(thread.worker_timeout, IDLE_POLL_MS)
+            thread.prefetch = max(thread.prefetch, PREFETCH)
+            thread.handle_delayed_messages = partial(self._release_due, thread)
+        else:
+            thread.post_process_message = partial(_post_process, thread.post_process_message)
+            thread.requeue_messages = partial(_requeue, thread.requeue_messages)
+
+    def take(self, message: Any) -> None:
+        """A thread is about to be taken by *message*."""
+        if not hasattr(message, _BUSY):
+            setattr(message, _BUSY, True)
+            with self._lock:
+                self._busy += 1
+
+    def give_back(self, message: Any) -> None:
+        """The thread that *message* took, if it took one, is free again."""
+        if hasattr(message, _BUSY):
+            delattr(message, _BUSY)
+            with self._lock:
+                self._busy -= 1
+
+    def _release_due(self, thread: Any) -> None:
+        queue, now = thread.delay_queue, current_millis()
+        next_in = IDLE_POLL_MS
+        while True:
+            try:
+                item = queue.get_nowait()
+            except Empty:
+                break
+            if item.priority > now or not self._let_go(thread, item.message, now - item.priority):
+                queue.put(item)
+                queue.task_done()
+                next_in = item.priority - now
+                break
+            queue.task_done()
+        if hasattr(thread.consumer, "timeout"):
+            thread.consumer.timeout = max(_SHORTEST_POLL_MS, min(IDLE_POLL_MS, next_in))
+
+    def _let_go(self, thread: Any, message: Any, overdue_ms: int) -> bool:
+        ours = WAITED in message.options
+        if ours and self._busy >= self._threads and overdue_ms < _PATIENCE_MS:
+            return False
+        released = message.copy(queue_name=q_name(message.queue_name))
+        del released.options["eta"]
+        if ours and self._busy < self._threads:
+            message._message = released
+            setattr(message, _HOLDER, thread)
+            self.take(message)
+            thread.handle_message(message)
+        else:
+            thread.broker.enqueue(released)
+            thread.post_process_message(message)
+        return True
+
+
+def holder_of(message: Any) -> Any:
+    """The delay queue's consumer thread that still holds a released *message*; None for any other."""
+    return getattr(message, _HOLDER, None)
+
+
+def _post_process(original: Any, message: Any) -> None:
+    holder = holder_of(message)
+    if holder is None:
+        original(message)
+    else:
+        holder.post_process_message(message)
+
+
+def _requeue(original: Any, messages: Iterable[Any]) -> None:
+    by_holder: dict[Any, list[Any]] = {}
+    for message in messages:
+        by_holder.setdefault(holder_of(message), []).append(message)
+    for holder, held in by_holder.items():
+        (holder.requeue_messages if holder else original)(held)
