@@ -17,7 +17,7 @@ from dramatiq.middleware import Middleware, SkipMessage
 from throttlekit import ConfigurationError, Decision, Delivery, Job, Limit, Limiter, TokenBucket
 from throttlekit.inline import InlineWaits
 from throttlekit_dramatiq._errors import DeferFailed, WaitedTooLong, as_middleware_error
-from throttlekit_dramatiq._release import WAITED, Releases
+from throttlekit_dramatiq._release import WAITED, Releases, holder_of
 from throttlekit_dramatiq._worker import (
     DEFERRAL,
     consumer_of,
@@ -185,7 +185,8 @@ class Throttle(Middleware):
         try:
             _untyped(broker).enqueue(deferral.copy, delay=deferral.delay_ms)
         except Exception as error:
-            raise DeferFailed(f"a denied message could not be put into its delay queue: {error!r}") from error
+            reason = f"a denied message could not be put into its delay queue: {error!r}"
+            raise DeferFailed(reason) from error  # type: ignore[no-untyped-call]
         deferral.sent = True
 
     def _follow(self, broker: Broker, message: Any, decision: Decision) -> None:
@@ -207,7 +208,8 @@ class Throttle(Middleware):
 
     def _defer(self, broker: Broker, message: Any, delay: float, waited: Any) -> None:
         copy = message.copy(options={WAITED: waited} if waited else {})
-        consumer = consumer_of(self._worker, message)
+        holder = holder_of(message)
+        consumer = holder.consumer if holder else consumer_of(self._worker, message)
         setattr(message, DEFERRAL, _Deferral(copy, max(1, math.ceil(delay * 1000)), consumer))
         # On the dying original only, after the copy: Results would store a None for whoever waits.
         message.options["store_results"] = False

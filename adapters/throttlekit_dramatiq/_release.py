@@ -16,8 +16,10 @@ Everything here is an attribute set on Dramatiq's consumer threads, in `Releases
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty
 from typing import Any
@@ -29,16 +31,25 @@ __all__ = ["WAITED", "Releases", "holder_of"]
 WAITED = "throttlekit"
 """The message option in which a denied message carries its place in the line."""
 
-IDLE_POLL_MS = 100
+IDLE_POLL_MS = 50
 """How often an idle consumer of a delay queue looks for messages. Dramatiq's own: up to 1000."""
 
 PREFETCH = 65_535
 """How many delayed messages a consumer holds, so that none that is due waits behind those that are not."""
 
+_log = logging.getLogger("throttlekit.dramatiq")
 _PATIENCE_MS = 100
 _SHORTEST_POLL_MS = 5
 _HOLDER = "_throttlekit_holder"
 _BUSY = "_throttlekit_busy"
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """Who a released message is to be acknowledged by: a thread, and the connection it came on."""
+
+    thread: Any
+    consumer: Any
 
 
 class Releases:
@@ -48,6 +59,7 @@ class Releases:
         self._threads = 0
         self._busy = 0
         self._lock = threading.Lock()
+        self._queues: dict[Any, Any] = {}
 
     def boot(self, worker: Any) -> None:
         self._threads = worker.worker_threads
@@ -59,6 +71,7 @@ class Releases:
             thread.worker_timeout = min(thread.worker_timeout, IDLE_POLL_MS)
             thread.prefetch = max(thread.prefetch, PREFETCH)
             thread.handle_delayed_messages = partial(self._release_due, thread)
+            self._queues[thread] = thread.delay_queue
         else:
             thread.post_process_message = partial(_post_process, thread.post_process_message)
             thread.requeue_messages = partial(_requeue, thread.requeue_messages)
@@ -78,6 +91,7 @@ class Releases:
                 self._busy -= 1
 
     def _release_due(self, thread: Any) -> None:
+        self._rescue(thread)
         queue, now = thread.delay_queue, current_millis()
         next_in = IDLE_POLL_MS
         while True:
@@ -85,10 +99,11 @@ class Releases:
                 item = queue.get_nowait()
             except Empty:
                 break
-            if item.priority > now or not self._let_go(thread, item.message, now - item.priority):
+            due, message = _due_and_message(item)
+            if due > now or not self._let_go(thread, message, now - due):
                 queue.put(item)
                 queue.task_done()
-                next_in = item.priority - now
+                next_in = due - now
                 break
             queue.task_done()
         if hasattr(thread.consumer, "timeout"):
@@ -102,7 +117,7 @@ class Releases:
         del released.options["eta"]
         if ours and self._busy < self._threads:
             message._message = released
-            setattr(message, _HOLDER, thread)
+            setattr(message, _HOLDER, _Holder(thread, thread.consumer))
             self.take(message)
             thread.handle_message(message)
         else:
@@ -110,23 +125,47 @@ class Releases:
             thread.post_process_message(message)
         return True
 
+    def _rescue(self, thread: Any) -> None:
+        """
+        Give back what a broken connection made Dramatiq forget.
 
-def holder_of(message: Any) -> Any:
-    """The delay queue's consumer thread that still holds a released *message*; None for any other."""
-    return getattr(message, _HOLDER, None)
+        It drops the messages that it holds. RabbitMQ gives them to somebody else; on Redis they would
+        stay with this process, unseen, until it ends.
+        """
+        forgotten = self._queues[thread]
+        if forgotten is thread.delay_queue:
+            return
+        messages = [_due_and_message(item)[1] for item in list(forgotten.queue)]
+        if messages:
+            thread.requeue_messages(messages)
+            _log.warning("Connection lost: %d waiting messages go back to %s.", len(messages), thread.queue_name)
+        self._queues[thread] = thread.delay_queue
+
+
+def holder_of(message: Any) -> _Holder | None:
+    """Who holds a released *message*; None for any other."""
+    holder: _Holder | None = getattr(message, _HOLDER, None)
+    return holder
+
+
+def _due_and_message(item: Any) -> tuple[int, Any]:
+    # A pair before Dramatiq 2.2.
+    return (item[0], item[1]) if isinstance(item, tuple) else (item.priority, item.message)  # pyright: ignore[reportUnknownVariableType]
 
 
 def _post_process(original: Any, message: Any) -> None:
     holder = holder_of(message)
     if holder is None:
         original(message)
-    else:
-        holder.post_process_message(message)
+    elif not hasattr(message, "_tag") or holder.consumer is holder.thread.consumer:
+        holder.thread.post_process_message(message)
+    # Else RabbitMQ has given it to somebody else, and its tag may now be another message's.
 
 
 def _requeue(original: Any, messages: Iterable[Any]) -> None:
-    by_holder: dict[Any, list[Any]] = {}
+    by_thread: dict[Any, list[Any]] = {}
     for message in messages:
-        by_holder.setdefault(holder_of(message), []).append(message)
-    for holder, held in by_holder.items():
-        (holder.requeue_messages if holder else original)(held)
+        holder = holder_of(message)
+        by_thread.setdefault(holder and holder.thread, []).append(message)
+    for thread, held in by_thread.items():
+        (thread.requeue_messages if thread else original)(held)

@@ -61,7 +61,8 @@ def consumer_of(worker: Any, message: Any) -> Any:
     """The broker's consumer that *message* is to be acknowledged on, as it is now."""
     if worker is None:
         return None
-    thread = holder_of(message) or worker.consumers.get(message.queue_name)
+    holder = holder_of(message)
+    thread = holder.thread if holder else worker.consumers.get(message.queue_name)
     return getattr(thread, "consumer", None)
 
 
