@@ -8,7 +8,7 @@ from dramatiq.middleware import MiddlewareError
 
 from throttlekit.errors import ThrottleError
 
-__all__ = ["DeferFailed", "WaitedTooLong", "as_middleware_error"]
+__all__ = ["AnyError", "DeferFailed", "WaitedTooLong", "as_middleware_error"]
 
 try:
     from dramatiq.errors import BrokerConnectionError
@@ -29,6 +29,20 @@ class DeferFailed(MiddlewareError, BrokerConnectionError):
 
 class WaitedTooLong(ThrottleError):
     """A job was denied for longer than its max_wait, or more often than its max_deferrals."""
+
+
+class AnyError(dict[str, Any]):
+    """
+    A `throws` option that is true of every error: Dramatiq then gives a message up at once.
+
+    Not a class, because `on_failure` is sent the message with all of its options, as JSON: this is {}.
+    """
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __instancecheck__(self, error: object) -> bool:
+        return True
 
 
 def as_middleware_error(error: _E) -> _E:

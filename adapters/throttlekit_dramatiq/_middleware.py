@@ -16,7 +16,7 @@ from dramatiq.middleware import Middleware, SkipMessage
 
 from throttlekit import ConfigurationError, Decision, Delivery, Job, Limit, Limiter, TokenBucket
 from throttlekit.inline import InlineWaits
-from throttlekit_dramatiq._errors import DeferFailed, WaitedTooLong, as_middleware_error
+from throttlekit_dramatiq._errors import AnyError, DeferFailed, WaitedTooLong, as_middleware_error
 from throttlekit_dramatiq._release import WAITED, Releases, holder_of
 from throttlekit_dramatiq._worker import (
     DEFERRAL,
@@ -35,8 +35,8 @@ _OPTION = "throttle"
 _MAX_WAIT = "throttle_max_wait"
 
 _LONGEST = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes; 10 leave room
-_LATENESS = 0.08
-_EARLY = 0.04
+_LATENESS = 0.05
+_EARLY = 0.015
 _PANIC_DELAY = 1.0
 
 
@@ -87,7 +87,7 @@ class Throttle(Middleware):
             raise ConfigurationError(f'Throttle takes a limiter: Throttle(Limiter("redis://…")), not {limiter!r}')
         if when_over not in ("fail", "drop", "run"):
             raise ConfigurationError(f'when_over must be "fail", "drop" or "run", not {when_over!r}')
-        if max_deferrals is not None and (isinstance(max_deferrals, bool) or max_deferrals < 0):
+        if max_deferrals is not None and (type(max_deferrals) is not int or max_deferrals < 0):
             raise ConfigurationError(f"max_deferrals must be a whole number of at least 0, not {max_deferrals!r}")
         self.limiter = limiter
         self._default = _limits(throttle)
@@ -116,8 +116,9 @@ class Throttle(Middleware):
             for limit in limits:
                 limit.check_function(_function(actor.fn))
             _seconds(_MAX_WAIT, actor.options.get(_MAX_WAIT))
-        except ConfigurationError as error:
-            raise as_middleware_error(ConfigurationError(f"actor {actor.actor_name!r}: {error}")) from None
+        except Exception as error:
+            # Dramatiq would log any other error, and declare the actor without its limits.
+            raise as_middleware_error(ConfigurationError(f"actor {actor.actor_name!r}: {error}")) from error
         self._of_actor[actor.actor_name] = limits
         if limits:
             self._queues.add(actor.queue_name)
@@ -161,7 +162,7 @@ class Throttle(Middleware):
             delivery = self._delivery(broker, message)
             decision = self.limiter.acquire(*limits, job=self._job(broker, message), delivery=delivery)
         except ConfigurationError as error:
-            self._fail(message, error)
+            self._fail(broker, message, error)
         except Exception:
             # Dramatiq would log what leaves this hook, and then run the message unthrottled.
             _log.exception("Message %s could not be decided on; it is deferred.", message.message_id)
@@ -197,11 +198,14 @@ class Throttle(Middleware):
         elif decision.reason != "waited too long":
             self._defer(broker, message, decision.delay, decision.waited)
         elif self._when_over == "drop":
+            tell_prometheus(broker, self, message)
             raise SkipMessage(f"dropped: denied by limit {decision.limit.name!r} for too long")
         elif self._when_over == "run":
+            message.options.pop(WAITED, None)
             self._releases.take(message)
         else:
             self._fail(
+                broker,
                 message,
                 WaitedTooLong(f"limit {decision.limit.name!r} denied this message past its max_wait or max_deferrals"),
             )
@@ -216,16 +220,25 @@ class Throttle(Middleware):
         tell_prometheus(broker, self, message)
         raise SkipMessage("deferred by throttlekit")
 
-    def _fail(self, message: Any, error: Exception) -> None:
+    def _fail(self, broker: Broker, message: Any, error: Exception) -> None:
         _log.error("Message %s for %s fails: %s", message.message_id, message.actor_name, error)
-        # `throws` makes Dramatiq give up at once: asking again cannot help.
-        message.options["throws"] = type(error)
+        # Asking again cannot help.
+        message.options["throws"] = AnyError()
         message.fail()
+        tell_prometheus(broker, self, message)
         raise as_middleware_error(error)
 
     def _limits_of(self, message: Any) -> tuple[Limit, ...]:
         if _OPTION in message.options:
-            return tuple(TokenBucket.load(data) for data in message.options[_OPTION] or ())
+            spec = message.options[_OPTION]
+            if spec is None:
+                return ()
+            if not _is_dumped(spec):
+                raise ConfigurationError("the message's throttle option is not one that throttlekit wrote")
+            try:
+                return tuple(TokenBucket.load(data) for data in spec)
+            except ArithmeticError as error:
+                raise ConfigurationError(f"a limit in the message is out of all bounds: {error!r}") from None
         return self._of_actor.get(message.actor_name, self._default)
 
     def _job(self, broker: Broker, message: Any) -> Job:
@@ -233,7 +246,7 @@ class Throttle(Middleware):
         return Job(
             id=message.message_id,
             name=message.actor_name,
-            queue=message.queue_name,
+            queue=q_name(message.queue_name),
             args=message.args,
             kwargs=message.kwargs,
             function=_function(actor.fn) if actor else None,

@@ -24,7 +24,9 @@ from functools import partial
 from queue import Empty
 from typing import Any
 
+from dramatiq.brokers.stub import StubBroker
 from dramatiq.common import current_millis, q_name
+from dramatiq.message import Message
 
 __all__ = ["WAITED", "Releases", "holder_of"]
 
@@ -39,7 +41,7 @@ PREFETCH = 65_535
 
 _log = logging.getLogger("throttlekit.dramatiq")
 _PATIENCE_MS = 100
-_SHORTEST_POLL_MS = 5
+_SHORTEST_POLL_MS = 3
 _HOLDER = "_throttlekit_holder"
 _BUSY = "_throttlekit_busy"
 
@@ -59,7 +61,8 @@ class Releases:
         self._threads = 0
         self._busy = 0
         self._lock = threading.Lock()
-        self._queues: dict[Any, Any] = {}
+        self._known: dict[Any, tuple[Any, Any]] = {}
+        self._timers: dict[Any, tuple[Any, int]] = {}
 
     def boot(self, worker: Any) -> None:
         self._threads = worker.worker_threads
@@ -70,8 +73,9 @@ class Releases:
         if thread.queue_name.endswith(".DQ"):
             thread.worker_timeout = min(thread.worker_timeout, IDLE_POLL_MS)
             thread.prefetch = max(thread.prefetch, PREFETCH)
-            thread.handle_delayed_messages = partial(self._release_due, thread)
-            self._queues[thread] = thread.delay_queue
+            if not isinstance(thread.broker, StubBroker):
+                thread.handle_delayed_messages = partial(self._release_due, thread)
+            self._known[thread] = thread.delay_queue, thread.consumer
         else:
             thread.post_process_message = partial(_post_process, thread.post_process_message)
             thread.requeue_messages = partial(_requeue, thread.requeue_messages)
@@ -100,14 +104,33 @@ class Releases:
             except Empty:
                 break
             due, message = _due_and_message(item)
-            if due > now or not self._let_go(thread, message, now - due):
+            try:
+                released = due <= now and self._let_go(thread, message, now - due)
+            except Exception:
+                # Dramatiq gives back what is in the queue, and forgets what is not.
+                queue.put(item)
+                queue.task_done()
+                raise
+            if not released:
                 queue.put(item)
                 queue.task_done()
                 next_in = due - now
                 break
             queue.task_done()
-        if hasattr(thread.consumer, "timeout"):
-            thread.consumer.timeout = max(_SHORTEST_POLL_MS, min(IDLE_POLL_MS, next_in))
+        self._wake(thread, max(_SHORTEST_POLL_MS, min(IDLE_POLL_MS, next_in)))
+
+    def _wake(self, thread: Any, after_ms: int) -> None:
+        """Have `_release_due` called again after *after_ms*, in the consumer's own thread."""
+        consumer = thread.consumer
+        if hasattr(consumer, "timeout"):
+            consumer.timeout = after_ms
+            return
+        # RabbitMQ's consumer cannot be told to look sooner, but its connection keeps timers.
+        now, at = current_millis(), current_millis() + after_ms
+        known, set_for = self._timers.get(thread, (None, 0))
+        if after_ms < IDLE_POLL_MS and (known is not consumer or not now < set_for <= at):
+            self._timers[thread] = (consumer, at)
+            consumer.connection.call_later(after_ms / 1000, partial(self._release_due, thread))
 
     def _let_go(self, thread: Any, message: Any, overdue_ms: int) -> bool:
         ours = WAITED in message.options
@@ -129,17 +152,19 @@ class Releases:
         """
         Give back what a broken connection made Dramatiq forget.
 
-        It drops the messages that it holds. RabbitMQ gives them to somebody else; on Redis they would
-        stay with this process, unseen, until it ends.
+        It drops the messages that it holds, and those that it has fetched and not looked at. RabbitMQ gives
+        them to somebody else; on Redis they would stay with this process, unseen, until it ends.
         """
-        forgotten = self._queues[thread]
-        if forgotten is thread.delay_queue:
+        queue, consumer = self._known[thread]
+        if queue is thread.delay_queue and consumer is thread.consumer:
             return
-        messages = [_due_and_message(item)[1] for item in list(forgotten.queue)]
+        messages: list[Any] = [Message.decode(data) for data in getattr(consumer, "message_cache", ()) if data]
+        if queue is not thread.delay_queue:
+            messages += [_due_and_message(item)[1] for item in list(queue.queue)]
         if messages:
             thread.requeue_messages(messages)
             _log.warning("Connection lost: %d waiting messages go back to %s.", len(messages), thread.queue_name)
-        self._queues[thread] = thread.delay_queue
+        self._known[thread] = thread.delay_queue, thread.consumer
 
 
 def holder_of(message: Any) -> _Holder | None:

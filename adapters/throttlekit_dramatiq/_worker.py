@@ -75,8 +75,12 @@ def tell_prometheus(broker: Broker, throttle: Middleware, message: Any) -> None:
     """
     behind = broker.middleware[broker.middleware.index(throttle) + 1 :]
     for middleware in behind:
-        if type(middleware).__name__ == "Prometheus":
-            middleware.before_process_message(broker, message)
+        if any(kind.__name__ == "Prometheus" for kind in type(middleware).__mro__):
+            try:
+                middleware.before_process_message(broker, message)
+            except Exception:
+                # As Dramatiq does. Whatever leaves the hook of a denied message would set it free.
+                _log.exception("%r failed on a message that is not run.", middleware)
 
 
 class _DeferralsAreNoNews(logging.Filter):

@@ -1,0 +1,5 @@
+"""`python -m throttlekit_cli` is the command `throttlekit`."""
+
+from throttlekit_cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""`throttlekit demo`: real workers, a partner with a real limit, and an account of what happened."""

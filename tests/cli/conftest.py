@@ -1,0 +1,105 @@
+"""The demo, run for real; and its processes, found from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.servers import ServerMissing, redis_binary
+from support.waiting import wait_until
+
+COMMAND = [sys.executable, "-m", "throttlekit_cli", "demo"]
+
+
+@pytest.fixture
+def demo_folder(tmp_path: Path) -> Path:
+    """Where the demos of a test keep their files: its name marks every process that they start."""
+    try:
+        redis_binary()
+    except ServerMissing as error:
+        if os.environ.get("THROTTLEKIT_REQUIRE_SERVERS"):
+            raise
+        pytest.skip(str(error))
+    return tmp_path
+
+
+@pytest.fixture
+def run_in_terminal(demo_folder: Path) -> Callable[..., tuple[int, str]]:
+    """Run the demo to its end in a terminal; the exit code, and all that it wrote there."""
+
+    def run(*options: str) -> tuple[int, str]:
+        ours, theirs = pty.openpty()
+        variables = {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
+        process = subprocess.Popen(
+            [*COMMAND, *options], env=_environment(demo_folder, variables), stdin=theirs, stdout=theirs, stderr=theirs
+        )
+        os.close(theirs)
+        written = b""
+        with contextlib.suppress(OSError):  # how Linux says that nobody has the terminal open any more
+            while chunk := os.read(ours, 65536):
+                written += chunk
+        os.close(ours)
+        return process.wait(), written.decode()
+
+    return run
+
+
+@pytest.fixture
+def run_demo(demo_folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run the demo to its end, with no terminal."""
+
+    def run(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*COMMAND, *options], env=_environment(demo_folder, variables), capture_output=True, text=True,
+            encoding="utf-8", timeout=90, check=False,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def started_demo(demo_folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A demo whose workers are at work, the leader of a process group as in a terminal."""
+    with (demo_folder / "output").open("w") as output:
+        process = subprocess.Popen(
+            [*COMMAND, "--jobs", "1000"], env=_environment(demo_folder, {}), stdout=output, stderr=output,
+            text=True, start_new_session=True,
+        )  # fmt: skip
+    try:
+        wait_until(lambda: " 2 s   calls" in (demo_folder / "output").read_text(), description="the jobs run")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def processes_of_demo(demo_folder: Path) -> Callable[[], list[str]]:
+    """The processes whose command line or environment names the test's folder, but for this one."""
+    return lambda: [line for line in _all_processes() if str(demo_folder) in line]
+
+
+def _environment(folder: Path, variables: dict[str, str]) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(folder), "PYTHONIOENCODING": "utf-8", **variables}
+
+
+def _all_processes() -> Iterator[str]:
+    if not os.path.isdir("/proc/self"):
+        ps = shutil.which("ps")
+        assert ps, "neither /proc nor ps"
+        lines = subprocess.run([ps, "axeww", "-o", "pid=,command="], capture_output=True, text=True, check=True).stdout
+        yield from (line for line in lines.splitlines() if int(line.split()[0]) != os.getpid())
+        return
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                yield f"{(entry / 'cmdline').read_bytes()!r} {(entry / 'environ').read_bytes()!r}"
+            except OSError:  # it is gone, or somebody else's
+                continue

@@ -1,0 +1,128 @@
+"""The demo, run for real: servers, worker processes, partner and all."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import redis
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.workers
+
+Demo = Callable[..., "subprocess.CompletedProcess[str]"]
+
+FORGETFUL_LIMITER = """
+import throttlekit.limiter as module
+
+acquire = module.Limiter.acquire
+
+def forget_and_acquire(self, *limits, **options):
+    self.reset(*limits)
+    return acquire(self, *limits, **options)
+
+module.Limiter.acquire = forget_and_acquire
+"""
+
+
+def measured(output: str, name: str) -> str:
+    """What the table at the end says in the line of *name*."""
+    (line,) = [line for line in output.splitlines() if line.startswith(name)]
+    return re.split(r"\s{2,}", line)[1]
+
+
+def test_with_throttlekit_every_promise_is_kept(run_demo: Demo, demo_folder: Path) -> None:
+    """All jobs run once, without a 429, and the limit is used; nothing is left in the temporary folder."""
+    outcome = run_demo("--jobs", "120", "--rate", "30/s", "--workers", "2")
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert measured(outcome.stdout, "jobs run") == "120 of 120"
+    assert measured(outcome.stdout, "429s") == "0 of 120 calls"
+    assert measured(outcome.stdout, "duplicates") == "0"
+    assert float(measured(outcome.stdout, "share of the limit used").rstrip("%")) >= 90
+    assert float(measured(outcome.stdout, "burst that the calls came to")) <= 38
+    assert list(demo_folder.iterdir()) == []
+
+
+def test_it_tells_every_second_in_plain_lines_where_the_output_is_no_terminal(run_demo: Demo) -> None:
+    """Calls, 429s, waiting, running, progress and ETA; no escape sequences; the calls add up."""
+    outcome = run_demo("--jobs", "90", "--rate", "30/s", "--workers", "2")
+    seconds = re.findall(
+        r"^ +(\d+) s   calls +(\d+)   429s +0   waiting +\d+   running +\d+   done \d+/90 \d+%   ETA (?:\d+ s|-)$",
+        outcome.stdout, flags=re.MULTILINE,
+    )  # fmt: skip
+    assert [int(number) for number, _ in seconds] == list(range(1, len(seconds) + 1))
+    assert sum(int(calls) for _, calls in seconds) == 90
+    assert "\x1b" not in outcome.stdout
+
+
+def test_in_a_terminal_the_display_is_live(run_in_terminal: Callable[..., tuple[int, str]]) -> None:
+    """It is drawn over and over in place, ends with the table, and gives the cursor back."""
+    code, written = run_in_terminal("--jobs", "60", "--rate", "30/s", "--workers", "1")
+    assert code == 0, written
+    assert written.count("answered") >= 5
+    assert written.rindex("\x1b[?25h") > written.rindex("\x1b[?25l")
+    assert "60 of 60" in written
+
+
+def test_without_throttlekit_the_same_flood_meets_429s(run_demo: Demo) -> None:
+    """The contrast: calls are refused and retried. Nothing was promised, so the exit code is 0."""
+    outcome = run_demo("--jobs", "60", "--rate", "30/s", "--burst", "5", "--workers", "2", "--without")
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    refused, calls = re.fullmatch(r"(\d+) of (\d+) calls", measured(outcome.stdout, "429s")).groups()  # type: ignore[union-attr]
+    assert int(refused) >= 10
+    assert int(calls) >= 60 + int(refused) - 20
+    assert "Nothing was promised" in outcome.stdout
+
+
+def test_a_limiter_that_forgets_is_found_out(run_demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """With a limiter that admits everything, the partner answers 429 and the exit code is 1."""
+    folder = tmp_path_factory.mktemp("forgetful")
+    (folder / "sitecustomize.py").write_text(FORGETFUL_LIMITER)
+    path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
+    outcome = run_demo("--jobs", "60", "--rate", "20/s", "--burst", "5", "--workers", "2", PYTHONPATH=path)
+    assert outcome.returncode == 1, outcome.stdout + outcome.stderr
+    assert re.search(r"^429s .*none: BROKEN$", outcome.stdout, flags=re.MULTILINE)
+    assert re.search(r"^Broken: 429s", outcome.stdout, flags=re.MULTILINE)
+
+
+def test_a_server_of_the_users_is_left_as_it_was(run_demo: Demo, redis_url: str) -> None:
+    """With --url, every key of the run is gone afterwards, and what was there before is still there."""
+    client: redis.Redis = redis.Redis.from_url(redis_url)
+    client.set("theirs", "kept")
+    client.rpush("dramatiq:default", "a message of theirs")
+    outcome = run_demo("--jobs", "60", "--rate", "30/s", "--workers", "2", "--url", redis_url)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert sorted(client.keys()) == [b"dramatiq:default", b"theirs"]
+    assert client.get("theirs") == b"kept"
+    client.close()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_leaves_no_process_behind(
+    started_demo: subprocess.Popen[str],
+    processes_of_demo: Callable[[], list[str]],
+    demo_folder: Path,
+    number: signal.Signals,
+    code: int,
+) -> None:
+    """Ctrl-C, a kill, a closed terminal: server, partner, workers and guard are gone when the demo is."""
+    assert len(processes_of_demo()) >= 7, "demo, guard, server, partner, dramatiq and three workers"
+    os.killpg(started_demo.pid, number)
+    assert started_demo.wait(timeout=20) == code
+    wait_until(lambda: not processes_of_demo(), description="every process is gone", timeout=5)
+    assert [path.name for path in demo_folder.iterdir()] == ["output"]
+
+
+def test_the_guard_cleans_up_after_a_demo_that_was_killed_outright(
+    started_demo: subprocess.Popen[str], processes_of_demo: Callable[[], list[str]], demo_folder: Path
+) -> None:
+    """SIGKILL gives the demo no chance: its guard kills the others, removes the folder, and goes."""
+    started_demo.kill()
+    started_demo.wait()
+    wait_until(lambda: not processes_of_demo(), description="every process is gone", timeout=10)
+    assert [path.name for path in demo_folder.iterdir()] == ["output"]

@@ -1,0 +1,98 @@
+"""What the command says to options that cannot work, and to packages that are not there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+INSTALL = "pip install 'throttlekit-jobs[demo]'"
+
+
+def throttlekit(*arguments: str, options: tuple[str, ...] = (), **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *options, "-m", "throttlekit_cli", *arguments], env={**os.environ, **variables},
+        capture_output=True, text=True, encoding="utf-8", timeout=60, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--jobs", "0"], "0 is not in the range"),
+        (["--burst", "0"], "0 is not in the range"),
+        (["--workers", "17"], "17 is not in the range"),
+        (["--rate", "fast"], "'fast' is not a rate. Write it as 100/minute, 10/s or 5/10s."),
+        (["--rate", "0/s"], "at least 1"),
+        (["--rate", "5/fortnight"], "'fortnight'"),
+        (["--rate", "101/s"], "more than 100 a second"),
+        (["--rate", "1/d", "--burst", "100000"], "more than ten years to fill"),
+        (["--seed", "x"], "not a valid integer"),
+        (["--url", "http://localhost"], "--url cannot be read: write it as redis://"),
+        (["--url", "redis://localhost:1/0"], "gives no answer"),
+    ],
+)
+def test_an_option_that_cannot_work_is_told_in_one_line(options: list[str], told: str) -> None:
+    """Exit code 2, the reason as the last line, and no traceback."""
+    outcome = throttlekit("demo", *options)
+    assert outcome.returncode == 2
+    assert told in outcome.stderr.splitlines()[-1]
+    assert "Traceback" not in outcome.stderr
+
+
+def test_a_password_in_a_url_that_cannot_be_read_is_not_repeated() -> None:
+    """Neither on the output nor among the errors."""
+    outcome = throttlekit("demo", "--url", "redis://:hunter2@localhost:port/0")
+    assert outcome.returncode == 2
+    assert "hunter2" not in outcome.stdout + outcome.stderr
+
+
+def test_help_names_every_option_and_exit_code() -> None:
+    """The manual page is complete."""
+    text = throttlekit("demo", "--help").stdout
+    for option in ("--jobs", "--rate", "--burst", "--workers", "--seed", "--without", "--url", "Exit codes", "130"):
+        assert option in text
+
+
+def test_help_imports_no_framework() -> None:
+    """`throttlekit --help` stays quick: neither dramatiq nor redis nor rich is loaded for it."""
+    outcome = throttlekit("--help", options=("-X", "importtime"))
+    assert outcome.returncode == 0
+    loaded = {line.rpartition("|")[2].strip() for line in outcome.stderr.splitlines()}
+    assert "click" in loaded
+    assert not loaded & {"dramatiq", "redis", "rich", "asyncio"}
+
+
+def test_without_click_the_extra_is_named() -> None:
+    """One line, and the right name to install: `throttlekit` on the index belongs to others."""
+    outcome = throttlekit("--help", options=("-S",), PYTHONPATH=_own_packages())
+    assert outcome.returncode == 2
+    assert outcome.stderr == f"Error: this needs click: {INSTALL}\n"
+
+
+def test_without_dramatiq_the_extra_is_named(tmp_path: Path) -> None:
+    """The demo names all that is missing, at once."""
+    import click
+    import pluggy
+
+    for package in (click, pluggy):  # pluggy comes with throttlekit itself
+        (tmp_path / package.__name__).symlink_to(Path(str(package.__file__)).parent)
+    packages = os.pathsep.join([_own_packages(), str(tmp_path)])
+    outcome = throttlekit("demo", options=("-S",), PYTHONPATH=packages)
+    assert outcome.returncode == 2
+    assert outcome.stderr == f"Error: this needs dramatiq, redis, rich: {INSTALL}\n"
+
+
+def _own_packages() -> str:
+    """A path with the packages of this distribution only, where they are a source tree."""
+    import throttlekit_cli
+
+    import throttlekit
+
+    roots = [Path(str(package.__file__)).parents[1] for package in (throttlekit, throttlekit_cli)]
+    if any("site-packages" in root.parts for root in roots):
+        pytest.skip("the packages are installed beside the others")
+    return os.pathsep.join(map(str, roots))
