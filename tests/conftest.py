@@ -1,4 +1,4 @@
-"""Fixtures for every room. A missing server skips with its reason, and fails where THROTTLEKIT_REQUIRE_SERVERS is set."""
+"""Fixtures for every room. A missing server skips with its reason; with THROTTLEKIT_REQUIRE_SERVERS it fails."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 
 import pytest
 import redis
+
 from support.servers import ServerMissing, rabbitmq_server, shared_redis
 
 

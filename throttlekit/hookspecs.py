@@ -39,7 +39,7 @@ class Deferred:
 
 
 @hookspec(firstresult=True)
-def throttlekit_make_store(url: str) -> Store | None:  # type: ignore[empty-body]
+def throttlekit_make_store(url: str) -> Store | None:
     """
     Called once when a limiter is made from a URL, before anything else.
 

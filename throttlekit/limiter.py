@@ -193,7 +193,8 @@ class Limiter:
         claims: list[tuple[Limit, str, int, Claim]] = []
         names: set[str] = set()
         for limit in limits:
-            if self._limits.get(getattr(limit, "name", "")) is not limit and not getattr(limit, "by_value", False):
+            known = self._limits.get(getattr(limit, "name", ""), "unknown")
+            if known is not limit and not getattr(limit, "by_value", False):
                 self.declare(limit)
             if limit.name in names:
                 raise ConfigurationError(f"limit {limit.name!r} was given twice: name it once, with a cost")
@@ -285,10 +286,10 @@ def _plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     manager.register(Stores())
     manager.register(DeferralLog())
     manager.load_setuptools_entrypoints(hookspecs.PROJECT)
-    for plugin in plugins:
-        manager.register(plugin)
     try:
+        for plugin in plugins:
+            manager.register(plugin)
         manager.check_pending()
     except pluggy.PluginValidationError as error:
-        raise ConfigurationError(f"a plugin has a hook that does not exist: {error}") from None
+        raise ConfigurationError(f"a plugin has a hook that does not exist, or other arguments: {error}") from None
     return manager

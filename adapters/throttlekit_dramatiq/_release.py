@@ -33,10 +33,10 @@ __all__ = ["WAITED", "Releases", "holder_of"]
 WAITED = "throttlekit"
 """The message option in which a denied message carries its place in the line."""
 
-IDLE_POLL_MS = 50
+_IDLE_POLL_MS = 50
 """How often an idle consumer of a delay queue looks for messages. Dramatiq's own: up to 1000."""
 
-PREFETCH = 65_535
+_PREFETCH = 65_535
 """How many delayed messages a consumer holds, so that none that is due waits behind those that are not."""
 
 _log = logging.getLogger("throttlekit.dramatiq")
@@ -71,8 +71,8 @@ class Releases:
     def adopt(self, thread: Any) -> None:
         """Take over one consumer thread of a throttled queue, as it boots."""
         if thread.queue_name.endswith(".DQ"):
-            thread.worker_timeout = min(thread.worker_timeout, IDLE_POLL_MS)
-            thread.prefetch = max(thread.prefetch, PREFETCH)
+            thread.worker_timeout = min(thread.worker_timeout, _IDLE_POLL_MS)
+            thread.prefetch = max(thread.prefetch, _PREFETCH)
             if not isinstance(thread.broker, StubBroker):
                 thread.handle_delayed_messages = partial(self._release_due, thread)
             self._known[thread] = thread.delay_queue, thread.consumer
@@ -95,9 +95,13 @@ class Releases:
                 self._busy -= 1
 
     def _release_due(self, thread: Any) -> None:
+        if not thread.running:
+            # A timer, while the connection is being closed: the acknowledgement of what is let go now
+            # would not be sent, and RabbitMQ would deliver it again.
+            return
         self._rescue(thread)
         queue, now = thread.delay_queue, current_millis()
-        next_in = IDLE_POLL_MS
+        next_in = _IDLE_POLL_MS
         while True:
             try:
                 item = queue.get_nowait()
@@ -117,7 +121,7 @@ class Releases:
                 next_in = due - now
                 break
             queue.task_done()
-        self._wake(thread, max(_SHORTEST_POLL_MS, min(IDLE_POLL_MS, next_in)))
+        self._wake(thread, max(_SHORTEST_POLL_MS, min(_IDLE_POLL_MS, next_in)))
 
     def _wake(self, thread: Any, after_ms: int) -> None:
         """Have `_release_due` called again after *after_ms*, in the consumer's own thread."""
@@ -128,7 +132,7 @@ class Releases:
         # RabbitMQ's consumer cannot be told to look sooner, but its connection keeps timers.
         now, at = current_millis(), current_millis() + after_ms
         known, set_for = self._timers.get(thread, (None, 0))
-        if after_ms < IDLE_POLL_MS and (known is not consumer or not now < set_for <= at):
+        if after_ms < _IDLE_POLL_MS and (known is not consumer or not now < set_for <= at):
             self._timers[thread] = (consumer, at)
             consumer.connection.call_later(after_ms / 1000, partial(self._release_due, thread))
 

@@ -10,7 +10,7 @@ from dramatiq.middleware import AgeLimit, CurrentMessage, Middleware, ShutdownNo
 
 from throttlekit_dramatiq._release import holder_of
 
-__all__ = ["DEFERRAL", "quieten", "still_ours", "take_position", "tell_prometheus"]
+__all__ = ["DEFERRAL", "consumer_of", "quieten", "still_ours", "take_position", "tell_prometheus"]
 
 DEFERRAL = "_throttlekit_deferral"
 """The attribute that marks a message as denied, and holds how it goes back."""

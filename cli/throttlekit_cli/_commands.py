@@ -9,7 +9,7 @@ import click
 
 from throttlekit_cli._main import missing
 
-__all__ = ["cli"]
+__all__ = ["cli", "demo"]
 
 _FASTEST = 100  # calls a second; what a few Python processes on a small laptop still make, with room to spare
 _NAMED = "limit 'partner-api': "  # how an error begins
@@ -135,7 +135,8 @@ def demo(jobs: int, rate: str, burst: int | None, workers: int, seed: int, witho
         plan = Plan.of(jobs=jobs, rate=rate, burst=burst, workers=workers, seed=seed, throttled=not without, url=url)
     except ConfigurationError as error:
         raise click.BadParameter(str(error).removeprefix(_NAMED), param_hint="'--burst'") from None
-    from throttlekit_cli.demo.run import CannotRun, run
+    from throttlekit_cli.demo.processes import CannotRun
+    from throttlekit_cli.demo.run import run
 
     try:
         sys.exit(run(plan))

@@ -17,11 +17,12 @@
   Returns  {reason, claim, now_us, retry_us, slot_us, tat_us of each claim or -1}
            reason: 0 allowed, 1 exhausted, 2 in line, 3 early
 
-  Writes   KEYS[2i-1] of every claim with a charge when allowed, expiring a grace time after the
-           bucket is full; KEYS[2i] of the binding claim when denied and not peeking, expiring a
-           grace time after its last slot.
+  Writes   KEYS[2i-1] of every claim with a charge, expiring a grace time after the bucket is full:
+           when allowed, or when denied and what is stored is stale. KEYS[2i] of the binding claim
+           when denied, expiring a grace time after its last slot; KEYS[2i] is deleted when allowed
+           to a newcomer, if its line was given up. A peek, or a return before the slot, writes nothing.
 ]]
-local GRACE, GUESTS = 5000000, 60000000
+local GRACE, GUESTS, STALE = 5000000, 60000000, 60000000
 local function whole(x) return string.format('%.0f', x) end
 
 local now = tonumber(ARGV[1])
@@ -31,16 +32,23 @@ if not now then
 end
 local caller, place, place_slot = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local claims = #KEYS / 2
+local tat, line, lives, stale = {}, {}, {}, {}
 
-local tat, line = {}, {}
+local function keep(i)
+  redis.call('SET', KEYS[2 * i - 1], whole(tat[i]), 'PX', whole(math.ceil((tat[i] - now + GRACE) / 1000)))
+end
+
 for i = 1, claims do
   tat[i] = tonumber(redis.call('GET', KEYS[2 * i - 1]) or nil)
   local tail, late, guest
-  if tat[i] and now - tat[i] < GRACE then
+  lives[i] = tat[i] and now - tat[i] < GRACE
+  if lives[i] then
     tail, late, guest = string.match(redis.call('GET', KEYS[2 * i]) or '', '^(%d+) (%d+) (%d+)$')
   end
   line[i] = {tonumber(tail or 0), tonumber(late or 0), tonumber(guest or 0)}
   line[i].last = math.max(line[i][1], line[i][2])
+  local capacity = tonumber(ARGV[4 * i + 3])
+  if tat[i] and tat[i] - now > capacity + STALE then tat[i], stale[i] = now + capacity, true end
 end
 
 local function answer(reason, claim, retry, slot)
@@ -56,10 +64,9 @@ end
 
 local reason, binding, retry, slot, opens = 0, 1, now, now, now
 for i = 1, claims do
-  local charge, headroom, capacity = tonumber(ARGV[4 * i + 1]), tonumber(ARGV[4 * i + 2]), tonumber(ARGV[4 * i + 3])
+  local charge, headroom = tonumber(ARGV[4 * i + 1]), tonumber(ARGV[4 * i + 2])
   if charge > 0 then
-    local ready = now
-    if tat[i] then ready = math.max(now, math.min(tat[i], now + capacity) - headroom) end
+    local ready = math.max(now, (tat[i] or 0) - headroom)
     local opens_i = ready
     if not holder then opens_i = math.max(ready, line[i].last) end
     if opens_i > now then
@@ -79,16 +86,19 @@ if caller == 'peek' then return answer(reason, binding, retry, slot) end
 
 if reason == 0 then
   for i = 1, claims do
-    local charge, capacity = tonumber(ARGV[4 * i + 1]), tonumber(ARGV[4 * i + 3])
+    local charge = tonumber(ARGV[4 * i + 1])
     if charge > 0 then
-      local held = math.min(math.max(0, (tat[i] or 0) - now), capacity)
-      tat[i] = now + held + charge
-      redis.call('SET', KEYS[2 * i - 1], whole(tat[i]), 'PX', whole(math.ceil((held + charge + GRACE) / 1000)))
+      tat[i] = math.max(now, tat[i] or 0) + charge
+      keep(i)
+      if not holder and not lives[i] then redis.call('DEL', KEYS[2 * i]) end
     end
   end
   return answer(0, 1, retry, slot)
 end
 
+for i = 1, claims do
+  if stale[i] and tonumber(ARGV[4 * i + 1]) > 0 then keep(i) end
+end
 local after, booked = slot + tonumber(ARGV[4 * binding + 4]), line[binding]
 if holder then booked[2] = after
 elseif caller == 'guest' then booked[3] = math.min(after, opens + GUESTS)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from support.servers import ServerMissing, redis_binary
 from support.waiting import wait_until
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from throttlekit_cli.demo.account import Account, account_of
 from throttlekit_cli.demo.fleet import Call
 from throttlekit_cli.demo.flood import jobs_of

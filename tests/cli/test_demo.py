@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import redis
+
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.workers

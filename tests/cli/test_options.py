@@ -88,9 +88,8 @@ def test_without_dramatiq_the_extra_is_named(tmp_path: Path) -> None:
 
 def _own_packages() -> str:
     """A path with the packages of this distribution only, where they are a source tree."""
-    import throttlekit_cli
-
     import throttlekit
+    import throttlekit_cli
 
     roots = [Path(str(package.__file__)).parents[1] for package in (throttlekit, throttlekit_cli)]
     if any("site-packages" in root.parts for root in roots):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from support.waiting import wait_until
 from throttlekit_cli.demo.account import burst_needed
 from throttlekit_cli.demo.partner import Contract

@@ -96,8 +96,9 @@ def acquire(
     Decide whether every one of *asks* may pass at *now_us*, and charge all of them or none.
 
     Time is an argument, never read. A denial charges nothing; it moves on the line of the binding
-    claim only, and forgets what is stale of every claim's bucket (`believed_us`). A peek, and a return
-    before the slot, change nothing at all.
+    claim only, and forgets what is stale of every claim's bucket (`believed_us`). A grant without right
+    of way ends the lines that were given up: else one job in each grace time would pass until their
+    last slot. A peek, and a return before the slot, change nothing at all.
 
     Args:
         states: What is stored for each claim's key, in the order of *asks*.
@@ -136,8 +137,9 @@ def acquire(
         line = _book(lines[binding], slot_us + asks[binding].spacing_us, opens_us, caller, holder)
         changed[binding] = State(states[binding].tat_us, line)
     for i, ask in enumerate(asks):
-        if ask.charge.charge_us and tats[i] != changed[i].tat_us:
-            changed[i] = State(tats[i], changed[i].line)
+        if ask.charge.charge_us and tats[i] != states[i].tat_us:
+            given_up = reason is Reason.ALLOWED and not holder and lines[i] is EMPTY
+            changed[i] = State(tats[i], None if given_up else changed[i].line)
     return Verdict(reason, binding, now_us, retry_us, slot_us, tats), changed
 
 

@@ -61,9 +61,7 @@ class TokenBucket:
     fingerprint: str = field(init=False, repr=False, compare=False)
     by_value: bool = field(init=False, repr=False, compare=False)
 
-    def __init__(
-        self, name: str, rate: Rate, *, burst: int | None = None, key: Key = None, cost: Cost = 1
-    ) -> None:
+    def __init__(self, name: str, rate: Rate, *, burst: int | None = None, key: Key = None, cost: Cost = 1) -> None:
         _check_name(name)
         try:
             amount, period_us = parse_rate(rate)
@@ -102,7 +100,8 @@ class TokenBucket:
             return ""
         if job is None:
             raise ConfigurationError(
-                f"limit {self.name!r} takes its key from the job ({_shown(self.key)}): pass job=, or the key itself as key="
+                f"limit {self.name!r} takes its key from the job ({_shown(self.key)}): "
+                "pass job=, or the key itself as key="
             )
         try:
             if isinstance(self.key, str):
@@ -214,14 +213,14 @@ def key_text(key: object) -> str:
     Raises:
         ConfigurationError: It is None, or of a type whose text would not be the same everywhere.
     """
-    if isinstance(key, bool) or not isinstance(key, (str, int, bytes)):
+    if isinstance(key, bool) or not isinstance(key, (str, int)):
         raise ConfigurationError(f"a key must be text or a whole number, not {key!r}")
-    return key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else str(key)
+    return str(key)
 
 
 class _Formatter(string.Formatter):
     def format_field(self, value: Any, format_spec: str) -> str:
-        return super().format_field(value if format_spec else key_text(value), format_spec)
+        return format(value if format_spec else key_text(value), format_spec)
 
 
 _FORMATTER = _Formatter()

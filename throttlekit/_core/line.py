@@ -4,7 +4,7 @@ The waiting line: why a denied job is deferred about once, whatever the backlog.
 Rule 1: every waiter gets an instant of its own, its slot. No two come back for the same unit.
 Rule 2: a slot is right of way, not a right to fire. The bucket alone admits.
 Rule 3: whoever has waited goes before whoever comes new.
-Rule 4: only a denial writes to the line.
+Rule 4: only a denial moves the line on. A newcomer that passes a line given up ends it.
 
 A line is three instants, each the next one free:
 

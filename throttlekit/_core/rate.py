@@ -17,7 +17,7 @@ LONGEST_PERIOD_US = 366 * 86_400_000_000
 """A year. Longer periods would leave too little room for bursts below 2**53 µs."""
 
 _UNIT_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
-_UNITS = {unit: us for unit, us in _UNIT_US.items()}
+_UNITS = dict(_UNIT_US)
 for _short, _words in {
     "s": ("sec", "second", "seconds"),
     "m": ("min", "minute", "minutes"),

@@ -44,7 +44,9 @@ class MemoryStore:
             for claim, before, after in zip(request.claims, states, changed, strict=True):
                 if after.tat_us is not None and after.tat_us != before.tat_us:
                     self._put(claim.bucket, after.tat_us, after.tat_us, now_us)
-                if after.line is not None and after.line is not before.line:
+                if after.line is None:
+                    self._values.pop(claim.line, None)
+                elif after.line is not before.line:
                     self._put(claim.line, after.line, max(after.line.end_us, after.line.guest_us), now_us)
             return verdict
 

@@ -8,16 +8,13 @@ from typing import Any, TypeVar
 
 try:
     import redis
+    from redis import exceptions
     from redis.backoff import NoBackoff
-    from redis.exceptions import NoScriptError, RedisError
     from redis.retry import Retry
 except ImportError as error:  # pragma: no cover - exercised by the wheel test, in an environment of its own
-    raise ImportError(
-        "a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'"
-    ) from error
+    raise ImportError("a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'") from error
 
 import throttlekit_lua
-
 from throttlekit._core.acquire import Reason, Verdict
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores._base import Request
@@ -27,6 +24,12 @@ __all__ = ["RedisStore"]
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY)
 _SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
 _T = TypeVar("_T")
+# Not every error of redis-py is a RedisError: those of its cluster client are not.
+_FAULTS: tuple[type[Exception], ...] = tuple(
+    fault for fault in vars(exceptions).values() if isinstance(fault, type) and issubclass(fault, Exception)
+)
+_UNREADABLE: tuple[type[Exception], ...] = (*_FAULTS, ValueError, TypeError)
+_NO_ANSWER: tuple[type[Exception], ...] = (*_FAULTS, OSError, ValueError)
 
 
 class RedisStore:
@@ -51,9 +54,12 @@ class RedisStore:
             "decode_responses": False,
             "health_check_interval": 0,
         }
+        client: Any = redis.Redis
         try:
-            self._client: Any = redis.Redis.from_url(scheme + url[len(url.partition("://")[0]) :], **options)
-        except (ValueError, RedisError) as error:
+            self._client: Any = client.from_url(scheme + url[len(url.partition("://")[0]) :], **options)
+            pool = self._client.connection_pool
+            pool.connection_class(**pool.connection_kwargs)  # not connected: an unknown ?option= shows here, not later
+        except _UNREADABLE as error:
             raise ConfigurationError(
                 f"the store's URL cannot be read ({type(error).__name__}): write it as redis://host:port/0, "
                 "rediss://… or unix:///path?db=0"
@@ -71,11 +77,7 @@ class RedisStore:
         for claim in claims:
             charge = claim.ask.charge
             arguments += (charge.charge_us, charge.headroom_us, charge.capacity_us, claim.ask.spacing_us)
-        reply = _answered(lambda: self._run(arguments))
-        reason, binding, now, retry, slot, *tats = reply
-        return Verdict(
-            _REASONS[reason], binding - 1, now, retry, slot, tuple(None if tat < 0 else tat for tat in tats)
-        )
+        return _answered(lambda: _verdict(self._run(arguments)))
 
     def reset(self, names: Sequence[str]) -> None:
         _answered(lambda: self._client.delete(*names))
@@ -86,15 +88,24 @@ class RedisStore:
     def _run(self, arguments: list[Any]) -> Any:
         try:
             return self._client.execute_command("EVALSHA", self._sha, *arguments)
-        except NoScriptError:
+        except exceptions.NoScriptError:
             # The server said that it ran nothing, so asking again cannot charge twice.
             return self._client.execute_command("EVAL", self._script, *arguments)
+
+
+def _verdict(reply: Any) -> Verdict:
+    try:
+        numbers: list[int] = list(reply)
+        reason, binding, now, retry, slot, *tats = numbers
+        return Verdict(_REASONS[reason], binding - 1, now, retry, slot, tuple(None if tat < 0 else tat for tat in tats))
+    except (TypeError, IndexError) as error:
+        raise ValueError(f"the script's reply is not one of ours: {reply!r}") from error
 
 
 def _answered(question: Callable[[], _T]) -> _T:
     """Run *question*; whatever goes wrong with the server becomes `StoreUnavailable`. The one place that maps."""
     try:
         return question()
-    except (RedisError, OSError, ValueError, IndexError) as error:
+    except _NO_ANSWER as error:
         # The text of the error may hold a host or a user name, so it stays in the cause.
         raise StoreUnavailable(f"the store gave no usable answer: {type(error).__name__}") from error

@@ -10,7 +10,7 @@ from throttlekit_cli.demo.fleet import Call
 from throttlekit_cli.demo.ledger import Run
 from throttlekit_cli.demo.plan import Plan
 
-__all__ = ["Account", "account_of", "burst_needed"]
+__all__ = ["LEAST_USE", "Account", "account_of", "burst_needed"]
 
 LEAST_USE = 0.9
 _LEAST_SECONDS = 2.0

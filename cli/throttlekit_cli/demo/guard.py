@@ -14,6 +14,8 @@ import shutil
 import signal
 import sys
 
+__all__ = ["main"]
+
 
 def main() -> None:
     left: set[int] = set()

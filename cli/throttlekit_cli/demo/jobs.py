@@ -9,14 +9,14 @@ from typing import Any
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.middleware import Middleware
-from throttlekit_dramatiq import Throttle
 
 from throttlekit import Limiter, hookimpl
 from throttlekit.hookspecs import Deferred
 from throttlekit_cli.demo.ledger import Ledger, Run
 from throttlekit_cli.demo.plan import Settings
+from throttlekit_dramatiq import Throttle
 
-__all__ = ["QUEUE", "boot", "declare"]
+__all__ = ["QUEUE", "CountDeferrals", "TooManyRequests", "boot", "declare"]
 
 QUEUE = "demo"
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from throttlekit import TokenBucket
 
-__all__ = ["THREADS", "Plan", "Settings"]
+__all__ = ["THREADS", "TRAVEL", "Plan", "Settings"]
 
 THREADS = 4
 """Threads of each worker process."""

@@ -20,7 +20,7 @@ from throttlekit_cli.demo.screen import Screen, open_screen
 from throttlekit_cli.demo.server import Server, find_server
 from throttlekit_cli.demo.watch import Pace, Sample
 
-__all__ = ["CannotRun", "run"]
+__all__ = ["run"]
 
 _LOOK_EVERY = 0.2
 _SETTLE_WITHIN = 5.0

@@ -1,0 +1,58 @@
+"""The benchmark's own arithmetic: a yardstick that is never wrong in our favour."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from support.flood import Grant
+from support.flood_figures import bursts_beyond_us, inversions, most_within, unexplained_charges
+from throttlekit._core.gcra import Charge, admit
+
+
+def _every_window_us(times: list[int], burst: int, interval: int) -> int:
+    """The definition, word for word: every window from one instant to another."""
+    return max(
+        (j - i + 1 - burst) * interval - (times[j] - times[i]) for i in range(len(times)) for j in range(i, len(times))
+    )
+
+
+@pytest.mark.parametrize("burst", [1, 3, 10])
+def test_worst_window_is_that_of_all_windows(burst: int) -> None:
+    """The one pass over the instants finds what trying each window finds."""
+    chance = random.Random(burst)
+    for _ in range(50):
+        times = sorted(chance.randrange(1_000_000) for _ in range(40))
+        assert bursts_beyond_us(times, burst, 20_000) == _every_window_us(times, burst, 20_000)
+
+
+def test_bound_is_met_exactly_and_broken_by_a_microsecond() -> None:
+    """A burst and then one a interval is at the bound; one of them a microsecond sooner is beyond it by that."""
+    times = [0] * 10 + [20_000 * n for n in range(1, 50)]
+    assert bursts_beyond_us(times, 10, 20_000) == 0
+    times[30] -= 1
+    assert bursts_beyond_us(times, 10, 20_000) == 1
+
+
+def test_most_within_leaves_out_what_is_a_whole_window_away() -> None:
+    """Two starts exactly one window apart are not in one window."""
+    assert most_within([0, 999_999, 1_000_000], 1_000_000) == 2
+
+
+@pytest.mark.parametrize(("order", "share"), [([1, 2, 3, 4], 0), ([4, 3, 2, 1], 1), ([2, 1, 3, 4], 1 / 6), ([], 0)])
+def test_inversions_are_shares_of_all_pairs(order: list[int], share: float) -> None:
+    """0 is first in, first out; 1 is last in, first out."""
+    assert inversions(order) == pytest.approx(share)
+
+
+def test_a_charge_that_no_grant_explains_is_found() -> None:
+    """A replay of the grants agrees with the store's states, until somebody charges without a grant."""
+    charge, tat, grants = Charge(20_000, 180_000, 200_000), None, []
+    for now in range(1_000_000, 1_200_000, 10_000):
+        tat = admit(tat, now, charge)
+        assert tat is not None
+        grants.append(Grant(now, (("bucket", charge.charge_us, tat),)))
+    assert unexplained_charges(grants) == 0
+    del grants[7]
+    assert unexplained_charges(grants) == 1

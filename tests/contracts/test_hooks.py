@@ -1,0 +1,55 @@
+"""Every hook is documented under its exact signature."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from contracts.tree import MODULES, ROOT, parsed, read
+
+
+def _specs() -> dict[str, ast.FunctionDef]:
+    return {
+        node.name: node
+        for node in parsed("throttlekit.hookspecs").body
+        if isinstance(node, ast.FunctionDef) and "hookspec" in ast.unparse(node.decorator_list[0])
+    }
+
+
+def test_each_hook_has_a_heading_with_its_signature() -> None:
+    """docs/hooks.md has one heading for each hook: its signature, in the order of the module."""
+    signatures = []
+    for name, spec in _specs().items():
+        assert spec.returns is not None
+        signatures.append(f"{name}({ast.unparse(spec.args)}) -> {ast.unparse(spec.returns)}")
+    assert re.findall(r"^## `(.*)`$", read(ROOT / "docs" / "hooks.md"), re.MULTILINE) == signatures
+
+
+def test_each_hook_says_when_it_is_called() -> None:
+    """A hook's docstring begins with when it is called, and the docs say it in the same words."""
+    docs = read(ROOT / "docs" / "hooks.md")
+    for name, spec in _specs().items():
+        first = (ast.get_docstring(spec) or "").splitlines()[0]
+        assert first.startswith("Called "), name
+        assert first in docs, name
+
+
+def test_each_hook_has_a_shipped_user() -> None:
+    """No hook without a plugin of our own that uses it."""
+    plugins = parsed("throttlekit._plugins")
+    used = {node.name for node in ast.walk(plugins) if isinstance(node, ast.FunctionDef)}
+    assert set(_specs()) <= used
+
+
+def test_each_field_of_an_event_is_documented() -> None:
+    """The fields of the event are in the docs, and no others."""
+    event = next(
+        node
+        for node in parsed("throttlekit.hookspecs").body
+        if isinstance(node, ast.ClassDef) and node.name == "Deferred"
+    )
+    fields = [
+        node.target.id for node in event.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+    assert re.findall(r"^\| `event\.(\w+)` \|", read(ROOT / "docs" / "hooks.md"), re.MULTILINE) == fields
+    assert MODULES["throttlekit.hookspecs"].exists()

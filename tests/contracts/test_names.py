@@ -1,0 +1,95 @@
+"""Names, sizes, and words that must not appear."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from contracts.tree import LUA, MODULES, ROOT, parsed, read
+
+
+def _targets(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        yield node.name
+    elif isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from (name.id for name in ast.walk(target) if isinstance(name, ast.Name))
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        yield node.target.id
+    elif isinstance(node, (ast.If, ast.Try)):
+        for inner in node.body:
+            yield from _targets(inner)
+
+
+def _public(module: str) -> set[str]:
+    """What *module* defines without an underscore; a package's `__init__`, what it imports as well."""
+    names = {name for node in parsed(module).body for name in _targets(node)}
+    if MODULES[module].name == "__init__.py":
+        for node in parsed(module).body:
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("throttlekit"):
+                names |= {alias.asname or alias.name for alias in node.names}
+    return {name for name in names if not name.startswith("_")}
+
+
+def _declared(module: str) -> list[str] | None:
+    for node in parsed(module).body:
+        if isinstance(node, ast.Assign) and [t.id for t in node.targets if isinstance(t, ast.Name)] == ["__all__"]:
+            names = ast.literal_eval(node.value)
+            assert isinstance(names, list)
+            return names
+    return None
+
+
+@pytest.mark.parametrize("module", [name for name, path in MODULES.items() if read(path).strip()])
+def test_all_equals_reality(module: str) -> None:
+    """`__all__` names what a module defines for others: all of it, and nothing else."""
+    declared = _declared(module)
+    if declared is None:
+        assert module.rpartition(".")[2] == "__main__" or not _public(module), "write an __all__"
+        return
+    assert len(declared) == len(set(declared))
+    assert set(declared) == _public(module)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_modules_are_not_too_long(module: str) -> None:
+    """A module of more than 400 lines answers more than one question."""
+    assert read(MODULES[module]).count("\n") <= 400
+
+
+@pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
+def test_scripts_are_not_too_long(path: Path) -> None:
+    """A script has at most 120 lines, its header included."""
+    assert read(path).count("\n") <= 120
+
+
+def _tracked() -> list[Path]:
+    """Every text file of the project."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    names = listed.stdout.decode().split("\0") if listed.returncode == 0 else []
+    paths = [ROOT / name for name in names if name] or [p for p in ROOT.rglob("*") if ".git" not in p.parts]
+    return [path for path in paths if path.is_file() and path.suffix not in {".png", ".gif", ".svg", ".ico"}]
+
+
+def test_nobody_is_told_to_install_the_foreign_package() -> None:
+    """The name `throttlekit` on the package index belongs to others: no text says to install it."""
+    wrong = re.compile(
+        r"""\b(?:pip3?|pipx|uv|poetry|pdm)\s+(?:pip\s+)?(?:install|add)\s+(?:-\S+\s+)*["']?throttlekit(?!-jobs)\b"""
+    )
+    guilty = [
+        f"{path.relative_to(ROOT)}: {match.group()}"
+        for path in _tracked()
+        if path != Path(__file__)
+        for match in wrong.finditer(path.read_text("utf-8", "replace"))
+    ]
+    assert guilty == []

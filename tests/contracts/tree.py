@@ -1,0 +1,37 @@
+"""The source tree as the contracts see it."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+__all__ = ["LUA", "MODULES", "ROOT", "parsed", "read"]
+
+ROOT = Path(__file__).parents[2]
+
+_PACKAGES = [ROOT / "throttlekit", *(ROOT / "lua").glob("throttlekit_*"), *(ROOT / "adapters").glob("throttlekit_*")]
+_PACKAGES += (ROOT / "cli").glob("throttlekit_*")
+
+
+def _name(package: Path, path: Path) -> str:
+    parts = path.relative_to(package.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES: dict[str, Path] = {
+    _name(package, path): path for package in _PACKAGES for path in sorted(package.rglob("*.py"))
+}
+"""Every shipped module by its import name."""
+
+LUA = sorted((ROOT / "lua").rglob("*.lua"))
+
+
+@cache
+def read(path: Path) -> str:
+    return path.read_text("utf-8")
+
+
+@cache
+def parsed(name: str) -> ast.Module:
+    return ast.parse(read(MODULES[name]))

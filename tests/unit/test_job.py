@@ -1,0 +1,42 @@
+"""Jobs: their arguments by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from throttlekit import ConfigurationError, Job
+
+
+def send(account_id: int, region: str = "eu", /, *rest: int, urgent: bool = False, **more: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "arguments"),
+    [
+        (None, (1, 2), {"a": 3}, {"a": 3}),
+        (send, (1,), {}, {"account_id": 1, "region": "eu", "rest": (), "urgent": False}),
+        (send, (1, "us", 7, 8), {}, {"account_id": 1, "region": "us", "rest": (7, 8), "urgent": False}),
+        (send, (1,), {"zone": "x"}, {"account_id": 1, "region": "eu", "rest": (), "urgent": False, "zone": "x"}),
+    ],
+)
+def test_arguments_have_names(
+    function: Callable[..., Any] | None, args: tuple[Any, ...], kwargs: dict[str, Any], arguments: dict[str, Any]
+) -> None:
+    """Positional arguments and defaults get the names that the function gives them."""
+    assert Job(name="send", args=args, kwargs=kwargs, function=function).arguments == arguments
+
+
+def test_arguments_that_do_not_fit_are_a_configuration_error() -> None:
+    """A job whose arguments its function does not take can never run."""
+    with pytest.raises(ConfigurationError, match="the arguments of job 'send' do not fit its function"):
+        _ = Job(name="send", function=send).arguments
+
+
+def test_arguments_are_a_copy() -> None:
+    """What a key does to the arguments does not reach the job."""
+    kwargs = {"a": 1}
+    Job(kwargs=kwargs).arguments["a"] = 2
+    assert kwargs == {"a": 1}

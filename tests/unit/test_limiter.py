@@ -1,0 +1,448 @@
+"""The verbs: what reaches the store, and what comes back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from throttlekit import ConfigurationError, CostExceedsLimit, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
+from throttlekit._core.acquire import Verdict
+from throttlekit.inline import InlineWaits
+from throttlekit.stores import MemoryStore, Request
+from throttlekit.testing import FakeClock
+
+PARTNER = TokenBucket("partner", "10/s", burst=5)
+ONE = TokenBucket("one", "10/s", burst=1)
+SLOW = TokenBucket("slow", "1/minute", burst=1)
+ACCOUNT = TokenBucket("account", "10/s", burst=1, key="{account_id}")
+
+
+class Recorder:
+    """A memory store that keeps what it was asked."""
+
+    def __init__(self, clock: FakeClock | None = None) -> None:
+        self.inner = MemoryStore(clock_us=clock or FakeClock())
+        self.requests: list[Request] = []
+        self.forgotten: list[str] = []
+        self.closed = False
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        self.requests.append(request)
+        return self.inner.acquire(request, now_us)
+
+    def reset(self, names: Sequence[str]) -> None:
+        self.forgotten += names
+        self.inner.reset(names)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Down:
+    """A store that never answers."""
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        raise StoreUnavailable("the store gave no usable answer: TimeoutError")
+
+    reset: Any = acquire
+
+    def close(self) -> None: ...
+
+
+class FakeWaits(InlineWaits):
+    """Waits that move the clock in place of sleeping."""
+
+    def __init__(self, clock: FakeClock, longest: float = 0.05) -> None:
+        super().__init__(longest)
+        self.clock = clock
+        self.slept: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        if seconds > self.longest:
+            return False
+        self.slept.append(seconds)
+        self.clock.advance(seconds)
+        return True
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> Recorder:
+    return Recorder(clock)
+
+
+@pytest.fixture
+def limiter(store: Recorder) -> Limiter:
+    return Limiter(store)
+
+
+def job(waited: Any = None, /, **kwargs: Any) -> Job:
+    return Job(id="1", name="call_partner", kwargs=kwargs, waited=waited)
+
+
+def names(request: Request) -> list[str]:
+    return [claim.bucket for claim in request.claims]
+
+
+def test_grant_tells_what_is_left(limiter: Limiter) -> None:
+    """A grant has no delay, and tells what remains and when all is back."""
+    decision = limiter.acquire(PARTNER, cost=2)
+    assert decision.allowed
+    assert (decision.limit, decision.key, decision.cost, decision.reason) == (PARTNER, "", 2, "allowed")
+    assert (decision.remaining, decision.retry_after, decision.delay, decision.reset_after) == (3, 0.0, 0.0, 0.2)
+    assert decision.waited is None
+
+
+def test_denial_tells_when_to_come_back(limiter: Limiter) -> None:
+    """A denied job is told its own instant, and what would be if nobody else asked."""
+    limiter.acquire(PARTNER, cost=5)
+    limiter.acquire(PARTNER, job=job())
+    decision = limiter.acquire(PARTNER, job=job())
+    assert not decision.allowed
+    assert (decision.remaining, decision.retry_after, decision.delay, decision.reset_after) == (0, 0.2, 0.2, 0.5)
+    assert decision.waited
+
+
+def test_grant_tells_of_the_limit_with_least_left(limiter: Limiter) -> None:
+    """Of several limits, a grant tells of the one with the smallest share left."""
+    assert limiter.acquire(PARTNER, ONE).limit is ONE
+    limiter.reset(ONE)
+    limiter.acquire(PARTNER, cost=3)
+    assert limiter.acquire(TokenBucket("wide", "1/s", burst=100), PARTNER).limit is PARTNER
+
+
+def test_denial_tells_of_the_binding_limit(limiter: Limiter) -> None:
+    """Of several limits, a denial tells of the one that opens last, with its key and cost."""
+    limiter.acquire(SLOW, ACCOUNT, key=42)
+    decision = limiter.acquire(ACCOUNT, SLOW, key=42)
+    assert (decision.limit, decision.key, decision.delay) == (SLOW, "", 60.0)
+    limiter.reset(SLOW)
+    decision = limiter.acquire(PARTNER, ACCOUNT, key=42)
+    assert (decision.limit, decision.key) == (ACCOUNT, "42")
+
+
+@pytest.mark.parametrize(
+    ("asked", "bucket"),
+    [
+        ({"job": job(account_id=42)}, "tk1:{account:42}:bucket"),
+        ({"job": Job(args=(7,), function=lambda account_id: None)}, "tk1:{account:7}:bucket"),
+        ({"key": 9}, "tk1:{account:9}:bucket"),
+        ({"key": "nine"}, "tk1:{account:nine}:bucket"),
+        ({"key": 9, "job": job(account_id=42)}, "tk1:{account:9}:bucket"),
+    ],
+)
+def test_key_comes_from_the_job_or_is_given(
+    limiter: Limiter, store: Recorder, asked: dict[str, Any], bucket: str
+) -> None:
+    """A key is worked out from the job's arguments, or given in its place."""
+    limiter.acquire(ACCOUNT, **asked)
+    assert names(store.requests[0]) == [bucket]
+
+
+def test_given_key_is_for_limits_that_have_one(limiter: Limiter, store: Recorder) -> None:
+    """A limit that counts everything together ignores a key that is given."""
+    limiter.acquire(PARTNER, ACCOUNT, key=9)
+    assert names(store.requests[0]) == ["tk1:{partner:}:bucket", "tk1:{account:9}:bucket"]
+
+
+@pytest.mark.parametrize("key", [None, 1.5, True, ["a"]])
+def test_key_that_is_none_is_refused(limiter: Limiter, key: Any) -> None:
+    """A limit with a key is not asked without one."""
+    with pytest.raises(ConfigurationError):
+        limiter.acquire(ACCOUNT, key=key)
+
+
+@pytest.mark.parametrize("verb", ["acquire", "peek"])
+def test_cost_may_be_given(limiter: Limiter, verb: str) -> None:
+    """A given cost takes the place of every limit's own."""
+    assert getattr(limiter, verb)(TokenBucket("a", "10/s", burst=5, cost=2), PARTNER, cost=4).cost == 4
+
+
+def test_limits_own_cost_is_charged(limiter: Limiter) -> None:
+    """Without a cost given, each limit charges its own."""
+    tokens = TokenBucket("tokens", "10/s", burst=5, cost=lambda job: job.kwargs["size"])
+    assert limiter.acquire(tokens, PARTNER, job=job(size=3)).remaining == 2
+    assert limiter.peek(PARTNER).remaining == 4
+
+
+@pytest.mark.parametrize("cost", [6, 10**9])
+def test_cost_that_can_never_pass_is_an_error(limiter: Limiter, store: Recorder, cost: int) -> None:
+    """A cost above the burst raises at once, and nothing is asked."""
+    with pytest.raises(CostExceedsLimit):
+        limiter.acquire(PARTNER, cost=cost)
+    assert store.requests == []
+
+
+@pytest.mark.parametrize("cost", [-1, 1.5, True, "1"])
+def test_cost_that_is_none_is_an_error(limiter: Limiter, cost: Any) -> None:
+    """A cost is a whole number of at least 0."""
+    with pytest.raises(ConfigurationError, match="limit 'partner'"):
+        limiter.acquire(PARTNER, cost=cost)
+
+
+@pytest.mark.parametrize("limits", [(), ("partner",), (None,), (PARTNER, PARTNER), (PARTNER, ONE, PARTNER)])
+def test_what_cannot_be_asked_is_an_error(limiter: Limiter, limits: Any) -> None:
+    """No limit, something else, or one limit twice: a mistake in the code."""
+    with pytest.raises(ConfigurationError):
+        limiter.acquire(*limits)
+
+
+def test_one_name_has_one_definition(limiter: Limiter) -> None:
+    """Two definitions under one name are a mistake: which budget would hold?"""
+    limiter.acquire(PARTNER)
+    with pytest.raises(ConfigurationError, match="the name 'partner' is used for two limits"):
+        limiter.acquire(TokenBucket("partner", "11/s", burst=5))
+
+
+def test_one_definition_may_be_written_twice(limiter: Limiter) -> None:
+    """Two objects that say the same are one limit, and share its budget."""
+    limiter.acquire(PARTNER, cost=5)
+    assert not limiter.acquire(TokenBucket("partner", (10, 1), burst=5))
+
+
+def test_declared_limits_are_checked_at_once(limiter: Limiter) -> None:
+    """Declaring is enough to find two definitions of one name."""
+    limiter.declare(PARTNER, ONE, PARTNER)
+    with pytest.raises(ConfigurationError):
+        limiter.declare(TokenBucket("one", "10/s", burst=2))
+
+
+def test_limit_from_a_message_may_differ_from_the_declared(limiter: Limiter) -> None:
+    """A limit that came by value is taken as it came: its sender may run another release."""
+    limiter.declare(PARTNER)
+    sent = TokenBucket.load(TokenBucket("partner", "11/s", burst=7).dump(Job()))
+    assert limiter.acquire(sent).remaining == 6
+    limiter.declare(PARTNER)
+
+
+def test_peek_tells_and_changes_nothing(limiter: Limiter, store: Recorder) -> None:
+    """A peek answers as acquire would, any number of times."""
+    assert [limiter.peek(ONE).allowed for _ in range(3)] == [True] * 3
+    assert len(store.inner) == 0
+
+
+def test_reset_forgets_bucket_and_line(limiter: Limiter, store: Recorder) -> None:
+    """A reset forgets what was counted under the key, and only there."""
+    limiter.acquire(ACCOUNT, key=1)
+    limiter.acquire(ACCOUNT, key=2)
+    limiter.reset(ACCOUNT, key=1)
+    assert limiter.peek(ACCOUNT, key=1)
+    assert not limiter.peek(ACCOUNT, key=2)
+    assert store.forgotten == ["tk1:{account:1}:bucket", f"tk1:{{account:1}}:line:{ACCOUNT.fingerprint}"]
+
+
+def test_reset_takes_the_key_from_a_job(limiter: Limiter) -> None:
+    """A reset finds the key as acquire does."""
+    limiter.acquire(ACCOUNT, PARTNER, job=job(account_id=1))
+    limiter.reset(ACCOUNT, PARTNER, job=job(account_id=1))
+    assert limiter.peek(ACCOUNT, PARTNER, key=1).remaining == 1
+
+
+def test_close_reaches_the_store(limiter: Limiter, store: Recorder) -> None:
+    """Closing a limiter closes its store."""
+    limiter.close()
+    assert store.closed
+
+
+def test_job_that_comes_back_keeps_its_place(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that gives back what it carried passes at its instant, before those who came later."""
+    limiter.acquire(ONE)
+    first = limiter.acquire(ONE, job=job())
+    limiter.acquire(ONE, job=job())
+    clock.advance(first.delay)
+    assert limiter.acquire(ONE, job=job()).reason == "in line"
+    assert limiter.acquire(ONE, job=job(first.waited))
+
+
+def test_job_that_is_early_is_told_the_rest(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that comes back before its instant is sent away for what is left, and keeps its place."""
+    limiter.acquire(SLOW)
+    decision = limiter.acquire(SLOW, job=job())
+    clock.advance(20)
+    decision = limiter.acquire(SLOW, job=job(decision.waited))
+    assert (decision.reason, decision.delay) == ("early", 40.0)
+    clock.advance(40)
+    assert limiter.acquire(SLOW, job=job(decision.waited))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"v": 2},
+        {"slot": "soon"},
+        {"slot": -1},
+        {"slot": 2**60},
+        {"slot": 1_800_000_000_000_000 + 10**12},
+        {"ticket": "0000000000:slow"},
+        {"ticket": None},
+        {"n": "x"},
+        {"since": None},
+    ],
+)
+def test_what_was_tampered_with_gives_no_place(limiter: Limiter, change: dict[str, Any]) -> None:
+    """A forged or foreign ticket is ignored: the job joins the end of the line, and nothing is raised."""
+    limiter.acquire(SLOW)
+    first = limiter.acquire(SLOW, job=job())
+    decision = limiter.acquire(SLOW, job=job({**(first.waited or {}), **change}))
+    assert decision.reason == "exhausted"
+    assert decision.delay == pytest.approx(120, abs=0.1)
+
+
+def test_tickets_of_another_definition_are_void(clock: FakeClock) -> None:
+    """A job that waited under the old definition books again under the new one."""
+    store = MemoryStore(clock_us=clock)
+    old, new = Limiter(store), Limiter(store)
+    old.acquire(SLOW)
+    waited = old.acquire(SLOW, job=job()).waited
+    decision = new.acquire(TokenBucket("slow", "2/minute", burst=1), job=job(waited))
+    assert decision.reason == "exhausted"
+
+
+def test_longest_delay_caps_and_keeps_the_place(limiter: Limiter, clock: FakeClock) -> None:
+    """A delay is capped by what the framework carries; the job comes back early and keeps its place."""
+    delivery = Delivery(longest=25)
+    limiter.acquire(SLOW)
+    delays, waited = [], None
+    while not (decision := limiter.acquire(SLOW, job=job(waited), delivery=delivery)):
+        delays.append(decision.delay)
+        waited = decision.waited
+        clock.advance(decision.delay)
+    assert delays == [25.0, 25.0, 10.0]
+
+
+def test_max_wait_ends_the_waiting(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that has waited for its longest is told so, and carries nothing any more."""
+    delivery = Delivery(max_wait=45)
+    limiter.acquire(SLOW)
+    first = limiter.acquire(SLOW, job=job(), delivery=delivery)
+    assert first.delay == 45.0
+    clock.advance(45)
+    last = limiter.acquire(SLOW, job=job(first.waited), delivery=delivery)
+    assert (last.allowed, last.reason, last.delay, last.waited) == (False, "waited too long", 0.0, None)
+
+
+def test_max_deferrals_ends_the_waiting(limiter: Limiter) -> None:
+    """A job that has been denied as often as it may is told so at the next denial."""
+    delivery = Delivery(max_deferrals=2)
+    limiter.acquire(SLOW)
+    reasons, waited = [], None
+    for _ in range(3):
+        decision = limiter.acquire(SLOW, job=job(waited), delivery=delivery)
+        waited = decision.waited
+        reasons.append(decision.reason)
+    assert reasons == ["exhausted", "early", "waited too long"]
+
+
+def test_job_may_pass_after_its_longest_wait(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that may run runs, however long it has waited: only denials end the waiting."""
+    delivery = Delivery(max_wait=1, max_deferrals=1)
+    limiter.acquire(SLOW)
+    first = limiter.acquire(SLOW, job=job(), delivery=delivery)
+    clock.advance(60)
+    assert limiter.acquire(SLOW, job=job(first.waited), delivery=delivery)
+
+
+@pytest.mark.parametrize(
+    ("limit", "early", "delay"),
+    [
+        (SLOW, 0.0, 60.0),
+        (SLOW, 10.0, 50.0),
+        (SLOW, 30.0, 60.0),
+        (TokenBucket("roomy", "1/minute", burst=2), 10.0, 60.0),
+    ],
+)
+def test_tight_limits_ask_for_early_delivery(limiter: Limiter, limit: TokenBucket, early: float, delay: float) -> None:
+    """Where the limit has no room for lateness, and the delay is long enough, delivery is asked for a little early."""
+    limiter.acquire(limit, cost=limit.burst)
+    assert limiter.acquire(limit, job=job(), delivery=Delivery(early=early)).delay == delay
+
+
+def test_lateness_spaces_the_slots_of_tight_limits(limiter: Limiter, store: Recorder) -> None:
+    """A tight limit's slots stand further apart for a delivery that comes late."""
+    limiter.acquire(ONE, delivery=Delivery(lateness=0))
+    limiter.acquire(ONE, delivery=Delivery(lateness=0.05))
+    assert [request.claims[0].ask.spacing_us for request in store.requests] == [100_000, 104_000]
+
+
+def test_short_wait_is_spent_in_place(limiter: Limiter, clock: FakeClock, store: Recorder) -> None:
+    """A job that would wait briefly waits in place, holding its slot, and is not deferred at all."""
+    fast = TokenBucket("fast", "100/s", burst=1)
+    waits = FakeWaits(clock)
+    limiter.acquire(fast)
+    assert limiter.acquire(fast, job=job(), delivery=Delivery(inline=waits))
+    assert waits.slept == [0.01]
+    assert store.requests[-1].place is not None
+
+
+def test_long_wait_is_not_spent_in_place(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that would wait longer goes back to its framework."""
+    waits = FakeWaits(clock)
+    limiter.acquire(ONE)
+    assert limiter.acquire(ONE, job=job(), delivery=Delivery(inline=waits)).delay == 0.1
+    assert waits.slept == []
+
+
+def test_waits_in_place_are_no_deferrals(limiter: Limiter, clock: FakeClock) -> None:
+    """Waiting in place is not counted among a job's deferrals, though its place and first denial are kept."""
+    fast = TokenBucket("fast", "100/s", burst=1)
+
+    class TooShort(FakeWaits):
+        """Wakes early, and then has no more patience."""
+
+        def wait(self, seconds: float) -> bool:
+            waited = super().wait(seconds / 2)
+            self.longest = 0.0
+            return waited
+
+    limiter.acquire(fast)
+    started_us = clock()
+    decision = limiter.acquire(fast, job=job(), delivery=Delivery(inline=TooShort(clock)))
+    assert (decision.reason, decision.delay) == ("early", 0.005)
+    waited = decision.waited or {}
+    assert (waited["n"], waited["since"], waited["slot"]) == (1, started_us, started_us + 10_000)
+
+
+def test_guests_never_wait_in_place(limiter: Limiter, clock: FakeClock) -> None:
+    """A caller without a job gets its answer at once."""
+    fast, waits = TokenBucket("fast", "100/s", burst=1), FakeWaits(clock)
+    limiter.acquire(fast)
+    assert not limiter.acquire(fast, delivery=Delivery(inline=waits))
+    assert waits.slept == []
+
+
+def test_store_that_is_down_defers_and_keeps_the_place(limiter: Limiter, clock: FakeClock) -> None:
+    """While the store is down a job is deferred, uncharged, for about a second, and keeps what it carries."""
+    limiter.acquire(SLOW)
+    waited = limiter.acquire(SLOW, job=job()).waited
+    decision = Limiter(Down()).acquire(SLOW, PARTNER, job=job(waited))
+    assert (decision.allowed, decision.reason, decision.limit) == (False, "store unavailable", SLOW)
+    assert 0.75 <= decision.delay <= 1.25
+    assert decision.waited == waited
+
+
+def test_deferrals_of_an_outage_are_spread() -> None:
+    """Jobs that an outage sent away do not all come back at once."""
+    limiter = Limiter(Down())
+    assert len({limiter.acquire(SLOW, job=job()).delay for _ in range(20)}) == 20
+
+
+def test_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """An outage is one warning, not one a job."""
+    limiter = Limiter(Down())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(9):
+            limiter.acquire(SLOW, job=job())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_outage_reaches_who_peeks() -> None:
+    """A peek has nobody to defer: it says that the store is down."""
+    with pytest.raises(StoreUnavailable):
+        Limiter(Down()).peek(SLOW)

@@ -1,0 +1,89 @@
+"""What a denied job carries: read back as written, and nothing else believed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from throttlekit import TokenBucket
+from throttlekit._core.acquire import Place
+from throttlekit._waited import Waited
+
+LIMIT = TokenBucket("partner", "10/s", burst=5)
+OTHER = TokenBucket("account", "10/s", burst=5)
+GOOD = {"v": 1, "slot": 5, "ticket": "x", "n": 2, "since": 3}
+
+
+@given(
+    slot_us=st.integers(0, 2**53 - 1),
+    ticket=st.text(),
+    deferrals=st.integers(0, 2**53 - 1),
+    since_us=st.integers(0, 2**53 - 1),
+)
+def test_what_was_written_is_read(slot_us: int, ticket: str, deferrals: int, since_us: int) -> None:
+    """What a job carries survives a trip through JSON."""
+    waited = Waited(slot_us, ticket, deferrals, since_us)
+    assert Waited.read(json.loads(json.dumps(waited.write()))) == waited
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        None,
+        {},
+        [],
+        "waited",
+        {**GOOD, "v": 2},
+        {**GOOD, "v": None},
+        {**GOOD, "slot": -1},
+        {**GOOD, "slot": 2**53},
+        {**GOOD, "slot": 1.5},
+        {**GOOD, "slot": "5"},
+        {**GOOD, "ticket": None},
+        {**GOOD, "ticket": 7},
+        {**GOOD, "n": None},
+        {**GOOD, "n": -1},
+        {**GOOD, "since": "now"},
+        {**GOOD, "since": 2**60},
+        {"v": 1},
+    ],
+)
+def test_anything_else_is_a_job_that_has_not_waited(data: Any) -> None:
+    """Forged, torn, or of another version: the job starts anew, and nothing is raised."""
+    assert Waited.read(data) == Waited()
+
+
+def test_ticket_stands_for_a_place_of_its_limit() -> None:
+    """A ticket is found among the limits wherever its own stands."""
+    waited = Waited().denied(LIMIT, 700, 500)
+    assert waited.place([OTHER, LIMIT]) == Place(1, 700)
+
+
+@pytest.mark.parametrize(
+    "limits", [[], [OTHER], [TokenBucket("partner", "10/s", burst=6)], [TokenBucket("partner", "11/s", burst=5)]]
+)
+def test_ticket_of_a_limit_that_is_gone_is_no_place(limits: list[TokenBucket]) -> None:
+    """A ticket means nothing once its limit is not asked any more, or is defined anew."""
+    assert Waited().denied(LIMIT, 700, 500).place(limits) is None
+
+
+def test_job_without_a_slot_has_no_place() -> None:
+    """A job that has not been denied has no place."""
+    assert Waited().place([LIMIT]) is None
+
+
+def test_denials_are_counted_from_the_first() -> None:
+    """Each denial counts, and the first one's time stays."""
+    waited = Waited().denied(LIMIT, 700, 500).denied(OTHER, 900, 600)
+    assert (waited.deferrals, waited.since_us, waited.slot_us) == (2, 500, 900)
+    assert waited.place([LIMIT, OTHER]) == Place(1, 900)
+
+
+@pytest.mark.parametrize(("since_us", "now_us", "seconds"), [(0, 10**15, 0), (10**6, 25 * 10**5, 1.5), (10**6, 1, 0)])
+def test_time_waited(since_us: int, now_us: int, seconds: float) -> None:
+    """A job has waited since its first denial; a clock that fell back makes it nothing, never negative."""
+    assert Waited(since_us=since_us).seconds(now_us) == seconds
