@@ -16,8 +16,10 @@ Everything here is an attribute set on Dramatiq's consumer threads, in `Releases
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +43,7 @@ _PREFETCH = 65_535
 
 _log = logging.getLogger("throttlekit.dramatiq")
 _PATIENCE_MS = 100
+_SEND_EVERY = 0.005
 _SHORTEST_POLL_MS = 3
 _HOLDER = "_throttlekit_holder"
 _BUSY = "_throttlekit_busy"
@@ -63,6 +66,7 @@ class Releases:
         self._lock = threading.Lock()
         self._known: dict[Any, tuple[Any, Any]] = {}
         self._timers: dict[Any, tuple[Any, int]] = {}
+        self._sent_at: dict[Any, float] = {}
 
     def boot(self, worker: Any) -> None:
         self._threads = worker.worker_threads
@@ -74,7 +78,7 @@ class Releases:
             thread.worker_timeout = min(thread.worker_timeout, _IDLE_POLL_MS)
             thread.prefetch = max(thread.prefetch, _PREFETCH)
             if not isinstance(thread.broker, StubBroker):
-                thread.handle_delayed_messages = partial(self._release_due, thread)
+                thread.handle_delayed_messages = partial(self._turn, thread)
             self._known[thread] = thread.delay_queue, thread.consumer
         else:
             thread.post_process_message = partial(_post_process, thread.post_process_message)
@@ -93,6 +97,17 @@ class Releases:
             delattr(message, _BUSY)
             with self._lock:
                 self._busy -= 1
+
+    def _turn(self, thread: Any) -> None:
+        """What a delay queue's consumer does after each message that it was given, and when there is none."""
+        self._release_due(thread)
+        connection, now = getattr(thread.consumer, "connection", None), time.monotonic()
+        if connection is not None and now - self._sent_at.get(thread, 0.0) >= _SEND_EVERY:
+            # RabbitMQ's acknowledgements wait for the consumer's loop, which first hands over all that was
+            # fetched: thousands, after a restart. A kill before they are sent would run each job again.
+            self._sent_at[thread] = now
+            with contextlib.suppress(Exception):  # the consumer meets the same fault next, and names it
+                connection.process_data_events(time_limit=0)
 
     def _release_due(self, thread: Any) -> None:
         if not thread.running:
@@ -162,7 +177,7 @@ class Releases:
         queue, consumer = self._known[thread]
         if queue is thread.delay_queue and consumer is thread.consumer:
             return
-        messages: list[Any] = [Message.decode(data) for data in getattr(consumer, "message_cache", ()) if data]
+        messages: list[Any] = [_decode(data) for data in getattr(consumer, "message_cache", ()) if data]
         if queue is not thread.delay_queue:
             messages += [_due_and_message(item)[1] for item in list(queue.queue)]
         if messages:
@@ -175,6 +190,11 @@ def holder_of(message: Any) -> _Holder | None:
     """Who holds a released *message*; None for any other."""
     holder: _Holder | None = getattr(message, _HOLDER, None)
     return holder
+
+
+def _decode(data: bytes) -> Any:
+    decode: Any = Message.decode  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return decode(data)
 
 
 def _due_and_message(item: Any) -> tuple[int, Any]:
