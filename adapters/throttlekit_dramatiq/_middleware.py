@@ -61,8 +61,8 @@ class Throttle(Middleware):
     Args:
         limiter: Asks the store. Make it at import; it connects on first use.
         throttle: Limits for every actor that names none of its own.
-        max_wait: How long a message may wait in all, in seconds, from its first denial. An actor's
-            `throttle_max_wait` goes before it. Default: for ever.
+        max_wait: How long a message may wait in all, in seconds, from its first denial. The option
+            `throttle_max_wait` of an actor goes before it, and that of a message before both. Default: for ever.
         max_deferrals: How often a message may be denied. Default: any number of times.
         when_over: What becomes of a message past either: "fail" dead-letters it with `WaitedTooLong`,
             "drop" acknowledges it unrun, "run" runs it uncharged, **beyond the limit**.
@@ -125,9 +125,11 @@ class Throttle(Middleware):
 
     def before_enqueue(self, broker: Broker, message: Any, delay: int | None) -> None:
         """Limits given with the message travel in it by value, their keys and costs worked out here."""
-        if _OPTION not in message.options or _is_dumped(message.options[_OPTION]):
-            return
         try:
+            if _MAX_WAIT in message.options and message.options[_MAX_WAIT] is not None:
+                message.options[_MAX_WAIT] = _seconds(_MAX_WAIT, message.options[_MAX_WAIT])
+            if _OPTION not in message.options or _is_dumped(message.options[_OPTION]):
+                return
             job = self._job(broker, message)
             message.options[_OPTION] = [limit.dump(job) for limit in _limits(message.options[_OPTION])]
         except ConfigurationError as error:
@@ -254,19 +256,23 @@ class Throttle(Middleware):
         )
 
     def _delivery(self, broker: Broker, message: Any) -> Delivery:
+        if _MAX_WAIT in message.options:
+            return self._make_delivery(message.options[_MAX_WAIT])
         delivery = self._delivery_of_actor.get(message.actor_name)
         if delivery is None:
-            max_wait = _untyped(broker).get_actor(message.actor_name).options.get(_MAX_WAIT)
-            delivery = Delivery(
-                longest=_LONGEST,
-                lateness=_LATENESS,
-                early=_EARLY,
-                max_wait=self._max_wait if max_wait is None else _seconds(_MAX_WAIT, max_wait),
-                max_deferrals=self._max_deferrals,
-                inline=self._inline,
-            )
+            delivery = self._make_delivery(_untyped(broker).get_actor(message.actor_name).options.get(_MAX_WAIT))
             self._delivery_of_actor[message.actor_name] = delivery
         return delivery
+
+    def _make_delivery(self, max_wait: Any) -> Delivery:
+        return Delivery(
+            longest=_LONGEST,
+            lateness=_LATENESS,
+            early=_EARLY,
+            max_wait=self._max_wait if max_wait is None else _seconds(_MAX_WAIT, max_wait),
+            max_deferrals=self._max_deferrals,
+            inline=self._inline,
+        )
 
 
 def _limits(spec: Any) -> tuple[Limit, ...]:

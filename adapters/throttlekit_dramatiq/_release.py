@@ -157,7 +157,7 @@ class Releases:
             return False
         released = message.copy(queue_name=q_name(message.queue_name))
         del released.options["eta"]
-        if ours and self._busy < self._threads:
+        if ours and self._busy < self._threads and message.actor_name in thread.broker.actors:
             message._message = released
             setattr(message, _HOLDER, _Holder(thread, thread.consumer))
             self.take(message)

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
+from support.dramatiq_workers import clean_up_when_terminated
 from support.flood import Flood, FloodLimit, run
 from support.flood_figures import Figures, figures
 from support.flood_servers import Kind, servers
@@ -67,7 +68,7 @@ def rows(quick: bool) -> Iterator[Row]:
             limits: tuple[FloodLimit, ...] = (FloodLimit("partner", "50/s", burst),)
             yield Row(f"throttlekit {jobs} 50/s burst {burst}", Flood(limits=limits, jobs=jobs, give_up=jobs / 50 + 60))
     limits = (FloodLimit("partner", "10/s", 1),)
-    yield Row("throttlekit 10/s burst 1", Flood(limits=limits, jobs=60 if quick else 300, give_up=90))
+    yield Row("throttlekit tight 10/s burst 1", Flood(limits=limits, jobs=60 if quick else 300, give_up=90))
     limits = (FloodLimit("partner", "30/s", 30), FloodLimit("account", "10/s", 10, "{account}"))
     flood = Flood(limits=limits, jobs=200 if quick else 800, account_of=account_of, give_up=90)
     yield Row("throttlekit two limits", flood)
@@ -145,6 +146,7 @@ def cells(kind: str, row: Row, found: Figures, wrong: list[str]) -> list[str]:
 
 
 def main() -> int:
+    clean_up_when_terminated()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small backlogs: is it all there?")
     parser.add_argument("--broker", choices=(*get_args(Kind), "both"), default="both")

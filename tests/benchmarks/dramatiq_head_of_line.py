@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
+from support.dramatiq_workers import clean_up_when_terminated
 from support.flood import Flood, Flooding, FloodLimit
 from support.flood_servers import Kind, Servers, servers
 from support.waiting import wait_until
@@ -72,6 +73,7 @@ def _late(flooding: Flooding, job: str, due_us: int) -> float:
 
 
 def main() -> int:
+    clean_up_when_terminated()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", choices=(*get_args(Kind), "both"), default="both")
     parser.add_argument("--jobs", type=int, default=5000, help="how many wait long")

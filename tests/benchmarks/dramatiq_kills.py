@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
+from support.dramatiq_workers import clean_up_when_terminated
 from support.flood import Flood, FloodLimit, Told, run
 from support.flood_figures import figures
 from support.flood_servers import Kind, servers
@@ -55,6 +56,7 @@ def ended_twice(told: Told) -> int:
 
 
 def main() -> int:
+    clean_up_when_terminated()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broker", choices=(*get_args(Kind), "both"), default="both")
     parser.add_argument("--seeds", type=int, default=1, help="how many schedules of kills")

@@ -24,7 +24,7 @@ import redis
 from rich.console import Console
 from rich.table import Table
 
-from support.dramatiq_workers import make_broker, workers
+from support.dramatiq_workers import clean_up_when_terminated, make_broker, workers
 from support.servers import rabbitmq_server, redis_server
 from support.waiting import wait_until
 
@@ -85,6 +85,7 @@ def _spread(times: Sequence[float]) -> str:
 
 
 def main() -> None:
+    clean_up_when_terminated()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     parser.add_argument("--broker", choices=("redis", "rabbitmq", "both"), default="both")
     parser.add_argument("--quick", action="store_true", help="shorter, less exact")

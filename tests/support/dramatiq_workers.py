@@ -14,7 +14,7 @@ from typing import Any
 
 from support.waiting import wait_until
 
-__all__ = ["Workers", "make_broker", "workers"]
+__all__ = ["Workers", "clean_up_when_terminated", "make_broker", "workers"]
 
 _TESTS = Path(__file__).resolve().parents[1]
 _ROOT = _TESTS.parent
@@ -86,6 +86,11 @@ def workers(module: str, environment: Mapping[str, str], *, processes: int = 2, 
         yield running
     finally:
         running.close()
+
+
+def clean_up_when_terminated() -> None:
+    """For commands: let SIGTERM (a cancelled CI job, `timeout`) unwind as Ctrl-C does: nothing stays behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def make_broker(url: str, **options: Any) -> Any:

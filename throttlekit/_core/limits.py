@@ -103,21 +103,21 @@ class TokenBucket:
                 f"limit {self.name!r} takes its key from the job ({_shown(self.key)}): "
                 "pass job=, or the key itself as key="
             )
+        shown = _shown(self.key)
         try:
             if isinstance(self.key, str):
                 return key_text(_FORMATTER.vformat(self.key, (), job.arguments))
             return key_text(self.key(job))
         except ConfigurationError as error:
             raise ConfigurationError(f"limit {self.name!r}: {error}") from error
-        except (KeyError, AttributeError, IndexError) as error:
-            raise ConfigurationError(
-                f"limit {self.name!r}: the key {_shown(self.key)} names {error}, "
-                f"which job {job.name!r} does not have; it has {', '.join(sorted(job.arguments)) or 'no arguments'}"
-            ) from error
         except Exception as error:
-            raise ConfigurationError(
-                f"limit {self.name!r}: the key {_shown(self.key)} failed on job {job.name!r}: {error!r}"
-            ) from error
+            if isinstance(self.key, str) and isinstance(error, (KeyError, AttributeError, IndexError)):
+                has = ", ".join(sorted(job.arguments)) or "no arguments"
+                fault = f"the key {shown} names {error}, which job {job.name!r} does not have; it has {has}"
+            else:
+                # The kind of error, not its text: that may hold a job's argument, and this may be logged.
+                fault = f"the key {shown} failed on job {job.name!r}: {type(error).__name__}"
+            raise ConfigurationError(f"limit {self.name!r}: {fault}") from error
 
     def cost_of(self, job: Job | None) -> int:
         """
@@ -135,7 +135,9 @@ class TokenBucket:
         try:
             cost = self.cost(job)
         except Exception as error:
-            raise ConfigurationError(f"limit {self.name!r}: its cost failed on job {job.name!r}: {error!r}") from error
+            raise ConfigurationError(
+                f"limit {self.name!r}: its cost failed on job {job.name!r}: {type(error).__name__}"
+            ) from error
         return self.check_cost(cost)
 
     def check_cost(self, cost: int) -> int:
@@ -196,7 +198,7 @@ class TokenBucket:
                 key=(lambda _: key) if key else None,
                 cost=data["cost"],
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ConfigurationError(f"a limit in the message is not one that throttlekit wrote: {error!r}") from None
         object.__setattr__(limit, "by_value", True)
         return limit
@@ -214,7 +216,8 @@ def key_text(key: object) -> str:
         ConfigurationError: It is None, or of a type whose text would not be the same everywhere.
     """
     if isinstance(key, bool) or not isinstance(key, (str, int)):
-        raise ConfigurationError(f"a key must be text or a whole number, not {key!r}")
+        # The type, not the value: it may be a job's argument, and this may be logged.
+        raise ConfigurationError(f"a key must be text or a whole number, not {type(key).__name__}")
     return str(key)
 
 
@@ -271,7 +274,8 @@ def _check_cost(cost: object) -> None:
     if callable(cost):
         return
     if isinstance(cost, bool) or not isinstance(cost, int) or cost < 0:
-        raise ConfigurationError(f"a cost must be a whole number of at least 0, not {cost!r}")
+        shown = repr(cost) if isinstance(cost, (int, float)) else type(cost).__name__
+        raise ConfigurationError(f"a cost must be a whole number of at least 0, not {shown}")
 
 
 def _shown(key: Key) -> str:

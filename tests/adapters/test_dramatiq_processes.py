@@ -1,0 +1,140 @@
+"""Real `dramatiq` worker processes in a flood: the bound holds exactly, and nothing is lost, whatever befalls them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from support import flood as floods
+from support.flood import Flood, Flooding, FloodLimit, Told, run
+from support.flood_servers import Servers, servers
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.workers
+
+
+@pytest.fixture(scope="module")
+def on_redis() -> Iterator[Servers]:
+    with servers("redis") as where:
+        yield where
+
+
+@pytest.fixture(scope="module")
+def on_rabbitmq(rabbitmq_url: str, on_redis: Servers) -> Servers:
+    return Servers("rabbitmq", rabbitmq_url, on_redis.redis_base)
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def where(request: pytest.FixtureRequest) -> Servers:
+    return request.getfixturevalue(f"on_{request.param}")
+
+
+def assert_bound(told: Told, name: str, interval_us: int, burst: int) -> int:
+    """
+    Hold the grants of the limit called *name* to its bound, exactly; return how many there were.
+
+    A bucket that follows the grants by their instants alone never holds more than burst × interval:
+    that is, in no window of any length w are there more than burst + w / interval of them. And the
+    state that the store kept is that same bucket's: nothing else was charged.
+    """
+    tats: dict[str, int] = {}
+    count = 0
+    for grant in told.grants:
+        for bucket, charge_us, tat_us in grant.buckets:
+            if not bucket.startswith(f"tk1:{{{name}:"):
+                continue
+            assert charge_us == interval_us
+            tats[bucket] = max(tats.get(bucket, 0), grant.at_us) + charge_us
+            assert tats[bucket] - grant.at_us <= burst * interval_us, f"over the bound at grant {count} of {bucket}"
+            assert tats[bucket] == tat_us, f"{bucket} was charged by something that was not granted"
+            count += 1
+    return count
+
+
+def in_order(told: Told) -> Told:
+    # Two grants of one microsecond: the earlier is the one that left the bucket less charged.
+    told.grants.sort(key=lambda grant: (grant.at_us, [tat for _, _, tat in grant.buckets]))
+    return told
+
+
+def starts_of(told: Told) -> Counter[str]:
+    return Counter(start.job for start in told.starts)
+
+
+def test_32_threads_in_4_processes_hold_one_key_to_its_bound(on_redis: Servers) -> None:
+    """
+    A backlog on one key, four processes of eight threads: never one grant over burst + elapsed / interval,
+    exactly one EVALSHA a decision, every job once.
+    """
+    client = redis.Redis.from_url(on_redis.redis_base)
+    client.config_resetstat()
+    told = in_order(run(Flood(limits=(FloodLimit("one", "250/s", 25),), jobs=1200, processes=4, threads=8), on_redis))
+    stats = client.info("commandstats")
+    client.close()
+    assert assert_bound(told, "one", 4000, 25) == 1200
+    assert starts_of(told) == {str(n): 1 for n in range(1200)}
+    assert told.left == 0
+    decisions = sum(count for name, count in told.counts.items() if name.startswith("store: "))
+    evalsha, whole = stats["cmdstat_evalsha"], stats.get("cmdstat_eval", {"calls": 0})
+    # What fails with NOSCRIPT runs nothing, and is followed by one EVAL.
+    assert evalsha["calls"] - evalsha["failed_calls"] + whole["calls"] == decisions + len(told.starts)
+    assert evalsha["failed_calls"] <= 2 * 32
+
+
+def test_two_limits_at_once_both_hold(where: Servers) -> None:
+    """
+    10/s for each of five accounts and 30/s for all together: both hold by the instants of their grants,
+    and a denial by one has charged nothing to the other.
+    """
+    told = in_order(
+        run(
+            Flood(
+                limits=(FloodLimit("account", "10/s", 10, "{account}"), FloodLimit("all", "30/s", 30)),
+                jobs=200,
+                account_of=lambda n: f"a{n % 5}",
+            ),
+            where,
+        )
+    )
+    assert assert_bound(told, "all", 33_334, 30) == 200
+    assert assert_bound(told, "account", 100_000, 10) == 200
+    assert starts_of(told) == {str(n): 1 for n in range(200)}
+
+
+def test_clocks_that_are_minutes_wrong_do_not_move_the_bound(
+    on_redis: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers two minutes fast and two minutes slow: jobs may come late, but never one too many passes."""
+    monkeypatch.setattr(floods, "_MODULE", "support.dramatiq_skewed_jobs")
+    told = in_order(run(Flood(limits=(FloodLimit("one", "20/s", 10),), jobs=300, give_up=4.0), on_redis))
+    assert assert_bound(told, "one", 50_000, 10) >= 20
+    assert max(starts_of(told).values()) == 1
+
+
+def test_sigterm_in_a_flood_loses_nothing_and_doubles_nothing(where: Servers) -> None:
+    """Workers that are stopped and started as by a deployment, three times: every job exactly once."""
+    with Flooding(Flood(limits=(FloodLimit("one", "60/s", 10),), jobs=300), where) as flooding:
+        for n in range(300):
+            flooding.send("job", str(n))
+        for enough in (60, 130, 200, 300):
+            flooding.start()
+            wait_until(lambda: len(flooding.starts()) >= enough, description=f"{enough} have started", timeout=30)  # noqa: B023
+            told = flooding.stop()
+            flooding.kill()
+        assert starts_of(told) == {str(n): 1 for n in range(300)}
+        assert told.left == 0
+        assert "Traceback" not in told.log
+
+
+def test_sigkill_in_a_flood_loses_nothing(where: Servers) -> None:
+    """Every process killed at once, three times: each job still comes to its end."""
+    flood = Flood(
+        limits=(FloodLimit("one", "60/s", 10),), jobs=250, body=0.02, kills=(0.7, 1.6, 2.8), give_up=60.0, settle=1.0
+    )
+    told = in_order(run(flood, where))
+    assert set(told.ends) == {str(n) for n in range(250)}
+    assert sum(starts_of(told).values()) <= 250 + 3 * 8 * 2
+    assert told.left == 0
