@@ -21,7 +21,7 @@ lint: $(VENV)/made-lint
 	$(BIN)/basedpyright
 
 bench: $(VENV)/made-test
-	$(BIN)/python tests/benchmarks/dramatiq_flood.py $(BENCH)
+	$(BIN)/python tests/benchmarks/dramatiq_flood.py --markdown docs/benchmarks.md $(BENCH)
 
 clean:
 	rm -rf $(VENV) dist build

@@ -3,6 +3,7 @@
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limits import Limit, TokenBucket
+from throttlekit._delivery import Delivery
 from throttlekit.errors import (
     ConfigurationError,
     CostExceedsLimit,
@@ -10,7 +11,7 @@ from throttlekit.errors import (
     ThrottleError,
 )
 from throttlekit.hookspecs import hookimpl
-from throttlekit.limiter import Delivery, Limiter
+from throttlekit.limiter import Limiter
 
 __all__ = [
     "ConfigurationError",

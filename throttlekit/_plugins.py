@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from throttlekit._forks import renew_lock_after_fork
 from throttlekit.hookspecs import Deferred, hookimpl
 from throttlekit.stores._base import Store
 from throttlekit.stores.memory import MemoryStore
@@ -21,7 +22,9 @@ class Stores:
 
     @hookimpl
     def throttlekit_make_store(self, url: str) -> Store | None:
-        scheme = url.partition("://")[0]
+        scheme, colon, _ = url.partition("://")
+        if not colon:
+            return None
         if scheme == "memory":
             return MemoryStore()
         if scheme in _REDIS_SCHEMES:
@@ -43,6 +46,7 @@ class DeferralLog:
         self._every = every
         self._clock = clock
         self._lock = threading.Lock()
+        renew_lock_after_fork(self, "_lock")
         self._told: dict[str, tuple[float, int]] = {}
 
     @hookimpl

@@ -23,7 +23,7 @@ class Waited:
     Attributes:
         slot_us: The slot booked; 0 if none was.
         ticket: The fingerprint and name of the limit in whose line the slot is.
-        deferrals: Denials so far.
+        deferrals: Denials so far. To be told again of a slot that has not come yet is none.
         since_us: The first denial; 0 if there was none.
     """
 
@@ -61,15 +61,24 @@ class Waited:
                     return Place(i, self.slot_us)
         return None
 
-    def denied(self, limit: Limit, slot_us: int, now_us: int) -> Waited:
-        """One denial more, with the slot that it gave."""
+    def denied(self, limit: Limit, slot_us: int, now_us: int, *, counts: bool = True) -> Waited:
+        """After a denial, with the slot that it gave; one deferral more if it *counts*."""
         return replace(
             self,
             slot_us=slot_us,
             ticket=_ticket(limit),
-            deferrals=self.deferrals + 1,
+            deferrals=self.deferrals + counts,
             since_us=self.since_us or now_us,
         )
+
+    def patience_us(self, max_wait_us: int) -> int:
+        """
+        How far off a slot the job would wait for, if it may wait for *max_wait_us* in all.
+
+        Only the store knows the time, so the job is taken to come back at its slot.
+        """
+        promised_us = max(0, self.slot_us - self.since_us) if self.since_us else 0
+        return max(0, max_wait_us - promised_us)
 
     def seconds(self, now_us: int) -> float:
         """How long the job has waited."""

@@ -46,6 +46,14 @@ class CostExceedsLimit(ConfigurationError):
         self.limit = limit
         self.most = most
 
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exception would be made again from its text alone.
+        return _cost_exceeds_limit, (self.cost, self.limit, self.most), self.__dict__
+
 
 class StoreUnavailable(ThrottleError):
     """The store gave no usable answer in time. The answer is unknown: it is never taken for a grant."""
+
+
+def _cost_exceeds_limit(cost: int, limit: str, most: int) -> CostExceedsLimit:
+    return CostExceedsLimit(cost=cost, limit=limit, most=most)

@@ -28,7 +28,8 @@ class Deferred:
     A job was denied and goes back to its framework.
 
     Attributes:
-        deferrals: How often this job has been denied by now, this time included.
+        deferrals: How often this job has been denied by now, this time included. To come back before
+            its slot, and to be sent away for the rest, is not counted again.
         waited: Seconds since its first denial, by the store's clock.
     """
 
@@ -44,7 +45,7 @@ def throttlekit_make_store(url: str) -> Store | None:
     Called once when a limiter is made from a URL, before anything else.
 
     Return a store for the URLs whose scheme is yours, None for all others. The first store wins;
-    later plugins are asked first.
+    later plugins are asked first. What is not a store is a `ConfigurationError`.
     """
 
 
@@ -53,5 +54,6 @@ def throttlekit_deferred(event: Deferred) -> None:
     """
     Called after each denial of a job, before the job is handed back to its framework.
 
-    In the worker's own thread: be quick. An exception is logged and swallowed.
+    In the worker's own thread: be quick. An exception is swallowed, and logged every 30 seconds at
+    most; the other plugins are called all the same. It cannot be a wrapper.
     """

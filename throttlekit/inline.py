@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+from throttlekit._forks import renew_lock_after_fork
+
 __all__ = ["InlineWaits"]
 
 
@@ -20,6 +22,8 @@ class InlineWaits:
     def __init__(self, longest: float = 0.05, at_once: int = 1) -> None:
         self.longest = longest
         self._places = threading.BoundedSemaphore(at_once) if at_once else None
+        if at_once:
+            renew_lock_after_fork(self, "_places", lambda: threading.BoundedSemaphore(at_once))
 
     def wait(self, seconds: float) -> bool:
         """Wait for *seconds* and return True; or return False at once: too long, or too many wait already."""

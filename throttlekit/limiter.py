@@ -4,60 +4,40 @@ from __future__ import annotations
 
 import logging
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import pluggy
-
-from throttlekit import hookspecs
-from throttlekit._core.acquire import Ask, Caller, Verdict
+from throttlekit._core.acquire import Ask, Caller, Reason, Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.gcra import held_us
 from throttlekit._core.job import Job
+from throttlekit._core.key import key_text
 from throttlekit._core.keys import bucket_name, line_name
-from throttlekit._core.limits import Limit, TokenBucket, key_text
+from throttlekit._core.limits import Limit, TokenBucket
 from throttlekit._core.line import spacing_us
-from throttlekit._plugins import DeferralLog, Stores
+from throttlekit._delivery import Delivery
+from throttlekit._seldom import Seldom
 from throttlekit._waited import Waited
+from throttlekit._wiring import plugin_manager, store_from
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.hookspecs import Deferred
-from throttlekit.inline import InlineWaits
 from throttlekit.stores._base import Claim, Request, Store
 
-__all__ = ["Delivery", "Limiter"]
+__all__ = ["Limiter"]
 
 _log = logging.getLogger("throttlekit")
 _STORE_FAILED_DELAY = 1.0
-_STORE_FAILED_TELL_EVERY = 30.0
-_FOREVER = float("inf")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
-    """
-    What the limiter must know of a framework's delayed delivery. Seconds.
-
-    Attributes:
-        longest: The longest delay that the framework carries safely. A job whose slot is further
-            off comes back then, and is deferred again with the same slot.
-        lateness: How late the framework delivers, in all but rare cases.
-        early: How much before its slot to ask for a job whose limit has no room for lateness; it
-            waits out the rest in place.
-        max_wait: How long a job may wait in all, from its first denial.
-        max_deferrals: How often a job may be denied.
-        inline: Where short waits are slept in place; None: nowhere.
-    """
-
-    longest: float = 600.0
-    lateness: float = 0.05
-    early: float = 0.0
-    max_wait: float = _FOREVER
-    max_deferrals: float = _FOREVER
-    inline: InlineWaits | None = None
-
-
 _PLAIN_DELIVERY = Delivery()
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """One limit of a call, and what is asked of it."""
+
+    limit: Limit
+    key: str
+    cost: int
+    claim: Claim
 
 
 class Limiter:
@@ -67,20 +47,22 @@ class Limiter:
     Safe to share between threads, and to make before a fork.
 
     Args:
-        store: A URL (memory://, redis://, rediss://, unix://), or a store of your own.
+        store: A URL (memory://, redis://, rediss://, unix://, valkey://), or a store of your own.
             Default: memory://, whose limits hold in this process only.
         plugins: Objects with hooks of `throttlekit.hookspecs`, besides the installed ones.
 
     Raises:
-        ConfigurationError: No installed plugin knows the URL, or a plugin has a hook that does not exist.
+        ConfigurationError: No installed plugin knows the URL, the store is none, or a plugin is none or
+            has a hook that does not exist.
         ImportError: The store needs a package that is not there; the message names the extra.
     """
 
     def __init__(self, store: str | Store = "memory://", *, plugins: Sequence[object] = ()) -> None:
-        self._hooks = _plugin_manager(plugins)
-        self._store: Store = self._make_store(store) if isinstance(store, str) else store
+        self._hooks = plugin_manager(plugins)
+        self._store = store_from(store, self._hooks)
         self._limits: dict[str, Limit] = {}
-        self._store_failure_told_at = -_FOREVER
+        self._store_failure = Seldom()
+        self._plugin_failure = Seldom()
 
     def acquire(
         self,
@@ -103,27 +85,32 @@ class Limiter:
             delivery: What the job's framework can do; for adapters.
 
         Raises:
-            ConfigurationError: No limit was given, one was given twice or with two definitions, or a
-                key or cost could not be worked out. A permanent fault: asking again will not help.
+            ConfigurationError: No limit was given, one was given twice or with two definitions, a key
+                or cost could not be worked out, or a key was given and no limit has one. A permanent
+                fault: asking again will not help.
             CostExceedsLimit: The cost could never pass.
 
         A store that does not answer is no error: the job is denied, keeps its place, and is asked to
         come back in about a second.
         """
-        caller = Caller.JOB if job is not None else Caller.GUEST
-        claims = self._claims(limits, job, key, cost, delivery)
+        asked = self._asked(limits, job, key, cost, delivery.lateness)
+        claims = [each.claim for each in asked]
         waited = Waited.read(job.waited if job is not None else None)
         while True:
-            request = Request([c for _, _, _, c in claims], caller, waited.place([limit for limit, *_ in claims]))
+            if job is None:
+                request = Request(claims, Caller.GUEST)
+            else:
+                request = Request(claims, Caller.JOB, waited.place(limits), delivery.patience_us(waited))
             try:
                 verdict = self._store.acquire(request)
             except StoreUnavailable as error:
                 self._tell_store_failed(error)
-                return self._denied_by_store(claims[0], job, waited)
-            decision = _decision(verdict, claims)
+                return self._denied_by_store(asked[0], job, waited)
+            decision = _decision(verdict, asked)
             if decision.allowed or job is None:
                 return decision
-            denied = waited.denied(decision.limit, verdict.slot_us, verdict.now_us)
+            counts = verdict.reason is not Reason.EARLY or waited.deferrals == 0
+            denied = waited.denied(decision.limit, verdict.slot_us, verdict.now_us, counts=counts)
             if delivery.inline is None or not delivery.inline.wait(decision.delay):
                 return self._deferred(decision, verdict, job, denied, delivery)
             waited = replace(denied, deferrals=waited.deferrals)
@@ -132,13 +119,15 @@ class Limiter:
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
     ) -> Decision:
         """
-        Tell what `acquire` would answer now, and change nothing. Takes and raises the same.
+        Tell what `acquire` would answer now, and change nothing. Takes and raises the same; a job that
+        carries a place is answered as its holder.
 
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        claims = self._claims(limits, job, key, cost, _PLAIN_DELIVERY)
-        return _decision(self._store.acquire(Request([c for _, _, _, c in claims], Caller.PEEK)), claims)
+        asked = self._asked(limits, job, key, cost, _PLAIN_DELIVERY.lateness)
+        place = Waited.read(job.waited).place(limits) if job is not None else None
+        return _decision(self._store.acquire(Request([each.claim for each in asked], Caller.PEEK, place)), asked)
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
@@ -149,10 +138,9 @@ class Limiter:
             ConfigurationError: As for `acquire`.
             StoreUnavailable: The store did not answer.
         """
-        for limit in limits:
-            self.declare(limit)
-            text = _key(limit, job, key)
-            self._store.reset([bucket_name(limit.name, text), line_name(limit.name, text, limit.fingerprint)])
+        self._check(limits, job, key)
+        for names in [_names(limit, _key(limit, job, key)) for limit in limits]:
+            self._store.reset(names)
 
     def declare(self, *limits: Limit) -> None:
         """
@@ -163,7 +151,7 @@ class Limiter:
         """
         for limit in limits:
             if not isinstance(limit, TokenBucket):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise ConfigurationError(f'{limit!r} is not a limit: write TokenBucket("name", "100/minute")')
+                raise _no_limit(limit)
             known = self._limits.setdefault(limit.name, limit)
             if known is not limit and known.fingerprint != limit.fingerprint:
                 raise ConfigurationError(
@@ -175,43 +163,35 @@ class Limiter:
         """Let go of the store's connections."""
         self._store.close()
 
-    def _make_store(self, url: str) -> Store:
-        store: Store | None = self._hooks.hook.throttlekit_make_store(url=url)
-        if store is None:
-            scheme = url.partition("://")[0] if "://" in url else url.partition(":")[0]
-            raise ConfigurationError(
-                f"no store is known for URLs that begin with {scheme!r}: "
-                "write memory://, redis://, rediss:// or unix://"
-            )
-        return store
-
-    def _claims(
-        self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
-    ) -> list[tuple[Limit, str, int, Claim]]:
+    def _check(self, limits: Sequence[Limit], job: Job | None, key: str | int | None) -> None:
+        """Refuse a call that can never work, whatever the job."""
         if not limits:
-            raise ConfigurationError("no limit was given: acquire(limit, …) takes at least one")
-        claims: list[tuple[Limit, str, int, Claim]] = []
+            raise ConfigurationError("no limit was given: acquire, peek and reset take at least one")
+        if job is not None and not isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"job must be a throttlekit.Job, not {type(job).__name__}: write job=Job(…)")
         names: set[str] = set()
         for limit in limits:
-            known = self._limits.get(getattr(limit, "name", ""), "unknown")
-            if known is not limit and not getattr(limit, "by_value", False):
+            if not isinstance(limit, TokenBucket) or not limit.by_value:  # pyright: ignore[reportUnnecessaryIsInstance]
                 self.declare(limit)
             if limit.name in names:
                 raise ConfigurationError(f"limit {limit.name!r} was given twice: name it once, with a cost")
             names.add(limit.name)
+        if key is not None and all(limit.key is None for limit in limits):
+            raise ConfigurationError(f"limit {limits[0].name!r} has no key: drop key=, or give the limit one")
+
+    def _asked(
+        self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, lateness: float
+    ) -> list[_Asked]:
+        self._check(limits, job, key)
+        lateness_us = round(lateness * 1_000_000)
+        asked: list[_Asked] = []
+        for limit in limits:
             text = _key(limit, job, key)
             units = limit.cost_of(job) if cost is None else limit.check_cost(cost)
             charge = limit.bucket.charge(units)
-            ask = Ask(charge, spacing_us(charge, round(delivery.lateness * 1_000_000)))
-            claims.append(
-                (
-                    limit,
-                    text,
-                    units,
-                    Claim(bucket_name(limit.name, text), line_name(limit.name, text, limit.fingerprint), ask),
-                )
-            )
-        return claims
+            claim = Claim(*_names(limit, text), Ask(charge, spacing_us(charge, lateness_us)))
+            asked.append(_Asked(limit, text, units, claim))
+        return asked
 
     def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
         passed = waited.seconds(verdict.now_us)
@@ -225,12 +205,11 @@ class Limiter:
         self._tell_deferred(Deferred(job, decision, waited.deferrals, passed))
         return decision
 
-    def _denied_by_store(self, claim: tuple[Limit, str, int, Claim], job: Job | None, waited: Waited) -> Decision:
-        limit, key, cost, _ = claim
+    def _denied_by_store(self, asked: _Asked, job: Job | None, waited: Waited) -> Decision:
         delay = _STORE_FAILED_DELAY * random.uniform(0.75, 1.25)
         decision = Decision(
-            allowed=False, limit=limit, key=key, cost=cost, remaining=0, retry_after=delay, delay=delay,
-            reset_after=0.0, reason="store unavailable",
+            allowed=False, limit=asked.limit, key=asked.key, cost=asked.cost, remaining=0,
+            retry_after=delay, delay=delay, reset_after=0.0, reason="store unavailable",
             waited=waited.write() if job is not None else None,
         )  # fmt: skip
         if job is not None:
@@ -238,16 +217,24 @@ class Limiter:
         return decision
 
     def _tell_store_failed(self, error: StoreUnavailable) -> None:
-        now = time.monotonic()
-        if now - self._store_failure_told_at >= _STORE_FAILED_TELL_EVERY:
-            self._store_failure_told_at = now
+        if self._store_failure.due():
             _log.warning("%s. Jobs are deferred, uncharged, for about a second at a time until it does.", error)
 
     def _tell_deferred(self, event: Deferred) -> None:
-        try:
-            self._hooks.hook.throttlekit_deferred(event=event)
-        except Exception:
-            _log.exception("A plugin failed in throttlekit_deferred; the job is deferred all the same.")
+        """Call each plugin on its own: one that fails keeps nothing from the others."""
+        for hook in reversed(self._hooks.hook.throttlekit_deferred.get_hookimpls()):
+            try:
+                hook.function(event) if hook.argnames else hook.function()
+            except Exception:
+                if self._plugin_failure.due():
+                    _log.exception("A plugin failed in throttlekit_deferred; the job is deferred all the same.")
+
+
+def _no_limit(what: object) -> ConfigurationError:
+    if isinstance(what, (list, tuple, set, frozenset)):
+        return ConfigurationError("a limit was expected, not several in one: pass them one by one: acquire(a, b)")
+    told = f"the class {what.__name__}" if isinstance(what, type) else repr(what)
+    return ConfigurationError(f'{told} is not a limit: write TokenBucket("name", "100/minute")')
 
 
 def _key(limit: Limit, job: Job | None, key: str | int | None) -> str:
@@ -256,18 +243,21 @@ def _key(limit: Limit, job: Job | None, key: str | int | None) -> str:
     return key_text(key)
 
 
-def _decision(verdict: Verdict, claims: Sequence[tuple[Limit, str, int, Claim]]) -> Decision:
+def _names(limit: Limit, key: str) -> tuple[str, str]:
+    return bucket_name(limit.name, key, limit.fingerprint), line_name(limit.name, key, limit.fingerprint)
+
+
+def _decision(verdict: Verdict, asked: Sequence[_Asked]) -> Decision:
     binding, now_us = verdict.claim, verdict.now_us
-    if verdict.allowed and len(claims) > 1:
-        binding = min(range(len(claims)), key=lambda i: _left(claims[i][0], verdict.tats_us[i], now_us))
-    limit, key, cost, _ = claims[binding]
-    tat_us = verdict.tats_us[binding]
+    if verdict.allowed and len(asked) > 1:
+        binding = min(range(len(asked)), key=lambda i: _left(asked[i].limit, verdict.tats_us[i], now_us))
+    bound, tat_us = asked[binding], verdict.tats_us[binding]
     return Decision(
         allowed=verdict.allowed,
-        limit=limit,
-        key=key,
-        cost=cost,
-        remaining=limit.bucket.remaining(tat_us, now_us),
+        limit=bound.limit,
+        key=bound.key,
+        cost=bound.cost,
+        remaining=bound.limit.bucket.remaining(tat_us, now_us),
         retry_after=(verdict.retry_us - now_us) / 1_000_000,
         delay=(verdict.slot_us - now_us) / 1_000_000,
         reset_after=held_us(tat_us, now_us) / 1_000_000,
@@ -278,18 +268,3 @@ def _decision(verdict: Verdict, claims: Sequence[tuple[Limit, str, int, Claim]])
 def _left(limit: Limit, tat_us: int | None, now_us: int) -> float:
     """The share of the limit's burst that is left."""
     return limit.bucket.remaining(tat_us, now_us) / limit.burst
-
-
-def _plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
-    manager = pluggy.PluginManager(hookspecs.PROJECT)
-    manager.add_hookspecs(hookspecs)
-    manager.register(Stores())
-    manager.register(DeferralLog())
-    manager.load_setuptools_entrypoints(hookspecs.PROJECT)
-    try:
-        for plugin in plugins:
-            manager.register(plugin)
-        manager.check_pending()
-    except pluggy.PluginValidationError as error:
-        raise ConfigurationError(f"a plugin has a hook that does not exist, or other arguments: {error}") from None
-    return manager

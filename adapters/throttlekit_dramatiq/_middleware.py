@@ -138,6 +138,7 @@ class Throttle(Middleware):
     # Boot
 
     def before_worker_boot(self, broker: Broker, worker: Any) -> None:
+        self._check_boot(broker)
         take_position(broker, self)
         quieten()
         self._worker = worker
@@ -145,6 +146,24 @@ class Throttle(Middleware):
         at_once = max(1, worker.worker_threads // 4) if self._max_inline_wait else 0
         self._inline = InlineWaits(self._max_inline_wait, at_once)
         self._delivery_of_actor.clear()
+
+    def after_worker_shutdown(self, broker: Broker, worker: Any) -> None:
+        self._worker = None
+
+    def _check_boot(self, broker: Broker) -> None:
+        fault = ""
+        if self._worker is not None:
+            fault = (
+                "this Throttle serves a running worker already: one Worker a process, and a Throttle for each broker"
+            )
+        elif sum(isinstance(middleware, Throttle) for middleware in broker.middleware) > 1:
+            fault = "two Throttle middlewares on one broker would charge each message twice: remove one"
+        if fault:
+            raise as_middleware_error(ConfigurationError(fault))
+        actors: dict[str, Any] = _untyped(broker).actors
+        for name, actor in actors.items():
+            if name not in self._of_actor:  # declared before this middleware was added
+                self.before_declare_actor(broker, actor)
 
     def after_consumer_thread_boot(self, broker: Broker, thread: Any) -> None:
         if q_name(thread.queue_name) in self._queues:
@@ -183,9 +202,11 @@ class Throttle(Middleware):
     def before_ack(self, broker: Broker, message: Any) -> None:
         """Put a denied message back. Here, so that the original is acknowledged only once the copy is safe."""
         deferral: _Deferral | None = getattr(message, DEFERRAL, None)
-        if deferral is None or deferral.sent or not still_ours(self._worker, message, deferral.consumer):
+        if deferral is None or deferral.sent:
             return
         try:
+            if not still_ours(self._worker, message, deferral.consumer):
+                return
             _untyped(broker).enqueue(deferral.copy, delay=deferral.delay_ms)
         except Exception as error:
             reason = f"a denied message could not be put into its delay queue: {error!r}"
@@ -237,10 +258,7 @@ class Throttle(Middleware):
                 return ()
             if not _is_dumped(spec):
                 raise ConfigurationError("the message's throttle option is not one that throttlekit wrote")
-            try:
-                return tuple(TokenBucket.load(data) for data in spec)
-            except ArithmeticError as error:
-                raise ConfigurationError(f"a limit in the message is out of all bounds: {error!r}") from None
+            return tuple(TokenBucket.load(data) for data in spec)
         return self._of_actor.get(message.actor_name, self._default)
 
     def _job(self, broker: Broker, message: Any) -> Job:

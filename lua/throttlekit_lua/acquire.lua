@@ -9,17 +9,18 @@
   ARGV[2]     who asks: "job", "guest" or "peek"
   ARGV[3]     claim of the slot that a returning job holds, from 1; "0" means it holds none
   ARGV[4]     that slot, microseconds
-  ARGV[4i+1]  claim i: charge, microseconds; 0 only looks
-  ARGV[4i+2]  claim i: headroom, microseconds
-  ARGV[4i+3]  claim i: capacity, microseconds
-  ARGV[4i+4]  claim i: spacing, microseconds
+  ARGV[5]     how long the job will wait, microseconds; "" means as long as it takes
+  ARGV[4i+2]  claim i: charge, microseconds; 0 only looks
+  ARGV[4i+3]  claim i: headroom, microseconds
+  ARGV[4i+4]  claim i: capacity, microseconds
+  ARGV[4i+5]  claim i: spacing, microseconds
 
   Returns  {reason, claim, now_us, retry_us, slot_us, tat_us of each claim or -1}
            reason: 0 allowed, 1 exhausted, 2 in line, 3 early
 
   Writes   KEYS[2i-1] of every claim with a charge, expiring a grace time after the bucket is full:
            when allowed, or when denied and what is stored is stale. KEYS[2i] of the binding claim
-           when denied, expiring a grace time after its last slot; KEYS[2i] is deleted when allowed
+           when denied and the slot is worth waiting for, expiring a grace time after its last slot; KEYS[2i] is deleted when allowed
            to a newcomer, if its line was given up. A peek, or a return before the slot, writes nothing.
 ]]
 local GRACE, GUESTS, STALE = 5000000, 60000000, 60000000
@@ -47,7 +48,7 @@ for i = 1, claims do
   end
   line[i] = {tonumber(tail or 0), tonumber(late or 0), tonumber(guest or 0)}
   line[i].last = math.max(line[i][1], line[i][2])
-  local capacity = tonumber(ARGV[4 * i + 3])
+  local capacity = tonumber(ARGV[4 * i + 4])
   if tat[i] and tat[i] - now > capacity + STALE then tat[i], stale[i] = now + capacity, true end
 end
 
@@ -64,7 +65,7 @@ end
 
 local reason, binding, retry, slot, opens = 0, 1, now, now, now
 for i = 1, claims do
-  local charge, headroom = tonumber(ARGV[4 * i + 1]), tonumber(ARGV[4 * i + 2])
+  local charge, headroom = tonumber(ARGV[4 * i + 2]), tonumber(ARGV[4 * i + 3])
   if charge > 0 then
     local ready = math.max(now, (tat[i] or 0) - headroom)
     local opens_i = ready
@@ -86,7 +87,7 @@ if caller == 'peek' then return answer(reason, binding, retry, slot) end
 
 if reason == 0 then
   for i = 1, claims do
-    local charge = tonumber(ARGV[4 * i + 1])
+    local charge = tonumber(ARGV[4 * i + 2])
     if charge > 0 then
       tat[i] = math.max(now, tat[i] or 0) + charge
       keep(i)
@@ -97,9 +98,10 @@ if reason == 0 then
 end
 
 for i = 1, claims do
-  if stale[i] and tonumber(ARGV[4 * i + 1]) > 0 then keep(i) end
+  if stale[i] and tonumber(ARGV[4 * i + 2]) > 0 then keep(i) end
 end
-local after, booked = slot + tonumber(ARGV[4 * binding + 4]), line[binding]
+if slot - now > (tonumber(ARGV[5]) or math.huge) then return answer(reason, binding, retry, slot) end
+local after, booked = slot + tonumber(ARGV[4 * binding + 5]), line[binding]
 if holder then booked[2] = after
 elseif caller == 'guest' then booked[3] = math.min(after, opens + GUESTS)
 else booked[1] = after end

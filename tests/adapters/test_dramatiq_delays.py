@@ -40,10 +40,10 @@ def throttled(site: Site, store: Recording, **options: Any) -> Enqueues:
 
 
 def test_a_capped_delay_comes_back_early_and_keeps_its_slot(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slot an hour off is asked for in hops; each return finds the same slot, and books no other."""
+    """A slot an hour off is asked for in hops, none of which counts; each return finds it, and books no other."""
     monkeypatch.setattr(adapter, "_LONGEST", 0.05)
     store = Recording()
-    enqueues = throttled(site, store, max_deferrals=4, when_over="drop")
+    enqueues = throttled(site, store, max_deferrals=1, when_over="drop")
 
     @site.actor(throttle=TokenBucket("hourly", "1/hour", burst=1))
     def job() -> None:
@@ -53,12 +53,15 @@ def test_a_capped_delay_comes_back_early_and_keeps_its_slot(site: Site, monkeypa
     with site.working():
         site.until_ran(1)
         job.send()
-        wait_until(lambda: store.denials == 5, description="it has come back four times")
+        wait_until(lambda: store.denials >= 5, description="it has come back four times")
+        claim = store.asked[0][0].claims[0]
+        store.reset([claim.bucket, claim.line])
+        site.until_ran(2)
     denied = [verdict for verdict in store.verdicts if not verdict.allowed]
-    assert [verdict.reason for verdict in denied] == [Reason.EXHAUSTED] + [Reason.EARLY] * 4
+    assert [verdict.reason for verdict in denied] == [Reason.EXHAUSTED] + [Reason.EARLY] * (len(denied) - 1)
     assert len({verdict.slot_us for verdict in denied}) == 1
-    assert [delay for delay in enqueues.delays if delay] == [50] * 4
-    assert site.ran == [1]
+    assert {delay for delay in enqueues.delays if delay} == {50}
+    assert site.ran == [1, 1]
 
 
 def test_early_returns_do_not_move_those_behind(stub: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@ A backlog under a limit, on real brokers and real `dramatiq` workers: ours, and 
 
     python tests/benchmarks/dramatiq_flood.py [--quick] [--broker redis|rabbitmq|both] [--only TEXT] [--json FILE]
 
-2 processes of 4 threads. The full run takes about 20 minutes, --quick about 2. Exits with 1 if throttlekit breaks
+2 processes of 4 threads. The full run takes about 20 minutes, --quick about 5. Exits with 1 if throttlekit breaks
 a promise; the promises are in `broken`.
 """
 
@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from datetime import date
+from importlib import metadata
 from pathlib import Path
 from typing import get_args
 
@@ -152,6 +156,7 @@ def main() -> int:
     parser.add_argument("--broker", choices=(*get_args(Kind), "both"), default="both")
     parser.add_argument("--only", default="", help="the rows whose name holds this text")
     parser.add_argument("--json", type=Path, help="write all figures to this file as well")
+    parser.add_argument("--markdown", type=Path, help="write the table to this file as well, for the docs")
     options = parser.parse_args()
     kinds = get_args(Kind) if options.broker == "both" else (options.broker,)
     shown, faults, all_done = table(), list[str](), list[dict[str, object]]()
@@ -177,7 +182,32 @@ def main() -> int:
     console.print("\n".join(f"BROKEN  {fault}" for fault in faults) or "Every promise kept.")
     if options.json:
         options.json.write_text(json.dumps(all_done, indent=1))
+    if options.markdown:
+        options.markdown.write_text(page(shown, faults, " ".join(["python", *sys.argv])))
     return 1 if faults else 0
+
+
+def page(shown: Table, faults: list[str], command: str) -> str:
+    """The table as a page of the docs: what ran, on what, and what came out."""
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("dramatiq", "redis", "pika"))
+    columns = [list(column.cells) for column in shown.columns]
+    lines = [
+        "# Benchmarks",
+        "",
+        f"Printed by `{command}` on {date.today()}; not edited by hand.",
+        f"Python {platform.python_version()}, {versions}, on {os.cpu_count()} cores of {platform.system()} "
+        f"{platform.machine()}: read the ratios, not the seconds.",
+        "",
+        "| " + " | ".join(str(column.header) for column in shown.columns) + " |",
+        "|" + "---|" * len(columns),
+        *("| " + " | ".join(map(str, row)) + " |" for row in zip(*columns, strict=True)),
+        "",
+        *(f"* {note}" for note in _FOOTNOTES.replace("\n  ", " ").splitlines()),
+        "",
+        *(f"BROKEN: {fault}" for fault in faults),
+        *([] if faults else ["Every promise kept."]),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

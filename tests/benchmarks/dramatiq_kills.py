@@ -5,7 +5,8 @@ SIGKILL of every worker process, six times during a flood: what is lost, and wha
 
 The same kills for throttlekit and for Dramatiq alone with the same body: once with as many jobs as it can take
 (kills then meet busy threads), once with jobs sent at the limit's own pace. On Redis both notice a dead worker after
-3 s, not 60. Exits with 1 if throttlekit loses a job, or doubles more than Dramatiq alone does.
+3 s, not 60. Exits with 1 if throttlekit loses a job, or begins more of them twice than both runs of Dramatiq alone;
+where it is more than one of them only, it says so. One schedule is a small sample: take several seeds.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def main() -> int:
     table = Table(title=f"{KILLS} × SIGKILL of 2 processes × 4 threads, body {1000 * _BODY:.0f} ms")
     for title in ("broker", "who", "seed", "jobs", "ended", "begun twice", "ended twice", "lost", "bound, grants"):
         table.add_column(title, no_wrap=True)
-    faults: list[str] = []
+    faults, notes = list[str](), list[str]()
     for kind in get_args(Kind) if options.broker == "both" else (options.broker,):
         with servers(kind) as where:
             for seed in range(1, options.seeds + 1):
@@ -81,12 +82,14 @@ def main() -> int:
                     )  # fmt: skip
                     if who == "throttlekit" and (found.lost or not found.bound_holds):
                         faults.append(f"{kind}, seed {seed}: lost {found.lost}, bound {bound}")
-                ours, others = begun["throttlekit"], max(count for who, count in begun.items() if who != "throttlekit")
-                if ours > others:
-                    faults.append(f"{kind}, seed {seed}: {ours} begun twice, Dramatiq alone at most {others}")
+                ours = begun.pop("throttlekit")
+                for who, count in begun.items():
+                    if ours > count:
+                        told_to = faults if ours > max(begun.values()) else notes
+                        told_to.append(f"{kind}, seed {seed}: {ours} begun twice, {who} {count}")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
     console.print(table)
-    console.print("\n".join(f"BROKEN  {fault}" for fault in faults) or "Every promise kept.")
+    console.print("\n".join([f"BROKEN  {fault}" for fault in faults] + [f"MORE    {note}" for note in notes]))
     return 1 if faults else 0
 
 

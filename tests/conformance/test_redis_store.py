@@ -42,7 +42,11 @@ def _request(*limits: TokenBucket, caller: Caller = Caller.JOB) -> Request:
     for limit in limits:
         charge = limit.bucket.charge(1)
         claims.append(
-            Claim(bucket_name(limit.name, ""), line_name(limit.name, "", limit.fingerprint), Ask(charge, 100_000))
+            Claim(
+                bucket_name(limit.name, "", limit.fingerprint),
+                line_name(limit.name, "", limit.fingerprint),
+                Ask(charge, 100_000),
+            )
         )
     return Request(claims, caller)
 
@@ -85,7 +89,7 @@ def test_forgotten_script_is_sent_again(client: Any, store: RedisStore) -> None:
     assert store.acquire(_request(LIMIT)).allowed
     calls = _calls(client)
     assert (calls["eval"], calls["evalsha"]) == (1, 2)
-    tat = int(client.get(bucket_name("partner", "")))
+    tat = int(client.get(bucket_name("partner", "", LIMIT.fingerprint)))
     now_s, now_us = client.time()
     assert 0 < tat - (now_s * 1_000_000 + now_us) <= 300_000
 
@@ -101,9 +105,10 @@ def test_every_key_expires(client: Any, store: RedisStore) -> None:
     assert all(4_000 < ttl <= 7_000 for ttl in ttls.values()), ttls
 
 
-@pytest.mark.parametrize("which", [bucket_name("partner", ""), line_name("partner", "", LIMIT.fingerprint)])
-def test_key_of_another_type_is_a_store_failure(client: Any, store: RedisStore, which: str) -> None:
+@pytest.mark.parametrize("name_of", [bucket_name, line_name])
+def test_key_of_another_type_is_a_store_failure(client: Any, store: RedisStore, name_of: Any) -> None:
     """A key of ours that holds a list is no answer: StoreUnavailable, and the server's error is the cause."""
+    which = name_of("partner", "", LIMIT.fingerprint)
     store.acquire(_request(LIMIT))
     client.delete(which)
     client.rpush(which, "x")
@@ -116,7 +121,7 @@ def test_key_of_another_type_is_a_store_failure(client: Any, store: RedisStore, 
 @pytest.mark.parametrize("garbage", ["", "garbage", "12 monkeys", "\x00\xff"])
 def test_bucket_that_is_no_number_counts_as_full(client: Any, store: RedisStore, garbage: str) -> None:
     """A bucket that holds something else than a number is taken for one that has never been used."""
-    client.set(bucket_name("partner", ""), garbage, ex=60)
+    client.set(bucket_name("partner", "", LIMIT.fingerprint), garbage, ex=60)
     assert [store.acquire(_request(LIMIT), now_us=10**15).allowed for _ in range(6)] == [True] * 5 + [False]
 
 

@@ -14,11 +14,22 @@ from contracts.tree import MODULES, ROOT, parsed
 
 # Everything may import what stands above it, and its own group.
 LAYERS = [
-    ("errors", ["throttlekit.errors"]),
+    ("errors", ["throttlekit.errors", "throttlekit._forks"]),
     ("scripts", ["throttlekit_lua"]),
     ("_core", ["throttlekit._core"]),
     ("stores", ["throttlekit.stores"]),
-    ("hooks", ["throttlekit.hookspecs", "throttlekit._plugins", "throttlekit._waited", "throttlekit.inline"]),
+    (
+        "hooks",
+        [
+            "throttlekit.hookspecs",
+            "throttlekit._delivery",
+            "throttlekit._plugins",
+            "throttlekit._seldom",
+            "throttlekit._waited",
+            "throttlekit._wiring",
+            "throttlekit.inline",
+        ],
+    ),
     ("limiter", ["throttlekit.limiter"]),
     ("face", ["throttlekit", "throttlekit.testing", "throttlekit._testing"]),
     ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery"]),

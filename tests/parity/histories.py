@@ -38,6 +38,7 @@ class Step:
     asks: Sequence[Ask] = ()
     caller: Caller = Caller.JOB
     place: Place | None = None
+    patience_us: int | None = None
     verdict: Verdict | None = None
     stored: Sequence[bytes | None] = ()
     """What *keys* hold afterwards."""
@@ -121,7 +122,8 @@ class History:
         place = self._place(asked)
         caller = rnd.choices(list(Caller), [7, 2, 1])[0]
         states = [State(self._tats.get(d.keys[0]), self._lines.get(d.keys[1], State()).line) for d in asked]
-        verdict, after = acquire(asks, states, self._now_us, caller=caller, place=place)
+        patience_us = rnd.choice([None, None, None, 0, rnd.randrange(10**7)])
+        verdict, after = acquire(asks, states, self._now_us, caller=caller, place=place, patience_us=patience_us)
         written: dict[str, int] = {}
         for i, definition in enumerate(asked):
             bucket, line = definition.keys
@@ -138,7 +140,8 @@ class History:
             self._tickets.append((asked[verdict.claim], verdict.slot_us))
             del self._tickets[:-40]
         keys = [key for definition in asked for key in definition.keys]
-        return Step(self._now_us, keys, asks, caller, place, verdict, [self._stored(key) for key in keys], written)
+        stored = [self._stored(key) for key in keys]
+        return Step(self._now_us, keys, asks, caller, place, patience_us, verdict, stored, written)
 
     def _one(self, definition: Definition) -> Ask:
         rnd, burst = self._rnd, definition.bucket.burst

@@ -48,7 +48,8 @@ def client(redis_url: str) -> Iterator[Any]:
 
 def _arguments(step: Step) -> list[Any]:
     place = (0, 0) if step.place is None else (step.place.claim + 1, step.place.slot_us)
-    arguments = [len(step.keys), *step.keys, step.now_us, step.caller.value, *place]
+    patience = "" if step.patience_us is None else step.patience_us
+    arguments = [len(step.keys), *step.keys, step.now_us, step.caller.value, *place, patience]
     for ask in step.asks:
         arguments += (ask.charge.charge_us, ask.charge.headroom_us, ask.charge.capacity_us, ask.spacing_us)
     return arguments
@@ -170,7 +171,7 @@ def _story(draw: st.DrawFn) -> list[Step]:
             stored.append(None if state.tat_us is None else str(state.tat_us).encode())
             line = state.line
             stored.append(None if line is None else f"{line.tail_us} {line.late_us} {line.guest_us}".encode())
-        steps.append(Step(now_us, keys, asks, caller, place, verdict, stored))
+        steps.append(Step(now_us, keys, asks, caller, place, None, verdict, stored))
     return steps
 
 
@@ -199,7 +200,7 @@ def test_long_periods_are_written_in_full(client: Any, bucket: Bucket) -> None:
             str(state.tat_us).encode(),
             None if line is None else f"{line.tail_us} {line.late_us} {line.guest_us}".encode(),
         ]
-        steps.append(Step(NOW_US, keys, [ask], Caller.JOB, None, verdict, stored))
+        steps.append(Step(NOW_US, keys, [ask], Caller.JOB, None, None, verdict, stored))
     _check(client, steps, ("EVAL", STRICT + SCRIPT))
     client.flushdb()
 

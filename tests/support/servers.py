@@ -113,7 +113,14 @@ def rabbitmq_server() -> Iterator[str]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        subprocess.run(["epmd", "-kill"], env=environment, stdout=subprocess.DEVNULL, check=False)
+        with contextlib.suppress(AssertionError):  # it refuses while it still believes the node to be alive
+            wait_until(
+                lambda: (
+                    subprocess.run(["epmd", "-kill"], env=environment, capture_output=True, check=False).returncode == 0
+                ),
+                description="epmd ends",
+                timeout=5,
+            )
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
@@ -39,3 +41,16 @@ def test_headers_of_a_denial(retry_after: float, shown: str) -> None:
     """A denial tells when to retry as well: a second at least, rounded up."""
     headers = _decision(allowed=False, remaining=0, retry_after=retry_after, reason="exhausted").headers()
     assert headers["Retry-After"] == shown
+
+
+def test_headers_without_a_store_promise_nothing() -> None:
+    """While the store is unavailable nothing is known of the limit, and only Retry-After is told."""
+    headers = _decision(allowed=False, remaining=0, retry_after=1.1, reason="store unavailable").headers()
+    assert headers == {"Retry-After": "2"}
+
+
+def test_decision_travels() -> None:
+    """A decision can be pickled and copied."""
+    decision = _decision(waited={"v": 1})
+    assert pickle.loads(pickle.dumps(decision)) == decision
+    assert copy.deepcopy(decision) == decision

@@ -87,6 +87,10 @@ def job(waited: Any = None, /, **kwargs: Any) -> Job:
     return Job(id="1", name="call_partner", kwargs=kwargs, waited=waited)
 
 
+def bucket(limit: TokenBucket, key: str = "") -> str:
+    return f"tk1:{{{limit.name}:{key}}}:{limit.fingerprint}"
+
+
 def names(request: Request) -> list[str]:
     return [claim.bucket for claim in request.claims]
 
@@ -129,27 +133,25 @@ def test_denial_tells_of_the_binding_limit(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "bucket"),
+    ("asked", "key"),
     [
-        ({"job": job(account_id=42)}, "tk1:{account:42}:bucket"),
-        ({"job": Job(args=(7,), function=lambda account_id: None)}, "tk1:{account:7}:bucket"),
-        ({"key": 9}, "tk1:{account:9}:bucket"),
-        ({"key": "nine"}, "tk1:{account:nine}:bucket"),
-        ({"key": 9, "job": job(account_id=42)}, "tk1:{account:9}:bucket"),
+        ({"job": job(account_id=42)}, "42"),
+        ({"job": Job(args=(7,), function=lambda account_id: None)}, "7"),
+        ({"key": 9}, "9"),
+        ({"key": "nine"}, "nine"),
+        ({"key": 9, "job": job(account_id=42)}, "9"),
     ],
 )
-def test_key_comes_from_the_job_or_is_given(
-    limiter: Limiter, store: Recorder, asked: dict[str, Any], bucket: str
-) -> None:
+def test_key_comes_from_the_job_or_is_given(limiter: Limiter, store: Recorder, asked: dict[str, Any], key: str) -> None:
     """A key is worked out from the job's arguments, or given in its place."""
     limiter.acquire(ACCOUNT, **asked)
-    assert names(store.requests[0]) == [bucket]
+    assert names(store.requests[0]) == [bucket(ACCOUNT, key)]
 
 
 def test_given_key_is_for_limits_that_have_one(limiter: Limiter, store: Recorder) -> None:
     """A limit that counts everything together ignores a key that is given."""
     limiter.acquire(PARTNER, ACCOUNT, key=9)
-    assert names(store.requests[0]) == ["tk1:{partner:}:bucket", "tk1:{account:9}:bucket"]
+    assert names(store.requests[0]) == [bucket(PARTNER), bucket(ACCOUNT, "9")]
 
 
 @pytest.mark.parametrize("key", [None, 1.5, True, ["a"]])
@@ -180,18 +182,67 @@ def test_cost_that_can_never_pass_is_an_error(limiter: Limiter, store: Recorder,
     assert store.requests == []
 
 
-@pytest.mark.parametrize("cost", [-1, 1.5, True, "1"])
+@pytest.mark.parametrize("cost", [-1, 1.5, True, "1", lambda job: 1])
 def test_cost_that_is_none_is_an_error(limiter: Limiter, cost: Any) -> None:
     """A cost is a whole number of at least 0."""
     with pytest.raises(ConfigurationError, match="limit 'partner'"):
         limiter.acquire(PARTNER, cost=cost)
 
 
-@pytest.mark.parametrize("limits", [(), ("partner",), (None,), (PARTNER, PARTNER), (PARTNER, ONE, PARTNER)])
-def test_what_cannot_be_asked_is_an_error(limiter: Limiter, limits: Any) -> None:
-    """No limit, something else, or one limit twice: a mistake in the code."""
-    with pytest.raises(ConfigurationError):
-        limiter.acquire(*limits)
+@pytest.mark.parametrize("verb", ["acquire", "peek", "reset"])
+@pytest.mark.parametrize(
+    ("limits", "asked", "told"),
+    [
+        ((), {}, "no limit was given"),
+        (("partner",), {}, "'partner' is not a limit: write TokenBucket"),
+        ((None,), {}, "None is not a limit: write TokenBucket"),
+        ((TokenBucket,), {}, "the class TokenBucket is not a limit: write TokenBucket"),
+        (([PARTNER, ONE],), {}, r"pass them one by one: acquire\(a, b\)"),
+        ((PARTNER, PARTNER), {}, "limit 'partner' was given twice"),
+        ((PARTNER, ONE, PARTNER), {}, "limit 'partner' was given twice"),
+        ((PARTNER,), {"job": {"id": 1}}, "job must be a throttlekit.Job, not dict"),
+        ((PARTNER, ONE), {"key": 42}, "limit 'partner' has no key: drop key="),
+    ],
+)
+def test_what_cannot_be_asked_is_an_error(
+    limiter: Limiter, store: Recorder, verb: str, limits: Any, asked: dict[str, Any], told: str
+) -> None:
+    """A mistake in the code is told as one, with its remedy, by every verb; nothing is asked."""
+    with pytest.raises(ConfigurationError, match=told):
+        getattr(limiter, verb)(*limits, **asked)
+    assert (store.requests, store.forgotten) == ([], [])
+
+
+@pytest.mark.parametrize("store", [None, b"redis://s3cret@host", 5, MemoryStore, object()])
+def test_what_is_no_store_is_an_error(store: Any) -> None:
+    """What cannot be asked is refused when the limiter is made, and not repeated: it may hold a password."""
+    with pytest.raises(ConfigurationError, match='is not a store: give a URL like "redis://host:6379/0"') as caught:
+        Limiter(store)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_redis_client_is_no_store() -> None:
+    """A client in place of its URL is refused when the limiter is made."""
+    redis = pytest.importorskip("redis")
+    with pytest.raises(ConfigurationError, match="Redis is not a store"):
+        Limiter(redis.Redis())
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "valkey", "valkeys"])
+@pytest.mark.parametrize("place", ["h/notadb", "h/0/1", "h/-1", ":s3cr/et@h/0"])
+def test_database_must_be_a_number(scheme: str, place: str) -> None:
+    """A path that is no number would quietly be database 0; the URL is not repeated."""
+    pytest.importorskip("redis")
+    with pytest.raises(ConfigurationError, match="number of a database") as caught:
+        Limiter(f"{scheme}://{place}")
+    assert "s3cr" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["redis://h", "rediss://h/", "valkey://h:1/12", "unix:///run/redis.sock?db=3"])
+def test_database_may_be_left_out(url: str) -> None:
+    """A URL without a database, or with a number, is fine."""
+    pytest.importorskip("redis")
+    Limiter(url).close()
 
 
 def test_one_name_has_one_definition(limiter: Limiter) -> None:
@@ -214,6 +265,13 @@ def test_declared_limits_are_checked_at_once(limiter: Limiter) -> None:
         limiter.declare(TokenBucket("one", "10/s", burst=2))
 
 
+def test_definitions_never_meet(clock: FakeClock) -> None:
+    """A limit that is defined anew starts with a full bucket: state is never read by rules that did not write it."""
+    store = MemoryStore(clock_us=clock)
+    Limiter(store).acquire(SLOW)
+    assert Limiter(store).acquire(TokenBucket("slow", "1/hour", burst=1))
+
+
 def test_limit_from_a_message_may_differ_from_the_declared(limiter: Limiter) -> None:
     """A limit that came by value is taken as it came: its sender may run another release."""
     limiter.declare(PARTNER)
@@ -228,6 +286,17 @@ def test_peek_tells_and_changes_nothing(limiter: Limiter, store: Recorder) -> No
     assert len(store.inner) == 0
 
 
+def test_peek_answers_the_holder_of_a_place(limiter: Limiter, clock: FakeClock) -> None:
+    """A peek for a job tells what acquire would answer that very job: too early, then its turn."""
+    limiter.acquire(ONE)
+    first = limiter.acquire(ONE, job=job())
+    limiter.acquire(ONE, job=job())
+    assert limiter.peek(ONE, job=job(first.waited)).reason == "early"
+    clock.advance(first.delay)
+    assert limiter.peek(ONE, job=job()).reason == "in line"
+    assert limiter.peek(ONE, job=job(first.waited))
+
+
 def test_reset_forgets_bucket_and_line(limiter: Limiter, store: Recorder) -> None:
     """A reset forgets what was counted under the key, and only there."""
     limiter.acquire(ACCOUNT, key=1)
@@ -235,7 +304,7 @@ def test_reset_forgets_bucket_and_line(limiter: Limiter, store: Recorder) -> Non
     limiter.reset(ACCOUNT, key=1)
     assert limiter.peek(ACCOUNT, key=1)
     assert not limiter.peek(ACCOUNT, key=2)
-    assert store.forgotten == ["tk1:{account:1}:bucket", f"tk1:{{account:1}}:line:{ACCOUNT.fingerprint}"]
+    assert store.forgotten == [bucket(ACCOUNT, "1"), bucket(ACCOUNT, "1") + ":line"]
 
 
 def test_reset_takes_the_key_from_a_job(limiter: Limiter) -> None:
@@ -301,7 +370,9 @@ def test_tickets_of_another_definition_are_void(clock: FakeClock) -> None:
     old, new = Limiter(store), Limiter(store)
     old.acquire(SLOW)
     waited = old.acquire(SLOW, job=job()).waited
-    decision = new.acquire(TokenBucket("slow", "2/minute", burst=1), job=job(waited))
+    changed = TokenBucket("slow", "2/minute", burst=1)
+    new.acquire(changed)
+    decision = new.acquire(changed, job=job(waited))
     assert decision.reason == "exhausted"
 
 
@@ -328,16 +399,71 @@ def test_max_wait_ends_the_waiting(limiter: Limiter, clock: FakeClock) -> None:
     assert (last.allowed, last.reason, last.delay, last.waited) == (False, "waited too long", 0.0, None)
 
 
-def test_max_deferrals_ends_the_waiting(limiter: Limiter) -> None:
+def test_max_deferrals_ends_the_waiting(limiter: Limiter, clock: FakeClock) -> None:
     """A job that has been denied as often as it may is told so at the next denial."""
     delivery = Delivery(max_deferrals=2)
-    limiter.acquire(SLOW)
     reasons, waited = [], None
     for _ in range(3):
+        limiter.reset(SLOW)
+        limiter.acquire(SLOW)
         decision = limiter.acquire(SLOW, job=job(waited), delivery=delivery)
         waited = decision.waited
         reasons.append(decision.reason)
-    assert reasons == ["exhausted", "early", "waited too long"]
+        clock.advance(decision.delay)
+    assert reasons == ["exhausted", "exhausted", "waited too long"]
+
+
+def test_coming_back_early_is_no_deferral(limiter: Limiter, clock: FakeClock) -> None:
+    """A job whose way to its slot takes many hops is not ended for them."""
+    hour = TokenBucket("hour", "1/hour", burst=1)
+    delivery = Delivery(longest=600, max_deferrals=3)
+    limiter.acquire(hour)
+    reasons, waited = [], None
+    while not (decision := limiter.acquire(hour, job=job(waited), delivery=delivery)):
+        reasons.append(decision.reason)
+        waited = decision.waited
+        clock.advance(decision.delay)
+    assert reasons == ["exhausted"] + ["early"] * 5
+
+
+def patience(store: Recorder) -> list[int | None]:
+    return [request.patience_us for request in store.requests]
+
+
+def test_guests_and_patient_jobs_name_no_patience(limiter: Limiter, store: Recorder) -> None:
+    """A job that may wait for ever, and whoever books nothing, leave the patience out."""
+    limiter.acquire(SLOW, delivery=Delivery(max_wait=5))
+    limiter.acquire(SLOW, job=job())
+    limiter.peek(SLOW, job=job())
+    assert patience(store) == [None, None, None]
+
+
+def test_patience_is_what_is_left_of_the_longest_wait(limiter: Limiter, store: Recorder, clock: FakeClock) -> None:
+    """A job has the patience of its max_wait, and after a slot what that leaves."""
+    delivery = Delivery(max_wait=90)
+    limiter.acquire(SLOW)
+    first = limiter.acquire(SLOW, job=job(), delivery=delivery)
+    clock.advance(60)
+    limiter.acquire(SLOW)
+    limiter.acquire(SLOW, job=job(first.waited), delivery=delivery)
+    assert patience(store) == [None, 90_000_000, None, 30_000_000]
+
+
+def test_job_at_its_last_denial_has_no_patience(limiter: Limiter, store: Recorder, clock: FakeClock) -> None:
+    """A job that will not come back after this denial books nothing."""
+    delivery = Delivery(max_deferrals=1)
+    limiter.acquire(SLOW)
+    first = limiter.acquire(SLOW, job=job(), delivery=delivery)
+    clock.advance(60)
+    limiter.acquire(SLOW, job=job(first.waited), delivery=delivery)
+    assert patience(store) == [None, None, 0]
+
+
+def test_slot_beyond_the_patience_is_left_to_others(limiter: Limiter) -> None:
+    """A job that will not wait for its slot takes none: the next gets it."""
+    limiter.acquire(SLOW)
+    limiter.acquire(SLOW, job=job(), delivery=Delivery(max_wait=59))
+    assert limiter.acquire(SLOW, job=job()).delay == 60.0
 
 
 def test_job_may_pass_after_its_longest_wait(limiter: Limiter, clock: FakeClock) -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from throttlekit import ConfigurationError, CostExceedsLimit, Job, TokenBucket
-from throttlekit._core.limits import key_text
+from throttlekit._core.key import key_text
 
 
 def call_partner(account_id: int, region: str = "eu", *rest: int, **more: str) -> None: ...
@@ -92,6 +92,14 @@ def test_cost_above_the_burst_is_refused_when_made() -> None:
     assert isinstance(error, ValueError)
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_cost_error_travels(copied: Any) -> None:
+    """The error can be pickled and copied, numbers included: job frameworks do both."""
+    error = copied(CostExceedsLimit(cost=6, limit="partner", most=5))
+    assert (error.cost, error.limit, error.most) == (6, "partner", 5)
+    assert "a cost of 6" in str(error)
+
+
 def test_cost_of_the_whole_burst_is_fine() -> None:
     """A cost may be as large as the burst."""
     assert TokenBucket("partner", "10/s", burst=5, cost=5).cost_of(None) == 5
@@ -164,7 +172,7 @@ def test_callable_cost_is_given_the_job() -> None:
     assert TokenBucket("tokens", "10/s", cost=lambda job: len(job.args)).cost_of(JOB) == 1
 
 
-@pytest.mark.parametrize("cost", [-1, 1.5, None, True, "3"])
+@pytest.mark.parametrize("cost", [-1, 1.5, None, True, "3", len, lambda job: 1])
 def test_callable_cost_must_be_a_whole_number(cost: Any) -> None:
     """What a cost callable returns is checked like a cost that is written down."""
     with pytest.raises(ConfigurationError, match="limit 'tokens'"):
@@ -223,16 +231,17 @@ def test_key_text_refuses_the_rest(key: Any) -> None:
 
 
 def test_fingerprint_is_of_the_definition() -> None:
-    """Two ways to write one rate have one fingerprint; another rate or burst has another."""
-    one, same = TokenBucket("a", "60/minute"), TokenBucket("b", (60, 60), burst=1)
-    others = [TokenBucket("a", "1/s"), TokenBucket("a", "60/minute", burst=2), TokenBucket("a", "61/minute")]
-    assert one.fingerprint == same.fingerprint
-    assert len({limit.fingerprint for limit in [one, *others]}) == 4
+    """All ways to write one rate have one fingerprint; another rate or burst has another."""
+    same = [TokenBucket("a", rate, burst=1) for rate in ("60/minute", "1/s", "10/10s", "3600/h", (2, 2.0))]
+    others = [TokenBucket("a", "60/minute", burst=2), TokenBucket("a", "61/minute")]
+    assert len({limit.fingerprint for limit in same}) == 1
+    assert len({limit.bucket for limit in same}) == 1
+    assert len({limit.fingerprint for limit in [same[0], *others]}) == 3
 
 
 def test_fingerprint_does_not_depend_on_the_process() -> None:
     """The fingerprint is the same in every process and release: tickets and stored lines carry it."""
-    assert TokenBucket("a", "100/minute", burst=20).fingerprint == "a0e38793ac"
+    assert TokenBucket("a", "100/minute", burst=20).fingerprint == "a85b65378f"
 
 
 def test_limit_is_a_value() -> None:

@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from throttlekit import ConfigurationError
 from throttlekit._core.rate import LONGEST_PERIOD_US, parse_rate
@@ -39,7 +41,11 @@ MINUTE, HOUR, DAY = 60_000_000, 3_600_000_000, 86_400_000_000
         ((5, timedelta(microseconds=1)), 5, 1),
         ((5, 10), 5, 10_000_000),
         ((5, 0.1), 5, 100_000),
-        ((5, 1.0000004), 5, 1_000_000),
+        ((5, 1.0000004), 5, 1_000_001),
+        ((5, 1.4e-6), 5, 2),
+        ((5, 1e-6), 5, 1),
+        ((5, 2.007), 5, 2_007_000),
+        ((5, timedelta(seconds=2.007)), 5, 2_007_000),
         ((1, timedelta(days=366)), 1, LONGEST_PERIOD_US),
     ],
 )
@@ -88,6 +94,9 @@ def test_rate_is_read(rate: Any, amount: int, period_us: int) -> None:
         (10, float("nan")),
         (10, float("inf")),
         (10, 0.0000001),
+        (1, 1e308),
+        (1, 10**400),
+        (10**400, 1),
         (10, timedelta(0)),
         (10, timedelta(seconds=-1)),
         (10, timedelta(days=367)),
@@ -98,3 +107,15 @@ def test_what_is_no_rate_is_refused(rate: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_rate(rate)
     assert repr(rate) in str(caught.value)
+
+
+def test_largest_amount_is_told() -> None:
+    """An amount that is too large is told how large it may be."""
+    with pytest.raises(ConfigurationError, match="at most 999999999999"):
+        parse_rate((10**12, 1))
+
+
+@given(period_us=st.integers(1, LONGEST_PERIOD_US))
+def test_seconds_that_are_whole_microseconds_are_exact(period_us: int) -> None:
+    """A number of seconds is no microsecond more than what it was written for."""
+    assert parse_rate((1, period_us / 1_000_000)) == (1, period_us)

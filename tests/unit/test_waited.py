@@ -87,3 +87,24 @@ def test_denials_are_counted_from_the_first() -> None:
 def test_time_waited(since_us: int, now_us: int, seconds: float) -> None:
     """A job has waited since its first denial; a clock that fell back makes it nothing, never negative."""
     assert Waited(since_us=since_us).seconds(now_us) == seconds
+
+
+def test_denial_that_does_not_count() -> None:
+    """Being told again of a slot that has not come yet is no deferral, though the slot is kept."""
+    waited = Waited().denied(LIMIT, 700, 500).denied(LIMIT, 700, 600, counts=False)
+    assert (waited.deferrals, waited.since_us, waited.slot_us) == (1, 500, 700)
+
+
+@pytest.mark.parametrize(
+    ("waited", "patience_us"),
+    [
+        (Waited(), 1000),
+        (Waited(slot_us=5300, since_us=5000), 700),
+        (Waited(slot_us=6001, since_us=5000), 0),
+        (Waited(slot_us=4000, since_us=5000), 1000),
+        (Waited(slot_us=4000), 1000),
+    ],
+)
+def test_patience_is_what_the_promised_slot_leaves(waited: Waited, patience_us: int) -> None:
+    """A job that may wait 1 ms waits for that long; once it has a slot, for what is left after it."""
+    assert waited.patience_us(1000) == patience_us

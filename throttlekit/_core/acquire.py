@@ -90,7 +90,13 @@ class Verdict:
 
 
 def acquire(
-    asks: Sequence[Ask], states: Sequence[State], now_us: int, *, caller: Caller, place: Place | None = None
+    asks: Sequence[Ask],
+    states: Sequence[State],
+    now_us: int,
+    *,
+    caller: Caller,
+    place: Place | None = None,
+    patience_us: int | None = None,
 ) -> tuple[Verdict, Sequence[State]]:
     """
     Decide whether every one of *asks* may pass at *now_us*, and charge all of them or none.
@@ -104,6 +110,8 @@ def acquire(
         states: What is stored for each claim's key, in the order of *asks*.
         place: The slot that a returning job brings. A place that its line does not know
             (forged, or the line was reset) is ignored while it lies ahead: the job books again.
+        patience_us: How long the job will wait for a slot; None means as long as it takes. A slot
+            further off is told and not booked: nobody would come for it, and its units would go unused.
 
     Returns:
         The verdict, and the states to store: the very objects of *states* where nothing changed.
@@ -133,7 +141,7 @@ def acquire(
     changed = list(states)
     if reason is Reason.ALLOWED:
         tats = tuple(admit(tat, now_us, ask.charge) for tat, ask in zip(tats, asks, strict=True))
-    else:
+    elif patience_us is None or slot_us - now_us <= patience_us:
         line = _book(lines[binding], slot_us + asks[binding].spacing_us, opens_us, caller, holder)
         changed[binding] = State(states[binding].tat_us, line)
     for i, ask in enumerate(asks):

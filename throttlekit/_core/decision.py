@@ -52,12 +52,16 @@ class Decision:
         return self.allowed
 
     def headers(self) -> dict[str, str]:
-        """The decision as the HTTP headers that web clients know, in whole seconds, rounded up."""
-        headers = {
-            "X-RateLimit-Limit": str(self.limit.burst),
-            "X-RateLimit-Remaining": str(self.remaining),
-            "X-RateLimit-Reset": str(math.ceil(self.reset_after)),
-        }
+        """
+        The decision as the HTTP headers that web clients know, in whole seconds, rounded up.
+
+        While the store is unavailable nothing is known of the limit: only Retry-After is told.
+        """
+        headers: dict[str, str] = {}
+        if self.reason != "store unavailable":
+            headers["X-RateLimit-Limit"] = str(self.limit.burst)
+            headers["X-RateLimit-Remaining"] = str(self.remaining)
+            headers["X-RateLimit-Reset"] = str(math.ceil(self.reset_after))
         if not self.allowed:
             headers["Retry-After"] = str(max(1, math.ceil(self.retry_after)))
         return headers

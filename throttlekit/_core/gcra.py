@@ -21,7 +21,7 @@ from dataclasses import dataclass
 __all__ = ["STALE_US", "Bucket", "Charge", "admit", "believed_us", "held_us", "ready_us"]
 
 STALE_US = 60_000_000
-"""A debt so much larger than the bucket was left by a definition long gone, or by a clock that was wrong."""
+"""A debt so much larger than the bucket was left by a clock that was wrong."""
 
 _WORTH_ROUNDING = 200  # at most 1/200 of the rate is given up to make the interval whole
 
@@ -85,9 +85,9 @@ def believed_us(tat_us: int | None, now_us: int, request: Charge) -> int | None:
     """
     The stored TAT as far as it can be believed: that of an empty bucket in place of one that is stale.
 
-    A TAT a little further ahead than the bucket's capacity is honoured: a fleet may hold two definitions
-    for a while, and one that forgave the other's debt would let it spend twice. More than `STALE_US`
-    further, it would block for no good reason: 1/day turned into 100/s, or a clock that was a day ahead.
+    A TAT further ahead than the bucket's capacity was written when the clock was ahead. A little further,
+    it is honoured: a clock that steps back then only delays. More than `STALE_US` further, it would block
+    for as long as the clock was off.
     """
     if tat_us is None or tat_us - now_us <= request.capacity_us + STALE_US:
         return tat_us
@@ -98,7 +98,8 @@ def ready_us(tat_us: int | None, now_us: int, request: Charge) -> int:
     """
     The earliest instant at which the bucket would admit *request*, if nobody else asks; *now_us* if at once.
 
-    A clock that jumps backwards can only delay, never admit extra units.
+    A clock that jumps backwards by up to `STALE_US` can only delay, never admit extra units. After a greater
+    jump the bucket counts as empty (`believed_us`), and fills at its own rate.
     """
     if tat_us is None or request.charge_us == 0:
         return now_us

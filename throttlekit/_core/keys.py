@@ -1,9 +1,11 @@
 """
 The names under which a store keeps what it knows. The authority for their version.
 
-Two different (name, key) pairs never share a stored name; everything of one pair carries one hash
-tag, so that a cluster keeps it together. The leading `tk1` is the version of the stored state: a
-release that reads the state differently writes `tk2` and leaves the old names to expire.
+Two different (name, key) pairs never share a stored name, and neither do two definitions of one
+limit: each name ends in the definition's fingerprint, so that no state is read by rules that did not
+write it. Everything of one pair carries one hash tag, so that a cluster keeps it together. The
+leading `tk1` is the version of the stored state: a release that reads the state differently writes
+`tk2` and leaves the old names to expire.
 """
 
 from __future__ import annotations
@@ -18,14 +20,14 @@ _LONGEST = 120
 _PLAIN = re.compile(r"[A-Za-z0-9_.@/+=-]*", re.ASCII)
 
 
-def bucket_name(name: str, key: str) -> str:
+def bucket_name(name: str, key: str, fingerprint: str) -> str:
     """Where the bucket of *key* under the limit called *name* is stored."""
-    return f"tk1:{{{_quoted(name)}:{_quoted(key)}}}:bucket"
+    return f"tk1:{{{_quoted(name)}:{_quoted(key)}}}:{fingerprint}"
 
 
 def line_name(name: str, key: str, fingerprint: str) -> str:
-    """Where its waiting line is stored: one for each definition, so that a changed limit starts a new line."""
-    return f"tk1:{{{_quoted(name)}:{_quoted(key)}}}:line:{fingerprint}"
+    """Where its waiting line is stored."""
+    return f"{bucket_name(name, key, fingerprint)}:line"
 
 
 def _quoted(text: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import string
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -12,12 +12,12 @@ from typing import Any, TypeAlias
 
 from throttlekit._core.gcra import Bucket
 from throttlekit._core.job import Job
+from throttlekit._core.key import Key, argument_names, check_key, filled, key_text, shown
 from throttlekit._core.rate import LONGEST_PERIOD_US, Rate, parse_rate
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
 
-__all__ = ["Cost", "Key", "Limit", "TokenBucket", "key_text"]
+__all__ = ["Cost", "Limit", "TokenBucket"]
 
-Key: TypeAlias = "str | Callable[[Job], object] | None"
 Cost: TypeAlias = "int | Callable[[Job], int]"
 
 _LONGEST_REFILL_US = 10 * LONGEST_PERIOD_US
@@ -67,13 +67,15 @@ class TokenBucket:
             amount, period_us = parse_rate(rate)
             whole_burst = max(1, amount * 1_000_000 // period_us) if burst is None else burst
             _check_burst(whole_burst, rate, amount, period_us)
-            _check_key(key)
-            _check_cost(cost)
+            check_key(key)
+            _check_declared_cost(cost)
         except ConfigurationError as error:
             raise ConfigurationError(f"limit {name!r}: {error}") from None
         if isinstance(cost, int) and cost > whole_burst:
             raise CostExceedsLimit(cost=cost, limit=name, most=whole_burst)
-        definition = f"token-bucket {amount} {period_us} {whole_burst}"
+        common = math.gcd(amount, period_us)
+        bucket = Bucket.of(amount // common, period_us // common, whole_burst)
+        definition = f"token-bucket {amount // common} {period_us // common} {whole_burst}"
         for attribute, value in {
             "name": name,
             "rate": rate,
@@ -82,7 +84,7 @@ class TokenBucket:
             "cost": cost,
             "amount": amount,
             "period_us": period_us,
-            "bucket": Bucket.of(amount, period_us, whole_burst),
+            "bucket": bucket,
             "by_value": False,
             "fingerprint": hashlib.blake2b(definition.encode(), digest_size=5).hexdigest(),
         }.items():
@@ -100,23 +102,22 @@ class TokenBucket:
             return ""
         if job is None:
             raise ConfigurationError(
-                f"limit {self.name!r} takes its key from the job ({_shown(self.key)}): "
+                f"limit {self.name!r} takes its key from the job ({shown(self.key)}): "
                 "pass job=, or the key itself as key="
             )
-        shown = _shown(self.key)
         try:
             if isinstance(self.key, str):
-                return key_text(_FORMATTER.vformat(self.key, (), job.arguments))
+                return key_text(filled(self.key, job.arguments))
             return key_text(self.key(job))
         except ConfigurationError as error:
             raise ConfigurationError(f"limit {self.name!r}: {error}") from error
         except Exception as error:
             if isinstance(self.key, str) and isinstance(error, (KeyError, AttributeError, IndexError)):
                 has = ", ".join(sorted(job.arguments)) or "no arguments"
-                fault = f"the key {shown} names {error}, which job {job.name!r} does not have; it has {has}"
+                fault = f"the key {shown(self.key)} names {error}, which job {job.name!r} does not have; it has {has}"
             else:
                 # The kind of error, not its text: that may hold a job's argument, and this may be logged.
-                fault = f"the key {shown} failed on job {job.name!r}: {type(error).__name__}"
+                fault = f"the key {shown(self.key)} failed on job {job.name!r}: {type(error).__name__}"
             raise ConfigurationError(f"limit {self.name!r}: {fault}") from error
 
     def cost_of(self, job: Job | None) -> int:
@@ -143,7 +144,7 @@ class TokenBucket:
     def check_cost(self, cost: int) -> int:
         """Return *cost* if a job may ask for it; raise as `cost_of` does if not."""
         try:
-            _check_cost(cost)
+            _check_units(cost)
         except ConfigurationError as error:
             raise ConfigurationError(f"limit {self.name!r}: {error}") from None
         if cost > self.burst:
@@ -162,7 +163,7 @@ class TokenBucket:
         parameters = inspect.signature(function).parameters
         if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
             return
-        for name in _names(self.key):
+        for name in argument_names(self.key):
             if name not in parameters:
                 raise ConfigurationError(
                     f"limit {self.name!r}: its key {self.key!r} names an argument {name!r} that "
@@ -208,36 +209,6 @@ Limit: TypeAlias = TokenBucket
 """Any limit."""
 
 
-def key_text(key: object) -> str:
-    """
-    Read what a key template or callable came to as text.
-
-    Raises:
-        ConfigurationError: It is None, or of a type whose text would not be the same everywhere.
-    """
-    if isinstance(key, bool) or not isinstance(key, (str, int)):
-        # The type, not the value: it may be a job's argument, and this may be logged.
-        raise ConfigurationError(f"a key must be text or a whole number, not {type(key).__name__}")
-    return str(key)
-
-
-class _Formatter(string.Formatter):
-    def format_field(self, value: Any, format_spec: str) -> str:
-        return format(value if format_spec else key_text(value), format_spec)
-
-
-_FORMATTER = _Formatter()
-
-
-def _names(template: str) -> list[str]:
-    """The arguments that a key template names."""
-    names: list[str] = []
-    for _, field_name, _, _ in _FORMATTER.parse(template):
-        if field_name is not None:
-            names.append(field_name.split(".")[0].split("[")[0])
-    return names
-
-
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name:
         raise ConfigurationError(f"a limit's name must be some text, not {name!r}")
@@ -252,31 +223,12 @@ def _check_burst(burst: object, rate: Rate, amount: int, period_us: int) -> None
         raise ConfigurationError(f"a burst of {burst} at {rate!r} would take more than ten years to fill: lower it")
 
 
-def _check_key(key: object) -> None:
-    if key is None or callable(key):
-        return
-    if not isinstance(key, str):
-        raise ConfigurationError(f'the key must be a template like "{{account_id}}" or a callable, not {key!r}')
-    try:
-        names = _names(key)
-    except ValueError as error:
-        raise ConfigurationError(f"the key template {key!r} cannot be read: {error}") from None
-    if not names:
-        raise ConfigurationError(
-            f'the key template {key!r} names no argument: write one in braces, like "{{account_id}}", '
-            "or leave the key out to count everything together"
-        )
-    if not all(name.isidentifier() for name in names):
-        raise ConfigurationError(f'the key template {key!r} must name its arguments, like "{{account_id}}"')
+def _check_declared_cost(cost: object) -> None:
+    if not callable(cost):
+        _check_units(cost)
 
 
-def _check_cost(cost: object) -> None:
-    if callable(cost):
-        return
+def _check_units(cost: object) -> None:
     if isinstance(cost, bool) or not isinstance(cost, int) or cost < 0:
-        shown = repr(cost) if isinstance(cost, (int, float)) else type(cost).__name__
-        raise ConfigurationError(f"a cost must be a whole number of at least 0, not {shown}")
-
-
-def _shown(key: Key) -> str:
-    return repr(key) if isinstance(key, str) else getattr(key, "__qualname__", repr(key))
+        told = repr(cost) if isinstance(cost, (int, float)) else type(cost).__name__
+        raise ConfigurationError(f"a cost must be a whole number of at least 0, not {told}")

@@ -16,6 +16,8 @@ Rate: TypeAlias = "str | tuple[int, timedelta | float]"
 LONGEST_PERIOD_US = 366 * 86_400_000_000
 """A year. Longer periods would leave too little room for bursts below 2**53 µs."""
 
+_LARGEST_AMOUNT = 10**12 - 1
+
 _UNIT_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _UNITS = dict(_UNIT_US)
 for _short, _words in {
@@ -38,6 +40,8 @@ def parse_rate(rate: Rate) -> tuple[int, int]:
     Raises:
         ConfigurationError: It is not a rate, its amount is not a positive whole number, or its
             period is not between 1 µs and a year.
+
+    A number of seconds between two microseconds is rounded up: stricter, never looser.
     """
     if isinstance(rate, str):
         amount, period_us = _parse_text(rate)
@@ -45,10 +49,13 @@ def parse_rate(rate: Rate) -> tuple[int, int]:
         amount, period_us = rate[0], _period_us(rate[1], rate)
     else:
         raise ConfigurationError(f"{rate!r} is not a rate. {_RIGHT}")
-    if isinstance(amount, bool) or not isinstance(amount, int) or not 0 < amount < 10**12:
-        raise ConfigurationError(f"the amount of rate {rate!r} must be a whole number of units, at least 1. {_RIGHT}")
+    if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= _LARGEST_AMOUNT:
+        raise ConfigurationError(
+            f"the amount of rate {rate!r} must be a whole number of units, "
+            f"at least 1 and at most {_LARGEST_AMOUNT}. {_RIGHT}"
+        )
     if not 1 <= period_us <= LONGEST_PERIOD_US:
-        raise ConfigurationError(f"the period of rate {rate!r} must be between 1 µs and 366 days. {_RIGHT}")
+        raise _out_of_range(rate)
     return amount, period_us
 
 
@@ -65,6 +72,13 @@ def _parse_text(rate: str) -> tuple[int, int]:
 def _period_us(period: timedelta | float, rate: object) -> int:
     if isinstance(period, timedelta):
         return period // timedelta(microseconds=1)
-    if isinstance(period, bool) or not isinstance(period, (int, float)) or not math.isfinite(period):
+    if isinstance(period, bool) or not isinstance(period, (int, float)):
         raise ConfigurationError(f"the period of rate {rate!r} must be a timedelta or a number of seconds. {_RIGHT}")
-    return round(period * 1_000_000)
+    if not 1e-6 <= period <= LONGEST_PERIOD_US / 1_000_000:
+        raise _out_of_range(rate)
+    # Less what a float may be off, else 2.007 s would be 2 007 001 µs.
+    return math.ceil(period * 1_000_000 * (1 - 2**-51))
+
+
+def _out_of_range(rate: object) -> ConfigurationError:
+    return ConfigurationError(f"the period of rate {rate!r} must be between 1 µs and 366 days. {_RIGHT}")

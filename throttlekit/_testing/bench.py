@@ -39,11 +39,12 @@ class Bench:
         caller: Caller = Caller.JOB,
         slot_us: int | None = None,
         of: int = 0,
+        patience_us: int | None = None,
     ) -> Verdict:
         """One request for *limits*; with *slot_us*, by a holder of that slot in the line of claim *of*."""
         claims = [self.claim(limit, key, cost) for limit in limits]
         place = None if slot_us is None else Place(of, slot_us)
-        return self.store.acquire(Request(claims, caller, place), now_us=self.now_us)
+        return self.store.acquire(Request(claims, caller, place, patience_us), now_us=self.now_us)
 
     def drain(self, limit: TokenBucket) -> None:
         """Take everything that *limit* has."""
@@ -60,7 +61,7 @@ class Bench:
     def claim(limit: TokenBucket, key: str, cost: int | None) -> Claim:
         charge = limit.bucket.charge(limit.cost_of(None) if cost is None else cost)
         return Claim(
-            bucket_name(limit.name, key),
+            bucket_name(limit.name, key, limit.fingerprint),
             line_name(limit.name, key, limit.fingerprint),
             Ask(charge, charge.charge_us),
         )

@@ -12,6 +12,15 @@ __all__ = ["LineConformance"]
 
 
 class LineConformance(OnTheBench):
+    def test_slot_that_nobody_will_wait_for_is_not_booked(self) -> None:
+        """A job whose patience ends before its slot is told the slot, and leaves it to the next."""
+        with self.bench() as bench:
+            bench.drain(TEN)
+            hasty = bench.ask(TEN, patience_us=STEP_US - 1)
+            patient = bench.ask(TEN, patience_us=STEP_US)
+            assert hasty.slot_us == patient.slot_us == NOW_US + STEP_US
+            assert bench.ask(TEN).slot_us == NOW_US + 2 * STEP_US
+
     def test_denial_books_in_the_binding_line_only(self) -> None:
         """A job that two buckets deny joins one line; the other line stays as it was."""
         with self.bench() as bench:

@@ -27,6 +27,7 @@ class Request:
     claims: Sequence[Claim]
     caller: Caller
     place: Place | None = None
+    patience_us: int | None = None
 
 
 class Store(Protocol):

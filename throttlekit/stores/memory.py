@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from throttlekit._core.acquire import State, Verdict, acquire
 from throttlekit._core.line import GRACE_US
+from throttlekit._forks import renew_lock_after_fork
 from throttlekit.stores._base import Request
 
 __all__ = ["MemoryStore"]
@@ -25,6 +26,8 @@ class MemoryStore:
     """
     A store in this process only: the limits hold for its threads, and for nobody else.
 
+    A forked child starts with a copy, and counts on its own from then on.
+
     Args:
         clock_us: For tests: tells the time in microseconds.
     """
@@ -32,6 +35,7 @@ class MemoryStore:
     def __init__(self, *, clock_us: Callable[[], int] | None = None) -> None:
         self._clock_us = clock_us or _wall_clock_us()
         self._lock = threading.Lock()
+        renew_lock_after_fork(self, "_lock")
         self._values: dict[str, tuple[object, int]] = {}
         self._until_sweep = _SWEEP_EVERY
 
@@ -40,7 +44,9 @@ class MemoryStore:
             now_us = self._clock_us() if now_us is None else now_us
             states = [State(self._get(c.bucket, now_us), self._get(c.line, now_us)) for c in request.claims]  # type: ignore[arg-type]
             asks = [claim.ask for claim in request.claims]
-            verdict, changed = acquire(asks, states, now_us, caller=request.caller, place=request.place)
+            verdict, changed = acquire(
+                asks, states, now_us, caller=request.caller, place=request.place, patience_us=request.patience_us
+            )
             for claim, before, after in zip(request.claims, states, changed, strict=True):
                 if after.tat_us is not None and after.tat_us != before.tat_us:
                     self._put(claim.bucket, after.tat_us, after.tat_us, now_us)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 try:
     import redis
@@ -22,7 +24,7 @@ from throttlekit.stores._base import Request
 __all__ = ["RedisStore"]
 
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY)
-_SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
+_DATABASE = re.compile(r"/?[0-9]*", re.ASCII)
 _T = TypeVar("_T")
 # Not every error of redis-py is a RedisError: those of its cluster client are not.
 _FAULTS: tuple[type[Exception], ...] = tuple(
@@ -46,7 +48,8 @@ class RedisStore:
     """
 
     def __init__(self, url: str, *, timeout: float = 0.25) -> None:
-        scheme = url.partition("://")[0].replace("valkey", "redis")
+        scheme, colon, rest = url.partition("://")
+        scheme = scheme.replace("valkey", "redis")
         options: dict[str, Any] = {
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
@@ -56,13 +59,16 @@ class RedisStore:
         }
         client: Any = redis.Redis
         try:
-            self._client: Any = client.from_url(scheme + url[len(url.partition("://")[0]) :], **options)
+            if scheme != "unix" and not _DATABASE.fullmatch(urlsplit(url).path):
+                # redis-py would take any other path for database 0.
+                raise ValueError("the path is not the number of a database")
+            self._client: Any = client.from_url(f"{scheme}{colon}{rest}", **options)
             pool = self._client.connection_pool
             pool.connection_class(**pool.connection_kwargs)  # not connected: an unknown ?option= shows here, not later
         except _UNREADABLE as error:
             raise ConfigurationError(
                 f"the store's URL cannot be read ({type(error).__name__}): write it as redis://host:port/0, "
-                "rediss://… or unix:///path?db=0"
+                'rediss://… or unix:///path?db=0, with the number of a database, and with "/" in a password as %2F'
             ) from None
         self._script = throttlekit_lua.read("acquire")
         self._sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
@@ -74,6 +80,7 @@ class RedisStore:
             arguments += (claim.bucket, claim.line)
         arguments += ("" if now_us is None else now_us, request.caller.value)
         arguments += (0, 0) if place is None else (place.claim + 1, place.slot_us)
+        arguments.append("" if request.patience_us is None else request.patience_us)
         for claim in claims:
             charge = claim.ask.charge
             arguments += (charge.charge_us, charge.headroom_us, charge.capacity_us, claim.ask.spacing_us)

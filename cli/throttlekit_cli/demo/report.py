@@ -97,5 +97,6 @@ def _verdict(plan: Plan, account: Account) -> Text:
     if broken := broken_promises(plan, account):
         return Text(f"Broken: {', '.join(broken)}.", style="bold red")
     if plan.throttled:
-        return Text("Every promise was kept. Now the same flood without it: throttlekit demo --without", style="green")
+        again = "throttlekit demo --without, or make demo DEMO=--without"
+        return Text(f"Every promise was kept. Now the same flood without it: {again}", style="green")
     return Text("Nothing was promised without throttlekit. The same flood with it: throttlekit demo")
