@@ -79,6 +79,8 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("if not holder and not lives[i] then", "if false then"),
         ("if stale[i] and tonumber(ARGV[4 * i + 2]) > 0 then", "if stale[i] then"),
         ("if stale[i] and tonumber(ARGV[4 * i + 2]) > 0 then", "if false then"),
+        ("slot - now > (tonumber(ARGV[5]) or math.huge)", "slot - now >= (tonumber(ARGV[5]) or math.huge)"),
+        ("slot - now > (tonumber(ARGV[5]) or math.huge)", "slot > (tonumber(ARGV[5]) or math.huge)"),
         ("slot + tonumber(ARGV[4 * binding + 5])", "slot + tonumber(ARGV[4 * binding + 2])"),
         ("slot + tonumber(ARGV[4 * binding + 5])", "opens + tonumber(ARGV[4 * binding + 5])"),
         ("if holder then booked[2] = after", "if holder then booked[1] = after"),

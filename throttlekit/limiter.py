@@ -77,7 +77,8 @@ class Limiter:
 
         With a *job*, a denial gives it a place in the binding limit's waiting line: come back after
         `decision.delay` with `decision.waited` as `job.waited`. Without one, nobody waits for the
-        caller: nothing is kept, and `decision.delay` is a good instant to try again.
+        caller: nothing is kept, and `decision.delay` spreads such callers out. They pass when no job
+        waits, so under a lasting backlog of jobs hardly at all.
 
         Args:
             key: The key to count under, for limits that have one, in place of the job's.

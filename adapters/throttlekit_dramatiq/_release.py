@@ -71,6 +71,7 @@ class Releases:
     def boot(self, worker: Any) -> None:
         self._threads = worker.worker_threads
         self._busy = 0
+        self._lock = threading.Lock()  # the old one may have been held when this process was forked
 
     def adopt(self, thread: Any) -> None:
         """Take over one consumer thread of a throttled queue, as it boots."""

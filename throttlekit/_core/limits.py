@@ -29,7 +29,8 @@ class TokenBucket:
     So many units per period on average, with bursts.
 
     Guarantee: in any window of length w, at most `burst + w / interval` units pass, where
-    interval = period / amount. The bound is reached, and never passed.
+    interval = period / amount. The bound is never passed. It is reached, but for rates of many thousands
+    a second whose interval is no whole number of microseconds: there each job's charge is rounded up.
 
     When to choose it: the partner publishes "100 requests a minute", and does not mind a few at once.
     The default burst is one second's worth of the rate, at least 1: enough that a job delivered a
