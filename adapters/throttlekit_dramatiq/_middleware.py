@@ -169,6 +169,10 @@ class Throttle(Middleware):
         if q_name(thread.queue_name) in self._queues:
             self._releases.adopt(thread)
 
+    def before_consumer_thread_shutdown(self, broker: Broker, thread: Any) -> None:
+        if q_name(thread.queue_name) in self._queues:
+            self._releases.retire(thread)
+
     # A message's way
 
     def before_process_message(self, broker: Broker, message: Any) -> None:

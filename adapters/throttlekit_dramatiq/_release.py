@@ -85,6 +85,19 @@ class Releases:
             thread.post_process_message = partial(_post_process, thread.post_process_message)
             thread.requeue_messages = partial(_requeue, thread.requeue_messages)
 
+    def retire(self, thread: Any) -> None:
+        """
+        Give back what a consumer thread that stops has fetched and not looked at.
+
+        Dramatiq gives back what it has looked at. On Redis the rest would stay with this process's id until
+        it is taken for dead: a minute at least, for up to thousands of waiting messages.
+        """
+        consumer = thread.consumer
+        messages = [_decode(data) for data in getattr(consumer, "message_cache", ()) if data]
+        if messages:
+            consumer.message_cache = []
+            consumer.requeue(messages)
+
     def take(self, message: Any) -> None:
         """A thread is about to be taken by *message*."""
         if not hasattr(message, _BUSY):

@@ -12,7 +12,7 @@ from dramatiq.errors import BrokerError, ConnectionClosed
 from dramatiq.middleware import AgeLimit, Middleware
 
 import throttlekit_dramatiq._middleware as adapter
-from support.dramatiq_helpers import DenyBefore, Recording, Site, dead_letters
+from support.dramatiq_helpers import DenyBefore, Recording, Site, dead_letters, working
 from support.servers import free_port, redis_server
 from support.waiting import wait_until
 from throttlekit import Limiter, StoreUnavailable, TokenBucket, hookimpl
@@ -286,3 +286,27 @@ def test_a_plugin_that_fails_neither_fails_nor_frees_the_job(stub: Site) -> None
         stub.until_ran(1)
     assert stub.ran == [1]
     assert store.denials == 2
+
+
+def test_a_worker_that_stops_gives_back_what_it_has_not_looked_at(
+    redis_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that were fetched and not looked at go back when the worker stops; none stays with the dead."""
+    broker = redis_site.broker
+    broker.add_middleware(Throttle(Limiter(Recording())))
+    job = runner(redis_site)
+    for n in range(50):
+        job.send_with_options(args=(n,), delay=600_000)
+    handle, handled = dramatiq.worker.ConsumerThread.handle_message, []
+
+    def handle_one(thread: Any, message: Any) -> None:
+        handle(thread, message)
+        handled.append(message)
+        thread.stop()
+
+    monkeypatch.setattr(dramatiq.worker.ConsumerThread, "handle_message", handle_one)
+    with working(broker, threads=1):
+        wait_until(lambda: handled, description="the first message has been looked at")
+    assert len(handled) == 1
+    assert broker.client.llen(f"{broker.namespace}:{redis_site.queue}.DQ") == 50
+    assert list(broker.client.scan_iter(f"{broker.namespace}:__acks__.*")) == []
