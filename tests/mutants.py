@@ -31,6 +31,7 @@ LINE = "throttlekit/_core/line.py"
 PARITY = [
     "tests/parity/test_lua.py::test_long_random_histories",
     "tests/conformance/test_redis_store.py",
+    "tests/conformance/test_stores.py",
     "tests/parity/test_lua.py",
 ]
 FAST = [
