@@ -7,24 +7,41 @@ import itertools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from typing import TypeVar
 
 import pytest
 import redis
+from hypothesis import HealthCheck, settings
 
-from support.servers import ServerMissing, rabbitmq_server, shared_redis
+from support.servers import (
+    Cluster,
+    ServerMissing,
+    rabbitmq_server,
+    redis_6_binary,
+    redis_cluster,
+    redis_server,
+    shared_redis,
+    valkey_binary,
+)
+
+_T = TypeVar("_T")
+
+# Three processes on two cores: how long an example takes says nothing.
+settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy")
 
 
 @contextlib.contextmanager
-def _or_skip(server: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
+def _or_skip(server: Callable[[], AbstractContextManager[_T]]) -> Iterator[_T]:
     try:
         manager = server()
-        url = manager.__enter__()
+        started = manager.__enter__()
     except ServerMissing as error:
-        if os.environ.get("THROTTLEKIT_REQUIRE_SERVERS"):
+        if os.environ.get("THROTTLEKIT_REQUIRE_SERVERS") and not error.excused:
             raise
         pytest.skip(str(error))
     try:
-        yield url
+        yield started
     finally:
         manager.__exit__(None, None, None)
 
@@ -37,23 +54,89 @@ def redis_base() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def redis_6_base() -> Iterator[str]:
+    """A Redis 6.2 for the whole run: its URL without a database number."""
+    with _or_skip(lambda: redis_server(binary=redis_6_binary())) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def valkey_base() -> Iterator[str]:
+    """A Valkey 9 for the whole run: its URL without a database number."""
+    with _or_skip(lambda: redis_server(binary=valkey_binary())) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def shared_cluster() -> Iterator[Cluster]:
+    """A Redis Cluster of three masters for the whole run. Leave its layout as it is."""
+    with _or_skip(redis_cluster) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
 def rabbitmq_url() -> Iterator[str]:
     """A RabbitMQ for the whole run."""
     with _or_skip(rabbitmq_server) as url:
         yield url
 
 
-_DATABASES = itertools.cycle(range(1, 16))
+# Each process of the run has databases of its own, should they share a server.
+_ALL = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+_THIS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_DATABASES = itertools.cycle(range(1 + _THIS % 15, 16, min(_ALL, 15)))
+
+
+@contextlib.contextmanager
+def _empty(*clients: redis.Redis) -> Iterator[None]:
+    """Empty databases. A test that leaves a limiter's key without a TTL fails."""
+    for client in clients:
+        client.flushdb()
+    yield
+    eternal = [key for client in clients for key in client.scan_iter("tk1:*", count=1000) if client.ttl(key) == -1]
+    for client in clients:
+        client.flushdb()
+    assert not eternal, f"keys without a TTL: {eternal}"
+
+
+@contextlib.contextmanager
+def _empty_database(base: str) -> Iterator[str]:
+    url = f"{base}/{next(_DATABASES)}"
+    with contextlib.closing(redis.Redis.from_url(url)) as client, _empty(client):
+        yield url
 
 
 @pytest.fixture
 def redis_url(redis_base: str) -> Iterator[str]:
     """An empty Redis database. A test that leaves a limiter's key without a TTL fails."""
-    url = f"{redis_base}/{next(_DATABASES)}"
-    client = redis.Redis.from_url(url)
-    client.flushdb()
-    yield url
-    eternal = [key for key in client.scan_iter("tk1:*") if client.ttl(key) == -1]
-    client.flushdb()
-    client.close()
-    assert not eternal, f"keys without a TTL: {eternal}"
+    with _empty_database(redis_base) as url:
+        yield url
+
+
+@pytest.fixture
+def redis_6_url(redis_6_base: str) -> Iterator[str]:
+    """An empty database of Redis 6.2. A test that leaves a limiter's key without a TTL fails."""
+    with _empty_database(redis_6_base) as url:
+        yield url
+
+
+@pytest.fixture
+def valkey_url(valkey_base: str) -> Iterator[str]:
+    """An empty database of Valkey 9. A test that leaves a limiter's key without a TTL fails."""
+    with _empty_database(valkey_base) as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def _cluster_clients(shared_cluster: Cluster) -> Iterator[list[redis.Redis]]:
+    clients = [redis.Redis.from_url(url) for url in shared_cluster.node_urls]
+    yield clients
+    for client in clients:
+        client.close()
+
+
+@pytest.fixture
+def cluster(shared_cluster: Cluster, _cluster_clients: list[redis.Redis]) -> Iterator[Cluster]:
+    """An empty Redis Cluster. A test that leaves a limiter's key without a TTL fails."""
+    with _empty(*_cluster_clients):
+        yield shared_cluster

@@ -1,12 +1,20 @@
 """One limit, held across a whole fleet of job workers and across frameworks."""
 
+from throttlekit._core.concurrency import Concurrency
 from throttlekit._core.decision import Decision
+from throttlekit._core.fixed_window import FixedWindow
 from throttlekit._core.job import Job
-from throttlekit._core.limits import Limit, TokenBucket
+from throttlekit._core.limits import Limit
+from throttlekit._core.sliding_log import SlidingLog
+from throttlekit._core.sliding_window import SlidingWindow
+from throttlekit._core.token_bucket import LeakyBucket, TokenBucket
+from throttlekit._current import current
 from throttlekit._delivery import Delivery
+from throttlekit._responses import RateLimited
 from throttlekit.errors import (
     ConfigurationError,
     CostExceedsLimit,
+    LeaseLost,
     StoreUnavailable,
     ThrottleError,
 )
@@ -14,15 +22,23 @@ from throttlekit.hookspecs import hookimpl
 from throttlekit.limiter import Limiter
 
 __all__ = [
+    "Concurrency",
     "ConfigurationError",
     "CostExceedsLimit",
     "Decision",
     "Delivery",
+    "FixedWindow",
     "Job",
+    "LeakyBucket",
+    "LeaseLost",
     "Limit",
     "Limiter",
+    "RateLimited",
+    "SlidingLog",
+    "SlidingWindow",
     "StoreUnavailable",
     "ThrottleError",
     "TokenBucket",
+    "current",
     "hookimpl",
 ]

@@ -8,17 +8,18 @@ import time
 from collections.abc import Callable
 
 from throttlekit._forks import renew_lock_after_fork
-from throttlekit.hookspecs import Deferred, hookimpl
+from throttlekit._seldom import Seldom
+from throttlekit.hookspecs import Deferred, SlotLost, StoreFailed, hookimpl
 from throttlekit.stores._base import Store
 from throttlekit.stores.memory import MemoryStore
 
-__all__ = ["DeferralLog", "Stores"]
+__all__ = ["DeferralLog", "LostSlotLog", "Stores", "UnchargedLog"]
 
-_REDIS_SCHEMES = ("redis", "rediss", "unix", "valkey", "valkeys")
+_SERVERS = ("redis", "rediss", "valkey", "valkeys")
 
 
 class Stores:
-    """memory:// and redis:// (rediss://, unix://, valkey://)."""
+    """memory:// and redis:// (rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://)."""
 
     @hookimpl
     def throttlekit_make_store(self, url: str) -> Store | None:
@@ -27,7 +28,16 @@ class Stores:
             return None
         if scheme == "memory":
             return MemoryStore()
-        if scheme in _REDIS_SCHEMES:
+        server, _, shape = scheme.partition("+")
+        if shape == "sentinel" and server in _SERVERS:
+            from throttlekit.stores.sentinel import RedisSentinelStore
+
+            return RedisSentinelStore(url)
+        if shape == "cluster" and server in _SERVERS:
+            from throttlekit.stores.cluster import RedisClusterStore
+
+            return RedisClusterStore(url)
+        if scheme in (*_SERVERS, "unix"):
             from throttlekit.stores.redis import RedisStore
 
             return RedisStore(url)
@@ -56,6 +66,8 @@ class DeferralLog:
             "Job %s (%s) deferred for %.3f s by limit %r: %s, deferral %d.",
             event.job.id, event.job.name, delay, limit, event.decision.reason, event.deferrals,
         )  # fmt: skip
+        if event.decision.reason == "store unavailable":
+            return  # nothing that the limit did: the outage is told as one
         now = self._clock()
         with self._lock:
             told_at, count = self._told.get(limit, (float("-inf"), 0))
@@ -66,3 +78,37 @@ class DeferralLog:
                 "Limit %r is holding jobs back: %d deferred since last told, this one for %.1f s.",
                 limit, count + 1, delay,
             )  # fmt: skip
+
+
+class UnchargedLog:
+    """Warns, once per limit per *every* seconds, that jobs run uncharged while the store gives no answer."""
+
+    def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = logging.getLogger("throttlekit")
+        self._every = every
+        self._clock = clock
+        self._told: dict[str, Seldom] = {}
+
+    @hookimpl
+    def throttlekit_store_failed(self, event: StoreFailed) -> None:
+        if not event.decision.allowed:
+            return
+        for limit in event.limits:
+            if limit.on_store_failure == "open":
+                told = self._told.setdefault(limit.name, Seldom(self._every, self._clock))
+                if told.due():
+                    self._log.warning(
+                        "Limit %r lets jobs run uncharged: the store gives no answer (%s), and its on_store_failure "
+                        'is "open".', limit.name, event.error,
+                    )  # fmt: skip
+
+
+class LostSlotLog:
+    """Warns of each slot that a job lost while it ran: there may be one more at work than the limit says."""
+
+    @hookimpl
+    def throttlekit_lease_lost(self, event: SlotLost) -> None:
+        logging.getLogger("throttlekit").warning(
+            "A job lost its slot of limit %r while it runs: its lease could not be renewed in time.",
+            event.limit.name,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from throttlekit._core.acquire import Place
 from throttlekit._core.limits import Limit
 
-__all__ = ["Waited"]
+__all__ = ["Waited", "lane_of"]
 
 _VERSION = 1
 _LARGEST = 2**53
@@ -25,12 +26,14 @@ class Waited:
         ticket: The fingerprint and name of the limit in whose line the slot is.
         deferrals: Denials so far. To be told again of a slot that has not come yet is none.
         since_us: The first denial; 0 if there was none.
+        lane: Stands for the holders that the job waits for, if a concurrency limit denied it; see `lane_of`.
     """
 
     slot_us: int = 0
     ticket: str = ""
     deferrals: int = 0
     since_us: int = 0
+    lane: str = ""
 
     @classmethod
     def read(cls, data: Mapping[str, Any] | None) -> Waited:
@@ -42,7 +45,8 @@ class Waited:
             isinstance(number, int) and 0 <= number < _LARGEST for number in (slot_us, deferrals, since_us)
         ):
             return cls()
-        return cls(slot_us, ticket, deferrals, since_us)  # type: ignore[arg-type]
+        lane = data.get("lane", "")
+        return cls(slot_us, ticket, deferrals, since_us, lane if isinstance(lane, str) else "")  # type: ignore[arg-type]
 
     def write(self) -> dict[str, Any]:
         return {
@@ -51,6 +55,7 @@ class Waited:
             "ticket": self.ticket,
             "n": self.deferrals,
             "since": self.since_us,
+            **({"lane": self.lane} if self.lane else {}),
         }
 
     def place(self, limits: Sequence[Limit]) -> Place | None:
@@ -61,7 +66,11 @@ class Waited:
                     return Place(i, self.slot_us)
         return None
 
-    def denied(self, limit: Limit, slot_us: int, now_us: int, *, counts: bool = True) -> Waited:
+    def first_again(self, limit: Limit) -> Waited:
+        """Of a job that ran, and has to wait once more: it goes before those that have not run."""
+        return replace(self, slot_us=1, ticket=_ticket(limit))
+
+    def denied(self, limit: Limit, slot_us: int, now_us: int, *, lane: str = "", counts: bool = True) -> Waited:
         """After a denial, with the slot that it gave; one deferral more if it *counts*."""
         return replace(
             self,
@@ -69,6 +78,7 @@ class Waited:
             ticket=_ticket(limit),
             deferrals=self.deferrals + counts,
             since_us=self.since_us or now_us,
+            lane=lane,
         )
 
     def patience_us(self, max_wait_us: int) -> int:
@@ -83,6 +93,11 @@ class Waited:
     def seconds(self, now_us: int) -> float:
         """How long the job has waited."""
         return max(0, now_us - self.since_us) / 1_000_000 if self.since_us else 0.0
+
+
+def lane_of(bucket: str) -> str:
+    """Stands for a bucket in what jobs carry, without the key, which may be one of their arguments."""
+    return hashlib.blake2b(bucket.encode(), digest_size=6).hexdigest()
 
 
 def _ticket(limit: Limit) -> str:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 
 import pluggy
 
 from throttlekit import hookspecs
-from throttlekit._plugins import DeferralLog, Stores
+from throttlekit._plugins import DeferralLog, LostSlotLog, Stores, UnchargedLog
+from throttlekit._seldom import Seldom
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores._base import Store
 
-__all__ = ["plugin_manager", "store_from"]
+__all__ = ["call_each", "plugin_manager", "store_from", "store_of"]
 
+_log = logging.getLogger("throttlekit")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}", re.ASCII)
 _GIVE_A_LIST = "give a list of objects with hooks: Limiter(…, plugins=[MyPlugin()])"
 
@@ -31,6 +34,8 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     manager.add_hookspecs(hookspecs)
     manager.register(Stores())
     manager.register(DeferralLog())
+    manager.register(UnchargedLog())
+    manager.register(LostSlotLog())
     try:
         manager.load_setuptools_entrypoints(hookspecs.PROJECT)
         for plugin in plugins:
@@ -42,8 +47,14 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
         raise
     except Exception as error:
         raise ConfigurationError(f"a plugin cannot be loaded: {error!r}. Mend it, or uninstall it") from error
-    if any(impl.hookwrapper or impl.wrapper for impl in manager.hook.throttlekit_deferred.get_hookimpls()):
-        raise ConfigurationError("a hook of throttlekit_deferred cannot be a wrapper: each is called on its own")
+    observed = (
+        manager.hook.throttlekit_deferred,
+        manager.hook.throttlekit_lease_lost,
+        manager.hook.throttlekit_store_failed,
+    )
+    for hook in observed:
+        if any(impl.hookwrapper or impl.wrapper for impl in hook.get_hookimpls()):
+            raise ConfigurationError(f"a hook of {hook.name} cannot be a wrapper: each is called on its own")
     return manager
 
 
@@ -58,6 +69,16 @@ def _register(manager: pluggy.PluginManager, plugin: object) -> None:
         raise ConfigurationError(
             f"{told} is no plugin: it has no method that is marked with @throttlekit.hookimpl. {_GIVE_A_LIST}"
         )
+
+
+def call_each(hook: pluggy.HookCaller, event: object, failed: Seldom) -> None:
+    """Call each plugin's *hook* on its own: one that fails keeps nothing from the others."""
+    for each in reversed(hook.get_hookimpls()):
+        try:
+            each.function(event) if each.argnames else each.function()
+        except Exception:
+            if failed.due():
+                _log.exception("A plugin failed in %s; everything goes on all the same.", hook.name)
 
 
 def store_from(store: str | Store, hooks: pluggy.PluginManager) -> Store:
@@ -75,13 +96,28 @@ def store_from(store: str | Store, hooks: pluggy.PluginManager) -> Store:
     scheme, colon, _ = store.partition("://")
     begins = f" that begin with {scheme!r}" if colon and _SCHEME.fullmatch(scheme) else " like the one given"
     raise ConfigurationError(
-        f"no store is known for URLs{begins}: write memory://, redis://, rediss://, unix:// or valkey://"
+        f"no store is known for URLs{begins}: write memory://, redis://, rediss://, unix://, valkey://, "
+        "redis+cluster:// or redis+sentinel://"
     )
 
 
+def store_of(client: object, *, also: bool) -> Store:
+    """
+    The store on the server of a *client* of redis-py.
+
+    Raises:
+        ConfigurationError: A store was given *also*, or *client* is none.
+    """
+    if also:
+        raise ConfigurationError("a limiter asks one store: give a URL or client=, not both")
+    from throttlekit.stores.clients import store_of_client
+
+    return store_of_client(client)
+
+
 def _checked(store: Store, remedy: str) -> Store:
-    verbs = ("acquire", "reset", "close")
+    verbs = ("acquire", "settle", "release", "renew", "pause", "reset", "close")
     if isinstance(store, type) or not all(callable(getattr(store, verb, None)) for verb in verbs):
         told = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__
-        raise ConfigurationError(f"{told} is not a store: {remedy} with the methods acquire, reset and close")
+        raise ConfigurationError(f"{told} is not a store: {remedy} with the methods {', '.join(verbs)}")
     return store

@@ -13,9 +13,22 @@ import pluggy
 
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
+from throttlekit._core.limits import Limit
+from throttlekit._core.sharing import OnStoreFailure
 from throttlekit.stores._base import Store
 
-__all__ = ["PROJECT", "Deferred", "hookimpl", "hookspec", "throttlekit_deferred", "throttlekit_make_store"]
+__all__ = [
+    "PROJECT",
+    "Deferred",
+    "SlotLost",
+    "StoreFailed",
+    "hookimpl",
+    "hookspec",
+    "throttlekit_deferred",
+    "throttlekit_lease_lost",
+    "throttlekit_make_store",
+    "throttlekit_store_failed",
+]
 
 PROJECT = "throttlekit"
 hookspec = pluggy.HookspecMarker(PROJECT)
@@ -39,6 +52,40 @@ class Deferred:
     waited: float
 
 
+@dataclass(frozen=True, slots=True)
+class SlotLost:
+    """
+    A job runs on without its slot of a concurrency limit: one more is at work than the limit says, or may be.
+
+    Attributes:
+        decision: The decision that let the job run.
+        limit: The limit.
+    """
+
+    decision: Decision
+    limit: Limit
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """
+    A call was decided without the store.
+
+    Attributes:
+        error: What went wrong, by the name of the error's class: its text may hold a host or a user.
+        limits: Those of the call that are kept in the store.
+        outcome: The policy that decided, the strictest of those limits': "closed", "open" or "local".
+        decision: What was decided. Of limits that are open nothing is charged.
+        job: The job, if the call was for one.
+    """
+
+    error: str
+    limits: tuple[Limit, ...]
+    outcome: OnStoreFailure
+    decision: Decision
+    job: Job | None
+
+
 @hookspec(firstresult=True)
 def throttlekit_make_store(url: str) -> Store | None:
     """
@@ -56,4 +103,26 @@ def throttlekit_deferred(event: Deferred) -> None:
 
     In the worker's own thread: be quick. An exception is swallowed, and logged every 30 seconds at
     most; the other plugins are called all the same. It cannot be a wrapper.
+    """
+
+
+@hookspec
+def throttlekit_lease_lost(event: SlotLost) -> None:
+    """
+    Called once when the store says that others have all the slots of a limit of which a job here runs on, or when
+    it has not answered for as long as the job's lease lasts.
+
+    In the thread that renews leases: be quick. An exception is swallowed, and logged every 30 seconds at
+    most; the other plugins are called all the same. It cannot be a wrapper.
+    """
+
+
+@hookspec
+def throttlekit_store_failed(event: StoreFailed) -> None:
+    """
+    Called after each decision that was made without the store, because that gave no usable answer.
+
+    In the caller's own thread: be quick. It observes: what is decided is the limits' `on_store_failure`. An exception
+    is swallowed, and logged every 30 seconds at most; the other plugins are called all the same. It cannot be a
+    wrapper.
     """

@@ -1,43 +1,43 @@
-"""The verbs: acquire, peek, reset."""
+"""The verbs: acquire, release, hold, peek, settle, pause, resume, reset."""
 
 from __future__ import annotations
 
 import logging
-import random
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TypeVar
 
-from throttlekit._core.acquire import Ask, Caller, Reason, Verdict
-from throttlekit._core.decision import Decision
-from throttlekit._core.gcra import held_us
+from throttlekit._asked import Asked, asked_of, decision_from
+from throttlekit._core.acquire import Caller, Reason, Verdict
+from throttlekit._core.concurrency import Concurrency
+from throttlekit._core.decision import Decision, settled_of
 from throttlekit._core.job import Job
-from throttlekit._core.key import key_text
-from throttlekit._core.keys import bucket_name, line_name
-from throttlekit._core.limits import Limit, TokenBucket
-from throttlekit._core.line import spacing_us
+from throttlekit._core.key import told
+from throttlekit._core.limits import Limit
 from throttlekit._delivery import Delivery
+from throttlekit._hold import Hold, held_by
+from throttlekit._leases import Leases
+from throttlekit._options import finite_seconds, seconds_in
+from throttlekit._outage import Guarded, decided_without
+from throttlekit._responses import LONGEST_PAUSE
 from throttlekit._seldom import Seldom
-from throttlekit._waited import Waited
-from throttlekit._wiring import plugin_manager, store_from
+from throttlekit._waited import Waited, lane_of
+from throttlekit._wiring import call_each, plugin_manager, store_from, store_of
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.hookspecs import Deferred
-from throttlekit.stores._base import Claim, Request, Store
+from throttlekit.hookspecs import Deferred, SlotLost, StoreFailed
+from throttlekit.stores._base import Correction, Request, Store
+from throttlekit.stores._parts import Part, acquire_in_parts
+from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["Limiter"]
 
 _log = logging.getLogger("throttlekit")
-_STORE_FAILED_DELAY = 1.0
+_F = TypeVar("_F", bound=Callable[..., object])
 _PLAIN_DELIVERY = Delivery()
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """One limit of a call, and what is asked of it."""
-
-    limit: Limit
-    key: str
-    cost: int
-    claim: Claim
+_MEMORY = "memory://"
+_NO_CLIENT = object()
 
 
 class Limiter:
@@ -47,8 +47,10 @@ class Limiter:
     Safe to share between threads, and to make before a fork.
 
     Args:
-        store: A URL (memory://, redis://, rediss://, unix://, valkey://), or a store of your own.
-            Default: memory://, whose limits hold in this process only.
+        store: A URL (memory://, redis://, rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://), or a
+            store of your own. Default: memory://, whose limits hold in this process only.
+        client: In place of a store: a `redis.Redis` or `redis.RedisCluster` that says where the server is, and how it
+            is reached. It is not used itself: the limiter's connections have time-outs of their own, and no retries.
         plugins: Objects with hooks of `throttlekit.hookspecs`, besides the installed ones.
 
     Raises:
@@ -57,12 +59,23 @@ class Limiter:
         ImportError: The store needs a package that is not there; the message names the extra.
     """
 
-    def __init__(self, store: str | Store = "memory://", *, plugins: Sequence[object] = ()) -> None:
+    def __init__(
+        self, store: str | Store = _MEMORY, *, client: object = _NO_CLIENT, plugins: Sequence[object] = ()
+    ) -> None:
         self._hooks = plugin_manager(plugins)
-        self._store = store_from(store, self._hooks)
+        self._store = Guarded(
+            store_from(store, self._hooks) if client is _NO_CLIENT else store_of(client, also=store is not _MEMORY)
+        )
+        self._in_process = MemoryStore()
+        self._leases = Leases(self._store, self._in_process)
         self._limits: dict[str, Limit] = {}
-        self._store_failure = Seldom()
+        self._release_failure = Seldom()
         self._plugin_failure = Seldom()
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether limits hold in this process only."""
+        return self._store.in_memory
 
     def acquire(
         self,
@@ -74,6 +87,7 @@ class Limiter:
     ) -> Decision:
         """
         Ask whether a job may run now under all of *limits*, and charge all of them or none: one round trip.
+        Limits of scope "process" are asked first, and without any.
 
         With a *job*, a denial gives it a place in the binding limit's waiting line: come back after
         `decision.delay` with `decision.waited` as `job.waited`. Without one, nobody waits for the
@@ -91,27 +105,28 @@ class Limiter:
                 fault: asking again will not help.
             CostExceedsLimit: The cost could never pass.
 
-        A store that does not answer is no error: the job is denied, keeps its place, and is asked to
-        come back in about a second.
+        A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
+        the job is denied, keeps its place, and is asked to come back in about a second.
         """
-        asked = self._asked(limits, job, key, cost, delivery.lateness)
+        asked = asked_of(self._checked(limits, job, key), job, key, cost, delivery.lateness)
         claims = [each.claim for each in asked]
         waited = Waited.read(job.waited if job is not None else None)
         while True:
             if job is None:
                 request = Request(claims, Caller.GUEST)
             else:
-                request = Request(claims, Caller.JOB, waited.place(limits), delivery.patience_us(waited))
+                place = waited.place([each.limit for each in asked])
+                request = Request(claims, Caller.JOB, place, delivery.patience_us(waited))
             try:
-                verdict = self._store.acquire(request)
+                verdict = self._decide(request, asked)
             except StoreUnavailable as error:
-                self._tell_store_failed(error)
-                return self._denied_by_store(asked[0], job, waited)
-            decision = _decision(verdict, asked)
-            if decision.allowed or job is None:
+                return self._without_store(error, asked, job, waited)
+            decision = decision_from(verdict, asked)
+            if decision.allowed or decision.refused or job is None:
                 return decision
             counts = verdict.reason is not Reason.EARLY or waited.deferrals == 0
-            denied = waited.denied(decision.limit, verdict.slot_us, verdict.now_us, counts=counts)
+            lane = lane_of(asked[verdict.claim].claim.bucket) if isinstance(decision.limit, Concurrency) else ""
+            denied = waited.denied(decision.limit, verdict.slot_us, verdict.now_us, lane=lane, counts=counts)
             if delivery.inline is None or not delivery.inline.wait(decision.delay):
                 return self._deferred(decision, verdict, job, denied, delivery)
             waited = replace(denied, deferrals=waited.deferrals)
@@ -126,9 +141,149 @@ class Limiter:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        asked = self._asked(limits, job, key, cost, _PLAIN_DELIVERY.lateness)
-        place = Waited.read(job.waited).place(limits) if job is not None else None
-        return _decision(self._store.acquire(Request([each.claim for each in asked], Caller.PEEK, place)), asked)
+        asked = asked_of(self._checked(limits, job, key), job, key, cost, _PLAIN_DELIVERY.lateness)
+        place = Waited.read(job.waited).place([each.limit for each in asked]) if job is not None else None
+        verdict = self._decide(Request([each.claim for each in asked], Caller.PEEK, place), asked)
+        return replace(decision_from(verdict, asked), charged=())
+
+    def settle(self, decision: Decision, *, actual: int, limit: Limit | None = None) -> Decision:
+        """
+        Correct a cost that is only known afterwards: charge what *actual* is more than what was charged when
+        *decision* was allowed, or give back what it is less.
+
+        May charge more than the limit has: then nobody passes until a bucket has made up for it, or a window is
+        over. Never gives back more than still counts: a bucket is never fuller than its burst, what a window
+        that is over took stays taken, and a `SlidingLog` that is owed more than it holds gives nothing back.
+
+        Args:
+            decision: What `acquire` returned. Settle it once; to correct again, settle what this returns.
+            actual: The units that the job took in the end.
+            limit: Which of the decision's limits. Default: its only one, else those whose cost is a callable.
+
+        Returns:
+            *decision*, as if *actual* had been its cost.
+
+        Raises:
+            ConfigurationError: The decision was not allowed, *actual* is no number of units, the limit is none of
+                the decision's, or it is not clear which is meant.
+            StoreUnavailable: The store did not answer. It may have been corrected, or not: to settle *decision*
+                again may give back twice.
+        """
+        meant = settled_of(decision, limit)
+        charged = tuple(
+            replace(each, cost=each.limit.check_units(actual)) if each in meant else each for each in decision.charged
+        )
+        around_us = time.time_ns() // 1000
+        for in_process, store in ((False, self._store), (True, self._in_process)):
+            corrections: list[Correction] = []
+            for before, after in zip(decision.charged, charged, strict=True):
+                if (before.limit.scope == "process") is in_process and before.cost != after.cost:
+                    charge = before.limit.charge(before.cost, around_us)
+                    by = before.limit.charge(after.cost, around_us).size - charge.size
+                    corrections.append(Correction(before.bucket, charge, before.at_us, by))
+            if corrections:
+                store.settle(corrections)
+        cost = next((each.cost for each in charged if each.limit is decision.limit), decision.cost)
+        return replace(decision, charged=charged, cost=cost)
+
+    def release(self, decision: Decision) -> None:
+        """
+        Give back the slots that *decision* holds of concurrency limits. Does nothing if it holds none, or no more.
+
+        If the store does not answer, they come free when their leases end.
+        """
+        try:
+            self._leases.release(decision)
+        except StoreUnavailable as error:
+            if self._release_failure.due():
+                _log.warning("%s. Slots that could not be given back come free when their leases end.", error)
+
+    def keep(self, decision: Decision, on_lost: Callable[[], None]) -> None:
+        """
+        For adapters: renew the slots that *decision* holds until they are released.
+
+        Args:
+            on_lost: Called, in another thread, if one is lost; see the hook `throttlekit_lease_lost`.
+        """
+
+        def lost(limit: Limit) -> None:
+            on_lost()
+            call_each(self._hooks.hook.throttlekit_lease_lost, SlotLost(decision, limit), self._plugin_failure)
+
+        self._leases.keep(decision, lost)
+
+    def hand_over(self, decision: Decision, pid: int) -> Decision:
+        """
+        For adapters: renew them no more here, for the body's own process, *pid*, does by now.
+
+        Returns:
+            What is to be released here when the body has ended: slots that were renewed here, for that may have been
+            after its end; and those that are counted in this process alone, which are renewed here until then.
+        """
+        return self._leases.hand_over(decision, pid)
+
+    def hold(
+        self,
+        *limits: Limit,
+        job: Job | None = None,
+        key: str | int | None = None,
+        cost: int | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> Hold:
+        """
+        For code outside a job: `with limiter.hold(slots): …`, or `async with`. Waits in line with the jobs until all
+        of *limits* let it pass, and gives their slots back at the end; leases are renewed meanwhile.
+
+        Args:
+            job, key, cost: As for `acquire`.
+            timeout: Seconds to wait at most. Default: as long as it takes, a store that is away included.
+
+        Returns:
+            What `with … as` gives is as `throttlekit.current()`: it has the decision, and tells if a lease is lost.
+
+        Raises:
+            ConfigurationError, CostExceedsLimit: As for `acquire`.
+            WaitedTooLong: On entering, after *timeout*; or at once, if the queue of a `LeakyBucket` is full.
+        """
+        self._checked(limits, job, key)
+        return Hold(self, limits, job, key, cost, seconds_in("timeout", timeout))
+
+    def holding(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
+        """
+        As a decorator: each call of the function is held to *limits*, with keys, costs and tiers from its own
+        arguments. For functions and for coroutine functions; takes and raises the same as `hold`.
+        """
+        self._checked(limits, None, None)
+        return held_by(self, limits, seconds_in("timeout", timeout))
+
+    def pause(
+        self, limit: Limit, seconds: float | timedelta, *, job: Job | None = None, key: str | int | None = None
+    ) -> None:
+        """
+        Let nobody pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
+        lasts longer already stays. Afterwards the limit begins empty, and fills at its rate.
+
+        Jobs whose slots come meanwhile are deferred to behind the pause, in their order.
+
+        Args:
+            job, key: What is paused, as for `acquire`. Of a limit with tiers, all if there is no job.
+
+        Raises:
+            ConfigurationError: As for `acquire`; *seconds* is no number of seconds from 0 to 366 days.
+            StoreUnavailable: The store did not answer. It may be paused, or not.
+        """
+        for_us = round(finite_seconds("seconds", seconds, LONGEST_PAUSE) * 1_000_000)
+        self.pause_asked(self._each_tier(limit, job, key), for_us)
+
+    def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
+        """
+        End a pause now. The limit begins empty, as after any pause.
+
+        Raises:
+            ConfigurationError: As for `acquire`.
+            StoreUnavailable: The store did not answer.
+        """
+        self.pause_asked(self._each_tier(limit, job, key), None)
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
@@ -139,9 +294,9 @@ class Limiter:
             ConfigurationError: As for `acquire`.
             StoreUnavailable: The store did not answer.
         """
-        self._check(limits, job, key)
-        for names in [_names(limit, _key(limit, job, key)) for limit in limits]:
-            self._store.reset(names)
+        for each in asked_of(self._checked(limits, job, key), job, key, 0, 0.0):
+            store = self._in_process if each.in_process else self._store
+            store.reset([each.claim.bucket, each.claim.line])
 
     def declare(self, *limits: Limit) -> None:
         """
@@ -151,10 +306,12 @@ class Limiter:
             ConfigurationError: One is not a limit, or its name is already used with another definition.
         """
         for limit in limits:
-            if not isinstance(limit, TokenBucket):  # pyright: ignore[reportUnnecessaryIsInstance]
+            if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise _no_limit(limit)
+            if limit.by_value or limit.of_tier is not None:
+                continue
             known = self._limits.setdefault(limit.name, limit)
-            if known is not limit and known.fingerprint != limit.fingerprint:
+            if known is not limit and known.definition != limit.definition:
                 raise ConfigurationError(
                     f"the name {limit.name!r} is used for two limits: {known!r} and {limit!r}. "
                     "The same name is the same budget: give one of them another name, or use one object for both."
@@ -164,108 +321,74 @@ class Limiter:
         """Let go of the store's connections."""
         self._store.close()
 
-    def _check(self, limits: Sequence[Limit], job: Job | None, key: str | int | None) -> None:
-        """Refuse a call that can never work, whatever the job."""
+    def _checked(self, limits: Sequence[Limit], job: Job | None, key: str | int | None) -> Sequence[Limit]:
+        """*limits*; refuses a call that can never work, whatever the job."""
         if not limits:
             raise ConfigurationError("no limit was given: acquire, peek and reset take at least one")
         if job is not None and not isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"job must be a throttlekit.Job, not {type(job).__name__}: write job=Job(…)")
         names: set[str] = set()
         for limit in limits:
-            if not isinstance(limit, TokenBucket) or not limit.by_value:  # pyright: ignore[reportUnnecessaryIsInstance]
-                self.declare(limit)
+            self.declare(limit)
             if limit.name in names:
                 raise ConfigurationError(f"limit {limit.name!r} was given twice: name it once, with a cost")
             names.add(limit.name)
         if key is not None and all(limit.key is None for limit in limits):
             raise ConfigurationError(f"limit {limits[0].name!r} has no key: drop key=, or give the limit one")
+        return limits
 
-    def _asked(
-        self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, lateness: float
-    ) -> list[_Asked]:
-        self._check(limits, job, key)
-        lateness_us = round(lateness * 1_000_000)
-        asked: list[_Asked] = []
-        for limit in limits:
-            text = _key(limit, job, key)
-            units = limit.cost_of(job) if cost is None else limit.check_cost(cost)
-            charge = limit.bucket.charge(units)
-            claim = Claim(*_names(limit, text), Ask(charge, spacing_us(charge, lateness_us)))
-            asked.append(_Asked(limit, text, units, claim))
-        return asked
+    def _each_tier(self, limit: Limit, job: Job | None, key: str | int | None) -> list[Asked]:
+        self._checked([limit], job, key)
+        tiers = list(limit.tiers.values()) if limit.tiers is not None and job is None else [limit]
+        return [each for tier in tiers for each in asked_of([tier], job, key, 0, 0.0)]
+
+    def pause_asked(self, asked: Sequence[Asked], for_us: int | None) -> None:
+        """For `pause` and its kin: see `Store.pause`."""
+        for in_process, store in ((True, self._in_process), (False, self._store)):  # first what always answers
+            claims = [each.claim for each in asked if each.in_process is in_process]
+            if claims:
+                store.pause(claims, for_us)
+
+    def _decide(self, request: Request, asked: Sequence[Asked]) -> Verdict:
+        here = [number for number, each in enumerate(asked) if each.in_process]
+        if not here:
+            return self._store.acquire(request)
+        shared = [number for number, each in enumerate(asked) if not each.in_process]
+        parts = [Part(self._in_process, here), *([Part(self._store, shared)] if shared else [])]
+        return acquire_in_parts(parts, request)
 
     def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
         passed = waited.seconds(verdict.now_us)
         if passed >= delivery.max_wait or waited.deferrals > delivery.max_deferrals:
             return replace(decision, reason="waited too long", delay=0.0, waited=None)
-        room_us = decision.limit.bucket.charge(decision.cost).headroom_us
-        tight = room_us < delivery.lateness * 1_000_000 and decision.delay > 2 * delivery.early
+        charge = decision.limit.charge(decision.cost)
+        tight = charge.tight(round(delivery.lateness * 1_000_000)) and decision.delay > 2 * delivery.early
         early = delivery.early if tight else 0.0
         delay = min(decision.delay - early, delivery.longest, delivery.max_wait - passed)
         decision = replace(decision, delay=delay, waited=waited.write())
         self._tell_deferred(Deferred(job, decision, waited.deferrals, passed))
         return decision
 
-    def _denied_by_store(self, asked: _Asked, job: Job | None, waited: Waited) -> Decision:
-        delay = _STORE_FAILED_DELAY * random.uniform(0.75, 1.25)
-        decision = Decision(
-            allowed=False, limit=asked.limit, key=asked.key, cost=asked.cost, remaining=0,
-            retry_after=delay, delay=delay, reset_after=0.0, reason="store unavailable",
-            waited=waited.write() if job is not None else None,
-        )  # fmt: skip
-        if job is not None:
+    def _without_store(
+        self, error: StoreUnavailable, asked: Sequence[Asked], job: Job | None, waited: Waited
+    ) -> Decision:
+        outcome, decision = decided_without(error, asked, self._in_process)
+        if job is not None and not decision.allowed:
+            decision = replace(decision, waited=waited.write())
+        limits = tuple(each.limit for each in asked if not each.in_process)
+        fault = type(error.__cause__ or error).__name__
+        event = StoreFailed(fault, limits, outcome, decision, job)
+        call_each(self._hooks.hook.throttlekit_store_failed, event, self._plugin_failure)
+        if job is not None and not decision.allowed:
             self._tell_deferred(Deferred(job, decision, waited.deferrals, 0.0))
         return decision
 
-    def _tell_store_failed(self, error: StoreUnavailable) -> None:
-        if self._store_failure.due():
-            _log.warning("%s. Jobs are deferred, uncharged, for about a second at a time until it does.", error)
-
     def _tell_deferred(self, event: Deferred) -> None:
-        """Call each plugin on its own: one that fails keeps nothing from the others."""
-        for hook in reversed(self._hooks.hook.throttlekit_deferred.get_hookimpls()):
-            try:
-                hook.function(event) if hook.argnames else hook.function()
-            except Exception:
-                if self._plugin_failure.due():
-                    _log.exception("A plugin failed in throttlekit_deferred; the job is deferred all the same.")
+        call_each(self._hooks.hook.throttlekit_deferred, event, self._plugin_failure)
 
 
 def _no_limit(what: object) -> ConfigurationError:
     if isinstance(what, (list, tuple, set, frozenset)):
         return ConfigurationError("a limit was expected, not several in one: pass them one by one: acquire(a, b)")
-    told = f"the class {what.__name__}" if isinstance(what, type) else repr(what)
-    return ConfigurationError(f'{told} is not a limit: write TokenBucket("name", "100/minute")')
-
-
-def _key(limit: Limit, job: Job | None, key: str | int | None) -> str:
-    if key is None or limit.key is None:
-        return limit.key_of(job)
-    return key_text(key)
-
-
-def _names(limit: Limit, key: str) -> tuple[str, str]:
-    return bucket_name(limit.name, key, limit.fingerprint), line_name(limit.name, key, limit.fingerprint)
-
-
-def _decision(verdict: Verdict, asked: Sequence[_Asked]) -> Decision:
-    binding, now_us = verdict.claim, verdict.now_us
-    if verdict.allowed and len(asked) > 1:
-        binding = min(range(len(asked)), key=lambda i: _left(asked[i].limit, verdict.tats_us[i], now_us))
-    bound, tat_us = asked[binding], verdict.tats_us[binding]
-    return Decision(
-        allowed=verdict.allowed,
-        limit=bound.limit,
-        key=bound.key,
-        cost=bound.cost,
-        remaining=bound.limit.bucket.remaining(tat_us, now_us),
-        retry_after=(verdict.retry_us - now_us) / 1_000_000,
-        delay=(verdict.slot_us - now_us) / 1_000_000,
-        reset_after=held_us(tat_us, now_us) / 1_000_000,
-        reason=verdict.reason.value,
-    )
-
-
-def _left(limit: Limit, tat_us: int | None, now_us: int) -> float:
-    """The share of the limit's burst that is left."""
-    return limit.bucket.remaining(tat_us, now_us) / limit.burst
+    shown = f"the class {what.__name__}" if isinstance(what, type) else told(what)
+    return ConfigurationError(f'{shown} is not a limit: write TokenBucket("name", "100/minute")')

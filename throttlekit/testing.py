@@ -13,8 +13,13 @@ For the tests of those who use throttlekit: a clock that stands still, and the b
 
 from __future__ import annotations
 
-from throttlekit._testing.buckets import BucketConformance
+from throttlekit._testing.algorithms import AlgorithmConformance
+from throttlekit._testing.basics import BasicConformance
 from throttlekit._testing.lines import LineConformance
+from throttlekit._testing.mixtures import MixtureConformance, OneGoConformance
+from throttlekit._testing.settles import SettleConformance
+from throttlekit._testing.slots import PauseConformance, SlotConformance
+from throttlekit._testing.special import CalendarConformance, LongPeriodConformance, QueueConformance
 
 __all__ = ["FakeClock", "StoreConformance"]
 
@@ -38,10 +43,24 @@ class FakeClock:
         self._now_us += round(seconds * 1_000_000)
 
 
-class StoreConformance(BucketConformance, LineConformance):
+class StoreConformance(
+    AlgorithmConformance,
+    LineConformance,
+    SettleConformance,
+    SlotConformance,
+    PauseConformance,
+    QueueConformance,
+    CalendarConformance,
+    LongPeriodConformance,
+    MixtureConformance,
+    OneGoConformance,
+    BasicConformance,
+):
     """
     What a store must do, as tests: subclass it in a test module, and give `make_store`.
 
-    Needs pytest, or any runner that finds methods by their name. Times are told to the store, so
-    nothing sleeps. A store that passes may be given to `Limiter`.
+    Each promise is a test for each algorithm that it is made for, and for five of them in one request; slots
+    (release, renew) and pauses have their own. Needs
+    pytest, or any runner that finds methods by their name, and the time zone Europe/Berlin. Times are told to the
+    store, so nothing sleeps. A store that passes may be given to `Limiter`.
     """

@@ -1,111 +1,101 @@
 --[[
   Decide whether every claim may pass, and charge all of them or none.
-  Mirrors throttlekit/_core/acquire.py, gcra.py and line.py.
+  Mirrors throttlekit/_core/acquire.py and line.py. Comes after common.lua and the algorithms.
 
-  KEYS[2i-1]  bucket of claim i: its TAT, integer microseconds
-  KEYS[2i]    waiting line of claim i: "tail late guest", integer microseconds
+  KEYS[2i-1]  what is taken of claim i: as its algorithm keeps it
+  KEYS[2i]    waiting line of claim i: "tail late guest", and " paused" if it is, integer microseconds
 
   ARGV[1]     now, microseconds; "" means the server's clock (tests pass a number)
   ARGV[2]     who asks: "job", "guest" or "peek"
-  ARGV[3]     claim of the slot that a returning job holds, from 1; "0" means it holds none
+  ARGV[3]     claim of the slot that a returning job holds, from 1; "0" means it holds none, "-1" one kept elsewhere
   ARGV[4]     that slot, microseconds
   ARGV[5]     how long the job will wait, microseconds; "" means as long as it takes
-  ARGV[4i+2]  claim i: charge, microseconds; 0 only looks
-  ARGV[4i+3]  claim i: headroom, microseconds
-  ARGV[4i+4]  claim i: capacity, microseconds
-  ARGV[4i+5]  claim i: spacing, microseconds
+  ARGV[7i-1]  claim i: letter of its algorithm
+  ARGV[7i]    claim i: size; 0 only looks
+  ARGV[7i+1]  claim i: a, b and c of its algorithm
+  ARGV[7i+4]  claim i: spacing of its line, microseconds
+  ARGV[7i+5]  claim i: how far off a newcomer's slot may be, microseconds; "" means any
 
-  Returns  {reason, claim, now_us, retry_us, slot_us, tat_us of each claim or -1}
-           reason: 0 allowed, 1 exhausted, 2 in line, 3 early
+  Returns  {reason, claim, now_us, retry_us, slot_us, units and full_us of each claim}
+           reason: 0 allowed, 1 exhausted, 2 in line, 3 early, 4 queue full, 5 paused
 
-  Writes   KEYS[2i-1] of every claim with a charge, expiring a grace time after the bucket is full:
-           when allowed, or when denied and what is stored is stale. KEYS[2i] of the binding claim
-           when denied and the slot is worth waiting for, expiring a grace time after its last slot; KEYS[2i] is deleted when allowed
-           to a newcomer, if its line was given up. A peek, or a return before the slot, writes nothing.
+  Writes   KEYS[2i-1] of every claim with a size, expiring a grace time after nothing of it counts:
+           when allowed, or when denied and what is stored is stale. KEYS[2i] of the binding claim when denied
+           and the slot is worth waiting for, expiring a grace time after its last slot; KEYS[2i] is deleted when
+           allowed to a newcomer, if its line was given up; a grant ends a pause. A peek, or a return before the slot that
+           does not pass, writes nothing.
 ]]
-local GRACE, GUESTS, STALE = 5000000, 60000000, 60000000
-local function whole(x) return string.format('%.0f', x) end
-
-local now = tonumber(ARGV[1])
-if not now then
-  local time = redis.call('TIME')
-  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-end
-local caller, place, place_slot = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local claims = #KEYS / 2
-local tat, line, lives, stale = {}, {}, {}, {}
-
-local function keep(i)
-  redis.call('SET', KEYS[2 * i - 1], whole(tat[i]), 'PX', whole(math.ceil((tat[i] - now + GRACE) / 1000)))
-end
-
-for i = 1, claims do
-  tat[i] = tonumber(redis.call('GET', KEYS[2 * i - 1]) or nil)
-  local tail, late, guest
-  lives[i] = tat[i] and now - tat[i] < GRACE
-  if lives[i] then
-    tail, late, guest = string.match(redis.call('GET', KEYS[2 * i]) or '', '^(%d+) (%d+) (%d+)$')
-  end
-  line[i] = {tonumber(tail or 0), tonumber(late or 0), tonumber(guest or 0)}
-  line[i].last = math.max(line[i][1], line[i][2])
-  local capacity = tonumber(ARGV[4 * i + 4])
-  if tat[i] and tat[i] - now > capacity + STALE then tat[i], stale[i] = now + capacity, true end
+local caller, place, place_slot, patience = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local claims = {}
+for i = 1, #KEYS / 2 do
+  local at = 7 * i - 1
+  local c = {
+    key = KEYS[2 * i - 1], line_key = KEYS[2 * i], of = algorithms[ARGV[at]], size = tonumber(ARGV[at + 1]),
+    a = tonumber(ARGV[at + 2]), b = tonumber(ARGV[at + 3]), c = ARGV[at + 4],
+    spacing = tonumber(ARGV[at + 5]), room = tonumber(ARGV[at + 6]), line = {0, 0, 0},
+  }
+  c.of.read(c)
+  local tail, late, guest, paused = string.match(redis.call('GET', c.line_key) or '', LINE)
+  c.paused = tonumber(paused or nil) or 0
+  if c.paused > 0 then c.of.used_up(c, c.paused) end
+  c.lives = now - math.max(c.paused, c.stored and c.of.spoken_for(c) or 0) < GRACE
+  if c.lives and tail then c.line = {tonumber(tail), tonumber(late), tonumber(guest)} end
+  c.last_slot = math.max(c.line[1], c.line[2])
+  claims[i] = c
 end
 
 local function answer(reason, claim, retry, slot)
   local reply = {reason, claim, now, retry, slot}
-  for i = 1, claims do reply[5 + i] = tat[i] or -1 end
+  for i, c in ipairs(claims) do reply[4 + 2 * i], reply[5 + 2 * i] = c.of.use(c) end
   return reply
 end
 
-local holder = place > 0 and place_slot <= now
-if place > 0 and not holder and place_slot < line[place].last then
-  return answer(3, place, place_slot, place_slot)
-end
+local holder = place ~= 0 and place_slot <= now
+local early = place > 0 and not holder and place_slot < claims[place].last_slot
+if early and not claims[place].of.estimates then return answer(3, place, place_slot, place_slot) end
 
 local reason, binding, retry, slot, opens = 0, 1, now, now, now
-for i = 1, claims do
-  local charge, headroom = tonumber(ARGV[4 * i + 2]), tonumber(ARGV[4 * i + 3])
-  if charge > 0 then
-    local ready = math.max(now, (tat[i] or 0) - headroom)
-    local opens_i = ready
-    if not holder then opens_i = math.max(ready, line[i].last) end
-    if opens_i > now then
-      retry = math.max(retry, opens_i)
-      local slot_i = opens_i
-      if holder then slot_i = math.max(line[i][2], opens_i)
-      elseif caller == 'guest' then slot_i = math.max(line[i][3], opens_i) end
-      if slot_i > slot then
-        binding, slot, opens = i, slot_i, opens_i
-        reason = ready > now and 1 or 2
-      end
+for i, c in ipairs(claims) do
+  local ready, opens_c = now, now
+  if c.size > 0 then
+    ready = math.max(c.of.ready(c), c.paused)
+    opens_c = (holder or early) and ready or math.max(ready, c.last_slot)
+  end
+  if opens_c > now then
+    retry = math.max(retry, opens_c)
+    local slot_c = opens_c
+    if holder then slot_c = math.max(c.line[2], opens_c)
+    elseif caller == 'guest' then slot_c = math.max(c.line[3], opens_c) end
+    local full = c.room and not holder and opens_c - math.max(now, c.paused) > c.room
+    if reason ~= 4 and (slot_c > slot or full) then
+      binding, slot, opens = i, slot_c, opens_c
+      reason = full and 4 or c.paused > now and 5 or ready > now and 1 or 2
     end
   end
 end
 
+if early and reason ~= 0 then return answer(3, place, place_slot, place_slot) end
 if caller == 'peek' then return answer(reason, binding, retry, slot) end
 
-if reason == 0 then
-  for i = 1, claims do
-    local charge = tonumber(ARGV[4 * i + 2])
-    if charge > 0 then
-      tat[i] = math.max(now, tat[i] or 0) + charge
-      keep(i)
-      if not holder and not lives[i] then redis.call('DEL', KEYS[2 * i]) end
-    end
+for i, c in ipairs(claims) do
+  if c.size > 0 and reason == 0 then
+    c.of.charge(c)
+    c.of.keep(c)
+    if c.paused > 0 and c.lives and math.max(c.last_slot, c.line[3]) > 0 then keep_line(c, c.line, 0)
+    elseif c.paused > 0 or not (holder or early or c.lives) then redis.call('DEL', c.line_key) end
+  elseif c.size > 0 and c.stale and c.paused == 0 then
+    c.of.keep(c)
   end
-  return answer(0, 1, retry, slot)
+end
+if reason == 0 or reason == 4 or slot - now > (patience or math.huge) then
+  return answer(reason, binding, retry, slot)
 end
 
-for i = 1, claims do
-  if stale[i] and tonumber(ARGV[4 * i + 2]) > 0 then keep(i) end
-end
-if slot - now > (tonumber(ARGV[5]) or math.huge) then return answer(reason, binding, retry, slot) end
-local after, booked = slot + tonumber(ARGV[4 * binding + 5]), line[binding]
-if holder then booked[2] = after
-elseif caller == 'guest' then booked[3] = math.min(after, opens + GUESTS)
-else booked[1] = after end
-local last = math.max(booked[1], booked[2], booked[3])
-redis.call('SET', KEYS[2 * binding], whole(booked[1]) .. ' ' .. whole(booked[2]) .. ' ' .. whole(booked[3]),
-  'PX', whole(math.ceil((last - now + GRACE) / 1000)))
+local c = claims[binding]
+local after, line = slot + (c.of.distance and c.of.distance(c) or c.spacing), c.line
+if holder then line[2] = after
+elseif caller == 'guest' then line[3] = math.min(after, opens + GUESTS)
+else line[1] = after end
+local _, full = c.of.use(c)
+keep_line(c, line, c.paused, full)
 return answer(reason, binding, retry, slot)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,15 +12,36 @@ import redis
 from redis import exceptions
 
 from support.servers import free_port
-from throttlekit import ConfigurationError, Job, Limiter, StoreUnavailable, TokenBucket
-from throttlekit._core.acquire import Ask, Caller, Reason
+from support.waiting import wait_until
+from throttlekit import (
+    ConfigurationError,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    StoreUnavailable,
+    TokenBucket,
+)
+from throttlekit._core.acquire import Ask, Caller, Place, Reason
 from throttlekit._core.keys import bucket_name, line_name
-from throttlekit.stores import Claim, Request
+from throttlekit._core.limits import Limit
+from throttlekit.stores import Claim, Correction, Request
 from throttlekit.stores.redis import RedisStore
 
 LIMIT = TokenBucket("partner", "10/s", burst=5)
 OTHER = TokenBucket("account", "10/s", burst=5)
+FIVE: Sequence[Limit] = (
+    LIMIT,
+    LeakyBucket("leaky", "1/m"),
+    FixedWindow("window", "5/h", tz="Europe/Berlin"),
+    SlidingWindow("counter", "5/h"),
+    SlidingLog("log", "5/h"),
+)
 JOB = Job(id="1", name="call_partner")
+BUCKET = bucket_name(LIMIT.name, "", LIMIT.fingerprint)
+NOW_US = 1_800_000_000_000_000
 
 
 @pytest.fixture
@@ -37,22 +58,21 @@ def store(redis_url: str) -> Iterator[RedisStore]:
     store.close()
 
 
-def _request(*limits: TokenBucket, caller: Caller = Caller.JOB) -> Request:
-    claims = []
-    for limit in limits:
-        charge = limit.bucket.charge(1)
-        claims.append(
-            Claim(
-                bucket_name(limit.name, "", limit.fingerprint),
-                line_name(limit.name, "", limit.fingerprint),
-                Ask(charge, 100_000),
-            )
-        )
-    return Request(claims, caller)
+def _claim(limit: Limit, cost: int = 1) -> Claim:
+    charge = limit.charge(cost, NOW_US)
+    bucket = bucket_name(limit.name, "", limit.fingerprint)
+    return Claim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(0), limit.room_us(charge)))
+
+
+def _request(*limits: Limit, caller: Caller = Caller.JOB) -> Request:
+    return Request([_claim(limit) for limit in limits], caller)
 
 
 def _calls(client: Any) -> dict[str, int]:
-    return {name.removeprefix("cmdstat_"): stats["calls"] for name, stats in client.info("commandstats").items()}
+    """How often each command was called, since CONFIG RESETSTAT; but for what counting takes itself."""
+    told = client.info("commandstats").items()
+    calls = {name.removeprefix("cmdstat_").partition("|")[0]: stats["calls"] for name, stats in told}
+    return {name: count for name, count in calls.items() if name not in ("config", "info")}
 
 
 def test_one_evalsha_per_decision(client: Any, store: RedisStore) -> None:
@@ -64,9 +84,7 @@ def test_one_evalsha_per_decision(client: Any, store: RedisStore) -> None:
     calls = _calls(client)
     inner = {"get", "set", "time"}
     assert {decision.allowed for decision in decisions} == {True, False}
-    assert {name: count for name, count in calls.items() if name not in inner | {"config|resetstat", "info"}} == {
-        "evalsha": 20
-    }
+    assert {name: count for name, count in calls.items() if name not in inner} == {"evalsha": 20}
 
 
 def test_denial_writes_one_line(client: Any, store: RedisStore) -> None:
@@ -89,7 +107,7 @@ def test_forgotten_script_is_sent_again(client: Any, store: RedisStore) -> None:
     assert store.acquire(_request(LIMIT)).allowed
     calls = _calls(client)
     assert (calls["eval"], calls["evalsha"]) == (1, 2)
-    tat = int(client.get(bucket_name("partner", "", LIMIT.fingerprint)))
+    tat = int(client.get(BUCKET))
     now_s, now_us = client.time()
     assert 0 < tat - (now_s * 1_000_000 + now_us) <= 300_000
 
@@ -105,24 +123,39 @@ def test_every_key_expires(client: Any, store: RedisStore) -> None:
     assert all(4_000 < ttl <= 7_000 for ttl in ttls.values()), ttls
 
 
-@pytest.mark.parametrize("name_of", [bucket_name, line_name])
-def test_key_of_another_type_is_a_store_failure(client: Any, store: RedisStore, name_of: Any) -> None:
+@pytest.mark.parametrize("limit", FIVE, ids=lambda limit: limit.algorithm)
+@pytest.mark.parametrize("which", ["bucket", "line"])
+def test_key_of_another_type_is_a_store_failure(client: Any, store: RedisStore, limit: Limit, which: str) -> None:
     """A key of ours that holds a list is no answer: StoreUnavailable, and the server's error is the cause."""
-    which = name_of("partner", "", LIMIT.fingerprint)
-    store.acquire(_request(LIMIT))
-    client.delete(which)
-    client.rpush(which, "x")
-    client.expire(which, 60)
+    name = getattr(_claim(limit), which)
+    assert store.acquire(Request([_claim(limit, limit.capacity)], Caller.JOB)).allowed
+    client.delete(name)
+    client.rpush(name, "x")
+    client.expire(name, 60)
     with pytest.raises(StoreUnavailable) as caught:
-        store.acquire(_request(LIMIT))
+        store.acquire(_request(limit))
     assert isinstance(caught.value.__cause__, exceptions.ResponseError)
 
 
 @pytest.mark.parametrize("garbage", ["", "garbage", "12 monkeys", "\x00\xff"])
 def test_bucket_that_is_no_number_counts_as_full(client: Any, store: RedisStore, garbage: str) -> None:
     """A bucket that holds something else than a number is taken for one that has never been used."""
-    client.set(bucket_name("partner", "", LIMIT.fingerprint), garbage, ex=60)
+    client.set(BUCKET, garbage, ex=60)
     assert [store.acquire(_request(LIMIT), now_us=10**15).allowed for _ in range(6)] == [True] * 5 + [False]
+
+
+@pytest.mark.parametrize(
+    ("limit", "garbage"),
+    [
+        *((limit, garbage) for limit in FIVE[2:4] for garbage in ("", "x", "-1 5", "1e9 5", "1 2 3 4", "garbage")),
+        *((FIVE[4], garbage) for garbage in ("", "x", *("\0" * length for length in (6, 7, 13, 14, 50)))),
+    ],
+    ids=lambda value: value.algorithm if isinstance(value, Limit) else repr(value),
+)
+def test_window_that_is_none_counts_as_full(client: Any, store: RedisStore, limit: Limit, garbage: str) -> None:
+    """A window or log that holds something else than its own is taken for one that has never been used."""
+    client.set(_claim(limit).bucket, garbage, ex=60)
+    assert [store.acquire(_request(limit), now_us=10**15).allowed for _ in range(6)] == [True] * 5 + [False]
 
 
 @pytest.mark.parametrize("garbage", ["", "1 2", "1 2 3 4", "a b c", "1 2 3\n", "-1 2 3", "1e9 2 3"])
@@ -130,9 +163,12 @@ def test_line_that_is_no_line_counts_as_empty(client: Any, store: RedisStore, ga
     """A line that holds something else than three instants is taken for an empty one."""
     for _ in range(5):
         store.acquire(_request(LIMIT), now_us=10**15)
-    client.set(line_name("partner", "", LIMIT.fingerprint), garbage, ex=60)
+    client.set(line_name(BUCKET), garbage, ex=60)
     denied = store.acquire(_request(LIMIT), now_us=10**15)
     assert (denied.reason, denied.slot_us) == (Reason.EXHAUSTED, 10**15 + 100_000)
+
+
+_OF_A_CLUSTER = (exceptions.AskError, exceptions.MovedError, exceptions.ClusterCrossSlotError)
 
 
 def _faults() -> list[type[Exception]]:
@@ -140,7 +176,9 @@ def _faults() -> list[type[Exception]]:
         (
             fault
             for fault in vars(exceptions).values()
-            if inspect.isclass(fault) and issubclass(fault, Exception) and fault is not exceptions.NoScriptError
+            if inspect.isclass(fault)
+            and issubclass(fault, Exception)
+            and fault not in (exceptions.NoScriptError, *_OF_A_CLUSTER)
         ),
         key=lambda fault: fault.__name__,
     )
@@ -153,26 +191,68 @@ def _raised(fault: type[Exception]) -> Exception:
         return fault("1 secret.host:6379")
 
 
-@pytest.mark.parametrize("fault", [*_faults(), OSError, ConnectionResetError, TimeoutError])
-@pytest.mark.parametrize("verb", ["acquire", "reset"])
-def test_every_fault_of_the_client_is_a_store_failure(
-    monkeypatch: pytest.MonkeyPatch, fault: type[Exception], verb: str
-) -> None:
-    """Whatever redis-py raises becomes StoreUnavailable, which names the fault and not the server."""
+def _ask_of_one_that_fails(monkeypatch: pytest.MonkeyPatch, fault: type[Exception], verb: str) -> None:
     store = RedisStore("redis://localhost:1/0")
 
     def fail(*_: Any, **__: Any) -> None:
         raise _raised(fault)
 
     monkeypatch.setattr(store._client, "execute_command", fail)
+    verbs = {
+        "acquire": lambda: store.acquire(_request(LIMIT)),
+        "settle": lambda: store.settle([Correction(BUCKET, LIMIT.charge(1), NOW_US, 1)]),
+        "reset": lambda: store.reset([BUCKET]),
+    }
+    verbs[verb]()
+
+
+@pytest.mark.parametrize("fault", [*_faults(), OSError, ConnectionResetError, TimeoutError])
+@pytest.mark.parametrize("verb", ["acquire", "settle", "reset"])
+def test_every_fault_of_the_client_is_a_store_failure(
+    monkeypatch: pytest.MonkeyPatch, fault: type[Exception], verb: str
+) -> None:
+    """Whatever redis-py raises becomes StoreUnavailable, which names the fault and not the server."""
     with pytest.raises(StoreUnavailable) as caught:
-        store.acquire(_request(LIMIT)) if verb == "acquire" else store.reset(["tk1:{a:}:bucket"])
+        _ask_of_one_that_fails(monkeypatch, fault, verb)
     assert isinstance(caught.value.__cause__, fault)
     assert fault.__name__ in str(caught.value)
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("reply", [None, 7, b"OK", [], [0, 1], [9, 1, 1, 1, 1, 1], [0, b"1", 1, 1, 1, 1]])
+@pytest.mark.parametrize("fault", _OF_A_CLUSTER)
+@pytest.mark.parametrize("verb", ["acquire", "settle", "reset"])
+def test_node_of_a_cluster_is_a_configuration_error(
+    monkeypatch: pytest.MonkeyPatch, fault: type[Exception], verb: str
+) -> None:
+    """What only a cluster answers is no outage, that would defer jobs for ever: the URL is wrong, and what is right."""
+    with pytest.raises(ConfigurationError) as caught:
+        _ask_of_one_that_fails(monkeypatch, fault, verb)
+    assert isinstance(caught.value.__cause__, fault)
+    assert str(caught.value) == "the store is a node of a Redis Cluster: write its URL as redis+cluster://host:port"
+
+
+def test_log_is_stored_as_a_ring_behind_a_head(client: Any, store: RedisStore) -> None:
+    """Numbers of 7 bytes: the place of the oldest, until when more is owed, and a ring of the amount's instants."""
+    limit = SlidingLog("log", "5/h")
+    claim = _claim(limit, 2)
+    assert store.acquire(Request([claim], Caller.JOB), now_us=NOW_US).allowed
+    assert _numbers(client.get(claim.bucket)) == [2, 0, NOW_US, NOW_US]
+    assert store.acquire(Request([claim], Caller.JOB), now_us=NOW_US + 7).allowed
+    assert _numbers(client.get(claim.bucket)) == [4, 0, NOW_US, NOW_US, NOW_US + 7, NOW_US + 7]
+    store.settle([Correction(claim.bucket, claim.ask.charge, NOW_US + 7, 3)], now_us=NOW_US + 9)
+    # The first two instants are pushed out, and owed for until an hour after them.
+    ring = [NOW_US + 9, NOW_US + 9, NOW_US + 7, NOW_US + 7, NOW_US + 9]
+    assert _numbers(client.get(claim.bucket)) == [2, NOW_US + 3_600_000_000, *ring]
+
+
+def _numbers(stored: bytes) -> list[int]:
+    assert len(stored) % 7 == 0
+    return [int.from_bytes(stored[at : at + 7], "big") for at in range(0, len(stored), 7)]
+
+
+@pytest.mark.parametrize(
+    "reply", [None, 7, b"OK", [], [0, 1], [9, 1, 1, 1, 1, 1, 1], [0, b"1", 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1]]
+)
 def test_reply_of_another_shape_is_a_store_failure(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
     """A reply that our script does not write (a proxy's, say) is no answer."""
     store = RedisStore("redis://localhost:1/0")
@@ -212,12 +292,13 @@ def test_store_that_is_down_denies_guests(caplog: pytest.LogCaptureFixture) -> N
     assert (decision.allowed, decision.reason, decision.waited) == (False, "store unavailable", None)
 
 
-@pytest.mark.parametrize("verb", ["peek", "reset"])
+@pytest.mark.parametrize("verb", ["peek", "reset", "settle"])
 def test_store_that_is_down_fails_the_other_verbs(verb: str) -> None:
-    """Peek and reset have nobody to defer: they raise StoreUnavailable, without the URL."""
+    """Peek, reset and settle have nobody to defer: they raise StoreUnavailable, without the URL."""
     limiter = Limiter(f"redis://user:hunter2@127.0.0.1:{free_port()}/0")
+    granted = Limiter().acquire(LIMIT)
     with pytest.raises(StoreUnavailable) as caught:
-        getattr(limiter, verb)(LIMIT)
+        limiter.settle(granted, actual=3) if verb == "settle" else getattr(limiter, verb)(LIMIT)
     assert "hunter2" not in str(caught.value)
     assert "127.0.0.1" not in str(caught.value)
 
@@ -228,6 +309,10 @@ def test_store_that_is_down_fails_the_other_verbs(verb: str) -> None:
         "redis://user:hunter2@localhost:port/0",
         "redis://user:hunter2@localhost/0?socket_timeout=soon",
         "redis://user:hunter2@localhost/0?no_such_option=1",
+        "redis://user:hunter2@localhost/0?retry=3",
+        "redis+cluster://user:hunter2@localhost?retry=3",
+        "redis+sentinel://user:hunter2@localhost/service/0?retry=3",
+        "redis://user:hunter2@localhost/0?cache_config=1&protocol=3",
         "redis://user:hunter2@[localhost/0",
     ],
 )
@@ -247,7 +332,9 @@ def test_full_server_still_denies(redis_url: str, client: Any, store: RedisStore
             store.acquire(_request(LIMIT))
     finally:
         client.config_set("maxmemory", "0")
-    assert isinstance(caught.value.__cause__, exceptions.OutOfMemoryError)
+    # Before Redis 7, what fails inside a script is a ResponseError of any kind.
+    assert isinstance(caught.value.__cause__, exceptions.ResponseError)
+    assert "OOM" in str(caught.value.__cause__) or isinstance(caught.value.__cause__, exceptions.OutOfMemoryError)
     assert client.dbsize() == 0
 
 
@@ -257,3 +344,173 @@ def test_server_owns_the_clock(client: Any, store: RedisStore) -> None:
     now_us = store.acquire(_request(LIMIT)).now_us
     after_s, after_us = client.time()
     assert before_s * 1_000_000 + before_us <= now_us <= after_s * 1_000_000 + after_us
+
+
+# What is written, and for how long
+
+
+def _used_in_every_way(limiter: Limiter, limit: Limit) -> None:
+    """Granted, denied to a job and to a guest, displaced, settled up, below empty, and down."""
+    decision = limiter.acquire(limit, cost=limit.capacity)
+    waited = [limiter.acquire(limit, job=JOB).waited for _ in range(3)]
+    limiter.acquire(limit)
+    limiter.acquire(limit, job=Job(id="2", waited={**(waited[0] or {}), "slot": 1}))
+    decision = limiter.settle(decision, actual=limit.capacity + 3)
+    limiter.settle(decision, actual=1)
+
+
+@pytest.mark.parametrize("limit", FIVE, ids=lambda limit: limit.algorithm)
+def test_every_key_of_every_algorithm_expires(client: Any, limit: Limit, redis_url: str) -> None:
+    """After each single command, every key that there is has a time to live, and one that its limit can explain."""
+    store = RedisStore(redis_url, timeout=5)
+    longest_ms = 2 * 86_400_000 + 5_000
+    inner = store._command
+    seen: set[bytes] = set()
+
+    def checked(*arguments: Any) -> Any:
+        answer = inner(*arguments)
+        ttls = {key: client.pttl(key) for key in client.scan_iter("*")}
+        assert all(0 < ttl <= longest_ms or ttl == -2 for ttl in ttls.values()), (arguments, ttls)
+        seen.update(ttls)
+        return answer
+
+    store._command = checked  # type: ignore[method-assign]
+    _used_in_every_way(Limiter(store), limit)
+    assert {name.rpartition(b":")[2] == b"line" for name in seen} == {False, True}
+    store.close()
+
+
+def test_stale_keys_expire_too(client: Any, store: RedisStore) -> None:
+    """What a clock that was far ahead left is given a time to live by the new clock, whatever is decided."""
+    ahead_us = NOW_US + 40 * 86_400_000_000
+    for limit in FIVE:
+        request = Request([_claim(limit, limit.capacity)], Caller.JOB)
+        assert store.acquire(request, now_us=ahead_us).allowed
+        assert not store.acquire(request, now_us=NOW_US).allowed
+        charge = _claim(limit).ask.charge
+        store.settle([Correction(request.claims[0].bucket, charge, NOW_US, 1)], now_us=NOW_US)
+    ttls = {key: client.pttl(key) for key in client.scan_iter("*")}
+    assert len(ttls) == 10
+    assert all(0 < ttl <= 2 * 86_400_000 for ttl in ttls.values()), ttls
+
+
+def test_ten_thousand_idle_tenants_leave_no_key(client: Any, store: RedisStore) -> None:
+    """Tenants of every algorithm that stay away for their period and the grace time leave nothing behind."""
+    for kind in (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog):
+        limit = kind("tenants", (1, 0.2), key="{account}")
+        limiter = Limiter(store)  # they share a name, so that nothing but their rules tells them apart
+        for account in range(2_000):
+            assert limiter.acquire(limit, key=account)
+        with client.pipeline(transaction=False) as pipeline:
+            for key in client.scan_iter(f"*:{limit.fingerprint}", count=5_000):
+                pipeline.pttl(key)
+            ttls = pipeline.execute()
+        assert len(ttls) == 2_000
+        assert max(ttls) <= 5_000 + 2 * 200, "the grace time, and two periods"
+    wait_until(lambda: client.dbsize() == 0, description="no key is left of 10 000 tenants", timeout=60)
+
+
+def test_idle_line_leaves_no_key(client: Any, store: RedisStore) -> None:
+    """A line of which nobody comes goes a grace time after its last slot, with what it waited for."""
+    for limit in FIVE:
+        claim = _claim(limit, limit.capacity)
+        store.acquire(Request([claim], Caller.JOB), now_us=NOW_US)
+        last_us = [store.acquire(_request(limit), now_us=NOW_US).slot_us for _ in range(9)][-1]
+        end_ms = (last_us + claim.ask.spacing_us // limit.capacity - NOW_US) // 1000
+        assert end_ms + 1_000 < client.pttl(claim.line) <= end_ms + 5_001, limit
+        assert client.pttl(claim.bucket) <= client.pttl(claim.line), limit
+
+
+# Exactly one call
+
+
+def test_five_limits_of_five_algorithms_are_one_evalsha(client: Any, store: RedisStore) -> None:
+    """Granted, denied, early, peeked and settled: each is one command to the server, of five algorithms at once."""
+    limiter = Limiter(store)
+    job = Job(id="1")
+
+    def verbs() -> list[bool]:
+        granted = limiter.acquire(*FIVE, cost=1)
+        denied = limiter.acquire(*FIVE, job=job)
+        early = limiter.acquire(*FIVE, job=Job(id="1", waited=denied.waited))
+        looked = limiter.peek(*FIVE)
+        limiter.settle(granted, actual=0, limit=FIVE[4])
+        return [bool(granted), bool(denied), early.reason == "early", bool(looked)]
+
+    verbs()
+    limiter.reset(*FIVE)
+    client.config_resetstat()
+    assert verbs() == [True, False, True, False]
+    inner = {"get", "set", "del", "time", "getrange", "setrange", "pexpire"}
+    sent = {name: count for name, count in _calls(client).items() if name not in inner}
+    assert sent == {"evalsha": 5}
+
+
+# Numbers as text
+
+_CHECKED = """
+local server = redis
+local redis = {}
+function redis.call(...)
+  for i = 1, select('#', ...) do
+    local argument = select(i, ...)
+    if type(argument) ~= 'string' then error('not text: ' .. type(argument)) end
+    -- Names hold letters, and a log's instants are bytes.
+    if string.match(argument, '^[%w%s+.-]*$') then
+      if string.match(argument, '%d[eE][+-]?%d') then error('an exponent: ' .. argument) end
+      if string.match(argument, 'inf') or string.match(argument, 'nan') then error('no number: ' .. argument) end
+    end
+  end
+  return server.call(...)
+end
+"""
+
+
+class CheckedStore(RedisStore):
+    """Puts the checker before every script."""
+
+    def _run(self, script: Any, arguments: list[Any]) -> Any:
+        return self._command("EVAL", _CHECKED + script.text, *arguments)
+
+
+@pytest.mark.parametrize("text", ["1e+08", "1.8e15", "-nan", "inf"])
+def test_checker_of_numbers_checks(client: Any, text: str) -> None:
+    """The wrapper of the next test refuses what it is there to refuse."""
+    with pytest.raises(exceptions.ResponseError):
+        client.eval(_CHECKED + f"return redis.call('SET', KEYS[1], '{text}', 'PX', '9')", 1, "key")
+    with pytest.raises(exceptions.ResponseError):
+        client.eval(_CHECKED + "return redis.call('SET', KEYS[1], 'x', 'PX', 100000000)", 1, "key")
+    assert client.eval(_CHECKED + "return redis.call('SET', KEYS[1], '1800000000000000')", 1, "key") == b"OK"
+
+
+@pytest.mark.parametrize("server", ["redis_url", "redis_6_url", "valkey_url"])
+def test_no_number_is_ever_sent_in_exponent_form(request: pytest.FixtureRequest, server: str) -> None:
+    """Under every algorithm, with the longest periods and round numbers, the scripts hand the server text only."""
+    limits: list[Limit] = []
+    for period_s in (100_000, 1_000_000, 10_000_000, 366 * 86_400):
+        limits += [
+            TokenBucket("partner", (1, period_s), burst=5),
+            TokenBucket("partner", (100, period_s), burst=100),
+            LeakyBucket("partner", (1, period_s)),
+            SlidingWindow("partner", (1, period_s)),
+            SlidingWindow("partner", (10**12 - 1, period_s)),
+            SlidingLog("partner", (100, period_s)),
+        ]
+    # A fixed window's period fits into a day.
+    limits += [FixedWindow("partner", "1/d", tz="Europe/Berlin"), FixedWindow("partner", "100000000000/d")]
+    store = CheckedStore(request.getfixturevalue(server), timeout=5)
+    for start_us in (NOW_US, 100_000_000_000_000, 2_000_000_000_000_000, NOW_US + 1):
+        for limit in limits:
+            claim, one = _claim(limit, limit.capacity), _claim(limit)
+            assert store.acquire(Request([claim], Caller.JOB), now_us=start_us).allowed, limit
+            slot_us = store.acquire(Request([one], Caller.JOB), now_us=start_us).slot_us
+            for caller in Caller:
+                assert not store.acquire(Request([one], caller), now_us=start_us).allowed
+            store.acquire(Request([one], Caller.JOB, Place(0, start_us - 1)), now_us=start_us)
+            assert store.acquire(Request([one], Caller.JOB, Place(0, slot_us)), now_us=slot_us).allowed
+            for by in (100_000_000, -100_000_000, 10**12):
+                store.settle([Correction(claim.bucket, claim.ask.charge, slot_us, by)], now_us=slot_us)
+            store.acquire(Request([one], Caller.GUEST), now_us=start_us)
+            store.acquire(Request([one], Caller.GUEST), now_us=start_us - 4 * 366 * 86_400_000_000)
+            store.reset([claim.bucket, claim.line])
+    store.close()

@@ -22,24 +22,34 @@ LAYERS = [
         "hooks",
         [
             "throttlekit.hookspecs",
+            "throttlekit._asked",
             "throttlekit._delivery",
+            "throttlekit._leases",
+            "throttlekit._options",
+            "throttlekit._outage",
             "throttlekit._plugins",
+            "throttlekit._responses",
             "throttlekit._seldom",
             "throttlekit._waited",
             "throttlekit._wiring",
             "throttlekit.inline",
         ],
     ),
-    ("limiter", ["throttlekit.limiter"]),
+    ("limiter", ["throttlekit.limiter", "throttlekit._current", "throttlekit._hold", "throttlekit._limited"]),
     ("face", ["throttlekit", "throttlekit.testing", "throttlekit._testing"]),
     ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery"]),
     ("cli", ["throttlekit_cli"]),
 ]
 FRAMEWORKS = {"dramatiq", "rq", "celery"}
 PURE = {
-    "__future__", "collections", "dataclasses", "datetime", "enum", "hashlib", "inspect", "math", "re", "string",
-    "typing", "urllib",
+    "__future__", "bisect", "collections", "contextlib", "dataclasses", "datetime", "enum", "functools", "hashlib",
+    "inspect", "math", "re", "string", "typing", "urllib",
 }  # fmt: skip
+CALENDAR = "throttlekit._core.fixed_window"
+COMMON = [
+    "acquire", "by_value", "charge", "decision", "job", "key", "keys", "limits", "line", "rate", "sharing", "value",
+]  # fmt: skip
+ALGORITHMS = ["concurrency", "fixed_window", "gcra", "sliding_log", "sliding_window", "token_bucket"]
 
 
 def _imports(module: str) -> Iterator[tuple[str, list[str]]]:
@@ -89,8 +99,9 @@ def test_the_core_is_pure(module: str) -> None:
     """_core imports no clock, no I/O, no client, no logging and no plugins: only values and arithmetic."""
     for name, names in _imports(module):
         top = name.partition(".")[0]
-        assert top in PURE or name.startswith(("throttlekit._core.", "throttlekit.errors")), name
-        if top == "datetime":
+        own = {"zoneinfo"} if module == CALENDAR else set()
+        assert top in PURE | own or name.startswith(("throttlekit._core.", "throttlekit.errors")), name
+        if top == "datetime" and module != CALENDAR:
             assert names == ["timedelta"], "a datetime can tell the time"
         if top == "urllib":
             assert name == "urllib.parse"
@@ -100,6 +111,63 @@ def test_the_core_is_pure(module: str) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
     assert not calls & {"open", "print", "input", "exec", "eval", "__import__"}
+    methods = {
+        node.func.attr
+        for node in ast.walk(parsed(module))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+    assert not methods & {
+        "now",
+        "utcnow",
+        "today",
+        "time",
+        "time_ns",
+        "monotonic",
+        "monotonic_ns",
+        "localtime",
+        "gmtime",
+    }
+
+
+def test_time_zones_are_read_only_by_those_who_name_one() -> None:
+    """The zones' files are looked at where a zone is named, and by nobody else: not on import."""
+    at_import = {name for node in parsed(CALENDAR).body for name in _of(node)}
+    assert "zoneinfo" not in at_import
+    assert "zoneinfo" in {name for name, _ in _imports(CALENDAR)}
+
+
+def _of(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield node.module or ""
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_algorithms_know_none_of_each_other(algorithm: str) -> None:
+    """One algorithm a module: it knows what all have in common, and of the others nothing."""
+    known = {name.rpartition(".")[2] for name, _ in _imports(f"throttlekit._core.{algorithm}")}
+    allowed = {"gcra"} if algorithm == "token_bucket" else set()
+    assert known & set(ALGORITHMS) == allowed
+
+
+@pytest.mark.parametrize("module", COMMON)
+def test_what_is_common_knows_no_algorithm(module: str) -> None:
+    """The decision, the line and what all limits have know no algorithm: a new one is a new module, and no change."""
+    known = {name.rpartition(".")[2] for name, _ in _imports(f"throttlekit._core.{module}")}
+    assert not known & set(ALGORITHMS)
+
+
+def test_every_module_of_the_core_is_common_or_an_algorithm() -> None:
+    """A new module of the core is put on one side or the other by hand."""
+    modules = {name.rpartition(".")[2] for name in MODULES if name.startswith("throttlekit._core.")}
+    assert modules == {*COMMON, *ALGORITHMS}
+
+
+def test_decision_over_claims_is_pure_of_limits() -> None:
+    """acquire.py knows charges and lines: neither limits, nor keys, nor jobs."""
+    known = {name for name, _ in _imports("throttlekit._core.acquire") if name.startswith("throttlekit")}
+    assert known == {"throttlekit._core.charge", "throttlekit._core.line"}
 
 
 def test_errors_import_nothing() -> None:
@@ -123,16 +191,29 @@ def test_adapters_know_one_framework_and_no_store(module: str) -> None:
     assert not tops & (others | {f"throttlekit_{other}" for other in others} | {"redis", "throttlekit_lua"})
 
 
-def test_only_the_redis_store_knows_redis() -> None:
-    """redis and the scripts are imported in one place."""
-    knowing = {
+@pytest.mark.parametrize(
+    ("package", "knowing"),
+    [
+        ("redis", {f"throttlekit.stores.{name}" for name in ("_faults", "clients", "cluster", "redis", "sentinel")}),
+        ("throttlekit_lua", {"throttlekit.stores.redis"}),
+    ],
+)
+def test_only_the_redis_stores_know_redis(package: str, knowing: set[str]) -> None:
+    """redis is imported by its two stores, and the scripts in one place."""
+    assert knowing == {
         module
         for module in MODULES
         if _layer(module) < _layer("throttlekit_cli")
         for name, _ in _imports(module)
-        if name.partition(".")[0] in ("redis", "throttlekit_lua")
+        if name.partition(".")[0] == package
     }
-    assert knowing == {"throttlekit.stores.redis"}
+
+
+def test_stores_know_no_algorithm() -> None:
+    """A store keeps states and asks charges: which algorithms there are, only the core and the scripts know."""
+    for module in (name for name in MODULES if name.startswith("throttlekit.stores")):
+        known = {name.rpartition(".")[2] for name, _ in _imports(module)}
+        assert not known & set(ALGORITHMS), module
 
 
 @pytest.mark.parametrize("use", ["", "limiter.acquire(throttlekit.TokenBucket('a', '1/s'))"])

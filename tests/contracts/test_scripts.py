@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from contracts.tree import LUA, read
+import throttlekit_lua
+from contracts.tree import LUA, parsed, read
 
-pytestmark = pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
+COMMON = next(path for path in LUA if path.stem == "common")
+VERBS = [path for path in LUA if "ARGV[" in read(path) and path != COMMON]
+ALGORITHMS = [path for path in LUA if path not in VERBS and path != COMMON]
+every_script = pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
+every_verb = pytest.mark.parametrize("path", VERBS, ids=lambda path: path.name)
+every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.name)
 
-_WRITING = "SET|DEL|PEXPIRE|EXPIRE|INCRBY|HSET|HDEL|ZADD|ZREM|UNLINK|PERSIST"
+_WRITING = "SET|SETRANGE|DEL|PEXPIRE|EXPIRE|INCRBY|HSET|HDEL|ZADD|ZREM|ZREMRANGEBYSCORE|UNLINK|PERSIST|APPEND"
+_READING = "GET|GETRANGE|TIME|ZCOUNT|ZRANGEBYSCORE|ZREVRANGE|ZSCORE"
 
 
 def _parts(path: Path) -> tuple[str, str]:
-    header, _, body = read(path).partition("]]")
+    header, closed, body = read(path).partition("]]")
+    assert header.startswith("--[[\n")
+    assert closed
     return header, re.sub(r"--.*", "", body)
+
+
+def _body(path: Path) -> str:
+    return _parts(path)[1]
 
 
 def _section(header: str, word: str) -> str:
@@ -25,34 +40,215 @@ def _section(header: str, word: str) -> str:
     return match.group()
 
 
-def _documented(header: str, word: str) -> set[str]:
-    return set(re.findall(rf"^  {word}\[(.+?)\]", header, re.MULTILINE))
+def _calls(body: str) -> list[tuple[str, str]]:
+    """Every call of the server, as (command, the rest of its arguments)."""
+    found: list[tuple[str, str]] = []
+    for match in re.finditer(r"redis\.call\('([A-Z]+)'(?:, *)?", body):
+        depth, end, quoted = 1, match.end(), False
+        while depth:
+            quoted ^= body[end] == "'"
+            depth += 0 if quoted else {"(": 1, ")": -1}.get(body[end], 0)
+            end += 1
+        found.append((match.group(1), body[match.end() : end - 1]))
+    assert len(found) == body.count("redis.call"), "a command must be written out"
+    return found
 
 
-def _used(text: str, word: str) -> set[str]:
-    """The index patterns in use, `2 * claim - 1` and the like as `2i-1`."""
-    found = re.findall(rf"{word}\[(.+?)\]", text)
-    return {re.sub(r"[a-z]\w*", "i", re.sub(r"[\s*]", "", index)) for index in found}
+def _split(arguments: str) -> list[str]:
+    """The arguments of a call, cut at the commas that stand in no brackets."""
+    parts, depth, last, quoted = [], 0, 0, False
+    for i, character in enumerate(arguments):
+        quoted ^= character == "'"
+        depth += 0 if quoted else {"(": 1, ")": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append(arguments[last:i].strip())
+            last = i + 1
+    return [*parts, arguments[last:].strip()]
 
 
+def _index(text: str, body: str) -> tuple[int, int]:
+    """An index such as `2 * i - 1`, `7i+4` or `at + 1` as (factor of i, constant); `at` is what the script says."""
+    known = re.search(r"local at = (.+)", body)
+    if "at" in text and known:
+        factor, constant = _index(known.group(1), "")
+        rest = text.replace("at", "0", 1)
+        return factor, constant + int(eval(rest))
+    text = re.sub(r"(\d)\s*\*?\s*i", r"\1i", text.replace(" ", ""))
+    match = re.fullmatch(r"(?:(\d*)i)?([+-]?\d+)?", text)
+    assert match, text
+    factor = 0 if match.group(1) is None else int(match.group(1) or 1)
+    return factor, int(match.group(2) or 0)
+
+
+def _documented(header: str, word: str) -> set[tuple[int, int]]:
+    """The indexes that the header names; "a, b and c" stand for three that follow each other."""
+    indexes: set[tuple[int, int]] = set()
+    for text, told in re.findall(rf"^  {word}\[(.+?)\]\s+(.*)$", header, re.MULTILINE):
+        factor, constant = _index(text, "")
+        indexes |= {(factor, constant + i) for i in range(3 if "a, b and c" in told else 1)}
+    return indexes
+
+
+# All of them
+
+
+@every_script
+def test_script_runs_on_old_and_new_servers(path: Path) -> None:
+    """No word that some server's Lua does not have: no shebang, no %d, no global unpack, no later command."""
+    assert not read(path).startswith("#!")
+    assert not re.search(r"format\([^)]*%d|(?<!table\.)\bunpack\b|PXAT|EXAT|GETEX|//|\bgoto\b|&|~=\s*~", _body(path))
+
+
+@every_script
+def test_script_knows_the_servers_commands_by_name(path: Path) -> None:
+    """A command is written out, and is one that reads or writes what the header says."""
+    for command, _ in _calls(_body(path)):
+        assert re.fullmatch(f"{_WRITING}|{_READING}", command), command
+
+
+# The holder of a slot comes as text, and is nothing else.
+_TEXT = r"'[^']*'|c\.c|(?:whole|ttl|bytes|get|string\.(?:sub|rep)|range)\(.*\)|redis\.call\('GET', c\.key\)(?: or '')?"
+
+
+def _is_text(value: str, body: str, seen: tuple[str, ...] = ()) -> bool:
+    """Whether *value* is text: literal, cut or put together from text, or written by one of the formats."""
+    pieces = re.split(r"\s*\.\.\s*", value)
+    if len(pieces) > 1 or re.fullmatch(_TEXT, value):
+        return all(re.fullmatch(_TEXT, piece) or _is_text(piece, body, seen) for piece in pieces)
+    if value in seen:
+        return True
+    if not re.fullmatch(r"[\w.]+", value):
+        return False
+    if re.search(rf"\bfor _, {value} in ipairs\(redis\.call\(", body):
+        return True
+    given = re.findall(rf"(?<![\w.]){re.escape(value)} = (.+?)(?= else | end$|$)", body, re.MULTILINE)
+    for function, inside in re.findall(rf"local function (\w+)\([\w, ]*\b{value}\)\n(.*?)(?:\nend|$)", body, re.DOTALL):
+        if "redis.call" not in inside:
+            continue
+        calls = re.findall(rf"(?<!function ){function}\((.+)\)(?: end)?$", body, re.MULTILINE)
+        given += [_split(arguments)[-1] for arguments in calls]
+    return bool(given) and all(_is_text(text, body, (*seen, value)) for text in given)
+
+
+@every_script
+def test_every_number_goes_through_one_format(path: Path) -> None:
+    """Each value handed to the server is text, and its numbers are written by `whole`, `ttl` or `bytes`."""
+    body = _body(path)
+    for command, arguments in _calls(body):
+        if command == "TIME":
+            continue
+        key, *values = _split(arguments)
+        assert re.fullmatch(r"c\.key|c\.line_key|KEYS\[.+\]", key), arguments
+        before = body[: body.index(arguments)]
+        for value in values:
+            since = before.rfind(f"local {value} = ")
+            assert _is_text(value, body if since < 0 else before[since:]), (command, value)
+    assert "tostring" not in body
+
+
+@pytest.mark.parametrize(
+    ("value", "body"),
+    [
+        ("c.tat", "c.tat = now + 1"),
+        ("now", ""),
+        ("1e8", ""),
+        ("stored", "local stored = c.tat"),
+        ("whole(x) .. c.debt", "c.debt = 7"),
+        ("string.format('%d', x)", ""),
+        ("text", "local function put(c, text)\n  redis.call('SET', c.key, text)\nend\nput(c, now)"),
+    ],
+)
+def test_number_that_is_not_formatted_is_noticed(value: str, body: str) -> None:
+    """The check above would notice a number that reaches the server as it is."""
+    assert not _is_text(value, body)
+
+
+@every_script
+def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
+    """A SET carries PX; an algorithm that writes otherwise ends its `keep` with one, or with a PEXPIRE."""
+    body = _body(path)
+    writing = [(command, text) for command, text in _calls(body) if command in ("SET", "SETRANGE", "APPEND", "ZADD")]
+    if any("'PX'" not in text for _, text in writing):
+        keep = re.search(r"keep = function\(c\)\n(.*?)\n  end,", body, re.DOTALL)
+        assert keep
+        last = keep.group(1).splitlines()[-1]
+        assert re.search(r"redis\.call\('PEXPIRE', c\.key, \w+\)( end)?$", last)
+        assert {text.split(",")[0] for command, text in writing} == {"c.key"}
+        assert all("'PX'" in text for command, text in _calls(last) if command == "SET")
+    for _, text in writing:
+        times = _split(text)[-1] if "'PX'" in text else "ttl(now)"
+        assert times.startswith("ttl(") or re.search(rf"local {times} = ttl\(", body), text
+
+
+def test_scripts_are_put_together_from_every_file() -> None:
+    """A verb's script is the common head, the algorithms that are asked for, and the verb; none stands in it twice."""
+    assert {_letter(path): path.stem for path in ALGORITHMS} == throttlekit_lua.ALGORITHMS
+    for verb, letters in product(VERBS, ["t", "fs", "l", "c", "tfslc"]):
+        text = throttlekit_lua.read(verb.stem, frozenset(letters))
+        parts = [COMMON, *(path for path in ALGORITHMS if _letter(path) in letters), verb]
+        assert sorted(path for path in LUA if read(path) in text) == sorted(parts)
+        assert len(text) == sum(len(read(path)) for path in parts) + len(parts) - 1
+        assert text.startswith(read(COMMON))
+        assert text.endswith(read(verb))
+    assert throttlekit_lua.read("acquire") == throttlekit_lua.read("acquire", frozenset("tfslc"))
+
+
+def test_verbs_are_those_that_the_store_runs() -> None:
+    """There is a script for each verb that the Redis store runs, and no other."""
+    names = {
+        node.value
+        for node in ast.walk(parsed("throttlekit.stores.redis"))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert {path.stem for path in VERBS} <= names
+    assert {path.stem for path in VERBS} == {"acquire", "lease", "pause", "settle"}
+
+
+# Verbs
+
+
+@every_verb
 @pytest.mark.parametrize("word", ["KEYS", "ARGV"])
 def test_header_names_every_key_and_argument(path: Path, word: str) -> None:
-    """Every KEYS and ARGV index that the script uses is in its header, and the other way round."""
+    """Every KEYS and ARGV index that the script and its head use is in its header, and the other way round."""
     header, body = _parts(path)
-    assert _used(body, word) == _documented(header, word)
+    used = {_index(text, body) for text in re.findall(rf"{word}\[(.+?)\]", body + _body(COMMON))}
+    assert used == _documented(header, word)
 
 
+@every_verb
+def test_header_numbers_the_arguments_without_a_gap(path: Path) -> None:
+    """The arguments of each claim follow those of the call, and fill as many places as they are apart."""
+    documented = _documented(_parts(path)[0], "ARGV")
+    factor = max(factor for factor, _ in documented)
+    fixed = sorted(constant for scale, constant in documented if scale == 0)
+    own = sorted(factor + constant for scale, constant in documented if scale == factor)
+    assert fixed == list(range(1, len(fixed) + 1))
+    assert own == list(range(len(fixed) + 1, len(fixed) + factor + 1))
+
+
+@every_verb
 def test_header_names_what_is_written(path: Path) -> None:
-    """Every key that the script writes is under Writes, and the other way round."""
+    """Every key that the script writes, itself or by an algorithm, is under Writes, and the other way round."""
     header, body = _parts(path)
-    writes = re.findall(rf"redis\.call\('(?:{_WRITING})', (KEYS\[.+?\])", body)
+    names = {name: _index(text, body) for name, text in re.findall(r"(\w+) = KEYS\[(.+?)\]", body)}
+    writes = {
+        names[arguments.split(",")[0].strip().removeprefix("c.")]
+        for command, arguments in _calls(body)
+        if re.fullmatch(_WRITING, command)
+    }
+    if "of.keep(c)" in body:
+        writes.add(names["key"])
+    if "keep_line(c, " in body:
+        writes.add(names["line_key"])
     assert writes
-    assert _used(" ".join(writes), "KEYS") == _used(_section(header, "Writes"), "KEYS")
+    told = {_index(text, "") for text in re.findall(r"KEYS\[(.+?)\]", _section(header, "Writes"))}
+    assert writes == told
 
 
-def test_header_names_what_is_returned(path: Path) -> None:
+def test_header_names_what_is_returned() -> None:
     """The reply's fields are those under Returns, in their order."""
-    header, body = _parts(path)
+    header, body = _parts(next(path for path in VERBS if path.stem == "acquire"))
     documented = re.search(r"Returns  \{(.*?)\}", header)
     replied = re.search(r"local reply = \{(.*?)\}", body)
     assert documented
@@ -60,30 +256,117 @@ def test_header_names_what_is_returned(path: Path) -> None:
     names = [name.strip().removesuffix("_us") for name in documented.group(1).split(",")]
     fixed = [name.strip() for name in replied.group(1).split(",")]
     assert names[: len(fixed)] == fixed
-    assert len(names) == len(fixed) + 1, "one entry for those of each claim"
+    assert names[len(fixed) :] == ["units and full_us of each claim"], "one entry for those of each claim"
 
 
-def test_header_numbers_the_reasons(path: Path) -> None:
+def test_settle_returns_a_count() -> None:
+    """Settling replies with one number: how many limits were corrected."""
+    header, body = _parts(next(path for path in VERBS if path.stem == "settle"))
+    assert _section(header, "Returns").startswith("  Returns  how many limits were corrected;")
+    assert re.findall(r"^return (.+)$", body, re.MULTILINE) == ["corrected"]
+
+
+def test_header_numbers_the_reasons() -> None:
     """The reasons that the header numbers are those that the store reads, in order."""
     from throttlekit.stores.redis import _REASONS
 
-    header, _ = _parts(path)
+    header, _ = _parts(next(path for path in VERBS if path.stem == "acquire"))
     numbered = re.search(r"reason: (.*)", header)
     assert numbered
     assert numbered.group(1) == ", ".join(f"{i} {reason.value}" for i, reason in enumerate(_REASONS))
 
 
-def test_script_runs_on_old_and_new_servers(path: Path) -> None:
-    """No word that some server's Lua does not have: no shebang, no %d, no global unpack, no later command."""
-    _, body = _parts(path)
-    assert not read(path).startswith("#!")
-    assert not re.search(r"format\([^)]*%d|(?<!table\.)\bunpack\b|PXAT|EXAT|GETEX|//|\bgoto\b", body)
+@every_verb
+def test_verb_knows_no_algorithm(path: Path) -> None:
+    """A verb asks each claim's algorithm by the names in the head, and none by its letter."""
+    body = _body(path)
+    assert not re.search(r"algorithms\.\w", body)
+    assert set(re.findall(r"\.of\.(\w+)\(", body)) <= {*_verbs_of_an_algorithm(), *_verbs_of_leases()}
 
 
-def test_every_number_goes_through_one_format(path: Path) -> None:
-    """Each number in a writing call is written by `whole`, the time to live too."""
-    _, body = _parts(path)
-    for call in re.findall(r"redis\.call\('SET', KEYS\[.+?\],\s*(.+?)\)\n", body, re.DOTALL):
-        values = re.split(r",\s*|\s*\.\.\s*", call)
-        assert all(re.fullmatch(r"whole\(.*\)|'PX'|' '", value.strip()) for value in values), call
-        assert "'PX'" in values
+# Algorithms
+
+_CHARGES = ("concurrency", "fixed_window", "gcra", "sliding_log", "sliding_window")
+
+
+def _verbs_of_an_algorithm() -> list[str]:
+    return re.findall(r"^  (\w+)\((?:c|c, at)\)  ?", _parts(COMMON)[0].partition("there is besides:")[0], re.MULTILINE)
+
+
+def _verbs_of_leases() -> list[str]:
+    return re.findall(r"^  (\w+)\(c\)  ", _parts(COMMON)[0].partition("there is besides:")[2], re.MULTILINE)
+
+
+def _functions(path: Path) -> list[str]:
+    return re.findall(r"^  (\w+) = function\(", _body(path), re.MULTILINE)
+
+
+def _letter(path: Path) -> str:
+    match = re.search(r"^  Mirrors throttlekit/_core/(\w+)\.py\. Letter (\w)\.$", _parts(path)[0], re.MULTILINE)
+    assert match, "the header does not say what it mirrors, and its letter"
+    return match.group(2)
+
+
+def _mirrored(path: Path) -> str:
+    match = re.search(r"Mirrors throttlekit/_core/(\w+)\.py", _parts(path)[0])
+    assert match
+    return f"throttlekit._core.{match.group(1)}"
+
+
+@every_algorithm
+def test_algorithm_answers_all_that_the_head_says_and_no_more(path: Path) -> None:
+    """Each algorithm has the functions that the head names, and those for leases where slots are estimates."""
+    leases = _verbs_of_leases() if "estimates = true" in _body(path) else []
+    assert sorted(_functions(path)) == sorted([*_verbs_of_an_algorithm(), *leases])
+
+
+@every_algorithm
+def test_algorithm_adds_itself_under_its_letter(path: Path) -> None:
+    """The letter in the header is the one under which the script and the core know it."""
+    assert re.findall(r"^algorithms\.(\w) = \{", _body(path), re.MULTILINE) == [_letter(path)]
+    letters = [
+        ast.literal_eval(node.value)
+        for node in ast.walk(parsed(_mirrored(path)))
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id == "letter"
+        and node.value is not None
+    ]
+    assert letters == [_letter(path)]
+
+
+def test_no_two_algorithms_share_a_letter() -> None:
+    """Each algorithm of the core that the script knows has its own letter, and every one of the core is there."""
+    assert len({_letter(path) for path in ALGORITHMS}) == len(ALGORITHMS)
+    charges = {f"throttlekit._core.{name}" for name in _CHARGES}
+    assert {_mirrored(path) for path in ALGORITHMS} == charges
+
+
+@every_script
+def test_mirrors_know_of_each_other(path: Path) -> None:
+    """The module that a script mirrors says so as well: whoever changes one is told of the other."""
+    for name in re.findall(r"throttlekit/_core/(\w+)\.py", _parts(path)[0]):
+        docstring = ast.get_docstring(parsed(f"throttlekit._core.{name}")) or ""
+        told = rf"lua/throttlekit_lua/(\w+\.lua and )?{path.name} (and \w+\.lua )?mirrors? (this file|it)\. "
+        told += r"Change (both|all), or the parity tests fail\."
+        assert re.search(told, " ".join(docstring.split())), name
+
+
+@every_algorithm
+def test_header_says_what_is_stored_and_what_the_numbers_are(path: Path) -> None:
+    """The header says what a, b and c are, as far as they are used, and what is in the key."""
+    header, body = _parts(path)
+    used = {name for name in "abc" if re.search(rf"\bc\.{name}\b", body)}
+    documented = re.search(r"^  ((?:\w, )*\w)   ?", header.partition("Letter")[2], re.MULTILINE)
+    told = set(re.findall(r"^  (a(?:, b)?(?:, c)?|b|c) ", header, re.MULTILINE))
+    assert documented
+    assert {name for names in told for name in names.split(", ")} == used
+    assert _section(header, "Key")
+
+
+@every_algorithm
+def test_algorithm_takes_nothing_but_its_claim(path: Path) -> None:
+    """An algorithm reads and writes the key of the claim that it is given, and no argument of the call."""
+    body = _body(path)
+    assert not re.search(r"\bKEYS\b|\bARGV\b|line_key", body)
+    assert {arguments.split(",")[0].strip() for _, arguments in _calls(body)} == {"c.key"}

@@ -11,7 +11,9 @@ import pytest
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCE_ROOTS = {
     "throttlekit": ".",
+    "throttlekit_celery": "adapters",
     "throttlekit_dramatiq": "adapters",
+    "throttlekit_rq": "adapters",
     "throttlekit_cli": "cli",
     "throttlekit_lua": "lua",
 }
@@ -50,4 +52,10 @@ def test_the_extras_are_those_that_the_readme_promises() -> None:
     _installed()
     requires = metadata.requires("throttlekit-jobs") or []
     assert [line for line in requires if "extra ==" not in line] == ["pluggy>=1.3"]
-    assert set(metadata.metadata("throttlekit-jobs").get_all("Provides-Extra") or ()) == {"demo", "dramatiq", "redis"}
+    assert set(metadata.metadata("throttlekit-jobs").get_all("Provides-Extra") or ()) == {
+        "celery",
+        "demo",
+        "dramatiq",
+        "redis",
+        "rq",
+    }

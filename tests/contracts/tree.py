@@ -6,7 +6,7 @@ import ast
 from functools import cache
 from pathlib import Path
 
-__all__ = ["LUA", "MODULES", "ROOT", "parsed", "read"]
+__all__ = ["ADAPTERS_LUA", "LUA", "MODULES", "ROOT", "parsed", "read"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,6 +25,10 @@ MODULES: dict[str, Path] = {
 """Every shipped module by its import name."""
 
 LUA = sorted((ROOT / "lua").rglob("*.lua"))
+"""The scripts that decide."""
+
+ADAPTERS_LUA = sorted((ROOT / "adapters").rglob("*.lua"))
+"""The scripts that write an adapter's decisions into its framework's own data."""
 
 
 @cache

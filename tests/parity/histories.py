@@ -3,170 +3,505 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
 
-from throttlekit._core.acquire import Ask, Caller, Place, State, Verdict, acquire
-from throttlekit._core.gcra import STALE_US, Bucket
-from throttlekit._core.line import GRACE_US, GUESTS_US, spacing_us
+from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core import concurrency, fixed_window, sliding_log, sliding_window
+from throttlekit._core.acquire import ELSEWHERE, Ask, Caller, Place, State, acquire, kept_until_us, pause
+from throttlekit._core.charge import STALE_US, Charge
+from throttlekit._core.concurrency import Holders
+from throttlekit._core.fixed_window import UTC, Zone
+from throttlekit._core.gcra import Tat
+from throttlekit._core.keys import bucket_name, line_name
+from throttlekit._core.limits import Limit
+from throttlekit._core.line import GRACE_US, GUESTS_US, Line
+from throttlekit._core.sliding_log import Log
+from throttlekit.stores import Claim, Correction, Lease, Request
 
-__all__ = ["NOW_US", "Definition", "History", "Step", "definitions"]
+__all__ = [
+    "ALGORITHMS",
+    "NOW_US",
+    "REASONS",
+    "History",
+    "Leased",
+    "Paused",
+    "Reference",
+    "Rule",
+    "Step",
+    "rule",
+    "rules",
+    "written_as",
+]
 
 NOW_US = 1_800_000_000_000_000
-_DAY_US = 86_400_000_000
+REASONS = ("allowed", "exhausted", "in line", "early", "queue full", "paused")
+
+_SECOND_US = 1_000_000
+_HOUR_US = 3600 * _SECOND_US
+_DAY_US = 24 * _HOUR_US
+_MOST = 10**12 - 1
+
+_BUCKETS = {
+    "fast": [(300_000, _SECOND_US, 1000), (7_000, _SECOND_US, 50), (90_000, 60 * _SECOND_US, 9), (12_345, 10**6, 1)],
+    "ordinary": [(10, 10**6, 5), (10, 10**6, 1), (7, 10**6, 7), (100, 60 * 10**6, 20), (50, 10**6, 50)],
+    "slow": [(1, _DAY_US, 1), (3, 100_000_000_003, 3), (1, _HOUR_US, 4), (5, 10 * _DAY_US, 5), (_MOST, _DAY_US, _MOST)],
+}
+_FIXED = {
+    "fast": [(50, 10_000), (3, 1), (7, 100_000)],
+    "ordinary": [(10, 10**6), (1, 10**6), (3, 10**7), (100, 60 * 10**6), (4, 1800 * 10**6)],
+    "slow": [(3, _HOUR_US), (7, _DAY_US), (2, 6 * _HOUR_US), (_MOST, _DAY_US)],
+}
+_SLIDING = {
+    "fast": [(300, 1_000), (9, 7), (1, 1), (_MOST, 10_000)],
+    "ordinary": [(10, 10**6), (1, 10**6), (7, 10**7), (100, 60 * 10**6), (4, 7_777_777), (3, GRACE_US)],
+    "slow": [(3, _HOUR_US), (3, 100_000_000_003), (_MOST, _DAY_US), (_MOST, 366 * _DAY_US), (10**6, 7 * _DAY_US)],
+}
+_LOGGED = {
+    # Logs of more than 256 units are kept in another way.
+    "fast": [(9, 10_000), (3, 7), (1, 1), (40, 1_000), (300, 1_000)],
+    "ordinary": [(10, 10**6), (1, 10**6), (7, 10**7), (25, 60 * 10**6), (256, 10**6), (257, 10**6)],
+    "slow": [(3, _HOUR_US), (4, 366 * _DAY_US), (2, 100_000_000_003), (258, _DAY_US)],
+}
+_RATES: dict[str, dict[str, list[Any]]] = {
+    "token-bucket": _BUCKETS,
+    "leaky-bucket": _BUCKETS,
+    "fixed-window": _FIXED,
+    "sliding-window": _SLIDING,
+    "sliding-log": _LOGGED,
+    # The lease, in seconds, in the place of the period.
+    "concurrency": {
+        "fast": [(1, 1.0), (3, 1.0), (50, 2.5)],
+        "ordinary": [(1, 30.0), (2, 30.0), (4, 10.0), (3, 1.000001)],
+        "slow": [(2, 3600.0), (5, 86_400.0), (1, 300.0)],
+    },
+}
+ALGORITHMS = tuple(_RATES)
 
 
 @dataclass(frozen=True)
-class Definition:
-    """One definition of the limit called *name*."""
+class Rule:
+    """One definition of a limit, and where its state is kept."""
 
-    name: str
-    bucket: Bucket
-    fingerprint: str
+    limit: Limit
+    zone: Zone
+    bucket: str
 
     @property
     def keys(self) -> tuple[str, str]:
-        return f"tk1:{{{self.name}}}:bucket", f"tk1:{{{self.name}}}:line:{self.fingerprint}"
+        return self.bucket, line_name(self.bucket)
+
+    @property
+    def step_us(self) -> int:
+        """About the time from one unit to the next."""
+        return max(1, self.span_us // self.limit.amount)
+
+    @property
+    def span_us(self) -> int:
+        """The period, or the lease."""
+        return self.limit.lease_us if isinstance(self.limit, Concurrency) else self.limit.period_us
+
+    def charge(self, cost: int, holder: str = "") -> Charge:
+        charge = self.limit.charge(cost, 0, holder)
+        return replace(charge, zone=self.zone) if isinstance(charge, fixed_window.Charge) else charge
+
+
+def rule(limit: Limit, zone: Zone = UTC, number: int = 0) -> Rule:
+    """*limit* as a rule of its own: its key's name tells its algorithm, and *number* what else is not in it."""
+    # "ring" tells the strict script that the key's value is no text.
+    kind = "ring" if isinstance(limit, SlidingLog) else limit.algorithm
+    return Rule(limit, zone, bucket_name(limit.name, "", f"{kind}{number}{limit.fingerprint}"))
+
+
+def rules(rnd: random.Random, algorithms: Sequence[str], now_us: int) -> list[Rule]:
+    """Up to five names, with up to three definitions each; mostly of one speed, so that they meet."""
+    speed = rnd.choice(["fast", "ordinary", "slow", "mixed"])
+    names = "abcde"[: rnd.randint(2, 5) if len(algorithms) > 1 else rnd.randint(1, 3)]
+    return [
+        _random_rule(rnd, rnd.choice(algorithms), rnd.choice(("fast", "ordinary", "slow")), name, number, now_us)
+        if speed == "mixed"
+        else _random_rule(rnd, rnd.choice(algorithms), speed, name, number, now_us)
+        for name in names
+        for number in range(rnd.choice([1, 1, 2, 3]))
+    ]
+
+
+def _random_rule(rnd: random.Random, algorithm: str, speed: str, name: str, number: int, now_us: int) -> Rule:
+    amount, period_us, *rest = rnd.choice(_RATES[algorithm][speed])
+    if algorithm == "concurrency":
+        return rule(Concurrency(name, amount, lease=period_us), number=number)
+    rate = (amount, timedelta(microseconds=period_us))
+    limit: Limit
+    if algorithm == "token-bucket":
+        limit = TokenBucket(name, rate, burst=rest[0])
+    elif algorithm == "leaky-bucket":
+        limit = LeakyBucket(name, rate, queue=rnd.choice([None, 0, 1, 3, 10]))
+    elif algorithm == "fixed-window":
+        return rule(FixedWindow(name, rate), _random_zone(rnd, now_us), number)
+    else:
+        limit = SlidingWindow(name, rate) if algorithm == "sliding-window" else SlidingLog(name, rate)
+    return rule(limit, number=number)
+
+
+def _random_zone(rnd: random.Random, now_us: int) -> Zone:
+    """A zone whose clocks change near *now_us*, often so that midnight is skipped or comes twice."""
+    if rnd.random() < 0.3:
+        return UTC
+    offset_us = rnd.choice([-11 * _HOUR_US, -3 * _HOUR_US, 0, 2 * _HOUR_US, 23 * _HOUR_US // 4, 13 * _HOUR_US])
+    if rnd.random() < 0.2:
+        return Zone(offset_us)
+    before_us = offset_us
+    midnight_us = (now_us + before_us) // _DAY_US * _DAY_US + rnd.choice([-_DAY_US, 0, 0, _DAY_US])
+    changes: list[tuple[int, int]] = []
+    for _ in range(rnd.choice([1, 1, 2])):
+        from_us = midnight_us + rnd.choice([0, 0, _HOUR_US // 2, _HOUR_US, 2 * _HOUR_US]) - before_us
+        from_us = max(from_us, changes[-1][0] + 1 if changes else 0)
+        by_us = rnd.choice([1, 1, -1, -1]) * rnd.choice([_HOUR_US, _HOUR_US, _HOUR_US // 2, _DAY_US])
+        before_us += by_us
+        changes.append((from_us, before_us))
+        midnight_us += rnd.choice([0, 2, 40]) * _DAY_US + rnd.choice([0, _HOUR_US])
+    return Zone(offset_us, tuple(changes))
+
+
+@dataclass(frozen=True)
+class Leased:
+    """Slots given back, or kept."""
+
+    verb: str
+    leases: Sequence[Lease]
+
+
+@dataclass(frozen=True)
+class Paused:
+    """A pause, or its end."""
+
+    claims: Sequence[Claim]
+    for_us: int | None
 
 
 @dataclass(frozen=True)
 class Step:
-    """One question with the reference's answer; or, without a question, keys that are forgotten."""
+    """One question with what must come of it; or, without a question, keys that are forgotten."""
 
     now_us: int
-    keys: Sequence[str] = ()
-    asks: Sequence[Ask] = ()
-    caller: Caller = Caller.JOB
-    place: Place | None = None
-    patience_us: int | None = None
-    verdict: Verdict | None = None
-    stored: Sequence[bytes | None] = ()
-    """What *keys* hold afterwards."""
-    written: dict[str, int] = field(default_factory=dict)
-    """Keys that the step writes, and the milliseconds after which they expire."""
-
-
-_RATES = {
-    "fast": [(300_000, 10**6, 1000), (7_000, 10**6, 50), (90_000, 60 * 10**6, 9), (12_345, 10**6, 1)],
-    "ordinary": [(10, 10**6, 5), (10, 10**6, 1), (7, 10**6, 7), (100, 60 * 10**6, 20), (50, 10**6, 50)],
-    "slow": [(1, _DAY_US, 1), (3, 100_000_000_003, 3), (1, 3_600_000_000, 4), (5, 10 * _DAY_US, 5)],
-}
-
-
-def definitions(rnd: random.Random) -> list[Definition]:
-    """Up to three names, with up to three definitions each; mostly of one speed, so that they meet."""
-    speed = rnd.choice([*_RATES, "mixed"])
-    pool = [rate for rates in _RATES.values() for rate in rates] if speed == "mixed" else _RATES[speed]
-    return [
-        Definition(name, Bucket.of(*rnd.choice(pool)), f"{name}{i}")
-        for name in "abc"[: rnd.randint(1, 3)]
-        for i in range(rnd.randint(1, 3))
-    ]
-
-
-class History:
+    keys: Sequence[str]
+    question: Request | Sequence[Correction] | Leased | Paused | None = None
+    reply: Sequence[int] | int | None = None
+    stored: Sequence[object] = ()
+    """What *keys* hold afterwards: an algorithm's own state, a `Line` or None."""
+    expiry_ms: Sequence[int | None] = ()
     """
-    Walks at random, and keeps what a store would keep: `State`s, by the reference.
+    The milliseconds after which each of *keys* that the step wrote expires; None: it was not written.
+    Less than 1: nothing of it counts any more, and it is forgotten at once.
+    """
+
+
+class Reference:
+    """
+    What a store would keep, by the reference.
 
     Nothing expires here: the checker takes the time to live from each key as soon as it is written.
     That a key is missing is a step of its own.
     """
 
-    def __init__(self, rnd: random.Random) -> None:
+    def __init__(self) -> None:
+        self.kept: dict[str, Any] = {}
+        self.seen: Counter[str] = Counter()
+
+    def line(self, rule: Rule) -> Line | None:
+        return self.kept.get(rule.keys[1])
+
+    def forget(self, now_us: int, key: str) -> Step:
+        self.kept.pop(key, None)
+        return Step(now_us, (key,))
+
+    def ask(
+        self,
+        now_us: int,
+        asked: Sequence[tuple[Rule, Ask]],
+        caller: Caller,
+        place: Place | None,
+        patience_us: int | None,
+    ) -> Step:
+        asks = [ask for _, ask in asked]
+        before = [State(self.kept.get(rule.bucket), self.line(rule)) for rule, _ in asked]
+        verdict, after = acquire(asks, before, now_us, caller=caller, place=place, patience_us=patience_us)
+        expires_us: list[int | None] = []
+        for (rule, ask), old, new in zip(asked, before, after, strict=True):
+            written = new.taken is not old.taken
+            full_us = ask.charge.use(new.taken, now_us).full_us
+            expires_us.append(self._put(rule.bucket, new.taken, full_us if written else None))
+            line = new.line
+            written = line is not None and line is not old.line
+            last_us = kept_until_us(new, ask.charge, now_us) if written else None
+            expires_us.append(self._put(rule.keys[1], line, last_us))
+        self._count(verdict.reason.value, now_us, before, asks)
+        uses = [number for use in verdict.uses if use is not None for number in use]
+        reply = [REASONS.index(verdict.reason.value), verdict.claim + 1, now_us, verdict.retry_us, verdict.slot_us]
+        request = Request([Claim(*rule.keys, ask) for rule, ask in asked], caller, place, patience_us)
+        return self._step(now_us, [key for rule, _ in asked for key in rule.keys], request, reply + uses, expires_us)
+
+    def settle(self, now_us: int, corrections: Sequence[Correction]) -> Step:
+        corrected, expires_us = 0, []
+        for each in corrections:
+            before = self.kept.get(each.bucket)
+            believed = each.charge.believed(before, now_us)
+            after = each.charge.settled(believed, now_us, each.granted_us, each.by)
+            corrected += after is not believed
+            full_us = each.charge.use(after, now_us).full_us
+            expires_us.append(self._put(each.bucket, after, full_us if after is not before else None))
+            what = "not settled" if after is believed else "settled up" if each.by > 0 else "settled down"
+            self.seen[what] += 1
+            self.seen["in debt"] += each.charge.use(after, now_us).units > getattr(each.charge, "amount", 10**20)
+            self.seen["in debt"] += isinstance(after, Tat) and after.debt_us > 0
+            self.seen["stale settled"] += believed is not before
+        return self._step(now_us, [each.bucket for each in corrections], corrections, corrected, expires_us)
+
+    def leased(self, now_us: int, verb: str, leases: Sequence[Lease]) -> Step:
+        reply: list[int] = []
+        expires_us: list[int | None] = []
+        for each in leases:
+            charge, before = each.charge, self.kept.get(each.bucket)
+            assert isinstance(charge, concurrency.Charge)
+            believed = charge.believed(before, now_us)
+            if verb == "release":
+                after = charge.released(believed, now_us, each.granted_us)
+                done = after is not believed
+            else:
+                after, done = charge.renewed(believed, now_us)
+            reply.append(int(done))
+            full_us = charge.use(after, now_us).full_us
+            expires_us.append(self._put(each.bucket, after, full_us if after is not before else None))
+            self.seen[f"{verb}: {done}"] += 1
+        return self._step(now_us, [each.bucket for each in leases], Leased(verb, leases), reply, expires_us)
+
+    def pause(self, now_us: int, rules: Sequence[Rule], for_us: int | None) -> Step:
+        reply: list[int] = []
+        expires_us: list[int | None] = []
+        claims: list[Claim] = []
+        for rule in rules:
+            charge = rule.charge(0)
+            claims.append(Claim(*rule.keys, Ask(charge, 0)))
+            before = State(self.kept.get(rule.bucket), self.line(rule))
+            after = pause(before, now_us, for_us)
+            written = after.line != before.line
+            last_us = kept_until_us(after, charge, now_us) if written else None
+            expires_us += [None, self._put(rule.keys[1], after.line, last_us)]
+            reply.append(after.line.paused_us if after.line else 0)
+            self.seen["resumed" if for_us is None and written else "pauses"] += 1
+        keys = [key for rule in rules for key in rule.keys]
+        return self._step(now_us, keys, Paused(claims, for_us), reply, expires_us)
+
+    def _put(self, key: str, value: object, last_us: int | None) -> int | None:
+        """Keep *value*; *last_us* is when nothing of it counts any more, None if it is not written."""
+        if value is None:
+            self.kept.pop(key, None)
+        else:
+            self.kept[key] = value
+        return last_us
+
+    def _step(
+        self,
+        now_us: int,
+        keys: Sequence[str],
+        question: Request | Sequence[Correction] | Leased | Paused,
+        reply: Sequence[int] | int,
+        expires_us: Sequence[int | None],
+    ) -> Step:
+        expiry_ms = [None if last_us is None else -((now_us - last_us - GRACE_US) // 1000) for last_us in expires_us]
+        stored = [self.kept.get(key) for key in keys]
+        for key, left_ms in zip(keys, expiry_ms, strict=True):
+            if left_ms is not None and left_ms < 1:
+                self.seen["gone at once"] += 1
+                del self.kept[key]
+        return Step(now_us, keys, question, reply, stored, expiry_ms)
+
+    def _count(self, reason: str, now_us: int, before: Sequence[State], asks: Sequence[Ask]) -> None:
+        self.seen[reason] += 1
+        self.seen["several"] += len(asks) > 1
+        for state, ask in zip(before, asks, strict=True):
+            self.seen["stale"] += ask.charge.believed(state.taken, now_us) is not state.taken
+            self.seen["ahead"] += state.taken is not None and _begin_us(ask.charge, state.taken) > now_us
+            if reason == "allowed" and isinstance(ask.charge, sliding_log.Charge) and state.taken:
+                self.seen["ring wrapped"] += len(state.taken.units) + ask.charge.size > ask.charge.amount
+
+
+def _begin_us(charge: Charge, state: Any) -> int:
+    """The latest instant at which the state can have been written, had the clock never been wrong."""
+    if isinstance(charge, concurrency.Charge):
+        return state.leases[-1][1] - charge.lease_us if state.leases else int(state.granted_us)
+    if isinstance(charge, fixed_window.Charge):
+        return int(state.window * charge.period_us - charge.zone.at(state.window * charge.period_us))
+    if isinstance(charge, sliding_window.Charge):
+        return int(state.window * charge.period_us)
+    if isinstance(charge, sliding_log.Charge):
+        return int(state.units[-1]) if state.units else 0
+    return int(state.at_us - state.debt_us - charge.numbers[1])
+
+
+def _given_up_us(charge: Charge, state: Any, now_us: int) -> int:
+    """The first instant from *now_us* on at which those in the line have given the limit up."""
+    low_us, high_us = now_us - 1, max(now_us, charge.use(state, now_us).full_us + 2 * GRACE_US)
+    while high_us - low_us > 1:
+        middle_us = (low_us + high_us) // 2
+        given_up = middle_us - charge.spoken_for_us(state, middle_us) >= GRACE_US
+        low_us, high_us = (low_us, middle_us) if given_up else (middle_us, high_us)
+    return high_us
+
+
+def written_as(value: object) -> bytes | Log | Holders | None:
+    """What a key holds that keeps *value*; a log as it is, since its ring may begin anywhere, and so are holders."""
+    if value is None or isinstance(value, (Log, Holders)):
+        return value
+    if isinstance(value, Line):
+        paused = f" {value.paused_us}" if value.paused_us else ""
+        return f"{value.tail_us} {value.late_us} {value.guest_us}{paused}".encode()
+    if isinstance(value, Tat) and value.debt_us == 0:
+        return str(value.at_us).encode()
+    assert isinstance(value, tuple)
+    return " ".join(str(number) for number in value).encode()
+
+
+class History:
+    """Walks at random over limits of *algorithms*."""
+
+    def __init__(self, rnd: random.Random, algorithms: Sequence[str]) -> None:
         self._rnd = rnd
-        self._definitions = definitions(rnd)
-        self._tats: dict[str, int] = {}
-        self._lines: dict[str, State] = {}
-        self._tickets: list[tuple[Definition, int]] = []
-        self._now_us = NOW_US + rnd.randrange(10**9)
+        self._now_us = self._start_us = NOW_US + rnd.randrange(40 * _DAY_US)
+        self._rules = rules(rnd, algorithms, self._now_us)
+        self._reference = Reference()
+        self._tickets: list[tuple[Rule, int]] = []
+        self._grants: list[tuple[Rule, Charge, int]] = []
+
+    @property
+    def seen(self) -> Counter[str]:
+        return self._reference.seen
 
     def steps(self, count: int) -> Iterator[Step]:
         for _ in range(count):
             self._move_clock()
-            yield self._forget() if self._rnd.random() < 0.01 else self._ask()
+            kind = self._rnd.random()
+            if kind < 0.01:
+                yield self._reference.forget(self._now_us, self._rnd.choice(self._rnd.choice(self._rules).keys))
+            else:
+                yield self._other() if kind < 0.25 else self._settle() if kind < 0.35 else self._ask()
+
+    def _other(self) -> Step:
+        rnd, now_us = self._rnd, self._now_us
+        slots = [rule for rule in self._rules if isinstance(rule.limit, Concurrency)]
+        if slots and rnd.random() < 0.75:
+            leases: dict[str, Lease] = {}
+            for rule in rnd.sample(slots, rnd.randint(1, len(slots))):
+                granted = [(charge, at_us) for of, charge, at_us in self._grants if of is rule and charge.size]
+                forged = rule.charge(1, self._holder()), rnd.choice([now_us, now_us + 5, now_us - rnd.randrange(10**9)])
+                charge, at_us = rnd.choice(granted) if granted and rnd.random() < 0.85 else forged
+                leases[rule.bucket] = Lease(rule.bucket, charge, at_us)
+            return self._reference.leased(now_us, rnd.choice(["release", "release", "renew"]), [*leases.values()])
+        rules = rnd.sample(self._rules, rnd.choice([1, 1, min(2, len(self._rules))]))
+        each_us = [0, 1, 1_000, 2_000_000, 7_200_000_000, rnd.randrange(1 + rules[0].step_us)]
+        return self._reference.pause(now_us, rules, rnd.choice([None, *each_us]))
+
+    def _holder(self) -> str:
+        return f"job%3A{self._rnd.randrange(12)}#{self._rnd.randrange(3)}"
 
     def _move_clock(self) -> None:
         rnd, kind = self._rnd, self._rnd.random()
-        interval_us = max(1, round(rnd.choice(self._definitions).bucket.interval_us))
-        if kind < 0.35:
+        rule = rnd.choice(self._rules)
+        if kind < 0.33:
             return
-        if kind < 0.65:
-            self._now_us += rnd.randrange(1 + interval_us * rnd.choice([1, 1, 5]))
-        elif kind < 0.85 and self._tickets:
-            self._now_us = rnd.choice(self._tickets[-8:])[1] + rnd.choice([-1, 0, 0, 0, 1, interval_us // 3])
-        elif kind < 0.91 and self._tats:
-            edge_us = rnd.choice([0, GRACE_US, GRACE_US])
-            self._now_us = rnd.choice(list(self._tats.values())) + edge_us + rnd.choice([-1, 0, 0, 1])
+        if kind < 0.58:
+            self._now_us += rnd.randrange(1 + rule.step_us * rnd.choice([1, 1, 5]))
+        elif kind < 0.76 and self._tickets:
+            self._now_us = rnd.choice(self._tickets[-8:])[1] + rnd.choice([-1, 0, 0, 0, 1, rule.step_us // 3])
+        elif kind < 0.91:
+            self._now_us = self._edge_us(rule) + rnd.choice([-1, 0, 0, 1])
         elif kind < 0.95:
-            self._now_us -= rnd.randrange(1 + interval_us * rnd.choice([1, 3, 10]))
-        elif kind < 0.97 and self._tats:
-            capacity_us = rnd.choice(self._definitions).bucket.charge(1).capacity_us
-            self._now_us = rnd.choice(list(self._tats.values())) - capacity_us - STALE_US + rnd.choice([-1, 0, 1])
+            self._now_us -= rnd.randrange(1 + rule.step_us * rnd.choice([1, 3, 10]))
         elif kind < 0.985:
-            self._now_us += rnd.choice([1, -1]) * rnd.choice([GRACE_US, STALE_US, GUESTS_US, _DAY_US])
+            self._now_us += rnd.choice([1, -1]) * rnd.choice([GRACE_US, STALE_US, STALE_US + 1, GUESTS_US, _DAY_US])
         else:
-            self._now_us = NOW_US + rnd.randrange(10**9)
+            self._now_us = self._start_us + rnd.randrange(10**9)
+        # A server's clock stands nowhere near zero, nor past what a double can count.
+        if not NOW_US // 2 < self._now_us < 2 * NOW_US:
+            self._now_us = self._start_us
 
-    def _forget(self) -> Step:
-        bucket, line = self._rnd.choice(self._definitions).keys
-        key = self._rnd.choice([bucket, line])
-        self._tats.pop(key, None)
-        self._lines.pop(key, None)
-        return Step(self._now_us, (key,))
+    def _edge_us(self, rule: Rule) -> int:
+        """An instant at which something changes for *rule*."""
+        rnd, charge, state = self._rnd, rule.charge(1), self._reference.kept.get(rule.bucket)
+        edges = [self._now_us // rule.span_us * rule.span_us, *(at for at, _ in rule.zone.changes)]
+        if state is not None:
+            full_us = charge.use(state, self._now_us).full_us
+            edges += [full_us, full_us, full_us + GRACE_US, _given_up_us(charge, state, self._now_us)]
+            edges += [charge.ready_us(state, self._now_us), _begin_us(charge, state) - STALE_US]
+            edges += [charge.ready_us(state, self._now_us), getattr(state, "owed_until_us", 0) or full_us]
+        line = self._reference.line(rule)
+        if line is not None and line.paused_us:
+            edges += [line.paused_us, line.paused_us, kept_until_us(State(state, line), charge, self._now_us)]
+        if isinstance(state, Holders):
+            edges += [until_us for _, until_us in state.leases]
+        if self._grants:
+            edges += [rnd.choice(self._grants)[2]]
+        return rnd.choice(edges)
 
     def _ask(self) -> Step:
-        rnd = self._rnd
-        by_name = {d.name: d for d in rnd.sample(self._definitions, len(self._definitions))}
-        asked = rnd.sample(list(by_name.values()), rnd.randint(1, len(by_name)))
-        asks = [self._one(definition) for definition in asked]
-        place = self._place(asked)
+        rnd, now_us = self._rnd, self._now_us
+        by_name = {rule.limit.name: rule for rule in rnd.sample(self._rules, len(self._rules))}
+        chosen = rnd.sample(list(by_name.values()), rnd.randint(1, len(by_name)))
+        asked = [(rule, self._one(rule)) for rule in chosen]
         caller = rnd.choices(list(Caller), [7, 2, 1])[0]
-        states = [State(self._tats.get(d.keys[0]), self._lines.get(d.keys[1], State()).line) for d in asked]
-        patience_us = rnd.choice([None, None, None, 0, rnd.randrange(10**7)])
-        verdict, after = acquire(asks, states, self._now_us, caller=caller, place=place, patience_us=patience_us)
-        written: dict[str, int] = {}
-        for i, definition in enumerate(asked):
-            bucket, line = definition.keys
-            tat_us, kept = after[i].tat_us, after[i].line
-            if tat_us is not None and tat_us != states[i].tat_us:
-                self._tats[bucket] = tat_us
-                written[bucket] = _expiry_ms(tat_us, self._now_us)
-            if kept is None:
-                self._lines.pop(line, None)
-            elif kept != states[i].line:
-                self._lines[line] = after[i]
-                written[line] = _expiry_ms(max(kept.end_us, kept.guest_us), self._now_us)
-        if not verdict.allowed and caller is Caller.JOB:
-            self._tickets.append((asked[verdict.claim], verdict.slot_us))
+        patience_us = rnd.choice([None, None, None, 0, rnd.randrange(10**7), rnd.randrange(1 + 9 * chosen[0].step_us)])
+        step = self._reference.ask(now_us, asked, caller, self._place(chosen), patience_us)
+        assert isinstance(step.reply, list)
+        if step.reply[0] == 0 and caller is not Caller.PEEK:
+            self._grants += [(rule, ask.charge, now_us) for rule, ask in asked]
+            del self._grants[:-40]
+        elif caller is Caller.JOB:
+            self._tickets.append((chosen[step.reply[1] - 1], step.reply[4]))
             del self._tickets[:-40]
-        keys = [key for definition in asked for key in definition.keys]
-        stored = [self._stored(key) for key in keys]
-        return Step(self._now_us, keys, asks, caller, place, patience_us, verdict, stored, written)
+        return step
 
-    def _one(self, definition: Definition) -> Ask:
-        rnd, burst = self._rnd, definition.bucket.burst
-        cost = rnd.choices([1, 0, burst, rnd.randint(0, burst)], [12, 1, 2, 2])[0]
-        charge = definition.bucket.charge(cost)
-        return Ask(charge, spacing_us(charge, rnd.choice([0, 50_000, 50_000, 2_000_000])))
+    def _one(self, rule: Rule) -> Ask:
+        rnd, most = self._rnd, rule.limit.capacity
+        charge = rule.charge(rnd.choices([1, 0, most, rnd.randint(0, most)], [12, 1, 2, 3])[0], self._holder())
+        room_us = rule.limit.room_us(charge)
+        if room_us is None and rnd.random() < 0.1:
+            room_us = rnd.randrange(10 * rule.step_us)
+        return Ask(charge, charge.spacing_us(rnd.choice([0, 50_000, 50_000, 2_000_000])), room_us)
 
-    def _place(self, asked: Sequence[Definition]) -> Place | None:
+    def _place(self, asked: Sequence[Rule]) -> Place | None:
         rnd, kind = self._rnd, self._rnd.random()
-        known = [(i, slot) for i, d in enumerate(asked) for ticket, slot in self._tickets if ticket == d]
         if kind < 0.35:
             return None
+        if kind < 0.42 and self._tickets:
+            return Place(ELSEWHERE, rnd.choice(self._tickets)[1])
+        known = [(i, slot) for i, rule in enumerate(asked) for ticket, slot in self._tickets if ticket is rule]
         if kind < 0.9 and known:
             return Place(*rnd.choice(known))
-        claim = rnd.randrange(len(asked))
+        claim = rnd.randrange(-1, len(asked))
         forged = rnd.choice([0, 1, 2**53 - 1, self._now_us, self._now_us + rnd.choice([-1, 1]) * rnd.randrange(10**9)])
-        line = self._lines.get(asked[claim].keys[1], State()).line
+        line = None if claim == ELSEWHERE else self._reference.line(asked[claim])
         return Place(claim, rnd.choice([forged, line.end_us + rnd.choice([-1, 0, 1]) if line else forged]))
 
-    def _stored(self, key: str) -> bytes | None:
-        if key in self._tats:
-            return str(self._tats[key]).encode()
-        line = self._lines.get(key, State()).line
-        return None if line is None else f"{line.tail_us} {line.late_us} {line.guest_us}".encode()
-
-
-def _expiry_ms(last_us: int, now_us: int) -> int:
-    return -((now_us - last_us - GRACE_US) // 1000)
+    def _settle(self) -> Step:
+        rnd = self._rnd
+        corrections: dict[str, Correction] = {}
+        for _ in range(rnd.choice([1, 1, 2, 5])):
+            rule = rnd.choice(self._rules)
+            granted = [(charge, at_us) for of, charge, at_us in self._grants if of is rule]
+            most = rule.limit.capacity
+            if granted and rnd.random() < 0.8:
+                charge, granted_us = rnd.choice(granted)
+            else:
+                forged_us = rnd.choice([0, self._now_us, self._now_us - rnd.randrange(2 * rule.span_us)])
+                units = rnd.choice([1, most, rnd.randint(1, most)])
+                charge, granted_us = rule.charge(units, self._holder()), max(0, forged_us)
+            actual = rnd.choice([0, 0, 1, most, rnd.randint(0, most), rnd.randint(0, 3 * most), 100 * most, 10**18])
+            by = rule.charge(actual).size - charge.size
+            if by:
+                corrections[rule.bucket] = Correction(rule.bucket, charge, granted_us, by)
+        if not corrections:
+            return self._ask()
+        return self._reference.settle(self._now_us, list(corrections.values()))

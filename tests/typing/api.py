@@ -12,17 +12,23 @@ from throttlekit import (
     CostExceedsLimit,
     Decision,
     Delivery,
+    FixedWindow,
     Job,
+    LeakyBucket,
     Limit,
     Limiter,
+    SlidingLog,
+    SlidingWindow,
     StoreUnavailable,
     ThrottleError,
     TokenBucket,
+    current,
     hookimpl,
 )
 from throttlekit.hookspecs import Deferred
 from throttlekit.inline import InlineWaits
-from throttlekit.stores import MemoryStore, Request, Store
+from throttlekit.stores import Correction, MemoryStore, Request, Store
+from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import FakeClock, StoreConformance
 
@@ -36,14 +42,39 @@ account = TokenBucket("partner-api:account", "10/s", key="{account_id}")
 tokens = TokenBucket("llm-tokens", "90000/minute", burst=9000, cost=tokens_of)
 exact = TokenBucket("exact", (5, timedelta(seconds=10)), key=lambda job: job.queue, cost=lambda job: len(job.args))
 seconds = TokenBucket("seconds", (5, 0.5))
-limits: Sequence[Limit] = [partner, account, tokens, exact, seconds]
+even = LeakyBucket("even", "5/s", queue=100, key="{account_id}", scope="queue")
+endless = LeakyBucket("endless", "5/s")
+daily = FixedWindow("daily", "1000/day", tz="Europe/Berlin", cost=tokens_of)
+sliding = SlidingWindow("sliding", "100/minute", scope="job", cost=2)
+exactly = SlidingLog("exactly", "100/minute", scope="process")
+tiered = TokenBucket(
+    "api", {"free": "10/m", "pro": "100/m"}, burst={"free": 1, "pro": 20}, tier="{plan}", default_tier="free"
+)
+queued = LeakyBucket(
+    "queued", {"free": "10/m", "pro": (5, 0.5)}, queue={"free": 1, "pro": 20}, tier=lambda job: job.queue
+)
+windows: list[Limit] = [
+    FixedWindow("by-plan", {"free": "10/m", "pro": "100/m"}, tier="{plan}"),
+    SlidingWindow("by-plan-2", {"free": "10/m"}, tier="{plan}", key="{account_id}"),
+    SlidingLog("by-plan-3", {"free": "10/m"}, tier="{plan}"),
+]
+limits: Sequence[Limit] = [partner, account, tokens, exact, seconds, even, endless, daily, sliding, exactly, tiered]
+
+opened = TokenBucket("opened", "10/s", on_store_failure="open")
+shared = SlidingLog("shared", "10/s", on_store_failure="local", processes=4)
+share: Limit | None = shared.share
+by_client: Limiter = Limiter(client=object())
 
 name: str = partner.name
 burst: int = partner.burst
 key_of: str = account.key_of(Job(kwargs={"account_id": 1}))
 cost_of: int = tokens.cost_of(None)
-by_value: dict[str, Any] = partner.dump(Job())
-loaded: TokenBucket = TokenBucket.load(by_value)
+loaded: Limit = partner.for_job(Job())
+capacity: int = loaded.capacity
+queue: int | None = even.queue
+zone: str | None = daily.tz
+tiers: Mapping[str, Limit] | None = tiered.tiers
+of_tier: Limit = tiered.for_job(Job(kwargs={"plan": "pro"}))
 
 
 class Plugin:
@@ -63,6 +94,7 @@ class Plugin:
 in_memory = Limiter()
 by_url = Limiter("redis://localhost:6379/0", plugins=[Plugin()])
 by_store = Limiter(RedisStore("redis://localhost:6379/0", timeout=0.5))
+by_cluster = Limiter(RedisClusterStore("redis+cluster://localhost:7000", timeout=0.5))
 
 clock = FakeClock(start_us=0)
 clock.advance(0.5)
@@ -95,17 +127,32 @@ def ask(limiter: Limiter, job: Job) -> None:
     carried: Mapping[str, Any] | None = decision.waited
     again = Job(id="1", name="call", queue="default", args=(1,), kwargs={"a": 2}, function=tokens_of, waited=carried)
     looked: Decision = limiter.peek(partner, account, job=again)
+    mixed: Decision = limiter.acquire(even, daily, sliding, exactly, tiered, job=again)
+    settled: Decision = limiter.settle(mixed, actual=12)
+    limiter.settle(settled, actual=7, limit=tiered)
+    refused: bool = mixed.refused
+    charged: list[tuple[Limit, str, int, int, bool]] = [
+        (each.limit, each.bucket, each.cost, each.at_us, each.measured) for each in mixed.charged
+    ]
+    print(charged)
     limiter.reset(partner, account, key=42)
     limiter.declare(partner, account)
     limiter.close()
-    print(allowed, waits, limit, key, counts, reason, headers, looked)
+    print(allowed, waits, limit, key, counts, reason, headers, looked, refused)
+
+
+def body() -> None:
+    current().settle(12)
+    current().settle(7, limit=tokens)
+    running: Decision | None = current().decision
+    print(running)
 
 
 def fail(limiter: Limiter) -> None:
     try:
         limiter.peek(partner, cost=10**6)
     except CostExceedsLimit as error:
-        numbers: tuple[int, str, int] = (error.cost, error.limit, error.most)
+        numbers: tuple[int, str, int, str] = (error.cost, error.limit, error.most, error.remedy)
         print(numbers)
     except (ConfigurationError, StoreUnavailable) as error:
         base: ThrottleError = error
@@ -115,7 +162,13 @@ def fail(limiter: Limiter) -> None:
 def store_of_my_own(request: Request) -> None:
     for claim in request.claims:
         stored: tuple[str, str] = (claim.bucket, claim.line)
-        print(stored, claim.ask.charge.charge_us, request.caller.value, request.place)
+        print(stored, claim.ask.charge.size, claim.ask.room_us, request.caller.value, request.place)
+
+
+def corrections_of_my_own(corrections: Sequence[Correction]) -> None:
+    for each in corrections:
+        told: tuple[str, int, int] = (each.bucket, each.granted_us, each.by)
+        print(told, each.charge.letter)
 
 
 every_name: list[str] = throttlekit.__all__

@@ -20,51 +20,67 @@ _TRICKY = [
 texts = st.sampled_from(_TRICKY) | st.text(st.characters(), max_size=8) | st.text("a:{}%~é\ud800\n", max_size=6)
 
 
-@given(one=st.tuples(texts, texts), other=st.tuples(texts, texts))
-@example(("a", "b:c"), ("a:b", "c"))
-@example(("a", "}:x"), ("a}", "x"))
-@example(("~", ""), ("%7E", ""))
-def test_no_two_pairs_share_a_name(one: tuple[str, str], other: tuple[str, str]) -> None:
-    """Two stored names are the same only if limit and key are."""
-    assert (bucket_name(*one, "f00") == bucket_name(*other, "f00")) == (one == other)
-    assert (line_name(*one, "f00") == line_name(*other, "f00")) == (one == other)
+parts = st.none() | texts
+triples = st.tuples(texts, texts, parts)
 
 
-def test_tricky_pairs_are_all_apart() -> None:
-    """Every pair of the tricky texts has a name of its own."""
-    pairs = [(name, key) for name in _TRICKY for key in _TRICKY]
-    assert len({bucket_name(*pair, "f00") for pair in pairs}) == len(pairs)
+def stored(triple: tuple[str, str, str | None], fingerprint: str = "0a1b2c3d4e") -> str:
+    name, key, part = triple
+    return bucket_name(name, key, fingerprint, part)
 
 
-@given(name=texts, key=texts)
-def test_each_name_has_one_hash_tag(name: str, key: str) -> None:
-    """Bucket and line of one pair carry one hash tag, the same, with something in it, whatever the texts hold."""
-    tags = {re.fullmatch(r"tk1:(\{[^{}]+\}):[a-z0-9:]+", stored) for stored in (bucket_name(name, key, "0a1b2c3d4e"),)}
-    tags |= {re.fullmatch(r"tk1:(\{[^{}]+\}):[a-z0-9:]+", line_name(name, key, "0a1b2c3d4e"))}
+@given(one=triples, other=triples)
+@example(("a", "b:c", None), ("a:b", "c", None))
+@example(("a", "b:c", None), ("a", "b", "c"))
+@example(("a", "b", None), ("a", "b", ""))
+@example(("a", "b", ""), ("a", "b:", None))
+@example(("a", ":", "b"), ("a", "", ":b"))
+@example(("a", "}:x", None), ("a}", "x", None))
+@example(("~", "", None), ("%7E", "", None))
+@example(("a", "b" * 10_000, "c"), ("a", "b" * 10_001, "c"))
+def test_no_two_keys_share_a_name(one: tuple[str, str, str | None], other: tuple[str, str, str | None]) -> None:
+    """Two stored names are the same only if limit, key and the scope's part are."""
+    assert (stored(one) == stored(other)) == (one == other)
+    assert (line_name(stored(one)) == line_name(stored(other))) == (one == other)
+
+
+def test_tricky_keys_are_all_apart() -> None:
+    """Every combination of the tricky texts has a name of its own."""
+    few = [None, *_TRICKY[::4]]
+    triples = [(name, key, part) for name in _TRICKY for key in _TRICKY for part in few]
+    assert len({stored(triple) for triple in triples}) == len(triples)
+
+
+@given(triple=triples)
+def test_each_name_has_one_hash_tag(triple: tuple[str, str, str | None]) -> None:
+    """Bucket and line of one key carry one hash tag, the same, with something in it, whatever the texts hold."""
+    names = stored(triple), line_name(stored(triple))
+    tags = [re.fullmatch(r"tk1:(\{[^{}]+\}):[a-z0-9:]+", name) for name in names]
     assert None not in tags
     assert len({tag.group(1) for tag in tags if tag}) == 1
 
 
-@given(name=texts, key=texts)
-def test_names_are_short_and_plain(name: str, key: str) -> None:
+@given(triple=triples)
+def test_names_are_short_and_plain(triple: tuple[str, str, str | None]) -> None:
     """A stored name is printable ASCII without spaces, and short even for long texts."""
-    stored = line_name(name, key, "0a1b2c3d4e")
-    assert stored.isascii()
-    assert stored.isprintable()
-    assert " " not in stored
-    assert len(stored) <= 270
+    name = line_name(stored(triple))
+    assert name.isascii()
+    assert name.isprintable()
+    assert " " not in name
+    assert len(name) <= 390
 
 
-@given(name=texts, key=texts)
-def test_bucket_and_line_are_apart(name: str, key: str) -> None:
-    """A bucket never shares a name with a line."""
-    assert bucket_name(name, key, "0a1b2c3d4e") != line_name(name, key, "0a1b2c3d4e")
+@given(one=triples, other=triples)
+def test_buckets_and_lines_are_apart(one: tuple[str, str, str | None], other: tuple[str, str, str | None]) -> None:
+    """No bucket shares a name with any line."""
+    assert stored(one) != line_name(stored(other))
 
 
-def test_two_definitions_never_meet() -> None:
+@given(triple=triples)
+def test_two_definitions_never_meet(triple: tuple[str, str, str | None]) -> None:
     """Two definitions of one limit share neither bucket nor line."""
-    assert bucket_name("partner", "42", "aaa") != bucket_name("partner", "42", "bbb")
-    assert line_name("partner", "42", "aaa") != line_name("partner", "42", "bbb")
+    names = {stored(triple, fingerprint) for fingerprint in ("aaa", "bbb")}
+    assert len(names | {line_name(name) for name in names}) == 4
 
 
 @pytest.mark.parametrize(
@@ -81,7 +97,21 @@ def test_two_definitions_never_meet() -> None:
 def test_stored_names_do_not_change(name: str, key: str, stored: str) -> None:
     """Names are the same in every release that reads version 1 of the state."""
     assert bucket_name(name, key, "f00") == stored
-    assert line_name(name, key, "f00") == f"{stored}:line"
+    assert line_name(stored) == f"{stored}:line"
+
+
+@pytest.mark.parametrize(
+    ("part", "stored"),
+    [
+        ("default", "tk1:{partner:42:default}:f00"),
+        ("", "tk1:{partner:42:}:f00"),
+        ("a:b c", "tk1:{partner:42:a%3Ab%20c}:f00"),
+        (None, "tk1:{partner:42}:f00"),
+    ],
+)
+def test_scopes_part_stands_behind_the_key(part: str | None, stored: str) -> None:
+    """What the scope adds is in the hash tag too, and its name does not change either."""
+    assert bucket_name("partner", "42", "f00", part) == stored
 
 
 @pytest.mark.parametrize("key", ["x" * 121, "é" * 21])

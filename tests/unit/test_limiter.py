@@ -4,12 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from itertools import pairwise
+from typing import Any, ClassVar
 
 import pytest
 
-from throttlekit import ConfigurationError, CostExceedsLimit, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
+from support.stores import Passing
+from throttlekit import (
+    ConfigurationError,
+    CostExceedsLimit,
+    Delivery,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    StoreUnavailable,
+    TokenBucket,
+    hookimpl,
+)
 from throttlekit._core.acquire import Verdict
+from throttlekit._core.by_value import dump, load
+from throttlekit.hookspecs import Deferred
 from throttlekit.inline import InlineWaits
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.testing import FakeClock
@@ -20,7 +38,7 @@ SLOW = TokenBucket("slow", "1/minute", burst=1)
 ACCOUNT = TokenBucket("account", "10/s", burst=1, key="{account_id}")
 
 
-class Recorder:
+class Recorder(Passing):
     """A memory store that keeps what it was asked."""
 
     def __init__(self, clock: FakeClock | None = None) -> None:
@@ -41,6 +59,16 @@ class Recorder:
         self.closed = True
 
 
+class Unsettled:
+    """A store of an older release: it knows no settling."""
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        raise NotImplementedError
+
+    reset: Any = acquire
+    close: Any = acquire
+
+
 class Down:
     """A store that never answers."""
 
@@ -48,6 +76,10 @@ class Down:
         raise StoreUnavailable("the store gave no usable answer: TimeoutError")
 
     reset: Any = acquire
+    settle: Any = acquire
+    release: Any = acquire
+    renew: Any = acquire
+    pause: Any = acquire
 
     def close(self) -> None: ...
 
@@ -87,7 +119,7 @@ def job(waited: Any = None, /, **kwargs: Any) -> Job:
     return Job(id="1", name="call_partner", kwargs=kwargs, waited=waited)
 
 
-def bucket(limit: TokenBucket, key: str = "") -> str:
+def bucket(limit: Limit, key: str = "") -> str:
     return f"tk1:{{{limit.name}:{key}}}:{limit.fingerprint}"
 
 
@@ -213,7 +245,7 @@ def test_what_cannot_be_asked_is_an_error(
     assert (store.requests, store.forgotten) == ([], [])
 
 
-@pytest.mark.parametrize("store", [None, b"redis://s3cret@host", 5, MemoryStore, object()])
+@pytest.mark.parametrize("store", [None, b"redis://s3cret@host", 5, MemoryStore, object(), Unsettled()])
 def test_what_is_no_store_is_an_error(store: Any) -> None:
     """What cannot be asked is refused when the limiter is made, and not repeated: it may hold a password."""
     with pytest.raises(ConfigurationError, match='is not a store: give a URL like "redis://host:6379/0"') as caught:
@@ -275,7 +307,7 @@ def test_definitions_never_meet(clock: FakeClock) -> None:
 def test_limit_from_a_message_may_differ_from_the_declared(limiter: Limiter) -> None:
     """A limit that came by value is taken as it came: its sender may run another release."""
     limiter.declare(PARTNER)
-    sent = TokenBucket.load(TokenBucket("partner", "11/s", burst=7).dump(Job()))
+    sent = load(dump(TokenBucket("partner", "11/s", burst=7), Job()))
     assert limiter.acquire(sent).remaining == 6
     limiter.declare(PARTNER)
 
@@ -572,3 +604,151 @@ def test_outage_reaches_who_peeks() -> None:
     """A peek has nobody to defer: it says that the store is down."""
     with pytest.raises(StoreUnavailable):
         Limiter(Down()).peek(SLOW)
+
+
+# Several algorithms
+
+
+def test_five_algorithms_are_one_request(limiter: Limiter, store: Recorder) -> None:
+    """Limits of five algorithms are asked in one request, in the order in which they were named."""
+    limits = (
+        PARTNER,
+        LeakyBucket("even", "1/s"),
+        FixedWindow("f", "9/h"),
+        SlidingWindow("s", "9/h"),
+        SlidingLog("l", "9/h"),
+    )
+    decision = limiter.acquire(*limits, job=job())
+    (request,) = store.requests
+    assert names(request) == [bucket(limit) for limit in limits]
+    assert [claim.ask.charge.letter for claim in request.claims] == ["t", "t", "f", "s", "l"]
+    assert [(each.limit, each.bucket, each.cost) for each in decision.charged] == [
+        (limit, bucket(limit), 1) for limit in limits
+    ]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_denial_by_any_algorithm_charges_none(limiter: Limiter, number: int) -> None:
+    """All or nothing across algorithms: the one that denies is told, and the others are as they were."""
+    limits = (PARTNER, FixedWindow("f", "5/h"), SlidingWindow("s", "5/h"), SlidingLog("l", "5/h"))
+    limiter.acquire(limits[number], cost=5)
+    denied = limiter.acquire(*limits, job=job())
+    assert (denied.allowed, denied.limit, denied.charged) == (False, limits[number], ())
+    left = [limiter.peek(limit, cost=0).remaining for limit in limits]
+    assert left == [0 if i == number else 5 for i in range(4)]
+
+
+def test_grant_tells_of_the_algorithm_with_least_left(limiter: Limiter) -> None:
+    """The share that is left is compared across algorithms, whatever their capacities."""
+    large, small = SlidingLog("large", "100/h"), FixedWindow("small", "4/h")
+    limiter.acquire(large, cost=90)
+    decision = limiter.acquire(small, large)
+    assert (decision.limit, decision.remaining) == (large, 9)
+    limiter.acquire(small, cost=3)
+    assert limiter.acquire(small, large, cost=0).limit is small
+
+
+@pytest.mark.parametrize(
+    "limit", [FixedWindow("f", "4/minute"), SlidingWindow("s", "4/minute"), SlidingLog("l", "4/minute")]
+)
+def test_herd_at_the_edge_of_a_window_does_not_exist(limiter: Limiter, limit: Limit) -> None:
+    """Jobs that wait for units of a window come back one after the other, an interval apart."""
+    limiter.acquire(limit, cost=4)
+    delays = [limiter.acquire(limit, job=job()).delay for _ in range(8)]
+    gaps = [later - sooner for sooner, later in pairwise(delays)]
+    assert min(gaps) >= 15
+    assert max(gaps) <= 15 * 26 / 25
+
+
+# A queue
+
+
+@pytest.mark.parametrize("queue", [0, 1, 2, 5, 20])
+@pytest.mark.parametrize("lateness", [0.05, 0.0])
+def test_as_many_wait_as_the_queue_is_long(limiter: Limiter, queue: int, lateness: float) -> None:
+    """The job that finds as many waiting is refused at once: it books nothing and is not deferred."""
+    even, delivery = LeakyBucket("even", "1/s", queue=queue), Delivery(lateness=lateness)
+    assert limiter.acquire(even, job=job(), delivery=delivery)
+    waiting = [limiter.acquire(even, job=job(), delivery=delivery) for _ in range(queue)]
+    assert {decision.reason for decision in waiting} <= {"exhausted"}
+    for _ in range(3):
+        refused = limiter.acquire(even, job=job(), delivery=delivery)
+        assert (refused.allowed, refused.reason, refused.refused) == (False, "queue full", True)
+        assert (refused.delay, refused.waited) == (0.0, None)
+        assert refused.retry_after > queue
+
+
+def test_place_in_the_queue_is_free_again_once_its_job_has_passed(limiter: Limiter, clock: FakeClock) -> None:
+    """Those in the queue pass at their slots; for each that has, another may wait."""
+    even = LeakyBucket("even", "1/s", queue=2)
+    limiter.acquire(even)
+    first, second = (limiter.acquire(even, job=job()) for _ in range(2))
+    assert limiter.acquire(even, job=job()).refused
+    clock.advance(first.delay)
+    assert limiter.acquire(even, job=job(first.waited))
+    assert limiter.acquire(even, job=job()).reason == "exhausted"
+    assert limiter.acquire(even, job=job()).refused
+    clock.advance(second.delay - first.delay)
+    assert limiter.acquire(even, job=job(second.waited))
+
+
+def test_who_waits_is_never_refused(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that is early, or displaced, keeps waiting however full the queue is by then."""
+    even = LeakyBucket("even", "1/s", queue=1)
+    limiter.acquire(even)
+    first = limiter.acquire(even, job=job())
+    assert limiter.acquire(even, job=job()).refused
+    clock.advance(0.5)
+    assert limiter.acquire(even, job=job(first.waited)).reason == "early"
+    clock.advance(0.5)
+    limiter.settle(limiter.acquire(even, cost=0), actual=1, limit=even)
+    displaced = limiter.acquire(even, job=job(first.waited))
+    assert (displaced.reason, displaced.refused) == ("exhausted", False)
+
+
+def test_refusal_is_not_told_as_a_deferral(store: Recorder) -> None:
+    """A job that is refused does not come back, so no listener hears of a deferral."""
+
+    class Listener:
+        events: ClassVar[list[Deferred]] = []
+
+        @hookimpl
+        def throttlekit_deferred(self, event: Deferred) -> None:
+            self.events.append(event)
+
+    limiter, even = Limiter(store, plugins=[Listener()]), LeakyBucket("even", "1/s", queue=0)
+    limiter.acquire(even)
+    assert limiter.acquire(even, job=job()).refused
+    assert Listener.events == []
+
+
+def test_guest_finds_the_queue_full_as_well(limiter: Limiter) -> None:
+    """A caller without a job is told that as many wait already as may; a peek tells it too, and changes nothing."""
+    even = LeakyBucket("even", "1/s", queue=0)
+    limiter.acquire(even)
+    assert limiter.peek(even).reason == "queue full"
+    assert limiter.acquire(even).refused
+
+
+def test_full_queue_is_not_waited_out_in_place(limiter: Limiter, clock: FakeClock) -> None:
+    """A refused job does not wait in place either, however short the wait would be."""
+    even, waits = LeakyBucket("even", "100/s", queue=0), FakeWaits(clock)
+    limiter.acquire(even)
+    assert limiter.acquire(even, job=job(), delivery=Delivery(inline=waits)).refused
+    assert waits.slept == []
+
+
+def test_cost_too_dear_for_a_limit_in_a_call_names_it(limiter: Limiter, store: Recorder) -> None:
+    """A cost given in the call must fit every limit; the one that it does not fit is told with its remedy."""
+    with pytest.raises(CostExceedsLimit, match=r"limit 'even' can never admit a cost of 2.*take a TokenBucket"):
+        limiter.acquire(PARTNER, LeakyBucket("even", "1/s"), cost=2)
+    assert store.requests == []
+
+
+def test_tiers_of_one_declared_limit_are_no_two_definitions(limiter: Limiter) -> None:
+    """A limit with tiers may be asked for jobs of any tier, again and again: it is one definition."""
+    api = TokenBucket("api", {"free": "1/s", "pro": "2/s"}, tier="{plan}")
+    for plan in ("free", "pro", "free"):
+        limiter.peek(api, job=job(plan=plan))
+    with pytest.raises(ConfigurationError, match="the name 'api' is used for two limits"):
+        limiter.peek(TokenBucket("api", {"free": "1/s", "pro": "3/s"}, tier="{plan}"), job=job(plan="free"))

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-import json
 import pickle
+from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from throttlekit import ConfigurationError, CostExceedsLimit, Job, TokenBucket
+from support.ids import told
+from throttlekit import (
+    ConfigurationError,
+    CostExceedsLimit,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
+from throttlekit._core.by_value import dump, load
+from throttlekit._core.charge import Use
 from throttlekit._core.key import key_text
+
+ALGORITHMS: tuple[type[Limit], ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog)
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+
+def make(algorithm: type[Limit], name: Any = "partner", rate: Any = "10/s", **options: Any) -> Limit:
+    """A limit of whatever algorithm, also of options that no type checker would let pass."""
+    made: Callable[..., Limit] = algorithm
+    return made(name, rate, **options)
 
 
 def call_partner(account_id: int, region: str = "eu", *rest: int, **more: str) -> None: ...
@@ -42,45 +64,218 @@ def test_default_burst_is_a_second_worth(rate: str, burst: int) -> None:
     assert TokenBucket("partner", rate).burst == burst
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"name": ""},
-        {"name": None},
-        {"name": 7},
-        {"rate": "often"},
-        {"burst": 0},
-        {"burst": -1},
-        {"burst": 1.5},
-        {"burst": True},
-        {"burst": "9"},
-        {"rate": "1/day", "burst": 10 * 366 + 1},
-        {"key": 7},
+RATE_IS = 'Write it as "100/minute", "10/s", "5/10s", or (5, timedelta(seconds=10)).'
+KEY_IS = 'write one in braces, like "{account_id}", or leave it out to count everything together'
+
+COMMON_FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"name": ""}, "a limit's name must be some text, not ''"),
+    ({"name": None}, "a limit's name must be some text, not None"),
+    ({"name": 7}, "a limit's name must be some text, not 7"),
+    ({"rate": "often"}, f"limit 'partner': 'often' is not a rate. {RATE_IS}"),
+    ({"rate": "10 per minute"}, f"limit 'partner': '10 per minute' is not a rate. {RATE_IS}"),
+    ({"rate": None}, f"limit 'partner': None is not a rate. {RATE_IS}"),
+    (
+        {"rate": "10/minit"},
+        "limit 'partner': 'minit' in rate '10/minit' is not a unit of time: use s, m, h, d, or second … day.",
+    ),
+    (
+        {"rate": "0/s"},
+        "limit 'partner': the amount of rate '0/s' must be a whole number of units, "
+        f"at least 1 and at most 999999999999. {RATE_IS}",
+    ),
+    (
+        {"rate": "1/400d"},
+        f"limit 'partner': the period of rate '1/400d' must be between 1 µs and 366 days. {RATE_IS}",
+    ),
+    (
+        {"rate": (10, "1s")},
+        f"limit 'partner': the period of rate (10, '1s') must be a timedelta or a number of seconds. {RATE_IS}",
+    ),
+    ({"key": 7}, "limit 'partner': the key must be a template like \"{account_id}\" or a callable, not 7"),
+    (
         {"key": b"{account_id}"},
-        {"key": ""},
-        {"key": "all"},
+        "limit 'partner': the key must be a template like \"{account_id}\" or a callable, not b'{account_id}'",
+    ),
+    ({"key": ""}, f"limit 'partner': the key template '' names no argument: {KEY_IS}"),
+    ({"key": "all"}, f"limit 'partner': the key template 'all' names no argument: {KEY_IS}"),
+    (
         {"key": "{"},
-        {"key": "{}"},
-        {"key": "{0}"},
-        {"key": "{a b}"},
-        {"cost": -1},
-        {"cost": 1.5},
-        {"cost": True},
-        {"cost": "1"},
-        {"cost": None},
+        "limit 'partner': the key template '{' cannot be read: Single '{' encountered in format string",
+    ),
+    ({"key": "{}"}, "limit 'partner': the key template '{}' must name its arguments, like \"{account_id}\""),
+    ({"key": "{0}"}, "limit 'partner': the key template '{0}' must name its arguments, like \"{account_id}\""),
+    ({"key": "{a b}"}, "limit 'partner': the key template '{a b}' must name its arguments, like \"{account_id}\""),
+    ({"cost": -1}, "limit 'partner': a cost must be a whole number of at least 0, not -1"),
+    ({"cost": 1.5}, "limit 'partner': a cost must be a whole number of at least 0, not 1.5"),
+    ({"cost": True}, "limit 'partner': a cost must be a whole number of at least 0, not True"),
+    ({"cost": "1"}, "limit 'partner': a cost must be a whole number of at least 0, not str"),
+    ({"cost": None}, "limit 'partner': a cost must be a whole number of at least 0, not NoneType"),
+    (
+        {"scope": "worker"},
+        'limit \'partner\': the scope must be "global", "queue", "job" or "process", not \'worker\'',
+    ),
+    (
+        {"scope": "Queue"},
+        'limit \'partner\': the scope must be "global", "queue", "job" or "process", not \'Queue\'',
+    ),
+    (
+        {"scope": None},
+        'limit \'partner\': the scope must be "global", "queue", "job" or "process", not None',
+    ),
+    (
+        {"scope": ["queue"]},
+        'limit \'partner\': the scope must be "global", "queue", "job" or "process", not [\'queue\']',
+    ),
+    (
+        {"tier": "{plan}"},
+        'limit \'partner\': tier= needs a rate for each tier, like {"free": "10/m", "pro": "100/m"}',
+    ),
+    (
+        {"default_tier": "free"},
+        'limit \'partner\': tier= needs a rate for each tier, like {"free": "10/m", "pro": "100/m"}',
+    ),
+]
+OWN_FAULTS: list[tuple[type[Limit], dict[str, Any], str]] = [
+    *(
+        (
+            TokenBucket,
+            {"burst": burst},
+            f"limit 'partner': the burst must be a whole number of at least 1, not {burst!r}: "
+            "it includes the first unit",
+        )
+        for burst in (0, -1, 1.5, True, "9", {"free": 9})
+    ),
+    (
+        TokenBucket,
+        {"rate": "1/day", "burst": 3661},
+        "limit 'partner': a burst of 3661 at '1/day' would take more than ten years to fill: lower it",
+    ),
+    *(
+        (
+            LeakyBucket,
+            {"queue": queue},
+            f"limit 'partner': the queue must be a whole number of at least 0, not {queue!r}",
+        )
+        for queue in (-1, 1.5, True, "9", {"free": 9})
+    ),
+    *(
+        (
+            FixedWindow,
+            {"rate": rate},
+            f"limit 'partner': the period of {rate!r} must fit evenly into a day, like 10s, 15m, 6h or 1d: "
+            "a fixed window begins with the calendar's. For any other, take a SlidingWindow or a SlidingLog",
+        )
+        for rate in ("1/7s", "1/7h", "1/2d", "1/366d", (5, 0.7), (5, timedelta(days=1, microseconds=1)))
+    ),
+    *(
+        (
+            FixedWindow,
+            {"tz": tz},
+            f"limit 'partner': the time zone {tz!r} is not known here: write it like \"Europe/Berlin\". "
+            "Where the system has no time zones at all: pip install tzdata",
+        )
+        for tz in ("Europe/Berlim", "berlin", "", "+02:00", "Europe", "../etc/passwd", "\x00", "\ud800", "a" * 5000)
+    ),
+    *(
+        (FixedWindow, {"tz": tz}, f"limit 'partner': tz must be the name of a time zone, {told}")
+        for tz, told in ((1, 'like "Europe/Berlin", not 1'), (b"UTC", "like \"Europe/Berlin\", not b'UTC'"))
+    ),
+    (
+        SlidingLog,
+        {"rate": "1000001/s"},
+        "limit 'partner': the amount of '1000001/s' is more than 1000000: a sliding log keeps 7 bytes for each unit. "
+        "Take a SlidingWindow or a TokenBucket, which keep none",
+    ),
+]
+
+
+@every_algorithm
+@pytest.mark.parametrize(("wrong", "told"), COMMON_FAULTS)
+def test_limit_that_cannot_work_is_refused_when_made(algorithm: type[Limit], wrong: dict[str, Any], told: str) -> None:
+    """A value that can never work fails where it is written, not in a job; the message says which and what is right."""
+    with pytest.raises(ConfigurationError) as caught:
+        make(algorithm, **wrong)
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(("algorithm", "wrong", "told"), OWN_FAULTS)
+def test_option_of_one_algorithm_that_cannot_work_is_refused_when_made(
+    algorithm: type[Limit], wrong: dict[str, Any], told: str
+) -> None:
+    """An algorithm's own options are checked like those that all have."""
+    with pytest.raises(ConfigurationError) as caught:
+        make(algorithm, **wrong)
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        (LeakyBucket, {"burst": 5}),
+        (FixedWindow, {"burst": 5}),
+        (FixedWindow, {"queue": 5}),
+        (SlidingWindow, {"tz": "UTC"}),
+        (SlidingLog, {"burst": 5}),
+        (TokenBucket, {"queue": 5}),
+        (TokenBucket, {"tiers": {}}),
     ],
 )
-def test_limit_that_cannot_work_is_refused_when_made(wrong: dict[str, Any]) -> None:
-    """A value that can never work fails where it is written, and not in a job."""
-    values: dict[str, Any] = {"name": "partner", "rate": "10/s", **wrong}
-    with pytest.raises(ConfigurationError):
-        TokenBucket(values.pop("name"), values.pop("rate"), **values)
+def test_option_of_another_algorithm_is_refused(algorithm: type[Limit], options: dict[str, Any]) -> None:
+    """An algorithm takes its own options only: none is silently without effect."""
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        make(algorithm, **options)
 
 
-def test_error_names_the_limit() -> None:
-    """The message says which limit is wrong."""
-    with pytest.raises(ConfigurationError, match="limit 'partner': "):
-        TokenBucket("partner", "often")
+@pytest.mark.parametrize("rate", ["1/s", "1/10s", "1/15m", "1/6h", "1/day", (5, 0.5), (5, timedelta(microseconds=1))])
+def test_period_that_fits_into_a_day_is_fine(rate: Any) -> None:
+    """A fixed window may be as long as the calendar has windows."""
+    assert FixedWindow("partner", rate).capacity == FixedWindow("partner", rate).amount
+
+
+def test_log_of_a_million_units_is_fine() -> None:
+    """A log may have a million units, and not more."""
+    assert SlidingLog("partner", "1000000/day").capacity == 10**6
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "most"), [(TokenBucket, 20), (LeakyBucket, 1), (FixedWindow, 9), (SlidingWindow, 9), (SlidingLog, 9)]
+)
+@pytest.mark.parametrize("asked", ["when made", "by a callable", "in a call"])
+def test_cost_that_can_never_pass_names_the_remedy(algorithm: type[Limit], most: int, asked: str) -> None:
+    """A cost that is too dear is refused at once, with the numbers and what of this algorithm makes room for it."""
+    options: dict[str, Any] = {"burst": 20} if algorithm is TokenBucket else {}
+    if asked != "in a call":
+        options["cost"] = most + 1 if asked == "when made" else lambda job: most + 1
+
+    def ask() -> int:
+        limit = make(algorithm, rate="9/minute", **options)
+        return limit.check_cost(most + 1) if asked == "in a call" else limit.cost_of(JOB)
+
+    with pytest.raises(CostExceedsLimit) as caught:
+        ask()
+    error, remedy = caught.value, REMEDIES[algorithm].format(cost=most + 1)
+    assert (error.cost, error.limit, error.most, error.remedy) == (most + 1, "partner", most, remedy)
+    assert str(error) == (
+        f"limit 'partner' can never admit a cost of {most + 1}: at most {most} can pass at once. "
+        f"Lower the cost, or {remedy}."
+    )
+
+
+REMEDIES: dict[type[Limit], str] = {
+    TokenBucket: "raise the burst to at least {cost}",
+    LeakyBucket: "take a TokenBucket with a burst of at least {cost}: a leaky bucket lets one unit out at a time",
+    FixedWindow: "raise the rate's amount to at least {cost}",
+    SlidingWindow: "raise the rate's amount to at least {cost}",
+    SlidingLog: "raise the rate's amount to at least {cost}",
+}
+
+
+@every_algorithm
+def test_cost_of_all_that_can_pass_at_once_is_fine(algorithm: type[Limit]) -> None:
+    """A cost may be as large as the capacity, and 0."""
+    limit = make(algorithm)
+    assert limit.check_cost(limit.capacity) == limit.capacity
+    assert limit.check_cost(0) == 0
 
 
 def test_cost_above_the_burst_is_refused_when_made() -> None:
@@ -95,9 +290,14 @@ def test_cost_above_the_burst_is_refused_when_made() -> None:
 @pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_cost_error_travels(copied: Any) -> None:
     """The error can be pickled and copied, numbers included: job frameworks do both."""
-    error = copied(CostExceedsLimit(cost=6, limit="partner", most=5))
-    assert (error.cost, error.limit, error.most) == (6, "partner", 5)
-    assert "a cost of 6" in str(error)
+    error = copied(CostExceedsLimit(cost=6, limit="partner", most=5, remedy="wait for nothing"))
+    assert (error.cost, error.limit, error.most, error.remedy) == (6, "partner", 5, "wait for nothing")
+    assert str(error).endswith("a cost of 6: at most 5 can pass at once. Lower the cost, or wait for nothing.")
+
+
+def test_cost_error_without_a_remedy_says_what_would_have_to_be() -> None:
+    """A limit that knows no remedy of its own still says what is wanted."""
+    assert str(CostExceedsLimit(cost=6, limit="partner", most=5)).endswith("or let 6 pass at once.")
 
 
 def test_cost_of_the_whole_burst_is_fine() -> None:
@@ -188,14 +388,14 @@ def test_callable_cost_above_the_burst_can_never_pass() -> None:
 
 def test_callable_cost_that_fails_names_limit_and_job() -> None:
     """A cost callable that raises is a permanent fault; the original error stays the cause."""
-    with pytest.raises(ConfigurationError, match="limit 'tokens': its cost failed on job 'call_partner'") as caught:
+    with pytest.raises(ConfigurationError, match=r"limit 'tokens': the cost .* failed on job 'call_partner'") as caught:
         TokenBucket("tokens", "10/s", cost=lambda job: 1 // 0).cost_of(JOB)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_callable_cost_without_a_job_is_refused() -> None:
     """A cost that comes from the job needs one, or the cost itself."""
-    with pytest.raises(ConfigurationError, match="pass job=, or cost="):
+    with pytest.raises(ConfigurationError, match="pass job=, or the cost itself as cost="):
         TokenBucket("tokens", "10/s", cost=lambda job: 1).cost_of(None)
 
 
@@ -230,88 +430,305 @@ def test_key_text_refuses_the_rest(key: Any) -> None:
         key_text(key)
 
 
-def test_fingerprint_is_of_the_definition() -> None:
-    """All ways to write one rate have one fingerprint; another rate or burst has another."""
-    same = [TokenBucket("a", rate, burst=1) for rate in ("60/minute", "1/s", "10/10s", "3600/h", (2, 2.0))]
+SECRET = "s3cret-argument"
+
+
+class Telling:
+    """An argument whose own errors, and text, tell it."""
+
+    def __str__(self) -> str:
+        raise RuntimeError(SECRET)
+
+    def __format__(self, format_spec: str) -> str:
+        raise ValueError(SECRET)
+
+    def __getitem__(self, index: object) -> object:
+        raise TypeError(SECRET)
+
+    def __repr__(self) -> str:
+        return SECRET
+
+
+def _raises(error: Exception) -> Callable[[Job], Any]:
+    def work_out(job: Job) -> Any:
+        raise error
+
+    return work_out
+
+
+_SOURCES: list[Any] = [
+    "{secret.customer}",
+    "{secret[9999]}",
+    "{secret:no such format}",
+    "{secret:{secret}}",
+    "{telling}",
+    "{telling[1]}",
+    "{telling:x}",
+    "{missing}",
+    "{secrets}",
+    _raises(ValueError(SECRET)),
+    _raises(KeyError(SECRET)),
+    _raises(AttributeError(SECRET)),
+    _raises(ZeroDivisionError()),
+    lambda job: job.kwargs["secrets"],
+    lambda job: job.kwargs["telling"],
+    lambda job: job.kwargs["secret"].encode(),
+]
+
+
+@pytest.mark.parametrize(
+    ("what", "source"),
+    [(what, source) for what in ("key", "tier", "cost") for source in _SOURCES if what != "cost" or callable(source)],
+)
+def test_errors_never_show_an_argument(what: str, source: Any) -> None:
+    """What a job was sent with may be a secret: it is in no message, whatever goes wrong with key, tier or cost."""
+    job = Job(name="send", kwargs={"secret": SECRET, "secrets": [SECRET], "telling": Telling()})
+    if what == "tier":
+        limit = TokenBucket("partner", {"free": "1/s"}, tier=source)
+    elif what == "key":
+        limit = TokenBucket("partner", "1/s", key=source)
+    else:
+        limit = TokenBucket("partner", "1/s", cost=source)
+    with pytest.raises(ConfigurationError, match=r"^limit 'partner': ") as caught:
+        dump(limit.for_job(job), job)
+    assert SECRET not in str(caught.value)
+    assert SECRET not in repr(caught.value)
+
+
+def test_tier_that_is_none_of_its_own_is_not_shown() -> None:
+    """A tier comes from the job's arguments as well: what it came to is not told."""
+    limit = TokenBucket("partner", {"free": "1/s"}, tier="{plan}")
+    with pytest.raises(ConfigurationError) as caught:
+        limit.for_job(Job(name="send", kwargs={"plan": SECRET}))
+    assert SECRET not in str(caught.value)
+
+
+# A value
+
+
+@every_algorithm
+def test_all_ways_to_write_one_rate_are_one_definition(algorithm: type[Limit]) -> None:
+    """A rate may be written in text, or as numbers: it is one definition."""
+    rates: list[Any] = ["60/minute", "60/m", "60/60s", (60, 60), (60, timedelta(minutes=1))]
+    limits = [make(algorithm, rate=rate) for rate in rates]
+    assert len({limit.fingerprint for limit in limits}) == 1
+    assert len(set(limits)) == 1
+
+
+def test_buckets_of_one_interval_are_one_definition() -> None:
+    """A bucket is its interval and its burst: 60 a minute is 1 a second. Of windows, the period is a part."""
+    rates: list[Any] = ["60/minute", "1/s", "10/10s", "3600/h", (2, 2.0)]
+    same = [TokenBucket("a", rate, burst=1) for rate in rates]
     others = [TokenBucket("a", "60/minute", burst=2), TokenBucket("a", "61/minute")]
     assert len({limit.fingerprint for limit in same}) == 1
     assert len({limit.bucket for limit in same}) == 1
     assert len({limit.fingerprint for limit in [same[0], *others]}) == 3
+    assert len({LeakyBucket("a", rate).fingerprint for rate in rates}) == 1
+    for algorithm in (FixedWindow, SlidingWindow, SlidingLog):
+        assert len({make(algorithm, rate=rate).fingerprint for rate in rates}) == len(rates)
 
 
-def test_fingerprint_does_not_depend_on_the_process() -> None:
-    """The fingerprint is the same in every process and release: tickets and stored lines carry it."""
-    assert TokenBucket("a", "100/minute", burst=20).fingerprint == "a85b65378f"
+FINGERPRINTS: list[tuple[Limit, str]] = [
+    (TokenBucket("a", "100/minute", burst=20), "a85b65378f"),
+    (TokenBucket("a", "100/minute"), "1dd641c33d"),
+    (LeakyBucket("a", "100/minute", queue=5), "c3dc0af495"),
+    (FixedWindow("a", "100/minute"), "cf1ae362c7"),
+    (FixedWindow("a", "100/minute", tz="Europe/Berlin"), "374ca784d1"),
+    (SlidingWindow("a", "100/minute"), "aa0a907e28"),
+    (SlidingLog("a", "100/minute"), "56d50e3ac3"),
+    (SlidingLog("a", "100/minute", scope="queue"), "e0334ee4c7"),
+    (SlidingLog("a", "100/minute", scope="job"), "44d265cc7c"),
+    (SlidingLog("a", "100/minute", scope="process"), "ec3a990684"),
+    (SlidingLog("a", {"free": "100/minute", "pro": "200/minute"}, tier="{plan}"), "c4858dda48"),
+    (SlidingLog("a", {"free": "100/minute", "pro": "200/minute"}, tier="{plan}").for_job(
+        Job(kwargs={"plan": "free"})), "cd8d60b415"),
+]  # fmt: skip
 
 
-def test_limit_is_a_value() -> None:
-    """Limits compare and hash by what was declared, copy, pickle, and can be changed only into new ones."""
-    limit = TokenBucket("partner", "10/s", key="{account_id}")
-    assert limit == TokenBucket("partner", "10/s", burst=10, key="{account_id}")
-    assert len({limit, copy.deepcopy(limit), pickle.loads(pickle.dumps(limit))}) == 1
-    assert dataclasses.replace(limit, burst=3).bucket.burst == 3
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        limit.name = "other"  # type: ignore[misc]
+@pytest.mark.parametrize(("limit", "fingerprint"), FINGERPRINTS)
+def test_fingerprint_does_not_depend_on_the_process(limit: Limit, fingerprint: str) -> None:
+    """The fingerprint is the same in every process and release: tickets, buckets and stored lines carry it."""
+    assert limit.fingerprint == fingerprint
 
 
-_LIMITS = st.builds(
-    lambda amount, period_us, burst, cost: TokenBucket(
-        "naïve: {name}", (amount, period_us / 1_000_000), burst=burst, cost=min(cost, burst), key="{tenant}"
-    ),
-    st.integers(1, 10**6),
-    st.integers(1, 86_400_000_000),
-    st.integers(1, 1000),
-    st.integers(0, 1000),
-)
+def test_no_two_definitions_share_a_fingerprint() -> None:
+    """Another algorithm, rate, option, scope or tier is another definition."""
+    assert len({limit.fingerprint for limit, _ in FINGERPRINTS}) == len(FINGERPRINTS)
 
 
-@given(limit=_LIMITS, tenant=st.text() | st.integers())
-def test_limit_survives_a_trip_through_a_message(limit: TokenBucket, tenant: str | int) -> None:
-    """A limit sent by value is the same limit on arrival: name, definition, key and cost of its job."""
-    job = Job(kwargs={"tenant": tenant})
-    sent = json.loads(json.dumps(limit.dump(job)))
-    loaded = TokenBucket.load(sent)
-    assert loaded.fingerprint == limit.fingerprint
-    assert loaded.bucket == limit.bucket
-    assert (loaded.name, loaded.key_of(job), loaded.cost_of(None)) == (
-        limit.name,
-        limit.key_of(job),
-        limit.cost_of(job),
+def test_what_does_not_count_is_not_in_the_fingerprint() -> None:
+    """Name, key and cost are no part of how it is counted, nor is a queue: tickets live on when they change."""
+    plain = LeakyBucket("a", "1/s")
+    others = [
+        LeakyBucket("b", "1/s"),
+        LeakyBucket("a", "1/s", key="{account}"),
+        LeakyBucket("a", "1/s", cost=0),
+        LeakyBucket("a", "1/s", queue=7),
+    ]
+    assert {limit.fingerprint for limit in others} == {plain.fingerprint}
+
+
+def _size(job: Job) -> int:
+    return 1
+
+
+VALUES: list[Limit] = [
+    limit
+    for algorithm in ALGORITHMS
+    for limit in (
+        make(algorithm),
+        make(algorithm, key="{account_id}", cost=_size, scope="queue"),
+        make(algorithm, rate={"free": "1/m", "pro": "2/m"}, tier="{plan}", default_tier="free"),
+        make(algorithm, rate={"free": "1/m", "pro": "1/m"}, tier="{plan}").for_job(Job(kwargs={"plan": "pro"})),
     )
-    assert loaded.by_value
-    assert not limit.by_value
+] + [FixedWindow("partner", "1/day", tz="Europe/Berlin"), LeakyBucket("partner", "1/s", queue=3)]
 
 
-def test_limit_without_a_key_survives_a_trip_through_a_message() -> None:
-    """A limit that counts everything together needs no job on arrival."""
-    assert TokenBucket.load(TokenBucket("partner", "10/s").dump(Job())).key_of(None) == ""
+@pytest.mark.parametrize("limit", VALUES, ids=told)
+def test_limit_is_a_value(limit: Limit) -> None:
+    """Limits of every algorithm copy and pickle into equal ones, which hash alike, show alike and decide alike."""
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(limit, protocol)) == limit
+    for copied in (pickle.loads(pickle.dumps(limit)), copy.copy(limit), copy.deepcopy(limit)):
+        assert copied == limit
+        assert hash(copied) == hash(limit)
+        assert repr(copied) == repr(limit)
+        assert copied.fingerprint == limit.fingerprint
+        job = Job(kwargs={"plan": "pro"})
+        assert copied.for_job(job).charge(1) == limit.for_job(job).charge(1)
+
+
+def test_limits_are_equal_only_if_everything_is() -> None:
+    """Another name, rate, option, key, cost, scope, tier or algorithm is another limit."""
+    tiers = {"free": "1/m", "pro": "2/m"}
+    limits = [
+        *VALUES[:2],
+        TokenBucket("other", "10/s"),
+        TokenBucket("partner", "11/s"),
+        TokenBucket("partner", "10/s", burst=3),
+        TokenBucket("partner", "10/s", key="{account_id}"),
+        TokenBucket("partner", "10/s", cost=2),
+        TokenBucket("partner", "10/s", scope="job"),
+        TokenBucket("partner", tiers, tier="{plan}"),
+        TokenBucket("partner", tiers, tier="{level}"),
+        TokenBucket("partner", tiers, tier="{plan}", default_tier="free"),
+        *(make(algorithm) for algorithm in ALGORITHMS[1:]),
+        LeakyBucket("partner", "10/s", queue=3),
+        LeakyBucket("partner", tiers, tier="{plan}", queue=3),
+        LeakyBucket("partner", tiers, tier="{plan}", queue={"free": 0, "pro": 3}),
+    ]
+    assert len(set(limits)) == len(limits)
+    assert all((one == other) == (one is other) for one in limits for other in limits)
+
+
+@pytest.mark.parametrize("other", [None, "partner", 7, object()])
+def test_limit_is_equal_to_no_other_thing(other: object) -> None:
+    """A limit compares with limits only."""
+    assert TokenBucket("partner", "10/s") != other
+    assert TokenBucket("partner", "10/s").__eq__(other) is NotImplemented
+
+
+@pytest.mark.parametrize("limit", VALUES, ids=told)
+@pytest.mark.parametrize("attribute", ["name", "amount", "fingerprint", "burst", "cost", "by_value", "anything"])
+def test_limit_cannot_be_changed(limit: Limit, attribute: str) -> None:
+    """A limit is changed only into a new one; the message says so."""
+    with pytest.raises(AttributeError, match=f"a limit cannot be changed: make a new one .* setting '{attribute}'"):
+        setattr(limit, attribute, "other")
+    with pytest.raises(AttributeError, match=f"a limit cannot be changed: '{attribute}' stays"):
+        delattr(limit, attribute)
+
+
+@pytest.mark.parametrize("limit", VALUES, ids=told)
+def test_attribute_that_no_limit_has_is_told_as_usual(limit: Limit) -> None:
+    """A misspelt attribute is an AttributeError that names the algorithm."""
+    with pytest.raises(AttributeError, match=f"'{type(limit).__name__}' object has no attribute 'brust'"):
+        _ = limit.brust
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    ("limit", "shown"),
     [
-        {"name": None},
-        {"rate": None},
-        {"rate": [1]},
-        {"rate": [1, "x"]},
-        {"rate": [0, 1]},
-        {"rate": [1, 0]},
-        {"burst": 0},
-        {"cost": -1},
-        {"cost": 99},
+        (TokenBucket("a", "10/s"), "TokenBucket('a', '10/s', burst=10)"),
+        (
+            TokenBucket("a", (5, 10), burst=2, key="{b}", cost=2, scope="job"),
+            "TokenBucket('a', (5, 10), burst=2, key='{b}', cost=2, scope='job')",
+        ),
+        (LeakyBucket("a", "10/s", queue=0), "LeakyBucket('a', '10/s', queue=0)"),
+        (FixedWindow("a", "1/d", tz="Asia/Tokyo"), "FixedWindow('a', '1/d', tz='Asia/Tokyo')"),
+        (SlidingWindow("a", "10/s", scope="process"), "SlidingWindow('a', '10/s', scope='process')"),
+        (
+            SlidingLog("a", {"free": "1/m"}, tier="{plan}", default_tier="free"),
+            "SlidingLog('a', {'free': '1/m'}, tier='{plan}', default_tier='free')",
+        ),
     ],
 )
-def test_limit_that_was_tampered_with_is_refused(wrong: dict[str, Any]) -> None:
-    """Data that `dump` does not write is a configuration error."""
-    data = {**TokenBucket("partner", "10/s").dump(Job()), **wrong}
-    with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
-        TokenBucket.load(data)
+def test_limit_shows_as_it_is_written(limit: Limit, shown: str) -> None:
+    """A limit's repr is the code that makes it: error messages show it."""
+    assert repr(limit) == shown
+    assert eval(repr(limit)) == limit
 
 
-@pytest.mark.parametrize("part", ["name", "rate", "burst", "key", "cost"])
-def test_limit_that_lost_a_part_is_refused(part: str) -> None:
-    """Data without one of its parts is a configuration error."""
-    data = TokenBucket("partner", "10/s").dump(Job())
-    del data[part]
-    with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
-        TokenBucket.load(data)
+def test_algorithms_of_users_own_do_not_take_the_place_of_ours() -> None:
+    """A subclass that only presets values leaves what comes in messages to the class that has its name."""
+
+    class Partner(TokenBucket):
+        def __init__(self) -> None:
+            super().__init__("partner", "10/s")
+
+    loaded = load(dump(Partner(), JOB))
+    assert type(loaded) is TokenBucket
+    assert loaded.fingerprint == Partner().fingerprint
+
+
+# What it comes to
+
+
+@every_algorithm
+def test_remaining_is_what_is_not_used(algorithm: type[Limit]) -> None:
+    """What remains is whole units, from none to the capacity, also below empty."""
+    limit, now_us = make(algorithm, rate="9/minute"), 1_800_000_000_000_000
+    charge = limit.charge(limit.capacity)
+    assert limit.remaining(charge.use(None, now_us), now_us) == limit.capacity
+    used = charge.admit(None, now_us)
+    assert limit.remaining(charge.use(used, now_us), now_us) == 0
+    assert limit.remaining(charge.use(charge.settled(used, now_us, now_us, charge.size), now_us), now_us) == 0
+    assert limit.remaining(Use(0, now_us - 1), now_us) == limit.capacity
+
+
+@every_algorithm
+def test_only_a_queue_has_room(algorithm: type[Limit]) -> None:
+    """Without a queue, any number may wait."""
+    limit = make(algorithm)
+    assert limit.room_us(limit.charge(1)) is None
+
+
+@pytest.mark.parametrize(("rate", "queue", "room_us"), [("10/s", 0, 0), ("10/s", 3, 312_000), ("1/s", 3, 3_060_000)])
+def test_queue_is_as_long_as_its_slots_at_their_widest(rate: str, queue: int, room_us: int) -> None:
+    """The room is that of as many slots, at the distance that late deliveries are given."""
+    limit = LeakyBucket("partner", rate, queue=queue)
+    assert limit.room_us(limit.charge(1)) == room_us
+
+
+@given(
+    rate=st.tuples(st.integers(1, 10**6), st.integers(1, 86_400_000_000)),
+    queue=st.integers(0, 300),
+    lateness_us=st.sampled_from([0, 50_000, 10**6]),
+    since=st.floats(0, 0.95),
+)
+def test_queue_holds_as_many_as_it_says(rate: tuple[int, int], queue: int, lateness_us: int, since: float) -> None:
+    """As many find room one behind the other as the queue is long, and at the widest spacing not one more."""
+    limit = LeakyBucket("partner", (rate[0], rate[1] / 1_000_000), queue=queue)
+    charge = limit.charge(1)
+    room_us, spacing_us = limit.room_us(charge), charge.spacing_us(lateness_us)
+    assert room_us is not None
+    first_us = charge.size - int(since * charge.size)
+    waiting = 0 if first_us > room_us else 1 + (room_us - first_us) // spacing_us
+    assert waiting >= queue
+    assert waiting <= queue + 1 + queue // 25
+
+
+def test_limit_without_an_algorithm_cannot_be_made() -> None:
+    """`Limit` is what the algorithms have in common: alone it decides nothing."""
+    made: Any = Limit
+    with pytest.raises(TypeError):
+        made("partner", "10/s")

@@ -103,10 +103,10 @@ def test_rate_is_read(rate: Any, amount: int, period_us: int) -> None:
     ],
 )
 def test_what_is_no_rate_is_refused(rate: Any) -> None:
-    """Whatever is not a rate is refused at once, and the message repeats it."""
+    """Whatever is not a rate is refused at once, and the message repeats it: the begin of it, if it is endless."""
     with pytest.raises(ConfigurationError) as caught:
         parse_rate(rate)
-    assert repr(rate) in str(caught.value)
+    assert repr(rate)[:60] in str(caught.value)
 
 
 def test_largest_amount_is_told() -> None:

@@ -1,20 +1,24 @@
 """
 One decision over several claims: all or nothing. The authority that every store is held to.
 
-The memory store runs this file; lua/throttlekit_lua/acquire.lua mirrors it.
-Change both, or the parity tests fail.
+The algorithms say what one claim means (`Charge`); this file knows none of them. The memory store runs it;
+lua/throttlekit_lua/acquire.lua and pause.lua mirror it. Change all, or the parity tests fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Any
 
-from throttlekit._core.gcra import Charge, admit, believed_us, ready_us
+from throttlekit._core.charge import Charge, Use
 from throttlekit._core.line import EMPTY, GRACE_US, GUESTS_US, Line
 
-__all__ = ["Ask", "Caller", "Place", "Reason", "State", "Verdict", "acquire"]
+__all__ = ["ELSEWHERE", "Ask", "Caller", "Place", "Reason", "State", "Verdict", "acquire", "kept_until_us", "pause"]
+
+ELSEWHERE = -1
+"""The claim of a `Place` in a line that is kept in another store."""
 
 
 class Caller(Enum):
@@ -38,14 +42,20 @@ class Reason(Enum):
     """There may be a unit, but others have waited longer."""
     EARLY = "early"
     """The job came back before its slot; it keeps it."""
+    FULL = "queue full"
+    """As many wait already as the limit lets wait. Nothing is booked."""
+    PAUSED = "paused"
+    """Nobody passes for now: the one downstream has asked for quiet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One claim as a store sees it: a charge on a bucket, and the spacing of its line."""
+    """One claim as a store sees it: what it would take, and how its line is kept."""
 
     charge: Charge
     spacing_us: int
+    room_us: int | None = None
+    """How far off the line's next slot may be for a newcomer to join it; None: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +68,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is stored for one key. None: nothing is."""
+    """What is stored for one key: the algorithm's own state, and the line. None: nothing is."""
 
-    tat_us: int | None = None
+    taken: Any = None
     line: Line | None = None
 
 
@@ -74,7 +84,9 @@ class Verdict:
         now_us: The instant of the decision, by the store's clock.
         retry_us: The earliest instant at which the request would pass if nobody else asks.
         slot_us: The instant to come back at; `now_us` when allowed.
-        tats_us: The buckets' states after the decision, one per claim.
+        uses: What is used of each claim's limit after the decision; None: it was not asked.
+        asked_us: The instant of the decision on each claim, where several stores with clocks of their own
+            decide; else empty.
     """
 
     reason: Reason
@@ -82,7 +94,8 @@ class Verdict:
     now_us: int
     retry_us: int
     slot_us: int
-    tats_us: tuple[int | None, ...]
+    uses: tuple[Use | None, ...]
+    asked_us: tuple[int, ...] = ()
 
     @property
     def allowed(self) -> bool:
@@ -102,9 +115,10 @@ def acquire(
     Decide whether every one of *asks* may pass at *now_us*, and charge all of them or none.
 
     Time is an argument, never read. A denial charges nothing; it moves on the line of the binding
-    claim only, and forgets what is stale of every claim's bucket (`believed_us`). A grant without right
+    claim only, and forgets what is stale of every claim's state (`Charge.believed`). A grant without right
     of way ends the lines that were given up: else one job in each grace time would pass until their
-    last slot. A peek, and a return before the slot, change nothing at all.
+    last slot. A peek, and a return before the slot, change nothing at all; but where slots are estimates
+    (`Charge.estimates`), a job that returns before its slot passes if there is room.
 
     Args:
         states: What is stored for each claim's key, in the order of *asks*.
@@ -116,46 +130,100 @@ def acquire(
     Returns:
         The verdict, and the states to store: the very objects of *states* where nothing changed.
     """
-    lines = [_living(state, now_us) for state in states]
-    tats = tuple(believed_us(state.tat_us, now_us, ask.charge) for state, ask in zip(states, asks, strict=True))
+    known = [ask.charge.believed(state.taken, now_us) for ask, state in zip(asks, states, strict=True)]
+    paused = [state.line.paused_us if state.line else 0 for state in states]
+    taken = [
+        ask.charge.used_up(held, until_us) if until_us else held
+        for ask, held, until_us in zip(asks, known, paused, strict=True)
+    ]
+    lines = [_living(state, ask.charge, held, now_us) for state, ask, held in zip(states, asks, taken, strict=True)]
     holder = place is not None and place.slot_us <= now_us
-    if place is not None and now_us < place.slot_us < lines[place.claim].end_us:
-        return Verdict(Reason.EARLY, place.claim, now_us, place.slot_us, place.slot_us, tats), states
+    early = None
+    if place is not None and place.claim != ELSEWHERE and now_us < place.slot_us < lines[place.claim].end_us:
+        uses = _uses(asks, taken, now_us)
+        early = Verdict(Reason.EARLY, place.claim, now_us, place.slot_us, place.slot_us, uses)
+        if not asks[place.claim].charge.estimates:
+            return early, states
 
     binding, slot_us, opens_us, retry_us, reason = 0, now_us, now_us, now_us, Reason.ALLOWED
     for i, ask in enumerate(asks):
-        if ask.charge.charge_us == 0:
+        if ask.charge.size == 0:
             continue
-        ready = ready_us(tats[i], now_us, ask.charge)
-        opens = ready if holder else max(ready, lines[i].end_us)
+        ready = max(ask.charge.ready_us(taken[i], now_us), paused[i])
+        opens = ready if holder or early else max(ready, lines[i].end_us)
         if opens <= now_us:
             continue
         retry_us = max(retry_us, opens)
         slot = _slot(lines[i], opens, caller, holder)
-        if slot > slot_us:
+        full = ask.room_us is not None and not holder and opens - max(now_us, paused[i]) > ask.room_us
+        if reason is not Reason.FULL and (slot > slot_us or full):
             binding, slot_us, opens_us = i, slot, opens
-            reason = Reason.EXHAUSTED if ready > now_us else Reason.IN_LINE
+            reason = Reason.FULL if full else Reason.EXHAUSTED if ready > now_us else Reason.IN_LINE
+            reason = Reason.PAUSED if paused[i] > now_us and not full else reason
 
+    if early is not None and reason is not Reason.ALLOWED:
+        return early, states
     if caller is Caller.PEEK:
-        return Verdict(reason, binding, now_us, retry_us, slot_us, tats), states
+        return Verdict(reason, binding, now_us, retry_us, slot_us, _uses(asks, taken, now_us)), states
     changed = list(states)
     if reason is Reason.ALLOWED:
-        tats = tuple(admit(tat, now_us, ask.charge) for tat, ask in zip(tats, asks, strict=True))
-    elif patience_us is None or slot_us - now_us <= patience_us:
-        line = _book(lines[binding], slot_us + asks[binding].spacing_us, opens_us, caller, holder)
-        changed[binding] = State(states[binding].tat_us, line)
+        taken = [ask.charge.admit(held, now_us) for held, ask in zip(taken, asks, strict=True)]
+    elif reason is not Reason.FULL and (patience_us is None or slot_us - now_us <= patience_us):
+        charge, spacing_us = asks[binding].charge, asks[binding].spacing_us
+        distance_us = charge.distance_us(taken[binding], now_us, spacing_us)
+        line = _book(lines[binding], slot_us + distance_us, opens_us, caller, holder)
+        changed[binding] = State(states[binding].taken, line)
     for i, ask in enumerate(asks):
-        if ask.charge.charge_us and tats[i] != states[i].tat_us:
-            given_up = reason is Reason.ALLOWED and not holder and lines[i] is EMPTY
-            changed[i] = State(tats[i], None if given_up else changed[i].line)
-    return Verdict(reason, binding, now_us, retry_us, slot_us, tats), changed
+        if ask.charge.size == 0:
+            continue
+        if reason is Reason.ALLOWED:
+            changed[i] = State(taken[i], _after_grant(lines[i], changed[i].line, holder or early is not None))
+        elif known[i] is not states[i].taken and not paused[i]:
+            changed[i] = State(known[i], changed[i].line)
+    return Verdict(reason, binding, now_us, retry_us, slot_us, _uses(asks, taken, now_us)), changed
 
 
-def _living(state: State, now_us: int) -> Line:
-    """The key's line; empty once the bucket has stood full for the grace time: those in it are not coming."""
-    if state.line is None or state.tat_us is None or now_us - state.tat_us >= GRACE_US:
-        return EMPTY
+def pause(state: State, now_us: int, for_us: int | None) -> State:
+    """
+    Let nobody pass for *for_us*, unless it is paused for longer already; None: end the pause now.
+
+    Once it is over, the limit begins as if all that passes in one period had passed, evenly, up to its end.
+    """
+    line = state.line or EMPTY
+    if for_us is None:
+        return State(state.taken, replace(line, paused_us=now_us)) if line.paused_us > now_us else state
+    return State(state.taken, replace(line, paused_us=max(line.paused_us, now_us + for_us)))
+
+
+def kept_until_us(state: State, charge: Charge, now_us: int) -> int:
+    """Until when the line of *state* means anything."""
+    line = state.line or EMPTY
+    last_us = max(line.end_us, line.guest_us, line.paused_us)
+    if not line.paused_us:
+        return last_us
+    taken = charge.used_up(charge.believed(state.taken, now_us), line.paused_us)
+    return max(last_us, charge.use(taken, now_us).full_us)
+
+
+def _uses(asks: Sequence[Ask], taken: Sequence[Any], now_us: int) -> tuple[Use, ...]:
+    return tuple(ask.charge.use(held, now_us) for ask, held in zip(asks, taken, strict=True))
+
+
+def _living(state: State, charge: Charge, taken: Any, now_us: int) -> Line:
+    """The key's line; empty once units have lain idle for the grace time: those in it are not coming."""
+    if state.line is None or now_us < state.line.paused_us:
+        return state.line or EMPTY
+    spoken_for_us = 0 if taken is None else charge.spoken_for_us(taken, now_us)
+    if now_us - max(spoken_for_us, state.line.paused_us) >= GRACE_US:
+        return replace(EMPTY, paused_us=state.line.paused_us) if state.line.paused_us else EMPTY
     return state.line
+
+
+def _after_grant(line: Line, stored: Line | None, right_of_way: bool) -> Line | None:
+    """A grant ends a pause, and, without right of way, a line that was given up."""
+    if line.paused_us:
+        return replace(line, paused_us=0) if line.end_us or line.guest_us else None
+    return None if line is EMPTY and not right_of_way else stored
 
 
 def _slot(line: Line, opens_us: int, caller: Caller, holder: bool) -> int:
@@ -168,7 +236,7 @@ def _slot(line: Line, opens_us: int, caller: Caller, holder: bool) -> int:
 
 def _book(line: Line, after_us: int, opens_us: int, caller: Caller, holder: bool) -> Line:
     if holder:
-        return Line(line.tail_us, after_us, line.guest_us)
+        return replace(line, late_us=after_us)
     if caller is Caller.GUEST:
-        return Line(line.tail_us, line.late_us, min(after_us, opens_us + GUESTS_US))
-    return Line(after_us, line.late_us, line.guest_us)
+        return replace(line, guest_us=min(after_us, opens_us + GUESTS_US))
+    return replace(line, tail_us=after_us)

@@ -8,10 +8,29 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from throttlekit._core.limits import Limit
+from throttlekit.errors import ConfigurationError
 
-__all__ = ["Decision", "DecisionReason"]
+__all__ = ["Charged", "Decision", "DecisionReason", "settled_of"]
 
-DecisionReason: TypeAlias = Literal["allowed", "exhausted", "in line", "early", "store unavailable", "waited too long"]
+DecisionReason: TypeAlias = Literal[
+    "allowed", "exhausted", "in line", "early", "queue full", "paused", "store unavailable", "waited too long"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Charged:
+    """One limit of a decision that was allowed, and what it took."""
+
+    limit: Limit
+    bucket: str
+    """The name under which the store counts it."""
+    cost: int
+    at_us: int
+    """When it was charged, by the clock of the store that counts it."""
+    measured: bool = False
+    """Whether the limit's cost is a callable: one that may turn out otherwise."""
+    holder: str = ""
+    """Who holds the slot of a concurrency limit; "" for what nobody gives back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,18 +42,23 @@ class Decision:
 
     Attributes:
         allowed: Whether the job may run now. True means that every limit has been charged.
-        limit: The binding limit: the one that denied, or the one with the least left.
+        limit: The binding limit: the one that denied, or the one with the least left. Of a limit with tiers,
+            the one of the job's tier.
         key: The key of the binding limit under which the job was counted; "" if it counts all together.
         cost: The units asked of the binding limit.
         remaining: Whole units of the binding limit that are left now.
         retry_after: Until this request would pass if nobody else asks; 0 when allowed.
         delay: How long to wait before asking again: distinct for each waiter; 0 when allowed.
-        reset_after: Until the binding limit is full again.
+        reset_after: Until the binding limit is full again, or its window begins anew.
         reason: "allowed"; "exhausted" (no unit left); "in line" (others have waited longer); "early"
-            (back before its slot, which it keeps); "store unavailable"; "waited too long" (past
-            the job's max_wait or max_deferrals: it ends now, by whatever its adapter was told).
+            (back before its slot, which it keeps); "queue full" (a `LeakyBucket` has as many waiting as it lets
+            wait); "paused" (nobody passes for now); "store unavailable" (nothing is known; allowed or denied as
+            `on_store_failure` of the limits says); "waited too long" (past the job's max_wait or max_deferrals).
         waited: What a denied job carries until it asks again, as plain JSON data; opaque. Give it
             back as `Job.waited`. None when allowed, or when there was no job.
+        charged: What `Limiter.settle` and `Limiter.release` need of a decision that was allowed: each limit with
+            what it took. While the store is unavailable: what was taken of this process's shares; of limits that are
+            open, nothing, and to settle them does nothing.
     """
 
     allowed: bool
@@ -47,21 +71,70 @@ class Decision:
     reset_after: float
     reason: DecisionReason
     waited: Mapping[str, Any] | None = None
+    charged: tuple[Charged, ...] = ()
+
+    @property
+    def refused(self) -> bool:
+        """Whether asking again is not what is wanted: the job ends now, by whatever its adapter was told."""
+        return self.reason in ("queue full", "waited too long")
+
+    @property
+    def leases(self) -> tuple[Charged, ...]:
+        """The slots that it holds, of concurrency limits. They are to be released."""
+        return tuple(each for each in self.charged if each.holder)
 
     def __bool__(self) -> bool:
         return self.allowed
 
     def headers(self) -> dict[str, str]:
         """
-        The decision as the HTTP headers that web clients know, in whole seconds, rounded up.
+        The decision as HTTP headers: the RateLimit fields of the IETF's draft (draft-ietf-httpapi-ratelimit-headers,
+        as deployed up to its version 6), the older X-RateLimit family, and Retry-After. Of the binding limit.
 
-        While the store is unavailable nothing is known of the limit: only Retry-After is told.
+        Limit is what can pass at once (a bucket's burst, a window's amount), Reset the seconds until all of it can
+        again. Seconds are whole, rounded up. While the store is unavailable nothing is known, and a
+        concurrency limit has no rate: only Retry-After is told.
         """
         headers: dict[str, str] = {}
-        if self.reason != "store unavailable":
-            headers["X-RateLimit-Limit"] = str(self.limit.burst)
-            headers["X-RateLimit-Remaining"] = str(self.remaining)
-            headers["X-RateLimit-Reset"] = str(math.ceil(self.reset_after))
+        if self.reason != "store unavailable" and self.limit.period_us:
+            fields = {"Limit": self.limit.capacity, "Remaining": self.remaining, "Reset": math.ceil(self.reset_after)}
+            period = math.ceil(self.limit.period_us / 1_000_000)
+            headers["RateLimit-Policy"] = f"{self.limit.amount};w={period}"
+            for family in ("RateLimit", "X-RateLimit"):
+                headers.update({f"{family}-{field}": str(value) for field, value in fields.items()})
         if not self.allowed:
             headers["Retry-After"] = str(max(1, math.ceil(self.retry_after)))
         return headers
+
+
+def settled_of(decision: Decision, limit: Limit | None) -> tuple[Charged, ...]:
+    """
+    Which of the decision's limits are to be settled, if *limit* is named.
+
+    Raises:
+        ConfigurationError: It charged nothing, *limit* is none of its, or it is not clear which is meant.
+    """
+    charged = tuple(each for each in decision.charged if not each.holder)
+    if decision.allowed and decision.reason == "store unavailable":
+        uncharged = all(each.limit is not decision.limit for each in decision.charged)
+        if uncharged and limit is None:
+            return tuple(each for each in charged if each.measured)
+        if uncharged and all(each.limit.name != limit.name for each in decision.charged if limit is not None):
+            return ()
+    if decision.charged and not charged:
+        raise ConfigurationError(
+            "a slot of a concurrency limit is released, not settled: the decision charged no other"
+        )
+    if not charged:
+        raise ConfigurationError("a decision that was denied, or peeked, has charged nothing: nothing is to be settled")
+    if limit is not None:
+        meant = tuple(each for each in charged if each.limit.name == limit.name)
+        missing = f"limit {limit.name!r} is none of those that the decision charged"
+    elif len(charged) == 1:
+        return charged
+    else:
+        meant = tuple(each for each in charged if each.measured)
+        missing = "none of the decision's limits has a callable as its cost: name the one that is meant, as limit="
+    if not meant:
+        raise ConfigurationError(f"{missing}; it charged {', '.join(repr(each.limit.name) for each in charged)}")
+    return meant

@@ -44,7 +44,12 @@ class Job:
             ConfigurationError: The arguments do not fit the function.
         """
         if self.function is None:
-            return dict(self.kwargs)
+            try:
+                return dict(self.kwargs)
+            except (TypeError, ValueError):
+                raise ConfigurationError(
+                    f"a job's kwargs must be a mapping, not {type(self.kwargs).__name__}"
+                ) from None
         signature = inspect.signature(self.function)
         try:
             bound = signature.bind(*self.args, **self.kwargs)

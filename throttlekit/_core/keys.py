@@ -14,20 +14,36 @@ import hashlib
 import re
 from urllib.parse import quote
 
-__all__ = ["bucket_name", "line_name"]
+__all__ = ["bucket_name", "holder_name", "is_bucket_of", "line_name"]
 
 _LONGEST = 120
 _PLAIN = re.compile(r"[A-Za-z0-9_.@/+=-]*", re.ASCII)
 
 
-def bucket_name(name: str, key: str, fingerprint: str) -> str:
-    """Where the bucket of *key* under the limit called *name* is stored."""
-    return f"tk1:{{{_quoted(name)}:{_quoted(key)}}}:{fingerprint}"
+def bucket_name(name: str, key: str, fingerprint: str, part: str | None = None) -> str:
+    """
+    Where what is taken of *key* under the limit called *name* is stored.
+
+    Args:
+        part: What the limit's scope adds to the key; definitions of different scope have different fingerprints.
+    """
+    scoped = "" if part is None else f":{_quoted(part)}"
+    return f"tk1:{{{_quoted(name)}:{_quoted(key)}{scoped}}}:{fingerprint}"
 
 
-def line_name(name: str, key: str, fingerprint: str) -> str:
-    """Where its waiting line is stored."""
-    return f"{bucket_name(name, key, fingerprint)}:line"
+def is_bucket_of(bucket: str, fingerprint: str) -> bool:
+    """Whether *bucket* is a name that a limit of that definition may have: nothing else is touched in the store."""
+    return bucket.startswith("tk1:{") and bucket.endswith(f"}}:{fingerprint}")
+
+
+def line_name(bucket: str) -> str:
+    """Where the waiting line of *bucket* is stored."""
+    return f"{bucket}:line"
+
+
+def holder_name(job_id: str, token: str) -> str:
+    """Who holds a slot: the job, and which of its deliveries."""
+    return f"{_quoted(job_id)}#{token}"
 
 
 def _quoted(text: str) -> str:

@@ -14,10 +14,11 @@ A line is three instants, each the next one free:
     guest   the next instant to suggest to a caller who cannot keep a place (no job to come back).
             Guests are spread out, but nobody waits for them
 
-Slots stand one charge apart. A bucket with room for less than the lateness of the delivery cannot
-store what a late waiter leaves unused, and each bit of lateness would push everybody behind it out
-of step for good. So its slots stand a little further apart (`spacing_us`), which lets the line catch
-up; measured at burst 1, 10/s, that is 0.96 of the limit at 2.0 deliveries a job in place of 0.69 at 3.4.
+and, while the limit is paused or has just been, the instant up to which it is:
+
+    paused  until then nobody passes; then the limit begins used up. Whoever passes first ends it
+
+Slots stand one charge apart, by the limit's rate; the algorithms say it (`Charge.spacing_us`).
 
 lua/throttlekit_lua/acquire.lua mirrors this file. Change both, or the parity tests fail.
 """
@@ -26,18 +27,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from throttlekit._core.gcra import Charge
-
-__all__ = ["EMPTY", "GRACE_US", "GUESTS_US", "Line", "spacing_us"]
+__all__ = ["EMPTY", "GRACE_US", "GUESTS_US", "Line", "window_spacing_us", "window_tight"]
 
 GRACE_US = 5_000_000
-"""A bucket that has stood full for this long has been given up by those in its line."""
+"""A limit whose units have lain idle for this long has been given up by those in its line."""
 
 GUESTS_US = 60_000_000
 """Guests are spread over this long at most: they may never come back, so they book no further."""
 
-_SLACK = 25  # a tight bucket's slots stand up to 1/25 further apart …
-_MOST_SLACK_US = 20_000  # … and never more than this: enough to catch up with ordinary lateness
+_SLACK = 25  # a window shorter than this many latenesses is tight
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +45,7 @@ class Line:
     tail_us: int = 0
     late_us: int = 0
     guest_us: int = 0
+    paused_us: int = 0
 
     @property
     def end_us(self) -> int:
@@ -57,8 +56,16 @@ class Line:
 EMPTY = Line()
 
 
-def spacing_us(request: Charge, lateness_us: int) -> int:
-    """The distance from *request*'s slot to the next, for a delivery that comes up to *lateness_us* late."""
-    if request.headroom_us >= lateness_us:
-        return request.charge_us
-    return request.charge_us + min(request.charge_us // _SLACK, _MOST_SLACK_US)
+def window_spacing_us(units: int, amount: int, period_us: int, lateness_us: int) -> int:
+    """
+    The distance between slots where each period begins anew: a job that comes late leaves a unit of
+    one period unused, and takes one of the next. So slots stand further apart by the lateness's share
+    of the period, up to 1/25.
+    """
+    charge_us = -(-units * period_us // amount)
+    return charge_us + min(charge_us // _SLACK, charge_us * lateness_us // period_us)
+
+
+def window_tight(period_us: int, lateness_us: int) -> bool:
+    """Whether the lateness is a good part of the period."""
+    return period_us < _SLACK * lateness_us

@@ -7,6 +7,7 @@ import re
 from datetime import timedelta
 from typing import TypeAlias
 
+from throttlekit._core.key import told
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["LONGEST_PERIOD_US", "Rate", "parse_rate"]
@@ -48,10 +49,10 @@ def parse_rate(rate: Rate) -> tuple[int, int]:
     elif isinstance(rate, tuple) and len(rate) == 2:
         amount, period_us = rate[0], _period_us(rate[1], rate)
     else:
-        raise ConfigurationError(f"{rate!r} is not a rate. {_RIGHT}")
+        raise ConfigurationError(f"{told(rate)} is not a rate. {_RIGHT}")
     if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= _LARGEST_AMOUNT:
         raise ConfigurationError(
-            f"the amount of rate {rate!r} must be a whole number of units, "
+            f"the amount of rate {told(rate)} must be a whole number of units, "
             f"at least 1 and at most {_LARGEST_AMOUNT}. {_RIGHT}"
         )
     if not 1 <= period_us <= LONGEST_PERIOD_US:
@@ -62,10 +63,12 @@ def parse_rate(rate: Rate) -> tuple[int, int]:
 def _parse_text(rate: str) -> tuple[int, int]:
     match = _RATE.fullmatch(rate)
     if match is None:
-        raise ConfigurationError(f"{rate!r} is not a rate. {_RIGHT}")
+        raise ConfigurationError(f"{told(rate)} is not a rate. {_RIGHT}")
     amount, count, unit = match.groups()
     if unit not in _UNITS:
-        raise ConfigurationError(f"{unit!r} in rate {rate!r} is not a unit of time: use s, m, h, d, or second … day.")
+        raise ConfigurationError(
+            f"{unit!r} in rate {told(rate)} is not a unit of time: use s, m, h, d, or second … day."
+        )
     return int(amount), int(count or 1) * _UNITS[unit]
 
 
@@ -73,7 +76,9 @@ def _period_us(period: timedelta | float, rate: object) -> int:
     if isinstance(period, timedelta):
         return period // timedelta(microseconds=1)
     if isinstance(period, bool) or not isinstance(period, (int, float)):
-        raise ConfigurationError(f"the period of rate {rate!r} must be a timedelta or a number of seconds. {_RIGHT}")
+        raise ConfigurationError(
+            f"the period of rate {told(rate)} must be a timedelta or a number of seconds. {_RIGHT}"
+        )
     if not 1e-6 <= period <= LONGEST_PERIOD_US / 1_000_000:
         raise _out_of_range(rate)
     # Less what a float may be off, else 2.007 s would be 2 007 001 µs.
@@ -81,4 +86,4 @@ def _period_us(period: timedelta | float, rate: object) -> int:
 
 
 def _out_of_range(rate: object) -> ConfigurationError:
-    return ConfigurationError(f"the period of rate {rate!r} must be between 1 µs and 366 days. {_RIGHT}")
+    return ConfigurationError(f"the period of rate {told(rate)} must be between 1 µs and 366 days. {_RIGHT}")

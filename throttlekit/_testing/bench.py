@@ -5,70 +5,126 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from typing import ClassVar
 
 from throttlekit._core.acquire import Ask, Caller, Place, Verdict
+from throttlekit._core.charge import Use
 from throttlekit._core.keys import bucket_name, line_name
-from throttlekit._core.limits import TokenBucket
-from throttlekit.stores._base import Claim, Request, Store
+from throttlekit._core.limits import Limit
+from throttlekit._core.token_bucket import TokenBucket
+from throttlekit.stores._base import Claim, Correction, Request, Store
 
-__all__ = ["NOW_US", "ONE", "SECOND_US", "SLOW", "STEP_US", "TEN", "Bench", "OnTheBench"]
+__all__ = ["NAME", "NOW_US", "ONE", "SECOND_US", "SLOW", "STEP_US", "TEN", "Bench", "OnTheBench"]
 
 NOW_US = 1_800_000_000_000_000
+"""The top of an hour, in UTC: 08:00 on 15 January 2027."""
 SECOND_US = 1_000_000
 
-TEN = TokenBucket("conformance", "10/s", burst=5)
-ONE = TokenBucket("conformance-one", "10/s", burst=1)
-SLOW = TokenBucket("conformance-slow", "1/s", burst=1)
+NAME = "conformance"
+"""
+The name of every limit of the suite. They differ in their definitions, so none may meet what another took; and a
+store that spreads names over servers has all claims of a request in one place.
+"""
+TEN = TokenBucket(NAME, "10/s", burst=5)
+ONE = TokenBucket(NAME, "10/s", burst=1)
+SLOW = TokenBucket(NAME, "1/s", burst=1)
 STEP_US = 100_000
 """One unit of `TEN` and of `ONE`."""
 
 
 class Bench:
-    """A store under test, and the time it is told."""
+    """
+    A store under test, and the time it is told.
 
-    def __init__(self, store: Store) -> None:
+    Args:
+        spread: Give each limit a name of its own, as a fleet's limits have.
+    """
+
+    def __init__(self, store: Store, *, spread: bool = False) -> None:
         self.store = store
         self.now_us = NOW_US
+        self.spread = spread
 
     def ask(
         self,
-        *limits: TokenBucket,
+        *limits: Limit,
         key: str = "",
-        cost: int | None = None,
+        cost: int | Sequence[int] | None = None,
         caller: Caller = Caller.JOB,
         slot_us: int | None = None,
         of: int = 0,
         patience_us: int | None = None,
     ) -> Verdict:
-        """One request for *limits*; with *slot_us*, by a holder of that slot in the line of claim *of*."""
-        claims = [self.claim(limit, key, cost) for limit in limits]
+        """
+        One request for *limits*; with *slot_us*, by a holder of that slot in the line of claim *of*.
+
+        Args:
+            cost: For all of them, or for each.
+        """
+        costs = cost if isinstance(cost, Sequence) else [cost] * len(limits)
+        claims = [self.claim(limit, key, units) for limit, units in zip(limits, costs, strict=True)]
         place = None if slot_us is None else Place(of, slot_us)
         return self.store.acquire(Request(claims, caller, place, patience_us), now_us=self.now_us)
 
-    def drain(self, limit: TokenBucket) -> None:
-        """Take everything that *limit* has."""
-        assert self.ask(limit, cost=limit.burst).allowed, "a bucket that nobody has used is full"
+    def look(self, *limits: Limit, cost: int | None = None, key: str = "") -> Verdict:
+        """What `ask` would answer."""
+        return self.ask(*limits, key=key, cost=cost, caller=Caller.PEEK)
 
-    def tat(self, limit: TokenBucket) -> int | None:
-        return self.ask(limit, caller=Caller.PEEK).tats_us[0]
+    def drain(self, *limits: Limit, key: str = "") -> None:
+        """Take everything that *limits* have."""
+        for limit in limits:
+            assert self.ask(limit, key=key, cost=limit.capacity).allowed, f"{limit} is full if nobody has used it"
 
-    def reset(self, limit: TokenBucket) -> None:
-        claim = self.claim(limit, "", 1)
+    def settle(self, *limits: Limit, was: int, actual: int, granted_us: int | None = None) -> None:
+        """What was charged to *limits* as *was* units, now or at *granted_us*, turns out to be *actual*."""
+        corrections: list[Correction] = []
+        for limit in limits:
+            charge = limit.charge(was, self.now_us)
+            by = limit.charge(actual, self.now_us).size - charge.size
+            granted_us = self.now_us if granted_us is None else granted_us
+            corrections.append(Correction(self.claim(limit).bucket, charge, granted_us, by))
+        self.store.settle(corrections, now_us=self.now_us)
+
+    def use(self, limit: Limit, key: str = "") -> Use:
+        """What is used of *limit* now."""
+        use = self.look(limit, key=key).uses[0]
+        assert use is not None, "a claim that was asked has a use"
+        return use
+
+    def left(self, limit: Limit, key: str = "") -> int:
+        """How many units of *limit* are left now."""
+        return limit.remaining(self.use(limit, key), self.now_us)
+
+    def untouched(self, *limits: Limit) -> bool:
+        """Whether nothing is used of any of *limits*, and nobody waits for it."""
+        return all(
+            self.use(limit) == (0, self.now_us) and self.look(limit, cost=limit.capacity).allowed for limit in limits
+        )
+
+    def passing(self, limit: Limit, *, key: str = "") -> int:
+        """How many units pass now, one by one, until the first is denied. Books nothing."""
+        passed = 0
+        while self.ask(limit, key=key, cost=1, caller=Caller.GUEST, patience_us=0).allowed:
+            passed += 1
+        return passed
+
+    def reset(self, limit: Limit) -> None:
+        claim = self.claim(limit)
         self.store.reset([claim.bucket, claim.line])
 
-    @staticmethod
-    def claim(limit: TokenBucket, key: str, cost: int | None) -> Claim:
-        charge = limit.bucket.charge(limit.cost_of(None) if cost is None else cost)
-        return Claim(
-            bucket_name(limit.name, key, limit.fingerprint),
-            line_name(limit.name, key, limit.fingerprint),
-            Ask(charge, charge.charge_us),
-        )
+    def claim(self, limit: Limit, key: str = "", cost: int | None = None) -> Claim:
+        charge = limit.charge(1 if cost is None else cost, self.now_us)
+        name = f"{limit.name}-{limit.fingerprint}" if self.spread else limit.name
+        bucket = bucket_name(name, key, limit.fingerprint)
+        return Claim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(0), limit.room_us(charge)))
 
 
 class OnTheBench:
     """The part of a conformance suite that its user gives."""
+
+    spread: ClassVar[bool] = False
+    """Whether each limit has a name of its own, where one request has several."""
 
     def make_store(self) -> Store:
         """Return a store that knows nothing yet. Called once in each test, and closed at its end."""
@@ -78,6 +134,6 @@ class OnTheBench:
     def bench(self) -> Generator[Bench, None, None]:
         store = self.make_store()
         try:
-            yield Bench(store)
+            yield Bench(store, spread=self.spread)
         finally:
             store.close()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from throttlekit._core.acquire import Ask, Caller, Place, Verdict
+from throttlekit._core.charge import Charge
 
-__all__ = ["Claim", "Request", "Store"]
+__all__ = ["Claim", "Correction", "Lease", "Parted", "Request", "Store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +31,32 @@ class Request:
     patience_us: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """What one limit took at *granted_us* turns out *by* dearer, in the charge's own measure; cheaper if negative."""
+
+    bucket: str
+    charge: Charge
+    granted_us: int
+    by: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A slot of a concurrency limit, held by the charge's holder since *granted_us*."""
+
+    bucket: str
+    charge: Charge
+    granted_us: int
+
+
 class Store(Protocol):
     """
-    Keeps buckets and lines, and decides over them atomically.
+    Keeps what is taken of each limit, and lines, and decides over them atomically.
 
     The store owns the clock: the caller's time never enters a decision. A name that is missing
-    means a full bucket, or an empty line. Whatever is written expires by itself, after the bucket
-    is full or the last slot of the line has passed. Safe to share between threads, and across a fork.
+    means that nothing is taken, or an empty line. Whatever is written expires by itself, after nothing
+    counts any more or the last slot of the line has passed. Safe to share between threads, and across a fork.
     """
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
@@ -51,9 +71,45 @@ class Store(Protocol):
         """
         ...
 
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        """
+        Correct what was charged, as `Charge.settled` says.
+
+        Raises:
+            StoreUnavailable: There was no usable answer. It may have been corrected, or not.
+        """
+        ...
+
+    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
+        """
+        Give slots back, as `throttlekit._core.concurrency` says. Who holds none gives none back.
+
+        Raises:
+            StoreUnavailable: There was no usable answer. What was not given back ends with its lease.
+        """
+        ...
+
+    def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
+        """
+        Keep slots for one lease more. Tells of each whether its holder has one.
+
+        Raises:
+            StoreUnavailable: There was no usable answer. They may have been renewed, or not.
+        """
+        ...
+
+    def pause(self, claims: Sequence[Claim], for_us: int | None, now_us: int | None = None) -> None:
+        """
+        Let nobody pass, as `throttlekit._core.acquire.pause` says; None ends it.
+
+        Raises:
+            StoreUnavailable: There was no usable answer. It may be paused, or not.
+        """
+        ...
+
     def reset(self, names: Sequence[str]) -> None:
         """
-        Forget *names*: the bucket is full again, the line empty.
+        Forget *names*: nothing is taken, the line is empty.
 
         Raises:
             StoreUnavailable: There was no usable answer.
@@ -62,4 +118,13 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of connections. The store may be used again afterwards."""
+        ...
+
+
+@runtime_checkable
+class Parted(Protocol):
+    """What a store may have besides: parts that fail one by one, like the nodes of a cluster."""
+
+    def part_of(self, name: str) -> str:
+        """The part that keeps *name*, as `StoreUnavailable.part` names it; "" if that is not known. Asks nobody."""
         ...

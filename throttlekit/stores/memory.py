@@ -5,15 +5,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from throttlekit._core.acquire import State, Verdict, acquire
+from throttlekit._core.acquire import State, Verdict, acquire, kept_until_us, pause
 from throttlekit._core.line import GRACE_US
 from throttlekit._forks import renew_lock_after_fork
-from throttlekit.stores._base import Request
+from throttlekit.stores._base import Claim, Correction, Lease, Request
 
 __all__ = ["MemoryStore"]
 
 _SWEEP_EVERY = 4096
+_Change = Callable[[Any, Any, int, int], tuple[Any, bool]]
 
 
 def _wall_clock_us() -> Callable[[], int]:
@@ -48,13 +50,38 @@ class MemoryStore:
                 asks, states, now_us, caller=request.caller, place=request.place, patience_us=request.patience_us
             )
             for claim, before, after in zip(request.claims, states, changed, strict=True):
-                if after.tat_us is not None and after.tat_us != before.tat_us:
-                    self._put(claim.bucket, after.tat_us, after.tat_us, now_us)
+                if after.taken is not before.taken:
+                    self._put(claim.bucket, after.taken, claim.ask.charge.use(after.taken, now_us).full_us, now_us)
                 if after.line is None:
                     self._values.pop(claim.line, None)
                 elif after.line is not before.line:
-                    self._put(claim.line, after.line, max(after.line.end_us, after.line.guest_us), now_us)
+                    self._put(claim.line, after.line, kept_until_us(after, claim.ask.charge, now_us), now_us)
             return verdict
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        with self._lock:
+            now_us = self._clock_us() if now_us is None else now_us
+            for each in corrections:
+                before = self._get(each.bucket, now_us)
+                believed = each.charge.believed(before, now_us)
+                after = each.charge.settled(believed, now_us, each.granted_us, each.by)
+                if after is not before:
+                    self._put(each.bucket, after, each.charge.use(after, now_us).full_us, now_us)
+
+    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
+        self._change(leases, lambda charge, held, now, granted: (charge.released(held, now, granted), True), now_us)
+
+    def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
+        return self._change(leases, lambda charge, held, now, granted: charge.renewed(held, now), now_us)
+
+    def pause(self, claims: Sequence[Claim], for_us: int | None, now_us: int | None = None) -> None:
+        with self._lock:
+            now_us = self._clock_us() if now_us is None else now_us
+            for each in claims:
+                before = State(self._get(each.bucket, now_us), self._get(each.line, now_us))  # type: ignore[arg-type]
+                after = pause(before, now_us, for_us)
+                if after.line != before.line:
+                    self._put(each.line, after.line, kept_until_us(after, each.ask.charge, now_us), now_us)
 
     def reset(self, names: Sequence[str]) -> None:
         with self._lock:
@@ -66,6 +93,19 @@ class MemoryStore:
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def _change(self, leases: Sequence[Lease], change: _Change, now_us: int | None) -> list[bool]:
+        with self._lock:
+            now_us = self._clock_us() if now_us is None else now_us
+            answers: list[bool] = []
+            for each in leases:
+                charge: Any = each.charge
+                before = self._get(each.bucket, now_us)
+                after, answer = change(charge, charge.believed(before, now_us), now_us, each.granted_us)
+                if after is not before:
+                    self._put(each.bucket, after, charge.use(after, now_us).full_us, now_us)
+                answers.append(answer)
+            return answers
 
     def _get(self, name: str, now_us: int) -> object:
         value, expires_us = self._values.get(name, (None, 0))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+import threading
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 try:
     import redis
@@ -17,21 +20,18 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
     raise ImportError("a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'") from error
 
 import throttlekit_lua
-from throttlekit._core.acquire import Reason, Verdict
+from throttlekit._core.acquire import ELSEWHERE, Place, Reason, Verdict
+from throttlekit._core.charge import Use
+from throttlekit._forks import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores._base import Request
+from throttlekit.stores._base import Claim, Correction, Lease, Request
+from throttlekit.stores._faults import UNREADABLE, answered, lost_touch
 
-__all__ = ["RedisStore"]
+__all__ = ["RedisStore", "begin_anew_after_fork", "own_options", "readable", "refuse_our_own"]
 
-_REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY)
+_REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
 _DATABASE = re.compile(r"/?[0-9]*", re.ASCII)
 _T = TypeVar("_T")
-# Not every error of redis-py is a RedisError: those of its cluster client are not.
-_FAULTS: tuple[type[Exception], ...] = tuple(
-    fault for fault in vars(exceptions).values() if isinstance(fault, type) and issubclass(fault, Exception)
-)
-_UNREADABLE: tuple[type[Exception], ...] = (*_FAULTS, ValueError, TypeError)
-_NO_ANSWER: tuple[type[Exception], ...] = (*_FAULTS, OSError, ValueError)
 
 
 class RedisStore:
@@ -50,69 +50,174 @@ class RedisStore:
     def __init__(self, url: str, *, timeout: float = 0.25) -> None:
         scheme, colon, rest = url.partition("://")
         scheme = scheme.replace("valkey", "redis")
-        options: dict[str, Any] = {
-            "socket_timeout": timeout,
-            "socket_connect_timeout": timeout,
-            "retry": Retry(NoBackoff(), 0),
-            "decode_responses": False,
-            "health_check_interval": 0,
-        }
-        client: Any = redis.Redis
-        try:
+        self._options = own_options(timeout)
+        with readable():
             if scheme != "unix" and not _DATABASE.fullmatch(urlsplit(url).path):
                 # redis-py would take any other path for database 0.
                 raise ValueError("the path is not the number of a database")
-            self._client: Any = client.from_url(f"{scheme}{colon}{rest}", **options)
-            pool = self._client.connection_pool
-            pool.connection_class(**pool.connection_kwargs)  # not connected: an unknown ?option= shows here, not later
-        except _UNREADABLE as error:
-            raise ConfigurationError(
-                f"the store's URL cannot be read ({type(error).__name__}): write it as redis://host:port/0, "
-                'rediss://… or unix:///path?db=0, with the number of a database, and with "/" in a password as %2F'
-            ) from None
-        self._script = throttlekit_lua.read("acquire")
-        self._sha = hashlib.sha1(self._script.encode(), usedforsecurity=False).hexdigest()
+            refuse_our_own(urlsplit(url).query)
+            client: Any = redis.Redis
+            self._use(client.from_url(f"{scheme}{colon}{rest}", **self._options))
+
+    def _use(self, client: Any) -> None:
+        self._client = client
+        pool = client.connection_pool
+        begin_anew_after_fork(pool)
+        pool.connection_class(**pool.connection_kwargs)  # not connected: an unknown ?option= shows here, not later
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        claims, place = request.claims, request.place
+        claims = request.claims
         arguments: list[Any] = [2 * len(claims)]
         for claim in claims:
             arguments += (claim.bucket, claim.line)
-        arguments += ("" if now_us is None else now_us, request.caller.value)
-        arguments += (0, 0) if place is None else (place.claim + 1, place.slot_us)
+        arguments += ("" if now_us is None else now_us, request.caller.value, *_place(request.place))
         arguments.append("" if request.patience_us is None else request.patience_us)
         for claim in claims:
-            charge = claim.ask.charge
-            arguments += (charge.charge_us, charge.headroom_us, charge.capacity_us, claim.ask.spacing_us)
-        return _answered(lambda: _verdict(self._run(arguments)))
+            ask = claim.ask
+            arguments += (ask.charge.letter, ask.charge.size, *ask.charge.numbers, ask.spacing_us)
+            arguments.append("" if ask.room_us is None else ask.room_us)
+        script = _script("acquire", frozenset(claim.ask.charge.letter for claim in claims))
+        return self._asked(claims[0].bucket, lambda: _verdict(self._run(script, arguments)))
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        arguments: list[Any] = [len(corrections), *(each.bucket for each in corrections)]
+        arguments.append("" if now_us is None else now_us)
+        for each in corrections:
+            arguments += (each.charge.letter, *each.charge.numbers, each.granted_us, each.by)
+        script = _script("settle", frozenset(each.charge.letter for each in corrections))
+        self._asked(corrections[0].bucket, lambda: self._run(script, arguments))
+
+    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
+        self._leased("release", leases, now_us)
+
+    def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
+        return self._leased("renew", leases, now_us)
+
+    def pause(self, claims: Sequence[Claim], for_us: int | None, now_us: int | None = None) -> None:
+        arguments: list[Any] = [2 * len(claims)]
+        for claim in claims:
+            arguments += (claim.bucket, claim.line)
+        arguments += ("" if now_us is None else now_us, "" if for_us is None else for_us)
+        for claim in claims:
+            arguments += (claim.ask.charge.letter, *claim.ask.charge.numbers)
+        script = _script("pause", frozenset(claim.ask.charge.letter for claim in claims))
+        self._asked(claims[0].bucket, lambda: self._run(script, arguments))
 
     def reset(self, names: Sequence[str]) -> None:
-        _answered(lambda: self._client.delete(*names))
+        self._asked(names[0], lambda: self._delete(names))
+
+    def part_of(self, name: str) -> str:
+        """The server is one: it answers, or it does not."""
+        return ""
 
     def close(self) -> None:
         self._client.close()
 
-    def _run(self, arguments: list[Any]) -> Any:
+    def _leased(self, verb: str, leases: Sequence[Lease], now_us: int | None) -> list[bool]:
+        arguments: list[Any] = [len(leases), *(each.bucket for each in leases)]
+        arguments += ("" if now_us is None else now_us, verb)
+        for each in leases:
+            arguments += (each.charge.letter, *each.charge.numbers, each.granted_us)
+        script = _script("lease", frozenset(each.charge.letter for each in leases))
+        question: Callable[[], list[bool]] = lambda: [answer == 1 for answer in self._run(script, arguments)]  # noqa: E731
+        return self._asked(leases[0].bucket, question)
+
+    def _asked(self, name: str, question: Callable[[], _T]) -> _T:
         try:
-            return self._client.execute_command("EVALSHA", self._sha, *arguments)
+            return answered(question)
+        except StoreUnavailable as error:
+            if error.part is not None:
+                error.part = self.part_of(name)
+            if lost_touch(error):
+                for pool in self._pools():
+                    # What lies idle there may be as dead: each would cost a time-out of its own.
+                    pool.disconnect(inuse_connections=False)
+            raise
+
+    def _pools(self) -> list[Any]:
+        return [self._client.connection_pool]
+
+    def _run(self, script: _Script, arguments: list[Any]) -> Any:
+        try:
+            return self._command("EVALSHA", script.sha, *arguments)
         except exceptions.NoScriptError:
             # The server said that it ran nothing, so asking again cannot charge twice.
-            return self._client.execute_command("EVAL", self._script, *arguments)
+            return self._command("EVAL", script.text, *arguments)
+
+    def _command(self, *arguments: Any) -> Any:
+        return self._client.execute_command(*arguments)
+
+    def _delete(self, names: Sequence[str]) -> None:
+        self._command("DEL", *names)
+
+
+def own_options(timeout: float) -> dict[str, Any]:
+    """
+    What our connections are made with, whoever describes the server: short time-outs, bytes, and none of redis-py's
+    own retries, so that no question is put twice.
+    """
+    return {
+        "socket_timeout": timeout,
+        "socket_connect_timeout": timeout,
+        "retry": Retry(NoBackoff(), 0),
+        "decode_responses": False,
+        "health_check_interval": 0,
+    }
+
+
+def refuse_our_own(query: str) -> None:
+    """
+    Redis-py would take these from a URL as the text that they are, and fail with each question.
+
+    Raises:
+        ValueError: *query* names one.
+    """
+    if not {"retry", "cache", "cache_config"}.isdisjoint(parse_qs(query)):
+        raise ValueError("an option that a URL cannot tell")
+
+
+@contextmanager
+def readable() -> Generator[None, None, None]:
+    """What redis-py says of a URL that it cannot read becomes a `ConfigurationError` that does not repeat it."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise ConfigurationError(
+            f"the store's URL cannot be read ({type(error).__name__}): write it as redis://host:port/0, rediss://…, "
+            "unix:///path?db=0 or redis+sentinel://host:port,host:port/service/0, with the number of a database, and "
+            'with "/" in a password as %2F'
+        ) from None
+
+
+def begin_anew_after_fork(pool: object) -> None:
+    """Redis-py's *pool* begins anew in a child under its lock, which another thread may have held at the fork."""
+    renew_lock_after_fork(pool, "_lock", threading.RLock)
+
+
+class _Script(NamedTuple):
+    """A script, and the name that the server knows it by."""
+
+    text: str
+    sha: str
+
+
+@cache
+def _script(verb: str, letters: frozenset[str]) -> _Script:
+    text = throttlekit_lua.read(verb, letters)
+    return _Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def _place(place: Place | None) -> tuple[int, int]:
+    if place is None:
+        return 0, 0
+    return (-1 if place.claim == ELSEWHERE else place.claim + 1), place.slot_us
 
 
 def _verdict(reply: Any) -> Verdict:
     try:
         numbers: list[int] = list(reply)
-        reason, binding, now, retry, slot, *tats = numbers
-        return Verdict(_REASONS[reason], binding - 1, now, retry, slot, tuple(None if tat < 0 else tat for tat in tats))
-    except (TypeError, IndexError) as error:
+        reason, binding, now, retry, slot = numbers[:5]
+        uses = tuple(Use(units, full) for units, full in zip(numbers[5::2], numbers[6::2], strict=True))
+        return Verdict(_REASONS[reason], binding - 1, now, retry, slot, uses)
+    except (TypeError, ValueError, IndexError) as error:
         raise ValueError(f"the script's reply is not one of ours: {reply!r}") from error
-
-
-def _answered(question: Callable[[], _T]) -> _T:
-    """Run *question*; whatever goes wrong with the server becomes `StoreUnavailable`. The one place that maps."""
-    try:
-        return question()
-    except _NO_ANSWER as error:
-        # The text of the error may hold a host or a user name, so it stays in the cause.
-        raise StoreUnavailable(f"the store gave no usable answer: {type(error).__name__}") from error

@@ -1,0 +1,45 @@
+--[[
+  The head of every script: the clock, and how things are written. Each algorithm adds itself to `algorithms`:
+
+  read(c)        reads what is stored of claim c, as far as it can be believed; c.stored tells whether anything is,
+                 c.stale that what was read is not what is stored
+  ready(c)       the earliest instant at which c passes if nobody else asks
+  charge(c)      takes c.size
+  settle(c)      takes c.by more, or gives back, of what was taken at c.granted
+  keep(c)        writes what charge, settle or read changed
+  used_up(c, at) as if all that passes in one period had passed, evenly, up to `at`
+  use(c)         what is used, and until when it counts
+  spoken_for(c)  until when a waiting line has kept the limit busy
+
+  Where slots are held until they are given back, `estimates` is true, and there is besides:
+
+  distance(c)    from this slot of its line to the next
+  release(c)     gives back what c.c holds; tells whether it held any
+  renew(c)       keeps what c.c holds, or takes what is free; tells whether it holds any now
+
+  A claim c has its key, its size (0 only looks) and three numbers of its algorithm: a, b, c.
+
+  Every number handed to the server goes through `whole`: tostring keeps 14 digits, and some servers print 1e+08.
+]]
+local GRACE, GUESTS, STALE = 5000000, 60000000, 60000000
+local function whole(x) return string.format('%.0f', x) end
+
+local now = tonumber(ARGV[1])
+if not now then
+  local time = redis.call('TIME')
+  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+
+local function ttl(last) return whole(math.max(1, math.ceil((last - now + GRACE) / 1000))) end
+
+local LINE = '^(%d+) (%d+) (%d+) ?(%d*)$'
+
+-- A pause is kept until nothing counts any more of what is taken to have passed before it.
+local function keep_line(c, line, paused, full)
+  local text = whole(line[1]) .. ' ' .. whole(line[2]) .. ' ' .. whole(line[3])
+  local last = math.max(line[1], line[2], line[3])
+  if paused > 0 then text, last = text .. ' ' .. whole(paused), math.max(last, paused, full) end
+  redis.call('SET', c.line_key, text, 'PX', ttl(last))
+end
+
+local algorithms = {}

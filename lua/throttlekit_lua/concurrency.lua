@@ -1,0 +1,83 @@
+--[[
+  Mirrors throttlekit/_core/concurrency.py. Letter c.
+  a, b, c  amount, lease, microseconds, and the holder
+  Key      sorted set: each holder by the end of its lease; ":mean", ":granted", ":freed" and ":lease", the
+           longest of them, by minus their value
+]]
+local FIRST_HOLD, LEARN, SLACK, SHORTEST = 100000, 4, 25, 1000
+
+local function pace(c)
+  local age = c.granted_at > 0 and math.max(0, now - c.granted_at) or 0
+  local hold = c.mean > 0 and math.max(c.mean, age) or math.max(FIRST_HOLD, 2 * age)
+  return math.max(SHORTEST, math.floor(hold / c.a))
+end
+
+local function holds(c)
+  local till = redis.call('ZSCORE', c.key, c.c)
+  return till and tonumber(till) > now
+end
+
+algorithms.c = {
+  estimates = true,
+  read = function(c)
+    c.mean, c.granted_at, c.freed, c.longest, c.live, c.full = 0, 0, 0, 0, 0, now
+    local kept = redis.call('ZRANGEBYSCORE', c.key, '-inf', '(0', 'WITHSCORES')
+    for i = 1, #kept, 2 do
+      if kept[i] == ':mean' then c.mean = -tonumber(kept[i + 1])
+      elseif kept[i] == ':granted' then c.granted_at = -tonumber(kept[i + 1])
+      elseif kept[i] == ':freed' then c.freed = -tonumber(kept[i + 1])
+      elseif kept[i] == ':lease' then c.longest = -tonumber(kept[i + 1]) end
+    end
+    local last = redis.call('ZREVRANGE', c.key, '0', '0', 'WITHSCORES')
+    c.stored = #last > 0
+    if not c.stored then return end
+    c.full = math.max(now, tonumber(last[2]))
+    c.most = now + math.max(c.b, c.longest)
+    if c.full > c.most + STALE then c.stale, c.full = true, c.most end
+    c.live = redis.call('ZCOUNT', c.key, '(' .. whole(now), '+inf')
+  end,
+  used_up = function() end,
+  ready = function(c) return c.live < c.a and now or now + pace(c) end,
+  charge = function(c) c.add, c.granted_at = true, now end,
+  settle = function(c)
+    c.drop = c.by < 0 and redis.call('ZSCORE', c.key, c.c)
+    return c.drop
+  end,
+  release = function(c)
+    if not holds(c) then return false end
+    local held = math.max(1, now - c.granted)
+    c.mean = c.mean > 0 and math.floor(((LEARN - 1) * c.mean + held) / LEARN) or held
+    c.drop, c.freed = true, now
+    return true
+  end,
+  renew = function(c)
+    if not holds(c) and c.live >= c.a then return false end
+    c.add = true
+    return true
+  end,
+  keep = function(c)
+    if c.stale then
+      for _, holder in ipairs(redis.call('ZRANGEBYSCORE', c.key, '(' .. whole(c.most), '+inf')) do
+        redis.call('ZADD', c.key, whole(c.most), holder)
+      end
+    end
+    if c.drop then redis.call('ZREM', c.key, c.c) end
+    if c.add then
+      c.longest = math.max(c.b, c.longest)
+      redis.call('ZREMRANGEBYSCORE', c.key, '0', whole(now))
+      c.live = c.live + redis.call('ZADD', c.key, whole(now + c.b), c.c)
+    end
+    local latest = redis.call('ZREVRANGE', c.key, '0', '0', 'WITHSCORES')
+    c.full = math.max(now, tonumber(latest[2] or nil) or 0)
+    redis.call('ZADD', c.key, whole(0 - c.mean), ':mean', whole(0 - c.longest), ':lease')
+    redis.call('ZADD', c.key, whole(0 - c.granted_at), ':granted', whole(0 - c.freed), ':freed')
+    local last = ttl(c.full)
+    redis.call('PEXPIRE', c.key, last)
+  end,
+  use = function(c) return c.live, c.full end,
+  spoken_for = function(c)
+    if c.live >= c.a then return now end
+    return math.max(c.granted_at, c.freed)
+  end,
+  distance = function(c) return pace(c) + math.floor(pace(c) / SLACK) end,
+}

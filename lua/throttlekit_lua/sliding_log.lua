@@ -1,0 +1,130 @@
+--[[
+  Mirrors throttlekit/_core/sliding_log.py. Letter l.
+  a, b   amount and period, microseconds
+  Key    numbers of 7 bytes: the place of the oldest unit; until when more is owed than the log holds, microseconds;
+         and a ring of `amount` instants, microseconds. What is not there yet, or was given back, is 0
+]]
+local SHORT = 256  -- a log of no more units is read and written at once, a longer one piece by piece
+
+local function bytes(x)
+  local digits = {}
+  for i = 7, 1, -1 do
+    local low = x % 256
+    digits[i], x = string.char(low), (x - low) / 256
+  end
+  return table.concat(digits)
+end
+local function number(text)
+  local x = 0
+  for i = 1, #text do x = x * 256 + string.byte(text, i) end
+  return x
+end
+
+-- The bytes of `count` numbers from the `at`th on. What was never written reads as 0.
+local function get(c, at, count)
+  local found = c.bytes and string.sub(c.bytes, 7 * at + 1, 7 * (at + count))
+    or redis.call('GETRANGE', c.key, whole(7 * at), whole(7 * (at + count) - 1))
+  return found .. string.rep('\0', 7 * count - #found)
+end
+local function put(c, at, text)
+  if not c.bytes then return redis.call('SETRANGE', c.key, whole(7 * at), text) end
+  local before = c.bytes .. string.rep('\0', 7 * at - #c.bytes)
+  c.bytes = string.sub(before, 1, 7 * at) .. text .. string.sub(before, 7 * at + #text + 1)
+end
+
+-- The instant of group `g` of a log that is taken to be used up evenly, in `c.groups`, until `c.even`.
+local function group(c, g) return math.max(1, c.even - c.b + math.ceil((g + 1) * c.b / c.groups)) end
+
+-- The instant of the unit that is `i` younger than the oldest: as it was kept, and as it is taken to be.
+local function kept(c, i) return number(get(c, 2 + (c.head + i) % c.a, 1)) end
+local function unit(c, i)
+  return c.even and math.max(kept(c, i), group(c, math.floor(i * c.groups / c.a))) or kept(c, i)
+end
+-- The first unit, of those from `low` to before `high`, that is later than `at`; `high` if none is.
+local function later(c, at, of, low, high)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if of(c, middle) <= at then low = middle + 1 else high = middle end
+  end
+  return low
+end
+local function count_until(c, at) return later(c, at, unit, 0, c.a) end
+
+-- Writes instants over the units from the oldest on, around the end of the ring.
+local function write(c, instants)
+  local first = 7 * math.min(#instants / 7, c.a - c.head)
+  put(c, 2 + c.head, string.sub(instants, 1, first))
+  if first < #instants then put(c, 2, string.sub(instants, first + 1)) end
+end
+
+-- Such a log, anew: group by group those that it makes later, then those that were later already.
+local function write_all(c)
+  local all = bytes(0) .. bytes(c.owed)
+  for g = 0, c.groups - 1 do
+    local first, past = math.ceil(g * c.a / c.groups), math.ceil((g + 1) * c.a / c.groups)
+    local split = later(c, group(c, g), kept, first, past)
+    local at = (c.head + split) % c.a
+    local before = math.min(past - split, c.a - at)
+    all = all .. string.rep(bytes(group(c, g)), split - first)
+    all = all .. get(c, 2 + at, before) .. get(c, 2, past - split - before)
+  end
+  if c.bytes then c.bytes = all else redis.call('SET', c.key, all) end
+  c.even, c.head = nil, 0
+end
+
+algorithms.l = {
+  read = function(c)
+    c.head, c.owed, c.newest, c.push = 0, 0, 0, 0
+    if c.a <= SHORT then c.bytes = redis.call('GET', c.key) or '' end
+    local head = c.bytes and string.sub(c.bytes, 1, 14) or redis.call('GETRANGE', c.key, '0', '13')
+    if #head < 14 then return end
+    c.stored, c.head, c.owed = true, number(string.sub(head, 1, 7)) % c.a, number(string.sub(head, 8))
+    c.newest = unit(c, c.a - 1)
+    if c.newest - now > STALE then
+      c.stale, c.head, c.owed, c.newest = true, 0, 0, now
+      c.bytes = bytes(0) .. bytes(0) .. string.rep(bytes(now), c.a)
+    end
+  end,
+  used_up = function(c, at)
+    c.stored, c.newest, c.even, c.groups = true, math.max(at, c.newest), at, math.min(c.a, 64)
+  end,
+  ready = function(c) return c.stored and math.max(now, unit(c, c.size - 1) + c.b) or now end,
+  charge = function(c) c.newest, c.push = math.max(now, c.newest), c.size end,
+  settle = function(c)
+    if c.by > 0 then
+      c.newest, c.push = math.max(now, c.newest), math.min(c.by, c.a)
+      local forgotten = (c.by > c.a and c.newest or unit(c, c.push - 1)) + c.b
+      if forgotten > now then c.owed = math.max(c.owed, forgotten) end
+      return true
+    end
+    if not c.stored or c.by == 0 or now < c.owed then return false end
+    if c.even then write_all(c) end
+    local last = count_until(c, c.granted)
+    if last == 0 or unit(c, last - 1) + c.b <= now then return false end
+    -- What is older moves up, and the oldest places fall free.
+    local back = math.min(-c.by, last)
+    local older = math.min(last - back, c.a - c.head)
+    write(c, string.rep('\0', 7 * back) .. get(c, 2 + c.head, older) .. get(c, 2, last - back - older))
+    c.newest = unit(c, c.a - 1)
+    return true
+  end,
+  keep = function(c)
+    if c.even then write_all(c) end
+    if c.push > 0 then
+      c.units = math.min(c.a, c.a - count_until(c, now - c.b) + c.push)
+      write(c, string.rep(bytes(c.newest), c.push))
+      put(c, 0, bytes((c.head + c.push) % c.a) .. bytes(c.owed))
+    end
+    local last = ttl(c.newest > 0 and c.newest + c.b or now)
+    if c.bytes then redis.call('SET', c.key, c.bytes, 'PX', last) else redis.call('PEXPIRE', c.key, last) end
+  end,
+  use = function(c)
+    if c.newest == 0 then return 0, now end
+    return c.units or c.a - count_until(c, now - c.b), c.newest + c.b
+  end,
+  spoken_for = function(c)
+    if c.newest == 0 then return 0 end
+    local free = unit(c, 0) > 0 and unit(c, 0) + c.b or 0
+    return math.min(math.max(c.newest, free) + math.ceil(c.b / c.a), c.newest + c.b)
+  end,
+}

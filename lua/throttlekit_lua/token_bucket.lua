@@ -1,0 +1,39 @@
+--[[
+  Mirrors throttlekit/_core/gcra.py. Letter t.
+  a, b   headroom and capacity, microseconds; sizes are microseconds too
+  Key    the TAT, integer microseconds; "TAT debt" if it was settled beyond empty
+]]
+local MOST_DEBT_US = 316224000000000
+
+algorithms.t = {
+  read = function(c)
+    local stored = redis.call('GET', c.key)
+    if not stored then return end
+    c.tat, c.debt = tonumber(stored), 0
+    if not c.tat then
+      local tat, debt = string.match(stored, '^(%d+) (%d+)$')
+      c.tat, c.debt = tonumber(tat or nil), tonumber(debt or nil)
+      if not c.tat then return end
+    end
+    c.stored = true
+    if c.tat - now > c.b + c.debt + STALE then c.tat, c.debt, c.stale = now + c.b, 0, true end
+  end,
+  used_up = function(c, at)
+    if not c.stored or c.tat < at + c.b then c.stored, c.tat, c.debt = true, at + c.b, 0 end
+  end,
+  ready = function(c) return math.max(now, (c.tat or 0) - c.a) end,
+  charge = function(c) c.tat, c.debt = math.max(now, c.tat or 0) + c.size, 0 end,
+  settle = function(c)
+    if not c.tat and c.by <= 0 then return false end
+    c.tat = math.max(now, math.min(math.max(now, c.tat or 0) + c.by, now + c.b + MOST_DEBT_US))
+    c.debt = math.max(0, c.tat - now - c.b)
+    return true
+  end,
+  keep = function(c)
+    local stored = whole(c.tat)
+    if c.debt > 0 then stored = stored .. ' ' .. whole(c.debt) end
+    redis.call('SET', c.key, stored, 'PX', ttl(c.tat))
+  end,
+  use = function(c) return 0, c.tat or now end,
+  spoken_for = function(c) return c.tat end,
+}

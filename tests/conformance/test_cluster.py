@@ -1,0 +1,397 @@
+"""Claims on several slots of a Redis Cluster: taken slot by slot, and given back to the unit when one denies."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import redis
+from redis.crc import key_slot
+
+from support.servers import Cluster, redis_cluster
+from support.waiting import wait_until
+from throttlekit import (
+    ConfigurationError,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    StoreUnavailable,
+    TokenBucket,
+)
+from throttlekit._core.acquire import Caller, Verdict
+from throttlekit._core.keys import bucket_name, line_name
+from throttlekit._core.limits import Limit
+from throttlekit._testing.bench import NOW_US, Bench
+from throttlekit._testing.mixtures import FIVE, MixtureConformance
+from throttlekit.stores import Correction, Request, Store
+from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.testing import FakeClock
+
+_SLOTS = 16384
+
+
+class TestAcrossSlots(MixtureConformance):
+    """Each limit has a name of its own, so the claims of one request land on many slots."""
+
+    spread = True
+
+    @pytest.fixture(autouse=True)
+    def _server(self, cluster: Cluster) -> None:
+        self.url = cluster.url
+
+    def make_store(self) -> Store:
+        return RedisClusterStore(self.url, timeout=5)
+
+
+class ToldStore(RedisClusterStore):
+    """A cluster that goes by a test's clock."""
+
+    def __init__(self, url: str, clock: FakeClock) -> None:
+        super().__init__(url, timeout=5)
+        self._clock = clock
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        return super().acquire(request, self._clock() if now_us is None else now_us)
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        super().settle(corrections, self._clock() if now_us is None else now_us)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(NOW_US)
+
+
+@pytest.fixture
+def limiter(cluster: Cluster, clock: FakeClock) -> Iterator[Limiter]:
+    limiter = Limiter(ToldStore(cluster.url, clock))
+    yield limiter
+    limiter.close()
+
+
+@pytest.fixture
+def own_cluster() -> Iterator[Cluster]:
+    """A cluster that the test may break."""
+    with redis_cluster() as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def _nodes(cluster: Cluster) -> Iterator[list[Any]]:
+    with contextlib.ExitStack() as stack:
+        yield [stack.enter_context(contextlib.closing(redis.Redis.from_url(url))) for url in cluster.node_urls]
+
+
+def _on_node(number: int, kind: type[Limit], rate: str, **options: Any) -> Limit:
+    """A limit whose name lies on node *number* of three."""
+    for i in itertools.count():
+        limit = kind(f"{kind.algorithm}-{i}", rate, **options)  # type: ignore[call-arg]
+        slot = key_slot(bucket_name(limit.name, "", limit.fingerprint).encode())
+        if number * _SLOTS // 3 <= slot < (number + 1) * _SLOTS // 3:
+            return limit
+    raise AssertionError("unreachable")
+
+
+def _remaining(limiter: Limiter, limits: Sequence[Limit]) -> list[int]:
+    return [limiter.peek(limit).remaining for limit in limits]
+
+
+def _calls(nodes: Sequence[Any], command: str) -> list[int]:
+    return [node.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"] for node in nodes]
+
+
+# Round trips
+
+
+def test_one_call_where_all_claims_share_a_slot(cluster: Cluster) -> None:
+    """Five limits of five algorithms in one slot are one EVALSHA, granted or denied."""
+    limits = [rule.limit for rule in FIVE]
+    with _nodes(cluster) as nodes, contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
+        bench = Bench(store)
+        assert bench.ask(*limits).allowed
+        before = _calls(nodes, "evalsha")
+        assert bench.ask(*limits, cost=0).allowed
+        assert not bench.ask(*limits).allowed
+        assert sum(_calls(nodes, "evalsha")) - sum(before) == 2
+
+
+def test_one_call_for_each_slot_and_one_more_to_give_back(cluster: Cluster, limiter: Limiter) -> None:
+    """A grant is one EVALSHA on each slot; a denial asks no further, and gives back what was charged before it."""
+    limits = [_on_node(node, TokenBucket, "10/s", burst=2) for node in range(3)]
+    with _nodes(cluster) as nodes:
+        for _ in range(2):  # the second finds every script known
+            limiter.acquire(*limits)
+        limiter.reset(*limits)
+        before = _calls(nodes, "evalsha")
+        assert limiter.acquire(*limits)
+        granted = _calls(nodes, "evalsha")
+        assert [b - a for a, b in zip(before, granted, strict=True)] == [1, 1, 1]
+        limiter.acquire(limits[1])
+        limiter.reset(limits[0])
+        limiter.acquire(limits[0], cost=0)
+        limiter.settle(limiter.acquire(limits[0]), actual=0)  # the node knows both scripts
+        before = _calls(nodes, "evalsha")
+        assert not limiter.acquire(*limits)
+        denied = _calls(nodes, "evalsha")
+        assert [b - a for a, b in zip(before, denied, strict=True)] == [2, 1, 0]
+
+
+# All or nothing
+
+
+@pytest.mark.parametrize("denies", [0, 1, 2])
+def test_denial_anywhere_leaves_every_stored_value(cluster: Cluster, limiter: Limiter, denies: int) -> None:
+    """What is stored after a denial is what was stored before, byte for byte, where the others have been used."""
+    limits = [
+        _on_node(0, TokenBucket, "10/s", burst=5),
+        _on_node(1, FixedWindow, "5/m"),
+        _on_node(2, SlidingWindow, "5/m"),
+    ]
+    for limit in limits:
+        assert limiter.acquire(limit, cost=3)
+    assert limiter.acquire(limits[denies], cost=2)
+    names = [bucket_name(limit.name, "", limit.fingerprint) for limit in limits]
+    with contextlib.closing(redis.RedisCluster.from_url(cluster.node_urls[0])) as client:
+        before = [client.get(name) for name in names]
+        for order in itertools.permutations(limits):
+            assert not limiter.acquire(*order)
+        assert [client.get(name) for name in names] == before
+    assert None not in before
+
+
+def test_two_that_want_each_others_last_unit(cluster: Cluster, limiter: Limiter) -> None:
+    """Two limits with one unit each pass one job, in whichever order jobs name them, and then none."""
+    one, other = _on_node(0, LeakyBucket, "1/h"), _on_node(2, SlidingLog, "1/h")
+    decisions = [limiter.acquire(one, other), limiter.acquire(other, one), limiter.acquire(one, other)]
+    assert [bool(decision) for decision in decisions] == [True, False, False]
+    assert _remaining(limiter, [one, other]) == [0, 0]
+
+
+def test_early_return_is_asked_of_its_own_line_first(cluster: Cluster, limiter: Limiter, clock: FakeClock) -> None:
+    """A ticket in the last limit's line, brought back too early, does not even ask those named before it."""
+    limits = [_on_node(node, TokenBucket, "10/s", burst=2) for node in range(3)]
+    assert limiter.acquire(limits[2], cost=2)
+    denied = limiter.acquire(*limits, job=Job(id="1"))
+    assert (denied.limit, _remaining(limiter, limits)) == (limits[2], [2, 2, 0])
+    clock.advance(denied.delay / 2)
+    with _nodes(cluster) as nodes:
+        before = _calls(nodes, "evalsha")
+        again = limiter.acquire(*limits, job=Job(id="1", waited=denied.waited))
+        assert [b - a for a, b in zip(before, _calls(nodes, "evalsha"), strict=True)] == [0, 0, 1]
+    assert (again.reason, again.delay) == ("early", denied.delay / 2)
+    assert _remaining(limiter, limits) == [2, 2, 0]
+    clock.advance(again.delay)
+    assert limiter.acquire(*limits, job=Job(id="1", waited=again.waited))
+    assert _remaining(limiter, limits) == [1, 1, 0]
+
+
+def test_jobs_pass_one_after_the_other(limiter: Limiter, clock: FakeClock) -> None:
+    """Forty jobs under four limits on three nodes all pass, within all limits; all but the first are denied once."""
+    limits = [
+        _on_node(2, TokenBucket, "20/s", burst=3),
+        _on_node(0, LeakyBucket, "10/s"),
+        _on_node(1, SlidingLog, "60/m"),
+        _on_node(0, FixedWindow, "1000/h"),
+    ]
+    waiting = [(clock(), number, Job(id=str(number))) for number in range(40)]
+    passed: list[int] = []
+    denials = 0
+    while waiting:
+        waiting.sort(key=lambda each: each[:2])
+        due_us, number, job = waiting.pop(0)
+        clock.advance(max(0, due_us - clock()) / 1_000_000)
+        decision = limiter.acquire(*limits, job=job)
+        if decision:
+            passed.append(clock())
+        else:
+            denials += 1
+            due_us = clock() + round(decision.delay * 1_000_000)
+            waiting.append((due_us, number, Job(id=job.id, waited=decision.waited)))
+    assert min(b - a for a, b in itertools.pairwise(passed)) >= 100_000
+    assert denials == 39
+    assert limiter.peek(limits[3]).remaining == 1000 - 40
+
+
+def test_settle_and_reset_reach_every_node(limiter: Limiter) -> None:
+    """A cost that was wrong is corrected on all nodes, and a reset forgets on all nodes."""
+    limits = [_on_node(0, TokenBucket, "9/m", burst=9), _on_node(1, FixedWindow, "9/m"), _on_node(2, SlidingLog, "9/m")]
+    decision = limiter.acquire(*limits, cost=2)
+    for limit in limits:
+        decision = limiter.settle(decision, actual=7, limit=limit)
+    assert _remaining(limiter, limits) == [2, 2, 2]
+    limiter.reset(*limits)
+    assert _remaining(limiter, limits) == [9, 9, 9]
+
+
+def test_cluster_owns_the_clock(cluster: Cluster) -> None:
+    """By a URL, with nothing told: granted across nodes, looked at, settled by the nodes' own clocks, and closed."""
+    limits = [_on_node(node, SlidingLog, "9/h") for node in range(3)]
+    limiter = Limiter(cluster.url)
+    decision = limiter.acquire(*limits, cost=9)
+    assert decision.allowed
+    assert not limiter.acquire(*limits, job=Job(id="1"))
+    for limit in limits:
+        decision = limiter.settle(decision, actual=1, limit=limit)
+    assert _remaining(limiter, limits) == [8, 8, 8]
+    limiter.close()
+    assert _remaining(limiter, limits) == [8, 8, 8]
+    limiter.close()
+
+
+# Names
+
+
+@pytest.mark.parametrize("name", ["{a}", "}{", "a{b}c", "{{a}}", "{}", "a:b", "\n", "🙂{🙂}", "x" * 10_000 + "{tag}"])
+def test_name_with_hash_tags_stays_in_one_slot(cluster: Cluster, limiter: Limiter, name: str) -> None:
+    """Whatever braces a name and a key hold, their bucket and line share the slot that the server reckons too."""
+    limit = TokenBucket(name, "1/h", key="{account}")
+    buckets = [bucket_name(name, key, limit.fingerprint) for key in (name, "{x}", "}", "")]
+    with _nodes(cluster) as nodes:
+        for bucket in buckets:
+            slots = {nodes[0].execute_command("CLUSTER KEYSLOT", each) for each in (bucket, line_name(bucket))}
+            assert slots == {key_slot(bucket.encode())}
+    for key in (name, "{x}", "}"):
+        job = Job(id="1", kwargs={"account": key})
+        outcomes = [limiter.acquire(limit, job=job).reason for _ in range(2)]
+        assert outcomes == ["allowed", "exhausted"]
+
+
+def test_keys_of_one_limit_are_spread(cluster: Cluster, limiter: Limiter) -> None:
+    """The tenants of one limit lie on all nodes, not on one."""
+    limit = TokenBucket("partner", "10/s", key="{account}")
+    for account in range(60):
+        limiter.acquire(limit, key=account)
+    with _nodes(cluster) as nodes:
+        sizes = [node.dbsize() for node in nodes]
+    assert sum(sizes) == 60
+    assert min(sizes) > 5, sizes
+
+
+# A URL of one node only
+
+
+def test_url_of_one_node_is_told_what_to_write(cluster: Cluster) -> None:
+    """With redis:// and a node's address, what other nodes keep is a ConfigurationError in every verb, never a wait."""
+    limits = [_on_node(node, TokenBucket, "10/s", burst=2) for node in range(3)]
+    granted = Limiter().acquire(limits[1])
+    with contextlib.closing(Limiter(cluster.node_urls[0])) as limiter:
+        assert limiter.acquire(limits[0])
+        asked = [
+            lambda: limiter.acquire(limits[1], job=Job(id="1")),
+            lambda: limiter.acquire(limits[0], limits[1]),
+            lambda: limiter.peek(limits[2]),
+            lambda: limiter.settle(granted, actual=2),
+            lambda: limiter.reset(limits[2]),
+        ]
+        causes: list[object] = []
+        for ask in asked:
+            with pytest.raises(ConfigurationError) as caught:
+                ask()
+            assert str(caught.value).endswith("write its URL as redis+cluster://host:port")
+            assert "127.0.0.1" not in str(caught.value)
+            causes.append(type(caught.value.__cause__))
+        moved, crossed = redis.exceptions.MovedError, redis.exceptions.ClusterCrossSlotError
+        assert causes == [moved, crossed, moved, moved, moved]
+        assert limiter.peek(limits[0]).remaining == 1
+
+
+def test_slot_on_its_way_to_another_node_tells_the_same(cluster: Cluster) -> None:
+    """
+    A node that gives a slot away answers ASK: by redis:// that is the same mistake. By the cluster's URL jobs are
+    deferred until the slot has moved: Redis runs nothing on two new keys of such a slot. Nothing is charged.
+    """
+    limit = _on_node(0, TokenBucket, "10/s", burst=2)
+    slot = key_slot(bucket_name(limit.name, "", limit.fingerprint).encode())
+    with _nodes(cluster) as nodes, contextlib.closing(Limiter(cluster.node_urls[0])) as limiter:
+        ids = [node.execute_command("CLUSTER MYID") for node in nodes]
+        nodes[1].execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[0])
+        nodes[0].execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[1])
+        try:
+            with pytest.raises(ConfigurationError, match=r"write its URL as redis\+cluster://") as caught:
+                limiter.acquire(limit)
+            assert type(caught.value.__cause__) is redis.exceptions.AskError
+            with contextlib.closing(Limiter(RedisClusterStore(cluster.url, timeout=5))) as following:
+                assert following.acquire(limit, job=Job(id="1")).reason == "store unavailable"
+        finally:
+            for node in nodes[:2]:
+                node.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
+        assert [node.dbsize() for node in nodes] == [0, 0, 0]
+        assert limiter.acquire(limit)
+
+
+# Nodes that fail
+
+
+def test_node_that_is_down_gives_back_what_the_others_charged(own_cluster: Cluster) -> None:
+    """A SIGKILLed master is StoreUnavailable, in any order of limits; the others are as before, and go on."""
+    limits = [_on_node(node, SlidingLog, "5/h") for node in range(3)]
+    limiter = Limiter(RedisClusterStore(own_cluster.url, timeout=5))
+    assert limiter.acquire(*limits, cost=2)
+    own_cluster.kill(2)
+    store = RedisClusterStore(own_cluster.url, timeout=5)
+    claims = [Bench(store).claim(limit) for limit in limits]
+    for some in itertools.permutations(claims):
+        with pytest.raises(StoreUnavailable):
+            store.acquire(Request(some, Caller.JOB))
+    for order in itertools.permutations(limits):
+        decision = limiter.acquire(*order, job=Job(id="1"))
+        assert (decision.allowed, decision.reason) == (False, "store unavailable")
+    assert _remaining(limiter, limits[:2]) == [3, 3]
+    assert limiter.acquire(*limits[:2])
+    own_cluster.kill(0)  # the one that the URL names
+    assert limiter.acquire(*limits[:2], job=Job(id="2")).reason == "store unavailable"
+    assert limiter.acquire(limits[1])
+    assert _remaining(limiter, limits[1:2]) == [1]
+    store.close()
+    limiter.close()
+
+
+def test_node_that_hangs_is_asked_once(cluster: Cluster) -> None:
+    """A node that does not answer in time is StoreUnavailable, and is never sent the question a second time."""
+    limits = [_on_node(node, SlidingLog, "5/h") for node in range(3)]
+    limiter = Limiter(RedisClusterStore(cluster.url, timeout=1))
+    assert limiter.acquire(*limits)
+    with _nodes(cluster) as nodes:
+        before = _calls(nodes, "evalsha")[1]
+        cluster.processes[1].send_signal(signal.SIGSTOP)
+        try:
+            assert limiter.acquire(*limits, job=Job(id="1")).reason == "store unavailable"
+        finally:
+            cluster.processes[1].send_signal(signal.SIGCONT)
+        assert nodes[1].ping()
+        assert _calls(nodes, "evalsha")[1] - before <= 1
+    assert _remaining(limiter, [limits[0], limits[2]]) == [4, 4]
+    wait_until(lambda: limiter.acquire(limits[1], cost=0), description="the node is asked again")
+    assert limiter.peek(limits[1]).remaining in (3, 4)  # whether it was charged cannot be known
+    limiter.close()
+
+
+def test_slot_that_has_moved_is_followed_and_one_that_nobody_serves_is_a_failure(own_cluster: Cluster) -> None:
+    """
+    After a slot has been given to another node, the next decision goes there, once, and nobody notices. A cluster
+    that does not cover its slots is StoreUnavailable, and what other nodes charged is given back.
+    """
+    limits = [_on_node(node, SlidingLog, "5/h") for node in range(3)]
+    slot = key_slot(bucket_name(limits[2].name, "", limits[2].fingerprint).encode())
+    limiter = Limiter(RedisClusterStore(own_cluster.url, timeout=5))
+    assert limiter.acquire(*limits)
+    limiter.reset(*limits)
+    with _nodes(own_cluster) as nodes:
+        receiver = nodes[1].execute_command("CLUSTER MYID")
+        for node in nodes:
+            node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", receiver)
+        assert limiter.acquire(*limits, job=Job(id="1"))
+        assert [node.dbsize() for node in nodes] == [1, 2, 0]
+        assert _remaining(limiter, limits) == [4, 4, 4]
+        nodes[1].execute_command("CLUSTER", "DELSLOTS", slot)
+        decision = limiter.acquire(limits[0], limits[2], job=Job(id="1"))
+        assert (decision.allowed, decision.reason) == (False, "store unavailable")
+    assert _remaining(limiter, limits[:1]) == [4]
+    limiter.close()

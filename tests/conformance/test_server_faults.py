@@ -1,0 +1,299 @@
+"""Servers that are there and answer badly: nothing is granted, and the log says what to mend."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from support.proxy import Proxy
+from support.servers import free_port, redis_6_binary, redis_binary, redis_process, redis_server
+from support.waiting import wait_until
+from throttlekit import FixedWindow, Job, Limiter, SlidingLog, SlidingWindow, StoreUnavailable, TokenBucket
+from throttlekit._core.keys import bucket_name
+from throttlekit.stores.redis import RedisStore
+
+LIMIT = TokenBucket("partner", "100/s", burst=50)
+OTHER = TokenBucket("other", "100/s", burst=50)
+SEVERAL = (LIMIT, FixedWindow("f", "50/d"), SlidingWindow("s", "50/d"), SlidingLog("l", "50/d"))
+BUCKET = bucket_name(LIMIT.name, "", LIMIT.fingerprint)
+JOB = Job(id="1", name="call_partner")
+
+
+@pytest.fixture(params=["7", "6.2"])
+def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A server that this test may spoil, of the newest and of the oldest that is supported: its client."""
+    if request.param == "6.2":
+        request.getfixturevalue("redis_6_base")  # skips where there is none
+    binary = redis_binary() if request.param == "7" else redis_6_binary()
+    with redis_server(binary=binary) as url, contextlib.closing(redis.Redis.from_url(url)) as client:
+        yield client
+
+
+def _url(client: Any, *, user: str = "", port: int | None = None) -> str:
+    return f"redis://{user}127.0.0.1:{port or client.connection_pool.connection_kwargs['port']}/0"
+
+
+def _refused(url: str, caplog: pytest.LogCaptureFixture, *limits: Any) -> str:
+    """What the log says when a job is deferred because of the server at *url*."""
+    caplog.clear()
+    limiter = Limiter(RedisStore(url, timeout=5))
+    with caplog.at_level(logging.WARNING, "throttlekit"), contextlib.closing(limiter):
+        decision = limiter.acquire(*(limits or (LIMIT,)), job=JOB)
+    assert (decision.allowed, decision.reason) == (False, "store unavailable")
+    assert "hunter2" not in caplog.text
+    assert "127.0.0.1" not in caplog.text
+    (told,) = [record.getMessage() for record in caplog.records]
+    return told
+
+
+@pytest.mark.parametrize("limit", SEVERAL, ids=lambda limit: limit.algorithm)
+def test_a_server_without_memory_says_so(own_server: Any, caplog: pytest.LogCaptureFixture, limit: Any) -> None:
+    """OOM under noeviction: no grant, nothing is charged, and as soon as there is room again jobs run."""
+    own_server.config_set("maxmemory", "1")
+    assert "its memory is full and its policy evicts nothing: raise its maxmemory" in _refused(
+        _url(own_server), caplog, limit
+    )
+    assert own_server.dbsize() == 0
+    own_server.config_set("maxmemory", "0")
+    with contextlib.closing(Limiter(_url(own_server))) as limiter:
+        assert limiter.acquire(limit)
+
+
+def test_several_limits_on_a_server_without_memory_are_all_uncharged(own_server: Any) -> None:
+    """The first write fails, so that none is done."""
+    own_server.config_set("maxmemory", "1")
+    with contextlib.closing(Limiter(RedisStore(_url(own_server), timeout=5))) as limiter:
+        assert not limiter.acquire(*SEVERAL)
+    assert own_server.dbsize() == 0
+
+
+def test_a_replica_says_so(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """READONLY, as after a fail-over: it takes no writes."""
+    assert Limiter(_url(own_server)).acquire(LIMIT)
+    own_server.config_set("replica-serve-stale-data", "yes")
+    own_server.replicaof("127.0.0.1", free_port())
+    told = _refused(_url(own_server), caplog)
+    assert "it is a replica, which takes no writes: name the master, or write the URL as redis+sentinel://" in told
+    own_server.config_set("replica-serve-stale-data", "no")
+    assert "it is a replica that has lost its master" in _refused(_url(own_server), caplog)
+    own_server.replicaof("NO", "ONE")
+    assert Limiter(_url(own_server)).acquire(LIMIT)
+
+
+def test_a_wrong_password_says_so_without_it(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """None given, a wrong one, an unknown user: found out with the first question, and never repeated."""
+    own_server.config_set("requirepass", "hunter2hunter2")
+    for user in ("", ":hunter2@", "nobody:hunter2@"):
+        told = _refused(_url(own_server, user=user), caplog)
+        assert "its user or password is" in told, told
+    own_server.execute_command("AUTH", "hunter2hunter2")
+    with contextlib.closing(Limiter(_url(own_server, user=":hunter2hunter2@"))) as limiter:
+        assert limiter.acquire(LIMIT)
+
+
+NEEDED = ("~tk1:*", "+@read", "+@write", "+@connection", "+select", "+eval", "+evalsha", "+time")
+
+
+@pytest.mark.parametrize("lacking", ["~tk1:*", "+@write", "+evalsha", "+eval", "+time"])
+def test_a_user_who_may_too_little_says_what_is_needed(
+    own_server: Any, caplog: pytest.LogCaptureFixture, lacking: str
+) -> None:
+    """NOPERM, by key or by command: the log names all that the limiter needs."""
+    rules = [rule for rule in NEEDED if rule != lacking]
+    own_server.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *rules)
+    told = _refused(_url(own_server, user="limits:hunter2@"), caplog)
+    assert "its user is not allowed what the limiter needs: ACL SETUSER … " + " ".join(NEEDED) in told
+
+
+def test_a_user_who_may_what_is_named_is_enough(own_server: Any) -> None:
+    """Every verb, every algorithm, another database than 0, granted and denied."""
+    own_server.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *NEEDED)
+    url = _url(own_server, user="limits:hunter2@").removesuffix("0") + "5"
+    with contextlib.closing(Limiter(RedisStore(url, timeout=5))) as limiter:
+        decision = limiter.acquire(*SEVERAL, job=JOB, cost=3)
+        limiter.settle(decision, actual=2, limit=LIMIT)
+        assert not limiter.acquire(*SEVERAL, job=JOB, cost=49)
+        assert limiter.peek(SEVERAL[-1]).remaining == 47
+        limiter.reset(*SEVERAL)
+        assert limiter.peek(SEVERAL[-1]).remaining == 50
+
+
+@pytest.mark.parametrize("limit", SEVERAL, ids=lambda limit: limit.algorithm)
+def test_a_key_of_another_type_says_so_and_stops_nobody_else(
+    own_server: Any, caplog: pytest.LogCaptureFixture, limit: Any
+) -> None:
+    """WRONGTYPE: its jobs are deferred, the others' are not; once the key is deleted it is as if nothing had been."""
+    key = bucket_name(limit.name, "", limit.fingerprint)
+    own_server.rpush(key, "x")
+    with contextlib.closing(Limiter(RedisStore(_url(own_server), timeout=5))) as limiter:
+        for _ in range(3):
+            assert limiter.acquire(limit, job=JOB).reason == "store unavailable"
+            assert limiter.acquire(OTHER, job=JOB)
+        assert caplog.text.count("a key of a limit holds another type of value") == 1
+        assert "Delete that key, and give the limiter a database of its own. Other questions" in caplog.text
+        own_server.delete(key)
+        assert limiter.acquire(limit, job=JOB)
+
+
+def test_a_server_that_loads_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """LOADING, after a restart: jobs wait until it has read its data, and what it had counted still counts."""
+    port, slow = free_port(), ("--dir", str(tmp_path), "--enable-debug-command", "yes")
+    with redis_process(redis_binary(), port, *slow), contextlib.closing(redis.Redis(port=port)) as client:
+        limiter = Limiter(RedisStore(f"redis://127.0.0.1:{port}/0", timeout=5))
+        hour = SlidingLog("log", "50/h")
+        assert limiter.acquire(hour, cost=20)
+        client.execute_command("DEBUG", "POPULATE", 20_000, "filler", 10)
+        client.save()
+        limiter.close()
+    slow += ("--key-load-delay", "100", "--loading-process-events-interval-bytes", "1024")
+    with redis_process(redis_binary(), port, *slow, ready=False):
+
+        def loads() -> bool:
+            with contextlib.suppress(redis.ConnectionError), contextlib.closing(redis.Redis(port=port)) as client:
+                return bool(client.info("persistence")["loading"])
+            return False
+
+        wait_until(loads, description="the server loads its data", every=0.01)
+        assert "it is still loading its data" in _refused(f"redis://127.0.0.1:{port}/0", caplog)
+        with contextlib.closing(Limiter(RedisStore(f"redis://127.0.0.1:{port}/0", timeout=5))) as limiter:
+            found = wait_until(lambda: limiter.acquire(hour), description="the server has loaded its data")
+            assert found.remaining == 29
+
+
+def test_a_server_that_cannot_save_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """MISCONF: its disk is gone, and so it takes no writes."""
+    port, folder = free_port(), tmp_path / "gone"
+    folder.mkdir()
+    with (
+        redis_process(redis_binary(), port, "--dir", str(folder)),
+        contextlib.closing(redis.Redis(port=port)) as client,
+    ):
+        folder.rmdir()
+        client.set("something", "changed")
+        client.config_set("save", "3600 1")
+
+        def refused() -> bool:
+            with contextlib.suppress(redis.ResponseError):
+                client.bgsave()
+            told: Any = client.info("persistence")
+            return bool(told["rdb_last_bgsave_status"] == "err")
+
+        wait_until(refused, description="a save has failed", every=0.1)
+        assert "it cannot save its data, and so takes no writes: see its log and its disk" in _refused(
+            f"redis://127.0.0.1:{port}/0", caplog
+        )
+
+
+def test_a_server_without_scripts_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """A command that was renamed away, as some hosts do, or that is younger than the server."""
+    with redis_server("--rename-command", "EVAL", "", "--rename-command", "EVALSHA", "") as url:
+        assert "it lacks a command, by its age or its configuration: take Redis 6.2 or later" in _refused(url, caplog)
+
+
+def test_a_server_older_than_redis_5_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a script may not write after it has read the clock. (No such server can be had for tests: its words.)"""
+    store = RedisStore("redis://localhost:1/0")
+
+    def refuse(*_: Any) -> None:
+        raise redis.ResponseError(
+            "Error running script (call to f_0): @user_script:9: @user_script: 9: Write commands not allowed after "
+            "non deterministic commands. Call redis.replicate_commands() at the start of your script"
+        )
+
+    monkeypatch.setattr(store._client, "execute_command", refuse)
+    with pytest.raises(StoreUnavailable, match=r"it is older than Redis 5: take 6\.2 or later"):
+        store.reset([BUCKET])
+
+
+def test_an_evicted_key_is_a_full_bucket_and_no_error(own_server: Any) -> None:
+    """What a server with volatile-lru forgets under pressure counts no more: told in the guarantees, and no crash."""
+    own_server.config_set("maxmemory-policy", "volatile-lru")
+    with contextlib.closing(Limiter(RedisStore(_url(own_server), timeout=5))) as limiter:
+        hour = SlidingLog("log", "5/h")
+        assert limiter.acquire(hour, cost=5)
+        assert not limiter.acquire(hour, job=JOB)
+        own_server.config_set("maxmemory", "1mb")
+        value, number = b"x" * 10_000, 0
+
+        def evicted() -> bool:
+            nonlocal number
+            with contextlib.suppress(redis.exceptions.OutOfMemoryError):
+                number += 1
+                own_server.set(f"cache:{number}", value)
+            return own_server.info("stats")["evicted_keys"] >= 2
+
+        wait_until(evicted, description="both keys of the limit are evicted", every=0)
+        own_server.config_set("maxmemory", "0")
+        assert limiter.acquire(hour, cost=5)
+
+
+# Servers that are not there, or come back
+
+
+def test_a_restarted_server_is_found_again(caplog: pytest.LogCaptureFixture) -> None:
+    """Killed and started again, empty: within seconds jobs run, each connection of the pool having been broken."""
+    port = free_port()
+    limiter = Limiter(f"redis://127.0.0.1:{port}/0")
+    for _ in range(2):
+        with redis_server(port=port):
+            back_at = time.monotonic()
+            wait_until(lambda: limiter.acquire(LIMIT), description="a job runs")
+            assert time.monotonic() - back_at < 10  # about a second; generous, for a busy machine
+        assert not limiter.acquire(LIMIT)
+    limiter.close()
+    told = [record.getMessage() for record in caplog.records if record.name == "throttlekit"]
+    assert "ConnectionError" in told[0]
+
+
+def test_a_hung_server_costs_one_time_out_a_second(own_server: Any) -> None:
+    """SIGSTOP: of 400 jobs in a row only the first waits; none runs twice what it asked once the server goes on."""
+    own_server.execute_command("PING")
+    hour = SlidingLog("log", "50/h")
+    pid = own_server.info("server")["process_id"]
+    with contextlib.closing(Limiter(_url(own_server))) as limiter:
+        assert limiter.acquire(hour)
+        own_server.config_resetstat()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            begun = time.monotonic()
+            reasons = {limiter.acquire(hour, job=JOB).reason for _ in range(400)}
+            seconds = time.monotonic() - begun
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert reasons == {"store unavailable"}
+        wait_until(lambda: limiter.acquire(hour), description="the server is asked again")
+        # What it was asked while it hung it does now: one question to begin with, and one in each second.
+        asked = own_server.info("commandstats")["cmdstat_evalsha"]["calls"]
+        assert asked <= 1 + seconds + 2
+        assert limiter.peek(hour).remaining >= 50 - 1 - asked
+
+
+def test_cut_connections_are_one_failure_and_not_one_each(own_server: Any) -> None:
+    """Those that lie idle in the pool are thrown away with the first that fails."""
+    port = own_server.connection_pool.connection_kwargs["port"]
+    with Proxy(port) as proxy, contextlib.closing(RedisStore(_url(own_server, port=proxy.port), timeout=5)) as store:
+        pool = store._client.connection_pool
+        connections = [pool.get_connection() for _ in range(5)]
+        for each in connections:
+            pool.release(each)
+        pid = own_server.info("server")["process_id"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            pool.connection_kwargs["socket_timeout"] = 0.05
+            for each in connections:
+                each.socket_timeout = 0.05
+                each._sock.settimeout(0.05)
+            with pytest.raises(StoreUnavailable):
+                store.reset([BUCKET])
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert [each._sock for each in connections] == [None] * 5

@@ -1,0 +1,71 @@
+"""The adapters' own scripts: held to the header they carry, and to every server's Lua."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from contracts.tree import ADAPTERS_LUA, read
+
+every_script = pytest.mark.parametrize("path", ADAPTERS_LUA, ids=lambda path: path.name)
+
+_WRITING = "SET|DEL|PEXPIRE|PEXPIREAT|EXPIRE|INCRBY|HSET|HDEL|HINCRBY|LPUSH|LREM|RPUSH|SADD|ZADD|ZREM|UNLINK|PERSIST"
+
+
+def _parts(path: Path) -> tuple[str, str]:
+    header, _, body = read(path).partition("]]")
+    return header, re.sub(r"--.*", "", body)
+
+
+def _section(header: str, word: str) -> str:
+    match = re.search(rf"^  {word}  .*\n(?:    .*\n|\n)*", header, re.MULTILINE)
+    assert match, f"the header has no {word}"
+    return match.group()
+
+
+def _documented(header: str, word: str) -> set[str]:
+    return set(re.findall(rf"^  {word}\[(.+?)\]", header, re.MULTILINE))
+
+
+def _used(text: str, word: str) -> set[str]:
+    """The index patterns in use, `2 * claim - 1` and the like as `2i-1`."""
+    found = re.findall(rf"{word}\[(.+?)\]", text)
+    return {re.sub(r"[a-z]\w*", "i", re.sub(r"[\s*]", "", index)) for index in found}
+
+
+@every_script
+@pytest.mark.parametrize("word", ["KEYS", "ARGV"])
+def test_header_names_every_key_and_argument(path: Path, word: str) -> None:
+    """Every KEYS and ARGV index that the script uses is in its header, and the other way round."""
+    header, body = _parts(path)
+    assert _used(body, word) == _documented(header, word)
+
+
+@every_script
+def test_header_names_what_is_written(path: Path) -> None:
+    """Every key that the script writes is under Writes, and the other way round."""
+    header, body = _parts(path)
+    writes = re.findall(rf"redis\.call\('(?:{_WRITING})', (KEYS\[.+?\])", body)
+    assert writes
+    assert _used(" ".join(writes), "KEYS") == _used(_section(header, "Writes"), "KEYS")
+
+
+@every_script
+def test_script_runs_on_old_and_new_servers(path: Path) -> None:
+    """No word that some server's Lua does not have: no shebang, no %d, no global unpack, no later command."""
+    _, body = _parts(path)
+    assert not read(path).startswith("#!")
+    assert not re.search(r"format\([^)]*%d|(?<!table\.)\bunpack\b|PXAT|EXAT|GETEX|//|\bgoto\b", body)
+
+
+@every_script
+def test_numbers_written_for_a_framework_are_formatted(path: Path) -> None:
+    """No writing call is handed a bare sum: Lua would print 14 digits of it."""
+    _, body = _parts(path)
+    calls = re.findall(rf"redis\.call\('(?:{_WRITING})', KEYS\[.+?\],?(.*?)\)(?:\n| else| end)", body)
+    assert calls
+    for call in calls:
+        bare = re.sub(r"(?:whole|string\.format)\(.*\)?|'[^']*'|(?:KEYS|ARGV|job)\[.+?\]", "", call)
+        assert re.fullmatch(r"[\s,]*(?:1,)?[\s,]*(?:id)?", bare), call

@@ -1,0 +1,69 @@
+"""A TCP proxy that a test can cut, and slow down."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+
+__all__ = ["Proxy"]
+
+
+class Proxy:
+    """
+    Passes connections on to *port* of this machine, until they are cut. Use it in a `with` block.
+
+    Attributes:
+        delay: Seconds that each answer is held back.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.delay = 0.0
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Break every connection that is open now; new ones are passed on."""
+        sockets, self._open = self._open, []
+        for each in sockets:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._listener.close()
+        self.cut()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._target))
+                except OSError:  # nobody is there
+                    near.close()
+                    continue
+                self._open += [near, far]
+                for source, sink, answers in ((near, far, False), (far, near, True)):
+                    threading.Thread(target=self._pass_on, args=(source, sink, answers), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket, answers: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65_536):
+                if answers and self.delay:
+                    time.sleep(self.delay)
+                sink.sendall(data)
+        _close(source, sink)
+
+
+def _close(source: socket.socket, sink: socket.socket) -> None:
+    for each in (source, sink):
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+        each.close()

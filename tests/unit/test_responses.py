@@ -1,0 +1,190 @@
+"""What a response says about when to come back, in every way that is in use; and what it says in none."""
+
+from __future__ import annotations
+
+import email.message
+import pickle
+import random
+import string
+import urllib.error
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timedelta, timezone
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+
+from throttlekit import ConfigurationError, RateLimited, ThrottleError, TokenBucket
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc)
+DATE = format_datetime(NOW, usegmt=True)
+EPOCH = int(NOW.timestamp())
+LIMIT = TokenBucket("partner", "1/s")
+
+
+class Folded(Mapping[str, str]):
+    """Headers whose names are found in any case, as those of requests, httpx and aiohttp."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._headers = {name.lower(): value for name, value in headers.items()}
+
+    def __getitem__(self, name: str) -> str:
+        return self._headers[name.lower()]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._headers)
+
+    def __len__(self) -> int:
+        return len(self._headers)
+
+
+class Response:
+    def __init__(self, headers: Any) -> None:
+        self.headers = headers
+
+
+def _message(headers: Mapping[str, str]) -> email.message.Message:
+    message = email.message.Message()
+    for name, value in headers.items():
+        message[name] = value
+    return message
+
+
+KINDS: dict[str, Any] = {
+    "any case": lambda headers: Response(Folded(headers)),
+    "plain dict": lambda headers: Response(dict(headers)),
+    "lower dict": lambda headers: Response({name.lower(): value for name, value in headers.items()}),
+    "bytes": lambda headers: Response({name: value.encode() for name, value in headers.items()}),
+    "urllib": lambda headers: Response(_message(headers)),
+    "urllib error": lambda headers: urllib.error.HTTPError("http://x", 429, "no", _message(headers), None),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"Retry-After": "30"}, 30.0),
+        ({"Retry-After": " 7 "}, 7.0),
+        ({"Retry-After": "1.5"}, 1.5),
+        ({"Retry-After": "0"}, 0.0),
+        ({"Retry-After": "-5"}, 0.0),
+        ({"Date": DATE, "Retry-After": format_datetime(NOW + timedelta(seconds=90), usegmt=True)}, 90.0),
+        ({"Date": DATE, "Retry-After": "Sunday, 01-Mar-26 12:01:30 GMT"}, 90.0),
+        ({"Date": DATE, "Retry-After": format_datetime(NOW - timedelta(seconds=90), usegmt=True)}, 0.0),
+        ({"Date": DATE, "Retry-After": "Sun, 01 Mar 2026 13:00:45 +0100"}, 45.0),
+        ({"RateLimit-Reset": "12"}, 12.0),
+        ({"X-RateLimit-Reset": "12"}, 12.0),
+        ({"X-Rate-Limit-Reset": "12"}, 12.0),
+        ({"Date": DATE, "X-RateLimit-Reset": str(EPOCH + 40)}, 40.0),
+        ({"Date": DATE, "X-RateLimit-Reset": str((EPOCH + 40) * 1000)}, 40.0),
+        ({"Date": DATE, "X-RateLimit-Reset": f"{EPOCH + 40}.25"}, 40.25),
+        ({"Date": DATE, "X-RateLimit-Reset": str(EPOCH - 40)}, 0.0),
+        # In their order, and what cannot be read is as if it were not there.
+        ({"Retry-After": "3", "RateLimit-Reset": "12", "X-RateLimit-Reset": "50"}, 3.0),
+        ({"Retry-After": "soon", "RateLimit-Reset": "12", "X-RateLimit-Reset": "50"}, 12.0),
+        ({"Retry-After": "", "RateLimit-Reset": "later", "X-RateLimit-Reset": "50"}, 50.0),
+        # At most an hour, and half a minute if nothing is said.
+        ({"Retry-After": "86400"}, 3600.0),
+        ({"Retry-After": str(EPOCH)}, 3600.0),
+        ({"Date": DATE, "X-RateLimit-Reset": str(EPOCH * 10**6)}, 3600.0),
+        ({}, 30.0),
+        ({"Retry-After": "nan"}, 30.0),
+        ({"Retry-After": "inf"}, 30.0),
+        ({"Retry-After": "1_000"}, 30.0),
+        ({"Retry-After": "0x10"}, 30.0),
+        ({"Retry-After": "Sun, 99 Foo 2026 99:99:99 GMT"}, 30.0),
+        ({"Date": "yesterday", "Retry-After": "9"}, 9.0),
+    ],
+)
+def test_response_says_when_to_come_back(kind: str, headers: dict[str, str], seconds: float) -> None:
+    """Seconds, dates against the response's own Date, and resets in both of their meanings."""
+    assert RateLimited.from_response(KINDS[kind](headers)).retry_after == pytest.approx(seconds)
+
+
+def test_without_a_date_this_machines_clock_is_taken() -> None:
+    """A date a minute from now is a minute, to within the test."""
+    at = datetime.now(timezone.utc) + timedelta(seconds=60)
+    response = Response({"Retry-After": format_datetime(at, usegmt=True)})
+    assert 50 < RateLimited.from_response(response).retry_after <= 60
+
+
+@pytest.mark.parametrize("response", [None, 7, "429", object(), Response(None), Response([("Retry-After", "9")]), {}])
+def test_what_is_no_response_says_nothing(response: Any) -> None:
+    """The default then holds, as for a response without such a header."""
+    assert RateLimited.from_response(response).retry_after == 30.0
+    assert RateLimited.from_response(response, default=5).retry_after == 5.0
+
+
+def test_cap_and_default_are_the_callers() -> None:
+    """A longer cap may be given, but none that no pause can have."""
+    day, ever = Response({"Retry-After": "86400"}), Response({"Retry-After": "1e300"})
+    assert RateLimited.from_response(day, longest=10).retry_after == 10.0
+    assert RateLimited.from_response(day, longest=10**6).retry_after == 86_400.0
+    assert RateLimited.from_response(ever, longest=float("inf")).retry_after == 366 * 86_400.0
+    assert RateLimited.from_response(day, limit=LIMIT).limit is LIMIT
+
+
+def test_headers_that_fail_say_nothing() -> None:
+    """Whatever the headers do when they are read."""
+
+    class Broken:
+        def get(self, name: str) -> str:
+            raise RuntimeError(name)
+
+    assert RateLimited.from_response(Response(Broken())).retry_after == 30.0
+
+
+def test_garbage_is_tolerated() -> None:
+    """No header whatsoever raises, or gives anything but seconds from 0 to the cap."""
+    rnd = random.Random(7)
+    alphabet = string.printable + "é\0١٢:,+-" + "0123456789" * 5
+    pieces = [
+        "Sun",
+        "Mar",
+        "GMT",
+        "2026",
+        "12:00:00",
+        "-9999",
+        "+2400",
+        "99999999999999999999",
+        "1e999",
+        "nan",
+        " ",
+        ",",
+    ]
+    for _ in range(20_000):
+        values = [
+            "".join(rnd.choice(alphabet) for _ in range(rnd.randrange(12)))
+            if rnd.random() < 0.5
+            else " ".join(rnd.choice(pieces) for _ in range(rnd.randrange(1, 7)))
+            for _ in range(3)
+        ]
+        headers = dict(
+            zip(("Date", rnd.choice(["Retry-After", "RateLimit-Reset"]), "X-RateLimit-Reset"), values, strict=True)
+        )
+        assert 0 <= RateLimited.from_response(Response(headers)).retry_after <= 3600, headers
+
+
+@pytest.mark.parametrize("retry_after", [-1, float("nan"), float("inf"), "30", None, True, EPOCH, 10**300])
+def test_retry_after_that_is_none_is_refused(retry_after: Any) -> None:
+    """The message names the value, and how a response is read."""
+    with pytest.raises(ConfigurationError, match=r"from 0 to 366 days.*not .*RateLimited.from_response\(response\)"):
+        RateLimited(retry_after)
+
+
+@pytest.mark.parametrize("limit", [7, ["partner"], object()])
+def test_limit_that_is_none_is_refused(limit: Any) -> None:
+    """It is a limit or its name."""
+    with pytest.raises(ConfigurationError, match="limit must be a limit of the job, or its name, not"):
+        RateLimited(limit=limit)
+
+
+def test_is_an_error_of_throttlekit_that_travels() -> None:
+    """It says how long, takes a timedelta, and is the same on the other side of a pickle."""
+    error = RateLimited(timedelta(minutes=1), limit="partner")
+    assert isinstance(error, ThrottleError)
+    assert str(error) == "downstream asks for quiet: 60 s"
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), again.retry_after, again.limit, str(again)) == (RateLimited, 60.0, "partner", str(error))
+    assert RateLimited().retry_after == 30.0

@@ -1,0 +1,100 @@
+"""What a call asks of its limits, as a store is asked it; and the store's answer as a decision."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from throttlekit._core.acquire import Ask, Reason, Verdict
+from throttlekit._core.charge import Use
+from throttlekit._core.concurrency import Charge as Slot
+from throttlekit._core.concurrency import Concurrency
+from throttlekit._core.decision import Charged, Decision
+from throttlekit._core.job import Job
+from throttlekit._core.key import key_text
+from throttlekit._core.keys import bucket_name, holder_name, line_name
+from throttlekit._core.limits import Limit
+from throttlekit.stores._base import Claim
+
+__all__ = ["Asked", "asked_of", "decision_from"]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One limit of a call, of the job's tier, and what is asked of it."""
+
+    limit: Limit
+    key: str
+    cost: int
+    claim: Claim
+
+    @property
+    def in_process(self) -> bool:
+        return self.limit.scope == "process"
+
+    def charged(self, at_us: int) -> Charged:
+        charge = self.claim.ask.charge
+        if isinstance(charge, Slot):
+            return Charged(self.limit, self.claim.bucket, self.cost, at_us, holder=charge.holder if self.cost else "")
+        return Charged(self.limit, self.claim.bucket, self.cost, at_us, callable(self.limit.cost))
+
+
+def asked_of(
+    limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, lateness: float
+) -> list[Asked]:
+    """
+    What a call asks of each of *limits*, for *job*. Seconds.
+
+    Raises:
+        ConfigurationError: A key, a tier or a cost cannot be worked out, or can never work.
+    """
+    lateness_us = round(lateness * 1_000_000)
+    around_us = time.time_ns() // 1000
+    asked: list[Asked] = []
+    for declared in limits:
+        limit = declared.for_job(job)
+        text, part = _key(limit, job, key), limit.part_of(job)
+        units = limit.cost_of(job) if cost is None else limit.given_cost(cost)
+        holder = holder_name(job.id if job else "", os.urandom(6).hex()) if isinstance(limit, Concurrency) else ""
+        charge = limit.charge(units, around_us, holder)
+        bucket = bucket_name(limit.name, text, limit.fingerprint, part)
+        claim = Claim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(lateness_us), limit.room_us(charge)))
+        told = text if part is None else f"{part}:{text}" if text else part
+        asked.append(Asked(limit, told, units, claim))
+    return asked
+
+
+def _key(limit: Limit, job: Job | None, key: str | int | None) -> str:
+    if key is None or limit.key is None:
+        return limit.key_of(job)
+    return key_text(key)
+
+
+def decision_from(verdict: Verdict, asked: Sequence[Asked]) -> Decision:
+    """*verdict* in the words of the limits that were asked."""
+    binding, now_us = verdict.claim, verdict.now_us
+    asked_us = verdict.asked_us or (now_us,) * len(asked)
+    if verdict.allowed and len(asked) > 1:
+        binding = min(range(len(asked)), key=lambda i: _left(asked[i].limit, verdict.uses[i], asked_us[i]))
+    bound, use, at_us = asked[binding], verdict.uses[binding] or Use(0, 0), asked_us[binding]
+    return Decision(
+        allowed=verdict.allowed,
+        limit=bound.limit,
+        key=bound.key,
+        cost=bound.cost,
+        remaining=bound.limit.remaining(use, at_us),
+        retry_after=(verdict.retry_us - now_us) / 1_000_000,
+        delay=0.0 if verdict.reason is Reason.FULL else (verdict.slot_us - now_us) / 1_000_000,
+        reset_after=max(0, use.full_us - at_us) / 1_000_000,
+        reason=verdict.reason.value,
+        charged=tuple(each.charged(at_us) for each, at_us in zip(asked, asked_us, strict=True))
+        if verdict.allowed
+        else (),
+    )
+
+
+def _left(limit: Limit, use: Use | None, now_us: int) -> float:
+    """The share of the limit's capacity that is left."""
+    return 1.0 if use is None else limit.remaining(use, now_us) / limit.capacity

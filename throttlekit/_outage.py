@@ -1,0 +1,198 @@
+"""While the store gives no answer: how often it is asked, and what becomes of jobs meanwhile."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from throttlekit._asked import Asked, decision_from
+from throttlekit._core.acquire import Ask, Caller, Verdict
+from throttlekit._core.decision import Decision
+from throttlekit._core.keys import line_name
+from throttlekit._core.sharing import OnStoreFailure
+from throttlekit._forks import renew_lock_after_fork
+from throttlekit._seldom import Seldom
+from throttlekit.errors import StoreUnavailable
+from throttlekit.stores._base import Claim, Correction, Lease, Parted, Request, Store
+from throttlekit.stores.memory import MemoryStore
+
+__all__ = ["Guarded", "decided_without"]
+
+_log = logging.getLogger("throttlekit")
+_T = TypeVar("_T")
+
+_EVERY = 1.0  # from one question to the next, while it does not answer
+_REST = 0.75  # at most, after a question that failed: with the time-out of 0.25 s a second in all
+_SPREAD = 0.25
+_LONGEST = 5.0  # that whoever asks is waited for
+
+
+@dataclass(slots=True)
+class _Outage:
+    """Of the store, or of a part of it."""
+
+    error: StoreUnavailable
+    since: float
+    ask_at: float = math.inf
+    took: float = 0.0  # the last question
+    told: bool = False
+
+
+class Guarded:
+    """
+    A store that is asked about once a second while it gives no answer, by whoever comes first; everybody else is
+    told at once what it told last. One that fails in parts, part by part.
+
+    An outage is one line in the log and its end another; both are left out if the last was told within 30 s.
+
+    Args:
+        clock: For tests: tells the time in seconds.
+    """
+
+    def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._outages: dict[str, _Outage] = {}
+        self._lock = threading.Lock()
+        renew_lock_after_fork(self, "_lock")
+        self._begin, self._fault = Seldom(clock=clock), Seldom(clock=clock)
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether it is of this process, and of no other."""
+        return isinstance(self._store, MemoryStore)
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        return self._ask([claim.bucket for claim in request.claims], lambda: self._store.acquire(request, now_us))
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        self._ask([each.bucket for each in corrections], lambda: self._store.settle(corrections, now_us))
+
+    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
+        self._ask([each.bucket for each in leases], lambda: self._store.release(leases, now_us))
+
+    def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
+        return self._ask([each.bucket for each in leases], lambda: self._store.renew(leases, now_us))
+
+    def pause(self, claims: Sequence[Claim], for_us: int | None, now_us: int | None = None) -> None:
+        self._ask([each.bucket for each in claims], lambda: self._store.pause(claims, for_us, now_us))
+
+    def reset(self, names: Sequence[str]) -> None:
+        self._ask(names, lambda: self._store.reset(names))
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _ask(self, names: Sequence[str], question: Callable[[], _T]) -> _T:
+        if self._outages:
+            self._turn_away(names)
+        began = self._clock()
+        try:
+            answer = question()
+        except StoreUnavailable as error:
+            self._failed(names, error, self._clock() - began)
+            raise
+        if self._outages:
+            self._answered(names)
+        return answer
+
+    def _turn_away(self, names: Iterable[str]) -> None:
+        """Raise, unless it is time to ask again: then the caller is the one who does."""
+        parts, now = self._parts(names), self._clock()
+        with self._lock:
+            outages = [self._outages[part] for part in parts if part in self._outages]
+            last = max(outages, key=lambda outage: outage.ask_at, default=None)
+            if last is None or last.ask_at <= now:
+                for outage in outages:
+                    # Not a flag: if the caller is never heard of again, or the process forks, others ask in his place.
+                    # A question to several Sentinels or nodes takes longer than a second: one asks all the same.
+                    outage.ask_at = now + min(max(_EVERY, outage.took + _REST), _LONGEST)
+                return
+            error, rest = last.error, min(last.ask_at - now, _EVERY)
+        raise StoreUnavailable(str(error), part=error.part, rest=rest) from error.__cause__
+
+    def _failed(self, names: Iterable[str], error: StoreUnavailable, took: float) -> None:
+        error.rest = _REST
+        if error.part is None:
+            if self._fault.due():
+                _log.warning("%s. Other questions are not affected.", error)
+            return
+        parts, now = self._parts(names), self._clock()
+        with self._lock:
+            for part in [error.part] if error.part in parts else parts:
+                outage = self._outages.setdefault(part, _Outage(error, now))
+                next_at = now + _REST
+                outage.ask_at = min(outage.ask_at, next_at) if outage.ask_at > now else next_at
+                outage.error, outage.took, error.rest = error, took, min(outage.ask_at - now, _EVERY)
+                if outage.told or not self._begin.due():
+                    continue
+                outage.told = True
+                _log.warning(
+                    "%s. It is asked once a second; until it answers jobs are deferred, uncharged, "
+                    "but for limits whose on_store_failure= says otherwise.", error,
+                )  # fmt: skip
+
+    def _answered(self, names: Iterable[str]) -> None:
+        parts, now = self._parts(names), self._clock()
+        with self._lock:
+            over = [self._outages.pop(part) for part in {*parts, ""} if part in self._outages]
+        for outage in over:
+            if outage.told:
+                _log.info("The store answers again, after %.1f s.", now - outage.since)
+
+    def _parts(self, names: Iterable[str]) -> set[str]:
+        return {self._store.part_of(name) for name in names} if isinstance(self._store, Parted) else {""}
+
+
+def decided_without(
+    error: StoreUnavailable, asked: Sequence[Asked], in_process: MemoryStore
+) -> tuple[OnStoreFailure, Decision]:
+    """
+    What becomes of a call whose store gave no answer: the policy that decided, the strictest of its limits', and the
+    decision. Whatever was asked *in_process* before has been given back.
+    """
+    shared = [each for each in asked if not each.in_process]
+    policies = [each.limit.on_store_failure for each in shared]
+    delay = error.rest + random.uniform(0, _SPREAD)
+    first = shared[0]
+    unknown = Decision(
+        allowed=False, limit=first.limit, key=first.key, cost=first.cost, remaining=0, retry_after=delay, delay=delay,
+        reset_after=0.0, reason="store unavailable",
+    )  # fmt: skip
+    if "closed" in policies:
+        return "closed", unknown
+    outcome: OnStoreFailure = "local" if "local" in policies else "open"
+    here = [own for each in asked if (own := each if each.in_process else _share(each)) is not None]
+    if any(each.cost > each.limit.capacity for each in here):
+        return outcome, unknown
+    if here:
+        # Nobody waits in line here: the job keeps the place that it has in the store's.
+        found = decision_from(in_process.acquire(Request([each.claim for each in here], Caller.GUEST)), here)
+        if not found.allowed:
+            delay = min(delay, found.delay) if found.delay else delay
+            return outcome, replace(unknown, limit=found.limit, key=found.key, cost=found.cost, delay=delay)
+        decision = replace(found, reason="store unavailable")
+    else:
+        decision = replace(unknown, allowed=True, retry_after=0.0, delay=0.0)
+    for each, policy in zip(shared, policies, strict=True):
+        if policy == "open":
+            # It names one that charged nothing, if there is any: `settled_of` knows by that.
+            return outcome, replace(decision, limit=each.limit, key=each.key, cost=each.cost, remaining=0)
+    return outcome, decision
+
+
+def _share(asked: Asked) -> Asked | None:
+    """The same, asked of this process's share; None if the limit has none."""
+    share = asked.limit.share
+    if share is None:
+        return None
+    holder = getattr(asked.claim.ask.charge, "holder", "")
+    charge = share.charge(asked.cost, time.time_ns() // 1000, holder)
+    bucket = asked.claim.bucket.removesuffix(asked.limit.fingerprint) + share.fingerprint
+    return Asked(share, asked.key, asked.cost, Claim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(0))))

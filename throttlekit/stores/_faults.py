@@ -1,0 +1,95 @@
+"""What goes wrong with a server, in words for who has to mend it: every fault of redis-py by one name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from redis import exceptions
+
+from throttlekit.errors import ConfigurationError, StoreUnavailable
+
+__all__ = ["UNREADABLE", "UnknownService", "answered", "lost_touch"]
+
+_T = TypeVar("_T")
+
+
+class UnknownService(exceptions.ConnectionError):
+    """The Sentinels that answer know no service of that name."""
+
+
+_OF_A_CLUSTER = (exceptions.AskError, exceptions.ClusterCrossSlotError)  # a MOVED is an AskError too
+_CLUSTER_SIGNS = ("MOVED ", "ASK ", "CROSSSLOT ")  # what redis-py 5.0 leaves of them
+# Not every error of redis-py is a RedisError: those of its cluster client are not.
+_FAULTS: tuple[type[Exception], ...] = tuple(
+    fault for fault in vars(exceptions).values() if isinstance(fault, type) and issubclass(fault, Exception)
+)
+UNREADABLE: tuple[type[Exception], ...] = (*_FAULTS, ValueError, TypeError)
+_NO_ANSWER: tuple[type[Exception], ...] = (*_FAULTS, OSError, ValueError)
+
+_ALLOW = (
+    "its user is not allowed what the limiter needs: ACL SETUSER … "
+    "~tk1:* +@read +@write +@connection +select +eval +evalsha +time"
+)
+_OTHER_TYPE = "WRONGTYPE"
+# By class, or by what the text holds: before Redis 7, what fails inside a script is a ResponseError of any kind.
+_TOLD: tuple[tuple[type[Exception] | None, str, str], ...] = (
+    (UnknownService, "", "the Sentinels know no service of the name in the URL: see SENTINEL MASTERS"),
+    (exceptions.OutOfMemoryError, "OOM ", "its memory is full and its policy evicts nothing: raise its maxmemory"),
+    (
+        exceptions.ReadOnlyError,
+        "READONLY ",
+        "it is a replica, which takes no writes: name the master, or write the URL as redis+sentinel://",
+    ),
+    (exceptions.BusyLoadingError, "LOADING ", "it is still loading its data"),
+    (exceptions.NoPermissionError, "ACL failure in script", _ALLOW),
+    (None, "user executing the script can't", _ALLOW),
+    (exceptions.AuthenticationError, "NOAUTH", "its user or password is missing or wrong"),
+    (
+        None,
+        _OTHER_TYPE,
+        "a key of a limit holds another type of value, so somebody else writes keys that begin with tk1: into this "
+        "database. Delete that key, and give the limiter a database of its own",
+    ),
+    (None, "MISCONF", "it cannot save its data, and so takes no writes: see its log and its disk"),
+    (exceptions.MasterDownError, "MASTERDOWN", "it is a replica that has lost its master"),
+    (None, "BUSY ", "a script of somebody else's holds it up"),
+    (None, "non deterministic commands", "it is older than Redis 5: take 6.2 or later"),
+    (None, "nknown command", "it lacks a command, by its age or its configuration: take Redis 6.2 or later, as it is"),
+)
+
+
+def answered(question: Callable[[], _T]) -> _T:
+    """
+    Run *question*; whatever goes wrong with the server becomes `StoreUnavailable`. The one place that maps.
+
+    Raises:
+        ConfigurationError: The server is a node of a cluster, and was not asked as one.
+        StoreUnavailable: Anything else. Of the error's own text nothing is told: it may hold a host or a user.
+    """
+    try:
+        return question()
+    except _NO_ANSWER as error:
+        if isinstance(error, _OF_A_CLUSTER) or str(error).startswith(_CLUSTER_SIGNS):
+            raise ConfigurationError(
+                "the store is a node of a Redis Cluster: write its URL as redis+cluster://host:port"
+            ) from error
+        found, remedy = _told(error)
+        said = f"the store gave no usable answer: {type(error).__name__}"
+        # The server is well; it is asked on, about everything else.
+        part = None if found == _OTHER_TYPE else ""
+        raise StoreUnavailable(f"{said}: {remedy}" if remedy else said, part=part) from error
+
+
+def lost_touch(error: StoreUnavailable) -> bool:
+    """Whether nothing was heard of the server, so that its other connections may be as dead."""
+    cause = error.__cause__
+    return isinstance(cause, (exceptions.ConnectionError, exceptions.TimeoutError, OSError))
+
+
+def _told(error: Exception) -> tuple[str, str]:
+    text = str(error) if isinstance(error, exceptions.ResponseError | exceptions.ConnectionError) else ""
+    for kind, sign, remedy in _TOLD:
+        if (kind is not None and isinstance(error, kind)) or (sign and sign in text):
+            return sign, remedy
+    return "", ""
