@@ -6,9 +6,7 @@ from typing import Any, TypeVar, cast
 
 from dramatiq.middleware import MiddlewareError
 
-from throttlekit.errors import ThrottleError
-
-__all__ = ["AnyError", "DeferFailed", "WaitedTooLong", "as_middleware_error"]
+__all__ = ["AnyError", "DeferFailed", "as_middleware_error"]
 
 try:
     from dramatiq.errors import BrokerConnectionError
@@ -25,10 +23,6 @@ class DeferFailed(MiddlewareError, BrokerConnectionError):
     A MiddlewareError, so that it leaves `before_ack`; a connection error, so that the worker then
     waits and repeats instead of acknowledging.
     """
-
-
-class WaitedTooLong(ThrottleError):
-    """A job was denied for longer than its max_wait, or more often than its max_deferrals."""
 
 
 class AnyError(dict[str, Any]):

@@ -11,6 +11,10 @@ them is free of bodies. It stays unacknowledged in its delay queue until it has 
 worker loses nothing. If no thread is free it goes Dramatiq's way after a moment, so that another
 process can take it.
 
+One that waits for a slot of a concurrency limit is handed over before it is due, when a body here has
+given such a slot back: when slots come free is only an estimate. If another was quicker, it waits on where it was.
+Where all those bodies run in other processes, one that waits here is brought up to ask twice a second.
+
 Everything here is an attribute set on Dramatiq's consumer threads, in `Releases.adopt`.
 """
 
@@ -20,20 +24,18 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from functools import partial
-from queue import Empty
 from typing import Any
 
 from dramatiq.brokers.stub import StubBroker
 from dramatiq.common import current_millis, q_name
 from dramatiq.message import Message
 
-__all__ = ["WAITED", "Releases", "holder_of"]
+from throttlekit_dramatiq._marks import DEFERRAL, HOLDER, Deferral, Holder, holder_of
+from throttlekit_dramatiq._waiting import WAITED, Entry, Waiting, due_and_message
 
-WAITED = "throttlekit"
-"""The message option in which a denied message carries its place in the line."""
+__all__ = ["Releases"]
 
 _IDLE_POLL_MS = 50
 """How often an idle consumer of a delay queue looks for messages. Dramatiq's own: up to 1000."""
@@ -43,18 +45,24 @@ _PREFETCH = 65_535
 
 _log = logging.getLogger("throttlekit.dramatiq")
 _PATIENCE_MS = 100
+_PROBE_EVERY = 0.05
 _SEND_EVERY = 0.005
 _SHORTEST_POLL_MS = 3
-_HOLDER = "_throttlekit_holder"
 _BUSY = "_throttlekit_busy"
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
-    """Who a released message is to be acknowledged by: a thread, and the connection it came on."""
+class _Tag(int):
+    """
+    A delivery tag that is equal to no other connection's.
 
-    thread: Any
-    consumer: Any
+    Each begins to count at 1 again, and Dramatiq acknowledges what came on a lost connection on the next: it would
+    take another message's tag, and that one, if it was denied, would be put back by nobody.
+    """
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
 
 class Releases:
@@ -67,6 +75,7 @@ class Releases:
         self._known: dict[Any, tuple[Any, Any]] = {}
         self._timers: dict[Any, tuple[Any, int]] = {}
         self._sent_at: dict[Any, float] = {}
+        self._probed_at: dict[Any, float] = {}
 
     def boot(self, worker: Any) -> None:
         self._threads = worker.worker_threads
@@ -75,10 +84,12 @@ class Releases:
 
     def adopt(self, thread: Any) -> None:
         """Take over one consumer thread of a throttled queue, as it boots."""
+        thread.handle_message = partial(_handle, thread, thread.handle_message)
         if thread.queue_name.endswith(".DQ"):
             thread.worker_timeout = min(thread.worker_timeout, _IDLE_POLL_MS)
             thread.prefetch = max(thread.prefetch, _PREFETCH)
             if not isinstance(thread.broker, StubBroker):
+                thread.delay_queue = Waiting()
                 thread.handle_delayed_messages = partial(self._turn, thread)
             self._known[thread] = thread.delay_queue, thread.consumer
         else:
@@ -112,6 +123,41 @@ class Releases:
             with self._lock:
                 self._busy -= 1
 
+    def wake(self, lanes: Sequence[str], *, probe: bool = False) -> None:
+        """
+        Bring up whoever is due first of those that wait here in one of *lanes*, if a thread is free.
+
+        Args:
+            probe: It is a guess that there is a slot. If there is, there may be more.
+        """
+        if not lanes or self._busy >= self._threads:
+            return
+        found: list[tuple[Entry, Any, Waiting]] = []
+        for thread in list(self._known):
+            queue = thread.delay_queue
+            if thread.running and isinstance(queue, Waiting):
+                entries = [queue.first_in(lane) for lane in lanes]
+                found += [(entry, thread, queue) for entry in entries if entry is not None]
+        for entry, thread, queue in sorted(found, key=lambda each: each[0]):
+            if self._bring_up(thread, queue, entry, probe=probe):
+                return
+
+    def _bring_up(self, thread: Any, queue: Waiting, entry: Entry, *, probe: bool) -> bool:
+        if entry.message.actor_name not in thread.broker.actors or not queue.remove(entry):
+            return False
+        self._hand_over(thread, entry, _released(entry.message), probe=probe)
+        queue.task_done()
+        return True
+
+    def _probe(self, thread: Any, queue: Waiting) -> None:
+        now = time.monotonic()
+        if self._busy >= self._threads or now - self._probed_at.get(thread, 0.0) < _PROBE_EVERY:
+            return
+        self._probed_at[thread] = now
+        entry = queue.first_in_a_still_lane()
+        if entry is not None:
+            self._bring_up(thread, queue, entry, probe=True)
+
     def _turn(self, thread: Any) -> None:
         """What a delay queue's consumer does after each message that it was given, and when there is none."""
         self._release_due(thread)
@@ -131,28 +177,23 @@ class Releases:
         self._rescue(thread)
         queue, now = thread.delay_queue, current_millis()
         next_in = _IDLE_POLL_MS
-        while True:
-            try:
-                item = queue.get_nowait()
-            except Empty:
+        while (entry := queue.first()) is not None:
+            if entry.due > now or not self._may_go(entry.message, now - entry.due):
+                next_in = entry.due - now
                 break
-            due, message = _due_and_message(item)
-            try:
-                released = due <= now and self._let_go(thread, message, now - due)
-            except Exception:
-                # Dramatiq gives back what is in the queue, and forgets what is not.
-                queue.put(item)
-                queue.task_done()
-                raise
-            if not released:
-                queue.put(item)
-                queue.task_done()
-                next_in = due - now
-                break
-            queue.task_done()
-        self._wake(thread, max(_SHORTEST_POLL_MS, min(_IDLE_POLL_MS, next_in)))
+            if queue.remove(entry):
+                try:
+                    self._let_go(thread, entry)
+                except Exception:
+                    # Dramatiq gives back what is in the queue, and forgets what is not.
+                    queue.put(entry.item)
+                    raise
+                finally:
+                    queue.task_done()
+        self._probe(thread, queue)
+        self._look_again(thread, max(_SHORTEST_POLL_MS, min(_IDLE_POLL_MS, next_in)))
 
-    def _wake(self, thread: Any, after_ms: int) -> None:
+    def _look_again(self, thread: Any, after_ms: int) -> None:
         """Have `_release_due` called again after *after_ms*, in the consumer's own thread."""
         consumer = thread.consumer
         if hasattr(consumer, "timeout"):
@@ -165,21 +206,27 @@ class Releases:
             self._timers[thread] = (consumer, at)
             consumer.connection.call_later(after_ms / 1000, partial(self._release_due, thread))
 
-    def _let_go(self, thread: Any, message: Any, overdue_ms: int) -> bool:
+    def _may_go(self, message: Any, overdue_ms: int) -> bool:
+        return WAITED not in message.options or self._busy < self._threads or overdue_ms >= _PATIENCE_MS
+
+    def _let_go(self, thread: Any, entry: Entry) -> None:
+        message = entry.message
+        released = _released(message)
         ours = WAITED in message.options
-        if ours and self._busy >= self._threads and overdue_ms < _PATIENCE_MS:
-            return False
-        released = message.copy(queue_name=q_name(message.queue_name))
-        del released.options["eta"]
         if ours and self._busy < self._threads and message.actor_name in thread.broker.actors:
-            message._message = released
-            setattr(message, _HOLDER, _Holder(thread, thread.consumer))
-            self.take(message)
-            thread.handle_message(message)
+            self._hand_over(thread, entry, released, probe=False)
         else:
             thread.broker.enqueue(released)
             thread.post_process_message(message)
-        return True
+
+    def _hand_over(self, thread: Any, entry: Entry, released: Any, *, probe: bool) -> None:
+        # A proxy of its own: what waits on stays as it is, and before Dramatiq 2.2 none can be processed twice.
+        message: Any = object.__new__(entry.message.__class__)
+        message.__dict__.update(entry.message.__dict__)
+        message._message = released
+        setattr(message, HOLDER, Holder(thread, thread.consumer, thread.delay_queue, entry.item, entry.due, probe))
+        self.take(message)
+        thread.handle_message(message)
 
     def _rescue(self, thread: Any) -> None:
         """
@@ -193,17 +240,14 @@ class Releases:
             return
         messages: list[Any] = [_decode(data) for data in getattr(consumer, "message_cache", ()) if data]
         if queue is not thread.delay_queue:
-            messages += [_due_and_message(item)[1] for item in list(queue.queue)]
+            messages += queue.messages()
+            fresh, thread.delay_queue = thread.delay_queue, Waiting()
+            while not fresh.empty():
+                thread.delay_queue.put(fresh.get_nowait())
         if messages:
             thread.requeue_messages(messages)
             _log.warning("Connection lost: %d waiting messages go back to %s.", len(messages), thread.queue_name)
         self._known[thread] = thread.delay_queue, thread.consumer
-
-
-def holder_of(message: Any) -> _Holder | None:
-    """Who holds a released *message*; None for any other."""
-    holder: _Holder | None = getattr(message, _HOLDER, None)
-    return holder
 
 
 def _decode(data: bytes) -> Any:
@@ -211,18 +255,41 @@ def _decode(data: bytes) -> Any:
     return decode(data)
 
 
-def _due_and_message(item: Any) -> tuple[int, Any]:
-    # A pair before Dramatiq 2.2.
-    return (item[0], item[1]) if isinstance(item, tuple) else (item.priority, item.message)  # pyright: ignore[reportUnknownVariableType]
+def _released(message: Any) -> Any:
+    released = message.copy(queue_name=q_name(message.queue_name))
+    del released.options["eta"]
+    return released
+
+
+def _handle(thread: Any, original: Any, message: Any) -> None:
+    tag: Any = getattr(message, "_tag", None)
+    known: Any = getattr(thread.consumer, "known_tags", ())
+    if tag in known and not isinstance(tag, _Tag):
+        message._tag = _Tag(tag)
+        known.add(message._tag)
+        known.discard(tag)
+    original(message)
 
 
 def _post_process(original: Any, message: Any) -> None:
     holder = holder_of(message)
+    deferral: Deferral | None = getattr(message, DEFERRAL, None)
     if holder is None:
         original(message)
+    elif deferral is not None and deferral.copy is None:
+        _put_back(holder)
     elif not hasattr(message, "_tag") or holder.consumer is holder.thread.consumer:
         holder.thread.post_process_message(message)
     # Else RabbitMQ has given it to somebody else, and its tag may now be another message's.
+
+
+def _put_back(holder: Holder) -> None:
+    """It came before its slot, and in vain: it waits on as it did, with no word to the broker."""
+    message = due_and_message(holder.item)[1]
+    if holder.thread.delay_queue is holder.queue:
+        holder.queue.put(holder.item)
+    elif not hasattr(message, "_tag"):  # RabbitMQ has given it to somebody else
+        holder.thread.requeue_messages([message])
 
 
 def _requeue(original: Any, messages: Iterable[Any]) -> None:

@@ -8,12 +8,9 @@ from typing import Any
 from dramatiq import Broker
 from dramatiq.middleware import AgeLimit, CurrentMessage, Middleware, ShutdownNotifications, TimeLimit
 
-from throttlekit_dramatiq._release import holder_of
+from throttlekit_dramatiq._marks import DEFERRAL, consumer_of
 
-__all__ = ["DEFERRAL", "consumer_of", "quieten", "still_ours", "take_position", "tell_prometheus"]
-
-DEFERRAL = "_throttlekit_deferral"
-"""The attribute that marks a message as denied, and holds how it goes back."""
+__all__ = ["calm", "quieten", "still_ours", "take_position", "tell_prometheus"]
 
 _BEHIND_US = (TimeLimit, ShutdownNotifications, CurrentMessage)
 _log = logging.getLogger("throttlekit.dramatiq")
@@ -57,15 +54,6 @@ def still_ours(worker: Any, message: Any, consumer: Any) -> bool:
     return same and consumer.channel.is_open and message._tag in consumer.known_tags
 
 
-def consumer_of(worker: Any, message: Any) -> Any:
-    """The broker's consumer that *message* is to be acknowledged on, as it is now."""
-    if worker is None:
-        return None
-    holder = holder_of(message)
-    thread = holder.thread if holder else worker.consumers.get(message.queue_name)
-    return getattr(thread, "consumer", None)
-
-
 def tell_prometheus(broker: Broker, throttle: Middleware, message: Any) -> None:
     """
     Let a Prometheus middleware behind us count the message in.
@@ -81,6 +69,19 @@ def tell_prometheus(broker: Broker, throttle: Middleware, message: Any) -> None:
             except Exception:
                 # As Dramatiq does. Whatever leaves the hook of a denied message would set it free.
                 _log.exception("%r failed on a message that is not run.", middleware)
+
+
+def calm(broker: Broker, throttle: Middleware, message: Any) -> None:
+    """
+    Tell those behind us that could interrupt the thread of *message* that its body has ended, before the worker does.
+
+    A time limit that struck between the mark and the skip would run the job twice. CurrentMessage is never
+    told of a skip.
+    """
+    behind: list[Any] = broker.middleware[broker.middleware.index(throttle) + 1 :]
+    for middleware in behind:
+        if isinstance(middleware, _BEHIND_US):
+            middleware.after_process_message(broker, message)  # type: ignore[no-untyped-call]
 
 
 class _DeferralsAreNoNews(logging.Filter):

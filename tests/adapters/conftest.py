@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import rq
 from dramatiq.brokers.stub import StubBroker
 
 from support.dramatiq_helpers import Site
+from support.rq_helpers import IN_PROCESS
+from support.rq_helpers import Site as RqSite
 
 _NUMBERS = itertools.count(1)
 
@@ -67,3 +71,43 @@ def _site(request: pytest.FixtureRequest, kind: str) -> Iterator[Site]:
         if kind == "redis":
             broker.client.close()
             broker.client.connection_pool.disconnect()
+
+
+def _rq_site(kind: str, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
+    # For processes that a worker spawns.
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    site = RqSite(redis_url, kind)
+    yield site
+    site.close()
+
+
+@pytest.fixture(params=[*IN_PROCESS, "stock", "throttled"])
+def rq_site(request: pytest.FixtureRequest, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
+    """RQ with workers of each kind in turn: stock and ours, forking and not."""
+    yield from _rq_site(request.param, redis_url, monkeypatch)
+
+
+@pytest.fixture(params=IN_PROCESS)
+def simple_site(request: pytest.FixtureRequest, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
+    """RQ with a stock SimpleWorker, and with ours: for what does not depend on where a job runs."""
+    yield from _rq_site(request.param, redis_url, monkeypatch)
+
+
+@pytest.fixture(params=["spawn", "throttled-spawn"])
+def spawn_site(request: pytest.FixtureRequest, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
+    """RQ with workers that spawn a process for each job."""
+    if [int(part) for part in rq.VERSION.split(".")[:2]] < [2, 6]:
+        pytest.skip(f"SpawnWorker of RQ {rq.VERSION} does not get along with this redis-py")
+    yield from _rq_site(request.param, redis_url, monkeypatch)
+
+
+@pytest.fixture
+def stock_site(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
+    """RQ with a stock SimpleWorker."""
+    yield from _rq_site("simple", redis_url, monkeypatch)
+
+
+@pytest.fixture
+def throttled_site(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[RqSite]:
+    """RQ with our SimpleWorker."""
+    yield from _rq_site("throttled-simple", redis_url, monkeypatch)

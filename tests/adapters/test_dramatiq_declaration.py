@@ -10,6 +10,7 @@ from dramatiq.brokers.stub import StubBroker
 from dramatiq.generic import GenericActor
 
 from support.dramatiq_helpers import Site
+from support.ids import told
 from throttlekit import ConfigurationError, Limiter, TokenBucket
 from throttlekit_dramatiq import Throttle
 
@@ -31,7 +32,7 @@ class Explodes:
 @pytest.mark.parametrize(
     "wrong",
     ["10/s", b"10/s", 10, [PARTNER, "10/s"], ["partner"], {"partner": PARTNER}, object(), [None], TokenBucket, True],
-    ids=repr,
+    ids=told,
 )
 def test_what_is_not_a_limit_is_refused_at_the_decorator(throttled: Site, wrong: Any) -> None:
     """throttle= takes a limit, several, or None; anything else names itself and what would be right."""
@@ -53,7 +54,7 @@ def test_an_error_that_nobody_foresaw_does_not_declare_the_actor_unthrottled(thr
     assert "job" not in throttled.broker.actors
 
 
-@pytest.mark.parametrize("fine", [PARTNER, [PARTNER], (PARTNER, TENANT), {PARTNER}, [], None], ids=repr)
+@pytest.mark.parametrize("fine", [PARTNER, [PARTNER], (PARTNER, TENANT), {PARTNER}, [], None], ids=told)
 def test_a_limit_or_several_or_none_is_taken(throttled: Site, fine: Any) -> None:
     """One limit, a list, a tuple, a set, nothing."""
 
@@ -139,7 +140,7 @@ def test_a_key_of_a_class_based_actor_is_held_against_perform(throttled: Site) -
             def perform(self, account: str) -> None: ...
 
 
-@pytest.mark.parametrize("wrong", ["5", -1, float("nan"), float("inf"), True, [1]], ids=repr)
+@pytest.mark.parametrize("wrong", ["5", -1, float("nan"), float("inf"), True, [1]], ids=told)
 def test_a_max_wait_that_can_never_work_is_refused(throttled: Site, wrong: Any) -> None:
     """throttle_max_wait is a number of seconds, or a timedelta: at the decorator as in the constructor."""
     with pytest.raises(ConfigurationError, match="throttle_max_wait must be"):
@@ -167,7 +168,7 @@ def test_throttle_takes_a_limiter(wrong: Any) -> None:
         {"throttle": "10/s"},
         {"throttle": [PARTNER, PARTNER]},
     ],
-    ids=repr,
+    ids=told,
 )
 def test_settings_that_can_never_work_are_refused(wrong: dict[str, Any]) -> None:
     """Every setting is checked when Throttle is made."""

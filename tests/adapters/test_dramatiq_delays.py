@@ -12,7 +12,7 @@ import pytest
 import redis
 from dramatiq.middleware import Middleware
 
-import throttlekit_dramatiq._middleware as adapter
+import throttlekit_dramatiq._terms as adapter
 from support.dramatiq_helpers import DenyBefore, Recording, Site, left_over, working
 from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket

@@ -43,8 +43,8 @@ def test_limits_travel_by_value_as_json(site: Site) -> None:
 
     sent = job.send_with_options(args=("a",), kwargs={"units": 2}, throttle=[PARTNER, TENANT])
     assert json.loads(sent.encode())["options"]["throttle"] == [
-        {"name": "partner", "rate": [10, 1_000_000], "burst": 3, "key": "", "cost": 1},
-        {"name": "tenant", "rate": [100, 60_000_000], "burst": 7, "key": "a", "cost": 2},
+        {"algorithm": "token-bucket", "name": "partner", "rate": [10, 1_000_000], "burst": 3, "key": "", "cost": 1},
+        {"algorithm": "token-bucket", "name": "tenant", "rate": [100, 60_000_000], "burst": 7, "key": "a", "cost": 2},
     ]
     with site.working():
         site.until_ran(1)
@@ -211,7 +211,7 @@ def test_no_json_at_all_gets_past(garbage: Any) -> None:
     throttle = Throttle(Limiter())
     message = dramatiq.Message("q", "job", (), {}, {"throttle": garbage})
     try:
-        limits = throttle._limits_of(message)
+        limits = throttle._terms.limits_of(message)
         if limits:
             throttle.limiter.acquire(*limits, job=Job(id="1"))
         else:

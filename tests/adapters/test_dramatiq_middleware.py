@@ -17,7 +17,7 @@ from dramatiq.middleware import AgeLimit, AsyncIO, CurrentMessage, Middleware, T
 
 from support.dramatiq_helpers import DenyBefore, Recording, Site, dead_letters
 from support.waiting import wait_until
-from throttlekit import Limiter, TokenBucket
+from throttlekit import Limiter, RateLimited, TokenBucket
 from throttlekit_dramatiq import Throttle
 
 BUSY = TokenBucket("busy", "1000/s")
@@ -246,6 +246,34 @@ def test_jobs_in_progress_return_to_zero(stub: Site, prometheus: Any, place: str
         wait_until(lambda: stub.broker.queues[stub.queue].unfinished_tasks == 0, description="the queue is empty")
     assert stub.ran == ([1] if end == "runs" else [])
     assert gauge(metrics, "inprogress_messages") == 0
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+@pytest.mark.parametrize("end", ["runs", "fails", "is dropped"])
+def test_a_429_counts_as_a_message_and_no_error(stub: Site, prometheus: Any, place: str, end: str) -> None:
+    """Jobs in progress are 0 when all is over; an error is counted only if the message fails in the end."""
+    metrics = prometheus()
+    where: dict[str, Any] = {"first": {"before": AgeLimit}, "last": {}}[place]
+    stub.broker.add_middleware(metrics, **where)
+    over: dict[str, Any] = {"runs": {}, "fails": {}, "is dropped": {"when_over": "drop"}}[end]
+    stub.broker.add_middleware(Throttle(Limiter(), max_wait=None if end == "runs" else 0, **over))
+    stub.broker.emit_after("process_boot")
+
+    @stub.actor(throttle=BUSY)
+    def job() -> None:
+        stub.ran.append(1)
+        if len(stub.ran) == 1:
+            raise RateLimited(0.05)
+
+    job.send()
+    with stub.working():
+        stub.until_ran(2 if end == "runs" else 1)
+        wait_until(lambda: stub.broker.queues[stub.queue].unfinished_tasks == 0, description="the queue is empty")
+    assert gauge(metrics, "inprogress_messages") == 0
+    counted = {family.name: family.samples for family in metrics.total_errored_messages.collect()}
+    errors = sum(sample.value for samples in counted.values() for sample in samples if sample.name.endswith("_total"))
+    assert errors == (1 if end == "fails" else 0)
+    assert len(stub.ran) == (2 if end == "runs" else 1)
 
 
 def test_a_metrics_middleware_that_fails_does_not_set_a_denied_job_free(stub: Site, prometheus: Any) -> None:

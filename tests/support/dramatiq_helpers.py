@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,80 +10,10 @@ import dramatiq
 from dramatiq.common import dq_name, xq_name
 from dramatiq.message import Message
 
+from support.stores import DenyBefore, Recording
 from support.waiting import wait_until
-from throttlekit._core.acquire import Reason, Verdict
-from throttlekit.stores import MemoryStore, Request, Store
 
 __all__ = ["DenyBefore", "Recording", "Site", "dead_letters", "left_over", "working"]
-
-
-class Recording:
-    """A store that remembers each request and its verdict."""
-
-    def __init__(self, inner: Store | None = None) -> None:
-        self._inner = inner or MemoryStore()
-        self._lock = threading.Lock()
-        self.asked: list[tuple[Request, Verdict]] = []
-
-    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        verdict = self._decide(request, now_us)
-        with self._lock:
-            self.asked.append((request, verdict))
-        return verdict
-
-    def reset(self, names: Any) -> None:
-        self._inner.reset(names)
-
-    def close(self) -> None:
-        self._inner.close()
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        with self._lock:
-            return [verdict for _, verdict in self.asked]
-
-    @property
-    def grants(self) -> int:
-        return sum(verdict.allowed for verdict in self.verdicts)
-
-    @property
-    def denials(self) -> int:
-        return sum(not verdict.allowed for verdict in self.verdicts)
-
-    def names(self) -> set[str]:
-        """The bucket names that were asked for."""
-        with self._lock:
-            return {claim.bucket for request, _ in self.asked for claim in request.claims}
-
-    def _decide(self, request: Request, now_us: int | None) -> Verdict:
-        return self._inner.acquire(request, now_us)
-
-
-class DenyBefore(Recording):
-    """
-    A store that denies *denials* times before each grant, for each key, and says to come back after *delay* seconds.
-
-    Every request that it grants is one charge; nothing else limits it.
-    """
-
-    def __init__(self, denials: int, delay: float = 0.02) -> None:
-        super().__init__()
-        self._denials = denials
-        self.delay = delay
-        self._asked_of: Counter[str] = Counter()
-        self._counting = threading.Lock()
-
-    def _decide(self, request: Request, now_us: int | None) -> Verdict:
-        now_us = time.time_ns() // 1000
-        key = request.claims[0].bucket
-        with self._counting:
-            self._asked_of[key] += 1
-            grant = self._asked_of[key] % (self._denials + 1) == 0
-        tats = tuple(now_us for _ in request.claims)
-        if grant:
-            return Verdict(Reason.ALLOWED, 0, now_us, now_us, now_us, tats)
-        back = now_us + round(self.delay * 1_000_000)
-        return Verdict(Reason.EXHAUSTED, 0, now_us, back, back, tats)
 
 
 class Site:

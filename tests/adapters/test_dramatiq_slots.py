@@ -1,0 +1,162 @@
+"""Real `dramatiq` worker processes whose jobs hold slots, or hear 429: by the jobs' own records."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from support.dramatiq_slots import Slots, Slotting
+from support.flood_servers import Servers, servers
+from support.servers import redis_server
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.workers
+
+
+@pytest.fixture(scope="module")
+def on_redis() -> Iterator[Servers]:
+    with servers("redis") as where:
+        yield where
+
+
+@pytest.fixture(scope="module")
+def on_rabbitmq(rabbitmq_url: str, on_redis: Servers) -> Servers:
+    return Servers("rabbitmq", rabbitmq_url, on_redis.redis_base)
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def where(request: pytest.FixtureRequest) -> Servers:
+    return request.getfixturevalue(f"on_{request.param}")
+
+
+@pytest.mark.parametrize("bodies", [(0.1,), (0.02, 0.3, 0.02)], ids=["steady", "jumping"])
+def test_never_more_at_once_than_the_limit_says_in_two_processes(where: Servers, bodies: tuple[float, ...]) -> None:
+    """200 jobs, ten slots, sixteen threads in two processes: ten at once, each job once, none fails, few deliveries."""
+    with Slotting(Slots(amount=10), where) as slotting:
+        for n in range(200):
+            slotting.send("work", str(n), str(bodies[n * len(bodies) // 200]))
+        slotting.start()
+        slotting.until_ended(200)
+        held = slotting.stop()
+    assert held.most_at_once() <= 10
+    assert held.starts == {str(n): 1 for n in range(200)}
+    assert {event.more for event in held.events if event.what == "end"} == {"held"}
+    assert (held.failures, held.left) == ([], 0)
+    assert held.counts["deliveries"] <= 5 * 200
+
+
+def test_the_slots_of_a_killed_process_come_free_on_a_busy_key(on_redis: Servers) -> None:
+    """
+    A process that holds four of eight slots is killed while others wait in hundreds: within the lease the others have
+    all eight, never more; what the killed one ran runs again, and nothing is lost.
+    """
+    with Slotting(Slots(amount=8, lease=2.0), on_redis) as slotting:
+        for n in range(4):
+            slotting.send("work", f"long{n}", "3")
+        doomed = slotting.start(processes=1, threads=4)
+        wait_until(lambda: len(slotting.events()) == 4, description="it holds four slots")
+        process = slotting.events()[0].more
+        for n in range(300):
+            slotting.send("work", str(n), "0.1")
+        slotting.start(processes=1, threads=8)
+        wait_until(lambda: len(slotting.events()) > 40, description="the others run too")
+        doomed.kill()
+        killed_us = slotting.now_us()
+        slotting.until_ended(304)
+        held = slotting.stop()
+    assert held.most_at_once({process: killed_us}) == 8
+    instants, at_once = held.at_once({process: killed_us})
+    full_again = next(at for at, count in zip(instants, at_once, strict=True) if at > killed_us and count == 8)
+    assert full_again - killed_us < 10_000_000, "not within the lease and what a busy machine adds"
+    assert held.starts == {str(n): 1 for n in range(300)} | {f"long{n}": 2 for n in range(4)}
+    assert held.left == 0
+
+
+def test_bodies_three_times_as_long_as_the_lease_keep_their_slots(on_redis: Servers) -> None:
+    """The leases are renewed while the bodies run: nobody else gets in, and none is lost."""
+    with Slotting(Slots(amount=3, lease=1.5), on_redis) as slotting:
+        for n in range(6):
+            slotting.send("work", str(n), "4.5")
+        slotting.start()
+        slotting.until_ended(6)
+        held = slotting.stop()
+    assert held.most_at_once() <= 3
+    assert [event.more for event in held.events if event.what == "end"] == ["held"] * 6
+    assert held.starts == {str(n): 1 for n in range(6)}
+
+
+def test_a_store_that_is_away_for_longer_than_the_lease_loses_slots_and_no_job(on_redis: Servers) -> None:
+    """Bodies run on and are told that their slots are lost; when the store is back all goes on, each job once."""
+    with redis_server() as store, Slotting(Slots(amount=2, lease=1.0, store_url=f"{store}/1"), on_redis) as slotting:
+        client = redis.Redis.from_url(store)
+        pid = client.info("server")["process_id"]
+        for n in range(2):
+            slotting.send("work", f"long{n}", "4")
+        slotting.start()
+        wait_until(lambda: len(slotting.events()) == 2, description="both slots are held")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for n in range(20):
+                slotting.send("work", str(n), "0.02")
+            lost_at = slotting.now_us() + 2_500_000
+            wait_until(lambda: slotting.now_us() > lost_at, description="the leases are over by far")
+            assert len(slotting.events()) == 2, "nobody is let in while the store is away"
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        slotting.until_ended(22)
+        held = slotting.stop()
+        client.close()
+    assert [event.more for event in held.events if event.what == "end" and "long" in event.job] == ["lost", "lost"]
+    assert held.most_at_once() <= 4
+    assert held.starts == {f"long{n}": 1 for n in range(2)} | {str(n): 1 for n in range(20)}
+    assert (held.failures, held.left) == ([], 0)
+
+
+def test_one_429_in_a_flood_stops_the_fleet_for_that_key(where: Servers) -> None:
+    """
+    The partner says 429 with Retry-After 3 at full flood. At most as many calls follow as there are threads; then
+    nobody calls it until the pause is over; the rate resumes without a burst; no job fails; another key runs on.
+    """
+    rate, pause_us = 50, 3_000_000
+    with Slotting(Slots(rate=f"{rate}/s", burst=20), where) as slotting:
+        slotting.partner.be_angry("one", pause_us / 1e6, from_call=60)
+        for n in range(200):
+            slotting.send("call", f"a{n}", "one")
+            slotting.send("call", f"b{n}", "two")
+        slotting.start()
+        slotting.until_ended(400)
+        one, two = slotting.partner.told("one"), slotting.partner.told("two")
+        held = slotting.stop()
+    first_us = one.refused[0].at_us
+    over_us = first_us + pause_us
+    assert len(one.between(first_us, over_us)) <= 16
+    assert one.between(first_us + 1_000_000, over_us) == [], "somebody called during the pause"
+    after = one.between(over_us, over_us + 10**12)
+    early = [n for n, call in enumerate(after) if n > 1 + rate * (call.at_us - over_us) / 1e6]
+    assert early == [], "a burst after the pause"
+    assert sorted(one.answered) == sorted(f"a{n}" for n in range(200))
+    assert sorted(two.answered) == sorted(f"b{n}" for n in range(200))
+    assert two.refused == []
+    assert two.between(first_us, over_us), "the other key stood still"
+    assert (held.failures, held.left) == ([], 0)
+
+
+def test_an_endless_429_is_bounded_by_max_wait(on_redis: Servers) -> None:
+    """A partner that never answers: five jobs end as WaitedTooLong, dead-lettered; the other key's are served."""
+    with Slotting(Slots(max_wait=2.0), on_redis) as slotting:
+        slotting.partner.be_angry("one", retry_after=0.3)
+        for n in range(5):
+            slotting.send("call", f"a{n}", "one")
+            slotting.send("call", f"b{n}", "two")
+        slotting.start()
+        slotting.until_ended(5)
+        wait_until(lambda: slotting.record.llen("failures") == 5, description="five have been given up")
+        calls = len(slotting.partner.told("one").calls)
+        held = slotting.stop()
+    assert sorted(held.failures) == [f"a{n} WaitedTooLong" for n in range(5)]
+    assert held.left == 5
+    assert 5 <= calls <= 60
