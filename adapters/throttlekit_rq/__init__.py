@@ -1,0 +1,20 @@
+"""throttlekit for RQ: `queue.enqueue(f, throttle=[limit])`, `@throttled(limit)`, and workers that ask first."""
+
+from throttlekit.errors import WaitedTooLong
+from throttlekit_rq._decorator import throttled
+from throttlekit_rq._horse import run
+from throttlekit_rq._queue import ThrottledQueue
+from throttlekit_rq._settings import configure
+from throttlekit_rq._worker import ThrottledSimpleWorker, ThrottledSpawnWorker, ThrottledWorker, throttled_worker
+
+__all__ = [
+    "ThrottledQueue",
+    "ThrottledSimpleWorker",
+    "ThrottledSpawnWorker",
+    "ThrottledWorker",
+    "WaitedTooLong",
+    "configure",
+    "run",
+    "throttled",
+    "throttled_worker",
+]

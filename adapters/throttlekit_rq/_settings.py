@@ -1,0 +1,126 @@
+"""What the workers of a process are told once: the limiter, limits of whole queues, how long jobs may wait."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from throttlekit import ConfigurationError, Limit, Limiter
+from throttlekit._options import WaitRules, WhenOver, limits_in, seconds_in
+
+__all__ = ["Settings", "configure", "limiter_for", "settings"]
+
+_URL = "THROTTLEKIT_URL"
+_TLS_OPTIONS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_check_hostname")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `configure` was told."""
+
+    limiter: Limiter | None = None
+    queues: Mapping[str, tuple[Limit, ...]] = field(default_factory=dict[str, tuple[Limit, ...]])
+    rules: WaitRules = field(default_factory=WaitRules)
+    max_inline_wait: float = math.inf
+
+
+class _Process:
+    """This process's settings, and the limiters it has made for itself."""
+
+    settings = Settings()
+    made: dict[str, Limiter] = {}  # noqa: RUF012  one a process is meant
+
+
+def configure(
+    limiter: Limiter | None = None,
+    *,
+    queues: Mapping[str, Limit | Iterable[Limit]] | None = None,
+    max_wait: float | timedelta | None = None,
+    max_deferrals: int | None = None,
+    when_over: WhenOver = "fail",
+    max_inline_wait: float | timedelta | None = None,
+) -> None:
+    """
+    Tell the workers of this process what they need to know. Call it in the settings module that
+    `rq worker -c` imports. A later call replaces all that an earlier one said.
+
+    Args:
+        limiter: For jobs whose function names none. Default: the Redis of $THROTTLEKIT_URL, else the
+            one that the job came from.
+        queues: Limits for everything in a queue, by the queue's name, besides the jobs' own limits.
+            Only throttlekit's worker classes look at them: a stock worker takes jobs without asking.
+        max_wait: How long a job may wait in all, in seconds, from its first denial. An enqueue call's
+            `throttle_max_wait` goes before it. Default: for ever.
+        max_deferrals: How often a job may be denied. Default: any number of times.
+        when_over: What becomes of a job past either: "fail" fails it with `WaitedTooLong`, whatever its
+            `Retry`; "drop" cancels it; "run" runs it uncharged, **beyond the limit**.
+        max_inline_wait: The longest wait, in seconds, that a worker sleeps in place; 0: none. It never
+            sleeps for longer than 0.05, or 1.25 for a job that RQ's own scheduler has brought back,
+            since that one only looks once a second.
+
+    Raises:
+        ConfigurationError: An argument can never work.
+    """
+    if limiter is not None and not isinstance(limiter, Limiter):
+        raise ConfigurationError(f'configure takes a limiter: configure(Limiter("redis://…")), not {limiter!r}')
+    of_queues: dict[str, tuple[Limit, ...]] = {}
+    for name, spec in (queues or {}).items():
+        try:
+            of_queues[name] = limits_in(spec)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"queue {name!r}: {error}") from None
+        if limiter is not None:
+            limiter.declare(*of_queues[name])
+    wait = seconds_in("max_inline_wait", max_inline_wait)
+    _Process.settings = Settings(limiter, of_queues, WaitRules.of(max_wait, max_deferrals, when_over), wait)
+
+
+def settings() -> Settings:
+    """What `configure` was told last."""
+    return _Process.settings
+
+
+def limiter_for(connection: Any) -> Limiter:
+    """
+    The limiter of this process for jobs whose function names none.
+
+    Raises:
+        ConfigurationError: $THROTTLEKIT_URL cannot be read, or the limiter cannot be worked out from *connection*.
+    """
+    if _Process.settings.limiter is not None:
+        return _Process.settings.limiter
+    url = os.environ.get(_URL) or _url_of(connection)
+    if url not in _Process.made:
+        _Process.made[url] = Limiter(url)
+    return _Process.made[url]
+
+
+def _url_of(connection: Any) -> str:
+    """The Redis that *connection* goes to, as a URL. It may hold a password: never show it."""
+    pool = connection.connection_pool
+    options: dict[str, Any] = pool.connection_kwargs
+    user, password = options.get("username"), options.get("password")
+    identity = f"{quote(user or '', safe='')}:{quote(password or '', safe='')}@" if user or password else ""
+    database = options.get("db") or 0
+    if "path" in options:
+        return f"unix://{identity}{options['path']}?db={database}"
+    if "host" not in options:
+        raise ConfigurationError(
+            "a limiter cannot be made from this worker's connection (no host: Sentinel or Cluster?): "
+            f"name one with throttlekit_rq.configure(Limiter(…)), or set {_URL}"
+        )
+    tls = issubclass(pool.connection_class, _tls_connections(pool.connection_class))
+    query = {name: options[name] for name in _TLS_OPTIONS if options.get(name) is not None} if tls else {}
+    host = f"[{options['host']}]" if ":" in options["host"] else options["host"]
+    address = f"{'rediss' if tls else 'redis'}://{identity}{host}:{options.get('port') or 6379}/{database}"
+    return f"{address}?{urlencode(query)}" if query else address
+
+
+def _tls_connections(kind: type) -> tuple[type, ...]:
+    """Those of a connection class's own line that speak TLS, without importing the client."""
+    return tuple(base for base in kind.__mro__ if base.__name__ == "SSLConnection")

@@ -1,0 +1,47 @@
+--[[
+  Put due jobs from a queue's scheduled jobs into the queue, unless one of RQ's schedulers does it.
+
+  KEYS[1]    the lock that RQ's scheduler holds for the queue
+  KEYS[2]    the queue's scheduled jobs: sorted set by the instant to come back, seconds since the epoch
+  KEYS[3]    the queue: list
+  KEYS[3+i]  job i: hash
+
+  ARGV[1]    now, as RQ writes instants: text
+  ARGV[2]    "", or the name of a lane: then those that wait in it are put into the queue, due or not, and no others
+  ARGV[2+i]  job i: its id; in the order in which they are due
+
+  Returns    how many were put into the queue
+
+  Writes     KEYS[2] loses them. KEYS[3] gets them: those of RQ's own at its end, or front if they ask for it,
+             as its scheduler does, up to the first that a limit denied, which goes to the front. One of these,
+             because whoever promotes takes it at once: more would stand before those that come due later.
+             KEYS[3+i] gets its new status; if it is one of RQ's own, also its ttl.
+]]
+local time = redis.call('TIME')
+local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+
+local count = 0
+for i = 1, #ARGV - 2 do
+  local id, lane = ARGV[2 + i], ARGV[2]
+  local due = tonumber(redis.call('ZSCORE', KEYS[2], id) or nil)
+  local carried = due and redis.call('HGET', KEYS[3 + i], 'throttlekit')
+  if lane ~= '' then due = carried and string.find(carried, '"' .. lane .. '"', 1, true) and 0 end
+  if due and due <= now then
+    redis.call('ZREM', KEYS[2], id)
+    local job = redis.call('HMGET', KEYS[3 + i], 'status', 'enqueue_at_front', 'ttl', 'enqueue_at_front_on_retry',
+      'ended_at')
+    if job[1] and job[1] ~= 'canceled' then
+      redis.call('HSET', KEYS[3 + i], 'status', 'queued', 'enqueued_at', ARGV[1])
+      count = count + 1
+      if carried then
+        redis.call('LPUSH', KEYS[3], id)
+        return count
+      end
+      if tonumber(job[3] or nil) then redis.call('EXPIRE', KEYS[3 + i], job[3]) end
+      local front = job[2] == '1' or (job[4] == '1' and job[5] and job[5] ~= '')
+      if front then redis.call('LPUSH', KEYS[3], id) else redis.call('RPUSH', KEYS[3], id) end
+    end
+  end
+end
+return count

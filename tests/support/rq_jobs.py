@@ -1,0 +1,140 @@
+"""What the jobs of RQ's tests do: they note what happened in a list of the Redis that they came from."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from rq import Retry, get_current_job
+
+from throttlekit import Concurrency, RateLimited, TokenBucket, current
+from throttlekit_rq import throttled
+
+HOURLY = TokenBucket("hourly", "1/hour", burst=1)
+KEYED = TokenBucket("keyed", "1/hour", burst=1, key="{account}")
+TOKENS = TokenBucket("tokens", "100/hour", burst=100, cost=lambda job: job.kwargs["most"])
+LIVELY = TokenBucket("lively", "20/s", burst=5)
+DAILY = TokenBucket("daily", "1000/day", burst=1000)
+SLOT = Concurrency("slot", 1, lease=60)
+
+
+def note(what: Any) -> None:
+    """Write down that *what* happened."""
+    job: Any = get_current_job()
+    job.connection.rpush("noted", str(what))
+
+
+def plain(what: Any = "ran", **more: Any) -> str:
+    note(what)
+    return f"result of {what}"
+
+
+async def plain_async(what: Any = "ran") -> str:
+    note(what)
+    return f"result of {what}"
+
+
+@throttled(HOURLY)
+def hourly(what: Any = "ran") -> str:
+    return plain(what)
+
+
+@throttled(HOURLY)
+async def hourly_async(what: Any = "ran") -> str:
+    return await plain_async(what)
+
+
+@throttled(KEYED)
+def keyed(account: str, what: Any = "ran") -> str:
+    return plain(what)
+
+
+@throttled(LIVELY)
+def lively(what: Any = "ran") -> str:
+    return plain(what)
+
+
+def notes_slots() -> None:
+    """Note of which limits the job holds a slot."""
+    decision = current().decision
+    note([each.limit.name for each in decision.leases] if decision is not None else None)
+
+
+def settles(*, most: int, actual: int) -> None:
+    current().settle(actual)
+
+
+@throttled(TOKENS)
+async def settles_async(*, most: int, actual: int) -> None:
+    current().settle(actual)
+
+
+def calls_hourly(what: Any) -> str:
+    """A job of no limit whose body calls a function that has one."""
+    return hourly(what)
+
+
+def fails(what: Any = "failed") -> None:
+    note(what)
+    raise RuntimeError("as the test wants it")
+
+
+def hears_429(what: Any = "called", times: int = 1) -> str:
+    """Call a partner that answers 429 so often, and asks for ten minutes."""
+    note(what)
+    job: Any = get_current_job()
+    if job.connection.incr(f"heard:{job.id}") <= times:
+        raise RateLimited(600)
+    return f"result of {what}"
+
+
+async def hears_429_async(what: Any = "called") -> str:
+    return hears_429(what)
+
+
+@throttled(DAILY, SLOT, on_429=SLOT)
+def hears_429_of_slot(what: Any = "called") -> str:
+    return hears_429(what)
+
+
+def comes_again(what: Any, most: int) -> Any:
+    """Ask for another run, as RQ lets a job do, until there have been *most* asked for."""
+    job: Any = get_current_job()
+    note(what)
+    return "done" if (job.number_of_retries or 0) >= most else Retry(max=most)
+
+
+def sleeps(seconds: float, what: Any = "ran") -> None:
+    note(what)
+    time.sleep(seconds)
+    note(f"end of {what}")
+
+
+def dies(what: Any = "died") -> None:
+    """Take its own process down, as the kernel does when memory runs out."""
+    note(what)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def succeeded(job: Any, connection: Any, result: Any) -> None:
+    connection.rpush("noted", f"success of {job.id}: {result}")
+
+
+def failed(job: Any, connection: Any, kind: type, error: BaseException, trace: Any) -> None:
+    connection.rpush("noted", f"failure of {job.id}: {kind.__name__}")
+
+
+class Account:
+    """Something whose methods are jobs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def pay(self, amount: int) -> str:
+        return plain(f"{self.name} pays {amount}")
+
+    @throttled(HOURLY)
+    def owe(self, amount: int) -> str:
+        return plain(f"{self.name} owes {amount}")
