@@ -1,0 +1,6 @@
+"""throttlekit for Celery: `install(app, limiter)`, `@app.task(throttle=[limit])`."""
+
+from throttlekit.errors import WaitedTooLong
+from throttlekit_celery._install import install
+
+__all__ = ["WaitedTooLong", "install"]

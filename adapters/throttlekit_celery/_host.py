@@ -1,0 +1,100 @@
+"""Celery and kombu as this package uses them. They are untyped, so all is Any; it is taken from them here alone."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import Any
+
+__all__ = [
+    "RUN",
+    "ExceptionInfo",
+    "Ignore",
+    "Producer",
+    "StartStopStep",
+    "VirtualChannel",
+    "delayed_routing_key",
+    "has_delayed_delivery",
+    "in_pool_process",
+    "is_of",
+    "signals",
+    "whenever_finalized",
+    "whenever_made",
+    "worker_state",
+]
+
+_bootsteps: Any = importlib.import_module("celery.bootsteps")
+
+RUN: Any = _bootsteps.RUN
+StartStopStep: Any = _bootsteps.StartStopStep
+ExceptionInfo: Any = importlib.import_module("billiard.einfo").ExceptionInfo
+Ignore: Any = importlib.import_module("celery.exceptions").Ignore
+Producer: Any = importlib.import_module("kombu").Producer
+VirtualChannel: Any = importlib.import_module("kombu.transport.virtual").Channel
+signals: Any = importlib.import_module("celery.signals")
+
+
+@cache
+def worker_state() -> Any:
+    """What the worker knows of its requests. Imported late: those who only send tasks need no worker."""
+    return importlib.import_module("celery.worker.state")
+
+
+def delayed_routing_key(seconds: int, routing_key: str) -> str:
+    """The key under which Celery's native delayed delivery keeps a message for whole *seconds*."""
+    native: Any = importlib.import_module("kombu.transport.native_delayed_delivery")
+    return str(native.calculate_routing_key(seconds, routing_key))
+
+
+@cache
+def has_delayed_delivery() -> bool:
+    """Whether this Celery has native delayed delivery; 5.5 and later have."""
+    return importlib.util.find_spec("celery.worker.consumer.delayed_delivery") is not None
+
+
+def in_pool_process() -> bool:
+    """Whether this process is one of a prefork pool's, where no gate stands, and has its tasks already."""
+    fresh = _was_spawned() and importlib.import_module("celery._state").get_current_task() is None
+    return bool(_process().daemon and not fresh)
+
+
+def is_of(task: Any, app: Any) -> bool:
+    """Whether *task* is one of *app*. A pool process that was spawned runs its tasks with a copy of the app."""
+    return task.app is app or (task.app.main == app.main and _process().daemon and _was_spawned())
+
+
+def whenever_finalized(call: Callable[[Any], None]) -> None:
+    """Call *call* with each app of this process once its tasks are bound: a spawned pool process has a copy of ours."""
+    state: Any = importlib.import_module("celery._state")
+
+    def finalizing(app: Any) -> None:
+        def finalized(sender: Any = None, **_: Any) -> None:
+            call(sender)
+
+        app.on_after_finalize.connect(finalized, weak=False)
+
+    state.connect_on_app_finalize(finalizing)
+
+
+def whenever_made(app: Any, call: Callable[[Any], None]) -> None:
+    """Call *call* with each task that *app* makes of a function from now on."""
+    make = app._task_from_fun
+
+    @wraps(make)
+    def made(*args: Any, **options: Any) -> Any:
+        task = make(*args, **options)
+        call(task)
+        return task
+
+    app._task_from_fun = made
+
+
+def _process() -> Any:
+    return importlib.import_module("billiard.process").current_process()
+
+
+def _was_spawned() -> bool:
+    """For a pool process: whether it was started anew, and so imports the app and its tasks itself."""
+    return bool(importlib.import_module("billiard").get_start_method() != "fork")

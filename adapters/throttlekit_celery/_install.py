@@ -1,0 +1,191 @@
+"""The one call: signals are connected, options are checked, and the worker learns to give back what it holds."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import weakref
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, Literal
+
+from throttlekit import ConfigurationError, Limit, Limiter
+from throttlekit._options import WaitRules, WhenOver, seconds_in
+from throttlekit_celery._body import begins, ends
+from throttlekit_celery._eager import waits_in_place
+from throttlekit_celery._gate import Gate, Settings
+from throttlekit_celery._host import (
+    RUN,
+    StartStopStep,
+    in_pool_process,
+    is_of,
+    signals,
+    whenever_finalized,
+    whenever_made,
+)
+from throttlekit_celery._limits import TaskLimits
+from throttlekit_celery._rate_limited import hears
+
+__all__ = ["gate_of", "install"]
+
+_gates: weakref.WeakKeyDictionary[Any, Gate] = weakref.WeakKeyDictionary()
+
+
+def install(
+    app: Any,
+    limiter: Limiter,
+    *,
+    throttle: Mapping[str, Limit | list[Limit] | None] | None = None,
+    max_wait: float | timedelta | None = None,
+    max_deferrals: int | None = None,
+    when_over: WhenOver = "fail",
+    max_hold: float | timedelta | None = None,
+    max_held: int = 10_000,
+    eager: Literal["ignore", "wait"] = "ignore",
+) -> None:
+    """
+    Hold limits over every worker of *app* that makes this call and names the same store.
+
+    A task that its limits deny waits in the worker's main process, or goes back to its queue, and runs when
+    its turn has come: same id, arguments, options, retries, result, chain, chord. Call it once, where the app
+    is made; tasks may be declared before or after. Processes that only send tasks need not call it.
+
+    Args:
+        limiter: Asks the store. Make it at import; it connects on first use.
+        throttle: Limits by task name, for tasks that are not yours. They go before the task's own option
+            `throttle`; None or an empty list frees a task from that.
+        max_wait: How long a task may wait in all, in seconds, from its first denial. The option
+            `throttle_max_wait` of a task goes before it. Default: for ever.
+        max_deferrals: How often a task may be denied. Default: any number of times.
+        when_over: What becomes of a task past either: "fail" ends it as FAILURE with `WaitedTooLong`, "drop"
+            as REVOKED, "run" runs it uncharged, **beyond the limit**.
+        max_hold: The longest that a worker holds a task unacknowledged, in seconds. Default: 10 minutes, or
+            a third of `visibility_timeout` or of a queue's `x-consumer-timeout` if that is less. Set it to a
+            third of RabbitMQ's `consumer_timeout` if that is less than 30 minutes on your server.
+        max_held: With more than this many tasks held, a worker fetches nothing new until some have run.
+        eager: With `task_always_eager`: "ignore" limits, or "wait" for them in place.
+
+    Raises:
+        ConfigurationError: An argument can never work, it was called before for this app, or this is a
+            process of a worker's pool.
+    """
+    app = _real(app)
+    if not isinstance(limiter, Limiter):
+        raise ConfigurationError(f'install takes a limiter: install(app, Limiter("redis://…")), not {limiter!r}')
+    if in_pool_process():
+        raise ConfigurationError("install(app, …) in a pool process comes too late: call it where the app is made")
+    if app in _gates:
+        raise ConfigurationError("install(app, …) was called before for this app: each task would be charged twice")
+    if eager not in ("ignore", "wait"):
+        raise ConfigurationError(f'eager must be "ignore" or "wait", not {eager!r}')
+    limits = TaskLimits(limiter, throttle)
+    settings = Settings(
+        rules=WaitRules.of(max_wait, max_deferrals, when_over),
+        max_hold=None if max_hold is None else _hold(max_hold),
+        max_held=_whole("max_held", max_held, 1),
+    )
+    gate = Gate(app, limiter, limits, settings)
+    if app.finalized:
+        gate.check()
+    app.task = _checking(app.task, limits)
+    app.steps["consumer"].add(_step(gate))
+    signals.task_received.connect(gate.receive, weak=False)
+    signals.worker_shutdown.connect(gate.close, weak=False)
+    atexit.register(gate.close)  # a cold shutdown does not send the signal
+    _hear(app, limits)
+    signals.task_prerun.connect(begins(app, limiter, limits, settings.rules.when_over), weak=False)
+    signals.task_postrun.connect(ends(app), weak=False)
+    if eager == "wait":
+        signals.task_prerun.connect(waits_in_place(app, limiter, limits), weak=False)
+    _gates[app] = gate
+
+
+def gate_of(app: Any) -> Gate | None:
+    """The gate that `install` put before the pool of *app*, if it did."""
+    return _gates.get(_real(app))
+
+
+def _real(app: Any) -> Any:
+    """The app itself, where a proxy such as `current_app` was given."""
+    get = getattr(app, "_get_current_object", None)
+    real = get() if callable(get) else app
+    if not hasattr(real, "steps") or not hasattr(real, "tasks"):
+        raise ConfigurationError(f"install takes a Celery app: install(app, limiter), not {app!r}")
+    return real
+
+
+def _hold(value: float | timedelta) -> float:
+    seconds = seconds_in("max_hold", value)
+    if seconds < 1:
+        raise ConfigurationError(f"max_hold must be at least 1 s, not {value!r}: tasks would go round and round")
+    return seconds
+
+
+def _whole(option: str, value: object, least: int) -> int:
+    if type(value) is not int or value < least:
+        raise ConfigurationError(f"{option} must be a whole number of at least {least}, not {value!r}")
+    return value
+
+
+def _checking(task: Callable[..., Any], limits: TaskLimits) -> Callable[..., Any]:
+    """`app.task`, with a look at our options before Celery puts them away until later."""
+
+    @functools.wraps(task)
+    def checked(*args: Any, **options: Any) -> Any:
+        found = limits.check_options(options)
+        declared = task(*args, **options)
+        if args or not found:
+            return declared
+
+        def declare(function: Callable[..., Any]) -> Any:
+            limits.check_function(found, function)
+            return declared(function)
+
+        return declare
+
+    return checked
+
+
+def _hear(app: Any, limits: TaskLimits) -> None:
+    """Make all throttled tasks hear their bodies' `RateLimited`: of *app*, and of a pool process's copy of it."""
+
+    def hear(task: Any) -> None:
+        with contextlib.suppress(ConfigurationError):  # told when the worker starts
+            if is_of(task, app) and limits.of(task):
+                hears(task)
+
+    def hear_all(bound: Any) -> None:
+        for task in list(bound.tasks.values()):
+            hear(task)
+
+    if app.finalized:
+        hear_all(app)
+    whenever_finalized(hear_all)
+    whenever_made(app, hear)  # without a worker nobody may finalize it
+
+
+def _step(gate: Gate) -> type[Any]:
+    class ThrottlekitHeld(StartStopStep):  # type: ignore[misc]
+        """Checks the limits of all tasks at start, and looks after what the worker holds at its end."""
+
+        requires = ("celery.worker.consumer.tasks:Tasks",)
+
+        def __init__(self, consumer: Any, **options: Any) -> None:
+            gate.check()
+            super().__init__(consumer, **options)  # pyright: ignore[reportUnknownMemberType]
+
+        def start(self, consumer: Any) -> None:
+            gate.start(consumer)
+
+        def stop(self, consumer: Any) -> None:
+            # Celery 5.7 may end over a connection that is lost: then too nothing can be acknowledged any more, and a
+            # copy would be one too many.
+            if consumer.controller.blueprint.state == RUN or consumer.connection is None:
+                gate.disconnected(consumer)
+            else:
+                gate.stop(consumer)
+
+        terminate = stop
+
+    return ThrottlekitHeld
