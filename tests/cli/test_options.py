@@ -29,6 +29,8 @@ def throttlekit(*arguments: str, options: tuple[str, ...] = (), **variables: str
         (["--rate", "0/s"], "at least 1"),
         (["--rate", "5/fortnight"], "'fortnight'"),
         (["--rate", "101/s"], "more than 100 a second"),
+        (["--rate", "31/s", "--framework", "rq"], "more than 30 a second"),
+        (["--framework", "celerity"], "is not one of"),
         (["--rate", "1/d", "--burst", "100000"], "more than ten years to fill"),
         (["--seed", "x"], "not a valid integer"),
         (["--url", "http://localhost"], "--url cannot be read: write it as redis://"),
@@ -53,7 +55,8 @@ def test_a_password_in_a_url_that_cannot_be_read_is_not_repeated() -> None:
 def test_help_names_every_option_and_exit_code() -> None:
     """The manual page is complete."""
     text = throttlekit("demo", "--help").stdout
-    for option in ("--jobs", "--rate", "--burst", "--workers", "--seed", "--without", "--url", "Exit codes", "130"):
+    sought = ["--jobs", "--framework", "--rate", "--burst", "--workers", "--seed", "--without", "--url"]
+    for option in (*sought, "Exit codes", "130"):
         assert option in text
 
 

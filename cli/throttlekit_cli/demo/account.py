@@ -33,7 +33,7 @@ class Account:
         burst_needed: The smallest burst under which every call would have been answered.
         use: Answered calls, as a share of what the limit allows in that time.
         use_unjudged: Why nothing is promised about *use*; "" if it is.
-        deferrals: For each job, how often it was put back: by the limit, or by Dramatiq after a 429.
+        deferrals: For each job, how often it was put back: by the limit, or by its framework after a 429.
         longest_wait: From sending a job to the run that was answered, in seconds.
     """
 

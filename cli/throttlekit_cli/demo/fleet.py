@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from throttlekit_cli.demo.ledger import Ledger
-from throttlekit_cli.demo.plan import THREADS, Plan, Settings
+from throttlekit_cli.demo.plan import Plan, Settings
 from throttlekit_cli.demo.processes import CannotRun, Processes, pause
+from throttlekit_cli.demo.sides import Side
 
 __all__ = ["Call", "Fleet", "Partner", "start_fleet", "start_partner"]
 
@@ -89,18 +89,14 @@ def start_partner(processes: Processes, plan: Plan) -> Partner:
     return Partner(int(port_file.read_text("ascii")))
 
 
-def start_fleet(processes: Processes, plan: Plan, settings: Settings, ledger: Ledger) -> Fleet:
-    """Start the workers with Dramatiq's own command; all of them consume when this returns."""
+def start_fleet(processes: Processes, plan: Plan, settings: Settings, side: Side) -> Fleet:
+    """Start the workers with their framework's own command; all of them are ready when this returns."""
     process = processes.start(
-        [
-            sys.executable, "-m", "dramatiq", "throttlekit_cli.demo.jobs:boot",
-            "--processes", str(plan.workers), "--threads", str(THREADS), "--path", str(processes.folder),
-        ],
-        log=_LOG, environment=_packages() | settings.environment(),
-    )  # fmt: skip
+        side.command(plan, processes.folder), log=_LOG, environment=_packages() | settings.environment()
+    )
     fleet = Fleet(process, processes)
     until = time.monotonic() + _READY_WITHIN
-    while ledger.ready() < plan.workers:
+    while side.ready() < plan.workers:
         if not fleet.alive or time.monotonic() > until:
             raise CannotRun(f"the workers did not start:\n{fleet.log}")
         pause(0.05)

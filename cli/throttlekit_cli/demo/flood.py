@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from throttlekit_cli.demo.plan import Plan
+from throttlekit_cli.demo.sides import Side
 
 __all__ = ["Flood", "JobToSend", "jobs_of"]
 
@@ -41,12 +40,12 @@ class Flood:
     Sends jobs in a thread of its own, so that the demo can look on.
 
     Args:
-        actor: Whom to send them to.
+        side: Whom to send them to.
     """
 
-    def __init__(self, actor: Any, jobs: list[JobToSend]) -> None:
+    def __init__(self, side: Side, jobs: list[JobToSend]) -> None:
         self.sent = 0
-        self._actor = actor
+        self._side = side
         self._jobs: Iterator[JobToSend] = iter(jobs)
         self._error: Exception | None = None
         self._over = threading.Event()
@@ -70,7 +69,7 @@ class Flood:
             for job in self._jobs:
                 if self._over.is_set():
                     return
-                self._actor.send(job.job, job.account, job.work, time.time())
+                self._side.send(job.job, job.account, job.work)
                 self.sent += 1
         except Exception as error:
             self._error = error

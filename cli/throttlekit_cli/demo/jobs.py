@@ -1,43 +1,29 @@
-"""What the workers run: one actor, with the limit or without. Started as `dramatiq throttlekit_cli.demo.jobs:boot`."""
+"""The demo on Dramatiq: one actor, with the limit or without. `dramatiq throttlekit_cli.demo.jobs:boot` starts it."""
 
 from __future__ import annotations
 
-import http.client
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.middleware import Middleware
 
-from throttlekit import Limiter, hookimpl
-from throttlekit.hookspecs import Deferred
-from throttlekit_cli.demo.ledger import Ledger, Run
-from throttlekit_cli.demo.plan import Settings
+from throttlekit import Limiter
+from throttlekit_cli.demo.body import CountDeferrals, run_body
+from throttlekit_cli.demo.ledger import Ledger
+from throttlekit_cli.demo.plan import Plan, Settings
 from throttlekit_dramatiq import Throttle
 
-__all__ = ["QUEUE", "CountDeferrals", "TooManyRequests", "boot", "declare"]
+__all__ = ["DramatiqSide", "boot", "declare"]
 
-QUEUE = "demo"
+_QUEUE = "demo"
 
 # The same with and without throttlekit. Dramatiq's own would wait 15 s before a first retry, and the
 # contrast would take an hour; these are what somebody would set who knows the partner's limit.
 _RETRIES = {"min_backoff": 500, "max_backoff": 8_000, "max_retries": 20}
-
-
-class TooManyRequests(Exception):
-    """The partner answered 429."""
-
-
-class CountDeferrals:
-    """A plugin of the limiter: writes every deferral into the ledger."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    @hookimpl
-    def throttlekit_deferred(self, event: Deferred) -> None:
-        self._ledger.deferred(event.job.id)
 
 
 class _Watch(Middleware):
@@ -53,6 +39,32 @@ class _Watch(Middleware):
         self._ledger.given_up()
 
 
+class DramatiqSide:
+    """The demo's own view of Dramatiq; see `throttlekit_cli.demo.sides.Side`."""
+
+    def __init__(self, settings: Settings, ledger: Ledger) -> None:
+        self._actor: Any = declare(settings)
+        self._ledger = ledger
+
+    def send(self, job: int, account: int, work: float) -> None:
+        self._actor.send(job, account, work, time.time())
+
+    def command(self, plan: Plan, folder: Path) -> list[str]:
+        return [
+            sys.executable, "-m", "dramatiq", f"{__name__}:boot",
+            "--processes", str(plan.workers), "--threads", str(plan.threads), "--path", str(folder),
+        ]  # fmt: skip
+
+    def ready(self) -> int:
+        return self._ledger.ready()
+
+    def settled(self) -> bool:
+        return bool(self._actor.broker.do_qsize(_QUEUE) == 0)
+
+    def clear(self) -> None:
+        """Nothing: Dramatiq's keys begin with the run's name, as the ledger's do."""
+
+
 def declare(settings: Settings) -> dramatiq.Actor[..., None]:
     """Make the broker and the actor, as an application does at import."""
     ledger = Ledger(settings.report_url, settings.run)
@@ -64,18 +76,9 @@ def declare(settings: Settings) -> dramatiq.Actor[..., None]:
         broker.add_middleware(Throttle(limiter))
         options["throttle"] = [settings.limit()]
 
-    @dramatiq.actor(broker=broker, queue_name=QUEUE, **options)
+    @dramatiq.actor(broker=broker, queue_name=_QUEUE, **options)
     def call_partner(job: int, account: int, work: float, sent_at: float) -> None:
-        ledger.run_began()
-        run = Run(job=job, sent_at=sent_at, began_at=time.time(), status=0)
-        try:
-            run = run.answered(_call(settings.partner_port, account))
-            if run.status == 200:
-                time.sleep(work)  # what the job does with the answer
-        finally:
-            ledger.run_ended(run)
-        if run.status == 429:
-            raise TooManyRequests
+        run_body(settings.partner_port, ledger, job, account, work, sent_at)
 
     return call_partner
 
@@ -91,14 +94,3 @@ def _broker(settings: Settings) -> dramatiq.Broker:
     # No maintenance: it looks through the whole database, which may be a user's own.
     broker: dramatiq.Broker = make(url=settings.broker_url, namespace=settings.run, maintenance_chance=0)
     return broker
-
-
-def _call(port: int, account: int) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    try:
-        connection.request("GET", f"/accounts/{account}")
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status
-    finally:
-        connection.close()

@@ -8,13 +8,14 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from typing import Literal, TypeAlias, get_args
 
 from throttlekit import TokenBucket
 
-__all__ = ["THREADS", "TRAVEL", "Plan", "Settings"]
+__all__ = ["FRAMEWORKS", "TRAVEL", "Framework", "Plan", "Settings"]
 
-THREADS = 4
-"""Threads of each worker process."""
+Framework: TypeAlias = Literal["dramatiq", "rq", "celery"]
+FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 TRAVEL = 0.25
 """
@@ -42,10 +43,20 @@ class Plan:
     url: str | None
     amount: int
     period: float
+    framework: Framework = "dramatiq"
 
     @classmethod
     def of(
-        cls, *, jobs: int, rate: str, burst: int | None, workers: int, seed: int, throttled: bool, url: str | None
+        cls,
+        *,
+        jobs: int,
+        rate: str,
+        burst: int | None,
+        workers: int,
+        seed: int,
+        throttled: bool,
+        url: str | None,
+        framework: Framework = "dramatiq",
     ) -> Plan:
         """
         Work out what the options mean.
@@ -56,8 +67,13 @@ class Plan:
         limit = TokenBucket("partner-api", rate, burst=burst)
         return cls(
             jobs=jobs, rate=rate, burst=limit.burst, workers=workers, seed=seed, throttled=throttled, url=url,
-            amount=limit.amount, period=limit.period_us / 1_000_000,
+            amount=limit.amount, period=limit.period_us / 1_000_000, framework=framework,
         )  # fmt: skip
+
+    @property
+    def threads(self) -> int:
+        """Threads of each worker process: RQ's work on one job at a time."""
+        return 1 if self.framework == "rq" else 4
 
     @property
     def per_second(self) -> float:
@@ -81,7 +97,7 @@ class Plan:
     @property
     def work(self) -> float:
         """Seconds that a job works on average: so much that the workers could do four times the rate."""
-        return min(0.15, self.workers * THREADS / self.per_second / 4)
+        return min(0.15, self.workers * self.threads / self.per_second / 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +125,8 @@ class Settings:
         return TokenBucket(f"partner-api:{self.run}", self.rate, burst=self.burst)
 
     def environment(self) -> dict[str, str]:
-        return {_VARIABLE: json.dumps(asdict(self))}
+        """What a worker finds in its environment; RQ's command looks for the URL in a variable of its own."""
+        return {_VARIABLE: json.dumps(asdict(self)), "RQ_REDIS_URL": self.broker_url}
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:

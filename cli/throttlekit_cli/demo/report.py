@@ -98,5 +98,8 @@ def _verdict(plan: Plan, account: Account) -> Text:
         return Text(f"Broken: {', '.join(broken)}.", style="bold red")
     if plan.throttled:
         again = "throttlekit demo --without, or make demo DEMO=--without"
+        if plan.framework != "dramatiq":
+            again = f"throttlekit demo --framework {plan.framework} --without"
         return Text(f"Every promise was kept. Now the same flood without it: {again}", style="green")
-    return Text("Nothing was promised without throttlekit. The same flood with it: throttlekit demo")
+    again = "throttlekit demo" + ("" if plan.framework == "dramatiq" else f" --framework {plan.framework}")
+    return Text(f"Nothing was promised without throttlekit. The same flood with it: {again}")

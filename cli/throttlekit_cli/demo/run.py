@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import redis
 
@@ -11,13 +10,13 @@ from throttlekit import ThrottleError
 from throttlekit_cli.demo.account import Account, account_of
 from throttlekit_cli.demo.fleet import Fleet, Partner, start_fleet, start_partner
 from throttlekit_cli.demo.flood import Flood, jobs_of
-from throttlekit_cli.demo.jobs import QUEUE, declare
 from throttlekit_cli.demo.ledger import Ledger
 from throttlekit_cli.demo.plan import Plan, Settings
 from throttlekit_cli.demo.processes import CannotRun, Processes, Stopped, pause, signals_noted
 from throttlekit_cli.demo.report import broken_promises, print_report
 from throttlekit_cli.demo.screen import Screen, open_screen
 from throttlekit_cli.demo.server import Server, find_server
+from throttlekit_cli.demo.sides import Side, side_of
 from throttlekit_cli.demo.watch import Pace, Sample
 
 __all__ = ["run"]
@@ -58,25 +57,25 @@ def _run(plan: Plan, processes: Processes, screen: Screen) -> tuple[Account, str
     partner = start_partner(processes, plan)
     settings = _settings(plan, server, partner)
     ledger = Ledger(server.report_url, settings.run)
-    actor = declare(settings)
+    side = side_of(plan, settings, ledger)
     screen.begin(server.title)
     try:
-        fleet = start_fleet(processes, plan, settings, ledger)
-        with screen, Flood(actor, jobs_of(plan)) as flood:
-            _look_on(plan, screen, _Window(fleet, partner, ledger, flood, actor.broker))
+        fleet = start_fleet(processes, plan, settings, side)
+        with screen, Flood(side, jobs_of(plan)) as flood:
+            _look_on(plan, screen, _Window(fleet, partner, ledger, flood, side))
         account = account_of(plan, partner.record(), ledger.runs(), ledger.deferrals())
         processes.end(fleet.process)
         return account, fleet.log
     finally:
         if plan.url:
-            _clear(processes, settings, ledger)
+            _clear(processes, settings, ledger, side)
 
 
 class _Window:
     """All that can be seen of a run from outside."""
 
-    def __init__(self, fleet: Fleet, partner: Partner, ledger: Ledger, flood: Flood, broker: Any) -> None:
-        self._fleet, self._partner, self._ledger, self._flood, self._broker = fleet, partner, ledger, flood, broker
+    def __init__(self, fleet: Fleet, partner: Partner, ledger: Ledger, flood: Flood, side: Side) -> None:
+        self._fleet, self._partner, self._ledger, self._flood, self._side = fleet, partner, ledger, flood, side
         self._start = time.monotonic()
 
     def look(self) -> Sample:
@@ -91,8 +90,7 @@ class _Window:
         )  # fmt: skip
 
     def settled(self) -> bool:
-        """Whether the broker holds nothing any more: a second copy of a job would still be here."""
-        return bool(self._broker.do_qsize(QUEUE) == 0)
+        return self._side.settled()
 
 
 def _look_on(plan: Plan, screen: Screen, window: _Window) -> None:
@@ -117,11 +115,12 @@ def _settings(plan: Plan, server: Server, partner: Partner) -> Settings:
     )  # fmt: skip
 
 
-def _clear(processes: Processes, settings: Settings, ledger: Ledger) -> None:
+def _clear(processes: Processes, settings: Settings, ledger: Ledger, side: Side) -> None:
     """Take every key of the run off a server that is not ours. The workers first: they would write anew."""
     from throttlekit import Limiter
 
     processes.end_all()
+    side.clear()
     ledger.clear([settings.broker_url, settings.report_url])
     limiter = Limiter(settings.limiter_url)
     limiter.reset(settings.limit())

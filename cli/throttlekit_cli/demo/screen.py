@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from throttlekit_cli.demo.plan import THREADS, TRAVEL, Plan
+from throttlekit_cli.demo.plan import TRAVEL, Plan
 from throttlekit_cli.demo.watch import Sample, Second
 
 __all__ = ["Screen", "clock", "open_screen"]
@@ -156,8 +156,9 @@ class _Live(Screen):
 
 def _introduction(plan: Plan, server: str) -> list[tuple[str, str]]:
     workers = f"{plan.workers} worker processes" if plan.workers > 1 else "1 worker process"
+    each = f"of {plan.threads} threads" if plan.threads > 1 else "of RQ, of one job at a time"
     lines = [
-        ("Jobs", f"{plan.jobs}, each one call, for {workers} of {THREADS} threads. Seed {plan.seed}."),
+        ("Jobs", f"{plan.jobs}, each one call, for {workers} {each}. Seed {plan.seed}."),
         ("Server", f"{server}."),
         ("Partner", f"answers {plan.rate}, bursts of {plan.partner_burst}, in any window; 429 to every call beyond."),
     ]
@@ -173,9 +174,16 @@ def _with(plan: Plan) -> list[tuple[str, str]]:
     ]
 
 
+_RETRIED = {
+    "dramatiq": "Dramatiq retries it after 0.5 s, 1 s, 2 s …",
+    "celery": "Celery retries it after up to 1 s, 2 s, 4 s …",
+    "rq": "RQ retries it after 1 s, 1 s, 2 s, 4 s …",
+}
+
+
 def _without(plan: Plan) -> list[tuple[str, str]]:
     return [
         ("Limit", "none: throttlekit is taken out. A job that gets a 429 fails,"),
-        ("", "and Dramatiq retries it after 0.5 s, 1 s, 2 s … up to 8 s."),
+        ("", f"and {_RETRIED[plan.framework]} up to 8 s."),
         ("", f"At the partner's rate, all jobs would take {clock(plan.ideal)}."),
     ]

@@ -57,7 +57,7 @@ def _given(url: str) -> Server:
     except ValueError:
         raise CannotRun("--url cannot be read: write it as redis://host:port/0, rediss://… or unix:///path") from None
     if info.get("redis_mode") == "cluster":
-        raise CannotRun("the server at --url is a cluster, which Dramatiq's broker cannot use: name a single server")
+        raise CannotRun("the server at --url is a cluster, which neither Dramatiq nor RQ can use: name a single server")
     return Server(plain, plain, plain, f"{_title(info)} at --url")
 
 

@@ -1,0 +1,1 @@
+"""The doctor: looks at a live set-up, and says what to change."""

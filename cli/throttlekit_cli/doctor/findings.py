@@ -1,0 +1,59 @@
+"""What the doctor finds, and how it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["Finding", "Grade", "exit_code", "tell"]
+
+Grade = Literal["ok", "note", "warning", "fault"]
+_MARKS = {"ok": ("✓", "green"), "note": ("·", "dim"), "warning": ("!", "yellow"), "fault": ("✗", "bold red")}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """
+    One thing that was looked at.
+
+    Attributes:
+        grade: "ok"; "note": good to know; "warning": costs something now and then; "fault": a promise is broken, or
+            will be.
+        about: Where: "store", "dramatiq", "rq" or "celery".
+        what: What was found, as a sentence. No URL, no password.
+        remedy: What to change; "" if nothing.
+    """
+
+    grade: Grade
+    about: str
+    what: str
+    remedy: str = ""
+
+
+def tell(findings: Sequence[Finding], *, as_json: bool) -> None:
+    """Print *findings*: for people, or as JSON, a list of objects."""
+    if as_json:
+        print(json.dumps([asdict(finding) for finding in findings], indent=1))
+        return
+    console = Console(highlight=False)
+    table = Table.grid(padding=(0, 1))
+    for finding in findings:
+        mark, style = _MARKS[finding.grade]
+        table.add_row(Text(mark, style), Text(finding.about, "dim"), Text(finding.what))
+        if finding.remedy:
+            table.add_row("", "", Text(f"→ {finding.remedy}"))
+    console.print(table)
+    counts = {grade: sum(finding.grade == grade for finding in findings) for grade in ("fault", "warning")}
+    console.print(Text(f"{counts['fault']} faults, {counts['warning']} warnings.", "bold"))
+
+
+def exit_code(findings: Iterable[Finding], *, strict: bool) -> int:
+    """0 if nothing is to be changed; warnings count if *strict*."""
+    bad = {"fault", "warning"} if strict else {"fault"}
+    return int(any(finding.grade in bad for finding in findings))

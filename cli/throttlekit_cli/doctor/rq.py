@@ -1,0 +1,69 @@
+"""Does somebody bring RQ's denied jobs back?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+from rq import Queue, Worker
+
+from throttlekit_cli.doctor.findings import Finding
+from throttlekit_cli.doctor.imports import CannotLook
+from throttlekit_rq._deferral import look, promoted_by
+
+__all__ = ["examine_rq"]
+
+_OVERDUE = 5.0
+
+
+def examine_rq(url: str) -> Iterator[Finding]:
+    """Look at the queues in RQ's Redis at *url*. Changes nothing."""
+    try:
+        connection: Any = redis.Redis.from_url(url, socket_timeout=2.0, socket_connect_timeout=2.0)
+        queues = Queue.all(connection=connection)
+        workers = Worker.all(connection=connection)
+    except (redis.RedisError, ValueError, OSError) as error:
+        raise CannotLook(f"RQ's Redis gives no answer: {type(error).__name__}") from None
+    if not queues:
+        yield Finding("note", "rq", "There is no queue yet: enqueue a job, or start a worker, and ask again.")
+    for queue in queues:
+        yield from _queue(connection, queue.name, [worker for worker in workers if queue.name in worker.queue_names()])
+    connection.close()
+
+
+def _queue(connection: Any, name: str, workers: list[Any]) -> Iterator[Finding]:
+    scheduler, ours = promoted_by(connection, name)
+    scheduled = connection.zcard(f"rq:scheduled:{name}")
+    if not workers:
+        yield Finding("warning", "rq", f"No worker listens to queue {name!r}.", f"start one: rq worker {name}")
+    if scheduler and ours:
+        yield Finding(
+            "warning",
+            "rq",
+            f"Queue {name!r} has one of RQ's schedulers and workers of throttlekit: these leave delayed jobs to the "
+            "scheduler, which looks once a second.",
+            "start no worker with --with-scheduler for it",
+        )
+    elif scheduler or ours:
+        who = "a scheduler of RQ's, once a second" if scheduler else "workers of throttlekit"
+        yield Finding("ok", "rq", f"Denied jobs of queue {name!r} are brought back by {who}.")
+    elif workers or scheduled:
+        yield Finding(
+            "fault",
+            "rq",
+            f"Nobody brings delayed jobs of queue {name!r} back; {scheduled} are there.",
+            "start its workers with --worker-class throttlekit_rq.ThrottledWorker, or one with --with-scheduler",
+        )
+    (seen,) = look(connection, [name])
+    if seen.due:
+        seconds, micros = connection.time()
+        score = connection.zscore(f"rq:scheduled:{name}", seen.due[0])
+        late = seconds + micros / 1_000_000 - score if score is not None else 0.0
+        if late > _OVERDUE:
+            yield Finding(
+                "warning",
+                "rq",
+                f"Jobs of queue {name!r} should have come back {late:.0f} s ago.",
+                "the workers are all busy, or nobody promotes: add workers, or see above",
+            )

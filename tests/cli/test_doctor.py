@@ -1,0 +1,246 @@
+"""`throttlekit doctor`: what it finds on real servers and in real set-ups, and with which exit code it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from support.servers import Cluster, free_port, redis_server
+from throttlekit_cli.doctor.store import _role, _server
+
+SOUND_DRAMATIQ = """
+import dramatiq
+from dramatiq.brokers.redis import RedisBroker
+from throttlekit import Limiter, TokenBucket
+from throttlekit_dramatiq import Throttle
+broker = RedisBroker(url="redis://localhost:1/0")
+broker.add_middleware(Throttle(Limiter("redis://localhost:1/1")))
+dramatiq.set_broker(broker)
+@dramatiq.actor(throttle=TokenBucket("partner", "10/s"))
+def call(): ...
+"""
+SOUND_CELERY = """
+from celery import Celery
+from throttlekit import Limiter, TokenBucket
+from throttlekit_celery import install
+app = Celery("tasks", broker="redis://localhost:1/0")
+app.conf.broker_transport_options = {"visibility_timeout": 600}
+install(app, Limiter("redis://localhost:1/1"))
+@app.task(throttle=TokenBucket("partner", "10/s"))
+def call(): ...
+"""
+
+
+def doctor(*options: str, folder: Path | None = None) -> tuple[int, list[dict[str, str]], str]:
+    """Its exit code, its findings, and its errors."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    environment.pop("THROTTLEKIT_URL", None)
+    command = [sys.executable, "-m", "throttlekit_cli", "doctor", "--json", *options]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    found: list[dict[str, str]] = json.loads(done.stdout) if done.stdout else []
+    return done.returncode, found, done.stderr
+
+
+def graded(findings: list[dict[str, str]], grade: str) -> str:
+    return " | ".join(finding["what"] + " → " + finding["remedy"] for finding in findings if finding["grade"] == grade)
+
+
+def test_a_sound_store_passes_and_is_left_as_it_was(redis_base: str, redis_url: str) -> None:
+    """Exit code 0, no fault, and no key more than before."""
+    code, found, _ = doctor("--url", redis_url)
+    assert (code, graded(found, "fault")) == (0, "")
+    assert "round trip" in graded(found, "ok")
+    assert redis.Redis.from_url(redis_url).dbsize() == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "told", "remedy"),
+    [
+        (["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"], "evicts keys (allkeys-lru)", "noeviction"),
+        (["--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"], "evicts keys (volatile-ttl)", "noeviction"),
+        (["--maxmemory", "1"], "out of memory", "raise its maxmemory"),
+        (["--replicaof", "127.0.0.1 1"], "is a replica", "name the primary"),
+    ],
+)
+def test_a_store_that_breaks_promises_is_a_fault(options: list[str], told: str, remedy: str) -> None:
+    """Exit code 1; the fault says what was found, and what to change."""
+    with redis_server(*options) as base:
+        code, found, _ = doctor("--url", f"{base}/0")
+    assert code == 1
+    assert told in graded(found, "fault")
+    assert remedy in graded(found, "fault")
+
+
+def test_a_password_that_is_missing_is_told_and_none_is_shown() -> None:
+    """The server wants one; a wrong one is not repeated."""
+    with redis_server() as base:
+        client: Any = redis.Redis.from_url(base)
+        client.config_set("requirepass", "right")
+        code, found, errors = doctor("--url", base.replace("://", "://:s3cret@") + "/0")
+        client.close()
+    assert (code, "another password" in graded(found, "fault")) == (1, True)
+    assert "s3cret" not in errors + str(found)
+
+
+def test_a_user_without_rights_is_told_which_he_needs() -> None:
+    """An ACL user that may not run scripts: the commands and the keys that limits need."""
+    with redis_server() as base:
+        client: Any = redis.Redis.from_url(base)
+        client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "+ping", "+info")
+        code, found, _ = doctor("--url", base.replace("://", "://poor:pw@") + "/0")
+        assert code == 1
+        assert "tk1:*" in graded(found, "fault")
+        rights = [
+            "~tk1:*",
+            "+@string",
+            "+@sortedset",
+            "+@keyspace",
+            "+@scripting",
+            "+select",
+            "+time",
+            "+ping",
+            "+info",
+        ]
+        client.execute_command("ACL", "SETUSER", "fair", "on", ">pw", *rights)
+        client.close()
+        assert doctor("--url", base.replace("://", "://fair:pw@") + "/1")[0] == 0
+
+
+def test_a_node_of_a_cluster_wants_another_url(cluster: Cluster) -> None:
+    """As a limiter would: it cannot be looked at under that URL; with the right one it can."""
+    codes = [doctor("--url", url) for url in cluster.node_urls]
+    assert {code for code, _, _ in codes} <= {1, 2}
+    assert all("redis+cluster://" in graded(found, "fault") + errors for _, found, errors in codes)
+    assert doctor("--url", cluster.url)[0] == 0
+
+
+def test_a_replica_in_a_cluster_may_be_named() -> None:
+    """A cluster's URL names any node; a store of a plugin's is no server to look at."""
+    info = {"role": "slave", "cluster_enabled": 1}
+    assert not list(_role(info, cluster=True))
+    assert [finding.grade for finding in _role({"role": "slave"}, cluster=False)] == ["fault"]
+    assert [finding.grade for finding in _server("mine://:s3cret@host")] == ["note"]
+
+
+def test_what_is_not_there_and_what_holds_in_one_process_only() -> None:
+    """A server that does not run is a fault; so is memory://, for a fleet."""
+    code, found, errors = doctor("--url", f"redis://:s3cret@127.0.0.1:{free_port()}/0")
+    assert (code, "no usable answer" in graded(found, "fault")) == (1, True)
+    assert "s3cret" not in errors + str(found)
+    code, found, _ = doctor("--url", "memory://")
+    assert (code, "each process by itself" in graded(found, "fault")) == (1, True)
+
+
+def test_nothing_to_look_at_is_an_error_of_use() -> None:
+    """No option, a URL that cannot be read, a module that is not there: exit code 2, one line."""
+    for options, told in (
+        ([], "name what to look at"),
+        (["--url", "http://:s3cret@localhost"], "no store is known"),
+        (["--dramatiq", "nowhere_at_all"], "cannot be imported"),
+        (["--celery", "nowhere_at_all"], "cannot be imported"),
+        (["--rq", f"redis://localhost:{free_port()}"], "no answer"),
+    ):
+        code, _, errors = doctor(*options)
+        assert code == 2
+        assert told in errors.splitlines()[-1]
+        assert "s3cret" not in errors
+
+
+def _module(folder: Path, text: str, *changes: tuple[str, str]) -> Path:
+    for before, after in changes:
+        assert before in text
+        text = text.replace(before, after)
+    (folder / "shop.py").write_text(text)
+    return folder
+
+
+def test_a_sound_dramatiq_broker_passes(tmp_path: Path) -> None:
+    code, found, _ = doctor("--dramatiq", "shop", "--strict", folder=_module(tmp_path, SOUND_DRAMATIQ))
+    assert (code, graded(found, "fault")) == (0, "")
+    assert "1 of 1 actors" in graded(found, "ok")
+
+
+_RABBITMQ = """
+from dramatiq.brokers.rabbitmq import RabbitmqBroker
+broker = RabbitmqBroker(url="amqp://localhost:1")
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ([("broker.add_middleware(Throttle", "str(Throttle"), ("(throttle=T", "(priority=len or T")], "0 Throttle"),
+        ([('Limiter("redis://localhost:1/1")', "Limiter()")], "in memory"),
+        ([('broker = RedisBroker(url="redis://localhost:1/0")', _RABBITMQ)], "not asked to confirm"),
+    ],
+    ids=["no-throttle", "memory", "unconfirmed"],
+)
+def test_a_dramatiq_broker_that_breaks_promises_is_a_fault(
+    tmp_path: Path, changes: list[tuple[str, str]], told: str
+) -> None:
+    """Exit code 1, and the remedy."""
+    code, found, errors = doctor("--dramatiq", "shop:broker", folder=_module(tmp_path, SOUND_DRAMATIQ, *changes))
+    assert code == 1, errors
+    assert told in graded(found, "fault")
+
+
+def test_a_sound_celery_app_passes(tmp_path: Path) -> None:
+    code, found, _ = doctor("--celery", "shop", "--strict", folder=_module(tmp_path, SOUND_CELERY))
+    assert (code, graded(found, "fault")) == (0, "")
+    assert "1 tasks name limits" in graded(found, "ok")
+
+
+@pytest.mark.parametrize(
+    ("change", "grade", "told"),
+    [
+        (('install(app, Limiter("redis://localhost:1/1"))', ""), "fault", "not installed"),
+        (('Limiter("redis://localhost:1/1")', "Limiter()"), "fault", "in memory"),
+        (("600}", "30}"), "warning", "visibility_timeout is 30 s"),
+        (("@app.task", "app.conf.task_always_eager = True\n@app.task"), "warning", "eager"),
+        (("app.conf.broker_transport_options = {\"visibility_timeout\": 600}", ""), "note", "an hour"),
+        (("redis://localhost:1/0", "amqp://localhost:1"), "note", "consumer_timeout"),
+    ],
+    ids=["not-installed", "memory", "visibility", "eager", "hour", "rabbitmq"],
+)  # fmt: skip
+def test_what_a_celery_app_is_told(tmp_path: Path, change: tuple[str, str], grade: str, told: str) -> None:
+    """Faults end with 1, warnings only with --strict, notes never."""
+    folder = _module(tmp_path, SOUND_CELERY, change)
+    code, found, errors = doctor("--celery", "shop:app", "--strict", folder=folder)
+    assert told in graded(found, grade), errors
+    assert code == (0 if grade == "note" else 1)
+
+
+def test_rq_queues_that_nobody_promotes_are_a_fault(redis_url: str) -> None:
+    """A queue with delayed jobs and nobody for them; then with a worker of ours; then overdue ones."""
+    from rq import Queue
+
+    from throttlekit_rq._deferral import announce
+
+    connection: Any = redis.Redis.from_url(redis_url)
+    queue = Queue("reports", connection=connection)
+    assert doctor("--rq", redis_url)[0] == 0  # no queue yet
+    job = queue.enqueue_at(_tomorrow(), "support.rq_jobs.plain", "x")
+    code, found, _ = doctor("--rq", redis_url)
+    assert (code, "Nobody brings delayed jobs" in graded(found, "fault")) == (1, True)
+    announce(connection, ["reports"])
+    code, found, _ = doctor("--rq", redis_url)
+    assert code == 0
+    assert "No worker listens" in graded(found, "warning")
+    connection.zadd("rq:scheduled:reports", {job.id: time.time() - 60})
+    announce(connection, ["reports"])
+    assert "should have come back" in graded(doctor("--rq", redis_url)[1], "warning")
+    connection.close()
+
+
+def _tomorrow() -> Any:
+    from datetime import datetime, timedelta, timezone
+
+    return datetime.now(timezone.utc) + timedelta(days=1)
