@@ -5,23 +5,40 @@ VENV   := .venv
 BIN    := $(CURDIR)/$(VENV)/bin
 PYTEST ?=
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test test-oldest lint bench clean
 
 demo: $(VENV)/made-demo
 	$(BIN)/throttlekit demo $(DEMO)
 
-# What is tested is the wheel that was built from the sdist, from another directory.
+# What is tested is the wheel that was built from the sdist, from another directory. Three processes also on two
+# cores: most tests wait for workers.
 test: $(VENV)/made-test
-	cd $(VENV) && $(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests $(PYTEST)
+	cd $(VENV) && $(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests -n 3 --dist loadfile $(PYTEST)
+
+# With the oldest Celery that is supported, laid over the newest: its tests but for the slowest.
+test-oldest: $(VENV)/made-oldest
+	$(OLDEST) -c 'import celery; assert celery.__version__.startswith("5.4"), celery.__version__'
+	cd $(VENV) && $(OLDEST) -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/adapters/test_celery_*.py -n 3 --dist loadfile \
+		-k "not test_celery_processes and not consumer_timeout and not visibility_timeout and not celery_multi" $(PYTEST)
+
+OLDEST := PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(BIN)/python
 
 lint: $(VENV)/made-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy throttlekit adapters/throttlekit_dramatiq lua/throttlekit_lua cli/throttlekit_cli tests/typing
+	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_dramatiq adapters/throttlekit_rq lua/throttlekit_lua cli/throttlekit_cli tests/typing
 	$(BIN)/basedpyright
 
 bench: $(VENV)/made-test
 	$(BIN)/python tests/benchmarks/dramatiq_flood.py --markdown docs/benchmarks.md $(BENCH)
+	$(BIN)/python tests/benchmarks/rq_flood.py --markdown docs/benchmarks-rq.md $(BENCH)
+	$(BIN)/python tests/benchmarks/celery_flood.py --markdown docs/benchmarks-celery.md $(BENCH)
+	$(BIN)/python tests/benchmarks/page.py docs/benchmarks-concurrency.md "Benchmarks: concurrency, and a 429" \
+		dramatiq_concurrency.py rq_concurrency.py celery_concurrency.py
+	$(BIN)/python tests/benchmarks/page.py docs/benchmarks-kills.md "Benchmarks: workers that are killed" \
+		dramatiq_kills.py celery_kills.py
+	$(BIN)/python tests/benchmarks/faults.py --markdown docs/benchmarks-faults.md
+	$(BIN)/python tests/benchmarks/operations.py
 
 clean:
 	rm -rf $(VENV) dist build
@@ -45,6 +62,10 @@ $(VENV)/made-demo: $(VENV)/made-wheel
 
 $(VENV)/made-test: $(VENV)/made-demo
 	$(BIN)/python -m pip install --quiet --group test
+	touch $@
+
+$(VENV)/made-oldest: $(VENV)/made-test
+	$(BIN)/python -m pip install --quiet --upgrade --target $(VENV)/oldest "celery==5.4.*" "kombu==5.3.*"
 	touch $@
 
 $(VENV)/made-lint: $(VENV)/made-test

@@ -8,7 +8,7 @@ import pytest
 
 from support.flood import Grant
 from support.flood_figures import bursts_beyond_us, inversions, most_within, unexplained_charges
-from throttlekit._core.gcra import Charge, admit
+from throttlekit._core.gcra import Charge, Tat
 
 
 def _every_window_us(times: list[int], burst: int, interval: int) -> int:
@@ -48,11 +48,12 @@ def test_inversions_are_shares_of_all_pairs(order: list[int], share: float) -> N
 
 def test_a_charge_that_no_grant_explains_is_found() -> None:
     """A replay of the grants agrees with the store's states, until somebody charges without a grant."""
-    charge, tat, grants = Charge(20_000, 180_000, 200_000), None, []
+    charge, grants = Charge(20_000, 180_000, 200_000), []
+    tat: Tat | None = None
     for now in range(1_000_000, 1_200_000, 10_000):
-        tat = admit(tat, now, charge)
+        tat = charge.admit(tat, now)
         assert tat is not None
-        grants.append(Grant(now, (("bucket", charge.charge_us, tat),)))
+        grants.append(Grant(now, (("bucket", charge.size, tat.at_us),)))
     assert unexplained_charges(grants) == 0
     del grants[7]
     assert unexplained_charges(grants) == 1

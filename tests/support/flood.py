@@ -56,6 +56,7 @@ class Flood:
         settle: How long nothing may happen before it is over.
         others: More actors and their limits, on the same queue.
         slots_of: Actors whose slots are written down.
+        faulty: Brokers and workers will die: let whoever is left notice within seconds.
     """
 
     limits: tuple[FloodLimit, ...]
@@ -72,13 +73,20 @@ class Flood:
     account_of: Callable[[int], str] = field(default=lambda index: "one", compare=False)
     others: Mapping[str, tuple[FloodLimit, ...]] = field(default_factory=dict[str, tuple[FloodLimit, ...]])
     slots_of: tuple[str, ...] = ()
+    faulty: bool = False
 
     def environment(self, where: Servers, queue: str) -> dict[str, str]:
         actors = {"job": self.limits, **self.others}
-        options = {"confirm_delivery": True} if where.kind == "rabbitmq" else _QUICK_RECOVERY if self.kills else {}
+        options = (
+            {"confirm_delivery": True}
+            if where.kind == "rabbitmq"
+            else _QUICK_RECOVERY
+            if self.kills or self.faulty
+            else {}
+        )
         told = {
             "broker_url": where.broker_url,
-            "store_url": f"{where.redis_base}/1",
+            "store_url": where.store_url,
             "record_url": f"{where.redis_base}/2",
             "queue": queue,
             "mode": self.mode,
@@ -131,9 +139,9 @@ class Told:
     log: str
 
 
-def run(flood: Flood, where: Servers) -> Told:
+def run(flood: Flood, where: Servers, kind: type[Flooding] | None = None) -> Told:
     """Let *flood* happen. When this returns nothing of it is left: no process, no message, no key."""
-    with Flooding(flood, where) as flooding:
+    with (kind or Flooding)(flood, where) as flooding:
         if flood.pace is None:
             for index in range(flood.jobs):
                 flooding.send("job", str(index), flood.account_of(index))
@@ -152,9 +160,9 @@ class Flooding:
         queue = f"flood-{next(_RUNS)}"
         self.flood = flood
         self.record: Any = redis.Redis.from_url(f"{where.redis_base}/2", decode_responses=True)
-        self._sender = Sender(where, queue)
+        self._sender = self.sender(where, queue)
         self._environment = flood.environment(where, queue)
-        self._workers: Workers | None = None
+        self._workers: Any = None
         self._logs: list[str] = []
         self.send = self._sender.send
 
@@ -171,13 +179,22 @@ class Flooding:
     def running(self) -> bool:
         return self._workers is not None and self._workers.running
 
+    ready = "ready for action"
+    """What each worker process says when it is."""
+
+    def sender(self, where: Servers, queue: str) -> Any:
+        """The producer."""
+        return Sender(where, queue)
+
+    def workers(self) -> Any:
+        """The worker processes, started."""
+        return Workers(_MODULE, self._environment, processes=self.flood.processes, threads=self.flood.threads)
+
     def start(self) -> None:
         """Start the workers, and return when they are ready, or have failed."""
-        workers = Workers(_MODULE, self._environment, processes=self.flood.processes, threads=self.flood.threads)
-        self._workers = workers
-        ready = "ready for action"
+        workers = self._workers = self.workers()
         wait_until(
-            lambda: workers.log().count(ready) == self.flood.processes or not workers.running,
+            lambda: workers.log().count(self.ready) >= self.flood.processes or not workers.running,
             description="the workers are ready",
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from support.flood import Flood, Grant, Told
 from throttlekit import TokenBucket
-from throttlekit._core.gcra import Charge, admit
+from throttlekit._core.gcra import Bucket, Charge, Tat
 
 __all__ = ["Figures", "bursts_beyond_us", "figures", "inversions", "most_within", "unexplained_charges"]
 
@@ -83,7 +83,7 @@ def figures(told: Told) -> Figures:
         grants_beyond_us=_grants_beyond_us(flood, told.grants) if told.grants else None,
         starts_beyond_ms=_starts_beyond_us(told) / 1000,
         most_in_1s=most_within(times, 1_000_000),
-        allowed_in_1s=int(1e6 / limit.bucket.interval_us) + (0 if flood.mode == "native" else limit.burst),
+        allowed_in_1s=int(1e6 / _interval_us(limit.bucket)) + (0 if flood.mode == "native" else limit.burst),
         deliveries=told.counts.get("deliveries", 0) / jobs,
         operations=told.counts.get("operations", 0) / jobs,
         commands=None if told.broker_commands is None else told.broker_commands / jobs,
@@ -143,15 +143,21 @@ def unexplained_charges(grants: Sequence[Grant]) -> int:
 
     0 proves that whoever was denied was charged nothing, anywhere.
     """
-    tats: dict[str, int | None] = {}
+    tats: dict[str, int] = {}
     wrong = 0
     # In one microsecond there may be several: the state after each tells their order.
     for grant in sorted(grants, key=lambda one: (one.at_us, max(tat for _, _, tat in one.buckets))):
         for name, charge_us, tat_us in grant.buckets:
-            if admit(tats.get(name), grant.at_us, Charge(charge_us, 0, 2**52)) != tat_us:
+            before = tats.get(name)
+            after = Charge(charge_us, 0, 2**52).admit(None if before is None else Tat(before), grant.at_us)
+            if after != Tat(tat_us):
                 wrong += 1
             tats[name] = tat_us
     return wrong
+
+
+def _interval_us(bucket: Bucket) -> float:
+    return bucket.numerator / bucket.denominator
 
 
 def _buckets(flood: Flood) -> list[TokenBucket]:
@@ -163,7 +169,7 @@ def _ideal(flood: Flood, jobs: Sequence[str]) -> float:
     needed = [0.0]
     for limit in _buckets(flood):
         most = max(accounts.values(), default=0) if limit.key else len(jobs)
-        needed.append((most - _burst(flood, limit)) * limit.bucket.interval_us / 1e6)
+        needed.append((most - _burst(flood, limit)) * _interval_us(limit.bucket) / 1e6)
     return max(needed)
 
 
@@ -176,7 +182,7 @@ def _grants_beyond_us(flood: Flood, grants: Sequence[Grant]) -> int:
     for limit in _buckets(flood):
         for name, times in of_bucket.items():
             if name.startswith(f"tk1:{{{limit.name}:"):
-                worst = max(worst, bursts_beyond_us(times, limit.burst, limit.bucket.interval_us))
+                worst = max(worst, bursts_beyond_us(times, limit.burst, _interval_us(limit.bucket)))
     return round(worst)
 
 
@@ -189,7 +195,7 @@ def _starts_beyond_us(told: Told) -> float:
             if start.job.isdigit():
                 of_key[flood.account_of(int(start.job)) if limit.key else ""].append(start.at_us)
         for times in of_key.values():
-            worst = max(worst, bursts_beyond_us(times, _burst(flood, limit), limit.bucket.interval_us))
+            worst = max(worst, bursts_beyond_us(times, _burst(flood, limit), _interval_us(limit.bucket)))
     return worst
 
 

@@ -15,33 +15,22 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import dramatiq
-import redis
 from dramatiq.middleware import SkipMessage
 from dramatiq.rate_limits import WindowRateLimiter
 from dramatiq.rate_limits.backends import RedisBackend
 
 from support.dramatiq_workers import make_broker
+from support.flood_record import Record, RecordingStore
 from throttlekit import Limiter, TokenBucket, hookimpl
 from throttlekit.hookspecs import Deferred
-from throttlekit.stores import Request
-from throttlekit.stores.redis import RedisStore
 from throttlekit_dramatiq import Throttle
 
 _flood = json.loads(os.environ["TK_FLOOD"])
-_record = redis.Redis.from_url(_flood["record_url"])
-_start = _record.register_script(
-    """
-    local time = redis.call('TIME')
-    local now = string.format('%.0f', time[1] * 1000000 + time[2])
-    redis.call('RPUSH', 'starts', now .. ' ' .. ARGV[1] .. ' ' .. ARGV[2])
-    if ARGV[3] == '1' then redis.call('RPUSH', 'ends', ARGV[1]); redis.call('SADD', 'ended', ARGV[1]) end
-    """
-)
+_record = Record(_flood["record_url"])
 
 
 class Counts(dramatiq.Middleware):
@@ -73,35 +62,11 @@ class Counts(dramatiq.Middleware):
 
     def after_worker_shutdown(self, broker: Any, worker: Any) -> None:
         for name, count in self._counts.items():
-            _record.hincrbyfloat("counts", name, count)
-        _record.hincrbyfloat("counts", "cpu", time.process_time() - self._boot_cpu)
+            _record.count(name, count)
+        _record.count("cpu", time.process_time() - self._boot_cpu)
 
 
 counts = Counts()
-
-
-class RecordingStore:
-    """The Redis store, writing down every grant: its instant and, for each bucket, charge and state after it."""
-
-    def __init__(self, store: RedisStore) -> None:
-        self._store = store
-
-    def acquire(self, request: Request, now_us: int | None = None) -> Any:
-        verdict = self._store.acquire(request, now_us)
-        counts.add(f"store: {verdict.reason.value}")
-        if verdict.allowed:
-            buckets = [
-                (claim.bucket, claim.ask.charge.charge_us, tat)
-                for claim, tat in zip(request.claims, verdict.tats_us, strict=True)
-            ]
-            _record.rpush("grants", json.dumps([verdict.now_us, buckets]))
-        return verdict
-
-    def reset(self, names: Sequence[str]) -> None:
-        self._store.reset(names)
-
-    def close(self) -> None:
-        self._store.close()
 
 
 class Slots:
@@ -110,7 +75,7 @@ class Slots:
     @hookimpl
     def throttlekit_deferred(self, event: Deferred) -> None:
         if event.job.name in _flood["slots_of"]:
-            _record.rpush(f"slots:{event.job.name}", (event.decision.waited or {}).get("slot", 0))
+            _record.redis.rpush(f"slots:{event.job.name}", (event.decision.waited or {}).get("slot", 0))
 
 
 class Naive(dramatiq.Middleware):
@@ -147,19 +112,12 @@ def _declare(name: str, limits: list[TokenBucket], window: Any) -> None:
     options: dict[str, Any] = dict(_flood["actor_options"])
     if _flood["mode"] == "throttlekit":
         options["throttle"] = limits
-    body, whole = _flood["body"], "0" if _flood["body"] else "1"
 
     @dramatiq.actor(actor_name=name, queue_name=_flood["queue"], **options)
     def job(index: str, account: str) -> None:
         permit: AbstractContextManager[Any] = window.acquire() if window else nullcontext()
         with permit:
-            _start(args=[index, os.getpid(), whole])
-            if body:
-                time.sleep(body)
-                with _record.pipeline() as pipe:
-                    pipe.rpush("ends", index)
-                    pipe.sadd("ended", index)
-                    pipe.execute()
+            _record.run(index, _flood["body"])
 
 
 def _install() -> None:
@@ -168,7 +126,7 @@ def _install() -> None:
     window: Any = None
     window_limiter: Any = WindowRateLimiter
     if mode in ("throttlekit", "naive"):
-        limiter = Limiter(RecordingStore(RedisStore(_flood["store_url"])), plugins=[Slots()])
+        limiter = Limiter(RecordingStore(_flood["store_url"], _record, counts.add), plugins=[Slots()])
         broker.add_middleware(Throttle(limiter) if mode == "throttlekit" else Naive(limiter, actors["job"][0]))
     elif mode == "native":
         rate = actors["job"][0].amount

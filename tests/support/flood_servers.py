@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import dramatiq
+import pika
 import redis
 
 from support.dramatiq_workers import make_broker
@@ -20,11 +21,16 @@ Kind = Literal["redis", "rabbitmq"]
 
 @dataclass(frozen=True)
 class Servers:
-    """A broker, and another Redis for the limits (database 1) and the record (database 2)."""
+    """A broker, and another Redis for the record (database 2) and, if they have no store of their own, the limits."""
 
     kind: Kind
     broker_url: str
     redis_base: str
+    limits_url: str | None = None
+
+    @property
+    def store_url(self) -> str:
+        return self.limits_url or f"{self.redis_base}/1"
 
 
 @contextlib.contextmanager
@@ -66,6 +72,10 @@ class Sender:
         if self._redis is not None:
             names = f"dramatiq:{self._queue}.msgs", f"dramatiq:{self._queue}.DQ.msgs", f"dramatiq:{self._queue}.XQ.msgs"
             return sum(self._redis.hlen(name) for name in names)
+        with contextlib.suppress(pika.exceptions.AMQPError):
+            return sum(self._broker.get_queue_message_counts(self._queue))
+        # The broker has been restarted since.
+        del self._broker.connection
         return sum(self._broker.get_queue_message_counts(self._queue))
 
     def close(self) -> None:

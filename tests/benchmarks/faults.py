@@ -1,0 +1,159 @@
+"""
+One fault amid a flood, on real workers of each framework: what is lost, doubled, refused, over the bound?
+
+    python tests/benchmarks/faults.py [--markdown docs/benchmarks-faults.md] [--jobs 200] [--seed 1] [--only text]
+
+The cases of tests/faults, bigger; where the fault strikes workers or the broker, beside the framework alone under the
+same fault, with bodies of 0.1 s so that it meets as many. Exits with 1 if a promise is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from rich.console import Console
+from rich.table import Table
+
+from support.dramatiq_workers import clean_up_when_terminated
+from support.fault_kinds import FAULTS
+from support.faults import Case, Outcome, strike
+from throttlekit import ConfigurationError, Limiter
+
+_OF_FRAMEWORK = ("workers SIGKILL", "workers SIGTERM", "broker restart", "broker SIGKILL")
+_TITLES = ["workers", "fault", "who", "done", "lost", "twice", "may", "429", "too many", "may be", "well again s"]
+_NOTES = """\
+lost: neither done nor in sight in the broker, where RQ leaves a job that it fails as its worker is killed.
+twice: bodies begun beyond one a job; may: what the workers had in their hands, the most that the fault can double.
+429: calls that a partner which allows the limit's rate, and a quarter of a second's worth more at once, would refuse.
+too many: grants, by the store's clock, beyond `burst + rate × w` in any window `w`; may be: what the fault may cost:
+  a burst for a store that comes back empty, burst + rate × lag for a fail-over, else nothing.
+well again: from the fault's end until the next body began.
+Celery on Redis, broker faults: Celery's client takes a message off Redis's list before it notes that it has it. What it
+  takes as Redis dies is lost, with throttlekit or without: there nothing is promised of "lost".
+alone: the framework without throttlekit, flat out; of its rows nothing is promised.
+"""
+
+
+def cases(jobs: int, seed: int) -> list[Case]:
+    found: list[Case] = []
+    for framework, broker, pool in (
+        ("dramatiq", "redis", ""),
+        ("rq", "redis", ""),
+        ("celery", "redis", "prefork"),
+        ("celery", "redis", "threads"),
+        ("dramatiq", "rabbitmq", ""),
+        ("celery", "rabbitmq", "prefork"),
+    ):
+        whole: dict[str, Any] = {"framework": framework, "broker": broker, "pool": pool, "seed": seed}
+        size = {"jobs": jobs // 2, "rate": 30} if framework == "rq" else {"jobs": jobs}
+        for fault in FAULTS:
+            if fault == "Sentinel fail-over" and not _speaks_sentinel():
+                continue
+            if broker == "rabbitmq" and fault not in _OF_FRAMEWORK[:3]:
+                continue  # the store's faults do not depend on the broker; and it forgets what it has not written
+            if pool == "threads" and fault not in ("workers SIGTERM", "store SIGSTOP 5 s", "connections cut"):
+                continue
+            found.append(Case(fault=fault, **size, **whole))
+            if fault in _OF_FRAMEWORK:
+                found.append(Case(fault=fault, alone=True, body=0.1, **size, **whole))
+    return found
+
+
+def _speaks_sentinel() -> bool:
+    try:
+        Limiter("redis+sentinel://127.0.0.1:1/limits/0").close()
+    except ConfigurationError:
+        return False
+    return True
+
+
+def row(case: Case, found: Outcome | None) -> list[str]:
+    who = f"{case.framework}, {case.broker}" + (f", {case.pool}" if case.pool else "")
+    begin = [who, case.fault, "alone" if case.alone else "throttlekit"]
+    if found is None:
+        return [*begin, "not all", *["-"] * 7]
+    left = f" ({found.left} in sight)" if found.done < case.jobs else ""
+    ours = not case.alone
+    return [
+        *begin,
+        f"{found.done} of {case.jobs}{left}",
+        str(found.lost),
+        str(found.duplicates),
+        str(found.duplicates_allowed) if ours else "-",
+        str(found.refused) if ours else "-",
+        str(found.over) if ours else "-",
+        str(found.over_allowed) if ours else "-",
+        f"{found.recovered:.2f}",
+    ]
+
+
+def main() -> int:
+    clean_up_when_terminated()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", default="", help="the cases whose name holds this text")
+    parser.add_argument("--markdown", type=Path, help="write the table to this file as well, for the docs")
+    options = parser.parse_args()
+    progress = Console(stderr=True, highlight=False, width=200)
+    rows: list[list[str]] = []
+    broken: list[str] = []
+    for case in cases(options.jobs, options.seed):
+        if options.only not in str(case):
+            continue
+        found: Outcome | None = None
+        try:
+            found = strike(case)
+        except AssertionError as error:
+            if not case.alone:
+                broken.append(f"{case}: {str(error).splitlines()[0]}")
+        if found is not None and not case.alone:
+            broken += found.broken()
+        rows.append(row(case, found))
+        progress.print(" | ".join(rows[-1]))
+    table = Table(title="One fault amid a flood")
+    for title in _TITLES:
+        table.add_column(title, no_wrap=True)
+    for cells in rows:
+        table.add_row(*cells)
+    verdict = [f"BROKEN  {promise}" for promise in broken] or ["Every promise kept."]
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    console.print(table)
+    console.print(_NOTES)
+    console.print("\n".join(verdict))
+    if options.markdown:
+        options.markdown.write_text(_page(rows, verdict))
+    return 1 if broken else 0
+
+
+def _page(rows: list[list[str]], verdict: list[str]) -> str:
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("dramatiq", "rq", "celery", "kombu", "redis"))
+    lines = [
+        "# Benchmarks: faults",
+        "",
+        f"Printed by `{' '.join(['python', *sys.argv])}` on {date.today()}; not edited by hand.",
+        f"Python {platform.python_version()}, {versions}, on {os.cpu_count()} cores of {platform.system()} "
+        f"{platform.machine()}.",
+        "",
+        "| " + " | ".join(_TITLES) + " |",
+        "|" + "---|" * len(_TITLES),
+        *("| " + " | ".join(cells) + " |" for cells in rows),
+        "",
+        *(f"* {note}" for note in _NOTES.replace("\n  ", " ").splitlines()),
+        "",
+        *(line + "\n" for line in verdict),
+    ]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,37 @@
+"""
+A million random operations by eight processes on one server that is disturbed: does every bound hold?
+
+    python tests/benchmarks/operations.py [--operations 1000000] [--processes 8] [--seed 1]
+
+Asks (of one to three limits of all algorithms, as jobs and as guests), returns of jobs that were denied, peeks and
+settles, while scripts are flushed, connections killed, and the server is hung for up to 0.6 s. Each grant is
+written down with the instant at which the server charged it, and judged by `support.histories`, which shares no code
+with the limits. Exits with 1 if a bound is broken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.dramatiq_workers import clean_up_when_terminated
+from support.operations import operate
+
+
+def main() -> int:
+    clean_up_when_terminated()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--operations", type=int, default=1_000_000)
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    found = operate(options.operations, processes=options.processes, seed=options.seed)
+    print(found)
+    return 1 if found.broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""
+What a limit costs the server: memory per tenant, and CPU per decision, by algorithm. Prints two tables.
+
+    python tests/benchmarks/store_costs.py [--tenants 200000] [--into docs/limits.md]
+
+Every figure is from one run on one fresh server. CPU is told as a ratio of medians of interleaved rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import statistics
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import redis
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.servers import redis_server
+from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.acquire import Ask, Caller
+from throttlekit._core.keys import bucket_name, holder_name, line_name
+from throttlekit.stores import Claim, Request
+from throttlekit.stores.redis import RedisStore
+
+CHUNK = 2000
+ROUNDS = 15
+CALLS = 3000
+
+ONE_OF_EACH: list[Limit] = [
+    TokenBucket("partner-api", "100000/minute"),
+    LeakyBucket("partner-api", "1000000/s"),
+    FixedWindow("partner-api", "100000/minute"),
+    SlidingWindow("partner-api", "100000/minute"),
+    SlidingLog("partner-api", "100000/minute"),
+]
+
+
+class Recorder(RedisStore):
+    """Tells the command of a decision, and sends nothing."""
+
+    def command(self, limits: Sequence[Limit], tenant: str, cost: int = 1) -> tuple[Any, ...]:
+        claims = []
+        for limit in limits:
+            charge = limit.charge(cost, 0, holder_name(str(uuid.uuid4()), secrets.token_hex(6)))
+            bucket = bucket_name(limit.name, tenant, limit.fingerprint)
+            claims.append(Claim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(50_000))))
+        self.acquire(Request(claims, Caller.JOB))
+        return self.sent
+
+    def _run(self, script: Any, arguments: list[Any]) -> Any:
+        self.sent = ("EVALSHA", script.sha, *arguments)
+        self.texts = {*getattr(self, "texts", ()), script.text}
+        return [0, 1, 0, 0, 0]
+
+
+def memory_of(client: Any, write: Callable[[Any, int], None], tenants: int) -> float:
+    """Bytes of `used_memory` per tenant, by writing *tenants* of them into an empty database."""
+    client.flushall()
+    before = client.info("memory")["used_memory"]
+    for start in range(0, tenants, CHUNK):
+        pipeline = client.pipeline(transaction=False)
+        for number in range(start, min(start + CHUNK, tenants)):
+            write(pipeline, number)
+        pipeline.execute()
+    return (client.info("memory")["used_memory"] - before) / tenants
+
+
+def memory_table(client: Any, recorder: Recorder, tenants: int) -> Iterator[str]:
+    def tenant(number: int) -> str:
+        return f"tenant:{number:07}"
+
+    def name(number: int) -> str:
+        return bucket_name("partner-api", tenant(number), ONE_OF_EACH[0].fingerprint)
+
+    def integer(pipeline: Any, number: int) -> None:
+        pipeline.set(name(number), 1_795_169_879_209_974, px=600_000)
+
+    def asked(limit: Limit, cost: int = 1) -> Callable[[Any, int], None]:
+        return lambda pipeline, number: pipeline.execute_command(*recorder.command([limit], tenant(number), cost))
+
+    def held(limit: Limit, holders: int) -> Callable[[Any, int], None]:
+        def write(pipeline: Any, number: int) -> None:
+            for _ in range(holders):
+                pipeline.execute_command(*recorder.command([limit], tenant(number)))
+
+        return write
+
+    def log_as_list(pipeline: Any, number: int) -> None:
+        pipeline.rpush(name(number), *range(1_795_169_879_209_974, 1_795_169_879_209_974 + 100))
+        pipeline.pexpire(name(number), 600_000)
+
+    def log_as_sorted_set(pipeline: Any, number: int) -> None:
+        pipeline.zadd(name(number), {f"{1_795_169_879_209_974 + i}": 1_795_169_879_209_974 + i for i in range(100)})
+        pipeline.pexpire(name(number), 600_000)
+
+    hundred = SlidingLog("partner-api", "100/minute")
+    few = max(1, tenants // 50)
+    rows: list[tuple[str, Callable[[Any, int], None], int]] = [
+        ("one integer string with a time to live, the same key", integer, tenants),
+        ("`TokenBucket`", asked(TokenBucket("partner-api", "100/minute", burst=20)), tenants),
+        ("`LeakyBucket`", asked(LeakyBucket("partner-api", "100/minute")), tenants),
+        ("`FixedWindow`", asked(FixedWindow("partner-api", "100/minute")), tenants),
+        ("`SlidingWindow`", asked(SlidingWindow("partner-api", "100/minute")), tenants),
+        ("`SlidingLog`, 1 unit used of 100", asked(hundred), tenants),
+        ("`SlidingLog`, 100 units used of 100 (packed)", asked(hundred, 100), few),
+        ("`Concurrency`, 1 slot held, by a job with an id of 36 characters", held(Concurrency("db", 8), 1), few),
+        ("`Concurrency`, 8 slots held", held(Concurrency("db", 8), 8), few),
+        ("`Concurrency`, 100 slots held", held(Concurrency("db", 100), 100), few),
+        ("a log of 100 as a list", log_as_list, few),
+        ("a log of 100 as a sorted set", log_as_sorted_set, few),
+    ]
+    counted = f"{tenants} keys; {few} of the logs of 100 and of the slots"
+    yield f"| state of one key | bytes of `used_memory` ({counted}) | ratio |"
+    yield "|---|---|---|"
+    base = 0.0
+    for told, write, count in rows:
+        found = memory_of(client, write, count)
+        base = base or found
+        yield f"| {told} | {found:.0f} | {found / base:.2f} |"
+    client.flushall()
+
+
+def cpu_table(client: Any, recorder: Recorder) -> Iterator[str]:
+    buckets = [TokenBucket(f"partner-{i}", "1000000/s", burst=100_000) for i in range(3)]
+    denied = TokenBucket("denied", "1/d")
+    kinds: dict[str, Sequence[Limit]] = {
+        "one `TokenBucket`": buckets[:1],
+        "one `TokenBucket`, denied": [denied],
+        "three of them": buckets,
+        "one `FixedWindow`": ONE_OF_EACH[2:3],
+        "one `FixedWindow` of a time zone": [FixedWindow("zoned", "1000000/d", tz="Europe/Berlin")],
+        "one `SlidingWindow`": ONE_OF_EACH[3:4],
+        "one `SlidingLog` of 100": [SlidingLog("hundred", "100/s")],
+        "one `SlidingLog` of 100 000": ONE_OF_EACH[4:],
+        "one `Concurrency`, allowed": [Concurrency("many", 1_000_000)],
+        "one `Concurrency` of 8, denied": [Concurrency("few", 8)],
+        "five limits of five algorithms": ONE_OF_EACH,
+    }
+    commands = {told: [recorder.command(limits, "k") for _ in range(CALLS)] for told, limits in kinds.items()}
+    for text in recorder.texts:
+        client.script_load(text)
+    spent: dict[str, list[float]] = {told: [] for told in kinds}
+    for _ in range(ROUNDS):
+        for told, those in commands.items():
+            pipeline = client.pipeline(transaction=False)
+            for command in those:
+                pipeline.execute_command(*command)
+            before = client.info("cpu")
+            pipeline.execute()
+            after = client.info("cpu")
+            spent[told].append(sum(after[kind] - before[kind] for kind in ("used_cpu_user", "used_cpu_sys")))
+    base = statistics.median(spent["one `TokenBucket`"])
+    yield "| a decision on | server CPU, ratio of medians | least and most |"
+    yield "|---|---|---|"
+    for told, seconds in spent.items():
+        ratios = [each / base for each in seconds]
+        yield f"| {told} | {statistics.median(ratios):.2f} | {min(ratios):.2f} … {max(ratios):.2f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tenants", type=int, default=200_000)
+    parser.add_argument("--into", type=Path, help="replace what stands between the file's two marks")
+    options = parser.parse_args()
+    with redis_server() as url:
+        client = redis.Redis.from_url(url)
+        recorder = Recorder(url)
+        recorder.command(ONE_OF_EACH, "k")
+        for limit in (*ONE_OF_EACH, Concurrency("db", 8)):
+            recorder.command([limit], "k")
+        for text in recorder.texts:
+            client.script_load(text)
+        server = client.info("server")
+        lines = [f"Redis {server['redis_version']}, {server['os'].split()[0]}, {server['arch_bits']} bits.", ""]
+        lines += [*memory_table(client, recorder, options.tenants), "", *cpu_table(client, recorder)]
+        client.close()
+    print("\n".join(lines))
+    if options.into:
+        text = options.into.read_text("utf-8")
+        begin, end = "<!-- measured by store_costs.py -->", "<!-- end of measured -->"
+        head, rest = text.split(begin)
+        options.into.write_text(f"{head}{begin}\n{chr(10).join(lines)}\n{end}{rest.split(end)[1]}", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

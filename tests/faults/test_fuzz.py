@@ -1,0 +1,300 @@
+"""
+More than 200 000 random values, by a seed, to everything that takes one from outside: only the documented errors, no
+hang, nothing left in memory, no number in exponent form, and no secret repeated.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from redis.exceptions import ResponseError
+
+from support.fuzz import Values, hanging_fails
+from throttlekit import (
+    ConfigurationError,
+    Delivery,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
+from throttlekit._core.by_value import load, plain
+from throttlekit._core.rate import LONGEST_PERIOD_US, parse_rate
+from throttlekit._current import decision_of, receipt
+from throttlekit._options import seconds_in
+from throttlekit._waited import Waited
+from throttlekit._wiring import plugin_manager, store_from
+from throttlekit.errors import StoreUnavailable
+from throttlekit.stores.redis import RedisStore
+
+KINDS: list[tuple[type[Limit], list[str]]] = [
+    (TokenBucket, ["burst"]),
+    (LeakyBucket, ["queue"]),
+    (FixedWindow, ["tz"]),
+    (SlidingWindow, []),
+    (SlidingLog, []),
+]
+DOCUMENTED = (ConfigurationError, ImportError)
+FIVE = [
+    plain(TokenBucket("a", "10/s", burst=5), "k", 1),
+    plain(LeakyBucket("b", "10/s", queue=5), "k", 1),
+    plain(FixedWindow("c", "10/s", tz="Europe/Berlin"), "", 1),
+    plain(SlidingWindow("d", "10/s", scope="queue"), "", 1),
+    plain(SlidingLog("e", "10/s"), "", 1),
+]
+
+
+class Sent(RedisStore):
+    """A Redis store that holds every argument of every command to what a server reads alike everywhere; no server."""
+
+    commands = 0
+
+    def _command(self, *arguments: Any) -> Any:
+        for each in arguments:
+            assert type(each) in (str, int), f"{type(each).__name__} was sent"
+            if isinstance(each, int):
+                assert abs(each) < 2**53, "a number that a double does not hold was sent"
+        Sent.commands += 1
+        raise ResponseError("WRONGTYPE Operation against a key")  # of one key: others are asked all the same
+
+
+def fuzz(seed: int, values: int, take: Callable[[Values], object]) -> int:
+    """Let *take* draw a value and use it, so many times; how many were accepted."""
+    drawn, accepted = Values(seed), 0
+    with hanging_fails() as within:
+        for _ in range(values):
+            within()
+            try:
+                take(drawn)
+                accepted += 1
+            except DOCUMENTED as error:
+                assert len(str(error)) < 30_000  # noqa: PT017  the fuzz accepts either
+    return accepted
+
+
+def a_limit(drawn: Values) -> Limit:
+    rnd = drawn.rnd
+    kind, own = rnd.choice(KINDS)
+    likely = {"key": "{a}", "cost": 1, "scope": "queue", "tier": "{a}", "burst": 5, "queue": 3, "tz": "UTC"}
+    options = {
+        name: likely.get(name, "free") if rnd.random() < 0.3 else drawn.any()
+        for name in ("key", "cost", "scope", "tier", "default_tier", *own)
+        if rnd.random() < 0.2
+    }
+    make: Any = kind
+    limit: Limit = make(drawn.text() if rnd.random() < 0.9 else drawn.any(), drawn.rate(), **options)
+    return limit
+
+
+def a_url(drawn: Values) -> Any:
+    rnd = drawn.rnd
+    schemes = ["redis", "rediss", "unix", "valkey", "memory", "redis+cluster", "redis+sentinel", "redis+x", "http"]
+    parts = [
+        [*schemes, drawn.text()],
+        ["://", "://", "://", ":/", ""],
+        ["", ":tr0ub4dor@", "user:tr0ub4dor@", "tr0ub4dor@", ":tr0ub/dor@"],
+        ["", "localhost", "127.0.0.1", "[::1]", "::1", "[", drawn.text()],
+        ["", ":6379", ":6379", ":99999", ":x", ":-1", drawn.text()],
+        ["", "/0", "/x", "/99999999999", "/service/0", drawn.text()],
+        ["", "", "?db=1", "?db=x", "?socket_timeout=1e400", "?foo=bar", "?max_connections=-1", "?" + drawn.text()],
+    ]
+    return "".join(rnd.choice(part) for part in parts) if rnd.random() < 0.9 else drawn.any()
+
+
+def a_job(drawn: Values) -> Any:
+    rnd, waited = drawn.rnd, Waited(5, "t:x", 1, 4).write()
+    kind = rnd.random()
+    if kind < 0.4:
+        return Job(kwargs={"a": drawn.any()}, waited=drawn.mutated(waited))
+    if kind < 0.8:
+        texts = {field: drawn.text() for field in ("id", "name", "queue")}
+        return Job(**texts, **{field: drawn.any() for field in ("args", "kwargs", "waited") if rnd.random() < 0.4})
+    return None if kind < 0.95 else drawn.any()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_limits_take_what_is_right_and_refuse_the_rest(seed: int) -> None:
+    """60 000 random definitions: a limit whose numbers are in range, or a ConfigurationError."""
+
+    def take(drawn: Values) -> None:
+        limit = a_limit(drawn)
+        for one in (limit,) if limit.tiers is None else limit.tiers.values():
+            assert type(one.amount) is int
+            assert 1 <= one.amount < 10**12
+            assert 1 <= one.period_us <= LONGEST_PERIOD_US
+            assert one.capacity >= 1
+            hash(one), repr(one)
+
+    assert fuzz(seed, 30_000, take) > 1000
+
+
+def test_rates_take_what_is_right_and_refuse_the_rest() -> None:
+    """30 000 random rates: whole numbers in range, or a ConfigurationError."""
+
+    def take(drawn: Values) -> None:
+        amount, period_us = parse_rate(drawn.rate())
+        assert type(amount) is type(period_us) is int
+        assert 1 <= amount < 10**12
+        assert 1 <= period_us <= LONGEST_PERIOD_US
+
+    assert fuzz(3, 30_000, take) > 5000
+
+
+def test_urls_are_read_or_refused_without_being_repeated() -> None:
+    """10 000 random URLs: a store that is not connected yet, or an error that repeats no password."""
+    hooks = plugin_manager([])
+
+    def take(drawn: Values) -> None:
+        try:
+            store_from(a_url(drawn), hooks).close()
+        except DOCUMENTED as error:
+            assert "tr0ub" not in f"{error}{error.__cause__}"  # noqa: PT017  the fuzz accepts either
+            raise
+
+    assert fuzz(4, 10_000, take) > 300
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_limiters_take_what_is_right_and_refuse_the_rest() -> None:
+    """1 000 random limiters: one that can be closed, or a documented error."""
+
+    def take(drawn: Values) -> None:
+        options = {"plugins": drawn.any()} if drawn.rnd.random() < 0.5 else {}
+        Limiter(a_url(drawn) if drawn.rnd.random() < 0.5 else drawn.any(), **options).close()
+
+    fuzz(5, 1_000, take)
+
+
+@pytest.mark.parametrize("seed", [6, 7])
+def test_verbs_answer_or_refuse(seed: int) -> None:
+    """20 000 random asks, peeks, resets and settles: an answer, or a ConfigurationError."""
+    limiter = Limiter()
+    keys = [None, None, "{a}", "{a.b}", "{a[0]}", "{a!r:>10}"]
+
+    def take(drawn: Values) -> None:
+        rnd = drawn.rnd
+        limit = TokenBucket(
+            "x",
+            "1000000/s",
+            burst=100_000,
+            key=rnd.choice([*keys, lambda job: drawn.any()]),
+            cost=rnd.choice([1, 2, lambda job: drawn.any()]),
+            scope=rnd.choice(["global", "queue", "job", "process"]),
+        ).by_value_of(None)  # it is made anew each time, under one name
+        limits = [limit] if rnd.random() < 0.9 else [limit, drawn.any()]
+        options = {name: drawn.any() for name in ("key", "cost") if rnd.random() < 0.2}
+        verb = rnd.choice(["acquire", "acquire", "peek", "reset"])
+        if verb == "reset":
+            options.pop("cost", None)
+        ask: Any = getattr(limiter, verb)
+        decision = ask(*limits, job=a_job(drawn), **options)
+        if decision is None:
+            return
+        assert 0 <= decision.remaining <= limit.capacity
+        assert 0.0 <= decision.delay < 1e9
+        json.dumps(decision.waited)
+        decision.headers()
+        if verb == "acquire" and decision:
+            limiter.settle(decision, actual=drawn.any() if rnd.random() < 0.5 else 1)
+
+    assert fuzz(seed, 10_000, take) > 500
+
+
+def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
+    """20 000 random asks of random limits, with places, patience, costs up to the largest: no number is a float."""
+    limiter = Limiter(Sent("redis://nobody"))
+    sent = Sent.commands
+
+    def take(drawn: Values) -> None:
+        rnd = drawn.rnd
+        kind, _ = rnd.choice(KINDS)
+        make: Any = kind
+        rate = (rnd.choice([1, 7, 10**3, 10**6, 10**9, 10**12 - 1]), rnd.choice([1, 1e-6, 86_400, 366 * 86_400]))
+        limit: Limit = make("x", rate, key="{a}").by_value_of(None)
+        waited = Waited(drawn.rnd.randint(1, 2**53 - 1), f"{limit.fingerprint}:x", 1, 1).write()
+        job = Job(kwargs={"a": drawn.text()}, waited=drawn.rnd.choice([None, waited, drawn.mutated(waited)]))
+        cost = rnd.choice([None, 0, 1, limit.capacity, rnd.randint(0, limit.capacity)])
+        wait = rnd.choice([None, 0, 0.5, 1e6, 1e9, 1e308, 10**400, rnd.random() * 1e9])
+        delivery = Delivery(max_wait=seconds_in("max_wait", wait))
+        assert limiter.acquire(limit, job=job, cost=cost, delivery=delivery).reason == "store unavailable"
+        if rnd.random() < 0.2:
+            with pytest.raises(StoreUnavailable):
+                limiter.reset(limit, job=job)
+
+    assert fuzz(8, 20_000, take) > 5000
+    assert Sent.commands - sent > 5000
+
+
+def test_tickets_are_read_or_taken_for_none() -> None:
+    """50 000 random tickets: whatever they are, a ticket whose numbers are in range, which can be written again."""
+    good = Waited(1_800_000_000_000_000, "fingerprint:name", 3, 1_700_000_000_000_000).write()
+
+    def take(drawn: Values) -> None:
+        waited = Waited.read(drawn.mutated(good) if drawn.rnd.random() < 0.9 else drawn.any())
+        assert isinstance(waited.ticket, str)
+        numbers = (waited.slot_us, waited.deferrals, waited.since_us)
+        assert all(isinstance(number, int) and 0 <= number < 2**53 for number in numbers)
+        assert Waited.read(json.loads(json.dumps(waited.write()))) == waited
+
+    assert fuzz(9, 50_000, take) == 50_000
+
+
+def test_limits_in_messages_are_read_or_refused() -> None:
+    """30 000 random limits by value: a limit, or a ConfigurationError."""
+
+    def take(drawn: Values) -> None:
+        data = drawn.rnd.choice(FIVE)
+        limit = load(drawn.mutated(data) if drawn.rnd.random() < 0.95 else drawn.any())
+        assert limit.by_value
+        limit.cost_of(Job())
+
+    assert fuzz(10, 30_000, take) > 3000
+
+
+def test_receipts_are_read_or_refused() -> None:
+    """20 000 random receipts: a decision that can only touch its own limits' names, or a ConfigurationError."""
+    with_two = receipt(Limiter().acquire(TokenBucket("x", "10/s", burst=5), SlidingLog("y", "10/s")))
+
+    def take(drawn: Values) -> None:
+        decision = decision_of(drawn.mutated(with_two) if drawn.rnd.random() < 0.95 else drawn.any())
+        assert all(each.bucket.startswith("tk1:{") for each in decision.charged)
+        Limiter.settle(limiter, decision, actual=1, limit=decision.limit)
+
+    limiter = Limiter()
+    assert fuzz(11, 20_000, take) > 2000
+
+
+@pytest.fixture
+def blocks() -> Callable[[], int]:
+    """How many blocks of memory Python holds, after a collection."""
+
+    def count() -> int:
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    return count
+
+
+def test_what_messages_carry_leaves_nothing_in_memory(blocks: Callable[[], int]) -> None:
+    """20 000 tickets and limits by value, of as many names, asked for: a limiter that has met them holds no more."""
+    limiter = Limiter(Sent("redis://nobody"))
+
+    def take(drawn: Values) -> None:
+        name = str(drawn.rnd.random())
+        limit = load({**drawn.rnd.choice(FIVE[:2]), "name": name, "key": name})
+        limiter.acquire(limit, cost=1)
+        Waited.read(drawn.mutated(Waited(5, name, 1, 4).write()))
+
+    fuzz(12, 2_000, take)
+    before = blocks()
+    fuzz(13, 20_000, take)
+    assert blocks() - before < 5_000

@@ -1,0 +1,204 @@
+"""What must never be told: the store's password, and what jobs are called with. Whatever fails, at every log level."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import socket
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from support.proxy import Proxy
+from support.servers import RedisProcess, free_port
+from throttlekit import ConfigurationError, Job, Limiter, SlidingLog, StoreUnavailable, TokenBucket
+from throttlekit._current import begin, current, end
+
+PASSWORD = "tr0ub4dor-and-3"
+ARGUMENT = "jane.doe@example.org"
+JOB = Job(id="7", name="pay", queue="work", args=(ARGUMENT,), kwargs={"account": ARGUMENT}, function=None)
+LIMITS = (
+    TokenBucket("api", "1/hour", burst=1, cost=lambda job: len(job.kwargs["account"]) // 20),
+    SlidingLog("account", "1/hour", key="{account}"),
+)
+
+
+@contextlib.contextmanager
+def _nobody() -> Iterator[int]:
+    yield free_port()
+
+
+@contextlib.contextmanager
+def _another_password() -> Iterator[int]:
+    with contextlib.closing(RedisProcess(password="something else")) as server:
+        server.start()
+        yield server.port
+
+
+@contextlib.contextmanager
+def _no_password() -> Iterator[int]:
+    with contextlib.closing(RedisProcess()) as server:
+        server.start()
+        yield server.port
+
+
+@contextlib.contextmanager
+def _hung() -> Iterator[int]:
+    with contextlib.closing(RedisProcess(password=PASSWORD)) as server:
+        server.start()
+        server.hang()
+        yield server.port
+
+
+@contextlib.contextmanager
+def _cut_all_the_time() -> Iterator[int]:
+    with contextlib.closing(RedisProcess(password=PASSWORD)) as server, Proxy(server.port) as proxy:
+        server.start()
+        over = threading.Event()
+
+        def cut() -> None:
+            while not over.wait(0.001):
+                proxy.cut()
+
+        thread = threading.Thread(target=cut)
+        thread.start()
+        try:
+            yield proxy.port
+        finally:
+            over.set()
+            thread.join()
+
+
+@contextlib.contextmanager
+def _full() -> Iterator[int]:
+    with contextlib.closing(RedisProcess("--maxmemory", "1", password=PASSWORD)) as server:
+        server.start()
+        yield server.port
+
+
+@contextlib.contextmanager
+def _babbling() -> Iterator[int]:
+    """It answers everything with what it was asked."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    near, _ = listener.accept()
+                    with near, contextlib.suppress(OSError):
+                        near.sendall(b"-ERR you said " + near.recv(4096).replace(b"\r\n", b" ") + b"\r\n")
+
+        threading.Thread(target=serve, daemon=True).start()
+        yield listener.getsockname()[1]
+
+
+SERVERS: dict[str, Callable[[], Any]] = {
+    "nobody there": _nobody,
+    "another password": _another_password,
+    "no password": _no_password,
+    "hung": _hung,
+    "cut": _cut_all_the_time,
+    "full": _full,
+    "babbling": _babbling,
+}
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_no_password_and_no_argument_is_told(server: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Asked, looked at, settled and forgotten while the store fails: nothing told, logged or carried holds either."""
+    caplog.set_level(logging.DEBUG)
+    told: list[str] = []
+    with SERVERS[server]() as port:
+        limiter = Limiter(f"redis://user:{PASSWORD}@127.0.0.1:{port}/0")
+        waited: Any = None
+        for _ in range(5):
+            job = Job(JOB.id, JOB.name, JOB.queue, JOB.args, JOB.kwargs, JOB.function, waited)
+            decision = limiter.acquire(*LIMITS, job=job)
+            waited = decision.waited
+            told += [json.dumps(waited), json.dumps(decision.headers()), decision.reason]
+            assert PASSWORD not in repr(decision)
+        for verb in (limiter.peek, limiter.reset):
+            try:
+                verb(*LIMITS, job=JOB)
+            except StoreUnavailable as error:
+                told.append(str(error))
+        granted = Limiter().acquire(*LIMITS, job=JOB)
+        begin(limiter, granted)
+        current().settle(0)
+        end()
+        limiter.close()
+    told += _logged(caplog)
+    assert told
+    for text in told:
+        assert PASSWORD not in text
+        assert ARGUMENT not in text
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"redis://user:{PASSWORD}/@host/0",
+        f"redis://:{PASSWORD}@host:port/0",
+        f"redis://:{PASSWORD}@host:1/x",
+        f"redis://:{PASSWORD}@host:1/0?no_such={PASSWORD}",
+        f"rediss+cluster://:{PASSWORD}@host:x",
+        f"redis+sentinel://:{PASSWORD}@host:1",
+        f"http://:{PASSWORD}@host",
+        f"{PASSWORD}",
+    ],
+)
+def test_a_url_that_is_refused_is_not_repeated(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The error, all that stands behind it, and the log hold no part of the URL that could be a password."""
+    caplog.set_level(logging.DEBUG)
+    try:
+        Limiter(url).close()
+    except ConfigurationError as error:
+        whole = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        shown = [line for line in whole.splitlines() if not line.startswith("    ")]  # without the source
+        assert PASSWORD not in "\n".join(shown)
+    assert not [text for text in _logged(caplog) if PASSWORD in text]
+
+
+def _fails(job: Job) -> str:
+    raise ValueError(f"no tenant for {job.kwargs['account']}")
+
+
+def _wrong(job: Job) -> Any:
+    return [job.kwargs["account"]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"key": "{missing}"},
+        {"key": "{account.missing}"},
+        {"key": "{account[x]}"},
+        {"key": "{account:d}"},
+        {"key": _fails},
+        {"key": _wrong},
+        {"cost": _fails},
+        {"cost": _wrong},
+        {"cost": lambda job: job.kwargs["account"]},
+        {"rate": {"free": "1/s"}, "tier": "{account}"},
+        {"rate": {"free": "1/s"}, "tier": _wrong},
+    ],
+    ids=[
+        *("key-missing", "key-attribute", "key-item", "key-format", "key-fails", "key-wrong"),
+        *("cost-fails", "cost-wrong", "cost-text", "tier-unknown", "tier-wrong"),
+    ],
+)
+def test_an_error_about_a_job_repeats_no_argument(options: dict[str, Any]) -> None:
+    """What a key, a cost or a tier could not be worked out from is named, not shown."""
+    limit = TokenBucket("api", options.get("rate", "1/s"), **{k: v for k, v in options.items() if k != "rate"})
+    with pytest.raises(ConfigurationError) as caught:
+        Limiter().acquire(limit, job=JOB)
+    assert ARGUMENT not in str(caught.value)
+
+
+def _logged(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Every record, as a handler that writes out tracebacks would show it."""
+    return [logging.Formatter().format(record) for record in caplog.records]

@@ -1,0 +1,33 @@
+"""A flood on real `ThrottledWorker`s of RQ, struck by one fault: nothing lost, the bound within the stated number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from support.faults import Case, Outcome
+
+pytestmark = pytest.mark.workers
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "workers SIGKILL",
+        "workers SIGTERM",
+        "broker SIGKILL",
+        "store SIGKILL, empty",
+        "store SIGSTOP 5 s",
+        "connections cut",
+        "latency 400 ms",
+        "SCRIPT FLUSH",
+    ],
+)
+def test_one_fault_amid_a_flood(struck: Callable[[Case], Outcome], fault: str) -> None:
+    """
+    Every job is done, but for those that RQ itself fails with their worker, in sight; none runs twice.
+
+    A job a fork: half as many at half the rate.
+    """
+    struck(Case(framework="rq", fault=fault, jobs=60, rate=30))

@@ -1,0 +1,53 @@
+"""Floods on real workers while the limiter's servers change hands, and while RabbitMQ is restarted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from support.faults import Case, Framework, Outcome
+from throttlekit import ConfigurationError, Limiter
+
+pytestmark = [
+    pytest.mark.workers,
+    # Celery's client leaves sockets for the collector to find.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
+
+
+def _sentinel_is_there() -> bool:
+    try:
+        Limiter("redis+sentinel://127.0.0.1:1/limits/0").close()
+    except ConfigurationError:
+        return False
+    return True
+
+
+def _case(framework: Framework, fault: str) -> Case:
+    return Case(framework=framework, fault=fault, jobs=100, rate=30 if framework == "rq" else 60)
+
+
+@pytest.mark.skipif(not _sentinel_is_there(), reason="redis+sentinel:// is not there yet")
+@pytest.mark.parametrize("framework", ["dramatiq", "rq", "celery"])
+def test_a_fail_over_under_sentinel_admits_no_more_than_its_lag(
+    struck: Callable[[Case], Outcome], framework: Framework
+) -> None:
+    """The master dies while its replica is behind: at most burst + rate × lag too many, and every job is done."""
+    outcome = struck(_case(framework, "Sentinel fail-over"))
+    assert outcome.grants >= 100
+
+
+@pytest.mark.parametrize("framework", ["dramatiq", "rq", "celery"])
+def test_a_slot_that_moves_from_node_to_node_breaks_no_bound(
+    struck: Callable[[Case], Outcome], framework: Framework
+) -> None:
+    """The limit's slot moves four times in a flood, key by key: not one grant too many, and every job is done."""
+    struck(_case(framework, "slot migration"))
+
+
+@pytest.mark.parametrize("framework", ["dramatiq", "celery"])
+def test_a_restart_of_rabbitmq_loses_nothing(struck: Callable[[Case], Outcome], framework: Framework) -> None:
+    """A RabbitMQ that is restarted delivers again what was in the workers' hands, and nothing is lost."""
+    struck(Case(framework=framework, fault="broker restart", broker="rabbitmq", jobs=60))

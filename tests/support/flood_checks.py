@@ -1,0 +1,41 @@
+"""What must hold of a flood's record, whatever the framework."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from support.flood import Told
+
+__all__ = ["assert_bound", "in_order", "starts_of"]
+
+
+def assert_bound(told: Told, name: str, interval_us: int, burst: int) -> int:
+    """
+    Hold the grants of the limit called *name* to its bound, exactly; return how many there were.
+
+    A bucket that follows the grants by their instants alone never holds more than burst × interval:
+    that is, in no window of any length w are there more than burst + w / interval of them. And the
+    state that the store kept is that same bucket's: nothing else was charged.
+    """
+    tats: dict[str, int] = {}
+    count = 0
+    for grant in told.grants:
+        for bucket, charge_us, tat_us in grant.buckets:
+            if not bucket.startswith(f"tk1:{{{name}:"):
+                continue
+            assert charge_us == interval_us
+            tats[bucket] = max(tats.get(bucket, 0), grant.at_us) + charge_us
+            assert tats[bucket] - grant.at_us <= burst * interval_us, f"over the bound at grant {count} of {bucket}"
+            assert tats[bucket] == tat_us, f"{bucket} was charged by something that was not granted"
+            count += 1
+    return count
+
+
+def in_order(told: Told) -> Told:
+    # Two grants of one microsecond: the earlier is the one that left the bucket less charged.
+    told.grants.sort(key=lambda grant: (grant.at_us, [tat for _, _, tat in grant.buckets]))
+    return told
+
+
+def starts_of(told: Told) -> Counter[str]:
+    return Counter(start.job for start in told.starts)
