@@ -122,6 +122,9 @@ class RedisClusterStore(RedisStore):
     def _connect(self) -> Any:
         return redis.RedisCluster.from_url(self._node_url, **self._options)
 
+    def _run_all(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        return [self._command(*command) for command in commands]
+
     def _delete(self, names: Sequence[str]) -> None:
         for name in names:
             self._command("DEL", name)

@@ -106,6 +106,9 @@ class RedisStore:
     def reset(self, names: Sequence[str]) -> None:
         self._asked(names[0], lambda: self._delete(names))
 
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        return self._asked(str(commands[0][1]), lambda: self._run_all(commands))
+
     def part_of(self, name: str) -> str:
         """The server is one: it answers, or it does not."""
         return ""
@@ -146,6 +149,13 @@ class RedisStore:
 
     def _command(self, *arguments: Any) -> Any:
         return self._client.execute_command(*arguments)
+
+    def _run_all(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        replies: list[Any] = pipeline.execute()
+        return replies
 
     def _delete(self, names: Sequence[str]) -> None:
         self._command("DEL", *names)
