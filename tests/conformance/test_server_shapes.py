@@ -219,7 +219,7 @@ def test_a_client_says_where_and_as_whom(redis_url: str, decoded: bool) -> None:
         redis_url, decode_responses=decoded, retry=retry, socket_timeout=60, health_check_interval=1,
         max_connections=1, protocol=3,
     )  # fmt: skip
-    held = client.connection_pool.get_connection()  # its only one
+    held = client.connection_pool.get_connection("PING")  # its only one
     limiter = Limiter(client=client)
     client.connection_pool.release(held)
     assert _granted(limiter, 1)

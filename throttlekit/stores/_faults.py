@@ -31,6 +31,7 @@ _ALLOW = (
     "its user is not allowed what the limiter needs: ACL SETUSER … "
     "~tk1:* +@read +@write +@connection +select +eval +evalsha +time"
 )
+_WHO = "its user or password is missing or wrong"
 _OTHER_TYPE = "WRONGTYPE"
 # By class, or by what the text holds: before Redis 7, what fails inside a script is a ResponseError of any kind.
 _TOLD: tuple[tuple[type[Exception] | None, str, str], ...] = (
@@ -44,7 +45,8 @@ _TOLD: tuple[tuple[type[Exception] | None, str, str], ...] = (
     (exceptions.BusyLoadingError, "LOADING ", "it is still loading its data"),
     (exceptions.NoPermissionError, "ACL failure in script", _ALLOW),
     (None, "user executing the script can't", _ALLOW),
-    (exceptions.AuthenticationError, "NOAUTH", "its user or password is missing or wrong"),
+    (exceptions.AuthenticationError, "NOAUTH", _WHO),
+    (None, "unauthenticated ", _WHO),  # what Redis 7 says to as many arguments as ours, before it reads them
     (
         None,
         _OTHER_TYPE,
