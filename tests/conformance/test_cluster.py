@@ -278,7 +278,7 @@ def test_keys_of_one_limit_are_spread(cluster: Cluster, limiter: Limiter) -> Non
 
 
 def _said(error: ConfigurationError) -> str:
-    """What the server said. Redis-py has a class for each but CROSSSLOT's; before 5.1 none of them is used here."""
+    """What the server said. Redis-py 5.0 has classes for it, and uses them in clusters only."""
     kinds = {
         redis.exceptions.MovedError: "MOVED",
         redis.exceptions.AskError: "ASK",
