@@ -9,7 +9,7 @@ from redis import exceptions
 
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 
-__all__ = ["UNREADABLE", "UnknownService", "answered", "lost_touch"]
+__all__ = ["UNREADABLE", "UnknownService", "answered", "lost_touch", "remedy_of"]
 
 _T = TypeVar("_T")
 
@@ -53,7 +53,19 @@ _TOLD: tuple[tuple[type[Exception] | None, str, str], ...] = (
         "a key of a limit holds another type of value, so somebody else writes keys that begin with tk1: into this "
         "database. Delete that key, and give the limiter a database of its own",
     ),
+    (
+        None,
+        "DB index",
+        "it has no database of the number in the URL: take a smaller one, or see CONFIG GET databases",
+    ),
+    (
+        None,
+        "CERTIFICATE_VERIFY_FAILED",
+        "nobody vouches for its TLS certificate, or not under this name: name the authority with ?ssl_ca_certs=… in "
+        "the URL, and the server by a name that the certificate holds",
+    ),
     (None, "MISCONF", "it cannot save its data, and so takes no writes: see its log and its disk"),
+    (exceptions.ClusterDownError, "CLUSTERDOWN", "its cluster is down, or nobody serves the slot: see CLUSTER INFO"),
     (exceptions.MasterDownError, "MASTERDOWN", "it is a replica that has lost its master"),
     (None, "BUSY ", "a script of somebody else's holds it up"),
     (None, "non deterministic commands", "it is older than Redis 5: take 6.2 or later"),
@@ -81,6 +93,11 @@ def answered(question: Callable[[], _T]) -> _T:
         # The server is well; it is asked on, about everything else.
         part = None if found == _OTHER_TYPE else ""
         raise StoreUnavailable(f"{said}: {remedy}" if remedy else said, part=part) from error
+
+
+def remedy_of(error: StoreUnavailable) -> str:
+    """What was found and what mends it, as "this: that"; "" if only that nothing was heard of the server."""
+    return _told(error.__cause__)[1] if isinstance(error.__cause__, Exception) else ""
 
 
 def lost_touch(error: StoreUnavailable) -> bool:
