@@ -192,7 +192,8 @@ def check_url(url: str, *, also: Collection[str] = ()) -> None:
         raise ValueError("the path is not the number of a database")
     for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
         if name not in _OPTIONS and name not in also:
-            raise ConfigurationError(f"the store's URL may have the options {', '.join(_OPTIONS)}, and no other")
+            known = ", ".join((*_OPTIONS, *also))
+            raise ConfigurationError(f"the store's URL may have the options {known}, and no other")
         if name.endswith("_timeout") and not 0 < float(value) <= _LONGEST:
             raise ConfigurationError(f"{name} in the store's URL must be more than 0 s, and at most {_LONGEST} s")
         if name == "client_name" and not _CLIENT_NAME.fullmatch(value):
