@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from throttlekit._asked import Asked, decision_from
 from throttlekit._core.acquire import Ask, Caller, Verdict
@@ -19,7 +19,7 @@ from throttlekit._core.sharing import OnStoreFailure
 from throttlekit._forks import renew_lock_after_fork
 from throttlekit._seldom import Seldom
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores._base import Claim, Correction, Lease, Parted, Request, Store
+from throttlekit.stores._base import Claim, Correction, Lease, Parted, Request, Shared, Store
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["Guarded", "decided_without"]
@@ -85,6 +85,23 @@ class Guarded:
 
     def reset(self, names: Sequence[str]) -> None:
         self._ask(names, lambda: self._store.reset(names))
+
+    @property
+    def shared(self) -> bool:
+        """Whether it takes `commands`."""
+        return isinstance(self._store, Shared)
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        """
+        As `Shared.commands`.
+
+        Raises:
+            TypeError: The store has no such place; see `shared`.
+        """
+        store = self._store
+        if not isinstance(store, Shared):
+            raise TypeError(f"a {type(store).__name__} has no place that the whole fleet sees")
+        return self._ask([str(commands[0][1])], lambda: store.commands(commands))
 
     def close(self) -> None:
         self._store.close()

@@ -198,13 +198,13 @@ def doctor(
     Nothing is changed: one key is written to the store, and deleted again. The modules that are
     named are imported, as their workers import them.
 
-    
+    \b
     Exit codes:
       0  nothing to change; there may be warnings, but for --strict
       1  something is to be changed
       2  what was named cannot be looked at
 
-    
+    \b
     Examples:
       throttlekit doctor --url redis://localhost:6379/0
       throttlekit doctor --url $REDIS --celery shop.tasks --strict

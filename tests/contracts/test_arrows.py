@@ -24,6 +24,7 @@ LAYERS = [
             "throttlekit.hookspecs",
             "throttlekit._asked",
             "throttlekit._delivery",
+            "throttlekit._fleet",
             "throttlekit._leases",
             "throttlekit._options",
             "throttlekit._outage",

@@ -14,7 +14,7 @@ import hashlib
 import re
 from urllib.parse import quote
 
-__all__ = ["bucket_name", "holder_name", "is_bucket_of", "line_name"]
+__all__ = ["bucket_name", "fleet_name", "holder_name", "is_bucket_of", "line_name"]
 
 _LONGEST = 120
 _PLAIN = re.compile(r"[A-Za-z0-9_.@/+=-]*", re.ASCII)
@@ -29,6 +29,11 @@ def bucket_name(name: str, key: str, fingerprint: str, part: str | None = None) 
     """
     scoped = "" if part is None else f":{_quoted(part)}"
     return f"tk1:{{{_quoted(name)}:{_quoted(key)}{scoped}}}:{fingerprint}"
+
+
+def fleet_name(what: str) -> str:
+    """Where the fleet keeps *what*, of all limits together: no limit's tag is without a colon."""
+    return f"tk1:{{fleet}}:{what}"
 
 
 def is_bucket_of(bucket: str, fingerprint: str) -> bool:

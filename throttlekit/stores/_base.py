@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from throttlekit._core.acquire import Ask, Caller, Place, Verdict
 from throttlekit._core.charge import Charge
 
-__all__ = ["Claim", "Correction", "Lease", "Parted", "Request", "Store"]
+__all__ = ["Claim", "Correction", "Lease", "Parted", "Request", "Shared", "Store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +127,24 @@ class Parted(Protocol):
 
     def part_of(self, name: str) -> str:
         """The part that keeps *name*, as `StoreUnavailable.part` names it; "" if that is not known. Asks nobody."""
+        ...
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """What a store may have besides: a place that the whole fleet sees, for what is told about limits."""
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        """
+        Run *commands* of Redis in their order, but not as one, in one round trip (a cluster: one each).
+
+        Args:
+            commands: The second word of each is a key, or the fourth of EVAL. All keys share one hash slot.
+
+        Returns:
+            The replies, as redis-py reads them, with text as bytes.
+
+        Raises:
+            StoreUnavailable: There was no usable answer to one of them. The others may have been run, or not.
+        """
         ...

@@ -13,6 +13,7 @@ from redis.exceptions import RedisClusterException
 
 from throttlekit._core.acquire import Verdict
 from throttlekit._forks import renew_lock_after_fork
+from throttlekit.errors import ConfigurationError
 from throttlekit.stores._base import Claim, Correction, Lease, Request
 from throttlekit.stores._parts import Part, acquire_in_parts
 from throttlekit.stores.redis import RedisStore, begin_anew_after_fork
@@ -44,6 +45,8 @@ class RedisClusterStore(RedisStore):
         scheme, colon, rest = url.partition("://")
         self._node_url = scheme.replace("valkey", "redis").removesuffix("+cluster") + colon + rest
         super().__init__(self._node_url, timeout=timeout)
+        if self._client.connection_pool.connection_kwargs.get("db", 0) != 0:
+            raise ConfigurationError("a cluster has database 0 only: leave the number out of its URL")
         self._cluster: Any = None
         self._connecting = threading.Lock()
         self._failed: tuple[float, Exception] | None = None
@@ -77,6 +80,10 @@ class RedisClusterStore(RedisStore):
     def pause(self, claims: Sequence[Claim], for_us: int | None, now_us: int | None = None) -> None:
         for those in _by_slot(claims):
             super().pause(those, for_us, now_us)
+
+    def servers(self) -> list[Any]:
+        cluster = self._connected()
+        return [cluster.get_redis_connection(node) for node in cluster.get_primaries()]
 
     def close(self) -> None:
         super().close()
@@ -121,6 +128,9 @@ class RedisClusterStore(RedisStore):
 
     def _connect(self) -> Any:
         return redis.RedisCluster.from_url(self._node_url, **self._options)
+
+    def _run_all(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        return [self._command(*command) for command in commands]
 
     def _delete(self, names: Sequence[str]) -> None:
         for name in names:
