@@ -57,6 +57,21 @@ def test_every_command_that_the_text_names_is_there() -> None:
             assert name in cli.commands, page.path
 
 
+@pytest.mark.parametrize("name", ["", *cli.commands])
+def test_the_help_of_a_command_is_its_manual(name: str) -> None:
+    """It says what the command does, its options and exit codes, and gives examples, each of which can be read."""
+    command = cli.commands[name] if name else cli
+    with command.make_context(name, [], resilient_parsing=True) as context:
+        text = command.get_help(context)
+    assert "Exit codes:" in text
+    assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option))
+    examples = re.findall(r"^ +throttlekit ((?:\S+ )*?\S+)(?: {2,}.*)?$", text.partition("Examples:")[2], re.MULTILINE)
+    assert examples
+    for example in examples:
+        named, *rest = shlex.split(example)
+        cli.commands[named].make_context(named, rest).close()
+
+
 @pytest.mark.parametrize(("page", "command"), sorted(set(_commands("make"))))
 def test_every_make_of_the_pages_is_a_target(page: str, command: str) -> None:
     """Each `make …` of a page is in the Makefile."""
