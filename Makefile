@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(CURDIR)/$(VENV)/bin
 PYTEST ?=
 
-.PHONY: demo test test-oldest lint bench clean
+.PHONY: demo test test-oldest lint bench docs clean
 
 demo: $(VENV)/made-demo
 	$(BIN)/throttlekit demo $(DEMO)
@@ -41,8 +41,12 @@ bench: $(VENV)/made-bench
 	$(BIN)/python tests/benchmarks/faults.py --markdown docs/benchmarks-faults.md
 	$(BIN)/python tests/benchmarks/operations.py
 
+# The site, in site/. Warnings are errors. (The variable silences an advertisement of the theme's.)
+docs: $(VENV)/made-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) dist build site
 
 SOURCES := $(shell find throttlekit adapters lua cli -name '*.py' -o -name '*.lua' -o -name py.typed) pyproject.toml README.md
 
@@ -71,6 +75,10 @@ $(VENV)/made-bench: $(VENV)/made-test
 
 $(VENV)/made-oldest: $(VENV)/made-test
 	$(BIN)/python -m pip install --quiet --upgrade --target $(VENV)/oldest "celery==5.4.*" "kombu==5.3.*"
+	touch $@
+
+$(VENV)/made-docs: $(VENV)/made-venv pyproject.toml
+	$(BIN)/python -m pip install --quiet --group docs
 	touch $@
 
 $(VENV)/made-lint: $(VENV)/made-test
