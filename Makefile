@@ -29,8 +29,9 @@ lint: $(VENV)/made-lint
 	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_dramatiq adapters/throttlekit_rq lua/throttlekit_lua cli/throttlekit_cli tests/typing
 	$(BIN)/basedpyright
 
-bench: $(VENV)/made-test
-	$(BIN)/python tests/benchmarks/dramatiq_flood.py --markdown docs/benchmarks.md $(BENCH)
+bench: $(VENV)/made-bench
+	$(BIN)/python tests/benchmarks/page.py docs/benchmarks.md Benchmarks peers.py throughput.py backlog.py campaign.py
+	$(BIN)/python tests/benchmarks/dramatiq_flood.py --markdown docs/benchmarks-dramatiq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/rq_flood.py --markdown docs/benchmarks-rq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/celery_flood.py --markdown docs/benchmarks-celery.md $(BENCH)
 	$(BIN)/python tests/benchmarks/page.py docs/benchmarks-concurrency.md "Benchmarks: concurrency, and a 429" \
@@ -66,6 +67,10 @@ $(VENV)/made-demo: $(VENV)/made-wheel
 
 $(VENV)/made-test: $(VENV)/made-demo
 	$(BIN)/python -m pip install --quiet --group test
+	touch $@
+
+$(VENV)/made-bench: $(VENV)/made-test
+	$(BIN)/python -m pip install --quiet --group bench
 	touch $@
 
 $(VENV)/made-oldest: $(VENV)/made-test

@@ -382,6 +382,23 @@ def test_node_that_hangs_is_asked_once(cluster: Cluster) -> None:
     limiter.close()
 
 
+def test_what_fails_in_one_slot_keeps_nothing_from_the_others(cluster: Cluster) -> None:
+    """A key of another type, first of all: what was charged elsewhere is settled all the same, and the error raised."""
+    limits = [_on_node(node, SlidingLog, "5/h", cost=lambda job: 3) for node in range(3)]
+    limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
+    granted = limiter.acquire(*limits, job=Job(id="1"))
+    with redis.RedisCluster.from_url(cluster.node_urls[0]) as client:
+        bucket = granted.charged[0].bucket
+        client.delete(bucket)
+        client.lpush(bucket, "not ours")
+        with pytest.raises(StoreUnavailable, match="holds another type"):
+            limiter.settle(granted, actual=1)
+        client.delete(bucket)
+    assert [limiter.peek(limit, cost=0).remaining for limit in limits[1:]] == [4, 4]
+    limiter.reset(*limits, job=Job(id="1"))
+    limiter.close()
+
+
 def test_slot_that_has_moved_is_followed_and_one_that_nobody_serves_is_a_failure(own_cluster: Cluster) -> None:
     """
     After a slot has been given to another node, the next decision goes there, once, and nobody notices. A cluster

@@ -25,7 +25,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from support.certificates import self_signed
-from support.sentinel import Watched
+from support.sentinel import Watched, guarded
 from support.sentinel import watched as sentinel_watching
 from support.servers import Cluster, ServerMissing, redis_server
 from support.waiting import wait_until
@@ -145,6 +145,27 @@ def test_sentinel_by_url_and_by_client(watched: Watched) -> None:
     _works(Limiter(client=manager.master_for("limits", decode_responses=True)))
     with pytest.raises(ConfigurationError, match=r"reads from replicas.*make it with Sentinel\.master_for"):
         Limiter(client=manager.slave_for("limits"))
+
+
+def test_sentinel_with_tls_and_passwords_of_its_own(
+    certificates: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """rediss+sentinel:// speaks TLS to both; the user of the URL is the master's, its options name the Sentinel's."""
+    with guarded(*certificates) as port:
+        url = f"rediss+sentinel://:master@127.0.0.1:{port}/limits/1?socket_timeout=5&socket_connect_timeout=5"
+        url += f"&ssl_ca_certs={certificates[0]}"
+        _works(Limiter(f"{url}&sentinel_password=sentinel"))
+        _works(Limiter(f"{url}&sentinel_username=watcher&sentinel_password=watcher"))
+        for wrong, whose in (
+            (url, "the user or password of the Sentinels"),
+            (f"{url}&sentinel_password=hunter2", "the user or password of the Sentinels"),
+            (url.replace(":master@", "") + "&sentinel_password=sentinel", "its user or password"),
+        ):
+            caplog.clear()
+            with contextlib.closing(Limiter(wrong)) as limiter:
+                assert limiter.acquire(HOUR, job=JOB).reason == "store unavailable"
+            assert f"{whose} is missing or wrong" in caplog.text
+            assert "hunter2" not in caplog.text
 
 
 def test_sentinel_that_knows_no_such_service(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,13 +9,17 @@ from redis import exceptions
 
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 
-__all__ = ["UNREADABLE", "UnknownService", "answered", "lost_touch", "remedy_of"]
+__all__ = ["UNREADABLE", "SentinelRefused", "UnknownService", "answered", "lost_touch", "remedy_of"]
 
 _T = TypeVar("_T")
 
 
 class UnknownService(exceptions.ConnectionError):
     """The Sentinels that answer know no service of that name."""
+
+
+class SentinelRefused(exceptions.ConnectionError):
+    """A Sentinel wants another password, and no other answers."""
 
 
 _OF_A_CLUSTER = (exceptions.AskError, exceptions.ClusterCrossSlotError)  # a MOVED is an AskError too
@@ -36,6 +40,12 @@ _OTHER_TYPE = "WRONGTYPE"
 # By class, or by what the text holds: before Redis 7, what fails inside a script is a ResponseError of any kind.
 _TOLD: tuple[tuple[type[Exception] | None, str, str], ...] = (
     (UnknownService, "", "the Sentinels know no service of the name in the URL: see SENTINEL MASTERS"),
+    (
+        SentinelRefused,
+        "",
+        "the user or password of the Sentinels is missing or wrong: write ?sentinel_password=… into the URL, and "
+        "sentinel_username=… if they have users",
+    ),
     (exceptions.OutOfMemoryError, "OOM ", "its memory is full and its policy evicts nothing: raise its maxmemory"),
     (
         exceptions.ReadOnlyError,
@@ -65,8 +75,8 @@ _TOLD: tuple[tuple[type[Exception] | None, str, str], ...] = (
         "the URL, and the server by a name that the certificate holds",
     ),
     (None, "MISCONF", "it cannot save its data, and so takes no writes: see its log and its disk"),
-    (exceptions.ClusterDownError, "CLUSTERDOWN", "its cluster is down, or nobody serves the slot: see CLUSTER INFO"),
     (exceptions.MasterDownError, "MASTERDOWN", "it is a replica that has lost its master"),
+    (exceptions.ClusterDownError, "CLUSTERDOWN", "its cluster is down, or nobody serves the slot: see CLUSTER INFO"),
     (None, "BUSY ", "a script of somebody else's holds it up"),
     (None, "non deterministic commands", "it is older than Redis 5: take 6.2 or later"),
     (None, "nknown command", "it lacks a command, by its age or its configuration: take Redis 6.2 or later, as it is"),

@@ -9,7 +9,7 @@ from redis import exceptions
 from redis.connection import parse_url  # pyright: ignore[reportUnknownVariableType]
 from redis.sentinel import Sentinel
 
-from throttlekit.stores._faults import UnknownService
+from throttlekit.stores._faults import SentinelRefused, UnknownService
 from throttlekit.stores.redis import RedisStore, begin_anew_after_fork, check_url, own_options, readable
 
 __all__ = ["RedisSentinelStore", "following"]
@@ -69,21 +69,25 @@ class RedisSentinelStore(RedisStore):
 
 
 class _Sentinels(Sentinel):
-    """Tells a name that no Sentinel knows from a master that is down."""
+    """Tells a name that no Sentinel knows, and a password that they do not take, from a master that is down."""
 
     def discover_master(self, service_name: str) -> Any:
         try:
             return super().discover_master(service_name)  # type: ignore[no-untyped-call]
         except exceptions.ConnectionError as error:
+            fault = error
             for sentinel in self.sentinels:
                 try:
                     known = sentinel.sentinel_masters()
+                except exceptions.AuthenticationError:
+                    fault = SentinelRefused("the Sentinels' password is another")
+                    continue
                 except (exceptions.ConnectionError, exceptions.TimeoutError):
                     continue
                 if service_name not in known:
                     raise UnknownService(f"{service_name} is no service") from error
                 break
-            raise
+            raise fault from error.__cause__
 
 
 def following(manager: Any, service: str) -> Any:
