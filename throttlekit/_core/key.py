@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import string
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from throttlekit._core.job import Job
@@ -53,6 +54,9 @@ def from_job(what: str, source: object, job: Job | None) -> object:
         raise ConfigurationError(f"it takes its {what} from the job ({shown(source)}): {instead}")
     try:
         if isinstance(source, str):
+            name = _only_name(source)
+            if name is not None:
+                return key_text(job.arguments[name])
             return _FORMATTER.vformat(source, (), job.arguments)
         return source(job)  # type: ignore[operator]
     except ConfigurationError:
@@ -137,6 +141,13 @@ def told(value: object) -> str:
 def shown(source: object) -> str:
     """*source* as an error message shows it."""
     return told(source) if isinstance(source, str) else str(getattr(source, "__qualname__", told(source)))
+
+
+@lru_cache
+def _only_name(template: str) -> str | None:
+    """The argument's name, where there is nothing else in the template: that need not be formatted."""
+    name = template[1:-1]
+    return name if template == f"{{{name}}}" and name.isidentifier() else None
 
 
 def _argument_names(template: str) -> list[str]:
