@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from throttlekit._asked import Asked, asked_of, decision_from
 from throttlekit._core.acquire import Caller, Reason, Verdict
@@ -69,6 +69,7 @@ class Limiter:
         self._in_process = MemoryStore()
         self._leases = Leases(self._store, self._in_process)
         self._limits: dict[str, Limit] = {}
+        self._known: dict[Any, Asked] = {}
         self._release_failure = Seldom()
         self._plugin_failure = Seldom()
 
@@ -108,7 +109,7 @@ class Limiter:
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
         the job is denied, keeps its place, and is asked to come back in about a second.
         """
-        asked = asked_of(self._checked(limits, job, key), job, key, cost, delivery.lateness)
+        asked = asked_of(self._checked(limits, job, key), job, key, cost, delivery.lateness, self._known)
         claims = [each.claim for each in asked]
         waited = Waited.read(job.waited if job is not None else None)
         while True:
@@ -141,7 +142,7 @@ class Limiter:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        asked = asked_of(self._checked(limits, job, key), job, key, cost, _PLAIN_DELIVERY.lateness)
+        asked = asked_of(self._checked(limits, job, key), job, key, cost, _PLAIN_DELIVERY.lateness, self._known)
         place = Waited.read(job.waited).place([each.limit for each in asked]) if job is not None else None
         verdict = self._decide(Request([each.claim for each in asked], Caller.PEEK, place), asked)
         return replace(decision_from(verdict, asked), charged=())
@@ -327,12 +328,14 @@ class Limiter:
             raise ConfigurationError("no limit was given: acquire, peek and reset take at least one")
         if job is not None and not isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"job must be a throttlekit.Job, not {type(job).__name__}: write job=Job(…)")
-        names: set[str] = set()
         for limit in limits:
-            self.declare(limit)
-            if limit.name in names:
-                raise ConfigurationError(f"limit {limit.name!r} was given twice: name it once, with a cost")
-            names.add(limit.name)
+            if not isinstance(limit, Limit) or self._limits.get(limit.name) is not limit:  # pyright: ignore[reportUnnecessaryIsInstance]
+                self.declare(limit)
+        if len(limits) > 1:
+            names = [limit.name for limit in limits]
+            for name in names:
+                if names.count(name) > 1:
+                    raise ConfigurationError(f"limit {name!r} was given twice: name it once, with a cost")
         if key is not None and all(limit.key is None for limit in limits):
             raise ConfigurationError(f"limit {limits[0].name!r} has no key: drop key=, or give the limit one")
         return limits
