@@ -19,7 +19,7 @@ from throttlekit._core.sharing import OnStoreFailure
 from throttlekit._forks import renew_lock_after_fork
 from throttlekit._seldom import Seldom
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores._base import Claim, Correction, Lease, Parted, Request, Shared, Store
+from throttlekit.stores._base import Claim, Correction, Lease, Parted, Request, Searched, Shared, Store
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["Guarded", "decided_without"]
@@ -113,6 +113,17 @@ class Guarded:
             if error.part is not None:
                 self._failed(names, error, self._clock() - began)
             raise
+
+    def forget(self, pattern: str) -> int:
+        """
+        As `Searched.forget`.
+
+        Raises:
+            TypeError: The store cannot.
+        """
+        if not isinstance(self._store, Searched):
+            raise TypeError(f"a {type(self._store).__name__} cannot find names")
+        return self._store.forget(pattern)
 
     def close(self) -> None:
         self._store.close()

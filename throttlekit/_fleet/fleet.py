@@ -23,11 +23,11 @@ class Fleet:
     """
 
     def __init__(self, store: Guarded, owner: object, *, beats: tuple[Callable[[], None], ...] = ()) -> None:
-        follower = Follower(store)
-        self.steering = Steering(follower)
+        self._follower = Follower(store)
+        self.steering = Steering(self._follower)
         self._pulse: Pulse | None = None
         if store.shared:
-            self._pulse = Pulse([follower.follow, *beats])
+            self._pulse = Pulse([self._follower.follow, *beats])
             weakref.finalize(owner, self._pulse.abandon)
 
     def steers(self) -> bool:
@@ -36,6 +36,15 @@ class Fleet:
             return False
         self._pulse.felt()
         return bool(self.steering.rules)
+
+    def follow(self) -> None:
+        """
+        Ask now what is in force.
+
+        Raises:
+            StoreUnavailable: The store did not answer. What was in force stays so.
+        """
+        self._follower.follow()
 
     def close(self) -> None:
         if self._pulse is not None:

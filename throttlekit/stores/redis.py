@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -31,6 +32,7 @@ __all__ = ["RedisStore", "begin_anew_after_fork", "own_options", "readable", "re
 
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
 _DATABASE = re.compile(r"/?[0-9]*", re.ASCII)
+_BATCH = 1000
 _T = TypeVar("_T")
 
 
@@ -115,6 +117,9 @@ class RedisStore:
                 error.part = None  # it answers: that it may not do this says nothing about decisions
             raise
 
+    def forget(self, pattern: str) -> int:
+        return self._asked(pattern, lambda: self._forget(pattern))
+
     def part_of(self, name: str) -> str:
         """The server is one: it answers, or it does not."""
         return ""
@@ -162,6 +167,18 @@ class RedisStore:
             pipeline.execute_command(*command)
         replies: list[Any] = pipeline.execute()
         return replies
+
+    def _forget(self, pattern: str) -> int:
+        found = 0
+        names = iter(self._found(pattern))
+        while batch := list(islice(names, _BATCH)):
+            self._delete(batch)
+            found += len(batch)
+        return found
+
+    def _found(self, pattern: str) -> Iterable[Any]:
+        found: Iterable[Any] = self._client.scan_iter(match=pattern, count=_BATCH)
+        return found
 
     def _delete(self, names: Sequence[str]) -> None:
         self._command("DEL", *names)
