@@ -23,6 +23,7 @@ LAYERS = [
         [
             "throttlekit.hookspecs",
             "throttlekit._asked",
+            "throttlekit._declared",
             "throttlekit._delivery",
             "throttlekit._fleet",
             "throttlekit._leases",
@@ -31,12 +32,23 @@ LAYERS = [
             "throttlekit._plugins",
             "throttlekit._responses",
             "throttlekit._seldom",
+            "throttlekit._settling",
+            "throttlekit._steered",
             "throttlekit._waited",
             "throttlekit._wiring",
             "throttlekit.inline",
         ],
     ),
-    ("limiter", ["throttlekit.limiter", "throttlekit._current", "throttlekit._hold", "throttlekit._limited"]),
+    (
+        "limiter",
+        [
+            "throttlekit.limiter",
+            "throttlekit._current",
+            "throttlekit._hold",
+            "throttlekit._limited",
+            "throttlekit.control",
+        ],
+    ),
     ("face", ["throttlekit", "throttlekit.testing", "throttlekit._testing"]),
     ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery"]),
     ("cli", ["throttlekit_cli"]),
@@ -48,7 +60,8 @@ PURE = {
 }  # fmt: skip
 CALENDAR = "throttlekit._core.fixed_window"
 COMMON = [
-    "acquire", "by_value", "charge", "decision", "job", "key", "keys", "limits", "line", "rate", "sharing", "value",
+    "acquire", "altered", "by_value", "charge", "decision", "job", "key", "keys", "limits", "line", "rate", "sharing",
+    "value",
 ]  # fmt: skip
 ALGORITHMS = ["concurrency", "fixed_window", "gcra", "sliding_log", "sliding_window", "token_bucket"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import redis
@@ -152,6 +152,10 @@ class RedisClusterStore(RedisStore):
 
     def _run_all(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         return [self._command(*command) for command in commands]
+
+    def _found(self, pattern: str) -> Iterable[Any]:
+        found: Iterable[Any] = self._connected().scan_iter(match=pattern, count=1000)
+        return found
 
     def _delete(self, names: Sequence[str]) -> None:
         for name in names:

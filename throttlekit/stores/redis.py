@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -36,6 +37,7 @@ _OPTIONS = (
     "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers", "ssl_min_version", "ssl_include_verify_flags",
     "ssl_exclude_verify_flags",
 )  # fmt: skip
+_BATCH = 1000
 _T = TypeVar("_T")
 
 
@@ -99,7 +101,16 @@ class RedisStore:
         self._asked(names[0], lambda: self._delete(names))
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
-        return self._asked(str(commands[0][1]), lambda: self._run_all(commands))
+        name = str(commands[0][3 if commands[0][0] == "EVAL" else 1])
+        try:
+            return self._asked(name, lambda: self._run_all(commands))
+        except StoreUnavailable as error:
+            if not lost_touch(error):
+                error.part = None  # it answers: that it may not do this says nothing about decisions
+            raise
+
+    def forget(self, pattern: str) -> int:
+        return self._asked(pattern, lambda: self._forget(pattern))
 
     def part_of(self, name: str) -> str:
         """The server is one: it answers, or it does not."""
@@ -158,6 +169,18 @@ class RedisStore:
             pipeline.execute_command(*each)
         replies: list[Any] = pipeline.execute()
         return replies
+
+    def _forget(self, pattern: str) -> int:
+        found = 0
+        names = iter(self._found(pattern))
+        while batch := list(islice(names, _BATCH)):
+            self._delete(batch)
+            found += len(batch)
+        return found
+
+    def _found(self, pattern: str) -> Iterable[Any]:
+        found: Iterable[Any] = self._client.scan_iter(match=pattern, count=_BATCH)
+        return found
 
     def _delete(self, names: Sequence[str]) -> None:
         self._command("DEL", *names)
