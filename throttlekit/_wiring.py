@@ -5,16 +5,21 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pluggy
 
 from throttlekit import hookspecs
+from throttlekit._outage import Guarded
 from throttlekit._plugins import DeferralLog, LostSlotLog, Stores, UnchargedLog
 from throttlekit._seldom import Seldom
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores._base import Store
 
-__all__ = ["call_each", "plugin_manager", "store_from", "store_of"]
+if TYPE_CHECKING:
+    from throttlekit._fleet.activity import Activity
+
+__all__ = ["activity_in", "call_each", "plugin_manager", "store_from", "store_of"]
 
 _log = logging.getLogger("throttlekit")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}", re.ASCII)
@@ -113,6 +118,15 @@ def store_of(client: object, *, also: bool) -> Store:
     from throttlekit.stores.clients import store_of_client
 
     return store_of_client(client)
+
+
+def activity_in(store: Guarded) -> Activity | None:
+    """What tells the fleet in *store* what is decided here; None: no other process sees it."""
+    if not store.shared:
+        return None
+    from throttlekit._fleet.activity import Activity
+
+    return Activity(store)
 
 
 def _checked(store: Store, remedy: str) -> Store:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -17,6 +18,7 @@ from throttlekit._core.job import Job
 from throttlekit._core.key import told
 from throttlekit._core.limits import Limit
 from throttlekit._delivery import Delivery
+from throttlekit._fleet.pulse import Pulse
 from throttlekit._hold import Hold, held_by
 from throttlekit._leases import Leases
 from throttlekit._options import finite_seconds, seconds_in
@@ -24,7 +26,7 @@ from throttlekit._outage import Guarded, decided_without
 from throttlekit._responses import LONGEST_PAUSE
 from throttlekit._seldom import Seldom
 from throttlekit._waited import Waited, lane_of
-from throttlekit._wiring import call_each, plugin_manager, store_from, store_of
+from throttlekit._wiring import activity_in, call_each, plugin_manager, store_from, store_of
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.hookspecs import Deferred, SlotLost, StoreFailed
 from throttlekit.stores._base import Correction, Request, Store
@@ -35,9 +37,7 @@ __all__ = ["Limiter"]
 
 _log = logging.getLogger("throttlekit")
 _F = TypeVar("_F", bound=Callable[..., object])
-_PLAIN_DELIVERY = Delivery()
-_MEMORY = "memory://"
-_NO_CLIENT = object()
+_PLAIN_DELIVERY, _MEMORY, _NO_CLIENT = Delivery(), "memory://", object()
 
 
 class Limiter:
@@ -71,6 +71,9 @@ class Limiter:
         self._limits: dict[str, Limit] = {}
         self._release_failure = Seldom()
         self._plugin_failure = Seldom()
+        self._activity = activity_in(self._store)
+        self._pulse = Pulse([self._activity.beat] if self._activity else [])
+        weakref.finalize(self, self._pulse.abandon)
 
     @property
     def in_memory(self) -> bool:
@@ -111,17 +114,18 @@ class Limiter:
         asked = asked_of(self._checked(limits, job, key), job, key, cost, delivery.lateness)
         claims = [each.claim for each in asked]
         waited = Waited.read(job.waited if job is not None else None)
+        self._pulse.felt()
         while True:
-            if job is None:
-                request = Request(claims, Caller.GUEST)
-            else:
-                place = waited.place([each.limit for each in asked])
-                request = Request(claims, Caller.JOB, place, delivery.patience_us(waited))
+            place = waited.place([each.limit for each in asked])
+            caller, patience_us = (Caller.GUEST, None) if job is None else (Caller.JOB, delivery.patience_us(waited))
+            request = Request(claims, caller, place, patience_us)
             try:
                 verdict = self._decide(request, asked)
             except StoreUnavailable as error:
                 return self._without_store(error, asked, job, waited)
             decision = decision_from(verdict, asked)
+            if self._activity is not None:
+                self._activity.counts.decided(decision, asked[verdict.claim].claim.bucket, verdict, waited, job)
             if decision.allowed or decision.refused or job is None:
                 return decision
             counts = verdict.reason is not Reason.EARLY or waited.deferrals == 0
@@ -318,7 +322,8 @@ class Limiter:
                 )
 
     def close(self) -> None:
-        """Let go of the store's connections."""
+        """Tell the fleet what was decided last, and let go of the store's connections."""
+        self._pulse.stop()
         self._store.close()
 
     def _checked(self, limits: Sequence[Limit], job: Job | None, key: str | int | None) -> Sequence[Limit]:

@@ -28,6 +28,7 @@ class _Beating:
 class Pulse:
     """
     Calls each of *beats* every second, one after the other, from the first `felt` on until it is stopped.
+    Without any it does nothing.
 
     A beat that fails is called again the next time. A store that gives no answer is told of elsewhere.
 
@@ -48,7 +49,7 @@ class Pulse:
         caller's own thread: what is decided next knows what the fleet knows.
         """
         beating = self._beating
-        if beating.thread is not None:
+        if beating.thread is not None or not self._beats:
             return
         with beating.lock:
             if beating.thread is not None:
@@ -68,6 +69,10 @@ class Pulse:
             thread.join()
             beating.stop = threading.Event()
             self._beat()
+
+    def abandon(self) -> None:
+        """Beat no more; waits for nobody."""
+        self._beating.stop.set()
 
     def _run(self, beating: _Beating) -> None:
         stop = beating.stop
