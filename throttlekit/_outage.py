@@ -93,7 +93,7 @@ class Guarded:
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         """
-        As `Shared.commands`.
+        As `Shared.commands`. During an outage nobody is asked: whoever decides finds out when it ends.
 
         Raises:
             TypeError: The store has no such place; see `shared`.
@@ -101,7 +101,18 @@ class Guarded:
         store = self._store
         if not isinstance(store, Shared):
             raise TypeError(f"a {type(store).__name__} has no place that the whole fleet sees")
-        return self._ask([str(commands[0][1])], lambda: store.commands(commands))
+        names = [str(commands[0][3 if commands[0][0] == "EVAL" else 1])]
+        outages = [self._outages.get(part) for part in self._parts(names)] if self._outages else []
+        for outage in outages:
+            if outage is not None:
+                raise StoreUnavailable(str(outage.error), part=outage.error.part) from outage.error.__cause__
+        began = self._clock()
+        try:
+            return store.commands(commands)
+        except StoreUnavailable as error:
+            if error.part is not None:
+                self._failed(names, error, self._clock() - began)
+            raise
 
     def close(self) -> None:
         self._store.close()

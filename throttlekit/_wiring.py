@@ -5,21 +5,16 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pluggy
 
 from throttlekit import hookspecs
-from throttlekit._outage import Guarded
-from throttlekit._plugins import DeferralLog, LostSlotLog, Stores, UnchargedLog
+from throttlekit._plugins import DeferralLog, LostSlotLog, ObservedLog, Stores, UnchargedLog
 from throttlekit._seldom import Seldom
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores._base import Store
 
-if TYPE_CHECKING:
-    from throttlekit._fleet.activity import Activity
-
-__all__ = ["activity_in", "call_each", "plugin_manager", "store_from", "store_of"]
+__all__ = ["call_each", "plugin_manager", "store_from", "store_of"]
 
 _log = logging.getLogger("throttlekit")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}", re.ASCII)
@@ -41,6 +36,7 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     manager.register(DeferralLog())
     manager.register(UnchargedLog())
     manager.register(LostSlotLog())
+    manager.register(ObservedLog())
     try:
         manager.load_setuptools_entrypoints(hookspecs.PROJECT)
         for plugin in plugins:
@@ -55,6 +51,7 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     observed = (
         manager.hook.throttlekit_deferred,
         manager.hook.throttlekit_lease_lost,
+        manager.hook.throttlekit_observed,
         manager.hook.throttlekit_store_failed,
     )
     for hook in observed:
@@ -118,15 +115,6 @@ def store_of(client: object, *, also: bool) -> Store:
     from throttlekit.stores.clients import store_of_client
 
     return store_of_client(client)
-
-
-def activity_in(store: Guarded) -> Activity | None:
-    """What tells the fleet in *store* what is decided here; None: no other process sees it."""
-    if not store.shared:
-        return None
-    from throttlekit._fleet.activity import Activity
-
-    return Activity(store)
 
 
 def _checked(store: Store, remedy: str) -> Store:

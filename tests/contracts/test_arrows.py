@@ -23,6 +23,7 @@ LAYERS = [
         [
             "throttlekit.hookspecs",
             "throttlekit._asked",
+            "throttlekit._declared",
             "throttlekit._delivery",
             "throttlekit._fleet",
             "throttlekit._leases",
@@ -31,6 +32,8 @@ LAYERS = [
             "throttlekit._plugins",
             "throttlekit._responses",
             "throttlekit._seldom",
+            "throttlekit._settling",
+            "throttlekit._steered",
             "throttlekit._waited",
             "throttlekit._wiring",
             "throttlekit.inline",
@@ -48,7 +51,8 @@ PURE = {
 }  # fmt: skip
 CALENDAR = "throttlekit._core.fixed_window"
 COMMON = [
-    "acquire", "by_value", "charge", "decision", "job", "key", "keys", "limits", "line", "rate", "sharing", "value",
+    "acquire", "altered", "by_value", "charge", "decision", "job", "key", "keys", "limits", "line", "rate", "sharing",
+    "value",
 ]  # fmt: skip
 ALGORITHMS = ["concurrency", "fixed_window", "gcra", "sliding_log", "sliding_window", "token_bucket"]
 

@@ -14,6 +14,7 @@ from throttlekit import Concurrency, Job, Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.charge import Use
 from throttlekit._core.keys import bucket_name, limit_id, parts_of
 from throttlekit._core.line import Line
+from throttlekit._declared import Declared
 from throttlekit._fleet import activity
 from throttlekit._fleet.activity import KEYS, Activity
 from throttlekit._fleet.look import line_of
@@ -34,6 +35,8 @@ class _Fleet(MemoryStore):
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         if self.away:
             raise StoreUnavailable("gone")
+        if commands[-1][2] != len(KEYS):
+            return [[[b"1", b"0"], []]]  # nobody was told anything
         self.reports.append(json.loads(commands[-1][-1]))
         return [0] * len(commands)
 
@@ -126,7 +129,7 @@ def test_jobs_are_told_by_id_alone(fleet: _Fleet, limiter: Limiter) -> None:
 
 def test_what_gets_no_answer_is_dropped(fleet: _Fleet, limiter: Limiter) -> None:
     """A report that may have been counted is not sent again; the next says what is new by then."""
-    told = limiter._activity
+    told = limiter._fleet.activity
     assert told is not None
     told._store = fleet
     limiter.acquire(API)
@@ -150,7 +153,7 @@ def test_definitions_are_told_once_in_a_while(fleet: _Fleet) -> None:
     """What a limit is, is told with its first decision, and not with each."""
     told = Activity(fleet)
     limiter = Limiter(fleet)
-    limiter._activity = told
+    limiter._fleet.activity = told
     for _ in range(3):
         limiter.acquire(API)
         told.beat()
@@ -166,7 +169,7 @@ def test_forked_child_tells_its_own(fleet: _Fleet, limiter: Limiter) -> None:
     limiter.acquire(API)
     child = os.fork()
     if child == 0:
-        os._exit(len(limiter._activity.counts.take()[0]) if limiter._activity else 9)
+        os._exit(len(limiter._fleet.activity.counts.take()[0]) if limiter._fleet.activity else 9)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     limiter.close()
@@ -178,7 +181,7 @@ def test_memory_has_nobody_to_tell() -> None:
     before = set(threading.enumerate())
     limiter = Limiter()
     limiter.acquire(API)
-    assert limiter._activity is None
+    assert limiter._fleet.activity is None
     assert set(threading.enumerate()) <= before
 
 
@@ -224,10 +227,10 @@ def test_definition_of_slots_is_told_with_their_number() -> None:
     """A concurrency limit that is defined anew keeps its fingerprint, and is told all the same."""
     fleet = _Fleet()
     limiter = Limiter(fleet)
-    told = limiter._activity
+    told = limiter._fleet.activity
     assert told is not None
     for amount in (2, 3):
-        limiter._limits.clear()
+        limiter._declared = Declared()
         limiter.acquire(Concurrency("db", amount))
         told.beat()
     assert [json.loads(text)["rate"][0] for report in fleet.reports for _, text in report["limits"]] == [2, 3]

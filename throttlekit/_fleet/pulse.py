@@ -28,7 +28,6 @@ class _Beating:
 class Pulse:
     """
     Calls each of *beats* every second, one after the other, from the first `felt` on until it is stopped.
-    Without any it does nothing.
 
     A beat that fails is called again the next time. A store that gives no answer is told of elsewhere.
 
@@ -49,7 +48,7 @@ class Pulse:
         caller's own thread: what is decided next knows what the fleet knows.
         """
         beating = self._beating
-        if beating.thread is not None or not self._beats:
+        if beating.thread is not None:
             return
         with beating.lock:
             if beating.thread is not None:

@@ -107,7 +107,13 @@ class RedisStore:
         self._asked(names[0], lambda: self._delete(names))
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
-        return self._asked(str(commands[0][1]), lambda: self._run_all(commands))
+        name = str(commands[0][3 if commands[0][0] == "EVAL" else 1])
+        try:
+            return self._asked(name, lambda: self._run_all(commands))
+        except StoreUnavailable as error:
+            if not lost_touch(error):
+                error.part = None  # it answers: that it may not do this says nothing about decisions
+            raise
 
     def part_of(self, name: str) -> str:
         """The server is one: it answers, or it does not."""
