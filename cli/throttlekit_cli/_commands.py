@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from throttlekit_cli import _seeing
 from throttlekit_cli._main import missing
 
 if TYPE_CHECKING:
@@ -60,7 +61,12 @@ def cli() -> None:
     One rate limit, held across a whole fleet of job workers.
 
     `throttlekit demo` shows it at work on this machine, in less than a minute; `throttlekit doctor` looks at yours.
+    `throttlekit top` shows what the fleet's limits are doing now; `throttlekit explain` why a job waits.
     """
+
+
+cli.add_command(_seeing.top)
+cli.add_command(_seeing.explain)
 
 
 @cli.command(short_help="A fleet of workers, a partner with a limit, a flood of jobs: watch.")

@@ -25,6 +25,7 @@ from throttlekit._core.keys import fleet_name, limit_id, line_name, parts_of
 from throttlekit._core.limits import Limit
 from throttlekit._core.line import EMPTY, GRACE_US, Line
 from throttlekit._fleet.activity import JOBS_KNOWN, KEYS, LETTERS
+from throttlekit._fleet.rules import RULES, Rule, rule_of
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores._base import Claim, Request
 
@@ -40,6 +41,7 @@ __all__ = [
     "line_of",
     "look",
     "look_up",
+    "time_of",
 ]
 
 ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
@@ -134,6 +136,7 @@ class Fleet:
 
     Attributes:
         now: The store's clock.
+        rules: What an operator has told the fleet, and is in force.
         asked: How long our own questions took.
     """
 
@@ -141,6 +144,7 @@ class Fleet:
     processes: tuple[Process, ...]
     limits: tuple[Known, ...]
     keys: tuple[Key, ...]
+    rules: tuple[Rule, ...]
     asked: float
 
     @property
@@ -181,15 +185,17 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
         StoreUnavailable: The store did not answer.
     """
     began = time.perf_counter()
-    (answer,) = store.commands([("EXISTS", KEYS[0]), _question(order, most, name)])[1:]
-    now, processes, told, counted = answer
+    _, (now, processes, told, counted), ruled = store.commands(
+        [("EXISTS", KEYS[0]), ("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name), ("HGETALL", RULES)]
+    )
     minutes = {each.decode(): _minute(counts) for each, counts in _pairs(counted)}
     every = [_known(name.decode(), text, minutes) for name, text in _pairs(told)]
     limits = {each.id: each for each in every if each is not None}
     found = [_key(bucket, limits, minute) for bucket, minute in minutes.items()]
     keys = tuple(_looked_at(store, [each for each in found if each is not None]))
     living = tuple(_process(each.decode()) for each in processes)
-    return Fleet(float(now), living, tuple(limits.values()), keys, time.perf_counter() - began)
+    rules = tuple(rule for rule in _rules(ruled) if not rule.over(int(now) * 1_000_000))
+    return Fleet(float(now), living, tuple(limits.values()), keys, rules, time.perf_counter() - began)
 
 
 def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]:
@@ -214,6 +220,17 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
     return job, None if key is None else _looked_at(store, [key])[0]
 
 
+def time_of(store: FleetStore) -> float:
+    """
+    The store's clock, in seconds.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    _, (seconds, micros) = store.commands([("EXISTS", KEYS[0]), ("EVAL", "return redis.call('TIME')", 1, KEYS[0])])
+    return int(seconds) + int(micros) / 1e6
+
+
 def line_of(line: Line, use: Use, distance_us: int, now_us: int) -> tuple[int, float | None, float | None]:
     """
     What a stored line comes to: about how many wait in it, in how many seconds the last of them starts, and for how
@@ -230,8 +247,10 @@ def line_of(line: Line, use: Use, distance_us: int, now_us: int) -> tuple[int, f
     return (waiting, max(0, last_us - now_us) / 1e6, paused) if waiting > 0 else (0, None, paused)
 
 
-def _question(order: str, most: int, name: str) -> tuple[str | int, ...]:
-    return ("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name)
+def _rules(kept: Any) -> list[Rule]:
+    # Clients read this reply as a mapping, or, in a pipeline, as it comes.
+    pairs = kept.items() if hasattr(kept, "items") else _pairs(kept)
+    return [rule for field, value in pairs if (rule := rule_of(field, value)) is not None]
 
 
 def _key(bucket: str, limits: Mapping[str, Known], minute: Minute) -> Key | None:
