@@ -134,6 +134,7 @@ class Limiter:
             except StoreUnavailable as error:
                 return self._without_store(error, asked, job, waited)
             decision = decision_from(verdict, asked)
+            self._fleet.decided(decision, asked[verdict.claim].claim.bucket, verdict, waited, job)
             if decision.allowed or decision.refused or job is None:
                 return decision
             counts = verdict.reason is not Reason.EARLY or waited.deferrals == 0
@@ -315,7 +316,7 @@ class Limiter:
             self._declared.add(limit)
 
     def close(self) -> None:
-        """Let go of the store's connections, and of the fleet. The limiter may be used again afterwards."""
+        """Tell the fleet what was decided last, and let go of the store. The limiter may be used again afterwards."""
         self._fleet.close()
         self._store.close()
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
+from throttlekit._core.acquire import Verdict
+from throttlekit._core.decision import Decision
+from throttlekit._core.job import Job
 from throttlekit._fleet.follow import Follower
 from throttlekit._fleet.pulse import Pulse
 from throttlekit._fleet.steering import Steering
 from throttlekit._outage import Guarded
+from throttlekit._waited import Waited
+
+if TYPE_CHECKING:
+    from throttlekit._fleet.activity import Activity
 
 __all__ = ["Fleet"]
 
@@ -19,15 +26,18 @@ class Fleet:
 
     Args:
         owner: The limiter. When it is gone nothing beats any more, so no beat may know it.
-        beats: What else is done once a second.
     """
 
-    def __init__(self, store: Guarded, owner: object, *, beats: tuple[Callable[[], None], ...] = ()) -> None:
+    def __init__(self, store: Guarded, owner: object) -> None:
         self._follower = Follower(store)
         self.steering = Steering(self._follower)
+        self.activity: Activity | None = None
         self._pulse: Pulse | None = None
         if store.shared:
-            self._pulse = Pulse([self._follower.follow, *beats])
+            from throttlekit._fleet.activity import Activity  # what memory alone can do without
+
+            self.activity = Activity(store)
+            self._pulse = Pulse([self._follower.follow, self.activity.beat])
             weakref.finalize(owner, self._pulse.abandon)
 
     def steers(self) -> bool:
@@ -45,6 +55,11 @@ class Fleet:
             StoreUnavailable: The store did not answer. What was in force stays so.
         """
         self._follower.follow()
+
+    def decided(self, decision: Decision, bucket: str, verdict: Verdict, waited: Waited, job: Job | None) -> None:
+        """Count what the store decided; see `Counts.decided`."""
+        if self.activity is not None:
+            self.activity.counts.decided(decision, bucket, verdict, waited, job)
 
     def close(self) -> None:
         if self._pulse is not None:
