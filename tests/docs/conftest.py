@@ -44,8 +44,8 @@ def _call_partner(account_id: int) -> None: ...
 @pytest.fixture
 def taken_for_granted(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """
-    The names that a page may use without saying where they come from: what the packages export, two limits, a limiter,
-    a broker, an app, a queue, and somebody to call.
+    The names that a page may use without saying where they come from: what the packages export, some limits, a limiter,
+    a broker, an app, a queue, a function, and somebody to call.
     """
     names: dict[str, Any] = {"dramatiq": dramatiq, "throttlekit": throttlekit, "urlsplit": urlsplit}
     for package in (throttlekit, throttlekit_celery, throttlekit_dramatiq, throttlekit_rq):
@@ -58,6 +58,7 @@ def taken_for_granted(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
     redis = names["redis"] = Redis.from_url(redis_url)
     names["queue"] = throttlekit_rq.ThrottledQueue("default", connection=redis)
     names["session"] = names["model"] = names["library"] = names["response"] = Downstream()
+    names["call_partner"] = _call_partner
     names["plan_of"] = lambda account_id: "free"
     names.update(url="https://partner.example", account_id=42)
     names["__name__"] = "pages"
