@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pluggy
 
 from throttlekit import hookspecs
-from throttlekit._plugins import DeferralLog, LostSlotLog, Stores, UnchargedLog
+from throttlekit._plugins import DeferralLog, LostSlotLog, ObservedLog, Stores, UnchargedLog
 from throttlekit._seldom import Seldom
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores._base import Store
@@ -36,6 +36,7 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     manager.register(DeferralLog())
     manager.register(UnchargedLog())
     manager.register(LostSlotLog())
+    manager.register(ObservedLog())
     try:
         manager.load_setuptools_entrypoints(hookspecs.PROJECT)
         for plugin in plugins:
@@ -50,6 +51,7 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     observed = (
         manager.hook.throttlekit_deferred,
         manager.hook.throttlekit_lease_lost,
+        manager.hook.throttlekit_observed,
         manager.hook.throttlekit_store_failed,
     )
     for hook in observed:

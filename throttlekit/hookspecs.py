@@ -20,6 +20,7 @@ from throttlekit.stores._base import Store
 __all__ = [
     "PROJECT",
     "Deferred",
+    "Observed",
     "SlotLost",
     "StoreFailed",
     "hookimpl",
@@ -27,6 +28,7 @@ __all__ = [
     "throttlekit_deferred",
     "throttlekit_lease_lost",
     "throttlekit_make_store",
+    "throttlekit_observed",
     "throttlekit_store_failed",
 ]
 
@@ -86,6 +88,20 @@ class StoreFailed:
     job: Job | None
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """
+    A limit that is only observed would have denied; the job runs.
+
+    Attributes:
+        decision: The denial that it would have been.
+        job: The job, if the call was for one.
+    """
+
+    decision: Decision
+    job: Job | None
+
+
 @hookspec(firstresult=True)
 def throttlekit_make_store(url: str) -> Store | None:
     """
@@ -125,4 +141,14 @@ def throttlekit_store_failed(event: StoreFailed) -> None:
     In the caller's own thread: be quick. It observes: what is decided is the limits' `on_store_failure`. An exception
     is swallowed, and logged every 30 seconds at most; the other plugins are called all the same. It cannot be a
     wrapper.
+    """
+
+
+@hookspec
+def throttlekit_observed(event: Observed) -> None:
+    """
+    Called after each decision in which a limit that is only observed would have denied.
+
+    In the caller's own thread, and before the job runs: be quick. An exception is swallowed, and logged every 30
+    seconds at most; the other plugins are called all the same. It cannot be a wrapper.
     """

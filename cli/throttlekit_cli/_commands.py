@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from throttlekit_cli import _seeing
 from throttlekit_cli._main import missing
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def cli() -> None:
     Examples:
       throttlekit demo                                    see it at work on this machine, in a minute
       throttlekit doctor --url redis://localhost:6379/1   look at yours, and say what to change
+      throttlekit top --url redis://localhost:6379/1      what the limits are doing now, live
+      throttlekit explain JOB_ID                          why that job is waiting
 
     \b
     Environment:
@@ -79,6 +82,10 @@ def cli() -> None:
 
     `throttlekit COMMAND --help` is the manual of each command, with examples.
     """
+
+
+cli.add_command(_seeing.top)
+cli.add_command(_seeing.explain)
 
 
 @cli.command(short_help="A fleet of workers, a partner with a limit, a flood of jobs: watch.")

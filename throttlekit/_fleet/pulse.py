@@ -69,6 +69,10 @@ class Pulse:
             beating.stop = threading.Event()
             self._beat()
 
+    def abandon(self) -> None:
+        """Beat no more; waits for nobody."""
+        self._beating.stop.set()
+
     def _run(self, beating: _Beating) -> None:
         stop = beating.stop
         while not stop.wait(self._every):
