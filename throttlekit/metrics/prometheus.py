@@ -10,7 +10,7 @@ import os
 import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 from throttlekit._core.concurrency import Concurrency
 from throttlekit._forks import renew_lock_after_fork
@@ -83,10 +83,10 @@ class PrometheusMetrics(Counting):
         self._families.store_errors.labels(event.error, event.outcome).inc()
 
     def started(self, tally: Tally, event: Decided) -> None:
-        labels, families = (tally.name, tally.tier), self._families
-        families.wait.labels(*labels).observe(event.waited)
+        written = self._families.written(tally)
+        written.child("wait").observe(event.waited)
         if event.deferrals:
-            families.deferrals.labels(*labels).observe(event.deferrals)
+            written.child("deferrals").observe(event.deferrals)
 
     def took(self, seconds: float) -> None:
         self._families.store_seconds.observe(seconds)
@@ -122,7 +122,7 @@ class _Families:
         def gauge(name: str, told: str) -> Gauge:
             return Gauge(f"throttlekit_{name}", told, limit, registry=registry, multiprocess_mode="mostrecent")
 
-        self.plugins: WeakSet[PrometheusMetrics] = WeakSet()
+        self.plugins: set[PrometheusMetrics] = set()
         self.shared = "PROMETHEUS_MULTIPROC_DIR" in os.environ or "prometheus_multiproc_dir" in os.environ
         registry.register(_First(self))
         limit = ("limit", "tier")
@@ -146,9 +146,13 @@ class _Families:
         self.store_seconds = histogram("store_seconds", f"What the store took, of one call in {TIMED}.", STORE_SECONDS)
 
     def write(self, tally: Tally) -> None:
+        self.written(tally).write(tally)
+
+    def written(self, tally: Tally) -> _Written:
         if tally.handed_on is None:
             tally.handed_on = _Written(self, tally)
-        tally.handed_on.write(tally)
+        written: _Written = tally.handed_on
+        return written
 
 
 class _First:
@@ -206,18 +210,18 @@ class _Written:
             self._count(tally.lost, "leases_lost")
             # The same number once more is news, where others have written since.
             if self._changed(tally.seen, "seen") is not None:
-                self._child("holders").set(tally.holders)
+                self.child("holders").set(tally.holders)
         elif limit is not None:
             self._set(limit.amount * 1_000_000 / limit.period_us, "rate")
 
     def _count(self, value: int, *of: str) -> None:
         more = self._changed(value, *of)
         if more is not None:
-            self._child(*of).inc(more)
+            self.child(*of).inc(more)
 
     def _set(self, value: float, *of: str) -> None:
         if self._changed(value, *of) is not None:
-            self._child(*of).set(value)
+            self.child(*of).set(value)
 
     def _changed(self, value: float, *of: str) -> float | None:
         """By how much; None: it has not."""
@@ -227,7 +231,7 @@ class _Written:
         self._values[of] = value
         return value - (known or 0)
 
-    def _child(self, family: str, *labels: str) -> Any:
+    def child(self, family: str, *labels: str) -> Any:
         of = (family, *labels)
         if of not in self._children:
             self._children[of] = getattr(self._families, family).labels(*self._labels, *labels)
