@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -14,6 +15,7 @@ from throttlekit._core.concurrency import Concurrency
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limits import Limit
+from throttlekit._decided import decided_of
 from throttlekit._declared import Declared
 from throttlekit._delivery import Delivery
 from throttlekit._fleet.fleet import Fleet
@@ -26,7 +28,7 @@ from throttlekit._seldom import Seldom
 from throttlekit._settling import settle
 from throttlekit._steered import decide_steered
 from throttlekit._waited import Waited, lane_of
-from throttlekit._wiring import call_each, plugin_manager, store_from, store_of
+from throttlekit._wiring import call_each, listened, plugin_manager, store_from, store_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.hookspecs import Deferred, Observed, SlotLost, StoreFailed
 from throttlekit.stores._base import Request, Store
@@ -65,6 +67,7 @@ class Limiter:
         self, store: str | Store = _MEMORY, *, client: object = _NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
         self._hooks = plugin_manager(plugins)
+        self._decided = listened(self._hooks.hook.throttlekit_decided)
         self._store = Guarded(
             store_from(store, self._hooks) if client is _NO_CLIENT else store_of(client, also=store is not _MEMORY)
         )
@@ -123,26 +126,31 @@ class Limiter:
         asked = asked_of(limits, job, key, cost, delivery.lateness, self._known)
         claims = [each.claim for each in asked]
         waited = Waited.read(job.waited if job is not None else None)
+        answer: Verdict | StoreUnavailable
         while True:
-            if job is None:
-                request = Request(claims, Caller.GUEST)
-            else:
-                place = waited.place([each.limit for each in asked])
-                request = Request(claims, Caller.JOB, place, delivery.patience_us(waited))
+            place = None if job is None else waited.place([each.limit for each in asked])
+            patience_us = None if job is None else delivery.patience_us(waited)
+            request = Request(claims, Caller.GUEST if job is None else Caller.JOB, place, patience_us)
+            began = time.perf_counter() if self._decided else 0.0
             try:
-                verdict = self._decide(request, asked)
+                answer = verdict = self._decide(request, asked)
             except StoreUnavailable as error:
-                return self._without_store(error, asked, job, waited)
+                answer, decision = error, self._without_store(error, asked, job, waited)
+                break
             decision = decision_from(verdict, asked)
             self._fleet.decided(decision, asked[verdict.claim].claim.bucket, verdict, waited, job)
             if decision.allowed or decision.refused or job is None:
-                return decision
+                break
             counts = verdict.reason is not Reason.EARLY or waited.deferrals == 0
             lane = lane_of(asked[verdict.claim].claim.bucket) if isinstance(decision.limit, Concurrency) else ""
             denied = waited.denied(decision.limit, verdict.slot_us, verdict.now_us, lane=lane, counts=counts)
             if delivery.inline is None or not delivery.inline.wait(decision.delay):
-                return self._deferred(decision, verdict, job, denied, delivery)
+                decision, waited = self._deferred(decision, verdict, job, denied, delivery), denied
+                break
             waited = replace(denied, deferrals=waited.deferrals)
+        if self._decided:
+            call_each(self._decided, decided_of(decision, answer, asked, job, waited, began), self._plugin_failure)
+        return decision
 
     def peek(
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
@@ -388,8 +396,7 @@ class Limiter:
         if job is not None and not decision.allowed:
             decision = replace(decision, waited=waited.write())
         limits = tuple(each.limit for each in asked if not each.in_process)
-        fault = type(error.__cause__ or error).__name__
-        event = StoreFailed(fault, limits, outcome, decision, job)
+        event = StoreFailed(type(error.__cause__ or error).__name__, limits, outcome, decision, job)
         call_each(self._hooks.hook.throttlekit_store_failed, event, self._plugin_failure)
         if job is not None and not decision.allowed:
             self._tell_deferred(Deferred(job, decision, waited.deferrals, 0.0))

@@ -23,6 +23,7 @@ LAYERS = [
         [
             "throttlekit.hookspecs",
             "throttlekit._asked",
+            "throttlekit._decided",
             "throttlekit._declared",
             "throttlekit._delivery",
             "throttlekit._fleet",
@@ -49,7 +50,7 @@ LAYERS = [
             "throttlekit.control",
         ],
     ),
-    ("face", ["throttlekit", "throttlekit.testing", "throttlekit._testing"]),
+    ("face", ["throttlekit", "throttlekit.metrics", "throttlekit.testing", "throttlekit._testing"]),
     ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery"]),
     ("cli", ["throttlekit_cli"]),
 ]
