@@ -24,6 +24,7 @@ from throttlekit._outage import Guarded, decided_without
 from throttlekit._responses import LONGEST_PAUSE
 from throttlekit._seldom import Seldom
 from throttlekit._waited import Waited, lane_of
+from throttlekit._wallets import Wallets
 from throttlekit._wiring import call_each, plugin_manager, store_from, store_of
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.hookspecs import Deferred, SlotLost, StoreFailed
@@ -67,6 +68,7 @@ class Limiter:
             store_from(store, self._hooks) if client is _NO_CLIENT else store_of(client, also=store is not _MEMORY)
         )
         self._in_process = MemoryStore()
+        self._wallets = Wallets(self._store)
         self._leases = Leases(self._store, self._in_process)
         self._limits: dict[str, Limit] = {}
         self._release_failure = Seldom()
@@ -108,6 +110,8 @@ class Limiter:
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
         the job is denied, keeps its place, and is asked to come back in about a second.
         """
+        if (spent := self._wallets.spend(limits, job, key, cost)) is not None:
+            return spent
         asked = asked_of(self._checked(limits, job, key), job, key, cost, delivery.lateness)
         claims = [each.claim for each in asked]
         waited = Waited.read(job.waited if job is not None else None)
@@ -178,9 +182,9 @@ class Limiter:
             corrections: list[Correction] = []
             for before, after in zip(decision.charged, charged, strict=True):
                 if (before.limit.scope == "process") is in_process and before.cost != after.cost:
-                    charge = before.limit.charge(before.cost, around_us)
-                    by = before.limit.charge(after.cost, around_us).size - charge.size
-                    corrections.append(Correction(before.bucket, charge, before.at_us, by))
+                    # The difference, rounded up: that also holds for a cost that was charged together with others.
+                    charge = before.limit.charge(after.cost - before.cost, around_us)
+                    corrections.append(Correction(before.bucket, charge, before.at_us, charge.size))
             if corrections:
                 store.settle(corrections)
         cost = next((each.cost for each in charged if each.limit is decision.limit), decision.cost)
@@ -296,7 +300,8 @@ class Limiter:
         """
         for each in asked_of(self._checked(limits, job, key), job, key, 0, 0.0):
             store = self._in_process if each.in_process else self._store
-            store.reset([each.claim.bucket, each.claim.line])
+            with self._wallets.without([each.claim.bucket]):
+                store.reset([each.claim.bucket, each.claim.line])
 
     def declare(self, *limits: Limit) -> None:
         """
@@ -318,7 +323,8 @@ class Limiter:
                 )
 
     def close(self) -> None:
-        """Let go of the store's connections."""
+        """Let go of the store's connections, and of units that were taken ahead."""
+        self._wallets.close()
         self._store.close()
 
     def _checked(self, limits: Sequence[Limit], job: Job | None, key: str | int | None) -> Sequence[Limit]:
@@ -344,18 +350,18 @@ class Limiter:
 
     def pause_asked(self, asked: Sequence[Asked], for_us: int | None) -> None:
         """For `pause` and its kin: see `Store.pause`."""
-        for in_process, store in ((True, self._in_process), (False, self._store)):  # first what always answers
-            claims = [each.claim for each in asked if each.in_process is in_process]
-            if claims:
-                store.pause(claims, for_us)
+        with self._wallets.without(each.claim.bucket for each in asked):
+            for in_process, store in ((True, self._in_process), (False, self._store)):  # first what always answers
+                claims = [each.claim for each in asked if each.in_process is in_process]
+                if claims:
+                    store.pause(claims, for_us)
 
     def _decide(self, request: Request, asked: Sequence[Asked]) -> Verdict:
         here = [number for number, each in enumerate(asked) if each.in_process]
-        if not here:
+        if not here and all(each.limit.token_lease is None for each in asked):
             return self._store.acquire(request)
-        shared = [number for number, each in enumerate(asked) if not each.in_process]
-        parts = [Part(self._in_process, here), *([Part(self._store, shared)] if shared else [])]
-        return acquire_in_parts(parts, request)
+        in_process = [Part(self._in_process, here)] if here else []
+        return acquire_in_parts(self._wallets.parts(asked, request.caller, in_process), request)
 
     def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
         passed = waited.seconds(verdict.now_us)

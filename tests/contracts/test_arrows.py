@@ -30,6 +30,7 @@ LAYERS = [
             "throttlekit._plugins",
             "throttlekit._responses",
             "throttlekit._seldom",
+            "throttlekit._wallets",
             "throttlekit._waited",
             "throttlekit._wiring",
             "throttlekit.inline",
@@ -47,7 +48,8 @@ PURE = {
 }  # fmt: skip
 CALENDAR = "throttlekit._core.fixed_window"
 COMMON = [
-    "acquire", "by_value", "charge", "decision", "job", "key", "keys", "limits", "line", "rate", "sharing", "value",
+    "acquire", "by_value", "charge", "decision", "job", "key", "keys", "leasing", "limits", "line", "rate", "sharing",
+    "value", "wallet",
 ]  # fmt: skip
 ALGORITHMS = ["concurrency", "fixed_window", "gcra", "sliding_log", "sliding_window", "token_bucket"]
 
