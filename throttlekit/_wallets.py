@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, TypeAlias
 
 from throttlekit._asked import Asked, decision_from
@@ -19,8 +18,8 @@ from throttlekit._core.token_bucket import TokenBucket
 from throttlekit._core.wallet import Wallet
 from throttlekit._forks import renew_lock_after_fork
 from throttlekit._outage import Guarded
-from throttlekit.stores._base import Correction, Request
-from throttlekit.stores._parts import Part
+from throttlekit.stores._base import Claim, Correction, Request
+from throttlekit.stores._parts import Part, acquire_in_parts
 
 __all__ = ["Wallets"]
 
@@ -42,13 +41,15 @@ def _clock_us() -> Callable[[], int]:
 class _Purse:
     """A wallet, and what those who spend from it are answered: what the store said when it was last filled."""
 
-    __slots__ = ("alias", "answer", "limit", "name", "verdict", "wallet")
+    __slots__ = ("ahead", "alias", "answer", "cost", "limit", "name", "verdict", "wallet")
 
     def __init__(self, name: _Name, limit: Limit) -> None:
         self.name, self.limit, self.wallet = name, limit, Wallet(name[1])
         self.verdict = _NOTHING
         self.answer: Decision | None = None
         self.alias: object = None
+        self.cost = 0
+        self.ahead: tuple[int, Claim] | None = None
 
 
 class _Held:
@@ -79,25 +80,33 @@ class Wallets:
 
     def spend(self, limits: Sequence[object], job: object, key: object, cost: object) -> Decision | None:
         """
-        The decision on a call that can be answered at once, without a look at the job: of one limit whose cost is a
-        number, and which counts all together or under the *key* given. None: it has to be asked.
+        The decision on a call that is answered from hand at once: of one limit whose cost is a number, that has one
+        rate, and whose scope is "global". None: it has to be asked.
+
+        Raises:
+            ConfigurationError: The key cannot be worked out.
         """
-        if len(limits) != 1 or cost is not None or not (job is None or type(job) is Job):
+        if len(limits) != 1 or cost is not None:
             return None
-        limit, held = limits[0], self._held
-        if type(limit) is not TokenBucket or limit.token_lease is None:
+        limit = limits[0]
+        if type(limit) is not TokenBucket or limit.token_lease is None or not (job is None or type(job) is Job):
             return None
-        alias = limit.name if key is None else (limit.name, key) if type(key) is str else None
+        alias: object = limit.name
+        if key is not None:
+            alias = (alias, key) if type(key) is str else None
+        elif limit.key is not None:
+            alias = (alias, limit.key_of(job))
+        held = self._held
         with held.lock:
             purse = held.quick.get(alias)
-            if purse is None or purse.limit is not limit:
-                return None
-            return purse.answer if purse.wallet.spend(limit.cost, self._clock_us()) else None  # type: ignore[arg-type]
+            if purse is not None and purse.limit is limit and purse.wallet.spend(purse.cost, self._clock_us()):
+                return purse.answer
+        return None
 
-    def parts(self, asked: Sequence[Asked], caller: Caller, here: Sequence[Part]) -> list[Part]:
+    def acquire(self, request: Request, asked: Sequence[Asked], here: Sequence[Part]) -> Verdict:
         """
-        How a call is decided: what can be spent is, first; then the parts that are decided *here*; then the store is
-        asked, for the rest.
+        Decide a call: what can be spent is, first; then the parts that are decided *here*; then the store is asked, for
+        the rest. What was spent goes back to hand if a later part denies.
         """
         known = {number for part in here for number in part.claims}
         spent: list[Part] = []
@@ -109,12 +118,14 @@ class Wallets:
                     continue
                 name = _name(each)
                 purse = held.purses.get(name) if name is not None else None
-                if purse is not None and _ready(purse.wallet, each.cost, now_us, caller):
+                if purse is not None and _ready(purse.wallet, each.cost, now_us, request.caller):
                     spent.append(Part(_Spent(held, purse, each.cost), [number]))
                 else:
                     rest.append(number)
+        if not spent and not here:
+            return self.ask(asked, request)
         asking = Part(_Asking(self, [asked[number] for number in rest]), rest)
-        return [*spent, *here, *([asking] if rest else [])]
+        return acquire_in_parts([*spent, *here, *([asking] if rest else [])], request)
 
     @contextmanager
     def without(self, buckets: Iterable[str]) -> Generator[None, None, None]:
@@ -136,26 +147,29 @@ class Wallets:
             for purse in [each for each in held.purses.values() if meant(each.name)]:
                 _drop(held, purse)
 
-    def ask(self, asked: Sequence[Asked], request: Request, now_us: int | None) -> Verdict:
+    def ask(self, asked: Sequence[Asked], request: Request, now_us: int | None = None) -> Verdict:
         """Ask the store for *request*, and for units ahead where that pays; if they are denied, for *request* alone."""
         if request.caller is Caller.PEEK:
             return self._store.acquire(request, now_us)
         held, asked_us = self._held, self._clock_us()
+        purses: dict[int, _Purse] = {}
+        taking: dict[int, int] = {}
         with held.lock:
-            names = [_name(each) for each in asked]
-            purses = {n: _purse(held, name, asked[n].limit) for n, name in enumerate(names) if name is not None}
-            taking: dict[int, int] = {}
-            if request.place is None:  # who holds one has right of way for his own cost alone
-                for number, purse in purses.items():
-                    if units := purse.wallet.worth_taking(asked[number].cost, asked_us):
-                        taking[number], purse.wallet.taking = units, True
+            for number, each in enumerate(asked):
+                if (name := _name(each)) is None:
+                    continue
+                purse = purses[number] = _purse(held, name, each.limit)
+                # Who holds a place has right of way for his own cost alone.
+                if request.place is None and (units := purse.wallet.worth_taking(each.cost, asked_us)):
+                    taking[number] = units
+                    purse.wallet.begin(asked_us)
         if taking:
             try:
-                verdict = self._store.acquire(_enlarged(request, asked, taking), now_us)
+                verdict = self._store.acquire(_enlarged(request, purses, taking), now_us)
                 self._answered(held, asked, purses, taking, verdict, asked_us)
             finally:
                 for number in taking:
-                    purses[number].wallet.taking = False
+                    purses[number].wallet.ended()
             if verdict.allowed:
                 return verdict
             asked_us = self._clock_us()
@@ -176,17 +190,17 @@ class Wallets:
         with held.lock:
             for number, purse in purses.items():
                 if held.purses.get(purse.name) is not purse:
-                    continue  # it was ended meanwhile: what was on its way is lost
+                    continue  # it was emptied meanwhile: what was on its way is lost
                 each, wallet = asked[number], purse.wallet
                 use, at_us = verdict.uses[number], verdict.asked_us[number] if verdict.asked_us else verdict.now_us
                 remaining = each.limit.remaining(use, at_us) if use is not None else 0
-                if not verdict.allowed and taking:
-                    wallet.refused(asked_us)
-                elif number in taking:
+                if number in taking and verdict.allowed:
                     wallet.took(taking[number], each.cost, asked_us, now_us, remaining)
                     purse.verdict = Verdict(Reason.ALLOWED, 0, at_us, at_us, at_us, (use,))
                     _answer_at_once(held, purse, each)
-                elif verdict.allowed or verdict.claim == number:
+                elif number in taking:
+                    wallet.refused(asked_us)
+                elif not taking and (verdict.allowed or verdict.claim == number):
                     wallet.asked_plainly(each.cost, verdict.allowed, asked_us, remaining)
 
 
@@ -240,7 +254,7 @@ def _purse(held: _Held, name: _Name, limit: Limit) -> _Purse:
 
 
 def _drop(held: _Held, purse: _Purse) -> None:
-    purse.wallet.end()
+    purse.wallet.empty()
     held.purses.pop(purse.name, None)
     held.quick.pop(purse.alias, None)
 
@@ -251,16 +265,23 @@ def _answer_at_once(held: _Held, purse: _Purse, asked: Asked) -> None:
     if limit.scope != "global" or limit.of_tier is not None or limit.by_value or asked.cost != limit.cost:
         return
     held.quick.pop(purse.alias, None)
-    purse.limit, purse.alias = limit, limit.name if limit.key is None else (limit.name, asked.key)
+    purse.cost, purse.limit, purse.alias = (
+        asked.cost,
+        limit,
+        limit.name if limit.key is None else (limit.name, asked.key),
+    )
     purse.answer = decision_from(purse.verdict, [asked])
     held.quick[purse.alias] = purse
 
 
-def _enlarged(request: Request, asked: Sequence[Asked], taking: dict[int, int]) -> Request:
+def _enlarged(request: Request, purses: dict[int, _Purse], taking: dict[int, int]) -> Request:
     """The same for so many units ahead, as one who passes only if nobody waits, and books nothing."""
     claims = list(request.claims)
     for number, units in taking.items():
-        limit: Any = asked[number].limit
-        charge = limit.charge_ahead(units)
-        claims[number] = replace(claims[number], ask=Ask(charge, charge.size))
-    return replace(request, claims=claims, caller=Caller.GUEST, patience_us=0)
+        purse, claim = purses[number], claims[number]
+        if purse.ahead is None or purse.ahead[0] != units:
+            limit: Any = purse.limit
+            charge = limit.charge_ahead(units)
+            purse.ahead = (units, Claim(claim.bucket, claim.line, Ask(charge, charge.size)))
+        claims[number] = purse.ahead[1]
+    return Request(claims, Caller.GUEST, None, 0)

@@ -29,7 +29,7 @@ from throttlekit._wiring import call_each, plugin_manager, store_from, store_of
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.hookspecs import Deferred, SlotLost, StoreFailed
 from throttlekit.stores._base import Correction, Request, Store
-from throttlekit.stores._parts import Part, acquire_in_parts
+from throttlekit.stores._parts import Part
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["Limiter"]
@@ -360,8 +360,7 @@ class Limiter:
         here = [number for number, each in enumerate(asked) if each.in_process]
         if not here and all(each.limit.token_lease is None for each in asked):
             return self._store.acquire(request)
-        in_process = [Part(self._in_process, here)] if here else []
-        return acquire_in_parts(self._wallets.parts(asked, request.caller, in_process), request)
+        return self._wallets.acquire(request, asked, [Part(self._in_process, here)] if here else [])
 
     def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
         passed = waited.seconds(verdict.now_us)

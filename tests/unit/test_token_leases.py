@@ -6,6 +6,7 @@ import os
 import pickle
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -27,7 +28,7 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit import _wallets as wallets
-from throttlekit._core.acquire import Caller, Verdict
+from throttlekit._core.acquire import Ask, Caller, Verdict
 from throttlekit._core.by_value import dump, load
 from throttlekit._wallets import Wallets
 from throttlekit.stores import MemoryStore, Request
@@ -230,7 +231,7 @@ def test_a_denied_question_for_more_writes_nothing(store: Fleet, clock: FakeCloc
     before = dict(store.inner._values)  # type: ignore[attr-defined]
     (request, verdict) = store.asked[-1]
     claim = request.claims[0]
-    store.inner.acquire(Request([wallets.replace(claim, ask=wallets.Ask(ahead, 1))], Caller.GUEST, None, 0))
+    store.inner.acquire(Request([replace(claim, ask=Ask(ahead, 1))], Caller.GUEST, None, 0))
     assert verdict.allowed
     assert dict(store.inner._values) == before  # type: ignore[attr-defined]
 

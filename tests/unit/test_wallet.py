@@ -53,12 +53,13 @@ class Fleet:
                 self.oldest_us = max(self.oldest_us, now_us - self.asked_us[id(wallet)])
             else:
                 ahead = wallet.worth_taking(cost, local_us)
-                wallet.taking |= ahead > 0
+                if ahead:
+                    wallet.begin(local_us)
                 now_us = yield self.delay_us()
                 allowed, remaining = self.decide(now_us, cost, ahead)
                 now_us = yield self.delay_us()
                 if ahead:
-                    wallet.taking = False
+                    wallet.ended()
                 if ahead and allowed:
                     wallet.took(ahead, cost, local_us, now_us + offset_us, remaining)
                     self.asked_us[id(wallet)] = asked_us
@@ -245,8 +246,20 @@ def test_nobody_takes_ahead_while_somebody_does() -> None:
     while wallet.spend(1, START_US):
         pass
     assert wallet.worth_taking(1, START_US + 100) == 40
-    wallet.taking = True
-    assert wallet.worth_taking(1, START_US + 100) == 0
+    wallet.begin(START_US + 100)
+    assert wallet.worth_taking(1, START_US + 101) == 0
+    wallet.ended()
+    assert wallet.worth_taking(1, START_US + 101) == 40
+    wallet.begin(START_US + 100)  # and is never heard of again
+    assert wallet.worth_taking(1, START_US + 99 + LEASE.for_us) == 0
+    assert wallet.worth_taking(1, START_US + 100 + LEASE.for_us) > 0
+
+
+def test_nobody_takes_ahead_while_there_is_enough() -> None:
+    """Another thread may have filled the wallet since: what lies there would be lost."""
+    wallet = filled(20)
+    assert wallet.worth_taking(19, START_US + 100) == 0
+    assert wallet.worth_taking(20, START_US + 100) == 40
 
 
 def test_a_cost_as_large_as_the_lease_is_asked_for_itself() -> None:
@@ -290,7 +303,7 @@ def test_a_wallet_that_ended_has_nothing() -> None:
     """Nor is anything put back into it."""
     wallet = filled(10)
     until_us = wallet.until_us
-    wallet.end()
+    wallet.empty()
     wallet.put_back(1, until_us)
     assert not wallet.spend(1, START_US)
 

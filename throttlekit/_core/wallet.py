@@ -29,15 +29,23 @@ class Wallet:
         left: Units that were charged and not spent. From `until_us` on they are lost.
     """
 
-    __slots__ = ("_asked_us", "_lease", "_plain_until_us", "_room", "_size", "_used", "left", "taking", "until_us")
+    __slots__ = (
+        "_asked_us",
+        "_lease",
+        "_plain_until_us",
+        "_room",
+        "_size",
+        "_taking_until_us",
+        "_used",
+        "left",
+        "until_us",
+    )
 
     def __init__(self, lease: TokenLease) -> None:
         self._lease = lease
         self.left = self.until_us = 0
-        self.taking = False
-        """Whether somebody is asking for more: the others ask for their own cost, so that no two take ahead at once."""
         self._size = self._room = self._used = 0
-        self._asked_us = self._plain_until_us = 0
+        self._asked_us = self._plain_until_us = self._taking_until_us = 0
 
     def has(self, units: int, now_us: int) -> bool:
         return units <= self.left and now_us < self.until_us
@@ -58,11 +66,24 @@ class Wallet:
 
     def worth_taking(self, cost: int, now_us: int) -> int:
         """How many units to ask for, for a job of *cost* and for what comes after it; 0: only for the job."""
-        if self.taking or now_us < self._plain_until_us:
+        if now_us < self._plain_until_us or now_us < self._taking_until_us:
             return 0
+        if self.has(cost, now_us):
+            return 0  # somebody has taken since it was looked for: what is left would be lost
         pace = (self._used + cost) * self._lease.for_us // (2 * max(1, now_us - self._asked_us))
         size = min(self._lease.tokens, 2 * self._size, self._room, pace)
         return size if size > cost else 0
+
+    def begin(self, now_us: int) -> None:
+        """
+        Somebody asks for more: the others ask for their own cost, so that no two take ahead at once. Until he has
+        ended, or for a lease's length, if nothing is heard of him.
+        """
+        self._taking_until_us = now_us + self._lease.for_us
+
+    def ended(self) -> None:
+        """He was answered, or failed."""
+        self._taking_until_us = 0
 
     def took(self, units: int, cost: int, asked_us: int, now_us: int, remaining: int) -> None:
         """
@@ -79,7 +100,7 @@ class Wallet:
         """A job that asked at *asked_us* for no more than its *cost* was answered."""
         if not allowed:
             self.refused(asked_us)
-        elif self.taking:
+        elif asked_us < self._taking_until_us:
             self._used += cost
         else:
             self._size, self._room = cost, remaining // 2
@@ -89,6 +110,6 @@ class Wallet:
         """Others wait, or too little is left: ask plainly for a while, so that a denial costs one question."""
         self._size, self._plain_until_us = 0, now_us + self._lease.for_us
 
-    def end(self) -> None:
+    def empty(self) -> None:
         """What is left is lost."""
         self.left = self.until_us = 0
