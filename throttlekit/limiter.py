@@ -28,11 +28,12 @@ from throttlekit._seldom import Seldom
 from throttlekit._settling import settle
 from throttlekit._steered import decide_steered
 from throttlekit._waited import Waited, lane_of
+from throttlekit._wallets import Wallets
 from throttlekit._wiring import call_each, listened, plugin_manager, store_from, store_of
 from throttlekit.errors import StoreUnavailable
-from throttlekit.hookspecs import Deferred, Observed, SlotLost, StoreFailed
+from throttlekit.hookspecs import Decided, Deferred, Observed, SlotLost, StoreFailed
 from throttlekit.stores._base import Request, Store
-from throttlekit.stores._parts import Part, acquire_in_parts
+from throttlekit.stores._parts import Part
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["Limiter"]
@@ -73,6 +74,7 @@ class Limiter:
         )
         self._in_process = MemoryStore()
         self._fleet = Fleet(self._store, self)
+        self._wallets = Wallets(self._store)
         self._leases = Leases(self._store, self._in_process)
         self._declared = Declared()
         self._known: dict[Any, Asked] = {}
@@ -115,9 +117,12 @@ class Limiter:
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
         the job is denied, keeps its place, and is asked to come back in about a second.
         """
-        self._declared.check(limits, job, key)
         if self._fleet.steers():
+            self._declared.check(limits, job, key)
             return self._steered(limits, job, key, cost, delivery)
+        if (spent := self._wallets.spend(limits, job, key, cost)) is not None:
+            return self._spent(spent, job)
+        self._declared.check(limits, job, key)
         return self._acquire(limits, job, key, cost, delivery)
 
     def _acquire(
@@ -311,7 +316,8 @@ class Limiter:
         self._declared.check(limits, job, key)
         for each in asked_of(self.in_force(limits, job), job, key, 0, 0.0):
             store = self._in_process if each.in_process else self._store
-            store.reset([each.claim.bucket, each.claim.line])
+            with self._wallets.without([each.claim.bucket]):
+                store.reset([each.claim.bucket, each.claim.line])
 
     def declare(self, *limits: Limit) -> None:
         """
@@ -324,7 +330,8 @@ class Limiter:
             self._declared.add(limit)
 
     def close(self) -> None:
-        """Tell the fleet what was decided last, and let go of the store. The limiter may be used again afterwards."""
+        """Let go of the store, of units taken ahead, and of the fleet. The limiter may be used again afterwards."""
+        self._wallets.close()
         self._fleet.close()
         self._store.close()
 
@@ -339,10 +346,11 @@ class Limiter:
 
     def pause_asked(self, asked: Sequence[Asked], for_us: int | None) -> None:
         """For `pause` and its kin: see `Store.pause`."""
-        for in_process, store in ((True, self._in_process), (False, self._store)):  # first what always answers
-            claims = [each.claim for each in asked if each.in_process is in_process]
-            if claims:
-                store.pause(claims, for_us)
+        with self._wallets.without(each.claim.bucket for each in asked):
+            for in_process, store in ((True, self._in_process), (False, self._store)):  # first what always answers
+                claims = [each.claim for each in asked if each.in_process is in_process]
+                if claims:
+                    store.pause(claims, for_us)
 
     def _steered(
         self,
@@ -369,13 +377,20 @@ class Limiter:
             defer=None if look else self._deferred, tell=tell,
         )  # fmt: skip
 
+    def _spent(self, decision: Decision, job: Job | None) -> Decision:
+        """Tell of what was answered from hand."""
+        waited, at_us = Waited.read(job.waited if job is not None else None), decision.charged[0].at_us
+        self._fleet.decided(decision, "", Verdict(Reason.ALLOWED, 0, at_us, at_us, at_us, ()), waited, job)
+        if self._decided:
+            event = Decided(decision, (decision.limit,), (), job, waited.deferrals, waited.seconds(at_us), 0.0, None)
+            call_each(self._decided, event, self._plugin_failure)
+        return decision
+
     def _decide(self, request: Request, asked: Sequence[Asked]) -> Verdict:
         here = [number for number, each in enumerate(asked) if each.in_process]
-        if not here:
+        if not here and all(each.limit.token_lease is None for each in asked):
             return self._store.acquire(request)
-        shared = [number for number, each in enumerate(asked) if not each.in_process]
-        parts = [Part(self._in_process, here), *([Part(self._store, shared)] if shared else [])]
-        return acquire_in_parts(parts, request)
+        return self._wallets.acquire(request, asked, [Part(self._in_process, here)] if here else [])
 
     def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
         passed = waited.seconds(verdict.now_us)

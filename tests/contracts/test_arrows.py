@@ -35,6 +35,7 @@ LAYERS = [
             "throttlekit._seldom",
             "throttlekit._settling",
             "throttlekit._steered",
+            "throttlekit._wallets",
             "throttlekit._waited",
             "throttlekit._wiring",
             "throttlekit.inline",
@@ -61,8 +62,8 @@ PURE = {
 }  # fmt: skip
 CALENDAR = "throttlekit._core.fixed_window"
 COMMON = [
-    "acquire", "altered", "by_value", "charge", "decision", "job", "key", "keys", "limits", "line", "rate", "sharing",
-    "value",
+    "acquire", "altered", "by_value", "charge", "decision", "job", "key", "keys", "leasing", "limits", "line", "rate",
+    "sharing", "value", "wallet",
 ]  # fmt: skip
 ALGORITHMS = ["concurrency", "fixed_window", "gcra", "sliding_log", "sliding_window", "token_bucket"]
 

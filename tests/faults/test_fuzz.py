@@ -37,7 +37,7 @@ from throttlekit._wiring import plugin_manager, store_from
 from throttlekit.errors import StoreUnavailable
 
 KINDS: list[tuple[type[Limit], list[str]]] = [
-    (TokenBucket, ["burst"]),
+    (TokenBucket, ["burst", "lease_tokens", "lease_for"]),
     (LeakyBucket, ["queue"]),
     (FixedWindow, ["tz"]),
     (SlidingWindow, []),
@@ -46,6 +46,7 @@ KINDS: list[tuple[type[Limit], list[str]]] = [
 DOCUMENTED = (ConfigurationError, ImportError)
 FIVE = [
     plain(TokenBucket("a", "10/s", burst=5), "k", 1),
+    plain(TokenBucket("a", "1000/s", burst=500, lease_tokens=50), "k", 1),
     plain(LeakyBucket("b", "10/s", queue=5), "k", 1),
     plain(FixedWindow("c", "10/s", tz="Europe/Berlin"), "", 1),
     plain(SlidingWindow("d", "10/s", scope="queue"), "", 1),

@@ -45,7 +45,7 @@ class Recording(Passing):
     """A store that remembers each request and its verdict."""
 
     def __init__(self, inner: Store | None = None) -> None:
-        self.inner = inner or MemoryStore()
+        self.inner = MemoryStore() if inner is None else inner
         self._lock = threading.Lock()
         self.asked: list[tuple[Request, Verdict]] = []
 
