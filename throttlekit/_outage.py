@@ -9,7 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
 from throttlekit._asked import Asked, decision_from
 from throttlekit._core.acquire import Ask, Caller, Verdict
@@ -19,13 +20,14 @@ from throttlekit._core.sharing import OnStoreFailure
 from throttlekit._forks import renew_lock_after_fork
 from throttlekit._seldom import Seldom
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores._base import Claim, Correction, Lease, Parted, Request, Store
+from throttlekit.stores._base import Claim, Correction, Lease, Parted, Request, Searched, Shared, Store
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["Guarded", "decided_without"]
 
 _log = logging.getLogger("throttlekit")
 _T = TypeVar("_T")
+_N = TypeVar("_N", Claim, Correction, Lease)
 
 _EVERY = 1.0  # from one question to the next, while it does not answer
 _REST = 0.75  # at most, after a question that failed: with the time-out of 0.25 s a second in all
@@ -39,6 +41,7 @@ class _Outage:
 
     error: StoreUnavailable
     since: float
+    name: str  # one of those that failed
     ask_at: float = math.inf
     took: float = 0.0  # the last question
     told: bool = False
@@ -72,19 +75,58 @@ class Guarded:
         return self._ask([claim.bucket for claim in request.claims], lambda: self._store.acquire(request, now_us))
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        self._ask([each.bucket for each in corrections], lambda: self._store.settle(corrections, now_us))
+        self._part_by_part(corrections, lambda those: self._store.settle(those, now_us))
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        self._ask([each.bucket for each in leases], lambda: self._store.release(leases, now_us))
+        self._part_by_part(leases, lambda those: self._store.release(those, now_us))
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         return self._ask([each.bucket for each in leases], lambda: self._store.renew(leases, now_us))
 
     def pause(self, claims: Sequence[Claim], for_us: int | None, now_us: int | None = None) -> None:
-        self._ask([each.bucket for each in claims], lambda: self._store.pause(claims, for_us, now_us))
+        self._part_by_part(claims, lambda those: self._store.pause(those, for_us, now_us))
 
     def reset(self, names: Sequence[str]) -> None:
         self._ask(names, lambda: self._store.reset(names))
+
+    @property
+    def shared(self) -> bool:
+        """Whether it takes `commands`."""
+        return isinstance(self._store, Shared)
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        """
+        As `Shared.commands`. During an outage nobody is asked: whoever decides finds out when it ends.
+
+        Raises:
+            TypeError: The store has no such place; see `shared`.
+        """
+        store = self._store
+        if not isinstance(store, Shared):
+            raise TypeError(f"a {type(store).__name__} has no place that the whole fleet sees")
+        names = [str(commands[0][3 if commands[0][0] == "EVAL" else 1])]
+        outages = [self._outages.get(part) for part in self._parts(names)] if self._outages else []
+        for outage in outages:
+            if outage is not None:
+                raise StoreUnavailable(str(outage.error), part=outage.error.part) from outage.error.__cause__
+        began = self._clock()
+        try:
+            return store.commands(commands)
+        except StoreUnavailable as error:
+            if error.part is not None:
+                self._failed(names, error, self._clock() - began)
+            raise
+
+    def forget(self, pattern: str) -> int:
+        """
+        As `Searched.forget`.
+
+        Raises:
+            TypeError: The store cannot.
+        """
+        if not isinstance(self._store, Searched):
+            raise TypeError(f"a {type(self._store).__name__} cannot find names")
+        return self._store.forget(pattern)
 
     def close(self) -> None:
         self._store.close()
@@ -102,6 +144,20 @@ class Guarded:
             self._answered(names)
         return answer
 
+    def _part_by_part(self, what: Sequence[_N], question: Callable[[Sequence[_N]], None]) -> None:
+        """What concerns a part that is away keeps nothing from the others; then the first failure is raised."""
+        parts: dict[str, list[_N]] = {}
+        for each in what:
+            parts.setdefault(self._part(each.bucket), []).append(each)
+        failed: StoreUnavailable | None = None
+        for those in parts.values():
+            try:
+                self._ask([each.bucket for each in those], partial(question, those))
+            except StoreUnavailable as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
     def _turn_away(self, names: Iterable[str]) -> None:
         """Raise, unless it is time to ask again: then the caller is the one who does."""
         parts, now = self._parts(names), self._clock()
@@ -115,7 +171,7 @@ class Guarded:
                     outage.ask_at = now + min(max(_EVERY, outage.took + _REST), _LONGEST)
                 return
             error, rest = last.error, min(last.ask_at - now, _EVERY)
-        raise StoreUnavailable(str(error), part=error.part, rest=rest) from error.__cause__
+        raise StoreUnavailable(str(error), part=error.part, rest=rest, asked=False) from error.__cause__
 
     def _failed(self, names: Iterable[str], error: StoreUnavailable, took: float) -> None:
         error.rest = _REST
@@ -126,7 +182,7 @@ class Guarded:
         parts, now = self._parts(names), self._clock()
         with self._lock:
             for part in [error.part] if error.part in parts else parts:
-                outage = self._outages.setdefault(part, _Outage(error, now))
+                outage = self._outages.setdefault(part, _Outage(error, now, parts.get(part, "")))
                 next_at = now + _REST
                 outage.ask_at = min(outage.ask_at, next_at) if outage.ask_at > now else next_at
                 outage.error, outage.took, error.rest = error, took, min(outage.ask_at - now, _EVERY)
@@ -141,13 +197,19 @@ class Guarded:
     def _answered(self, names: Iterable[str]) -> None:
         parts, now = self._parts(names), self._clock()
         with self._lock:
-            over = [self._outages.pop(part) for part in {*parts, ""} if part in self._outages]
+            # After a fail-over another node serves what the dead one did: nobody asks that one any more.
+            moved = [part for part, outage in self._outages.items() if self._part(outage.name) != part]
+            over = [self._outages.pop(part) for part in {*parts, *moved, ""} if part in self._outages]
         for outage in over:
             if outage.told:
                 _log.info("The store answers again, after %.1f s.", now - outage.since)
 
-    def _parts(self, names: Iterable[str]) -> set[str]:
-        return {self._store.part_of(name) for name in names} if isinstance(self._store, Parted) else {""}
+    def _parts(self, names: Iterable[str]) -> dict[str, str]:
+        """The parts that serve *names*, and one of them for each."""
+        return {self._part(name): name for name in names}
+
+    def _part(self, name: str) -> str:
+        return self._store.part_of(name) if isinstance(self._store, Parted) else ""
 
 
 def decided_without(

@@ -15,6 +15,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from support.fuzz import Values, hanging_fails
+from support.listed import Listed
 from throttlekit import (
     ConfigurationError,
     Delivery,
@@ -34,7 +35,6 @@ from throttlekit._options import seconds_in
 from throttlekit._waited import Waited
 from throttlekit._wiring import plugin_manager, store_from
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.redis import RedisStore
 
 KINDS: list[tuple[type[Limit], list[str]]] = [
     (TokenBucket, ["burst", "lease_tokens", "lease_for"]),
@@ -54,7 +54,7 @@ FIVE = [
 ]
 
 
-class Sent(RedisStore):
+class Sent(Listed):
     """A Redis store that holds every argument of every command to what a server reads alike everywhere; no server."""
 
     commands = 0

@@ -197,7 +197,7 @@ class Limit(Leasable):
         What a request of *cost* units means to this limit.
 
         Args:
-            around_us: About what time it is, if the rule depends on the calendar of a time zone.
+            around_us: About what time it is, if the rule depends on a time zone's calendar; within a day the same.
             holder: Who will hold what it takes, if that is given back.
         """
         raise NotImplementedError
