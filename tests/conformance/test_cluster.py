@@ -331,7 +331,7 @@ def test_what_keeps_a_cluster_from_being_asked_is_told(
             assert told in caplog.text
             assert "hunter" not in caplog.text
         for node in nodes:
-            node.execute_command("ACL", "SETUSER", "limits", "+cluster")
+            node.execute_command("ACL", "SETUSER", "limits", "+cluster", "+info")  # redis-py 5.0 asks for both
         with contextlib.closing(
             Limiter(RedisClusterStore(cluster.url.replace("//", "//limits:hunter2@"), timeout=5))
         ) as limiter:
