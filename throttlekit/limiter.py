@@ -9,13 +9,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from throttlekit._asked import Asked, asked_of, decision_from
-from throttlekit._core.acquire import Caller, Reason, Verdict
-from throttlekit._core.concurrency import Concurrency
+from throttlekit._asked import Asked, asked_of, decision_from, peek_of, peeked, request_of, waited_after
+from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision, settled_of
 from throttlekit._core.job import Job
-from throttlekit._core.key import told
 from throttlekit._core.limits import Limit
+from throttlekit._declared import Declared
 from throttlekit._delivery import Delivery
 from throttlekit._hold import Hold, held_by
 from throttlekit._leases import Leases
@@ -23,21 +22,21 @@ from throttlekit._options import finite_seconds, seconds_in
 from throttlekit._outage import Guarded, decided_without
 from throttlekit._responses import LONGEST_PAUSE
 from throttlekit._seldom import Seldom
-from throttlekit._waited import Waited, lane_of
+from throttlekit._waited import Waited
 from throttlekit._wiring import call_each, plugin_manager, store_from, store_of
-from throttlekit.errors import ConfigurationError, StoreUnavailable
+from throttlekit.errors import StoreUnavailable
 from throttlekit.hookspecs import Deferred, SlotLost, StoreFailed
 from throttlekit.stores._base import Correction, Request, Store
 from throttlekit.stores._parts import Part, acquire_in_parts
 from throttlekit.stores.memory import MemoryStore
 
-__all__ = ["Limiter"]
+__all__ = ["NO_CLIENT", "Limiter"]
 
 _log = logging.getLogger("throttlekit")
 _F = TypeVar("_F", bound=Callable[..., object])
 _PLAIN_DELIVERY = Delivery()
 _MEMORY = "memory://"
-_NO_CLIENT = object()
+NO_CLIENT = object()
 
 
 class Limiter:
@@ -60,15 +59,15 @@ class Limiter:
     """
 
     def __init__(
-        self, store: str | Store = _MEMORY, *, client: object = _NO_CLIENT, plugins: Sequence[object] = ()
+        self, store: str | Store = _MEMORY, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
         self._hooks = plugin_manager(plugins)
         self._store = Guarded(
-            store_from(store, self._hooks) if client is _NO_CLIENT else store_of(client, also=store is not _MEMORY)
+            store_from(store, self._hooks) if client is NO_CLIENT else store_of(client, also=store is not _MEMORY)
         )
         self._in_process = MemoryStore()
         self._leases = Leases(self._store, self._in_process)
-        self._limits: dict[str, Limit] = {}
+        self._declared = Declared()
         self._known: dict[Any, Asked] = {}
         self._release_failure = Seldom()
         self._plugin_failure = Seldom()
@@ -109,28 +108,15 @@ class Limiter:
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
         the job is denied, keeps its place, and is asked to come back in about a second.
         """
-        asked = asked_of(self._checked(limits, job, key), job, key, cost, delivery.lateness, self._known)
-        claims = [each.claim for each in asked]
-        waited = Waited.read(job.waited if job is not None else None)
-        while True:
-            if job is None:
-                request = Request(claims, Caller.GUEST)
-            else:
-                place = waited.place([each.limit for each in asked])
-                request = Request(claims, Caller.JOB, place, delivery.patience_us(waited))
+        asked = self.asked(limits, job, key, cost, delivery)
+        found: Decision | Waited = Waited.read(job.waited if job is not None else None)
+        while isinstance(found, Waited):
             try:
-                verdict = self._decide(request, asked)
+                answer: Verdict | Exception = self._decide(request_of(asked, job, found, delivery), asked)
             except StoreUnavailable as error:
-                return self._without_store(error, asked, job, waited)
-            decision = decision_from(verdict, asked)
-            if decision.allowed or decision.refused or job is None:
-                return decision
-            counts = verdict.reason is not Reason.EARLY or waited.deferrals == 0
-            lane = lane_of(asked[verdict.claim].claim.bucket) if isinstance(decision.limit, Concurrency) else ""
-            denied = waited.denied(decision.limit, verdict.slot_us, verdict.now_us, lane=lane, counts=counts)
-            if delivery.inline is None or not delivery.inline.wait(decision.delay):
-                return self._deferred(decision, verdict, job, denied, delivery)
-            waited = replace(denied, deferrals=waited.deferrals)
+                answer = error
+            found = self.concluded(answer, asked, job, found, delivery)
+        return found
 
     def peek(
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
@@ -142,10 +128,8 @@ class Limiter:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        asked = asked_of(self._checked(limits, job, key), job, key, cost, _PLAIN_DELIVERY.lateness, self._known)
-        place = Waited.read(job.waited).place([each.limit for each in asked]) if job is not None else None
-        verdict = self._decide(Request([each.claim for each in asked], Caller.PEEK, place), asked)
-        return replace(decision_from(verdict, asked), charged=())
+        asked = self.asked(limits, job, key, cost)
+        return peeked(self._decide(peek_of(asked, job), asked), asked)
 
     def settle(self, decision: Decision, *, actual: int, limit: Limit | None = None) -> Decision:
         """
@@ -246,7 +230,7 @@ class Limiter:
             ConfigurationError, CostExceedsLimit: As for `acquire`.
             WaitedTooLong: On entering, after *timeout*; or at once, if the queue of a `LeakyBucket` is full.
         """
-        self._checked(limits, job, key)
+        self._declared.checked(limits, job, key)
         return Hold(self, limits, job, key, cost, seconds_in("timeout", timeout))
 
     def holding(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
@@ -254,7 +238,7 @@ class Limiter:
         As a decorator: each call of the function is held to *limits*, with keys, costs and tiers from its own
         arguments. For functions and for coroutine functions; takes and raises the same as `hold`.
         """
-        self._checked(limits, None, None)
+        self._declared.checked(limits, None, None)
         return held_by(self, limits, seconds_in("timeout", timeout))
 
     def pause(
@@ -295,7 +279,7 @@ class Limiter:
             ConfigurationError: As for `acquire`.
             StoreUnavailable: The store did not answer.
         """
-        for each in asked_of(self._checked(limits, job, key), job, key, 0, 0.0):
+        for each in asked_of(self._declared.checked(limits, job, key), job, key, 0, 0.0):
             store = self._in_process if each.in_process else self._store
             store.reset([each.claim.bucket, each.claim.line])
 
@@ -306,42 +290,14 @@ class Limiter:
         Raises:
             ConfigurationError: One is not a limit, or its name is already used with another definition.
         """
-        for limit in limits:
-            if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise _no_limit(limit)
-            if limit.by_value or limit.of_tier is not None:
-                continue
-            known = self._limits.setdefault(limit.name, limit)
-            if known is not limit and known.definition != limit.definition:
-                raise ConfigurationError(
-                    f"the name {limit.name!r} is used for two limits: {known!r} and {limit!r}. "
-                    "The same name is the same budget: give one of them another name, or use one object for both."
-                )
+        self._declared.declare(limits)
 
     def close(self) -> None:
         """Let go of the store's connections."""
         self._store.close()
 
-    def _checked(self, limits: Sequence[Limit], job: Job | None, key: str | int | None) -> Sequence[Limit]:
-        """*limits*; refuses a call that can never work, whatever the job."""
-        if not limits:
-            raise ConfigurationError("no limit was given: acquire, peek and reset take at least one")
-        if job is not None and not isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"job must be a throttlekit.Job, not {type(job).__name__}: write job=Job(…)")
-        for limit in limits:
-            if not isinstance(limit, Limit) or self._limits.get(limit.name) is not limit:  # pyright: ignore[reportUnnecessaryIsInstance]
-                self.declare(limit)
-        if len(limits) > 1:
-            names = [limit.name for limit in limits]
-            for name in names:
-                if names.count(name) > 1:
-                    raise ConfigurationError(f"limit {name!r} was given twice: name it once, with a cost")
-        if key is not None and all(limit.key is None for limit in limits):
-            raise ConfigurationError(f"limit {limits[0].name!r} has no key: drop key=, or give the limit one")
-        return limits
-
     def _each_tier(self, limit: Limit, job: Job | None, key: str | int | None) -> list[Asked]:
-        self._checked([limit], job, key)
+        self._declared.checked([limit], job, key)
         tiers = list(limit.tiers.values()) if limit.tiers is not None and job is None else [limit]
         return [each for tier in tiers for each in asked_of([tier], job, key, 0, 0.0)]
 
@@ -352,6 +308,17 @@ class Limiter:
             if claims:
                 store.pause(claims, for_us)
 
+    def asked(
+        self,
+        limits: Sequence[Limit],
+        job: Job | None,
+        key: str | int | None,
+        cost: int | None,
+        delivery: Delivery = _PLAIN_DELIVERY,
+    ) -> list[Asked]:
+        """For `acquire` and its kin: what they ask of each of *limits*."""
+        return asked_of(self._declared.checked(limits, job, key), job, key, cost, delivery.lateness, self._known)
+
     def _decide(self, request: Request, asked: Sequence[Asked]) -> Verdict:
         here = [number for number, each in enumerate(asked) if each.in_process]
         if not here:
@@ -359,6 +326,42 @@ class Limiter:
         shared = [number for number, each in enumerate(asked) if not each.in_process]
         parts = [Part(self._in_process, here), *([Part(self._store, shared)] if shared else [])]
         return acquire_in_parts(parts, request)
+
+    def decide_all(self, questions: Sequence[tuple[Request, Sequence[Asked]]]) -> list[Verdict | Exception]:
+        """For AsyncLimiter: `acquire` of each, in one round trip if they can; what one raises stands in its place."""
+        answers: list[Verdict | Exception | None] = [None] * len(questions)
+        together: list[int] = []
+        for number, (request, asked) in enumerate(questions):
+            if any(each.in_process for each in asked):
+                try:
+                    answers[number] = self._decide(request, asked)
+                except Exception as error:
+                    answers[number] = error
+            else:
+                together.append(number)
+        found = iter(self._store.acquire_all([questions[number][0] for number in together]) if together else ())
+        return [next(found) if answer is None else answer for answer in answers]
+
+    def concluded(
+        self,
+        answer: Verdict | Exception,
+        asked: Sequence[Asked],
+        job: Job | None,
+        waited: Waited,
+        delivery: Delivery = _PLAIN_DELIVERY,
+    ) -> Decision | Waited:
+        """For `acquire` and its kin: what *answer* comes to. Or, after a wait in place, what to ask again with."""
+        if isinstance(answer, StoreUnavailable):
+            return self._without_store(answer, asked, job, waited)
+        if isinstance(answer, Exception):
+            raise answer
+        decision = decision_from(answer, asked)
+        if decision.allowed or decision.refused or job is None:
+            return decision
+        denied = waited_after(answer, asked, waited)
+        if delivery.inline is None or not delivery.inline.wait(decision.delay):
+            return self._deferred(decision, answer, job, denied, delivery)
+        return replace(denied, deferrals=waited.deferrals)
 
     def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
         passed = waited.seconds(verdict.now_us)
@@ -388,10 +391,3 @@ class Limiter:
 
     def _tell_deferred(self, event: Deferred) -> None:
         call_each(self._hooks.hook.throttlekit_deferred, event, self._plugin_failure)
-
-
-def _no_limit(what: object) -> ConfigurationError:
-    if isinstance(what, (list, tuple, set, frozenset)):
-        return ConfigurationError("a limit was expected, not several in one: pass them one by one: acquire(a, b)")
-    shown = f"the class {what.__name__}" if isinstance(what, type) else told(what)
-    return ConfigurationError(f'{shown} is not a limit: write TokenBucket("name", "100/minute")')

@@ -23,6 +23,7 @@ LAYERS = [
         [
             "throttlekit.hookspecs",
             "throttlekit._asked",
+            "throttlekit._declared",
             "throttlekit._delivery",
             "throttlekit._leases",
             "throttlekit._options",
@@ -36,7 +37,7 @@ LAYERS = [
         ],
     ),
     ("limiter", ["throttlekit.limiter", "throttlekit._current", "throttlekit._hold", "throttlekit._limited"]),
-    ("face", ["throttlekit", "throttlekit.testing", "throttlekit._testing"]),
+    ("face", ["throttlekit", "throttlekit.aio", "throttlekit.testing", "throttlekit._testing"]),
     ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery"]),
     ("cli", ["throttlekit_cli"]),
 ]

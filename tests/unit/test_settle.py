@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.blocking import either
 from support.stores import Passing
 from throttlekit import (
     ConfigurationError,
@@ -66,9 +67,10 @@ def store(clock: FakeClock) -> Recorder:
     return Recorder(clock)
 
 
-@pytest.fixture
-def limiter(store: Recorder) -> Limiter:
-    return Limiter(store)
+@pytest.fixture(params=["sync", "async"])
+def limiter(request: pytest.FixtureRequest, store: Recorder) -> Iterator[Limiter]:
+    with either(request.param, store) as limiter:
+        yield limiter
 
 
 def job(**kwargs: Any) -> Job:

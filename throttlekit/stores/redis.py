@@ -66,6 +66,11 @@ class RedisStore:
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
         return self._asked(request.claims[0].bucket, lambda: verdict_of(self._decide(request, now_us)))
 
+    def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
+        frames = [frame_of(request, None) for request in requests]
+        replies = self._asked(requests[0].claims[0].bucket, lambda: self._connections.ask_all(frames))
+        return [self._verdict(request, reply) for request, reply in zip(requests, replies, strict=True)]
+
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         arguments: list[Any] = [len(corrections), *(each.bucket for each in corrections)]
         arguments.append("" if now_us is None else now_us)
@@ -128,8 +133,24 @@ class RedisStore:
         try:
             return self._connections.ask(frame_of(request, now_us))
         except exceptions.NoScriptError:
-            # The server said that it ran nothing, so asking again cannot charge twice.
-            return self._command("EVAL", script_of(request).text, *arguments_of(request, now_us))
+            return self._evaluated(request, now_us)
+
+    def _verdict(self, request: Request, reply: Any) -> Verdict | Exception:
+        def verdict() -> Verdict:
+            if isinstance(reply, exceptions.NoScriptError):
+                return verdict_of(self._evaluated(request, None))
+            if isinstance(reply, Exception):
+                raise reply
+            return verdict_of(reply)
+
+        try:
+            return self._asked(request.claims[0].bucket, verdict)
+        except (StoreUnavailable, ConfigurationError) as error:
+            return error
+
+    def _evaluated(self, request: Request, now_us: int | None) -> Any:
+        # The server said that it ran nothing, so asking again cannot charge twice.
+        return self._command("EVAL", script_of(request).text, *arguments_of(request, now_us))
 
     def _run(self, script: Script, arguments: list[Any]) -> Any:
         try:
