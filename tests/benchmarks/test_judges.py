@@ -35,7 +35,11 @@ def test_a_record_that_keeps_everything_is_not_blamed() -> None:
     assert (found.lost, found.twice, found.displaced, found.inverted) == (0, 0, 0, 0)
     assert found.use == pytest.approx(1, abs=0.02)
     assert found.account_use == pytest.approx(1, abs=0.02)
-    assert found.campaign_use["campaign-00"] == pytest.approx(1, abs=0.05)  # alone, when the other is through
+    assert found.campaign_use == {}  # none of them was what was short
+    ample = replace(_PLAN, account=2.0)
+    found = judge(ample, _smooth(ample))
+    assert found.account_use is None
+    assert list(found.campaign_use.values()) == pytest.approx([1, 1], abs=0.02)
 
 
 def test_a_limit_that_was_broken_once_is_named() -> None:
