@@ -192,7 +192,7 @@ def decision_of(receipt: Mapping[str, Any]) -> Decision:
 
 def _charged(data: Mapping[str, Any]) -> Charged:
     limit, bucket, cost, at_us = load(data["limit"]), data["bucket"], data["cost"], data["at"]
-    if not isinstance(bucket, str) or not is_bucket_of(bucket, limit.fingerprint):
+    if not isinstance(bucket, str) or (bucket and not is_bucket_of(bucket, limit.fingerprint)):
         raise TypeError("bucket")
     if type(cost) is not int or type(at_us) is not int or min(cost, at_us) < 0:
         raise TypeError("cost, at")

@@ -64,7 +64,7 @@ def limited(
         ConfigurationError: As for `Limiter.acquire`.
     """
     delivery = replace(delivery, inline=None)
-    asked = asked_of(limits, job, None, None, delivery.lateness)
+    asked = asked_of(limiter.in_force(limits, job), job, None, None, delivery.lateness)
     meant = _meant(asked, error.limit) or _meant(asked, on_429) or _rates(asked)
     waited = Waited.read(job.waited).first_again(meant[0].limit)
     job = replace(job, waited=waited.write())

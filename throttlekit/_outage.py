@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from throttlekit._asked import Asked, decision_from
 from throttlekit._core.acquire import Ask, Caller, Verdict
@@ -20,7 +20,7 @@ from throttlekit._core.sharing import OnStoreFailure
 from throttlekit._forks import renew_lock_after_fork
 from throttlekit._seldom import Seldom
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores._base import Claim, Correction, Lease, Parted, Request, Store
+from throttlekit.stores._base import Claim, Correction, Lease, Parted, Request, Searched, Shared, Store
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["Guarded", "decided_without"]
@@ -89,6 +89,45 @@ class Guarded:
     def reset(self, names: Sequence[str]) -> None:
         self._ask(names, lambda: self._store.reset(names))
 
+    @property
+    def shared(self) -> bool:
+        """Whether it takes `commands`."""
+        return isinstance(self._store, Shared)
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        """
+        As `Shared.commands`. During an outage nobody is asked: whoever decides finds out when it ends.
+
+        Raises:
+            TypeError: The store has no such place; see `shared`.
+        """
+        store = self._store
+        if not isinstance(store, Shared):
+            raise TypeError(f"a {type(store).__name__} has no place that the whole fleet sees")
+        names = [str(commands[0][3 if commands[0][0] == "EVAL" else 1])]
+        outages = [self._outages.get(part) for part in self._parts(names)] if self._outages else []
+        for outage in outages:
+            if outage is not None:
+                raise StoreUnavailable(str(outage.error), part=outage.error.part) from outage.error.__cause__
+        began = self._clock()
+        try:
+            return store.commands(commands)
+        except StoreUnavailable as error:
+            if error.part is not None:
+                self._failed(names, error, self._clock() - began)
+            raise
+
+    def forget(self, pattern: str) -> int:
+        """
+        As `Searched.forget`.
+
+        Raises:
+            TypeError: The store cannot.
+        """
+        if not isinstance(self._store, Searched):
+            raise TypeError(f"a {type(self._store).__name__} cannot find names")
+        return self._store.forget(pattern)
+
     def close(self) -> None:
         self._store.close()
 
@@ -132,7 +171,7 @@ class Guarded:
                     outage.ask_at = now + min(max(_EVERY, outage.took + _REST), _LONGEST)
                 return
             error, rest = last.error, min(last.ask_at - now, _EVERY)
-        raise StoreUnavailable(str(error), part=error.part, rest=rest) from error.__cause__
+        raise StoreUnavailable(str(error), part=error.part, rest=rest, asked=False) from error.__cause__
 
     def _failed(self, names: Iterable[str], error: StoreUnavailable, took: float) -> None:
         error.rest = _REST

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 from throttlekit._forks import renew_lock_after_fork
 from throttlekit._seldom import Seldom
-from throttlekit.hookspecs import Deferred, SlotLost, StoreFailed, hookimpl
+from throttlekit.hookspecs import Deferred, Observed, SlotLost, StoreFailed, hookimpl
 from throttlekit.stores._base import Store
 from throttlekit.stores.memory import MemoryStore
 
-__all__ = ["DeferralLog", "LostSlotLog", "Stores", "UnchargedLog"]
+__all__ = ["DeferralLog", "LostSlotLog", "ObservedLog", "Stores", "UnchargedLog"]
 
 _SERVERS = ("redis", "rediss", "valkey", "valkeys")
 
@@ -112,3 +112,27 @@ class LostSlotLog:
             "A job lost its slot of limit %r while it runs: its lease could not be renewed in time.",
             event.limit.name,
         )
+
+
+class ObservedLog:
+    """Says at INFO, once per limit per *every* seconds, how many jobs one that is only observed would have denied."""
+
+    def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = logging.getLogger("throttlekit")
+        self._every = every
+        self._clock = clock
+        self._lock = threading.Lock()
+        renew_lock_after_fork(self, "_lock")
+        self._told: dict[str, tuple[float, int]] = {}
+
+    @hookimpl
+    def throttlekit_observed(self, event: Observed) -> None:
+        limit, now = event.decision.limit.name, self._clock()
+        with self._lock:
+            told_at, count = self._told.get(limit, (float("-inf"), 0))
+            due = now - told_at >= self._every
+            self._told[limit] = (now, 0) if due else (told_at, count + 1)
+        if due:
+            self._log.info("Limit %r, which is only observed, would have held back %d jobs since last told.",
+                limit, count + 1,
+            )  # fmt: skip

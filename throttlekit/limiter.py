@@ -7,28 +7,33 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from throttlekit._asked import Asked, asked_of, decision_from
 from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.concurrency import Concurrency
-from throttlekit._core.decision import Decision, settled_of
+from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
-from throttlekit._core.key import told
 from throttlekit._core.limits import Limit
+from throttlekit._decided import decided_of
+from throttlekit._declared import Declared
 from throttlekit._delivery import Delivery
+from throttlekit._fleet.fleet import Fleet
 from throttlekit._hold import Hold, held_by
 from throttlekit._leases import Leases
 from throttlekit._options import finite_seconds, seconds_in
 from throttlekit._outage import Guarded, decided_without
 from throttlekit._responses import LONGEST_PAUSE
 from throttlekit._seldom import Seldom
+from throttlekit._settling import settle
+from throttlekit._steered import decide_steered
 from throttlekit._waited import Waited, lane_of
-from throttlekit._wiring import call_each, plugin_manager, store_from, store_of
-from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.hookspecs import Deferred, SlotLost, StoreFailed
-from throttlekit.stores._base import Correction, Request, Store
-from throttlekit.stores._parts import Part, acquire_in_parts
+from throttlekit._wallets import Wallets
+from throttlekit._wiring import call_each, listened, plugin_manager, store_from, store_of
+from throttlekit.errors import StoreUnavailable
+from throttlekit.hookspecs import Decided, Deferred, Observed, SlotLost, StoreFailed
+from throttlekit.stores._base import Request, Store
+from throttlekit.stores._parts import Part
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["Limiter"]
@@ -63,12 +68,16 @@ class Limiter:
         self, store: str | Store = _MEMORY, *, client: object = _NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
         self._hooks = plugin_manager(plugins)
+        self._decided = listened(self._hooks.hook.throttlekit_decided)
         self._store = Guarded(
             store_from(store, self._hooks) if client is _NO_CLIENT else store_of(client, also=store is not _MEMORY)
         )
         self._in_process = MemoryStore()
+        self._fleet = Fleet(self._store, self)
+        self._wallets = Wallets(self._store)
         self._leases = Leases(self._store, self._in_process)
-        self._limits: dict[str, Limit] = {}
+        self._declared = Declared()
+        self._known: dict[Any, Asked] = {}
         self._release_failure = Seldom()
         self._plugin_failure = Seldom()
 
@@ -108,28 +117,45 @@ class Limiter:
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
         the job is denied, keeps its place, and is asked to come back in about a second.
         """
-        asked = asked_of(self._checked(limits, job, key), job, key, cost, delivery.lateness)
+        if self._fleet.steers():
+            self._declared.check(limits, job, key)
+            return self._steered(limits, job, key, cost, delivery)
+        if (spent := self._wallets.spend(limits, job, key, cost)) is not None:
+            return self._spent(spent, job)
+        self._declared.check(limits, job, key)
+        return self._acquire(limits, job, key, cost, delivery)
+
+    def _acquire(
+        self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
+    ) -> Decision:
+        asked = asked_of(limits, job, key, cost, delivery.lateness, self._known)
         claims = [each.claim for each in asked]
         waited = Waited.read(job.waited if job is not None else None)
+        answer: Verdict | StoreUnavailable
         while True:
-            if job is None:
-                request = Request(claims, Caller.GUEST)
-            else:
-                place = waited.place([each.limit for each in asked])
-                request = Request(claims, Caller.JOB, place, delivery.patience_us(waited))
+            place = None if job is None else waited.place([each.limit for each in asked])
+            patience_us = None if job is None else delivery.patience_us(waited)
+            request = Request(claims, Caller.GUEST if job is None else Caller.JOB, place, patience_us)
+            began = time.perf_counter() if self._decided else 0.0
             try:
-                verdict = self._decide(request, asked)
+                answer = verdict = self._decide(request, asked)
             except StoreUnavailable as error:
-                return self._without_store(error, asked, job, waited)
+                answer, decision = error, self._without_store(error, asked, job, waited)
+                break
             decision = decision_from(verdict, asked)
+            self._fleet.decided(decision, asked[verdict.claim].claim.bucket, verdict, waited, job)
             if decision.allowed or decision.refused or job is None:
-                return decision
+                break
             counts = verdict.reason is not Reason.EARLY or waited.deferrals == 0
             lane = lane_of(asked[verdict.claim].claim.bucket) if isinstance(decision.limit, Concurrency) else ""
             denied = waited.denied(decision.limit, verdict.slot_us, verdict.now_us, lane=lane, counts=counts)
             if delivery.inline is None or not delivery.inline.wait(decision.delay):
-                return self._deferred(decision, verdict, job, denied, delivery)
+                decision, waited = self._deferred(decision, verdict, job, denied, delivery), denied
+                break
             waited = replace(denied, deferrals=waited.deferrals)
+        if self._decided:
+            call_each(self._decided, decided_of(decision, answer, asked, job, waited, began), self._plugin_failure)
+        return decision
 
     def peek(
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
@@ -141,7 +167,15 @@ class Limiter:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        asked = asked_of(self._checked(limits, job, key), job, key, cost, _PLAIN_DELIVERY.lateness)
+        self._declared.check(limits, job, key)
+        if self._fleet.steers():
+            return replace(self._steered(limits, job, key, cost, _PLAIN_DELIVERY, look=True), charged=())
+        return self._peek(limits, job, key, cost, _PLAIN_DELIVERY)
+
+    def _peek(
+        self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
+    ) -> Decision:
+        asked = asked_of(limits, job, key, cost, delivery.lateness, self._known)
         place = Waited.read(job.waited).place([each.limit for each in asked]) if job is not None else None
         verdict = self._decide(Request([each.claim for each in asked], Caller.PEEK, place), asked)
         return replace(decision_from(verdict, asked), charged=())
@@ -169,22 +203,7 @@ class Limiter:
             StoreUnavailable: The store did not answer. It may have been corrected, or not: to settle *decision*
                 again may give back twice.
         """
-        meant = settled_of(decision, limit)
-        charged = tuple(
-            replace(each, cost=each.limit.check_units(actual)) if each in meant else each for each in decision.charged
-        )
-        around_us = time.time_ns() // 1000
-        for in_process, store in ((False, self._store), (True, self._in_process)):
-            corrections: list[Correction] = []
-            for before, after in zip(decision.charged, charged, strict=True):
-                if (before.limit.scope == "process") is in_process and before.cost != after.cost:
-                    charge = before.limit.charge(before.cost, around_us)
-                    by = before.limit.charge(after.cost, around_us).size - charge.size
-                    corrections.append(Correction(before.bucket, charge, before.at_us, by))
-            if corrections:
-                store.settle(corrections)
-        cost = next((each.cost for each in charged if each.limit is decision.limit), decision.cost)
-        return replace(decision, charged=charged, cost=cost)
+        return settle(decision, actual, limit, shared=self._store, in_process=self._in_process)
 
     def release(self, decision: Decision) -> None:
         """
@@ -245,7 +264,7 @@ class Limiter:
             ConfigurationError, CostExceedsLimit: As for `acquire`.
             WaitedTooLong: On entering, after *timeout*; or at once, if the queue of a `LeakyBucket` is full.
         """
-        self._checked(limits, job, key)
+        self._declared.check(limits, job, key)
         return Hold(self, limits, job, key, cost, seconds_in("timeout", timeout))
 
     def holding(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
@@ -253,7 +272,7 @@ class Limiter:
         As a decorator: each call of the function is held to *limits*, with keys, costs and tiers from its own
         arguments. For functions and for coroutine functions; takes and raises the same as `hold`.
         """
-        self._checked(limits, None, None)
+        self._declared.check(limits, None, None)
         return held_by(self, limits, seconds_in("timeout", timeout))
 
     def pause(
@@ -294,9 +313,11 @@ class Limiter:
             ConfigurationError: As for `acquire`.
             StoreUnavailable: The store did not answer.
         """
-        for each in asked_of(self._checked(limits, job, key), job, key, 0, 0.0):
+        self._declared.check(limits, job, key)
+        for each in asked_of(self.in_force(limits, job), job, key, 0, 0.0):
             store = self._in_process if each.in_process else self._store
-            store.reset([each.claim.bucket, each.claim.line])
+            with self._wallets.without([each.claim.bucket]):
+                store.reset([each.claim.bucket, each.claim.line])
 
     def declare(self, *limits: Limit) -> None:
         """
@@ -306,56 +327,70 @@ class Limiter:
             ConfigurationError: One is not a limit, or its name is already used with another definition.
         """
         for limit in limits:
-            if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise _no_limit(limit)
-            if limit.by_value or limit.of_tier is not None:
-                continue
-            known = self._limits.setdefault(limit.name, limit)
-            if known is not limit and known.definition != limit.definition:
-                raise ConfigurationError(
-                    f"the name {limit.name!r} is used for two limits: {known!r} and {limit!r}. "
-                    "The same name is the same budget: give one of them another name, or use one object for both."
-                )
+            self._declared.add(limit)
 
     def close(self) -> None:
-        """Let go of the store's connections."""
+        """Let go of the store, of units taken ahead, and of the fleet. The limiter may be used again afterwards."""
+        self._wallets.close()
+        self._fleet.close()
         self._store.close()
 
-    def _checked(self, limits: Sequence[Limit], job: Job | None, key: str | int | None) -> Sequence[Limit]:
-        """*limits*; refuses a call that can never work, whatever the job."""
-        if not limits:
-            raise ConfigurationError("no limit was given: acquire, peek and reset take at least one")
-        if job is not None and not isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigurationError(f"job must be a throttlekit.Job, not {type(job).__name__}: write job=Job(…)")
-        names: set[str] = set()
-        for limit in limits:
-            self.declare(limit)
-            if limit.name in names:
-                raise ConfigurationError(f"limit {limit.name!r} was given twice: name it once, with a cost")
-            names.add(limit.name)
-        if key is not None and all(limit.key is None for limit in limits):
-            raise ConfigurationError(f"limit {limits[0].name!r} has no key: drop key=, or give the limit one")
-        return limits
+    def in_force(self, limits: Sequence[Limit], job: Job | None) -> Sequence[Limit]:
+        """For `pause` and its kin: *limits* at the rates that they have now."""
+        return self._fleet.steering.in_force(limits, job) if self._fleet.steers() else limits
 
     def _each_tier(self, limit: Limit, job: Job | None, key: str | int | None) -> list[Asked]:
-        self._checked([limit], job, key)
+        self._declared.check([limit], job, key)
         tiers = list(limit.tiers.values()) if limit.tiers is not None and job is None else [limit]
-        return [each for tier in tiers for each in asked_of([tier], job, key, 0, 0.0)]
+        return [each for tier in tiers for each in asked_of(self.in_force([tier], job), job, key, 0, 0.0)]
 
     def pause_asked(self, asked: Sequence[Asked], for_us: int | None) -> None:
         """For `pause` and its kin: see `Store.pause`."""
-        for in_process, store in ((True, self._in_process), (False, self._store)):  # first what always answers
-            claims = [each.claim for each in asked if each.in_process is in_process]
-            if claims:
-                store.pause(claims, for_us)
+        with self._wallets.without(each.claim.bucket for each in asked):
+            for in_process, store in ((True, self._in_process), (False, self._store)):  # first what always answers
+                claims = [each.claim for each in asked if each.in_process is in_process]
+                if claims:
+                    store.pause(claims, for_us)
+
+    def _steered(
+        self,
+        limits: Sequence[Limit],
+        job: Job | None,
+        key: str | int | None,
+        cost: int | None,
+        delivery: Delivery,
+        *,
+        look: bool = False,
+    ) -> Decision:
+        caller = Caller.PEEK if look else Caller.GUEST
+
+        def alone(asked: Asked) -> Decision:
+            return decision_from(self._decide(Request([asked.claim], caller), [asked]), [asked])
+
+        def tell(denial: Decision) -> None:
+            if not look:
+                call_each(self._hooks.hook.throttlekit_observed, Observed(denial, job), self._plugin_failure)
+
+        return decide_steered(
+            self._fleet.steering, limits, job, key, cost, delivery,
+            ask=self._peek if look else self._acquire, ask_alone=alone,
+            defer=None if look else self._deferred, tell=tell,
+        )  # fmt: skip
+
+    def _spent(self, decision: Decision, job: Job | None) -> Decision:
+        """Tell of what was answered from hand."""
+        waited, at_us = Waited.read(job.waited if job is not None else None), decision.charged[0].at_us
+        self._fleet.decided(decision, "", Verdict(Reason.ALLOWED, 0, at_us, at_us, at_us, ()), waited, job)
+        if self._decided:
+            event = Decided(decision, (decision.limit,), (), job, waited.deferrals, waited.seconds(at_us), 0.0, None)
+            call_each(self._decided, event, self._plugin_failure)
+        return decision
 
     def _decide(self, request: Request, asked: Sequence[Asked]) -> Verdict:
         here = [number for number, each in enumerate(asked) if each.in_process]
-        if not here:
+        if not here and all(each.limit.token_lease is None for each in asked):
             return self._store.acquire(request)
-        shared = [number for number, each in enumerate(asked) if not each.in_process]
-        parts = [Part(self._in_process, here), *([Part(self._store, shared)] if shared else [])]
-        return acquire_in_parts(parts, request)
+        return self._wallets.acquire(request, asked, [Part(self._in_process, here)] if here else [])
 
     def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
         passed = waited.seconds(verdict.now_us)
@@ -376,8 +411,7 @@ class Limiter:
         if job is not None and not decision.allowed:
             decision = replace(decision, waited=waited.write())
         limits = tuple(each.limit for each in asked if not each.in_process)
-        fault = type(error.__cause__ or error).__name__
-        event = StoreFailed(fault, limits, outcome, decision, job)
+        event = StoreFailed(type(error.__cause__ or error).__name__, limits, outcome, decision, job)
         call_each(self._hooks.hook.throttlekit_store_failed, event, self._plugin_failure)
         if job is not None and not decision.allowed:
             self._tell_deferred(Deferred(job, decision, waited.deferrals, 0.0))
@@ -385,10 +419,3 @@ class Limiter:
 
     def _tell_deferred(self, event: Deferred) -> None:
         call_each(self._hooks.hook.throttlekit_deferred, event, self._plugin_failure)
-
-
-def _no_limit(what: object) -> ConfigurationError:
-    if isinstance(what, (list, tuple, set, frozenset)):
-        return ConfigurationError("a limit was expected, not several in one: pass them one by one: acquire(a, b)")
-    shown = f"the class {what.__name__}" if isinstance(what, type) else told(what)
-    return ConfigurationError(f'{shown} is not a limit: write TokenBucket("name", "100/minute")')

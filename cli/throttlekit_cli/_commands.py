@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from throttlekit_cli import _seeing
 from throttlekit_cli._main import missing
 
 if TYPE_CHECKING:
@@ -59,8 +60,32 @@ def cli() -> None:
     """
     One rate limit, held across a whole fleet of job workers.
 
-    `throttlekit demo` shows it at work on this machine, in less than a minute; `throttlekit doctor` looks at yours.
+    A limit is declared in your code, beside the jobs that it holds, and counted in a Redis or Valkey.
+    These commands look at it from outside.
+
+    \b
+    Examples:
+      throttlekit demo                                    see it at work on this machine, in a minute
+      throttlekit doctor --url redis://localhost:6379/1   look at yours, and say what to change
+      throttlekit top --url redis://localhost:6379/1      what the limits are doing now, live
+      throttlekit explain JOB_ID                          why that job is waiting
+
+    \b
+    Environment:
+      THROTTLEKIT_URL   the store, for each command that takes --url
+
+    \b
+    Exit codes:
+      0  done, and nothing is wrong
+      1  done, and something is wrong: the command says what
+      2  not done: a wrong option, no server, a package that is not installed
+
+    `throttlekit COMMAND --help` is the manual of each command, with examples.
     """
+
+
+cli.add_command(_seeing.top)
+cli.add_command(_seeing.explain)
 
 
 @cli.command(short_help="A fleet of workers, a partner with a limit, a flood of jobs: watch.")
@@ -198,13 +223,13 @@ def doctor(
     Nothing is changed: one key is written to the store, and deleted again. The modules that are
     named are imported, as their workers import them.
 
-    
+    \b
     Exit codes:
       0  nothing to change; there may be warnings, but for --strict
       1  something is to be changed
       2  what was named cannot be looked at
 
-    
+    \b
     Examples:
       throttlekit doctor --url redis://localhost:6379/0
       throttlekit doctor --url $REDIS --celery shop.tasks --strict

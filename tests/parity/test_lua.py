@@ -25,6 +25,7 @@ from parity.histories import (
     rule,
     written_as,
 )
+from support.listed import Listed
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.acquire import Ask, Caller, Place
 from throttlekit._core.concurrency import Holders
@@ -50,13 +51,24 @@ LEFT = (
 local left = {}
 for i, key in ipairs(KEYS) do
   left[2 * i - 1] = read(key)
-  left[2 * i] = redis.call('PTTL', key)
+  local ms = redis.call('PTTL', key)
+  left[2 * i] = ms < 0 and ms or ms - 3600000
   redis.call('PERSIST', key)
 end
 return left
 """
 )
 
+# Around the scripts: what they write lives an hour longer, or a busy machine would find the shortest-lived gone.
+LONGER = """
+local given = redis
+local redis = {call = function(...)
+  local words = {...}
+  local at = words[1] == 'PEXPIRE' and 3 or words[1] == 'SET' and 5
+  if at and words[at] then words[at] = string.format('%.0f', words[at] + 3600000) end
+  return given.call((unpack or table.unpack)(words))
+end}
+"""
 # Around the scripts: every argument of redis.call must be text already, and no number in it in exponent form.
 STRICT = """
 local server = redis
@@ -95,7 +107,7 @@ return left
 )
 
 
-class _Recorder(RedisStore):
+class _Recorder(Listed):
     """Tells what a store would send, and sends nothing."""
 
     def __init__(self) -> None:
@@ -116,7 +128,7 @@ class _Recorder(RedisStore):
 
     def _run(self, script: Any, arguments: list[Any]) -> Any:
         self._sent = (script.text, arguments)
-        return [0, 1, 0, 0, 0]
+        return b"0 1 0 0 0"
 
 
 RECORDER = _Recorder()
@@ -137,8 +149,12 @@ class _Shas:
 
     def __getitem__(self, text: str) -> str:
         if text not in self._known:
-            self._known[text] = self._client.script_load(self.before + text)
+            self._known[text] = self._client.script_load(LONGER + self.before + text)
         return self._known[text]
+
+
+def _numbers(reply: Any) -> Any:
+    return [int(number) for number in reply.split()] if isinstance(reply, bytes) else reply
 
 
 def _check(client: Any, steps: Sequence[Step], shas: _Shas) -> None:
@@ -161,18 +177,17 @@ def _check(client: Any, steps: Sequence[Step], shas: _Shas) -> None:
         if step.question is None:
             continue
         where = f"step {number}: {step}"
-        assert reply == step.reply, where
+        assert _numbers(reply) == step.reply, where
         kept = next(replies)
         for i, key in enumerate(step.keys):
             stored, expiry_ms = written_as(step.stored[i]), step.expiry_ms[i]
             found, left_ms = _read(kept[2 * i], stored), kept[2 * i + 1]
             if expiry_ms is None:
                 assert (found, left_ms) == (stored, -2 if stored is None else -1), f"{key}, {where}"
-            elif expiry_ms < 1:
-                assert (found, left_ms) in ((None, -2), (stored, 0), (stored, 1)), f"{key}, {where}"
             else:
                 assert found == stored, f"{key}, {where}"
-                assert expiry_ms - 1000 * (not exactly) <= left_ms <= expiry_ms, f"{key}, {where}"
+                told_ms = max(1, expiry_ms)  # what lives no longer is written all the same, for a moment
+                assert told_ms - 1000 * (not exactly) <= left_ms <= told_ms, f"{key}, {where}"
         for _ in _forgotten(step):
             next(replies)
 

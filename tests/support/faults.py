@@ -67,7 +67,7 @@ class Case:
     alone: bool = False
     seed: int = 1
     slack: float = 0.25
-    patience: float = 60.0
+    patience: float = 150.0
 
     def __str__(self) -> str:
         pool = f", {self.pool}" if self.framework == "celery" else ""

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from throttlekit._core.acquire import Ask, Caller, Place, Verdict
 from throttlekit._core.charge import Charge
+from throttlekit._core.value import soon_made
 
-__all__ = ["Claim", "Correction", "Lease", "Parted", "Request", "Store"]
+__all__ = ["Claim", "Correction", "Lease", "Parted", "Request", "Searched", "Shared", "Store"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """One limit's part of a request: the names its state is stored under, and what is asked."""
+    """
+    One limit's part of a request: the names its state is stored under, and what is asked.
+
+    The same object may be asked again and again, so a store can remember what it made of it.
+    """
 
     bucket: str
     line: str
     ask: Ask
 
 
+@soon_made
 @dataclass(frozen=True, slots=True)
 class Request:
     """Everything that one decision needs to know. No two claims share a name."""
@@ -127,4 +133,41 @@ class Parted(Protocol):
 
     def part_of(self, name: str) -> str:
         """The part that keeps *name*, as `StoreUnavailable.part` names it; "" if that is not known. Asks nobody."""
+        ...
+
+
+@runtime_checkable
+class Shared(Protocol):
+    """What a store may have besides: a place that the whole fleet sees, for what is told about limits."""
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        """
+        Run *commands* of Redis in their order, but not as one, in one round trip (a cluster: one each).
+
+        Args:
+            commands: The second word of each is a key, or the fourth of EVAL. All keys share one hash slot.
+
+        Returns:
+            The replies, as redis-py reads them, with text as bytes.
+
+        Raises:
+            StoreUnavailable: There was no usable answer to one of them. The others may have been run, or not.
+        """
+        ...
+
+
+@runtime_checkable
+class Searched(Protocol):
+    """What a store may have besides: names are found by what they look like. For operators: it may take seconds."""
+
+    def forget(self, pattern: str) -> int:
+        """
+        Forget every name that matches *pattern*, as SCAN reads it. Looks at every name, a thousand at a time.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            StoreUnavailable: There was no usable answer. Some may be forgotten.
+        """
         ...

@@ -1,0 +1,47 @@
+"""A place that the whole fleet sees, on a server and on a cluster."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+
+from support.servers import Cluster
+from throttlekit import StoreUnavailable
+from throttlekit._core.keys import fleet_name
+from throttlekit._outage import Guarded
+from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.redis import RedisStore
+
+COMMANDS = [
+    ("HSET", fleet_name("x"), "field", 1),
+    ("HGETALL", fleet_name("x")),
+    ("EVAL", "return redis.call('DEL', KEYS[1])", 1, fleet_name("x")),
+]
+
+
+def test_one_server_runs_them_in_order(redis_url: str) -> None:
+    """Replies come in the order of the commands."""
+    with contextlib.closing(RedisStore(redis_url)) as store:
+        assert store.commands(COMMANDS) == [1, {b"field": b"1"}, 1]
+
+
+def test_cluster_runs_them_in_order(cluster: Cluster) -> None:
+    """All keys of the fleet share one hash slot, wherever that is."""
+    with contextlib.closing(RedisClusterStore(cluster.url)) as store:
+        assert store.commands(COMMANDS) == [1, {b"field": b"1"}, 1]
+
+
+def test_server_that_is_not_there_is_an_outage() -> None:
+    """It is told as any other question's."""
+    with contextlib.closing(RedisStore("redis://127.0.0.1:1/0")) as store, pytest.raises(StoreUnavailable):
+        store.commands(COMMANDS)
+
+
+def test_memory_has_no_such_place() -> None:
+    """What holds in this process only has no fleet."""
+    store = Guarded(MemoryStore())
+    assert not store.shared
+    with pytest.raises(TypeError, match="MemoryStore"):
+        store.commands(COMMANDS)

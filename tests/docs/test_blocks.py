@@ -1,0 +1,71 @@
+"""Every Python block of the README and of docs runs."""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+import dramatiq
+import pytest
+
+import throttlekit
+import throttlekit_dramatiq
+from support.pages import Page, all_pages
+
+_PAGES = [page for page in all_pages() if page.blocks("python") and "/tutorial-" not in page.path]
+"""Those with blocks. The tutorials are done as a whole, by test_tutorials.py."""
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.path)
+def test_every_block_of_a_page_runs(
+    page: Page, taken_for_granted: dict[str, Any], redis_url: str, importable: Path
+) -> None:
+    """The blocks of a page run in their order, in one place; those with a title are files, and are imported."""
+    if "add_middleware" not in page.text:
+        dramatiq.get_broker().add_middleware(throttlekit_dramatiq.Throttle(taken_for_granted["limiter"]))
+    blocks = [block for block in page.blocks("python") if not block.fragment]
+    texts = [re.sub(r"redis://localhost:6379/\d+", redis_url, block.text) for block in blocks]
+    for block, text in zip(blocks, texts, strict=True):
+        if block.title:
+            path = importable / block.title
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, "utf-8")
+    missing: set[tuple[str, str]] = set()
+    for block, text in zip(blocks, texts, strict=True):
+        dramatiq.get_broker().actors.clear()  # so that a page may tell of one actor twice
+        if block.title:
+            importlib.import_module(block.title.removesuffix(".py").replace("/", "."))
+        else:
+            code = compile("\n" * block.line + text, page.path, "exec")
+            exec(code, taken_for_granted)
+            missing.update((f"{page.path}:{block.line}", name) for name in _globals(code))
+    known = {*taken_for_granted, *vars(builtins)}
+    assert {(where, name) for where, name in missing if name not in known} == set()
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    """The global names that code uses, in the bodies of functions too, which no block calls."""
+    yield from (each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _globals(constant)
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.path)
+def test_every_limit_within_a_sentence_can_be_made(page: Page, taken_for_granted: dict[str, Any]) -> None:
+    """What stands between backquotes, in tables for the most part, and makes a limit, makes one."""
+    algorithms = "TokenBucket|LeakyBucket|FixedWindow|SlidingWindow|SlidingLog|Concurrency"
+    for text in re.findall(rf"`((?:{algorithms})\(.+?\))`", page.text):
+        assert isinstance(eval(text, taken_for_granted), throttlekit.Limit)
+
+
+def test_fragments_are_few() -> None:
+    """A block that cannot run by itself says why, in a comment before it."""
+    fragments = [block for page in all_pages() for block in page.blocks("python") if block.fragment]
+    assert len(fragments) <= 3

@@ -1,0 +1,68 @@
+"""Whether each command that the pages name is there, and each command's help is its manual."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+
+from support.pages import ROOT, all_pages
+from throttlekit_cli._commands import cli
+
+
+def _commands(program: str) -> Iterator[tuple[str, str]]:
+    for page in all_pages():
+        for block in page.blocks("console"):
+            for command, _ in block.commands():
+                if command.startswith(f"{program} "):
+                    yield page.path, command.partition(" #")[0].strip()
+
+
+def _read(line: str) -> None:
+    """Read a command line as the shell would hand it over, without running the command."""
+    name, *rest = shlex.split(line.partition(" | ")[0])
+    with contextlib.suppress(click.exceptions.Exit):  # after --help
+        cli.commands[name].make_context(name, rest).close()
+
+
+@pytest.fixture(autouse=True)
+def _store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples may leave out --url, as the variable may stand for it."""
+    monkeypatch.setenv("THROTTLEKIT_URL", "redis://localhost:6379/1")
+
+
+@pytest.mark.parametrize(("page", "command"), sorted(set(_commands("throttlekit"))))
+def test_every_command_line_of_the_pages_can_be_read(page: str, command: str) -> None:
+    """Each `throttlekit …` of a page is a command that is there, with options and arguments that it takes."""
+    _read(command.removeprefix("throttlekit "))
+
+
+def test_every_command_that_the_text_names_is_there() -> None:
+    """Each `throttlekit …` within a sentence begins with a command that is there."""
+    for page in all_pages():
+        for name in re.findall(r"`throttlekit ([a-z]+)\b", page.text):
+            assert name in cli.commands, page.path
+
+
+@pytest.mark.parametrize("name", ["", *cli.commands])
+def test_the_help_of_a_command_is_its_manual(name: str) -> None:
+    """It says what the command does, its options and exit codes, and gives examples, each of which can be read."""
+    command = cli.commands[name] if name else cli
+    with command.make_context(name, [], resilient_parsing=True) as context:
+        text = command.get_help(context)
+    assert "Exit codes:" in text
+    assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option))
+    examples = re.findall(r"^ +throttlekit ((?:\S+ )*?\S+)(?: {2,}.*)?$", text.partition("Examples:")[2], re.MULTILINE)
+    assert examples
+    for example in examples:
+        _read(example)
+
+
+@pytest.mark.parametrize(("page", "command"), sorted(set(_commands("make"))))
+def test_every_make_of_the_pages_is_a_target(page: str, command: str) -> None:
+    """Each `make …` of a page is in the Makefile."""
+    assert re.search(rf"^{shlex.split(command)[1]}:", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)

@@ -1,0 +1,72 @@
+"""A call of `acquire` or `peek` while the fleet was told something about limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from throttlekit._asked import Asked, asked_of
+from throttlekit._core.acquire import Reason, Verdict
+from throttlekit._core.decision import Decision
+from throttlekit._core.job import Job
+from throttlekit._core.limits import Limit
+from throttlekit._delivery import Delivery
+from throttlekit._fleet.observing import observe
+from throttlekit._fleet.steering import Steering
+from throttlekit._waited import Waited
+from throttlekit.errors import CostExceedsLimit
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class _Ask(Protocol):
+        """Decides on limits as they are."""
+
+        def __call__(
+            self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
+        ) -> Decision: ...
+
+
+__all__ = ["decide_steered"]
+
+
+def decide_steered(
+    steering: Steering,
+    limits: Sequence[Limit],
+    job: Job | None,
+    key: str | int | None,
+    cost: int | None,
+    delivery: Delivery,
+    *,
+    ask: _Ask,
+    ask_alone: Callable[[Asked], Decision],
+    defer: Callable[[Decision, Verdict, Job, Waited, Delivery], Decision] | None,
+    tell: Callable[[Decision], None],
+) -> Decision:
+    """
+    Decide on *limits* as they count now: with another rate, paused, observed.
+
+    Args:
+        ask: Decides on limits as they are.
+        ask_alone: Asks the store about one of them, for somebody who keeps no place.
+        defer: Makes a denial of a job what its adapter is told; None: it is only looked.
+        tell: Called with each denial that an observed limit would have given.
+
+    Raises:
+        ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
+    """
+    steered = steering.steer(limits, job, key)
+    paused = steered.paused
+    if paused is None:
+        try:
+            observed = asked_of(steered.observed, job, key, cost, delivery.lateness)
+            found = ask(steered.limits, job, key, cost, delivery) if steered.limits else None
+            denied = found is not None and not found.allowed
+            return found if found is not None and denied else observe(observed, found, ask_alone, tell)
+        except CostExceedsLimit as error:
+            paused = steering.too_dear(error, limits, job, key)
+    waited = Waited.read(job.waited if job is not None else None)
+    decision, waited, now_us = steering.held_back(paused, job, cost, waited)
+    if job is None or defer is None:
+        return decision
+    return defer(decision, Verdict(Reason.PAUSED, 0, now_us, now_us, now_us, ()), job, waited, delivery)
