@@ -209,7 +209,7 @@ class RedisStore:
 def own_options(timeout: float) -> dict[str, Any]:
     """
     What our connections are made with, whoever describes the server: short time-outs, bytes, and none of redis-py's
-    own retries, so that no question is put twice.
+    own retries, so that no question is put twice. As many as ask at once: redis-py 8 would fail the 101st.
     """
     return {
         "socket_timeout": timeout,
@@ -217,6 +217,7 @@ def own_options(timeout: float) -> dict[str, Any]:
         "retry": Retry(NoBackoff(), 0),
         "decode_responses": False,
         "health_check_interval": 0,
+        "max_connections": 2**31,
     }
 
 
