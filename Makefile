@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(CURDIR)/$(VENV)/bin
 PYTEST ?=
 
-.PHONY: demo test test-oldest lint bench clean
+.PHONY: demo test test-oldest lint bench docs clean
 
 demo: $(VENV)/made-demo
 	$(BIN)/throttlekit demo $(DEMO)
@@ -29,8 +29,9 @@ lint: $(VENV)/made-lint
 	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_dramatiq adapters/throttlekit_rq lua/throttlekit_lua cli/throttlekit_cli tests/typing
 	$(BIN)/basedpyright
 
-bench: $(VENV)/made-test
-	$(BIN)/python tests/benchmarks/dramatiq_flood.py --markdown docs/benchmarks.md $(BENCH)
+bench: $(VENV)/made-bench
+	$(BIN)/python tests/benchmarks/page.py docs/benchmarks.md Benchmarks peers.py throughput.py backlog.py campaign.py
+	$(BIN)/python tests/benchmarks/dramatiq_flood.py --markdown docs/benchmarks-dramatiq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/rq_flood.py --markdown docs/benchmarks-rq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/celery_flood.py --markdown docs/benchmarks-celery.md $(BENCH)
 	$(BIN)/python tests/benchmarks/page.py docs/benchmarks-concurrency.md "Benchmarks: concurrency, and a 429" \
@@ -40,8 +41,12 @@ bench: $(VENV)/made-test
 	$(BIN)/python tests/benchmarks/faults.py --markdown docs/benchmarks-faults.md
 	$(BIN)/python tests/benchmarks/operations.py
 
+# The site, in site/. Warnings are errors. (The variable silences an advertisement of the theme's.)
+docs: $(VENV)/made-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) dist build site
 
 SOURCES := $(shell find throttlekit adapters lua cli -name '*.py' -o -name '*.lua' -o -name py.typed) pyproject.toml README.md
 
@@ -64,8 +69,16 @@ $(VENV)/made-test: $(VENV)/made-demo
 	$(BIN)/python -m pip install --quiet --group test
 	touch $@
 
+$(VENV)/made-bench: $(VENV)/made-test
+	$(BIN)/python -m pip install --quiet --group bench
+	touch $@
+
 $(VENV)/made-oldest: $(VENV)/made-test
 	$(BIN)/python -m pip install --quiet --upgrade --target $(VENV)/oldest "celery==5.4.*" "kombu==5.3.*"
+	touch $@
+
+$(VENV)/made-docs: $(VENV)/made-venv pyproject.toml
+	$(BIN)/python -m pip install --quiet --group docs
 	touch $@
 
 $(VENV)/made-lint: $(VENV)/made-test

@@ -11,6 +11,7 @@ from throttlekit._core.token_bucket import LeakyBucket, TokenBucket
 from throttlekit._current import current
 from throttlekit._delivery import Delivery
 from throttlekit._responses import RateLimited
+from throttlekit.control import Control
 from throttlekit.errors import (
     ConfigurationError,
     CostExceedsLimit,
@@ -24,6 +25,7 @@ from throttlekit.limiter import Limiter
 __all__ = [
     "Concurrency",
     "ConfigurationError",
+    "Control",
     "CostExceedsLimit",
     "Decision",
     "Delivery",

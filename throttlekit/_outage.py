@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from throttlekit._asked import Asked, decision_from
@@ -19,13 +20,14 @@ from throttlekit._core.sharing import OnStoreFailure
 from throttlekit._forks import renew_lock_after_fork
 from throttlekit._seldom import Seldom
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores._base import Claim, Correction, Lease, Parted, Request, Shared, Store
+from throttlekit.stores._base import Claim, Correction, Lease, Parted, Request, Searched, Shared, Store
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["Guarded", "decided_without"]
 
 _log = logging.getLogger("throttlekit")
 _T = TypeVar("_T")
+_N = TypeVar("_N", Claim, Correction, Lease)
 
 _EVERY = 1.0  # from one question to the next, while it does not answer
 _REST = 0.75  # at most, after a question that failed: with the time-out of 0.25 s a second in all
@@ -39,6 +41,7 @@ class _Outage:
 
     error: StoreUnavailable
     since: float
+    name: str  # one of those that failed
     ask_at: float = math.inf
     took: float = 0.0  # the last question
     told: bool = False
@@ -72,16 +75,16 @@ class Guarded:
         return self._ask([claim.bucket for claim in request.claims], lambda: self._store.acquire(request, now_us))
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        self._ask([each.bucket for each in corrections], lambda: self._store.settle(corrections, now_us))
+        self._part_by_part(corrections, lambda those: self._store.settle(those, now_us))
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        self._ask([each.bucket for each in leases], lambda: self._store.release(leases, now_us))
+        self._part_by_part(leases, lambda those: self._store.release(those, now_us))
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         return self._ask([each.bucket for each in leases], lambda: self._store.renew(leases, now_us))
 
     def pause(self, claims: Sequence[Claim], for_us: int | None, now_us: int | None = None) -> None:
-        self._ask([each.bucket for each in claims], lambda: self._store.pause(claims, for_us, now_us))
+        self._part_by_part(claims, lambda those: self._store.pause(those, for_us, now_us))
 
     def reset(self, names: Sequence[str]) -> None:
         self._ask(names, lambda: self._store.reset(names))
@@ -114,6 +117,17 @@ class Guarded:
                 self._failed(names, error, self._clock() - began)
             raise
 
+    def forget(self, pattern: str) -> int:
+        """
+        As `Searched.forget`.
+
+        Raises:
+            TypeError: The store cannot.
+        """
+        if not isinstance(self._store, Searched):
+            raise TypeError(f"a {type(self._store).__name__} cannot find names")
+        return self._store.forget(pattern)
+
     def close(self) -> None:
         self._store.close()
 
@@ -129,6 +143,20 @@ class Guarded:
         if self._outages:
             self._answered(names)
         return answer
+
+    def _part_by_part(self, what: Sequence[_N], question: Callable[[Sequence[_N]], None]) -> None:
+        """What concerns a part that is away keeps nothing from the others; then the first failure is raised."""
+        parts: dict[str, list[_N]] = {}
+        for each in what:
+            parts.setdefault(self._part(each.bucket), []).append(each)
+        failed: StoreUnavailable | None = None
+        for those in parts.values():
+            try:
+                self._ask([each.bucket for each in those], partial(question, those))
+            except StoreUnavailable as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
     def _turn_away(self, names: Iterable[str]) -> None:
         """Raise, unless it is time to ask again: then the caller is the one who does."""
@@ -154,7 +182,7 @@ class Guarded:
         parts, now = self._parts(names), self._clock()
         with self._lock:
             for part in [error.part] if error.part in parts else parts:
-                outage = self._outages.setdefault(part, _Outage(error, now))
+                outage = self._outages.setdefault(part, _Outage(error, now, parts.get(part, "")))
                 next_at = now + _REST
                 outage.ask_at = min(outage.ask_at, next_at) if outage.ask_at > now else next_at
                 outage.error, outage.took, error.rest = error, took, min(outage.ask_at - now, _EVERY)
@@ -169,13 +197,19 @@ class Guarded:
     def _answered(self, names: Iterable[str]) -> None:
         parts, now = self._parts(names), self._clock()
         with self._lock:
-            over = [self._outages.pop(part) for part in {*parts, ""} if part in self._outages]
+            # After a fail-over another node serves what the dead one did: nobody asks that one any more.
+            moved = [part for part, outage in self._outages.items() if self._part(outage.name) != part]
+            over = [self._outages.pop(part) for part in {*parts, *moved, ""} if part in self._outages]
         for outage in over:
             if outage.told:
                 _log.info("The store answers again, after %.1f s.", now - outage.since)
 
-    def _parts(self, names: Iterable[str]) -> set[str]:
-        return {self._store.part_of(name) for name in names} if isinstance(self._store, Parted) else {""}
+    def _parts(self, names: Iterable[str]) -> dict[str, str]:
+        """The parts that serve *names*, and one of them for each."""
+        return {self._part(name): name for name in names}
+
+    def _part(self, name: str) -> str:
+        return self._store.part_of(name) if isinstance(self._store, Parted) else ""
 
 
 def decided_without(

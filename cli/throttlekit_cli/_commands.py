@@ -60,8 +60,26 @@ def cli() -> None:
     """
     One rate limit, held across a whole fleet of job workers.
 
-    `throttlekit demo` shows it at work on this machine, in less than a minute; `throttlekit doctor` looks at yours.
-    `throttlekit top` shows what the fleet's limits are doing now; `throttlekit explain` why a job waits.
+    A limit is declared in your code, beside the jobs that it holds, and counted in a Redis or Valkey.
+    These commands look at it from outside.
+
+    \b
+    Examples:
+      throttlekit demo                                    see it at work on this machine, in a minute
+      throttlekit doctor --url redis://localhost:6379/1   look at yours, and say what to change
+      throttlekit top --url redis://localhost:6379/1      what the fleet's limits are doing now
+
+    \b
+    Environment:
+      THROTTLEKIT_URL   the store, for each command that takes --url
+
+    \b
+    Exit codes:
+      0  done, and nothing is wrong
+      1  done, and something is wrong: the command says what
+      2  not done: a wrong option, no server, a package that is not installed
+
+    `throttlekit COMMAND --help` is the manual of each command, with examples.
     """
 
 

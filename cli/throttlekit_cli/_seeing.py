@@ -100,7 +100,7 @@ def explain(job_id: str, url: str, as_json: bool, show_keys: bool) -> None:
     Say why a job waits: which limit holds it back, since when, how often it was deferred, when its
     slot comes, and what stands before it.
 
-    From the store alone: each process tells once a second which jobs it has denied, up to 200 a
+    From the store alone: each process tells once a second which jobs it has denied, up to 100 a
     second, by their ids and nothing else. The last 10 000 of the fleet are known, for an hour.
 
     JOB_ID is the framework's own: Dramatiq's message_id, RQ's job id, Celery's task id.

@@ -68,7 +68,7 @@ def main() -> int:
     parser.add_argument("--broker", choices=(*get_args(Kind), "both"), default="both")
     options = parser.parse_args()
     title = "A backlog under a limit: 2 processes × 4 threads, per job done"
-    report = Report(options, title, _FOOTNOTES, ("dramatiq", "redis", "pika"), "Benchmarks")
+    report = Report(options, title, _FOOTNOTES, ("dramatiq", "redis", "pika"), "Benchmarks: Dramatiq")
     for kind in get_args(Kind) if options.broker == "both" else (options.broker,):
         with servers(kind) as where:
             for row in filter(report.wants, rows(options.quick)):

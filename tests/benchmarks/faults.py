@@ -26,7 +26,6 @@ from rich.table import Table
 from support.dramatiq_workers import clean_up_when_terminated
 from support.fault_kinds import FAULTS
 from support.faults import Case, Outcome, strike
-from throttlekit import ConfigurationError, Limiter
 
 _OF_FRAMEWORK = ("workers SIGKILL", "workers SIGTERM", "broker restart", "broker SIGKILL")
 _TITLES = ["workers", "fault", "who", "done", "lost", "twice", "may", "429", "too many", "may be", "well again s"]
@@ -56,8 +55,6 @@ def cases(jobs: int, seed: int) -> list[Case]:
         whole: dict[str, Any] = {"framework": framework, "broker": broker, "pool": pool, "seed": seed}
         size = {"jobs": jobs // 2, "rate": 30} if framework == "rq" else {"jobs": jobs}
         for fault in FAULTS:
-            if fault == "Sentinel fail-over" and not _speaks_sentinel():
-                continue
             if broker == "rabbitmq" and fault not in _OF_FRAMEWORK[:3]:
                 continue  # the store's faults do not depend on the broker; and it forgets what it has not written
             if pool == "threads" and fault not in ("workers SIGTERM", "store SIGSTOP 5 s", "connections cut"):
@@ -66,14 +63,6 @@ def cases(jobs: int, seed: int) -> list[Case]:
             if fault in _OF_FRAMEWORK:
                 found.append(Case(fault=fault, alone=True, body=0.1, **size, **whole))
     return found
-
-
-def _speaks_sentinel() -> bool:
-    try:
-        Limiter("redis+sentinel://127.0.0.1:1/limits/0").close()
-    except ConfigurationError:
-        return False
-    return True
 
 
 def row(case: Case, found: Outcome | None) -> list[str]:

@@ -4,8 +4,9 @@ What benchmarks print, as a page of the docs: written by a command, never by han
     python tests/benchmarks/page.py docs/benchmarks-concurrency.md "Benchmarks: concurrency, and a 429" \\
         "dramatiq_concurrency.py --broker redis" rq_concurrency.py
 
-Runs each command, shows what it prints, and writes all of it to the page. Exits with 1 if one of them does not end
-with 0; the page says which.
+Runs each command, shows what it prints, and writes all of it to the page: Markdown as it is, all else as text. The
+promises that the commands print (`support.tables.promises`) are gathered in one table at the top. Exits with 1 if one
+of them does not end with 0; the page says which.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ import sys
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.tables import PROMISES, table
 
 _HERE = Path(__file__).resolve().parent
 _PACKAGES = ("dramatiq", "rq", "celery", "redis")
@@ -38,6 +43,26 @@ def printed(command: str) -> tuple[str, int]:
     return "\n".join(lines).strip(), process.wait()
 
 
+def gathered(text: str) -> tuple[str, list[list[str]]]:
+    """*text* without its tables of promises, and their rows."""
+    head, ruler = table(PROMISES, []).splitlines()
+    kept: list[str] = []
+    rows: list[list[str]] = []
+    inside = False
+    for line in text.splitlines():
+        inside = line.startswith("| ") and (inside or line == head)
+        if not inside:
+            kept.append(line)
+        elif line not in (head, ruler):
+            rows.append(line.strip("| ").split(" | "))
+    return "\n".join(kept).strip(), rows
+
+
+def shown(text: str) -> str:
+    """Markdown if there is a table of it, else text as it stands."""
+    return text if "\n| :-- |" in text else f"```text\n{text}\n```"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("page", type=Path)
@@ -52,12 +77,16 @@ def main() -> int:
         f"Printed by the commands below on {today}; not edited by hand.\n"
         f"Python {platform.python_version()}, {versions}, on {machine}.",
     ]
-    failed = False
+    failed, promised = False, list[list[str]]()
     for command in options.commands:
         text, code = printed(command)
         failed |= code != 0
         ended = "" if code == 0 else f"\n\nIt ended with exit code {code}."
-        parts.append(f"## `python tests/benchmarks/{command}`\n\n```text\n{text}\n```{ended}")
+        text, rows = gathered(text)
+        promised += rows
+        parts.append(f"## `python tests/benchmarks/{command}`\n\n{shown(text)}{ended}")
+    if promised:
+        parts.insert(2, table(PROMISES, promised))
     options.page.write_text("\n\n".join(parts) + "\n", "utf-8")
     return int(failed)
 

@@ -33,12 +33,12 @@ from throttlekit._fleet.activity import _REPORT, KEYS, Counts
 from throttlekit._waited import Waited
 
 LIMIT = TokenBucket("per-tenant", "10/minute", burst=10, key="{tenant}")
-AT_ONCE = 200
+AT_ONCE = 100
 LOOKS = 5
 
 
 def fill(client: Any, keys: int) -> None:
-    """*keys* buckets, every third with a line, as told by reports of 200 keys each."""
+    """*keys* buckets, every third with a line, as told by reports of 100 keys each."""
     seconds, micros = client.time()
     now_us = seconds * 1_000_000 + micros
     name = limit_id(LIMIT.name, LIMIT.fingerprint)
@@ -59,7 +59,11 @@ def fill(client: Any, keys: int) -> None:
             "process": ["", "worker:1 dramatiq 400"],
             "limits": [[name, definition]],
             "keys": [[bucket, 5, 3 * waits, last_us * waits] for bucket, waits, last_us in told],
-            "counts": [[f"a {name}", 1000], *([f"e {bucket}", 3] for bucket, waits, _ in told if waits)],
+            "counts": [
+                [f"a {name}", 500],
+                [f"u {name}", 500],
+                *([f"e {bucket}", 3] for bucket, waits, _ in told if waits),
+            ],
             "waits": [[f"w {bucket}", 1_000_000] for bucket, waits, _ in told if waits],
             "jobs": [],
         }

@@ -81,13 +81,16 @@ def test_without_throttlekit_the_same_flood_meets_429s(run_demo: Demo) -> None:
 
 
 def test_on_rq_every_promise_is_kept_and_a_server_is_left_as_it_was(run_demo: Demo, redis_url: str) -> None:
-    """The same on RQ, on a server of the user's with an RQ of his own: every key of the run is gone afterwards."""
+    """
+    The same on RQ, on a server of the user's with an RQ of his own: every key of the run is gone afterwards. So few
+    jobs that the use of the limit is not judged: how fast workers fork is the machine's.
+    """
     client: redis.Redis = redis.Redis.from_url(redis_url)
     client.sadd("rq:queues", "rq:queue:theirs")
     client.rpush("rq:queue:theirs", "a job of theirs")
-    outcome = run_demo("--framework", "rq", "--jobs", "60", "--rate", "20/s", "--workers", "2", "--url", redis_url)
+    outcome = run_demo("--framework", "rq", "--jobs", "44", "--rate", "20/s", "--workers", "2", "--url", redis_url)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    assert measured(outcome.stdout, "jobs run") == "60 of 60"
+    assert measured(outcome.stdout, "jobs run") == "44 of 44"
     assert sorted(client.keys()) == [b"rq:queue:theirs", b"rq:queues"]
     assert client.smembers("rq:queues") == {b"rq:queue:theirs"}
     client.close()
@@ -95,7 +98,7 @@ def test_on_rq_every_promise_is_kept_and_a_server_is_left_as_it_was(run_demo: De
 
 def test_on_rq_without_throttlekit_the_same_flood_meets_429s(run_demo: Demo) -> None:
     """The contrast on RQ: refused calls, and RQ's own retries."""
-    outcome = run_demo("--framework", "rq", "--jobs", "40", "--rate", "20/s", "--burst", "5", "--without")
+    outcome = run_demo("--framework", "rq", "--jobs", "40", "--rate", "2/s", "--burst", "5", "--without")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert int(measured(outcome.stdout, "429s").split()[0]) >= 10
     assert "throttlekit demo --framework rq" in outcome.stdout
@@ -105,9 +108,9 @@ def test_on_celery_every_promise_is_kept_and_a_server_is_left_as_it_was(run_demo
     """The same flood on Celery's workers keeps the same promises, and leaves no key behind."""
     client: redis.Redis = redis.Redis.from_url(redis_url)
     client.rpush("celery", "a message of theirs")
-    outcome = run_demo("--framework", "celery", "--jobs", "60", "--rate", "20/s", "--workers", "2", "--url", redis_url)
+    outcome = run_demo("--framework", "celery", "--jobs", "44", "--rate", "20/s", "--workers", "2", "--url", redis_url)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    assert measured(outcome.stdout, "jobs run") == "60 of 60"
+    assert measured(outcome.stdout, "jobs run") == "44 of 44"
     assert client.keys() == [b"celery"]
     client.close()
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 
+from support.certificates import self_signed
+from support.sentinel import watched
 from support.servers import Cluster, free_port, redis_server
-from throttlekit_cli.doctor.store import _role, _server
+from throttlekit_cli.doctor.store import _role, _servers, examine_store
 
 SOUND_DRAMATIQ = """
 import dramatiq
@@ -53,6 +58,11 @@ def graded(findings: list[dict[str, str]], grade: str) -> str:
     return " | ".join(finding["what"] + " → " + finding["remedy"] for finding in findings if finding["grade"] == grade)
 
 
+def looked_at(url: str) -> list[dict[str, str]]:
+    """The same of a store, in this process."""
+    return [asdict(finding) for finding in examine_store(url)]
+
+
 def test_a_sound_store_passes_and_is_left_as_it_was(redis_base: str, redis_url: str) -> None:
     """Exit code 0, no fault, and no key more than before."""
     code, found, _ = doctor("--url", redis_url)
@@ -66,8 +76,8 @@ def test_a_sound_store_passes_and_is_left_as_it_was(redis_base: str, redis_url: 
     [
         (["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"], "evicts keys (allkeys-lru)", "noeviction"),
         (["--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"], "evicts keys (volatile-ttl)", "noeviction"),
-        (["--maxmemory", "1"], "out of memory", "raise its maxmemory"),
-        (["--replicaof", "127.0.0.1 1"], "is a replica", "name the primary"),
+        (["--maxmemory", "1"], "memory is full", "raise its maxmemory"),
+        (["--replicaof", "127.0.0.1 1"], "is a replica", "name the master"),
     ],
 )
 def test_a_store_that_breaks_promises_is_a_fault(options: list[str], told: str, remedy: str) -> None:
@@ -86,7 +96,7 @@ def test_a_password_that_is_missing_is_told_and_none_is_shown() -> None:
         client.config_set("requirepass", "right")
         code, found, errors = doctor("--url", base.replace("://", "://:s3cret@") + "/0")
         client.close()
-    assert (code, "another password" in graded(found, "fault")) == (1, True)
+    assert (code, "user or password is missing or wrong" in graded(found, "fault")) == (1, True)
     assert "s3cret" not in errors + str(found)
 
 
@@ -127,7 +137,51 @@ def test_a_replica_in_a_cluster_may_be_named() -> None:
     info = {"role": "slave", "cluster_enabled": 1}
     assert not list(_role(info, cluster=True))
     assert [finding.grade for finding in _role({"role": "slave"}, cluster=False)] == ["fault"]
-    assert [finding.grade for finding in _server("mine://:s3cret@host")] == ["note"]
+    assert [finding.grade for finding in _servers("mine://:s3cret@host")] == ["note"]
+
+
+def test_each_master_of_a_cluster_is_looked_at(cluster: Cluster) -> None:
+    """What one of them alone has is told with which it is."""
+    with contextlib.closing(redis.Redis.from_url(cluster.node_urls[1])) as node:
+        node.config_set("maxmemory", "1gb")
+        node.config_set("maxmemory-policy", "allkeys-lru")
+        try:
+            found = looked_at(cluster.url)
+        finally:
+            node.config_set("maxmemory-policy", "noeviction")
+            node.config_set("maxmemory", "0")
+    assert re.search(r"Master \d of 3: .* evicts keys \(allkeys-lru\)", graded(found, "fault"))
+    assert "appendonly" in graded(found, "note")
+
+
+def test_behind_sentinels_the_master_is_looked_at() -> None:
+    """Its settings and its role; and a service that they do not know is told as that."""
+    with watched() as pair:
+        pair.master.client.config_set("maxmemory", "1gb")
+        pair.master.client.config_set("maxmemory-policy", "volatile-lru")
+        found = looked_at(f"{pair.url}?socket_timeout=2")
+        assert "evicts keys (volatile-lru)" in graded(found, "fault")
+        assert "Replication is asynchronous" in graded(found, "note")
+        found = looked_at(pair.url.replace("/limits/", "/unheard/") + "?socket_timeout=2")
+        assert "know no service" in graded(found, "fault")
+
+
+def test_a_database_that_is_not_there_is_told(redis_base: str) -> None:
+    """A server has 16 unless it was told otherwise."""
+    found = looked_at(f"{redis_base}/99999?socket_timeout=2")
+    assert "no database of the number" in graded(found, "fault")
+
+
+def test_tls_that_is_not_trusted_is_told(tmp_path: Path) -> None:
+    """A certificate that signs itself, and what to write."""
+    certificate, key = map(str, self_signed(tmp_path))
+    port = free_port()
+    with redis_server("--tls-port", str(port), "--tls-cert-file", certificate, "--tls-key-file", key,
+                      "--tls-ca-cert-file", certificate, "--tls-auth-clients", "no"):  # fmt: skip
+        found = looked_at(f"rediss://:s3cret@127.0.0.1:{port}/0?socket_timeout=5")
+        assert "ssl_ca_certs" in graded(found, "fault")
+        sound = f"rediss://127.0.0.1:{port}/0?socket_timeout=5&ssl_ca_certs={certificate}"
+        assert graded(looked_at(sound), "fault") == ""
 
 
 def test_what_is_not_there_and_what_holds_in_one_process_only() -> None:
@@ -207,15 +261,16 @@ def test_a_sound_celery_app_passes(tmp_path: Path) -> None:
         (("@app.task", "app.conf.task_always_eager = True\n@app.task"), "warning", "eager"),
         (("app.conf.broker_transport_options = {\"visibility_timeout\": 600}", ""), "note", "an hour"),
         (("redis://localhost:1/0", "amqp://localhost:1"), "note", "consumer_timeout"),
+        (("redis://localhost:1/0", "sentinel://localhost:1/0"), "ok", "visibility_timeout is 600 s"),
     ],
-    ids=["not-installed", "memory", "visibility", "eager", "hour", "rabbitmq"],
+    ids=["not-installed", "memory", "visibility", "eager", "hour", "rabbitmq", "sentinel"],
 )  # fmt: skip
 def test_what_a_celery_app_is_told(tmp_path: Path, change: tuple[str, str], grade: str, told: str) -> None:
     """Faults end with 1, warnings only with --strict, notes never."""
     folder = _module(tmp_path, SOUND_CELERY, change)
     code, found, errors = doctor("--celery", "shop:app", "--strict", folder=folder)
     assert told in graded(found, grade), errors
-    assert code == (0 if grade == "note" else 1)
+    assert code == (0 if grade in ("note", "ok") else 1)
 
 
 def test_rq_queues_that_nobody_promotes_are_a_fault(redis_url: str) -> None:

@@ -1,18 +1,29 @@
-"""Live control on a server: every process follows within 2 seconds."""
+"""Live control on a server: every process follows within 2 seconds, and every change is kept."""
 
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
 
+from support.servers import Cluster
 from support.waiting import wait_until
-from throttlekit import Job, Limiter, TokenBucket
-from throttlekit._fleet.rules import RULES, Rule, field_of, written
+from throttlekit import Concurrency, ConfigurationError, Control, Job, Limiter, TokenBucket
+from throttlekit._fleet.rules import HISTORY, RULES
 
 LIMIT = TokenBucket("api", "1000/s", burst=100)
+KEYED = TokenBucket("api:account", "1000/s", burst=100, key="{account}")
+SLOTS = Concurrency("db", 3)
+
+
+@pytest.fixture
+def control(redis_url: str) -> Iterator[Control]:
+    with Control(redis_url, by="ann@ops") as control:
+        yield control
 
 
 @pytest.fixture
@@ -21,21 +32,209 @@ def limiter(redis_url: str) -> Iterator[Limiter]:
         yield limiter
 
 
-def tell(redis_url: str, rule: Rule) -> None:
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        client.hset(RULES, field_of(rule.what, rule.name, rule.part), written(rule))
-        client.expire(RULES, 60)
+def reason(limiter: Limiter, limit: Any = LIMIT, **arguments: Any) -> str:
+    return limiter.acquire(limit, job=Job(id="1", kwargs=arguments)).reason
 
 
-def test_first_decision_of_a_process_knows_the_rules(redis_url: str, limiter: Limiter) -> None:
+def test_first_decision_of_a_process_knows_the_rules(control: Control, limiter: Limiter) -> None:
     """Whoever starts while a limit is paused lets nobody pass: not even once."""
-    tell(redis_url, Rule(what="pause", name="api"))
+    control.pause("api")
+    assert reason(limiter) == "paused"
+
+
+def test_running_processes_follow(redis_url: str, control: Control, limiter: Limiter) -> None:
+    """Each verb is known to every limiter within a beat or two, and so is its end."""
+    with contextlib.closing(Limiter(redis_url)) as other:
+        for each in (limiter, other):
+            assert reason(each) == "allowed"
+        control.pause(LIMIT)
+        wait_until(lambda: [reason(each) for each in (limiter, other)] == ["paused"] * 2, description="both follow")
+        control.resume(LIMIT)
+        wait_until(lambda: [reason(each) for each in (limiter, other)] == ["allowed"] * 2, description="both go on")
+
+
+def test_each_verb_does_what_it_says(control: Control, limiter: Limiter) -> None:
+    """Another rate, observed, enforced again, and as it was declared."""
+    assert reason(limiter) == "allowed"
+    control.set("api", "1/day", burst=1)
+    limiter._fleet.follow()
+    assert [reason(limiter) for _ in range(2)] == ["allowed", "exhausted"]
+    control.observe("api")
+    limiter._fleet.follow()
+    assert [reason(limiter) for _ in range(3)] == ["allowed"] * 3
+    control.enforce("api")
+    limiter._fleet.follow()
+    assert reason(limiter) != "allowed"
+    control.unset("api")
+    limiter._fleet.follow()
+    assert reason(limiter) == "allowed"
+
+
+def _in_another_process(url: str, told: Any) -> None:
+    with contextlib.closing(Limiter(url)) as limiter:
+        told.put(reason(limiter))
+        wait_until(lambda: reason(limiter) == "paused", description="it follows")
+        told.put(reason(limiter))
+
+
+def test_another_process_follows(redis_url: str, control: Control) -> None:
+    """What is told here, a process that was there before obeys."""
+    context = multiprocessing.get_context("spawn")
+    told = context.Queue()
+    process = context.Process(target=_in_another_process, args=(redis_url, told))
+    process.start()
+    try:
+        assert told.get(timeout=60) == "allowed"
+        control.pause("api")
+        assert told.get(timeout=30) == "paused"
+    finally:
+        process.join(30)
+        told.close()
+    assert process.exitcode == 0
+
+
+def test_pause_holds_for_every_key_or_for_one(control: Control, limiter: Limiter) -> None:
+    """Without a key all keys are paused, those that nobody has met included; with one, that one."""
+    control.pause(KEYED, key=7)
+    assert reason(limiter, KEYED, account=7) == "paused"
+    assert reason(limiter, KEYED, account=8) == "allowed"
+    control.pause(KEYED)
+    limiter._fleet.follow()
+    assert reason(limiter, KEYED, account=8) == "paused"
+    (one, other) = control.resume(KEYED)
+    assert {one.part, other.part} == {None, "7"}
+    limiter._fleet.follow()
+    assert reason(limiter, KEYED, account=7) == "allowed"
+
+
+def test_pause_ends_by_itself(control: Control, limiter: Limiter) -> None:
+    """With an end, nobody has to end it; the job is told to come back then."""
+    (change,) = control.pause("api", for_=0.5)
     decision = limiter.acquire(LIMIT, job=Job(id="1"))
-    assert (decision.allowed, decision.reason) == (False, "paused")
+    assert decision.reason == "paused"
+    assert 0 < decision.retry_after <= 0.5
+    assert change.after is not None
+    assert change.after.until_us - change.after.since_us == 500_000
+    wait_until(lambda: reason(limiter) == "allowed", description="it is over")
+    assert control.rules() == ()
+    assert control.resume("api") == ()
 
 
-def test_running_process_follows(redis_url: str, limiter: Limiter) -> None:
-    """What is told later is known within a beat or two."""
-    assert limiter.acquire(LIMIT, job=Job(id="1"))
-    tell(redis_url, Rule(what="pause", name="api"))
-    wait_until(lambda: limiter.acquire(LIMIT, job=Job(id="1")).reason == "paused", description="it follows")
+def test_amount_of_a_concurrency_limit_counts_those_who_hold(control: Control, limiter: Limiter) -> None:
+    """From 3 to 2: the third waits until two have ended, for the holders go on counting."""
+    held = [limiter.acquire(SLOTS, job=Job(id=str(number))) for number in range(3)]
+    control.set(SLOTS, 2)
+    limiter._fleet.follow()
+    limiter.release(held[0])
+    assert not limiter.peek(SLOTS)
+    limiter.release(held[1])
+    assert limiter.peek(SLOTS)
+    limiter.release(held[2])
+
+
+def test_every_change_is_kept(control: Control, redis_url: str) -> None:
+    """Who, when, from, to; the newest first; the last thousand, and not for ever."""
+    control.set("api", "50/s", burst=5)
+    control.set("api", "60/s")
+    control.unset("api")
+    control.pause("other", key="k")
+    paused, unset, again, first = control.history()
+    assert [each.verb for each in (paused, unset, again, first)] == ["pause", "unset", "set", "set"]
+    assert {each.by for each in control.history()} == {"ann@ops"}
+    assert first.before is None
+    assert again.before == first.after
+    assert first.after is not None
+    assert (first.after.rate, first.after.burst, first.after.by) == ("50/s", 5, "ann@ops")
+    assert (unset.before, unset.after) == (again.after, None)
+    assert control.history("other") == (paused,)
+    assert control.rules() == (paused.after,)
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        assert client.ttl(RULES) > 300 * 86_400
+        assert client.ttl(HISTORY) > 300 * 86_400
+        client.rpush(HISTORY, *["{}"] * 2000, "torn")
+        control.pause("other")
+        assert client.llen(HISTORY) == 1000
+    assert len(control.history()) == 5
+
+
+def test_nothing_to_change_is_no_change(control: Control) -> None:
+    """To end what is not in force changes nothing, and is not kept."""
+    for verb in (control.resume, control.unset, control.enforce, control.reset):
+        assert verb("api") == ()
+    assert control.history() == ()
+
+
+def test_reset_forgets_by_name(control: Control, limiter: Limiter) -> None:
+    """Full buckets, of one key or of all, also of names that begin alike; a pause after a 429 ends."""
+    daily, other = (TokenBucket(name, "2/day", key="{account}") for name in ("daily", "daily:2"))
+    for limit in (daily, other):
+        for account in (1, 2):
+            limiter.acquire(limit, key=account, cost=1)
+    limiter.pause(daily, 3600, key=1)
+    (change,) = control.reset("daily", key=1)
+    assert change.forgotten == 2
+    assert limiter.peek(daily, key=1)
+    assert not limiter.acquire(daily, key=2)
+    control.reset(daily)
+    assert limiter.acquire(daily, key=2)
+    assert not limiter.acquire(other, key=1)
+    assert not limiter.acquire(other, key=2)
+    assert [each.verb for each in control.history()] == ["reset", "reset"]
+
+
+def test_rules_over_are_swept(control: Control, redis_url: str) -> None:
+    """What has ended by itself is deleted by the next change, and was in force for nobody meanwhile."""
+    control.pause("old", for_=0.01)
+    wait_until(lambda: control.rules() == (), description="it is over")
+    control.pause("new")
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        assert client.hlen(RULES) == 1
+
+
+def test_works_on_a_cluster(cluster: Cluster) -> None:
+    """On a cluster as on one server."""
+    with contextlib.closing(Limiter(cluster.url)) as limiter, Control(limiter) as control:
+        for account in range(9):
+            assert reason(limiter, KEYED, account=account) == "allowed"
+        control.pause(KEYED)
+        limiter._fleet.follow()
+        assert reason(limiter, KEYED, account=1) == "paused"
+        control.resume(KEYED)
+        (change,) = control.reset(KEYED)
+        assert change.forgotten >= 9
+        assert [each.verb for each in control.history()] == ["reset", "resume", "pause"]
+
+
+def test_memory_has_no_fleet() -> None:
+    """A limiter in memory is told so, and how to pause its limits."""
+    with pytest.raises(ConfigurationError, match="limiter in memory"):
+        Control("memory://")
+    with pytest.raises(ConfigurationError, match="limiter in memory"):
+        Control(Limiter())
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "told"),
+    [
+        ("set", ("api", "fast"), "'fast' is not a rate"),
+        ("set", ("api", "0/s"), "0"),
+        ("set", ("api", 0), "the amount must be a whole number"),
+        ("set", ("api", "3", {"burst": 2}), "no burst"),
+        ("set", ("api", "3/s", {"burst": 0}), "the burst must be"),
+        ("set", ("api", "3/s", {"tier": ""}), "tier must be some text"),
+        ("set", (TokenBucket("t", {"a": "1/s"}, tier="{x}"), "3/s"), "has tiers"),
+        ("set", (LIMIT, 3), "not a rate"),
+        ("set", (SLOTS, "3/s"), "the amount must be a whole number"),
+        ("pause", ("",), "name must be some text"),
+        ("pause", ("api", {"for_": 0}), "for_ must be"),
+        ("pause", ("api", {"for_": -1}), "for_ must be"),
+        ("pause", ("api", {"for_": 1e9}), "for_ must be"),
+        ("pause", ("api", {"key": 1.5}), "a key must be"),
+    ],
+)
+def test_what_can_never_work_is_refused_at_once(control: Control, verb: str, arguments: Any, told: str) -> None:
+    """The value and what would be right, as a limit's own constructor says it; nothing is changed."""
+    *positional, named = arguments if isinstance(arguments[-1], dict) else (*arguments, {})
+    with pytest.raises(ConfigurationError, match=told):
+        getattr(control, verb)(*positional, **named)
+    assert control.history() == ()

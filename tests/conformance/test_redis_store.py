@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -314,6 +315,19 @@ def test_store_that_is_down_fails_the_other_verbs(verb: str) -> None:
         "redis+sentinel://user:hunter2@localhost/service/0?retry=3",
         "redis://user:hunter2@localhost/0?cache_config=1&protocol=3",
         "redis://user:hunter2@[localhost/0",
+        "redis://:12?hunter2@localhost/0",
+        "redis://:12#hunter2@localhost/0",
+        "redis://user:hunter2@localhost/0#1",
+        "redis://user:hunter2@localhost/0?credential_provider=x",
+        "redis://user:hunter2@localhost/0?encoding=utf-16",
+        "redis://user:hunter2@localhost/0?client_name=two%20words",
+        "redis+cluster://user:hunter2@localhost/1",
+        "redis+cluster://user:hunter2@localhost?db=1",
+        "unix://",
+        "unix://tmp/redis.sock",
+        *(f"redis://user:hunter2@localhost/0?socket_timeout={value}" for value in ("0", "-1", "nan", "inf", "61")),
+        "redis+sentinel://user:hunter2@localhost/service/0?socket_connect_timeout=0",
+        "redis+sentinel://user:hunter2@localhost/service/0?decode_responses=1",
     ],
 )
 def test_url_that_cannot_be_read_fails_at_once(url: str) -> None:
@@ -321,7 +335,22 @@ def test_url_that_cannot_be_read_fails_at_once(url: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Limiter(url)
     assert "hunter2" not in str(caught.value)
-    assert caught.value.__suppress_context__
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("?socket_timeout=0", "socket_timeout in the store's URL must be more than 0 s, and at most 60 s"),
+        ("?hunter2=1", "the store's URL may have the options db, username,"),
+        ("?client_name=a%20b", "client_name in the store's URL must be"),
+    ],
+)
+def test_an_option_that_cannot_work_is_told_with_what_can(end: str, told: str) -> None:
+    """With its name, if it is one: what stands for an unknown one may be a part of a password."""
+    with pytest.raises(ConfigurationError, match=re.escape(told)) as caught:
+        Limiter(f"redis://localhost/0{end}")
+    assert "hunter2" not in str(caught.value)
 
 
 def test_full_server_still_denies(redis_url: str, client: Any, store: RedisStore) -> None:

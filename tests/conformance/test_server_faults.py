@@ -282,7 +282,7 @@ def test_cut_connections_are_one_failure_and_not_one_each(own_server: Any) -> No
     port = own_server.connection_pool.connection_kwargs["port"]
     with Proxy(port) as proxy, contextlib.closing(RedisStore(_url(own_server, port=proxy.port), timeout=5)) as store:
         pool = store._client.connection_pool
-        connections = [pool.get_connection() for _ in range(5)]
+        connections = [pool.get_connection("EVALSHA") for _ in range(5)]
         for each in connections:
             pool.release(each)
         pid = own_server.info("server")["process_id"]

@@ -25,7 +25,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from support.certificates import self_signed
-from support.sentinel import Watched
+from support.sentinel import Watched, guarded
 from support.sentinel import watched as sentinel_watching
 from support.servers import Cluster, ServerMissing, redis_server
 from support.waiting import wait_until
@@ -147,6 +147,27 @@ def test_sentinel_by_url_and_by_client(watched: Watched) -> None:
         Limiter(client=manager.slave_for("limits"))
 
 
+def test_sentinel_with_tls_and_passwords_of_its_own(
+    certificates: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """rediss+sentinel:// speaks TLS to both; the user of the URL is the master's, its options name the Sentinel's."""
+    with guarded(*certificates) as port:
+        url = f"rediss+sentinel://:master@127.0.0.1:{port}/limits/1?socket_timeout=5&socket_connect_timeout=5"
+        url += f"&ssl_ca_certs={certificates[0]}"
+        _works(Limiter(f"{url}&sentinel_password=sentinel"))
+        _works(Limiter(f"{url}&sentinel_username=watcher&sentinel_password=watcher"))
+        for wrong, whose in (
+            (url, "the user or password of the Sentinels"),
+            (f"{url}&sentinel_password=hunter2", "the user or password of the Sentinels"),
+            (url.replace(":master@", "") + "&sentinel_password=sentinel", "its user or password"),
+        ):
+            caplog.clear()
+            with contextlib.closing(Limiter(wrong)) as limiter:
+                assert limiter.acquire(HOUR, job=JOB).reason == "store unavailable"
+            assert f"{whose} is missing or wrong" in caplog.text
+            assert "hunter2" not in caplog.text
+
+
 def test_sentinel_that_knows_no_such_service(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     """A name that no Sentinel knows is told as that: nobody looks for a master that is down."""
     with contextlib.closing(Limiter(_url(watched).replace("/limits", "/another"))) as limiter:
@@ -160,7 +181,9 @@ def test_sentinel_that_knows_no_such_service(watched: Watched, caplog: pytest.Lo
 )
 def test_sentinel_url_that_cannot_be_read_fails_at_once(end: str) -> None:
     """With what is right, and without the password."""
-    with pytest.raises(ConfigurationError, match=r"redis\+sentinel://host:port,host:port/service/0") as caught:
+    with pytest.raises(
+        ConfigurationError, match=r"redis\+sentinel://host:port,host:port/service/0|sentinel_password, and no other"
+    ) as caught:
         Limiter(f"redis+sentinel://user:hunter2@host:1,other{end}")
     assert "hunter2" not in str(caught.value)
     with pytest.raises(ConfigurationError):
@@ -219,7 +242,7 @@ def test_a_client_says_where_and_as_whom(redis_url: str, decoded: bool) -> None:
         redis_url, decode_responses=decoded, retry=retry, socket_timeout=60, health_check_interval=1,
         max_connections=1, protocol=3,
     )  # fmt: skip
-    held = client.connection_pool.get_connection()  # its only one
+    held = client.connection_pool.get_connection("PING")  # its only one
     limiter = Limiter(client=client)
     client.connection_pool.release(held)
     assert _granted(limiter, 1)

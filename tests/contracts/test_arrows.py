@@ -39,7 +39,16 @@ LAYERS = [
             "throttlekit.inline",
         ],
     ),
-    ("limiter", ["throttlekit.limiter", "throttlekit._current", "throttlekit._hold", "throttlekit._limited"]),
+    (
+        "limiter",
+        [
+            "throttlekit.limiter",
+            "throttlekit._current",
+            "throttlekit._hold",
+            "throttlekit._limited",
+            "throttlekit.control",
+        ],
+    ),
     ("face", ["throttlekit", "throttlekit.testing", "throttlekit._testing"]),
     ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery"]),
     ("cli", ["throttlekit_cli"]),

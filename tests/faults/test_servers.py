@@ -7,7 +7,6 @@ from collections.abc import Callable
 import pytest
 
 from support.faults import Case, Framework, Outcome
-from throttlekit import ConfigurationError, Limiter
 
 pytestmark = [
     pytest.mark.workers,
@@ -17,19 +16,10 @@ pytestmark = [
 ]
 
 
-def _sentinel_is_there() -> bool:
-    try:
-        Limiter("redis+sentinel://127.0.0.1:1/limits/0").close()
-    except ConfigurationError:
-        return False
-    return True
-
-
 def _case(framework: Framework, fault: str) -> Case:
     return Case(framework=framework, fault=fault, jobs=100, rate=30 if framework == "rq" else 60)
 
 
-@pytest.mark.skipif(not _sentinel_is_there(), reason="redis+sentinel:// is not there yet")
 @pytest.mark.parametrize("framework", ["dramatiq", "rq", "celery"])
 def test_a_fail_over_under_sentinel_admits_no_more_than_its_lag(
     struck: Callable[[Case], Outcome], framework: Framework

@@ -88,8 +88,8 @@ class CelerySite:
         """Put Celery's events of one *kind* into *heard*."""
         ready = threading.Event()
         with self.app.connection_for_read() as connection:
-            receiver = self.app.events.Receiver(connection, handlers={kind: heard.append})
-            receiver.on_consume_ready = lambda *_, **__: ready.set()
+            handlers = {kind: heard.append, "site-listens": lambda _: ready.set()}
+            receiver = self.app.events.Receiver(connection, handlers=handlers)
 
             def capture() -> None:
                 try:
@@ -101,7 +101,12 @@ class CelerySite:
             thread = threading.Thread(target=capture, daemon=True)
             thread.start()
             try:
-                assert ready.wait(10)
+                # On Redis it subscribes a moment after it says that it consumes.
+                with self.app.events.default_dispatcher() as dispatcher:
+                    wait_until(
+                        lambda: dispatcher.send("site-listens") is None and ready.wait(0.1),
+                        description="somebody listens to events",
+                    )
                 yield
             finally:
                 receiver.should_stop = True

@@ -67,7 +67,7 @@ class Case:
     alone: bool = False
     seed: int = 1
     slack: float = 0.25
-    patience: float = 60.0
+    patience: float = 150.0
 
     def __str__(self) -> str:
         pool = f", {self.pool}" if self.framework == "celery" else ""
@@ -102,7 +102,8 @@ class Case:
             return Flooding, Flood(**common)
         if self.framework == "rq":
             return RqFlooding, RqFlood(kinds=(OURS, OURS) if not self.alone else ("rq.Worker", "rq.Worker"), **common)
-        # Shorter than a store is hung for, and long enough for a busy machine to look after what it holds.
+        # A task is held for a third of it: less than a store is hung for, so that tasks go back and come again
+        # meanwhile. All of it is long enough for a busy machine to look after what it holds.
         visible = {"visibility_timeout": 3 if self.what.doubling else 6}
         conf = {**_CELERY_CONF, "broker_transport_options": {**_CELERY_CONF["broker_transport_options"], **visible}}
         return CeleryFlooding, CeleryFlood(pool=self.pool, conf=conf, **common)

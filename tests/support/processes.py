@@ -21,14 +21,20 @@ _TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Command:
-    """One command and its descendants, in a session of its own, with the packages of the tests on its path."""
+    """
+    One command and its descendants, in a session of its own, with the packages of the tests on its path.
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    Args:
+        cwd: Where to run it. Default: here.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, cwd: Path | None = None) -> None:
         path = os.pathsep.join([*map(str, _SOURCES), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
         self._log = tempfile.NamedTemporaryFile(prefix="tk-workers-")  # noqa: SIM115  closed by close()
         self._command = subprocess.Popen(
             command,
-            env={**os.environ, **environment, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **environment},
+            cwd=cwd,
             stdout=self._log,
             stderr=subprocess.STDOUT,
             start_new_session=True,

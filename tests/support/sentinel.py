@@ -16,7 +16,7 @@ import redis
 from support.servers import RedisProcess, free_port, redis_binary
 from support.waiting import wait_until
 
-__all__ = ["Watched", "watched"]
+__all__ = ["Watched", "guarded", "watched"]
 
 _SERVICE = "limits"
 
@@ -82,3 +82,30 @@ def watched() -> Iterator[Watched]:
 
         wait_until(ready, description="the Sentinel knows both")
         yield Watched(master, replica, sentinel, port)
+
+
+@contextlib.contextmanager
+def guarded(certificate: Path, key: Path) -> Iterator[int]:
+    """
+    A master and its Sentinel that speak TLS alone; yields the Sentinel's port. The password of the one is "master",
+    of the other "sentinel", and "watcher" for its user watcher.
+    """
+    port, own = free_port(), free_port()
+    tls = {"cert-file": certificate, "key-file": key, "ca-cert-file": certificate, "auth-clients": "no"}
+    options = [text for name, value in tls.items() for text in (f"--tls-{name}", str(value))]
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tk-sentinel-"))
+        master = RedisProcess("--tls-port", str(port), *options, password="master")
+        stack.enter_context(contextlib.closing(master)).start()
+        file = Path(folder, "sentinel.conf")
+        file.write_text(
+            f"port 0\ntls-port {own}\nbind 127.0.0.1\ndir {folder}\ntls-replication yes\n"
+            + "".join(f"tls-{name} {value}\n" for name, value in tls.items())
+            + f"requirepass sentinel\nuser watcher on >watcher allcommands allchannels\n"
+            f"sentinel monitor {_SERVICE} 127.0.0.1 {port} 1\n"
+            f"sentinel auth-pass {_SERVICE} master\n"
+        )
+        process = subprocess.Popen([redis_binary(), str(file), "--sentinel"], stdout=subprocess.DEVNULL)
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        yield own

@@ -105,6 +105,16 @@ COMMON_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"key": "{}"}, "limit 'partner': the key template '{}' must name its arguments, like \"{account_id}\""),
     ({"key": "{0}"}, "limit 'partner': the key template '{0}' must name its arguments, like \"{account_id}\""),
     ({"key": "{a b}"}, "limit 'partner': the key template '{a b}' must name its arguments, like \"{account_id}\""),
+    *(
+        ({"key": key}, f"limit 'partner': the key template {key!r} cannot be read: {fault}")
+        for key, fault in (
+            ("{a:>{b}}", "a format must not hold a field of its own"),
+            ("{a:{}}", "a format must not hold a field of its own"),
+            ("{a:>1000000000}", "a width or precision must be less than 1000"),
+            ("{a:.١٠٠٠٠}", "a width or precision must be less than 1000"),
+            ("{a!x}", "there is no conversion !x"),
+        )
+    ),
     ({"cost": -1}, "limit 'partner': a cost must be a whole number of at least 0, not -1"),
     ({"cost": 1.5}, "limit 'partner': a cost must be a whole number of at least 0, not 1.5"),
     ({"cost": True}, "limit 'partner': a cost must be a whole number of at least 0, not True"),
@@ -349,6 +359,16 @@ def test_key_that_cannot_be_worked_out_is_a_configuration_error(key: Any) -> Non
         TokenBucket("partner", "10/s", key=key).key_of(JOB)
 
 
+@pytest.mark.parametrize("key", ["{customer!r}", "{customer!s}", "{customer!a:>20}"])
+@pytest.mark.parametrize("customer", [object(), [object()], len.__call__])
+def test_an_address_in_memory_is_no_key(key: str, customer: object) -> None:
+    """Each process, and each copy of the object, would have a limit of its own."""
+    with pytest.raises(
+        ConfigurationError, match=f"an address in memory, as the text of this {type(customer).__name__}"
+    ):
+        TokenBucket("partner", "10/s", key=key).key_of(Job(name="send", kwargs={"customer": customer}))
+
+
 def test_missing_argument_is_named_with_those_there() -> None:
     """The message says what the template wants, and what the job has."""
     with pytest.raises(ConfigurationError, match=r"names 'customer', which job 'send' .* has a, b"):
@@ -460,7 +480,7 @@ _SOURCES: list[Any] = [
     "{secret.customer}",
     "{secret[9999]}",
     "{secret:no such format}",
-    "{secret:{secret}}",
+    "{secret:Y}",
     "{telling}",
     "{telling[1]}",
     "{telling:x}",

@@ -254,6 +254,62 @@ def test_a_store_in_parts_fails_part_by_part(clock: Seconds) -> None:
     assert limiter.acquire(CLOSED)
 
 
+class Nodes(Failing):
+    """A store of two nodes, of which one can be away; who serves what can change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.serves = {"closed": "a", "open": "b"}
+        self.away = {"a"}
+        self.settled: list[str] = []
+
+    def part_of(self, name: str) -> str:
+        return next((node for limit, node in self.serves.items() if limit in name), "")
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        self._reach(request.claims[0].bucket)
+        return super().acquire(request, now_us)
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        for each in corrections:
+            self._reach(each.bucket)
+        self.settled += [self.part_of(each.bucket) for each in corrections]
+        super().settle(corrections, now_us)
+
+    def _reach(self, name: str) -> None:
+        if (node := self.part_of(name)) in self.away:
+            raise StoreUnavailable("the store gave no usable answer: TimeoutError", part=node)
+
+
+def test_a_node_that_another_has_taken_over_from_is_forgotten(clock: Seconds, caplog: pytest.LogCaptureFixture) -> None:
+    """After a fail-over nobody asks the dead node any more: the outage is over, and is told to be."""
+    caplog.set_level(logging.INFO, "throttlekit")
+    store = Nodes()
+    guard = Guarded(store, clock=clock)
+    limiter = Limiter(store)
+    limiter._store = guard
+    assert not limiter.acquire(CLOSED)
+    assert limiter.acquire(OPEN)
+    assert list(guard._outages) == ["a"]
+    store.serves["closed"] = "b"
+    clock.now += 4.0
+    assert limiter.acquire(OPEN)
+    assert not guard._outages
+    assert caplog.messages[-1] == "The store answers again, after 4.0 s."
+    assert limiter.acquire(CLOSED)
+
+
+def test_a_node_that_is_away_keeps_nothing_from_the_others(clock: Seconds) -> None:
+    """What concerns several nodes is done on those that answer, known to be away or not; then the failure is told."""
+    store = Nodes()
+    guard = Guarded(store, clock=clock)
+    corrections = [Correction(f"tk1:{{{name}:}}:x", CLOSED.charge(1), 1, 1) for name in ("closed", "open")]
+    for times in (1, 2):
+        with pytest.raises(StoreUnavailable):
+            guard.settle(corrections)
+        assert store.settled == ["b"] * times
+
+
 def test_a_mistake_is_no_outage(limiter: Limiter, store: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
     """A ConfigurationError of the store goes to the caller, each time."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import string
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -31,11 +32,22 @@ def key_text(key: object) -> str:
 
 
 class _Formatter(string.Formatter):
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        text = super().convert_field(value, conversion)
+        if conversion and _ADDRESS.search(text):
+            raise ConfigurationError(
+                f"a key must not hold an address in memory, as the text of this {type(value).__name__} does"
+            )
+        return text
+
     def format_field(self, value: Any, format_spec: str) -> str:
         return format(value if format_spec else key_text(value), format_spec)
 
 
 _FORMATTER = _Formatter()
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>")  # it would be a key of its own in each process
+_CONVERSIONS = (None, "s", "r", "a")
+_WIDE = re.compile(r"\d{4}")
 _LONGEST_TOLD = 200
 _MOST_BITS = 2_000  # some 600 digits: Python writes out no number of many thousands
 
@@ -102,6 +114,7 @@ def check_source(what: str, source: object) -> None:
         )
     try:
         names = _argument_names(source)
+        _check_formats(source)
     except ValueError as error:
         raise ConfigurationError(f"the {what} template {source!r} cannot be read: {error}") from None
     if not names:
@@ -137,6 +150,23 @@ def told(value: object) -> str:
 def shown(source: object) -> str:
     """*source* as an error message shows it."""
     return told(source) if isinstance(source, str) else str(getattr(source, "__qualname__", told(source)))
+
+
+def _check_formats(template: str) -> None:
+    """
+    A job's argument must not say how long a key gets to be, nor a slip of the pen: that is memory.
+
+    Raises:
+        ValueError: A field has a format that holds another field, or a width of more than three digits, or a
+            conversion that is none.
+    """
+    for _, _, spec, conversion in _FORMATTER.parse(template):
+        if spec and "{" in spec:
+            raise ValueError("a format must not hold a field of its own")
+        if spec and _WIDE.search(spec):
+            raise ValueError("a width or precision must be less than 1000")
+        if conversion not in _CONVERSIONS:
+            raise ValueError(f"there is no conversion !{conversion}")
 
 
 def _argument_names(template: str) -> list[str]:

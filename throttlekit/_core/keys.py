@@ -14,7 +14,16 @@ import hashlib
 import re
 from urllib.parse import quote
 
-__all__ = ["bucket_name", "fleet_name", "holder_name", "is_bucket_of", "limit_id", "line_name", "parts_of"]
+__all__ = [
+    "bucket_name",
+    "fleet_name",
+    "holder_name",
+    "is_bucket_of",
+    "limit_id",
+    "line_name",
+    "parts_of",
+    "patterns_of",
+]
 
 _LONGEST = 120
 _BUCKET = re.compile(r"tk1:\{([^:{}]*):([^:{}]*)(?::([^:{}]*))?\}:(\w+)", re.ASCII)
@@ -35,6 +44,14 @@ def bucket_name(name: str, key: str, fingerprint: str, part: str | None = None) 
 def fleet_name(what: str) -> str:
     """Where the fleet keeps *what*, of all limits together: no limit's tag is without a colon."""
     return f"tk1:{{fleet}}:{what}"
+
+
+def patterns_of(name: str, key: str | None = None) -> tuple[str, ...]:
+    """What every stored name of the limit called *name* matches, of that *key*, as SCAN reads it; None: of all keys."""
+    if key is None:
+        return (f"tk1:{{{_quoted(name)}:*",)
+    begin = f"tk1:{{{_quoted(name)}:{_quoted(key)}"
+    return f"{begin}}}:*", f"{begin}:*"
 
 
 def is_bucket_of(bucket: str, fingerprint: str) -> bool:

@@ -30,15 +30,15 @@ class Fleet:
     """
 
     def __init__(self, store: Guarded, owner: object) -> None:
-        follower = Follower(store)
-        self.steering = Steering(follower)
+        self._follower = Follower(store)
+        self.steering = Steering(self._follower)
         self.activity: Activity | None = None
         self._pulse: Pulse | None = None
         if store.shared:
             from throttlekit._fleet.activity import Activity  # what memory alone can do without
 
             self.activity = Activity(store)
-            self._pulse = Pulse([follower.follow, self.activity.beat])
+            self._pulse = Pulse([self._follower.follow, self.activity.beat])
             weakref.finalize(owner, self._pulse.abandon)
 
     def steers(self) -> bool:
@@ -58,6 +58,15 @@ class Fleet:
         if self.activity is not None:
             with suppress(Exception):  # no job fails because of what is told about it
                 self.activity.last_word()
+
+    def follow(self) -> None:
+        """
+        Ask now what is in force.
+
+        Raises:
+            StoreUnavailable: The store did not answer. What was in force stays so.
+        """
+        self._follower.follow()
 
     def close(self) -> None:
         if self._pulse is not None:

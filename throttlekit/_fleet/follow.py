@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
-from throttlekit._fleet.rules import RULES, Rule, Rules, rule_of, rules_of
+from throttlekit._fleet.rules import RULES, Rule, Rules, data_of, rule_of, rules_of
+from throttlekit._forks import renew_lock_after_fork
 from throttlekit._outage import Guarded
 from throttlekit._seldom import Seldom
 from throttlekit.errors import StoreUnavailable
@@ -46,6 +47,8 @@ class Follower:
     def __init__(self, store: Guarded, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
+        self._lock = threading.Lock()  # one after the other: what was read first must not replace what was read last
+        renew_lock_after_fork(self, "_lock")
         self._kept: list[bytes] = []
         self._known: list[Rule] = []
         self._ahead_us = 0
@@ -61,6 +64,14 @@ class Follower:
         Raises:
             StoreUnavailable: The store did not answer. The rules stay as they were, but for those that end.
         """
+        with self._lock:
+            self._follow()
+
+    def now_us(self) -> int:
+        """About what time it is by the store's clock."""
+        return self._ahead_us + round(self._clock() * 1_000_000)
+
+    def _follow(self) -> None:
         try:
             began = self._clock()
             now_us, kept = read_rules(self._store)
@@ -82,12 +93,9 @@ class Follower:
             if any(rule.over(now_us) for rule in self._known):
                 self._take([rule for rule in self._known if not rule.over(now_us)])
 
-    def now_us(self) -> int:
-        """About what time it is by the store's clock."""
-        return self._ahead_us + round(self._clock() * 1_000_000)
-
     def _read(self, kept: list[bytes]) -> None:
-        found: list[Any] = [rule_of(field, value) for field, value in zip(kept[::2], kept[1::2], strict=True)]
+        pairs = zip(kept[::2], kept[1::2], strict=True)
+        found = [rule_of(data_of(field), data_of(value)) for field, value in pairs]
         if None in found and self._foreign.due():
             _log.warning(
                 "%d of the fleet's rules are not of this release, and are ignored here: is a newer one at work?",

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
 from throttlekit._core.keys import fleet_name
 
-__all__ = ["HISTORY", "RULES", "Rule", "Rules", "What", "field_of", "rule_of", "rules_of", "written"]
+__all__ = [
+    "HISTORY",
+    "RULES",
+    "Rule",
+    "Rules",
+    "What",
+    "as_text",
+    "data_of",
+    "field_of",
+    "plain",
+    "rule_of",
+    "rules_of",
+]
 
 RULES = fleet_name("control")
 """A hash of what is in force."""
@@ -61,39 +72,53 @@ class Rules:
 
 def field_of(what: str, name: str, part: str | None) -> str:
     """What a rule is kept under: a later one of the same field takes its place."""
-    return json.dumps([what, name, part], separators=(",", ":"))
+    return as_text([what, name, part])
 
 
-def written(rule: Rule) -> str:
-    """*rule* as it is kept under its field."""
-    told = {"v": _VERSION, "since": rule.since_us, "until": rule.until_us, "by": rule.by}
-    own = {"rate": rule.rate, "burst": rule.burst} if rule.what == "set" else {}
-    return json.dumps({**told, **own}, separators=(",", ":"))
+def as_text(data: object) -> str:
+    import json  # a good part of what `import throttlekit` would cost, and seldom needed
+
+    return json.dumps(data, separators=(",", ":"))
 
 
-def rule_of(field: bytes | str, value: bytes | str) -> Rule | None:
-    """The rule that `written` wrote; None for anything else: torn, foreign, or of a later version."""
+def data_of(text: bytes | str) -> Any:
+    """What `as_text` wrote; None for anything else."""
+    import json
+
     try:
-        what, name, part = json.loads(field)
-        told: Any = json.loads(value)
-        rule = Rule(
-            what=what, name=name, part=part, since_us=told["since"], until_us=told["until"], by=told["by"],
-            rate=told.get("rate"), burst=told.get("burst"),
-        )  # fmt: skip
-        version = told["v"]
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return json.loads(text)
+    except (ValueError, RecursionError):
         return None
-    texts = (what, name, rule.by)
+
+
+def plain(rule: Rule) -> dict[str, Any]:
+    """*rule* as plain data, as it is kept under its field."""
+    told = {"v": _VERSION, "since": rule.since_us, "until": rule.until_us, "by": rule.by}
+    return {**told, "rate": rule.rate, "burst": rule.burst} if rule.what == "set" else told
+
+
+def rule_of(field: Any, told: Any) -> Rule | None:
+    """The rule that `plain` made, of its *field* read; None for anything else: torn, foreign, or of a later version."""
+    try:
+        what, name, part = field
+        version, rate, burst = told["v"], told.get("rate"), told.get("burst")
+        since_us, until_us, by = told["since"], told["until"], told["by"]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
     right = (
         version == _VERSION
-        and all(isinstance(text, str) for text in texts)
+        and all(isinstance(text, str) for text in (what, name, by))
         and what in get_args(What)
         and isinstance(part, (str, type(None)))
-        and all(type(at) is int and 0 <= at < _LARGEST for at in (rule.since_us, rule.until_us))
-        and type(rule.burst) in (int, type(None))
-        and (type(rule.rate) in (int, str) if what == "set" else rule.rate is None)
+        and all(type(at) is int and 0 <= at < _LARGEST for at in (since_us, until_us))
+        and type(burst) in (int, type(None))
+        and (type(rate) in (int, str) if what == "set" else rate is None)
     )
-    return rule if right else None
+    if not right:
+        return None
+    return Rule(
+        what=what, name=name, part=part, since_us=since_us, until_us=until_us, by=by, rate=rate, burst=burst
+    )  # fmt: skip
 
 
 def rules_of(rules: Iterable[Rule]) -> dict[str, Rules]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from throttlekit._core.acquire import Ask, Caller, Place, Verdict
 from throttlekit._core.charge import Charge
 
-__all__ = ["Claim", "Correction", "Lease", "Parted", "Request", "Shared", "Store"]
+__all__ = ["Claim", "Correction", "Lease", "Parted", "Request", "Searched", "Shared", "Store"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,5 +146,22 @@ class Shared(Protocol):
 
         Raises:
             StoreUnavailable: There was no usable answer to one of them. The others may have been run, or not.
+        """
+        ...
+
+
+@runtime_checkable
+class Searched(Protocol):
+    """What a store may have besides: names are found by what they look like. For operators: it may take seconds."""
+
+    def forget(self, pattern: str) -> int:
+        """
+        Forget every name that matches *pattern*, as SCAN reads it. Looks at every name, a thousand at a time.
+
+        Returns:
+            How many there were.
+
+        Raises:
+            StoreUnavailable: There was no usable answer. Some may be forgotten.
         """
         ...

@@ -9,13 +9,17 @@ from redis import exceptions
 
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 
-__all__ = ["UNREADABLE", "UnknownService", "answered", "lost_touch"]
+__all__ = ["UNREADABLE", "SentinelRefused", "UnknownService", "answered", "lost_touch", "remedy_of"]
 
 _T = TypeVar("_T")
 
 
 class UnknownService(exceptions.ConnectionError):
     """The Sentinels that answer know no service of that name."""
+
+
+class SentinelRefused(exceptions.ConnectionError):
+    """A Sentinel wants another password, and no other answers."""
 
 
 _OF_A_CLUSTER = (exceptions.AskError, exceptions.ClusterCrossSlotError)  # a MOVED is an AskError too
@@ -31,10 +35,17 @@ _ALLOW = (
     "its user is not allowed what the limiter needs: ACL SETUSER … "
     "~tk1:* +@read +@write +@connection +select +eval +evalsha +time"
 )
+_WHO = "its user or password is missing or wrong"
 _OTHER_TYPE = "WRONGTYPE"
 # By class, or by what the text holds: before Redis 7, what fails inside a script is a ResponseError of any kind.
 _TOLD: tuple[tuple[type[Exception] | None, str, str], ...] = (
     (UnknownService, "", "the Sentinels know no service of the name in the URL: see SENTINEL MASTERS"),
+    (
+        SentinelRefused,
+        "",
+        "the user or password of the Sentinels is missing or wrong: write ?sentinel_password=… into the URL, and "
+        "sentinel_username=… if they have users",
+    ),
     (exceptions.OutOfMemoryError, "OOM ", "its memory is full and its policy evicts nothing: raise its maxmemory"),
     (
         exceptions.ReadOnlyError,
@@ -44,15 +55,28 @@ _TOLD: tuple[tuple[type[Exception] | None, str, str], ...] = (
     (exceptions.BusyLoadingError, "LOADING ", "it is still loading its data"),
     (exceptions.NoPermissionError, "ACL failure in script", _ALLOW),
     (None, "user executing the script can't", _ALLOW),
-    (exceptions.AuthenticationError, "NOAUTH", "its user or password is missing or wrong"),
+    (exceptions.AuthenticationError, "NOAUTH", _WHO),
+    (None, "unauthenticated ", _WHO),  # what Redis 7 says to as many arguments as ours, before it reads them
     (
         None,
         _OTHER_TYPE,
         "a key of a limit holds another type of value, so somebody else writes keys that begin with tk1: into this "
         "database. Delete that key, and give the limiter a database of its own",
     ),
+    (
+        None,
+        "DB index",
+        "it has no database of the number in the URL: take a smaller one, or see CONFIG GET databases",
+    ),
+    (
+        None,
+        "CERTIFICATE_VERIFY_FAILED",
+        "nobody vouches for its TLS certificate, or not under this name: name the authority with ?ssl_ca_certs=… in "
+        "the URL, and the server by a name that the certificate holds",
+    ),
     (None, "MISCONF", "it cannot save its data, and so takes no writes: see its log and its disk"),
     (exceptions.MasterDownError, "MASTERDOWN", "it is a replica that has lost its master"),
+    (exceptions.ClusterDownError, "CLUSTERDOWN", "its cluster is down, or nobody serves the slot: see CLUSTER INFO"),
     (None, "BUSY ", "a script of somebody else's holds it up"),
     (None, "non deterministic commands", "it is older than Redis 5: take 6.2 or later"),
     (None, "nknown command", "it lacks a command, by its age or its configuration: take Redis 6.2 or later, as it is"),
@@ -79,6 +103,11 @@ def answered(question: Callable[[], _T]) -> _T:
         # The server is well; it is asked on, about everything else.
         part = None if found == _OTHER_TYPE else ""
         raise StoreUnavailable(f"{said}: {remedy}" if remedy else said, part=part) from error
+
+
+def remedy_of(error: StoreUnavailable) -> str:
+    """What was found and what mends it, as "this: that"; "" if only that nothing was heard of the server."""
+    return _told(error.__cause__)[1] if isinstance(error.__cause__, Exception) else ""
 
 
 def lost_touch(error: StoreUnavailable) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import redis
@@ -13,6 +13,7 @@ from redis.exceptions import RedisClusterException
 
 from throttlekit._core.acquire import Verdict
 from throttlekit._forks import renew_lock_after_fork
+from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores._base import Claim, Correction, Lease, Request
 from throttlekit.stores._parts import Part, acquire_in_parts
 from throttlekit.stores.redis import RedisStore, begin_anew_after_fork
@@ -44,6 +45,8 @@ class RedisClusterStore(RedisStore):
         scheme, colon, rest = url.partition("://")
         self._node_url = scheme.replace("valkey", "redis").removesuffix("+cluster") + colon + rest
         super().__init__(self._node_url, timeout=timeout)
+        if self._client.connection_pool.connection_kwargs.get("db", 0) != 0:
+            raise ConfigurationError("a cluster has database 0 only: leave the number out of its URL")
         self._cluster: Any = None
         self._connecting = threading.Lock()
         self._failed: tuple[float, Exception] | None = None
@@ -61,12 +64,12 @@ class RedisClusterStore(RedisStore):
         return acquire_in_parts(sorted(parts, key=lambda part: place not in part.claims), request, now_us)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        for those in _by_slot(corrections):
-            super().settle(those, now_us)
+        settle = super().settle
+        self._slot_by_slot(corrections, lambda those: settle(those, now_us))
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        for those in _by_slot(leases):
-            super().release(those, now_us)
+        release = super().release
+        self._slot_by_slot(leases, lambda those: release(those, now_us))
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         answers: dict[int, bool] = {}
@@ -75,8 +78,25 @@ class RedisClusterStore(RedisStore):
         return [answers[id(each)] for each in leases]
 
     def pause(self, claims: Sequence[Claim], for_us: int | None, now_us: int | None = None) -> None:
-        for those in _by_slot(claims):
-            super().pause(those, for_us, now_us)
+        pause = super().pause
+        self._slot_by_slot(claims, lambda those: pause(those, for_us, now_us))
+
+    def _slot_by_slot(self, what: Sequence[_N], ask: Callable[[Sequence[_N]], None]) -> None:
+        """What fails in one slot keeps nothing from the others; then the first failure is raised."""
+        failed: dict[str | None, StoreUnavailable] = {}
+        for those in _by_slot(what):
+            if self.part_of(those[0].bucket) in failed:
+                continue  # the node as a whole: each more would be a time-out of its own
+            try:
+                ask(those)
+            except StoreUnavailable as error:
+                failed[error.part] = error
+        if failed:
+            raise next(iter(failed.values()))
+
+    def servers(self) -> list[Any]:
+        cluster = self._connected()
+        return [cluster.get_redis_connection(node) for node in cluster.get_primaries()]
 
     def close(self) -> None:
         super().close()
@@ -124,6 +144,10 @@ class RedisClusterStore(RedisStore):
 
     def _run_all(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         return [self._command(*command) for command in commands]
+
+    def _found(self, pattern: str) -> Iterable[Any]:
+        found: Iterable[Any] = self._connected().scan_iter(match=pattern, count=1000)
+        return found
 
     def _delete(self, names: Sequence[str]) -> None:
         for name in names:

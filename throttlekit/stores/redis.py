@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import re
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 try:
     import redis
@@ -27,10 +28,19 @@ from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores._base import Claim, Correction, Lease, Request
 from throttlekit.stores._faults import UNREADABLE, answered, lost_touch
 
-__all__ = ["RedisStore", "begin_anew_after_fork", "own_options", "readable", "refuse_our_own"]
+__all__ = ["RedisStore", "begin_anew_after_fork", "check_url", "own_options", "readable"]
 
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
 _DATABASE = re.compile(r"/?[0-9]*", re.ASCII)
+_BATCH = 1000
+_CLIENT_NAME = re.compile(r"[!-~]+")
+_LONGEST = 60
+_OPTIONS = (
+    "db", "username", "password", "client_name", "protocol", "socket_timeout", "socket_connect_timeout",
+    "socket_keepalive", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password",
+    "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers", "ssl_min_version", "ssl_include_verify_flags",
+    "ssl_exclude_verify_flags",
+)  # fmt: skip
 _T = TypeVar("_T")
 
 
@@ -52,10 +62,7 @@ class RedisStore:
         scheme = scheme.replace("valkey", "redis")
         self._options = own_options(timeout)
         with readable():
-            if scheme != "unix" and not _DATABASE.fullmatch(urlsplit(url).path):
-                # redis-py would take any other path for database 0.
-                raise ValueError("the path is not the number of a database")
-            refuse_our_own(urlsplit(url).query)
+            check_url(url)
             client: Any = redis.Redis
             self._use(client.from_url(f"{scheme}{colon}{rest}", **self._options))
 
@@ -115,9 +122,16 @@ class RedisStore:
                 error.part = None  # it answers: that it may not do this says nothing about decisions
             raise
 
+    def forget(self, pattern: str) -> int:
+        return self._asked(pattern, lambda: self._forget(pattern))
+
     def part_of(self, name: str) -> str:
         """The server is one: it answers, or it does not."""
         return ""
+
+    def servers(self) -> list[Any]:
+        """For the doctor: a client of each server that takes writes."""
+        return [self._client]
 
     def close(self) -> None:
         self._client.close()
@@ -163,6 +177,18 @@ class RedisStore:
         replies: list[Any] = pipeline.execute()
         return replies
 
+    def _forget(self, pattern: str) -> int:
+        found = 0
+        names = iter(self._found(pattern))
+        while batch := list(islice(names, _BATCH)):
+            self._delete(batch)
+            found += len(batch)
+        return found
+
+    def _found(self, pattern: str) -> Iterable[Any]:
+        found: Iterable[Any] = self._client.scan_iter(match=pattern, count=_BATCH)
+        return found
+
     def _delete(self, names: Sequence[str]) -> None:
         self._command("DEL", *names)
 
@@ -181,15 +207,30 @@ def own_options(timeout: float) -> dict[str, Any]:
     }
 
 
-def refuse_our_own(query: str) -> None:
+def check_url(url: str, *, also: Collection[str] = ()) -> None:
     """
-    Redis-py would take these from a URL as the text that they are, and fail with each question.
+    Refuse what redis-py would take for something else, or would stumble over with each question.
+
+    Args:
+        also: Options besides those of every server.
 
     Raises:
-        ValueError: *query* names one.
+        ConfigurationError: It has an option that is none, or one with a value that can never work.
+        ValueError: Anything else. Whatever its text, it may be a part of a password.
     """
-    if not {"retry", "cache", "cache_config"}.isdisjoint(parse_qs(query)):
-        raise ValueError("an option that a URL cannot tell")
+    parts = urlsplit(url)
+    if parts.fragment or (parts.scheme == "unix" and (parts.hostname or len(parts.path) < 2)):
+        raise ValueError("a part that such a URL does not have")
+    if "sentinel" not in parts.scheme and parts.scheme != "unix" and not _DATABASE.fullmatch(parts.path):
+        raise ValueError("the path is not the number of a database")
+    for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
+        if name not in _OPTIONS and name not in also:
+            known = ", ".join((*_OPTIONS, *also))
+            raise ConfigurationError(f"the store's URL may have the options {known}, and no other")
+        if name.endswith("_timeout") and not 0 < float(value) <= _LONGEST:
+            raise ConfigurationError(f"{name} in the store's URL must be more than 0 s, and at most {_LONGEST} s")
+        if name == "client_name" and not _CLIENT_NAME.fullmatch(value):
+            raise ConfigurationError("client_name in the store's URL must be letters, digits and signs, no spaces")
 
 
 @contextmanager
@@ -197,6 +238,8 @@ def readable() -> Generator[None, None, None]:
     """What redis-py says of a URL that it cannot read becomes a `ConfigurationError` that does not repeat it."""
     try:
         yield
+    except ConfigurationError:  # our own: a ValueError as well
+        raise
     except UNREADABLE as error:
         raise ConfigurationError(
             f"the store's URL cannot be read ({type(error).__name__}): write it as redis://host:port/0, rediss://…, "

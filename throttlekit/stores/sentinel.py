@@ -9,8 +9,8 @@ from redis import exceptions
 from redis.connection import parse_url  # pyright: ignore[reportUnknownVariableType]
 from redis.sentinel import Sentinel
 
-from throttlekit.stores._faults import UnknownService
-from throttlekit.stores.redis import RedisStore, begin_anew_after_fork, own_options, readable, refuse_our_own
+from throttlekit.stores._faults import SentinelRefused, UnknownService
+from throttlekit.stores.redis import RedisStore, begin_anew_after_fork, check_url, own_options, readable
 
 __all__ = ["RedisSentinelStore", "following"]
 
@@ -40,6 +40,7 @@ class RedisSentinelStore(RedisStore):
     def __init__(self, url: str, *, timeout: float = 0.25) -> None:
         self._options = own_options(timeout)
         with readable():
+            check_url(url, also=_OWN)
             scheme, _, rest = url.partition("://")
             tls = scheme.startswith(("rediss", "valkeys"))
             parts = urlsplit(f"//{rest}")
@@ -47,8 +48,7 @@ class RedisSentinelStore(RedisStore):
             service, _, database = parts.path.removeprefix("/").partition("/")
             if not service or not (database or "0").isdecimal():
                 raise ValueError("the path is not a service, and the number of a database")
-            refuse_our_own(parts.query)
-            query = dict(parse_qsl(parts.query, strict_parsing=bool(parts.query)))
+            query = dict(parse_qsl(parts.query))
             own = {name.removeprefix("sentinel_"): query.pop(name) for name in _OWN if name in query}
             kind = "rediss" if tls else "redis"
             # An option of the URL may only add to ours: it goes for the Sentinels, too.
@@ -69,21 +69,25 @@ class RedisSentinelStore(RedisStore):
 
 
 class _Sentinels(Sentinel):
-    """Tells a name that no Sentinel knows from a master that is down."""
+    """Tells a name that no Sentinel knows, and a password that they do not take, from a master that is down."""
 
     def discover_master(self, service_name: str) -> Any:
         try:
             return super().discover_master(service_name)  # type: ignore[no-untyped-call]
         except exceptions.ConnectionError as error:
+            fault = error
             for sentinel in self.sentinels:
                 try:
                     known = sentinel.sentinel_masters()
+                except exceptions.AuthenticationError:
+                    fault = SentinelRefused("the Sentinels' password is another")
+                    continue
                 except (exceptions.ConnectionError, exceptions.TimeoutError):
                     continue
                 if service_name not in known:
                     raise UnknownService(f"{service_name} is no service") from error
                 break
-            raise
+            raise fault from error.__cause__
 
 
 def following(manager: Any, service: str) -> Any:

@@ -45,7 +45,7 @@ def examine_celery(where: str) -> Iterator[Finding]:
             "turn it off outside of tests",
         )
     transport = str(app.connection_for_read().transport_cls)
-    if "redis" in transport:
+    if "redis" in transport or transport == "sentinel":
         yield _visibility(app)
     elif transport in ("amqp", "pyamqp", "amqps", "librabbitmq", "py-amqp"):
         yield _consumer_timeout(app, gate)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import redis
 
 from throttlekit import Limiter, StoreUnavailable, TokenBucket
+from throttlekit._plugins import Stores
+from throttlekit.stores._faults import remedy_of
+from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.redis import RedisStore
 from throttlekit_cli.doctor.findings import Finding
 
 __all__ = ["examine_store"]
@@ -22,7 +27,10 @@ _PROBE = TokenBucket("throttlekit-doctor", "1000/s", burst=1000)
 
 
 def examine_store(url: str) -> Iterator[Finding]:
-    """Look at the server of the limiter's *url*. Writes one key, and deletes it again."""
+    """Look at the servers of the limiter's *url*: at each master of a cluster, at the one that Sentinels name.
+
+    Writes one key, and deletes it again.
+    """
     if url.startswith("memory:"):
         yield _fault(
             "memory:// keeps limits in each process by itself: a fleet of n processes lets n times as much pass.",
@@ -35,58 +43,41 @@ def examine_store(url: str) -> Iterator[Finding]:
         limiter.pause(_PROBE, 0.001)
         limiter.reset(_PROBE)
     except StoreUnavailable as error:
-        yield from _unavailable(error)
+        yield _unavailable(error)
         return
     finally:
         limiter.close()
     yield Finding("ok", "store", "A limit was read, written and forgotten again, by scripts.")
-    try:
-        yield from _server(url)
-    except redis.RedisError as error:
-        yield _warning(
-            f"The server cannot be asked about itself ({type(error).__name__}).",
-            "let this user run INFO, TIME and PING for the doctor; limits themselves work without",
-        )
+    yield from _servers(url)
 
 
-def _unavailable(error: StoreUnavailable) -> Iterator[Finding]:
-    cause: BaseException = error.__cause__ or error
-    text = str(cause)
-    if isinstance(cause, redis.exceptions.AuthenticationError) or "NOAUTH" in text or "WRONGPASS" in text:
-        yield _fault("The server wants another password or user.", "write redis://user:password@host:port/0")
-    elif isinstance(cause, redis.exceptions.NoPermissionError) or "NOPERM" in text:
-        yield _fault(
-            "The user may not do what a limit needs.",
-            "allow it the keys ~tk1:* and the commands +@string +@sortedset +@keyspace +@scripting +select +time +ping",
-        )
-    elif isinstance(cause, redis.exceptions.ReadOnlyError) or "READONLY" in text:
-        yield _fault("The server is a replica: it takes no writes.", "name the primary, or the Sentinels")
-    elif isinstance(cause, redis.exceptions.ClusterDownError):
-        yield _fault("The server is a node of a cluster that is down, or has no slots yet.", "see CLUSTER INFO")
-    elif isinstance(cause, redis.exceptions.OutOfMemoryError) or "OOM" in text:
-        yield _fault("The server is out of memory, and takes no writes.", "raise its maxmemory, or free some")
-    elif isinstance(cause, redis.exceptions.BusyLoadingError):
-        yield _fault("The server is still loading its data.", "wait until it is done, and ask again")
-    else:
-        yield _fault(
-            f"The server gives no usable answer within 0.25 s ({type(cause).__name__}).",
-            "see that it runs, and can be reached from here",
-        )
+def _unavailable(error: StoreUnavailable) -> Finding:
+    what, _, remedy = remedy_of(error).partition(": ")
+    if not what:
+        cause = type(error.__cause__ or error).__name__
+        return _fault(f"There is no usable answer in time ({cause}).", "see that it runs, and can be reached from here")
+    return _fault(f"There is no usable answer: {what}.", remedy or "wait until that is over, and ask again")
 
 
-def _server(url: str) -> Iterator[Finding]:
-    scheme, _, rest = url.partition("://")
-    cluster = "+cluster" in scheme
-    if "+sentinel" in scheme:
-        yield Finding("note", "store", "Behind Sentinels the primary's settings are not looked at: ask it directly.")
-        return
-    plain = scheme.removesuffix("+cluster").replace("valkey", "redis")
-    if plain not in ("redis", "rediss", "unix"):
+def _servers(url: str) -> Iterator[Finding]:
+    store = Stores().throttlekit_make_store(url)
+    if not isinstance(store, RedisStore):
         yield Finding("note", "store", "It is a plugin's store: its server's settings are not looked at.")
         return
-    if cluster:
-        yield Finding("note", "store", "Of the cluster only the node in the URL is looked at: name each in turn.")
-    client: Any = redis.Redis.from_url(f"{plain}://{rest}", socket_timeout=2.0, socket_connect_timeout=2.0)
+    found: dict[Finding, list[int]] = {}
+    try:
+        servers = store.servers()
+        for number, client in enumerate(servers, 1):
+            for finding in _server(client, cluster=isinstance(store, RedisClusterStore)):
+                found.setdefault(finding, []).append(number)
+    finally:
+        store.close()
+    for finding, numbers in found.items():
+        those = "" if len(numbers) == len(servers) else f"Master {', '.join(map(str, numbers))} of {len(servers)}: "
+        yield replace(finding, what=those + finding.what)
+
+
+def _server(client: Any, *, cluster: bool) -> Iterator[Finding]:
     try:
         info: Mapping[str, Any] = client.info()
         yield _version(info)
@@ -95,8 +86,11 @@ def _server(url: str) -> Iterator[Finding]:
         yield from _role(info, cluster=cluster)
         yield from _load(info)
         yield from _times(client)
-    finally:
-        client.close()
+    except redis.RedisError as error:
+        yield _warning(
+            f"The server cannot be asked about itself ({type(error).__name__}).",
+            "let this user run INFO, TIME and PING for the doctor; limits themselves work without",
+        )
 
 
 def _version(info: Mapping[str, Any]) -> Finding:
@@ -141,7 +135,7 @@ def _persistence(info: Mapping[str, Any]) -> Finding:
 
 def _role(info: Mapping[str, Any], *, cluster: bool) -> Iterator[Finding]:
     if info.get("role") == "slave" and not cluster:
-        yield _fault("The server is a replica: it may lag, and takes no writes.", "name the primary, or the Sentinels")
+        yield _fault("The server is a replica: it may lag, and takes no writes.", "name the master, or the Sentinels")
     elif int(info.get("connected_slaves", 0)):
         yield Finding(
             "note",

@@ -1,0 +1,225 @@
+"""
+One decision each, of ours and of every peer, beside redis-py's INCR of the same round: latency, trips, CPU, memory.
+
+    python tests/benchmarks/peers.py [--quick] [--rounds 15] [--calls 300] [--tenants 1000000] [--only TEXT]
+
+In each round all of them ask, in a new random order, on one server: so many calls that are allowed, so many that are
+denied, for one tenant; then one call for each of so many tenants, on a server that holds --tenants other keys.
+Memory is `used_memory` of an otherwise empty server, after one call for each of --sample tenants of 100 an hour.
+Takes about 3 minutes, --quick some seconds. Exits with 1 if one of ours needs more than it promises; --quick judges
+round trips alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import redis
+
+from support.peers import BASE, CONTENDERS, Ask, Bind, Contender
+from support.servers import redis_server
+from support.tables import Promise, about, promises, ratios, spread, table, version_of
+
+OPEN, SHUT, SOME = (1_000_000, 1), (1, 3600), (100, 3600)
+KINDS = ("allowed", "denied", "tenants")
+OURS = "throttlekit `TokenBucket`"
+MOST_RATIO = 1.0
+_TITLES = [
+    "one decision", "allowed × INCR", "denied × INCR", "many tenants × INCR", "round trips", "server CPU × INCR",
+    "bytes a tenant",
+]  # fmt: skip
+_NOTES = """\
+* × INCR: latency as a multiple of redis-py's INCR of the same round: the median of all rounds, and the middle half.
+* Round trips and server CPU: of an allowed call. What acquires and releases is told as the pair.
+* Many tenants: each call is the first for its tenant; the objects that a library wants for a tenant are made before.
+* A `-` in the place of a figure: there is no such thing, or it was not asked."""
+
+
+@dataclass
+class Figures:
+    """Of one contender; a list holds one value a round. `fault`: why there are none."""
+
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    cpu: list[float] = field(default_factory=list[float])
+    trips: list[float] = field(default_factory=list[float])
+    bytes: float | None = None
+    fault: str = ""
+
+
+class Arena:
+    """All contenders on one server, each in a database of its own."""
+
+    def __init__(self, url: str, contenders: Sequence[Contender]) -> None:
+        self.figures = {each: Figures() for each in contenders}
+        self._server: Any = redis.Redis.from_url(url)
+        self._binds: dict[Contender, Bind] = {}
+        self._asks: dict[tuple[Contender, str], Ask] = {}
+        self._numbers = iter(range(10**9))
+        for database, each in enumerate(contenders, start=1):
+            try:
+                self._enter(each, each.make(f"{url}/{database}"))
+            except ImportError:
+                self._fault(each, f"not installed: pip install {each.package}")
+            except Exception as error:  # whatever a peer does is a row, and ends nothing
+                self._fault(each, f"fails: {type(error).__name__}")
+
+    def _enter(self, each: Contender, bind: Bind) -> None:
+        self._asks[each, "allowed"] = allowed = bind("one", *OPEN)
+        if not all(allowed() for _ in range(3)):
+            raise RuntimeError("it denies what it should allow")
+        if each.denies:
+            self._asks[each, "denied"] = denied = bind("shut", *SHUT)
+            if not denied() or denied():
+                raise RuntimeError("it allows what it should deny")
+        self._binds[each] = bind
+
+    def _fault(self, each: Contender, why: str) -> None:
+        self.figures[each].fault = why
+        self._binds.pop(each, None)
+
+    def round(self, kind: str, calls: int) -> None:
+        """Let all of them ask *calls* times, in random order."""
+        for each in random.sample(list(self._binds), len(self._binds)):
+            if kind == "denied" and not each.denies:
+                continue
+            try:
+                self._ask(each, kind, calls)
+            except Exception as error:
+                self._fault(each, f"fails: {type(error).__name__}")
+
+    def _ask(self, each: Contender, kind: str, calls: int) -> None:
+        if kind == "tenants":
+            asks = [self._binds[each](f"tenant:{next(self._numbers):09}", *OPEN) for _ in range(calls)]
+        else:
+            asks = [self._asks[each, kind]] * calls
+        before, began = self._used(), time.perf_counter()
+        answers = [ask() for ask in asks]
+        took, after = time.perf_counter() - began, self._used()
+        if answers.count(kind != "denied") != calls:
+            raise RuntimeError(f"{kind}: {answers.count(True)} of {calls} calls were allowed")
+        figures = self.figures[each]
+        figures.seconds[kind].append(took / calls)
+        if kind == "allowed":
+            figures.cpu.append((after[0] - before[0]) / calls)
+            figures.trips.append((after[1] - before[1] - 1) / calls)
+
+    def _used(self) -> tuple[float, int]:
+        """CPU seconds of the server, and how often it has read from a connection, this question included."""
+        told = self._server.info("everything")
+        return told["used_cpu_user"] + told["used_cpu_sys"], told["total_reads_processed"]
+
+    def fill(self, keys: int) -> None:
+        """Put *keys* integers with a time to live beside whatever is there."""
+        for start in range(0, keys, 5000):
+            pipeline = self._server.pipeline(transaction=False)
+            for number in range(start, min(start + 5000, keys)):
+                pipeline.set(f"tk1:{{partner:other-{number:07}}}", 1_795_169_879_209_974, px=3_600_000)
+            pipeline.execute()
+
+    def weigh(self, tenants: int) -> None:
+        """What each keeps of a tenant that asked once."""
+        for each, bind in self._binds.items():
+            if each.memory:
+                self._server.flushall()
+                before = self._server.info("memory")["used_memory"]
+                for number in range(tenants):
+                    bind(f"tenant:{number:07}", *SOME)()
+                self.figures[each].bytes = (self._server.info("memory")["used_memory"] - before) / tenants
+        self._server.flushall()
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def rows(figures: dict[Contender, Figures], base: Figures) -> Iterator[list[str]]:
+    for each, found in figures.items():
+        named = f"{each.name} ({version_of(each.package) or 'none'})" if "throttlekit" not in each.name else each.name
+        if found.fault:
+            yield [named, found.fault, *["-"] * (len(_TITLES) - 2)]
+            continue
+        latency = [
+            spread(ratios(found.seconds[kind], base_of(base, kind))) if found.seconds[kind] else "-" for kind in KINDS
+        ]
+        weight = "-" if found.bytes is None else f"{found.bytes:.0f}"
+        yield [named, *latency, f"{statistics.median(found.trips):.2f}", spread(ratios(found.cpu, base.cpu)), weight]
+
+
+def base_of(base: Figures, kind: str) -> list[float]:
+    """A denial is measured with the same INCR as a grant: there is no other."""
+    return base.seconds["allowed" if kind == "denied" else kind]
+
+
+def judged(figures: dict[Contender, Figures], base: Figures, *, times: bool = True) -> Iterator[Promise]:
+    """What is promised of ours, and the best of the others beside it. *times*: False: these are not judged."""
+    latencies = {
+        each: statistics.median(ratios(found.seconds["allowed"], base.seconds["allowed"]))
+        for each, found in figures.items()
+        if found.seconds["allowed"]
+    }
+    ours = {each: found for each, found in figures.items() if each.name.startswith("throttlekit")}
+    for each, found in ours.items():
+        if each.name == OURS:
+            measured = (
+                spread(ratios(found.seconds["allowed"], base.seconds["allowed"])) if each in latencies else found.fault
+            )
+            kept = latencies.get(each, 9.0) <= MOST_RATIO if times else None
+            yield Promise("latency of one limit, allowed, × INCR", measured, f"<= {MOST_RATIO}", kept)
+    peers = {each: ratio for each, ratio in latencies.items() if each not in ours and "redis-py" not in each.name}
+    if peers:
+        best = min(peers, key=peers.__getitem__)
+        yield Promise(f"the fastest peer of {len(peers)}: {best.name}", f"{peers[best]:.2f}", "", None)
+    expected = {each: 2 if "release" in each.name else 1 for each in ours}
+    wrong = [f"{each.name}: {found.fault}" for each, found in ours.items() if found.fault]
+    trips = {each: statistics.median(found.trips) for each, found in ours.items() if found.trips}
+    wrong += [f"{each.name}: {count:.2f}" for each, count in trips.items() if round(count, 1) > expected[each]]
+    yield Promise("round trips of a decision, 1, 2 or 3 limits", ", ".join(wrong) or "1", "1", not wrong)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few calls: is it all there?")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--calls", type=int, default=300, help="of each, in each round")
+    parser.add_argument("--tenants", type=int, default=1_000_000, help="whose keys the server holds")
+    parser.add_argument("--sample", type=int, default=20_000, help="tenants to weigh")
+    parser.add_argument("--only", default="", help="the rows whose name holds this text, and INCR")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.calls, options.tenants, options.sample = 3, 30, 10_000, 300
+    chosen = [each for each in CONTENDERS if each.name == BASE or options.only in each.name]
+    with redis_server("--databases", str(len(chosen) + 1)) as url:
+        arena = Arena(url, chosen)
+        for _ in range(options.rounds):
+            arena.round("allowed", options.calls)
+            arena.round("denied", options.calls)
+        arena.fill(options.tenants)
+        for _ in range(options.rounds):
+            arena.round("tenants", options.calls)
+        arena.weigh(options.sample)
+        version = redis.Redis.from_url(url).info("server")["redis_version"]
+        arena.close()
+    figures = arena.figures
+    base = next(found for each, found in figures.items() if each.name == BASE)
+    parser_of_replies = "with" if version_of("hiredis") else "without"
+    print(about("redis", servers=[f"{parser_of_replies} hiredis", f"Redis {version}"]))
+    print(f"{options.rounds} rounds of {options.calls} calls; {options.tenants} tenants; {options.sample} weighed.")
+    print(f"INCR took {1e6 * statistics.median(base.seconds['allowed']):.0f} µs.\n")
+    print(table(_TITLES, rows(figures, base)), _NOTES, sep="\n\n")
+    shown = list(judged(figures, base, times=not options.quick))
+    print("", promises("peers", shown), sep="\n")
+    return 1 if any(each.kept is False for each in shown) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

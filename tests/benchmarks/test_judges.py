@@ -1,0 +1,127 @@
+"""What the benchmarks say of a record: they find what is broken, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks import backlog, page, peers, throughput
+from support.backlogs import Cost
+from support.campaigns import Plan, Record, judge
+from support.peers import CONTENDERS
+from support.tables import Promise, promises, ratios, spread, table
+
+_PLAN = Plan(campaigns=2, calls=100, account=1.0)  # 16 and 17 in two seconds, and 33
+
+
+def _smooth(plan: Plan) -> Record:
+    """Each campaign is granted a call at each of its intervals, and so has the account."""
+    grants: dict[str, list[int]] = {"account": []}
+    for name, amount in plan.amounts.items():
+        if name != "account":
+            grants[name] = [number * 2_000_000 // amount + 1 for number in range(plan.calls)]
+            grants["account"] += grants[name]
+    starts = {name: list(range(plan.calls)) for name in grants if name != "account"}
+    return Record(grants=grants, starts=starts, done=plan.campaigns * plan.calls)
+
+
+def test_a_record_that_keeps_everything_is_not_blamed() -> None:
+    """Nothing is broken, lost, twice or out of order, and the limits are used."""
+    found = judge(_PLAN, _smooth(_PLAN))
+    assert found.broken == {}
+    assert (found.lost, found.twice, found.displaced, found.inverted) == (0, 0, 0, 0)
+    assert found.use == pytest.approx(1, abs=0.02)
+    assert found.account_use == pytest.approx(1, abs=0.02)
+    assert found.campaign_use["campaign-00"] == pytest.approx(1, abs=0.05)  # alone, when the other is through
+
+
+def test_a_limit_that_was_broken_once_is_named() -> None:
+    """As many more grants of one campaign as its burst, at one instant, break its bound and the account's."""
+    record = _smooth(_PLAN)
+    record.grants["campaign-01"].extend([5_000_000] * 5)
+    assert set(judge(_PLAN, record).broken) == {"campaign-01"}
+    record.grants["account"].extend([5_000_000] * 10)
+    assert set(judge(_PLAN, record).broken) == {"account", "campaign-01"}
+
+
+def test_units_that_nobody_used_are_missed() -> None:
+    """Where every tenth grant is missing, nine tenths were used."""
+    record = _smooth(_PLAN)
+    thinned = {name: [at for n, at in enumerate(sorted(times)) if n % 10] for name, times in record.grants.items()}
+    found = judge(_PLAN, replace(record, grants=thinned))
+    assert found.use == pytest.approx(0.9, abs=0.03)
+
+
+def test_calls_that_are_lost_doubled_or_out_of_order_are_counted() -> None:
+    """By the bodies that began, and by those that ended."""
+    record = _smooth(_PLAN)
+    order = [*range(1, _PLAN.calls), 0, 5]
+    found = judge(_PLAN, replace(record, starts={**record.starts, "campaign-00": order}, done=_PLAN.calls))
+    assert (found.lost, found.twice, found.displaced) == (_PLAN.calls, 1, _PLAN.calls - 1)
+    assert found.inverted == pytest.approx(2 / _PLAN.calls)
+
+
+_COST = Cost(
+    done=10, asks=2.0, deliveries=2.0, use=1.0, beyond_us=-1.0, store_us=1.0, broker_us=1.0, inverted=0.0
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("last", "kept"),
+    [
+        ({}, [True, True, True]),
+        ({"beyond_us": 1.0}, [False, True, True]),
+        ({"use": 0.9}, [True, False, True]),
+        ({"asks": 2.3}, [True, True, False]),
+    ],
+)
+def test_a_backlog_is_judged_by_its_bound_its_use_and_its_cost(last: dict[str, float], kept: list[bool]) -> None:
+    """The longest backlog's cost is held to the shorter ones'."""
+    found = {100: _COST, 1000: _COST, 10_000: replace(_COST, **last)}
+    assert [each.kept for each in backlog.judged("dramatiq", found)] == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "with_limit", "kept"),
+    [
+        ("RQ, stock worker", 21_000.0, True),
+        ("RQ, stock worker", 21_100.0, False),
+        ("Dramatiq, Redis", 20_100.0, True),
+        ("Dramatiq, Redis", 20_101.0, False),
+    ],
+)
+def test_a_framework_is_judged_by_its_own_budget(name: str, with_limit: float, kept: bool) -> None:
+    """What is bound by polling by its share, all else by the time of a job."""
+    took = {"without": [20_000.0] * 3, "limit": [with_limit] * 3, "no limit": [20_000.0] * 3}
+    assert [each.kept for each in throughput.judged(name, throughput.SETUPS[name], took)] == [kept]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "trips", "kept"), [(1.0, 1.0, [True, True]), (1.1, 1.0, [False, True]), (0.9, 2.0, [True, False])]
+)
+def test_a_decision_is_judged_by_its_latency_and_its_trips(seconds: float, trips: float, kept: list[bool]) -> None:
+    """Beside the INCR of the same round."""
+    base, ours = (next(each for each in CONTENDERS if each.name == name) for name in (peers.BASE, peers.OURS))
+    figures: dict[Any, peers.Figures] = {base: peers.Figures(trips=[1.0]), ours: peers.Figures(trips=[trips])}
+    figures[base].seconds["allowed"], figures[ours].seconds["allowed"] = [1.0, 2.0], [seconds, 2 * seconds]
+    assert [each.kept for each in peers.judged(figures, figures[base])] == kept
+
+
+def test_a_page_gathers_what_its_commands_promise() -> None:
+    """The promises leave the command's own text, empty cells and all."""
+    shown = [Promise("what", "1", "<= 2", True), Promise("the other", "3", "", None)]
+    other = table(["a", "b"], [["1", "2"]])
+    text, rows = page.gathered(f"Told.\n\n{other}\n\n{promises('peers', shown)}\n\nMore.")
+    assert text == f"Told.\n\n{other}\n\n\nMore."
+    assert rows == [["peers", "what", "1", "<= 2", "yes"], ["peers", "the other", "3", "", "-"]]
+    assert page.shown(text) == text
+    assert page.shown("plain") == "```text\nplain\n```"
+
+
+def test_a_spread_is_the_middle_half_of_rounds() -> None:
+    """Each round is compared with its own base."""
+    assert ratios([2.0, 9.0], [1.0, 3.0]) == [2.0, 3.0]
+    assert spread([1.0, 2.0, 3.0, 4.0, 100.0]) == "3.00 [2.00 … 4.00]"
+    assert spread([1.0]) == "1.00"

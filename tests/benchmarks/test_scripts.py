@@ -1,0 +1,42 @@
+"""Each benchmark of `docs/benchmarks.md` runs to its end, and prints its table and its promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_HERE = Path(__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("command", "rows"),
+    [
+        (["peers.py", "--quick", "--only", "TokenBucket"], ["redis-py: INCR", "throttlekit 3 × `TokenBucket`"]),
+        pytest.param(
+            ["throughput.py", "--quick", "--only", "Dramatiq, Redis"], ["Dramatiq, Redis"], marks=pytest.mark.workers
+        ),
+        pytest.param(
+            ["backlog.py", "--quick", "--only", "dramatiq"],
+            ["dramatiq, 40", "dramatiq, 400"],
+            marks=pytest.mark.workers,
+        ),
+        pytest.param(["campaign.py", "--quick"], ["1.25"], marks=pytest.mark.workers),
+    ],
+    ids=lambda value: value[0].removesuffix(".py"),
+)
+def test_it_runs_and_tells(command: list[str], rows: list[str]) -> None:
+    """Small as it is, it breaks no promise that is judged: of bounds, losses and round trips."""
+    ran = subprocess.run(
+        [sys.executable, str(_HERE / command[0]), *command[1:]],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for row in rows:
+        assert f"\n| {row}" in ran.stdout
+    assert f"\n| {command[0].removesuffix('.py')} | " in ran.stdout

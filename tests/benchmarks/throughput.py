@@ -1,0 +1,112 @@
+"""
+Jobs a second of each framework with and without throttlekit, at a limit that never binds: what does a job pay?
+
+    python tests/benchmarks/throughput.py [--quick] [--rounds 5] [--jobs 1.0] [--only TEXT]
+
+Jobs that do nothing, sent before one worker starts (Dramatiq: 1 process of 4 threads; Celery: a pool of 2), timed by
+Redis from the end of the first tenth to the last. In each round every variant runs once, in random order, and is
+compared with the run of the same round that knows no throttlekit. Takes about 7 minutes, --quick half of one. Exits
+with 1 if the median of a framework is beyond its budget; --quick measures too little to be judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.dramatiq_workers import clean_up_when_terminated
+from support.servers import ServerMissing
+from support.tables import Promise, about, promises, ratios, spread, table
+from support.throughput import SETUPS, VARIANTS, Bench, Setup
+
+MOST_SLOWER, MOST_US = 1.05, 100.0
+_WITHOUT, *_WITH = VARIANTS
+_TITLES = [
+    "framework",
+    "jobs/s without",
+    "jobs/s with a limit",
+    "time × without",
+    "µs a job",
+    "names none, × without",
+    "µs a job",
+]
+_NOTES = """\
+* × without: the time of a job as a multiple of the same round's without throttlekit: the median, and the middle half.
+* µs a job: what that is in time. Jobs go through one worker, so what it pays is not hidden by others.
+* RQ without: its own worker of that kind, `Worker` or `SimpleWorker`, and plain jobs."""
+
+
+def measure(bench: Bench, setup: Setup, rounds: int, jobs: int) -> dict[str, list[float]]:
+    """µs a job, of each variant in each round."""
+    took: dict[str, list[float]] = defaultdict(list)
+    for _ in range(rounds):
+        for variant in random.sample(VARIANTS, len(VARIANTS)):
+            took[variant].append(bench.run(setup, variant, jobs))
+    return took
+
+
+def row(name: str, took: Mapping[str, Sequence[float]]) -> list[str]:
+    speeds = [f"{1e6 / statistics.median(took[variant]):.0f}" for variant in VARIANTS[:2]]
+    cells = [name, *speeds]
+    for variant in _WITH:
+        cells += [spread(ratios(took[variant], took[_WITHOUT])), f"{_extra_us(took, variant):+.0f}"]
+    return cells
+
+
+def _extra_us(took: Mapping[str, Sequence[float]], variant: str) -> float:
+    return statistics.median(a - b for a, b in zip(took[variant], took[_WITHOUT], strict=True))
+
+
+def judged(name: str, setup: Setup, took: Mapping[str, Sequence[float]], *, times: bool = True) -> Iterator[Promise]:
+    """What is promised of one framework. *times*: False: it is told, and not judged."""
+    ratio, extra = statistics.median(ratios(took["limit"], took[_WITHOUT])), _extra_us(took, "limit")
+    if setup.poll_bound:
+        kept = ratio <= MOST_SLOWER if times else None
+        yield Promise(f"{name}: time of a job × without", f"{ratio:.2f}", f"<= {MOST_SLOWER}", kept)
+    else:
+        kept = extra <= MOST_US if times else None
+        yield Promise(f"{name}: a job under a limit", f"{extra:+.0f} µs", f"<= {MOST_US:.0f} µs", kept)
+
+
+def main() -> int:
+    clean_up_when_terminated()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--quick", action="store_true", help="one round of few jobs, without RabbitMQ: is it all there?"
+    )
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--jobs", type=float, default=1.0, help="times the jobs that take a second or two")
+    parser.add_argument("--only", default="", help="the frameworks whose name holds this text")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.jobs = 1, 0.05
+    rows: list[list[str]] = []
+    shown: list[Promise] = []
+    with Bench() as bench:
+        for name, setup in SETUPS.items():
+            if options.only not in name or (options.quick and setup.broker == "rabbitmq" and not options.only):
+                continue
+            try:
+                took = measure(bench, setup, options.rounds, max(20, round(setup.jobs * options.jobs)))
+            except ServerMissing as missing:
+                rows.append([name, str(missing), *["-"] * (len(_TITLES) - 2)])
+                continue
+            rows.append(row(name, took))
+            shown += judged(name, setup, took, times=not options.quick)
+            print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
+    print(about("dramatiq", "rq", "celery", "redis"))
+    told = ", ".join(f"{max(20, round(setup.jobs * options.jobs))} ({name})" for name, setup in SETUPS.items())
+    print(f"{options.rounds} rounds; jobs of a run: {told}.\n")
+    print(table(_TITLES, rows), _NOTES, promises("throughput", shown), sep="\n\n")
+    return 1 if any(each.kept is False for each in shown) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

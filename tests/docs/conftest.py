@@ -1,0 +1,89 @@
+"""What the pages take for granted."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import celery._state
+import django.conf
+import dramatiq
+import dramatiq.broker
+import pytest
+from celery import Celery
+from dramatiq.brokers.stub import StubBroker
+from redis import Redis
+
+import throttlekit
+import throttlekit_celery
+import throttlekit_dramatiq
+import throttlekit_rq
+
+
+class Downstream:
+    """Whatever a body calls: it answers 200, and says nothing else."""
+
+    status_code = 200
+
+    def __init__(self) -> None:
+        self.headers: dict[str, str] = {}
+
+    def get(self, url: str) -> Downstream:
+        return self
+
+    post = complete = call = get
+
+
+def _call_partner(account_id: int) -> None: ...
+
+
+@pytest.fixture
+def taken_for_granted(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """
+    The names that a page may use without saying where they come from: what the packages export, two limits, a limiter,
+    a broker, an app, a queue, and somebody to call.
+    """
+    names: dict[str, Any] = {"dramatiq": dramatiq, "throttlekit": throttlekit, "urlsplit": urlsplit}
+    for package in (throttlekit, throttlekit_celery, throttlekit_dramatiq, throttlekit_rq):
+        names.update((name, getattr(package, name)) for name in package.__all__)
+    limiter = names["limiter"] = throttlekit.Limiter()
+    names["partner"] = throttlekit.TokenBucket("partner-api", "100/minute", burst=20)
+    names["account"] = throttlekit.TokenBucket("partner-api:account", "10/s", key="{account_id}")
+    names["reports"] = throttlekit.Concurrency("reports-db", 8, lease=30)
+    names["broker"] = StubBroker()
+    redis = names["redis"] = Redis.from_url(redis_url)
+    names["queue"] = throttlekit_rq.ThrottledQueue("default", connection=redis)
+    names["session"] = names["model"] = names["library"] = names["response"] = Downstream()
+    names["plan_of"] = lambda account_id: "free"
+    names.update(url="https://partner.example", account_id=42)
+    names["__name__"] = "pages"
+    for module, function in (("requests", Downstream().get), ("tasks", _call_partner)):
+        standing_in: Any = ModuleType(module)
+        setattr(standing_in, function.__name__.lstrip("_"), function)
+        monkeypatch.setitem(sys.modules, module, standing_in)
+    monkeypatch.setattr(dramatiq.broker, "global_broker", names["broker"])
+    untold = SimpleNamespace(settings=throttlekit_rq._settings.Settings(), made={})
+    monkeypatch.setattr(throttlekit_rq._settings, "_Process", untold)
+    monkeypatch.setattr(celery._state, "_on_app_finalizers", set(celery._state._on_app_finalizers))
+    app_before = celery._state._tls.current_app, celery._state.default_app
+    app = names["app"] = Celery("pages", broker="memory://")
+    throttlekit_celery.install(app, limiter)
+    yield names
+    celery._state._tls.current_app, celery._state.default_app = app_before
+    redis.close()
+
+
+@pytest.fixture
+def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder whose modules can be imported, by Django too."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(django.conf, "settings", django.conf.LazySettings())
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "shop.settings")
+    yield tmp_path
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]

