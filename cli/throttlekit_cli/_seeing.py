@@ -52,9 +52,9 @@ def top(
       waiting         about how many jobs stand in line
       last starts in  when the last of them starts
       oldest wait     the longest that a job had waited that asked in the last minute
-      denied          by reason: "exhausted" (no unit left), "in line" (others have waited
-                      longer), "early" (back before its slot, which it keeps), "queue full",
-                      "paused". A denial costs the job nothing but its delay.
+      denied          in the last minute, by reason: "exhausted" (no unit left), "in line"
+                      (others have waited longer), "early" (back before its slot, which it
+                      keeps), "queue full", "paused". It costs the job nothing but its delay.
 
     Below a limit stand pauses, how long slots are held, and what an operator has told the fleet.
     "processes" are those that were heard of in the last 15 seconds; "store" is how long it takes

@@ -44,6 +44,7 @@ KEYS = (
 LETTERS = {"exhausted": "e", "in line": "l", "early": "y", "queue full": "f", "paused": "p"}
 """Each reason for which a store denies, as the fleet counts it."""
 
+_FRAMEWORKS = ("dramatiq", "rq", "celery")
 _MOST_KEPT = 10_000
 _MOST_TOLD = 100
 _ALIVE_EVERY = 5.0
@@ -264,5 +265,7 @@ def _written(bucket: str, reason: str, since_us: int, deferrals: int, slot_us: i
 
 
 def _framework() -> str:
-    """The framework whose adapter is at work here; "-" if none is."""
-    return next((name for name in ("dramatiq", "rq", "celery") if f"throttlekit_{name}" in sys.modules), "-")
+    """The framework whose worker this is, by its command, else by the adapter that is at work; "-" if none is."""
+    command = os.path.normpath(sys.argv[0] if sys.argv else "").split(os.sep)[-3:]
+    named = [name for name in _FRAMEWORKS if name in command]
+    return (named or [name for name in _FRAMEWORKS if f"throttlekit_{name}" in sys.modules] or ["-"])[0]
