@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from throttlekit_cli._control import COMMANDS
 from throttlekit_cli._main import missing
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def cli() -> None:
     Examples:
       throttlekit demo                                    see it at work on this machine, in a minute
       throttlekit doctor --url redis://localhost:6379/1   look at yours, and say what to change
+      throttlekit pause partner-api --for 10m             let nobody pass, in the whole fleet
 
     \b
     Environment:
@@ -79,6 +81,10 @@ def cli() -> None:
 
     `throttlekit COMMAND --help` is the manual of each command, with examples.
     """
+
+
+for _command in COMMANDS:
+    cli.add_command(_command)
 
 
 @cli.command(short_help="A fleet of workers, a partner with a limit, a flood of jobs: watch.")
