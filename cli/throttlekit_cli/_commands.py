@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from throttlekit_cli._control import COMMANDS
+from throttlekit_cli import _control, _seeing
 from throttlekit_cli._main import missing
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def cli() -> None:
     Examples:
       throttlekit demo                                    see it at work on this machine, in a minute
       throttlekit doctor --url redis://localhost:6379/1   look at yours, and say what to change
+      throttlekit top --url redis://localhost:6379/1      what the limits are doing now, live
+      throttlekit explain JOB_ID                          why that job is waiting
       throttlekit pause partner-api --for 10m             let nobody pass, in the whole fleet
 
     \b
@@ -83,7 +85,7 @@ def cli() -> None:
     """
 
 
-for _command in COMMANDS:
+for _command in (_seeing.top, _seeing.explain, *_control.COMMANDS):
     cli.add_command(_command)
 
 

@@ -6,7 +6,7 @@ import ast
 from functools import cache
 from pathlib import Path
 
-__all__ = ["ADAPTERS_LUA", "LUA", "MODULES", "ROOT", "parsed", "read"]
+__all__ = ["ADAPTERS_LUA", "FLEET_LUA", "LUA", "MODULES", "ROOT", "parsed", "read"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +29,9 @@ LUA = sorted((ROOT / "lua").rglob("*.lua"))
 
 ADAPTERS_LUA = sorted((ROOT / "adapters").rglob("*.lua"))
 """The scripts that write an adapter's decisions into its framework's own data."""
+
+FLEET_LUA = sorted((ROOT / "throttlekit").rglob("*.lua"))
+"""The scripts that tell the fleet, and read what it was told."""
 
 
 @cache

@@ -14,9 +14,12 @@ import hashlib
 import re
 from urllib.parse import quote
 
-__all__ = ["bucket_name", "fleet_name", "holder_name", "is_bucket_of", "line_name", "patterns_of"]
+__all__ = [
+    "bucket_name", "fleet_name", "holder_name", "is_bucket_of", "limit_id", "line_name", "parts_of", "patterns_of",
+]  # fmt: skip
 
 _LONGEST = 120
+_BUCKET = re.compile(r"tk1:\{([^:{}]*):([^:{}]*)(?::([^:{}]*))?\}:(\w+)", re.ASCII)
 _PLAIN = re.compile(r"[A-Za-z0-9_.@/+=-]*", re.ASCII)
 
 
@@ -47,6 +50,17 @@ def patterns_of(name: str, key: str | None = None) -> tuple[str, ...]:
 def is_bucket_of(bucket: str, fingerprint: str) -> bool:
     """Whether *bucket* is a name that a limit of that definition may have: nothing else is touched in the store."""
     return bucket.startswith("tk1:{") and bucket.endswith(f"}}:{fingerprint}")
+
+
+def limit_id(name: str, fingerprint: str) -> str:
+    """Stands for a definition of the limit called *name* wherever the fleet speaks of it."""
+    return f"{_quoted(name)}:{fingerprint}"
+
+
+def parts_of(bucket: str) -> tuple[str, str, str | None] | None:
+    """The `limit_id`, the key and the scope's part that *bucket* was named for, quoted; None: it is no such name."""
+    match = _BUCKET.fullmatch(bucket)
+    return None if match is None else (f"{match[1]}:{match[4]}", match[2], match[3])
 
 
 def line_name(bucket: str) -> str:

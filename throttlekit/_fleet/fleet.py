@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
+from throttlekit._core.acquire import Verdict
+from throttlekit._core.decision import Decision
+from throttlekit._core.job import Job
 from throttlekit._fleet.follow import Follower
 from throttlekit._fleet.pulse import Pulse
 from throttlekit._fleet.steering import Steering
 from throttlekit._outage import Guarded
+from throttlekit._waited import Waited
 
-__all__ = ["Fleet"]
+if TYPE_CHECKING:
+    from throttlekit._fleet.activity import Activity
+
+__all__ = ["Fleet", "last_word"]
 
 
 class Fleet:
@@ -19,15 +27,18 @@ class Fleet:
 
     Args:
         owner: The limiter. When it is gone nothing beats any more, so no beat may know it.
-        beats: What else is done once a second.
     """
 
-    def __init__(self, store: Guarded, owner: object, *, beats: tuple[Callable[[], None], ...] = ()) -> None:
+    def __init__(self, store: Guarded, owner: object) -> None:
         self._follower = Follower(store)
         self.steering = Steering(self._follower)
+        self.activity: Activity | None = None
         self._pulse: Pulse | None = None
         if store.shared:
-            self._pulse = Pulse([self._follower.follow, *beats])
+            from throttlekit._fleet.activity import Activity  # what memory alone can do without
+
+            self.activity = Activity(store)
+            self._pulse = Pulse([self._follower.follow, self.activity.beat])
             weakref.finalize(owner, self._pulse.abandon)
 
     def steers(self) -> bool:
@@ -46,6 +57,27 @@ class Fleet:
         """
         self._follower.follow()
 
+    def decided(self, decision: Decision, bucket: str, verdict: Verdict, waited: Waited, job: Job | None) -> None:
+        """Count what the store decided; see `Counts.decided`."""
+        if self.activity is not None:
+            self.activity.counts.decided(decision, bucket, verdict, waited, job)
+
+    def last_word(self) -> None:
+        """Tell the fleet now what was decided, if this process is so young that it may end before its next beat."""
+        if self.activity is not None:
+            with suppress(Exception):  # no job fails because of what is told about it
+                self.activity.last_word()
+
     def close(self) -> None:
         if self._pulse is not None:
             self._pulse.stop()
+
+
+def last_word(limiter: Any) -> None:
+    """
+    For adapters whose processes end without a word, like RQ's work-horse: tell the fleet what *limiter* decided here.
+
+    One round trip in a process that is younger than two seconds; none in any other, which tells by itself. What the
+    store gives no answer to is dropped.
+    """
+    limiter._fleet.last_word()

@@ -1,0 +1,167 @@
+"""`throttlekit top` and `explain`: what they show of a live store, and what they say where there is nothing to see."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from support.waiting import wait_until
+from throttlekit import Concurrency, Job, Limiter, TokenBucket
+from throttlekit_cli._commands import cli
+from throttlekit_cli.top.words import definition, key_shown, lasting
+
+API = TokenBucket("partner-api", "2/minute", burst=2)
+ACCOUNT = TokenBucket("account", "1/minute", key="{account}")
+
+
+@pytest.fixture
+def limiter(redis_url: str) -> Iterator[Limiter]:
+    with contextlib.closing(Limiter(redis_url)) as limiter:
+        yield limiter
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments)
+
+
+def _top(url: str, *options: str) -> Any:
+    return json.loads(run("top", "--url", url, "--once", "--json", *options).stdout)
+
+
+def test_decisions_of_a_worker_are_shown_within_two_seconds(redis_url: str, limiter: Limiter) -> None:
+    """What a limiter decides in one process, `top` shows in another, which has none of its code."""
+    for number in range(5):
+        limiter.acquire(API, job=Job(id=str(number)))
+    (shown,) = wait_until(lambda: _top(redis_url)["limits"], description="the process tells", timeout=2)
+    assert (shown["limit"], shown["definition"]) == ("partner-api", "token-bucket 2/minute burst 2")
+    assert (shown["used"], shown["capacity"], shown["waiting"]) == (2, 2, 3)
+    assert shown["last_starts_in"] == pytest.approx(90, abs=3)
+    assert shown["last_minute"]["denied"] == {"exhausted": 3}
+    assert shown["last_minute"]["share"] == 1.0
+
+
+def test_table_says_it_in_words(redis_url: str, limiter: Limiter) -> None:
+    """The line in time, the denials by reason, and a pause: one line a limit, and its notes below."""
+    for number in range(5):
+        limiter.acquire(API, job=Job(id=str(number)))
+    limiter.pause(Concurrency("db", 2), 600)
+    limiter.acquire(Concurrency("db", 2), job=Job(id="x"))
+    limiter.close()
+    shown = run("top", "--url", redis_url, "--once")
+    assert shown.exit_code == 0
+    line = next(line for line in shown.stdout.splitlines() if line.startswith("partner-api"))
+    assert "2/2" in line
+    assert "about 3" in line
+    assert "1 m " in line
+    assert "exhausted 3" in line
+    assert "paused for 10 m 00 s yet" in shown.stdout or "paused for 9 m 59 s yet" in shown.stdout
+
+
+def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None:
+    """A key may be made of a job's arguments: it is shown by its digest, in `explain` too."""
+    for _ in range(2):
+        limiter.acquire(ACCOUNT, job=Job(id="j", kwargs={"account": "jane@example.org"}))
+    limiter.close()
+    for command in (["top", "--once"], ["top", "--once", "--json"], ["explain", "j"], ["explain", "j", "--json"]):
+        hidden = run(*command, "--url", redis_url)
+        assert hidden.exit_code == 0, hidden.output
+        assert "jane" not in hidden.output
+        assert "#" in hidden.output
+        assert "jane@example.org" in run(*command, "--url", redis_url, "--show-keys").output
+
+
+def test_what_is_shown_can_be_chosen(redis_url: str, limiter: Limiter) -> None:
+    """--sort says what comes first, --filter which limits, --limit how many keys."""
+    for account in range(5):
+        limiter.acquire(ACCOUNT, key=account)
+    for number in range(5):
+        limiter.acquire(API, job=Job(id=str(number)))
+    limiter.close()
+    names = {
+        order: [each["limit"] for each in _top(redis_url, "--sort", order)["limits"]] for order in ("name", "wait")
+    }
+    assert names == {"name": ["account", "partner-api"], "wait": ["partner-api", "account"]}
+    (only,) = _top(redis_url, "--filter", "acc", "--limit", "2")["limits"]
+    assert (only["limit"], len(only["keys"]), only["last_minute"]["allowed"]) == ("account", 2, 5)
+
+
+def test_explain_says_why_a_job_waits(redis_url: str, limiter: Limiter) -> None:
+    """Which limit, since when, how often, its slot, and what stands before it; and of another that nothing is known."""
+    for number in range(6):
+        limiter.acquire(API, job=Job(id=f"job-{number}"))
+    limiter.close()
+    told = run("explain", "job-4", "--url", redis_url)
+    assert told.exit_code == 0
+    for words in (
+        "limit 'partner-api'",
+        "deferred       once",
+        "starts in about 1 m",
+        "about 2 of the 4 in line",
+        "2 of 2 used",
+    ):
+        assert words in told.stdout
+    nothing = run("explain", "another", "--url", redis_url)
+    assert (nothing.exit_code, "Nothing is known" in nothing.stdout) == (1, True)
+
+
+def test_empty_store_says_so(redis_url: str) -> None:
+    """Where nobody has asked for a limit there is nothing to show, which is no error."""
+    shown = run("top", "--url", redis_url, "--once")
+    assert (shown.exit_code, "Nothing was decided" in shown.stdout) == (0, True)
+
+
+@pytest.mark.parametrize("command", [["top", "--once"], ["explain", "x"]])
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("memory://", "no place that a whole fleet sees"),
+        ("redis://:hunter2@127.0.0.1:1/0", "no usable answer"),
+        ("redis://:hunter2@localhost:port/0", "cannot be read"),
+    ],
+)
+def test_store_that_cannot_be_looked_at_is_one_line(command: list[str], url: str, told: str) -> None:
+    """Exit code 2, and no password."""
+    outcome = run(*command, "--url", url)
+    assert outcome.exit_code == 2
+    assert told in outcome.output
+    assert "hunter2" not in outcome.output
+    assert "Traceback" not in outcome.output
+
+
+@pytest.mark.parametrize("command", ["top", "explain"])
+def test_help_reads_like_a_manual(command: str) -> None:
+    """Every option, the exit codes, examples."""
+    text = run(command, "--help").stdout
+    for word in ("--url", "--json", "--show-keys", "Exit codes", "Examples", "THROTTLEKIT_URL"):
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        (None, ""),
+        (0.04, "0.0 s"),
+        (9.9, "9.9 s"),
+        (9.96, "10 s"),
+        (192, "3 m 12 s"),
+        (7500, "2 h 05 m"),
+        (3e5, "3 d 11 h"),
+    ],
+)
+def test_durations_are_told_as_a_person_reads_them(seconds: float | None, told: str) -> None:
+    """Two figures, and no more."""
+    assert lasting(seconds) == told
+
+
+def test_definitions_and_keys_are_told_in_short() -> None:
+    """What a limit is, and what it counts apart."""
+    assert definition(TokenBucket("a", "5/10s", burst=3)) == "token-bucket 5/10 s burst 3"
+    assert definition(Concurrency("a", 8)) == "concurrency 8 lease 30"
+    assert key_shown("", None, clear=False) == ""
+    assert key_shown("", "default", clear=False) == "default"
+    assert key_shown("a%20b", "default", clear=True) == "default a b"

@@ -1,0 +1,170 @@
+"""What processes tell the fleet, on real servers: it can be read from the store alone, is bounded, and expires."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from support.servers import Cluster
+from support.waiting import wait_until
+from throttlekit import Concurrency, FixedWindow, Job, Limit, Limiter, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.keys import bucket_name
+from throttlekit._fleet.activity import _REPORT, KEYS
+from throttlekit._fleet.look import Key, look, look_up
+from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.redis import RedisStore
+
+EVERY_KIND: list[Limit] = [
+    TokenBucket("bucket", "2/minute", burst=2, key="{tenant}"),
+    FixedWindow("fixed", "2/minute", key="{tenant}"),
+    SlidingWindow("sliding", "2/minute", key="{tenant}"),
+    SlidingLog("log", "2/minute", key="{tenant}"),
+    Concurrency("slots", 2, key="{tenant}"),
+]
+
+
+def _job(number: int, tenant: str = "a") -> Job:
+    return Job(id=f"job-{number}", kwargs={"tenant": tenant})
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[RedisStore]:
+    with contextlib.closing(RedisStore(redis_url)) as store:
+        yield store
+
+
+@pytest.fixture
+def limiter(redis_url: str) -> Iterator[Limiter]:
+    with contextlib.closing(Limiter(redis_url)) as limiter:
+        yield limiter
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        yield client
+
+
+def _flood(limiter: Limiter) -> None:
+    for limit in EVERY_KIND:
+        for number in range(5):
+            limiter.acquire(limit, job=_job(number))
+
+
+def _check(keys: tuple[Key, ...]) -> None:
+    assert {each.limit.name for each in keys} == {limit.name for limit in EVERY_KIND}
+    for each in keys:
+        assert each.key == "a"
+        assert (each.minute.allowed, each.minute.units, each.minute.denials) == (2, 2, 3)
+        assert (each.used, each.capacity) == (2, 2)
+        if not isinstance(each.limit, Concurrency):  # nobody knows yet how long its slots are held
+            assert each.waiting == pytest.approx(3, abs=1)
+            assert each.last_starts is not None
+            assert each.last_starts > 0
+
+
+def test_decisions_are_seen_within_two_seconds(limiter: Limiter, store: RedisStore) -> None:
+    """Of every kind of limit: what passed, what was denied, what is used, and who waits; while the process lives on."""
+    _flood(limiter)
+    keys = wait_until(lambda: look(store).keys, description="the process tells", timeout=2)
+    _check(keys)
+    assert {each.limit.name for each in look(store, name="slid").limits} == {"sliding"}
+    assert [each.limit.name for each in look(store, name="slid").keys] == ["sliding"]
+
+
+def test_cluster_is_seen_as_well(cluster: Cluster) -> None:
+    """Keys that stand on other nodes than what the fleet is told are read where they are."""
+    limiter = Limiter(cluster.url)
+    _flood(limiter)
+    limiter.close()
+    with contextlib.closing(RedisClusterStore(cluster.url)) as store:
+        _check(look(store).keys)
+        assert look_up(store, "job-4")[0] is not None
+
+
+def test_processes_are_seen_while_they_live(limiter: Limiter, store: RedisStore) -> None:
+    """One that has decided is there after some seconds, with the time that the store takes."""
+    limiter.acquire(TokenBucket("api", "1/s"))
+    (process,) = wait_until(lambda: look(store).processes, description="the process is heard of")
+    assert process.latency > 0
+    assert look(store).latency == process.latency
+
+
+def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:
+    """Which limit denied it, since when, how often, and its slot; and that it waits no more once it was allowed."""
+    limit = TokenBucket("api", "10/s", burst=1)
+    limiter.acquire(limit)
+    denied = limiter.acquire(limit, job=Job(id="late"))
+    limiter._fleet.activity.beat()  # type: ignore[union-attr]
+    job, key = look_up(store, "late")
+    assert job is not None
+    assert key is not None
+    assert (job.reason, job.deferrals, key.limit.name) == ("exhausted", 1, "api")
+    assert job.slot == pytest.approx(job.since + denied.delay, abs=0.001)
+    back = Job(id="late", waited=denied.waited)
+    wait_until(lambda: limiter.acquire(limit, job=back).allowed, description="its slot comes")
+    limiter._fleet.activity.beat()  # type: ignore[union-attr]
+    job, key = look_up(store, "late")
+    assert job is not None
+    assert (job.reason, key) == ("allowed", None)
+    assert look_up(store, "never heard of") == (None, None)
+
+
+def test_pause_and_longest_wait_are_seen(limiter: Limiter, store: RedisStore) -> None:
+    """A key that lets nobody pass says for how long; its line stands behind the pause."""
+    limit = TokenBucket("api", "10/s", burst=1)
+    limiter.pause(limit, 60)
+    for number in range(3):
+        limiter.acquire(limit, job=_job(number))
+    limiter._fleet.activity.beat()  # type: ignore[union-attr]
+    (key,) = look(store).keys
+    assert key.paused == pytest.approx(60, abs=5)
+    assert key.last_starts is not None
+    assert key.last_starts > 50
+    assert key.minute.denied == {"paused": 3}
+
+
+def test_longest_lines_come_first(limiter: Limiter, store: RedisStore) -> None:
+    """However few are told of, they are those that press most: by their line, their denials, or what passed."""
+    limit = TokenBucket("api", "10/minute", burst=10, key="{tenant}")
+    for number in range(30):
+        limiter.acquire(limit, job=_job(number, f"waits-{number % 2}"))
+    for number in range(9):
+        limiter.acquire(limit, job=_job(number, "passes"), cost=1)
+    limiter._fleet.activity.beat()  # type: ignore[union-attr]
+    assert {each.key for each in look(store, most=2).keys} == {"waits-0", "waits-1"}
+    assert [each.key for each in look(store, order="use", most=3).keys if each.key == "passes"] == ["passes"]
+
+
+def test_every_place_of_the_fleet_is_bounded(store: RedisStore, client: Any) -> None:
+    """Whatever processes tell: the newest keys, the longest lines, the most denied are kept. Here for a hundredth."""
+    bounds = "MOST_KEYS, MOST_RANKED, MOST_COUNTS, MOST_LIMITS, MOST_JOBS = "
+    assert f"{bounds}100000, 10000, 100000, 1000, 10000\n" in _REPORT
+    script = _REPORT.replace(f"{bounds}100000, 10000, 100000, 1000, 10000", f"{bounds}1000, 100, 1000, 10, 100")
+    for part in range(0, 1200, 200):
+        names = [bucket_name("t", str(number), "f00") for number in range(part, part + 200)]
+        report = {
+            "process": [],
+            "limits": [[f"limit-{number}:f00", "{}"] for number in range(part, part + 200)],
+            "keys": [[name, 1, 1, 4_000_000_000_000_000 + part] for name in names],
+            "counts": [[f"a {name}", 1] for name in names],
+            "waits": [[f"w {name}", 5] for name in names],
+            "jobs": [[name, "[]"] for name in names],
+        }
+        client.eval(script, len(KEYS), *KEYS, json.dumps(report))
+    sizes = {key.decode().removeprefix("tk1:{fleet}:"): _size(client, key) for key in client.scan_iter("tk1:*")}
+    kept = {"keys": 1000, "lines": 100, "limits": 10, "jobs": 100, "jobs:known": 100}
+    assert kept.items() <= sizes.items()
+    assert all(size <= 100 for name, size in sizes.items() if name.startswith(("passed", "denied")))
+    assert all(size <= 1000 for name, size in sizes.items() if name.startswith("counts"))
+    assert all(0 < client.ttl(key) <= 3600 for key in client.scan_iter("tk1:*"))
+    assert look(store).keys == ()
+
+
+def _size(client: Any, key: bytes) -> int:
+    return int(client.hlen(key) if client.type(key) == b"hash" else client.zcard(key))
