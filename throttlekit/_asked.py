@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from throttlekit._core.acquire import Ask, Reason, Verdict
 from throttlekit._core.charge import Use
@@ -19,6 +20,9 @@ from throttlekit._core.limits import Limit
 from throttlekit.stores._base import Claim
 
 __all__ = ["Asked", "asked_of", "decision_from"]
+
+_DAY_US = 86_400_000_000
+_MOST_KNOWN = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,45 +46,64 @@ class Asked:
 
 
 def asked_of(
-    limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, lateness: float
+    limits: Sequence[Limit],
+    job: Job | None,
+    key: str | int | None,
+    cost: int | None,
+    lateness: float,
+    known: dict[Any, Asked] | None = None,
 ) -> list[Asked]:
     """
     What a call asks of each of *limits*, for *job*. Seconds.
 
+    Args:
+        known: What is remembered from call to call: the same object is given for the same question.
+
     Raises:
         ConfigurationError: A key, a tier or a cost cannot be worked out, or can never work.
     """
-    lateness_us = round(lateness * 1_000_000)
-    around_us = time.time_ns() // 1000
+    now_us = time.time_ns() // 1000
     asked: list[Asked] = []
     for declared in limits:
-        limit = declared.for_job(job)
-        text, part = _key(limit, job, key), limit.part_of(job)
+        limit = declared if declared.tiers is None else declared.for_job(job)
+        text = limit.key_of(job) if key is None or limit.key is None else key_text(key)
+        part = None if limit.scope == "global" else limit.part_of(job)
         units = limit.cost_of(job) if cost is None else limit.given_cost(cost)
-        holder = holder_name(job.id if job else "", os.urandom(6).hex()) if isinstance(limit, Concurrency) else ""
-        charge = limit.charge(units, around_us, holder)
-        bucket = bucket_name(limit.name, text, limit.fingerprint, part)
-        claim = Claim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(lateness_us), limit.room_us(charge)))
-        told = text if part is None else f"{part}:{text}" if text else part
-        asked.append(Asked(limit, told, units, claim))
+        if known is None or limit.by_value or isinstance(limit, Concurrency):
+            asked.append(_asked(limit, text, part, units, lateness, now_us, job))
+            continue
+        question = (id(limit), text, part, units, lateness, now_us // _DAY_US)  # a limit that is known lives on
+        found = known.get(question)
+        if found is None:
+            if len(known) >= _MOST_KNOWN:
+                known.clear()
+            found = known[question] = _asked(limit, text, part, units, lateness, now_us, job)
+        asked.append(found)
     return asked
 
 
-def _key(limit: Limit, job: Job | None, key: str | int | None) -> str:
-    if key is None or limit.key is None:
-        return limit.key_of(job)
-    return key_text(key)
+def _asked(
+    limit: Limit, text: str, part: str | None, units: int, lateness: float, now_us: int, job: Job | None
+) -> Asked:
+    holder = holder_name(job.id if job else "", os.urandom(6).hex()) if isinstance(limit, Concurrency) else ""
+    charge = limit.charge(units, now_us, holder)
+    bucket = bucket_name(limit.name, text, limit.fingerprint, part)
+    spacing_us = charge.spacing_us(round(lateness * 1_000_000))
+    claim = Claim(bucket, line_name(bucket), Ask(charge, spacing_us, limit.room_us(charge)))
+    told = text if part is None else f"{part}:{text}" if text else part
+    return Asked(limit, told, units, claim)
 
 
 def decision_from(verdict: Verdict, asked: Sequence[Asked]) -> Decision:
     """*verdict* in the words of the limits that were asked."""
     binding, now_us = verdict.claim, verdict.now_us
     asked_us = verdict.asked_us or (now_us,) * len(asked)
-    if verdict.allowed and len(asked) > 1:
+    allowed = verdict.allowed
+    if allowed and len(asked) > 1:
         binding = min(range(len(asked)), key=lambda i: _left(asked[i].limit, verdict.uses[i], asked_us[i]))
     bound, use, at_us = asked[binding], verdict.uses[binding] or Use(0, 0), asked_us[binding]
     return Decision(
-        allowed=verdict.allowed,
+        allowed=allowed,
         limit=bound.limit,
         key=bound.key,
         cost=bound.cost,
@@ -89,9 +112,7 @@ def decision_from(verdict: Verdict, asked: Sequence[Asked]) -> Decision:
         delay=0.0 if verdict.reason is Reason.FULL else (verdict.slot_us - now_us) / 1_000_000,
         reset_after=max(0, use.full_us - at_us) / 1_000_000,
         reason=verdict.reason.value,
-        charged=tuple(each.charged(at_us) for each, at_us in zip(asked, asked_us, strict=True))
-        if verdict.allowed
-        else (),
+        charged=tuple([each.charged(at_us) for each, at_us in zip(asked, asked_us, strict=True)]) if allowed else (),
     )
 
 

@@ -47,12 +47,14 @@ class Declared:
             raise ConfigurationError("no limit was given: acquire, peek and reset take at least one")
         if job is not None and not isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"job must be a throttlekit.Job, not {type(job).__name__}: write job=Job(…)")
-        names: set[str] = set()
         for limit in limits:
-            self.add(limit)
-            if limit.name in names:
-                raise ConfigurationError(f"limit {limit.name!r} was given twice: name it once, with a cost")
-            names.add(limit.name)
+            if not isinstance(limit, Limit) or self._limits.get(limit.name) is not limit:  # pyright: ignore[reportUnnecessaryIsInstance]
+                self.add(limit)
+        if len(limits) > 1:
+            names = [limit.name for limit in limits]
+            for name in names:
+                if names.count(name) > 1:
+                    raise ConfigurationError(f"limit {name!r} was given twice: name it once, with a cost")
         if key is not None and all(limit.key is None for limit in limits):
             raise ConfigurationError(f"limit {limits[0].name!r} has no key: drop key=, or give the limit one")
 

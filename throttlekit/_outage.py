@@ -171,7 +171,7 @@ class Guarded:
                     outage.ask_at = now + min(max(_EVERY, outage.took + _REST), _LONGEST)
                 return
             error, rest = last.error, min(last.ask_at - now, _EVERY)
-        raise StoreUnavailable(str(error), part=error.part, rest=rest) from error.__cause__
+        raise StoreUnavailable(str(error), part=error.part, rest=rest, asked=False) from error.__cause__
 
     def _failed(self, names: Iterable[str], error: StoreUnavailable, took: float) -> None:
         error.rest = _REST

@@ -23,9 +23,9 @@ def settle(decision: Decision, actual: int, limit: Limit | None, *, shared: Stor
         corrections: list[Correction] = []
         for before, after in zip(decision.charged, charged, strict=True):
             if before.bucket and (before.limit.scope == "process") is own and before.cost != after.cost:
-                charge = before.limit.charge(before.cost, around_us)
-                by = before.limit.charge(after.cost, around_us).size - charge.size
-                corrections.append(Correction(before.bucket, charge, before.at_us, by))
+                # The difference, rounded up: that also holds for a cost that was charged together with others.
+                charge = before.limit.charge(after.cost - before.cost, around_us)
+                corrections.append(Correction(before.bucket, charge, before.at_us, charge.size))
         if corrections:
             store.settle(corrections)
     cost = next((each.cost for each in charged if each.limit is decision.limit), decision.cost)

@@ -38,6 +38,8 @@ class Waited:
     @classmethod
     def read(cls, data: Mapping[str, Any] | None) -> Waited:
         """Read what `write` wrote. Anything else (forged, torn, of another version) is a job that has not waited."""
+        if data is None:
+            return _NOT_WAITED
         if not isinstance(data, Mapping) or data.get("v") != _VERSION:
             return cls()
         slot_us, ticket, deferrals, since_us = (data.get(name) for name in ("slot", "ticket", "n", "since"))
@@ -93,6 +95,9 @@ class Waited:
     def seconds(self, now_us: int) -> float:
         """How long the job has waited."""
         return max(0, now_us - self.since_us) / 1_000_000 if self.since_us else 0.0
+
+
+_NOT_WAITED = Waited()
 
 
 def lane_of(bucket: str) -> str:

@@ -14,7 +14,7 @@ from throttlekit._seldom import Seldom
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores._base import Store
 
-__all__ = ["call_each", "plugin_manager", "store_from", "store_of"]
+__all__ = ["call_each", "listened", "plugin_manager", "store_from", "store_of"]
 
 _log = logging.getLogger("throttlekit")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}", re.ASCII)
@@ -49,6 +49,7 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     except Exception as error:
         raise ConfigurationError(f"a plugin cannot be loaded: {error!r}. Mend it, or uninstall it") from error
     observed = (
+        manager.hook.throttlekit_decided,
         manager.hook.throttlekit_deferred,
         manager.hook.throttlekit_lease_lost,
         manager.hook.throttlekit_observed,
@@ -71,6 +72,11 @@ def _register(manager: pluggy.PluginManager, plugin: object) -> None:
         raise ConfigurationError(
             f"{told} is no plugin: it has no method that is marked with @throttlekit.hookimpl. {_GIVE_A_LIST}"
         )
+
+
+def listened(hook: pluggy.HookCaller) -> pluggy.HookCaller | None:
+    """*hook*, if a plugin has it: what nobody listens to costs nothing."""
+    return hook if hook.get_hookimpls() else None
 
 
 def call_each(hook: pluggy.HookCaller, event: object, failed: Seldom) -> None:

@@ -68,12 +68,14 @@ class StoreUnavailable(ThrottleError):
         part: What of the store does not answer: "" all of it, else a part, as the store names them. None: it answers,
             but not this question.
         rest: Seconds after which to ask again.
+        asked: Whether it was asked. While it gives no answer most calls are not made.
     """
 
-    def __init__(self, message: str, *, part: str | None = "", rest: float = 1.0) -> None:
+    def __init__(self, message: str, *, part: str | None = "", rest: float = 1.0, asked: bool = True) -> None:
         super().__init__(message)
         self.part = part
         self.rest = rest
+        self.asked = asked
 
 
 class WaitedTooLong(ThrottleError):

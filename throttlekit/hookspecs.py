@@ -8,9 +8,11 @@ A plugin is any object with methods of these names, marked with `throttlekit.hoo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pluggy
 
+from throttlekit._core.charge import Use
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limits import Limit
@@ -19,12 +21,14 @@ from throttlekit.stores._base import Store
 
 __all__ = [
     "PROJECT",
+    "Decided",
     "Deferred",
     "Observed",
     "SlotLost",
     "StoreFailed",
     "hookimpl",
     "hookspec",
+    "throttlekit_decided",
     "throttlekit_deferred",
     "throttlekit_lease_lost",
     "throttlekit_make_store",
@@ -35,6 +39,33 @@ __all__ = [
 PROJECT = "throttlekit"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class Decided(NamedTuple):  # one is made for each decision: a frozen dataclass takes three times as long
+    """
+    A call of `acquire` was decided.
+
+    Attributes:
+        decision: The decision, as its caller gets it.
+        limits: All limits of the call, of the job's tier.
+        uses: What is used of each after the decision: `use.units`, of a concurrency limit its holders; of a bucket
+            always 0. None for one that was not asked. Empty if the store gave no answer.
+        job: The job, if the call was for one.
+        deferrals: How often the job has been denied by now, this time included.
+        waited: Seconds since its first denial, by the store's clock. 0.0 if there was none, and while the store
+            gives no answer.
+        slot: Seconds until the slot that a denial gave: `decision.delay` is that, as far as the framework carries it.
+        took: Seconds that the store took to answer, or not to. None if it was not asked.
+    """
+
+    decision: Decision
+    limits: tuple[Limit, ...]
+    uses: tuple[Use | None, ...]
+    job: Job | None
+    deferrals: int
+    waited: float
+    slot: float
+    took: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +140,16 @@ def throttlekit_make_store(url: str) -> Store | None:
 
     Return a store for the URLs whose scheme is yours, None for all others. The first store wins;
     later plugins are asked first. What is not a store is a `ConfigurationError`.
+    """
+
+
+@hookspec
+def throttlekit_decided(event: Decided) -> None:
+    """
+    Called after each decision of `acquire`, allowed or denied, once for each call.
+
+    In the caller's own thread: be quick, every job waits for it. An exception is swallowed, and logged every 30
+    seconds at most; the other plugins are called all the same. It cannot be a wrapper. `peek` decides nothing.
     """
 
 

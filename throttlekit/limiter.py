@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from throttlekit._asked import Asked, asked_of, decision_from
 from throttlekit._core.acquire import Caller, Reason, Verdict
@@ -14,6 +15,7 @@ from throttlekit._core.concurrency import Concurrency
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limits import Limit
+from throttlekit._decided import decided_of
 from throttlekit._declared import Declared
 from throttlekit._delivery import Delivery
 from throttlekit._fleet.fleet import Fleet
@@ -26,11 +28,12 @@ from throttlekit._seldom import Seldom
 from throttlekit._settling import settle
 from throttlekit._steered import decide_steered
 from throttlekit._waited import Waited, lane_of
-from throttlekit._wiring import call_each, plugin_manager, store_from, store_of
+from throttlekit._wallets import Wallets
+from throttlekit._wiring import call_each, listened, plugin_manager, store_from, store_of
 from throttlekit.errors import StoreUnavailable
-from throttlekit.hookspecs import Deferred, Observed, SlotLost, StoreFailed
+from throttlekit.hookspecs import Decided, Deferred, Observed, SlotLost, StoreFailed
 from throttlekit.stores._base import Request, Store
-from throttlekit.stores._parts import Part, acquire_in_parts
+from throttlekit.stores._parts import Part
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["Limiter"]
@@ -65,13 +68,16 @@ class Limiter:
         self, store: str | Store = _MEMORY, *, client: object = _NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
         self._hooks = plugin_manager(plugins)
+        self._decided = listened(self._hooks.hook.throttlekit_decided)
         self._store = Guarded(
             store_from(store, self._hooks) if client is _NO_CLIENT else store_of(client, also=store is not _MEMORY)
         )
         self._in_process = MemoryStore()
         self._fleet = Fleet(self._store, self)
+        self._wallets = Wallets(self._store)
         self._leases = Leases(self._store, self._in_process)
         self._declared = Declared()
+        self._known: dict[Any, Asked] = {}
         self._release_failure = Seldom()
         self._plugin_failure = Seldom()
 
@@ -111,37 +117,45 @@ class Limiter:
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
         the job is denied, keeps its place, and is asked to come back in about a second.
         """
-        self._declared.check(limits, job, key)
         if self._fleet.steers():
+            self._declared.check(limits, job, key)
             return self._steered(limits, job, key, cost, delivery)
+        if (spent := self._wallets.spend(limits, job, key, cost)) is not None:
+            return self._spent(spent, job)
+        self._declared.check(limits, job, key)
         return self._acquire(limits, job, key, cost, delivery)
 
     def _acquire(
         self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
     ) -> Decision:
-        asked = asked_of(limits, job, key, cost, delivery.lateness)
+        asked = asked_of(limits, job, key, cost, delivery.lateness, self._known)
         claims = [each.claim for each in asked]
         waited = Waited.read(job.waited if job is not None else None)
+        answer: Verdict | StoreUnavailable
         while True:
-            if job is None:
-                request = Request(claims, Caller.GUEST)
-            else:
-                place = waited.place([each.limit for each in asked])
-                request = Request(claims, Caller.JOB, place, delivery.patience_us(waited))
+            place = None if job is None else waited.place([each.limit for each in asked])
+            patience_us = None if job is None else delivery.patience_us(waited)
+            request = Request(claims, Caller.GUEST if job is None else Caller.JOB, place, patience_us)
+            began = time.perf_counter() if self._decided else 0.0
             try:
-                verdict = self._decide(request, asked)
+                answer = verdict = self._decide(request, asked)
             except StoreUnavailable as error:
-                return self._without_store(error, asked, job, waited)
+                answer, decision = error, self._without_store(error, asked, job, waited)
+                break
             decision = decision_from(verdict, asked)
             self._fleet.decided(decision, asked[verdict.claim].claim.bucket, verdict, waited, job)
             if decision.allowed or decision.refused or job is None:
-                return decision
+                break
             counts = verdict.reason is not Reason.EARLY or waited.deferrals == 0
             lane = lane_of(asked[verdict.claim].claim.bucket) if isinstance(decision.limit, Concurrency) else ""
             denied = waited.denied(decision.limit, verdict.slot_us, verdict.now_us, lane=lane, counts=counts)
             if delivery.inline is None or not delivery.inline.wait(decision.delay):
-                return self._deferred(decision, verdict, job, denied, delivery)
+                decision, waited = self._deferred(decision, verdict, job, denied, delivery), denied
+                break
             waited = replace(denied, deferrals=waited.deferrals)
+        if self._decided:
+            call_each(self._decided, decided_of(decision, answer, asked, job, waited, began), self._plugin_failure)
+        return decision
 
     def peek(
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
@@ -161,7 +175,7 @@ class Limiter:
     def _peek(
         self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
     ) -> Decision:
-        asked = asked_of(limits, job, key, cost, delivery.lateness)
+        asked = asked_of(limits, job, key, cost, delivery.lateness, self._known)
         place = Waited.read(job.waited).place([each.limit for each in asked]) if job is not None else None
         verdict = self._decide(Request([each.claim for each in asked], Caller.PEEK, place), asked)
         return replace(decision_from(verdict, asked), charged=())
@@ -302,7 +316,8 @@ class Limiter:
         self._declared.check(limits, job, key)
         for each in asked_of(self.in_force(limits, job), job, key, 0, 0.0):
             store = self._in_process if each.in_process else self._store
-            store.reset([each.claim.bucket, each.claim.line])
+            with self._wallets.without([each.claim.bucket]):
+                store.reset([each.claim.bucket, each.claim.line])
 
     def declare(self, *limits: Limit) -> None:
         """
@@ -315,7 +330,8 @@ class Limiter:
             self._declared.add(limit)
 
     def close(self) -> None:
-        """Tell the fleet what was decided last, and let go of the store. The limiter may be used again afterwards."""
+        """Let go of the store, of units taken ahead, and of the fleet. The limiter may be used again afterwards."""
+        self._wallets.close()
         self._fleet.close()
         self._store.close()
 
@@ -330,10 +346,11 @@ class Limiter:
 
     def pause_asked(self, asked: Sequence[Asked], for_us: int | None) -> None:
         """For `pause` and its kin: see `Store.pause`."""
-        for in_process, store in ((True, self._in_process), (False, self._store)):  # first what always answers
-            claims = [each.claim for each in asked if each.in_process is in_process]
-            if claims:
-                store.pause(claims, for_us)
+        with self._wallets.without(each.claim.bucket for each in asked):
+            for in_process, store in ((True, self._in_process), (False, self._store)):  # first what always answers
+                claims = [each.claim for each in asked if each.in_process is in_process]
+                if claims:
+                    store.pause(claims, for_us)
 
     def _steered(
         self,
@@ -360,13 +377,20 @@ class Limiter:
             defer=None if look else self._deferred, tell=tell,
         )  # fmt: skip
 
+    def _spent(self, decision: Decision, job: Job | None) -> Decision:
+        """Tell of what was answered from hand."""
+        waited, at_us = Waited.read(job.waited if job is not None else None), decision.charged[0].at_us
+        self._fleet.decided(decision, "", Verdict(Reason.ALLOWED, 0, at_us, at_us, at_us, ()), waited, job)
+        if self._decided:
+            event = Decided(decision, (decision.limit,), (), job, waited.deferrals, waited.seconds(at_us), 0.0, None)
+            call_each(self._decided, event, self._plugin_failure)
+        return decision
+
     def _decide(self, request: Request, asked: Sequence[Asked]) -> Verdict:
         here = [number for number, each in enumerate(asked) if each.in_process]
-        if not here:
+        if not here and all(each.limit.token_lease is None for each in asked):
             return self._store.acquire(request)
-        shared = [number for number, each in enumerate(asked) if not each.in_process]
-        parts = [Part(self._in_process, here), *([Part(self._store, shared)] if shared else [])]
-        return acquire_in_parts(parts, request)
+        return self._wallets.acquire(request, asked, [Part(self._in_process, here)] if here else [])
 
     def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
         passed = waited.seconds(verdict.now_us)
@@ -387,8 +411,7 @@ class Limiter:
         if job is not None and not decision.allowed:
             decision = replace(decision, waited=waited.write())
         limits = tuple(each.limit for each in asked if not each.in_process)
-        fault = type(error.__cause__ or error).__name__
-        event = StoreFailed(fault, limits, outcome, decision, job)
+        event = StoreFailed(type(error.__cause__ or error).__name__, limits, outcome, decision, job)
         call_each(self._hooks.hook.throttlekit_store_failed, event, self._plugin_failure)
         if job is not None and not decision.allowed:
             self._tell_deferred(Deferred(job, decision, waited.deferrals, 0.0))

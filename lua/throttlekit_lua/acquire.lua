@@ -16,7 +16,7 @@
   ARGV[7i+4]  claim i: spacing of its line, microseconds
   ARGV[7i+5]  claim i: how far off a newcomer's slot may be, microseconds; "" means any
 
-  Returns  {reason, claim, now_us, retry_us, slot_us, units and full_us of each claim}
+  Returns  "reason claim now_us retry_us slot_us", and " units full_us" of each claim: one text is read sooner than a list
            reason: 0 allowed, 1 exhausted, 2 in line, 3 early, 4 queue full, 5 paused
 
   Writes   KEYS[2i-1] of every claim with a size, expiring a grace time after nothing of it counts:
@@ -45,8 +45,8 @@ for i = 1, #KEYS / 2 do
 end
 
 local function answer(reason, claim, retry, slot)
-  local reply = {reason, claim, now, retry, slot}
-  for i, c in ipairs(claims) do reply[4 + 2 * i], reply[5 + 2 * i] = c.of.use(c) end
+  local reply = string.format('%.0f %.0f %.0f %.0f %.0f', reason, claim, now, retry, slot)
+  for _, c in ipairs(claims) do reply = reply .. string.format(' %.0f %.0f', c.of.use(c)) end
   return reply
 end
 

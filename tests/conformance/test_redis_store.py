@@ -12,6 +12,7 @@ import pytest
 import redis
 from redis import exceptions
 
+from support.listed import Listed
 from support.servers import free_port
 from support.waiting import wait_until
 from throttlekit import (
@@ -198,7 +199,7 @@ def _ask_of_one_that_fails(monkeypatch: pytest.MonkeyPatch, fault: type[Exceptio
     def fail(*_: Any, **__: Any) -> None:
         raise _raised(fault)
 
-    monkeypatch.setattr(store._client, "execute_command", fail)
+    monkeypatch.setattr(store._connections, "ask", fail)
     verbs = {
         "acquire": lambda: store.acquire(_request(LIMIT)),
         "settle": lambda: store.settle([Correction(BUCKET, LIMIT.charge(1), NOW_US, 1)]),
@@ -252,12 +253,12 @@ def _numbers(stored: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "reply", [None, 7, b"OK", [], [0, 1], [9, 1, 1, 1, 1, 1, 1], [0, b"1", 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1]]
+    "reply", [None, 7, b"OK", b"", [0, 1, 1, 1, 1], b"0 1", b"9 1 1 1 1 1 1", b"0 x 1 1 1 1 1", b"0 1 1 1 1 1"]
 )
 def test_reply_of_another_shape_is_a_store_failure(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
     """A reply that our script does not write (a proxy's, say) is no answer."""
     store = RedisStore("redis://localhost:1/0")
-    monkeypatch.setattr(store._client, "execute_command", lambda *_: reply)
+    monkeypatch.setattr(store._connections, "ask", lambda _: reply)
     with pytest.raises(StoreUnavailable):
         store.acquire(_request(LIMIT))
 
@@ -269,7 +270,7 @@ def test_fault_of_our_own_is_not_disguised(monkeypatch: pytest.MonkeyPatch) -> N
     def fail(*_: Any) -> None:
         raise AttributeError("a mistake")
 
-    monkeypatch.setattr(store._client, "execute_command", fail)
+    monkeypatch.setattr(store._connections, "ask", fail)
     with pytest.raises(AttributeError):
         store.acquire(_request(LIMIT))
 
@@ -393,17 +394,17 @@ def test_every_key_of_every_algorithm_expires(client: Any, limit: Limit, redis_u
     """After each single command, every key that there is has a time to live, and one that its limit can explain."""
     store = RedisStore(redis_url, timeout=5)
     longest_ms = 2 * 86_400_000 + 5_000
-    inner = store._command
+    inner = store._connections.ask
     seen: set[bytes] = set()
 
-    def checked(*arguments: Any) -> Any:
-        answer = inner(*arguments)
+    def checked(frame: bytes) -> Any:
+        answer = inner(frame)
         ttls = {key: client.pttl(key) for key in client.scan_iter("*")}
-        assert all(0 < ttl <= longest_ms or ttl == -2 for ttl in ttls.values()), (arguments, ttls)
+        assert all(0 < ttl <= longest_ms or ttl == -2 for ttl in ttls.values()), (frame, ttls)
         seen.update(ttls)
         return answer
 
-    store._command = checked  # type: ignore[method-assign]
+    store._connections.ask = checked  # type: ignore[method-assign]
     _used_in_every_way(Limiter(store), limit)
     assert {name.rpartition(b":")[2] == b"line" for name in seen} == {False, True}
     store.close()
@@ -496,7 +497,7 @@ end
 """
 
 
-class CheckedStore(RedisStore):
+class CheckedStore(Listed):
     """Puts the checker before every script."""
 
     def _run(self, script: Any, arguments: list[Any]) -> Any:

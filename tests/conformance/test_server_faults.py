@@ -8,7 +8,9 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -100,7 +102,7 @@ def test_a_wrong_password_says_so_without_it(own_server: Any, caplog: pytest.Log
         assert limiter.acquire(LIMIT)
 
 
-NEEDED = ("~tk1:*", "+@read", "+@write", "+@connection", "+select", "+eval", "+evalsha", "+time")
+NEEDED = ("~tk1:*", "+@read", "+@write", "+@connection", "-@dangerous", "+select", "+eval", "+evalsha", "+time")
 
 
 @pytest.mark.parametrize("lacking", ["~tk1:*", "+@write", "+evalsha", "+eval", "+time"])
@@ -125,6 +127,8 @@ def test_a_user_who_may_what_is_named_is_enough(own_server: Any) -> None:
         assert limiter.peek(SEVERAL[-1]).remaining == 47
         limiter.reset(*SEVERAL)
         assert limiter.peek(SEVERAL[-1]).remaining == 50
+    with contextlib.closing(redis.Redis.from_url(url)) as client, pytest.raises(redis.exceptions.NoPermissionError):
+        client.flushdb()
 
 
 @pytest.mark.parametrize("limit", SEVERAL, ids=lambda limit: limit.algorithm)
@@ -209,7 +213,7 @@ def test_a_server_older_than_redis_5_says_so(monkeypatch: pytest.MonkeyPatch) ->
             "non deterministic commands. Call redis.replicate_commands() at the start of your script"
         )
 
-    monkeypatch.setattr(store._client, "execute_command", refuse)
+    monkeypatch.setattr(store._connections, "ask", refuse)
     with pytest.raises(StoreUnavailable, match=r"it is older than Redis 5: take 6\.2 or later"):
         store.reset([BUCKET])
 
@@ -278,17 +282,18 @@ def test_a_hung_server_costs_one_time_out_a_second(own_server: Any) -> None:
 
 
 def test_cut_connections_are_one_failure_and_not_one_each(own_server: Any) -> None:
-    """Those that lie idle in the pool are thrown away with the first that fails."""
+    """Those that lie idle are thrown away with the first that fails."""
     port = own_server.connection_pool.connection_kwargs["port"]
     with Proxy(port) as proxy, contextlib.closing(RedisStore(_url(own_server, port=proxy.port), timeout=5)) as store:
-        pool = store._client.connection_pool
-        connections = [pool.get_connection("EVALSHA") for _ in range(5)]
-        for each in connections:
-            pool.release(each)
+        with ThreadPoolExecutor(5) as threads:
+            together = Barrier(5)
+            store._connections._make = lambda make=store._connections._make: (together.wait(), make())[1]  # type: ignore[misc]
+            list(threads.map(lambda _: store.reset([BUCKET]), range(5)))
+        connections = [connection for connection, _ in store._connections._idle]
+        assert len(connections) == 5
         pid = own_server.info("server")["process_id"]
         os.kill(pid, signal.SIGSTOP)
         try:
-            pool.connection_kwargs["socket_timeout"] = 0.05
             for each in connections:
                 each.socket_timeout = 0.05
                 each._sock.settimeout(0.05)

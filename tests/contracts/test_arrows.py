@@ -23,6 +23,7 @@ LAYERS = [
         [
             "throttlekit.hookspecs",
             "throttlekit._asked",
+            "throttlekit._decided",
             "throttlekit._declared",
             "throttlekit._delivery",
             "throttlekit._fleet",
@@ -34,6 +35,7 @@ LAYERS = [
             "throttlekit._seldom",
             "throttlekit._settling",
             "throttlekit._steered",
+            "throttlekit._wallets",
             "throttlekit._waited",
             "throttlekit._wiring",
             "throttlekit.inline",
@@ -49,7 +51,7 @@ LAYERS = [
             "throttlekit.control",
         ],
     ),
-    ("face", ["throttlekit", "throttlekit.testing", "throttlekit._testing"]),
+    ("face", ["throttlekit", "throttlekit.metrics", "throttlekit.testing", "throttlekit._testing"]),
     ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery"]),
     ("cli", ["throttlekit_cli"]),
 ]
@@ -60,8 +62,8 @@ PURE = {
 }  # fmt: skip
 CALENDAR = "throttlekit._core.fixed_window"
 COMMON = [
-    "acquire", "altered", "by_value", "charge", "decision", "job", "key", "keys", "limits", "line", "rate", "sharing",
-    "value",
+    "acquire", "altered", "by_value", "charge", "decision", "job", "key", "keys", "leasing", "limits", "line", "rate",
+    "sharing", "value", "wallet",
 ]  # fmt: skip
 ALGORITHMS = ["concurrency", "fixed_window", "gcra", "sliding_log", "sliding_window", "token_bucket"]
 
@@ -124,7 +126,8 @@ def test_the_core_is_pure(module: str) -> None:
         for node in ast.walk(parsed(module))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     }
-    assert not calls & {"open", "print", "input", "exec", "eval", "__import__"}
+    writes_an_init = {"exec"} if module == "throttlekit._core.value" else set[str]()
+    assert not calls & ({"open", "print", "input", "exec", "eval", "__import__"} - writes_an_init)
     methods = {
         node.func.attr
         for node in ast.walk(parsed(module))
@@ -181,7 +184,7 @@ def test_every_module_of_the_core_is_common_or_an_algorithm() -> None:
 def test_decision_over_claims_is_pure_of_limits() -> None:
     """acquire.py knows charges and lines: neither limits, nor keys, nor jobs."""
     known = {name for name, _ in _imports("throttlekit._core.acquire") if name.startswith("throttlekit")}
-    assert known == {"throttlekit._core.charge", "throttlekit._core.line"}
+    assert known == {f"throttlekit._core.{name}" for name in ("charge", "line", "value")}
 
 
 def test_errors_import_nothing() -> None:
@@ -205,11 +208,14 @@ def test_adapters_know_one_framework_and_no_store(module: str) -> None:
     assert not tops & (others | {f"throttlekit_{other}" for other in others} | {"redis", "throttlekit_lua"})
 
 
+REDIS = ("_connections", "_faults", "clients", "cluster", "redis", "sentinel")
+
+
 @pytest.mark.parametrize(
     ("package", "knowing"),
     [
-        ("redis", {f"throttlekit.stores.{name}" for name in ("_faults", "clients", "cluster", "redis", "sentinel")}),
-        ("throttlekit_lua", {"throttlekit.stores.redis"}),
+        ("redis", {f"throttlekit.stores.{name}" for name in REDIS}),
+        ("throttlekit_lua", {"throttlekit.stores._frames"}),
     ],
 )
 def test_only_the_redis_stores_know_redis(package: str, knowing: set[str]) -> None:

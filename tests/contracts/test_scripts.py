@@ -197,7 +197,8 @@ def test_verbs_are_those_that_the_store_runs() -> None:
     """There is a script for each verb that the Redis store runs, and no other."""
     names = {
         node.value
-        for node in ast.walk(parsed("throttlekit.stores.redis"))
+        for module in ("redis", "_frames")
+        for node in ast.walk(parsed(f"throttlekit.stores.{module}"))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     assert {path.stem for path in VERBS} <= names
@@ -249,14 +250,15 @@ def test_header_names_what_is_written(path: Path) -> None:
 def test_header_names_what_is_returned() -> None:
     """The reply's fields are those under Returns, in their order."""
     header, body = _parts(next(path for path in VERBS if path.stem == "acquire"))
-    documented = re.search(r"Returns  \{(.*?)\}", header)
-    replied = re.search(r"local reply = \{(.*?)\}", body)
+    documented = re.search(r'Returns  "(.*?)", and " (.*?)" of each claim', header)
+    replied = re.search(r"local reply = string.format\('(.*?)', (.*?)\)\n", body)
     assert documented
     assert replied
-    names = [name.strip().removesuffix("_us") for name in documented.group(1).split(",")]
-    fixed = [name.strip() for name in replied.group(1).split(",")]
-    assert names[: len(fixed)] == fixed
-    assert names[len(fixed) :] == ["units and full_us of each claim"], "one entry for those of each claim"
+    names = [name.removesuffix("_us") for name in documented.group(1).split()]
+    assert names == [name.strip() for name in replied.group(2).split(",")]
+    assert replied.group(1) == " ".join(["%.0f"] * len(names))
+    assert documented.group(2) == "units full_us"
+    assert "reply .. string.format(' %.0f %.0f', c.of.use(c))" in body
 
 
 def test_settle_returns_a_count() -> None:
@@ -268,7 +270,7 @@ def test_settle_returns_a_count() -> None:
 
 def test_header_numbers_the_reasons() -> None:
     """The reasons that the header numbers are those that the store reads, in order."""
-    from throttlekit.stores.redis import _REASONS
+    from throttlekit.stores._frames import _REASONS
 
     header, _ = _parts(next(path for path in VERBS if path.stem == "acquire"))
     numbered = re.search(r"reason: (.*)", header)

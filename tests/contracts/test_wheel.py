@@ -56,6 +56,8 @@ def test_the_extras_are_those_that_the_readme_promises() -> None:
         "celery",
         "demo",
         "dramatiq",
+        "opentelemetry",
+        "prometheus",
         "redis",
         "rq",
     }

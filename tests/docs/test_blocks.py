@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
+import dis
 import importlib
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 import dramatiq
 import pytest
 
+import throttlekit
 import throttlekit_dramatiq
 from support.pages import Page, all_pages
 
@@ -31,12 +36,33 @@ def test_every_block_of_a_page_runs(
             path = importable / block.title
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, "utf-8")
+    missing: set[tuple[str, str]] = set()
     for block, text in zip(blocks, texts, strict=True):
         dramatiq.get_broker().actors.clear()  # so that a page may tell of one actor twice
         if block.title:
             importlib.import_module(block.title.removesuffix(".py").replace("/", "."))
         else:
-            exec(compile("\n" * block.line + text, page.path, "exec"), taken_for_granted)
+            code = compile("\n" * block.line + text, page.path, "exec")
+            exec(code, taken_for_granted)
+            missing.update((f"{page.path}:{block.line}", name) for name in _globals(code))
+    known = {*taken_for_granted, *vars(builtins)}
+    assert {(where, name) for where, name in missing if name not in known} == set()
+
+
+def _globals(code: CodeType) -> Iterator[str]:
+    """The global names that code uses, in the bodies of functions too, which no block calls."""
+    yield from (each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _globals(constant)
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.path)
+def test_every_limit_within_a_sentence_can_be_made(page: Page, taken_for_granted: dict[str, Any]) -> None:
+    """What stands between backquotes, in tables for the most part, and makes a limit, makes one."""
+    algorithms = "TokenBucket|LeakyBucket|FixedWindow|SlidingWindow|SlidingLog|Concurrency"
+    for text in re.findall(rf"`((?:{algorithms})\(.+?\))`", page.text):
+        assert isinstance(eval(text, taken_for_granted), throttlekit.Limit)
 
 
 def test_fragments_are_few() -> None:

@@ -15,6 +15,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from support.fuzz import Values, hanging_fails
+from support.listed import Listed
 from throttlekit import (
     ConfigurationError,
     Delivery,
@@ -34,10 +35,9 @@ from throttlekit._options import seconds_in
 from throttlekit._waited import Waited
 from throttlekit._wiring import plugin_manager, store_from
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.redis import RedisStore
 
 KINDS: list[tuple[type[Limit], list[str]]] = [
-    (TokenBucket, ["burst"]),
+    (TokenBucket, ["burst", "lease_tokens", "lease_for"]),
     (LeakyBucket, ["queue"]),
     (FixedWindow, ["tz"]),
     (SlidingWindow, []),
@@ -46,6 +46,7 @@ KINDS: list[tuple[type[Limit], list[str]]] = [
 DOCUMENTED = (ConfigurationError, ImportError)
 FIVE = [
     plain(TokenBucket("a", "10/s", burst=5), "k", 1),
+    plain(TokenBucket("a", "1000/s", burst=500, lease_tokens=50), "k", 1),
     plain(LeakyBucket("b", "10/s", queue=5), "k", 1),
     plain(FixedWindow("c", "10/s", tz="Europe/Berlin"), "", 1),
     plain(SlidingWindow("d", "10/s", scope="queue"), "", 1),
@@ -53,7 +54,7 @@ FIVE = [
 ]
 
 
-class Sent(RedisStore):
+class Sent(Listed):
     """A Redis store that holds every argument of every command to what a server reads alike everywhere; no server."""
 
     commands = 0

@@ -14,7 +14,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-__all__ = ["Broken", "Grant", "Rule", "bucket", "check", "fixed_window", "sliding_log", "sliding_window"]
+__all__ = [
+    "Broken",
+    "Grant",
+    "Rule",
+    "bucket",
+    "check",
+    "fixed_window",
+    "leased_bucket",
+    "sliding_log",
+    "sliding_window",
+]
 
 Grant: TypeAlias = "tuple[int, int]"
 
@@ -33,6 +43,11 @@ Rule: TypeAlias = "Callable[[Sequence[Grant]], Broken | None]"
 def bucket(amount: int, period_us: int, burst: int) -> Rule:
     """At most `burst + w × amount / period` units in any window of length w."""
     return lambda grants: _over_the_line(grants, amount, period_us, burst * period_us)
+
+
+def leased_bucket(amount: int, period_us: int, burst: int, for_us: int) -> Rule:
+    """At most `burst + (w + for) × amount / period` units in any window of length w."""
+    return lambda grants: _over_the_line(grants, amount, period_us, burst * period_us + for_us * amount)
 
 
 def sliding_window(amount: int, period_us: int) -> Rule:

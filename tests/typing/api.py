@@ -60,6 +60,14 @@ windows: list[Limit] = [
 ]
 limits: Sequence[Limit] = [partner, account, tokens, exact, seconds, even, endless, daily, sliding, exactly, tiered]
 
+leased = TokenBucket("leased", "30000/s", burst=3000, lease_tokens=50, lease_for=timedelta(milliseconds=250))
+leased_pro = TokenBucket(
+    "leased-pro",
+    {"free": "1/s", "pro": "9000/s"},
+    tier="{plan}",
+    lease_tokens={"free": None, "pro": 50},
+    lease_for=0.25,
+)
 opened = TokenBucket("opened", "10/s", on_store_failure="open")
 shared = SlidingLog("shared", "10/s", on_store_failure="local", processes=4)
 share: Limit | None = shared.share

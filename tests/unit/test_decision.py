@@ -162,3 +162,19 @@ def test_decision_cannot_be_changed() -> None:
     """A decision is a value: nobody turns a denial into a grant."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         _decision(allowed=False).allowed = True  # type: ignore[misc]
+
+
+def test_decision_that_is_made_soon_is_as_any_frozen_dataclass() -> None:
+    """Positional or not, defaults, missing and unknown arguments, copies, pickles: as dataclasses do it."""
+    told = [field.name for field in dataclasses.fields(Charged)]
+    one = Charged(LIMIT, "bucket", 1, 5)
+    assert [getattr(one, name) for name in told] == [LIMIT, "bucket", 1, 5, False, ""]
+    assert one == dataclasses.replace(one) == copy.deepcopy(one) == pickle.loads(pickle.dumps(one))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.cost = 2  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Charged(LIMIT)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        Decision(True)  # type: ignore[call-arg, misc]
+    with pytest.raises(TypeError):
+        dataclasses.replace(one, colour="red")  # type: ignore[call-arg]

@@ -14,6 +14,7 @@ from typing import Any
 
 from throttlekit._core.charge import Charge, Use
 from throttlekit._core.line import EMPTY, GRACE_US, GUESTS_US, Line
+from throttlekit._core.value import soon_made
 
 __all__ = ["ELSEWHERE", "Ask", "Caller", "Place", "Reason", "State", "Verdict", "acquire", "kept_until_us", "pause"]
 
@@ -74,6 +75,7 @@ class State:
     line: Line | None = None
 
 
+@soon_made
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """

@@ -31,6 +31,7 @@ def plain(limit: Limit, key: str, cost: int) -> dict[str, Any]:
         **({} if limit.of_tier is None else {"tier": limit.of_tier}),
         **({} if limit.on_store_failure == "closed" else {"on_store_failure": limit.on_store_failure}),
         **({} if limit.processes is None else {"processes": limit.processes}),
+        **({} if limit.lease_tokens is None else {"lease_tokens": limit.lease_tokens, "lease_for": limit.lease_for}),
         **{option: getattr(limit, option) for option in limit.options},
     }
 
@@ -59,6 +60,7 @@ def load(data: Mapping[str, Any]) -> Limit:
             scope=data.get("scope", "global"),
             on_store_failure=data.get("on_store_failure", "closed"),
             processes=data.get("processes"),
+            **{option: data[option] for option in ("lease_tokens", "lease_for") if data.get(option) is not None},
             **{option: data[option] for option in algorithm.options},
         )
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from throttlekit._core.limits import Limit
+from throttlekit._core.value import soon_made
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Charged", "Decision", "DecisionReason", "settled_of"]
@@ -17,6 +18,7 @@ DecisionReason: TypeAlias = Literal[
 ]
 
 
+@soon_made
 @dataclass(frozen=True, slots=True)
 class Charged:
     """One limit of a decision that was allowed, and what it took."""
@@ -33,6 +35,7 @@ class Charged:
     """Who holds the slot of a concurrency limit; "" for what nobody gives back."""
 
 
+@soon_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """

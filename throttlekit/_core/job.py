@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from throttlekit.errors import ConfigurationError
@@ -50,7 +51,7 @@ class Job:
                 raise ConfigurationError(
                     f"a job's kwargs must be a mapping, not {type(self.kwargs).__name__}"
                 ) from None
-        signature = inspect.signature(self.function)
+        signature = _signature_of(self.function)
         try:
             bound = signature.bind(*self.args, **self.kwargs)
         except TypeError as error:
@@ -63,3 +64,14 @@ class Job:
             else:
                 by_name[name] = value
         return by_name
+
+
+_remembered_signature = lru_cache(inspect.signature)
+
+
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """To work it out takes longer than to ask the store."""
+    try:
+        return _remembered_signature(function)
+    except TypeError:  # a callable that cannot be hashed; or none, and then that is told again
+        return inspect.signature(function)

@@ -6,6 +6,7 @@ import inspect
 import re
 import string
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 from throttlekit._core.job import Job
@@ -65,6 +66,9 @@ def from_job(what: str, source: object, job: Job | None) -> object:
         raise ConfigurationError(f"it takes its {what} from the job ({shown(source)}): {instead}")
     try:
         if isinstance(source, str):
+            name = _only_name(source)
+            if name is not None:
+                return key_text(job.arguments[name])
             return _FORMATTER.vformat(source, (), job.arguments)
         return source(job)  # type: ignore[operator]
     except ConfigurationError:
@@ -167,6 +171,13 @@ def _check_formats(template: str) -> None:
             raise ValueError("a width or precision must be less than 1000")
         if conversion not in _CONVERSIONS:
             raise ValueError(f"there is no conversion !{conversion}")
+
+
+@lru_cache
+def _only_name(template: str) -> str | None:
+    """The argument's name, where there is nothing else in the template: that need not be formatted."""
+    name = template[1:-1]
+    return name if template == f"{{{name}}}" and name.isidentifier() else None
 
 
 def _argument_names(template: str) -> list[str]:

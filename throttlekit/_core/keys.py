@@ -15,15 +15,8 @@ import re
 from urllib.parse import quote
 
 __all__ = [
-    "bucket_name",
-    "fleet_name",
-    "holder_name",
-    "is_bucket_of",
-    "limit_id",
-    "line_name",
-    "parts_of",
-    "patterns_of",
-]
+    "bucket_name", "fleet_name", "holder_name", "is_bucket_of", "limit_id", "line_name", "parts_of", "patterns_of",
+]  # fmt: skip
 
 _LONGEST = 120
 _BUCKET = re.compile(r"tk1:\{([^:{}]*):([^:{}]*)(?::([^:{}]*))?\}:(\w+)", re.ASCII)

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Literal, TypeAlias, get_args
 from throttlekit._core.charge import Charge, Use
 from throttlekit._core.job import Job
 from throttlekit._core.key import Key, check_names, check_source, check_units, from_job, key_text, shown, told
+from throttlekit._core.leasing import Leasable
 from throttlekit._core.rate import Rate, parse_rate
 from throttlekit._core.sharing import OnStoreFailure, check_failure, share_of, shared_window
-from throttlekit._core.value import Value
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
 
 __all__ = ["Cost", "Limit", "Rates", "Scope", "Tier"]
@@ -24,7 +24,7 @@ Scope: TypeAlias = Literal["global", "queue", "job", "process"]
 Tier: TypeAlias = "str | Callable[[Job], str] | None"
 
 
-class Limit(Value):
+class Limit(Leasable):
     """
     A rule that jobs are held to, as an immutable value. Make one of its algorithms:
     `TokenBucket`, `LeakyBucket`, `FixedWindow`, `SlidingWindow`, `SlidingLog`, `Concurrency`.
@@ -197,7 +197,7 @@ class Limit(Value):
         What a request of *cost* units means to this limit.
 
         Args:
-            around_us: About what time it is, if the rule depends on the calendar of a time zone.
+            around_us: About what time it is, if the rule depends on a time zone's calendar; within a day the same.
             holder: Who will hold what it takes, if that is given back.
         """
         raise NotImplementedError

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from datetime import timedelta
 from math import gcd
 from typing import Any
 
@@ -10,6 +12,7 @@ from throttlekit._core.charge import Charge, Use
 from throttlekit._core.gcra import Bucket
 from throttlekit._core.gcra import Charge as BucketCharge
 from throttlekit._core.key import Key, told
+from throttlekit._core.leasing import lease_from
 from throttlekit._core.limits import Cost, Limit, Rates, Scope, Tier
 from throttlekit._core.rate import LONGEST_PERIOD_US, Rate
 from throttlekit._core.sharing import OnStoreFailure, shared_bucket
@@ -37,6 +40,18 @@ class TokenBucket(Limit):
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
         burst: Capacity in units, **including** the first. Default: one second's worth, at least 1. With
             tiers, one for all, or one for each: {"free": 1, "pro": 20}.
+        lease_tokens: For rates of hundreds a second: a process takes up to so many units from the store in one call,
+            and spends them with no more calls. As many as it has lately spent in half of *lease_for*; never more than
+            half of what is left, than the rate gives in *lease_for*, nor while anybody waits. Then at most
+            `burst + (w + lease_for) / interval` units pass in any window; and of what it took, at most so many
+            units go unused each time that a process has nothing more to do, or dies. Costs of more ask the store.
+            Default: none. With tiers, one for all, or one for each, None included.
+        lease_for: Seconds, or a timedelta, from 1 ms to a minute: no unit is spent later than that after it was
+            charged. Default: 0.25. Processes that share the limit may name different leases, or none: the longest
+            counts. It is no part of the definition.
+
+    Attributes:
+        token_lease: The most that is taken at a time, and for how many µs; None: nothing is.
 
     Raises:
         ConfigurationError: A value that can never work, at once.
@@ -44,10 +59,11 @@ class TokenBucket(Limit):
     The generic cell rate algorithm (ITU-T I.371), in integer microseconds.
     """
 
-    __slots__ = ("bucket", "burst")
+    __slots__ = ("bucket", "burst", "lease_for", "lease_tokens", "token_lease")
 
     algorithm = "token-bucket"
     options = ("burst",)
+    leases = True
 
     burst: int
     bucket: Bucket
@@ -65,10 +81,23 @@ class TokenBucket(Limit):
         default_tier: str | None = None,
         on_store_failure: OnStoreFailure = "closed",
         processes: int | None = None,
+        lease_tokens: int | Mapping[str, int | None] | None = None,
+        lease_for: float | timedelta | None = None,
     ) -> None:
-        self._define(name, rate, {"burst": burst}, key, cost, scope, tier, default_tier, on_store_failure, processes)
+        lasting: Any = lease_for
+        if isinstance(lease_tokens, Mapping):
+            lasting = {tier: None if tokens is None else lease_for for tier, tokens in lease_tokens.items()}
+        options = {"burst": burst, "lease_tokens": lease_tokens, "lease_for": lasting}
+        self._set(
+            lease_tokens=lease_tokens, lease_for=lease_for, token_lease=None
+        )  # of a limit with tiers, it stays so
+        self._define(name, rate, options, key, cost, scope, tier, default_tier, on_store_failure, processes)
+        if lease_for is not None and lease_tokens is None:
+            raise self._told(ConfigurationError("lease_for= says nothing without lease_tokens="))
 
-    def _shape(self, *, burst: int | None = None, **options: Any) -> tuple[int, str]:
+    def _shape(
+        self, *, burst: int | None = None, lease_tokens: int | None = None, lease_for: Any = None, **options: Any
+    ) -> tuple[int, str]:
         amount, period_us = self.amount, self.period_us
         burst = max(1, amount * 1_000_000 // period_us) if burst is None else burst
         if isinstance(burst, bool) or not isinstance(burst, int) or burst < 1:
@@ -81,6 +110,11 @@ class TokenBucket(Limit):
             )
         common = gcd(amount, period_us)
         self._set(burst=burst, bucket=Bucket.of(amount // common, period_us // common, burst))
+        rate = {"amount": amount, "period_us": period_us}
+        lease = lease_from(lease_tokens, lease_for, burst=burst, scope=self.scope, **rate)
+        self._set(
+            token_lease=lease, lease_tokens=lease_tokens, lease_for=None if lease is None else lease.for_us / 1_000_000
+        )
         return burst, f"{self.algorithm} {amount // common} {period_us // common} {burst}"
 
     def shared_out(self, processes: int, options: Mapping[str, Any]) -> tuple[Rate, Mapping[str, Any]]:
@@ -90,11 +124,25 @@ class TokenBucket(Limit):
     def charge(self, cost: int, around_us: int = 0, holder: str = "") -> BucketCharge:
         return self.bucket.charge(cost)
 
+    def charge_ahead(self, units: int) -> BucketCharge:
+        """What it means to take *units* before they are needed: passes only if as many are left afterwards."""
+        return replace(self.bucket.charge(units), headroom_us=self.bucket.charge(2 * units).headroom_us)
+
     def remaining(self, use: Use, now_us: int) -> int:
         return self.bucket.remaining(use.full_us, now_us)
 
     def _remedy(self, cost: int) -> str:
         return f"raise the burst to at least {cost}"
+
+    def _identity(self) -> tuple[object, ...]:
+        own = {"": self} if self.tiers is None else self.tiers
+        leases = sorted((tier, str(limit.lease_tokens), limit.lease_for) for tier, limit in own.items())
+        return *super()._identity(), tuple(leases)
+
+    def __repr__(self) -> str:
+        if not self.leases or self.lease_tokens is None:
+            return super().__repr__()
+        return f"{super().__repr__()[:-1]}, lease_tokens={self.lease_tokens!r}, lease_for={self.lease_for!r})"
 
 
 class LeakyBucket(TokenBucket):
@@ -127,6 +175,7 @@ class LeakyBucket(TokenBucket):
 
     algorithm = "leaky-bucket"
     options = ("queue",)
+    leases = False
 
     queue: int | None
 

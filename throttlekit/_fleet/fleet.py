@@ -48,6 +48,15 @@ class Fleet:
         self._pulse.felt()
         return bool(self.steering.rules)
 
+    def follow(self) -> None:
+        """
+        Ask now what is in force.
+
+        Raises:
+            StoreUnavailable: The store did not answer. What was in force stays so.
+        """
+        self._follower.follow()
+
     def decided(self, decision: Decision, bucket: str, verdict: Verdict, waited: Waited, job: Job | None) -> None:
         """Count what the store decided; see `Counts.decided`."""
         if self.activity is not None:
@@ -58,15 +67,6 @@ class Fleet:
         if self.activity is not None:
             with suppress(Exception):  # no job fails because of what is told about it
                 self.activity.last_word()
-
-    def follow(self) -> None:
-        """
-        Ask now what is in force.
-
-        Raises:
-            StoreUnavailable: The store did not answer. What was in force stays so.
-        """
-        self._follower.follow()
 
     def close(self) -> None:
         if self._pulse is not None:

@@ -8,19 +8,25 @@ from typing import Any, Protocol, runtime_checkable
 
 from throttlekit._core.acquire import Ask, Caller, Place, Verdict
 from throttlekit._core.charge import Charge
+from throttlekit._core.value import soon_made
 
 __all__ = ["Claim", "Correction", "Lease", "Parted", "Request", "Searched", "Shared", "Store"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Claim:
-    """One limit's part of a request: the names its state is stored under, and what is asked."""
+    """
+    One limit's part of a request: the names its state is stored under, and what is asked.
+
+    The same object may be asked again and again, so a store can remember what it made of it.
+    """
 
     bucket: str
     line: str
     ask: Ask
 
 
+@soon_made
 @dataclass(frozen=True, slots=True)
 class Request:
     """Everything that one decision needs to know. No two claims share a name."""

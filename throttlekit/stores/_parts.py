@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from throttlekit._core.acquire import ELSEWHERE, Caller, Place, Reason, Verdict
 from throttlekit._core.charge import Use
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores._base import Correction, Request, Store
+from throttlekit.stores._base import Correction, Request
 
-__all__ = ["Part", "acquire_in_parts"]
+__all__ = ["Decider", "Part", "acquire_in_parts"]
+
+
+class Decider(Protocol):
+    """What a part needs of a store."""
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict: ...
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None: ...
 
 
 class Part(NamedTuple):
     """A store, and the claims of a request that it decides in one go, by number."""
 
-    store: Store
+    store: Decider
     claims: Sequence[int]
 
 

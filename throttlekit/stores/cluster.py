@@ -15,6 +15,7 @@ from throttlekit._core.acquire import Verdict
 from throttlekit._forks import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores._base import Claim, Correction, Lease, Request
+from throttlekit.stores._frames import arguments_of, script_of
 from throttlekit.stores._parts import Part, acquire_in_parts
 from throttlekit.stores.redis import RedisStore, begin_anew_after_fork
 
@@ -105,6 +106,9 @@ class RedisClusterStore(RedisStore):
                 pool.disconnect()
             self._cluster.close()
 
+    def _decide(self, request: Request, now_us: int | None) -> Any:
+        return self._run(script_of(request), arguments_of(request, now_us))
+
     def _command(self, *arguments: Any) -> Any:
         # A node that is named is asked once: else redis-py would send the command again after a time-out.
         client = self._connected()
@@ -119,6 +123,10 @@ class RedisClusterStore(RedisStore):
             return "" if self._cluster is None else str(self._cluster.get_node_from_key(name).name)
         except (RedisClusterException, AttributeError):
             return ""  # nobody serves it
+
+    def _drop_idle(self) -> None:
+        for pool in self._pools():
+            pool.disconnect(inuse_connections=False)
 
     def _pools(self) -> list[Any]:
         nodes: list[Any] = [] if self._cluster is None else self._cluster.get_nodes()

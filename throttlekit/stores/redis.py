@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from functools import cache
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
 try:
@@ -20,19 +18,17 @@ try:
 except ImportError as error:  # pragma: no cover - exercised by the wheel test, in an environment of its own
     raise ImportError("a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'") from error
 
-import throttlekit_lua
-from throttlekit._core.acquire import ELSEWHERE, Place, Reason, Verdict
-from throttlekit._core.charge import Use
+from throttlekit._core.acquire import Verdict
 from throttlekit._forks import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores._base import Claim, Correction, Lease, Request
+from throttlekit.stores._connections import Connections
 from throttlekit.stores._faults import UNREADABLE, answered, lost_touch
+from throttlekit.stores._frames import Script, arguments_of, command, frame_of, script_for, script_of, verdict_of
 
 __all__ = ["RedisStore", "begin_anew_after_fork", "check_url", "own_options", "readable"]
 
-_REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
 _DATABASE = re.compile(r"/?[0-9]*", re.ASCII)
-_BATCH = 1000
 _CLIENT_NAME = re.compile(r"[!-~]+")
 _LONGEST = 60
 _OPTIONS = (
@@ -41,6 +37,7 @@ _OPTIONS = (
     "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers", "ssl_min_version", "ssl_include_verify_flags",
     "ssl_exclude_verify_flags",
 )  # fmt: skip
+_BATCH = 1000
 _T = TypeVar("_T")
 
 
@@ -70,28 +67,18 @@ class RedisStore:
         self._client = client
         pool = client.connection_pool
         begin_anew_after_fork(pool)
+        self._connections = Connections(lambda: pool.connection_class(**pool.connection_kwargs))
         pool.connection_class(**pool.connection_kwargs)  # not connected: an unknown ?option= shows here, not later
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        claims = request.claims
-        arguments: list[Any] = [2 * len(claims)]
-        for claim in claims:
-            arguments += (claim.bucket, claim.line)
-        arguments += ("" if now_us is None else now_us, request.caller.value, *_place(request.place))
-        arguments.append("" if request.patience_us is None else request.patience_us)
-        for claim in claims:
-            ask = claim.ask
-            arguments += (ask.charge.letter, ask.charge.size, *ask.charge.numbers, ask.spacing_us)
-            arguments.append("" if ask.room_us is None else ask.room_us)
-        script = _script("acquire", frozenset(claim.ask.charge.letter for claim in claims))
-        return self._asked(claims[0].bucket, lambda: _verdict(self._run(script, arguments)))
+        return self._asked(request.claims[0].bucket, lambda: verdict_of(self._decide(request, now_us)))
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         arguments: list[Any] = [len(corrections), *(each.bucket for each in corrections)]
         arguments.append("" if now_us is None else now_us)
         for each in corrections:
             arguments += (each.charge.letter, *each.charge.numbers, each.granted_us, each.by)
-        script = _script("settle", frozenset(each.charge.letter for each in corrections))
+        script = script_for("settle", frozenset(each.charge.letter for each in corrections))
         self._asked(corrections[0].bucket, lambda: self._run(script, arguments))
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
@@ -107,7 +94,7 @@ class RedisStore:
         arguments += ("" if now_us is None else now_us, "" if for_us is None else for_us)
         for claim in claims:
             arguments += (claim.ask.charge.letter, *claim.ask.charge.numbers)
-        script = _script("pause", frozenset(claim.ask.charge.letter for claim in claims))
+        script = script_for("pause", frozenset(claim.ask.charge.letter for claim in claims))
         self._asked(claims[0].bucket, lambda: self._run(script, arguments))
 
     def reset(self, names: Sequence[str]) -> None:
@@ -134,6 +121,7 @@ class RedisStore:
         return [self._client]
 
     def close(self) -> None:
+        self._connections.drop()
         self._client.close()
 
     def _leased(self, verb: str, leases: Sequence[Lease], now_us: int | None) -> list[bool]:
@@ -141,7 +129,7 @@ class RedisStore:
         arguments += ("" if now_us is None else now_us, verb)
         for each in leases:
             arguments += (each.charge.letter, *each.charge.numbers, each.granted_us)
-        script = _script("lease", frozenset(each.charge.letter for each in leases))
+        script = script_for("lease", frozenset(each.charge.letter for each in leases))
         question: Callable[[], list[bool]] = lambda: [answer == 1 for answer in self._run(script, arguments)]  # noqa: E731
         return self._asked(leases[0].bucket, question)
 
@@ -152,28 +140,33 @@ class RedisStore:
             if error.part is not None:
                 error.part = self.part_of(name)
             if lost_touch(error):
-                for pool in self._pools():
-                    # What lies idle there may be as dead: each would cost a time-out of its own.
-                    pool.disconnect(inuse_connections=False)
+                self._drop_idle()
             raise
 
-    def _pools(self) -> list[Any]:
-        return [self._client.connection_pool]
+    def _drop_idle(self) -> None:
+        """Close connections that lie idle: they may be as dead, and each would cost a time-out of its own."""
+        self._connections.drop()
 
-    def _run(self, script: _Script, arguments: list[Any]) -> Any:
+    def _decide(self, request: Request, now_us: int | None) -> Any:
+        try:
+            return self._connections.ask(frame_of(request, now_us))
+        except exceptions.NoScriptError:
+            # The server said that it ran nothing, so asking again cannot charge twice.
+            return self._command("EVAL", script_of(request).text, *arguments_of(request, now_us))
+
+    def _run(self, script: Script, arguments: list[Any]) -> Any:
         try:
             return self._command("EVALSHA", script.sha, *arguments)
         except exceptions.NoScriptError:
-            # The server said that it ran nothing, so asking again cannot charge twice.
             return self._command("EVAL", script.text, *arguments)
 
     def _command(self, *arguments: Any) -> Any:
-        return self._client.execute_command(*arguments)
+        return self._connections.ask(command(*arguments))
 
     def _run_all(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         pipeline = self._client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
+        for each in commands:
+            pipeline.execute_command(*each)
         replies: list[Any] = pipeline.execute()
         return replies
 
@@ -251,32 +244,3 @@ def readable() -> Generator[None, None, None]:
 def begin_anew_after_fork(pool: object) -> None:
     """Redis-py's *pool* begins anew in a child under its lock, which another thread may have held at the fork."""
     renew_lock_after_fork(pool, "_lock", threading.RLock)
-
-
-class _Script(NamedTuple):
-    """A script, and the name that the server knows it by."""
-
-    text: str
-    sha: str
-
-
-@cache
-def _script(verb: str, letters: frozenset[str]) -> _Script:
-    text = throttlekit_lua.read(verb, letters)
-    return _Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-
-def _place(place: Place | None) -> tuple[int, int]:
-    if place is None:
-        return 0, 0
-    return (-1 if place.claim == ELSEWHERE else place.claim + 1), place.slot_us
-
-
-def _verdict(reply: Any) -> Verdict:
-    try:
-        numbers: list[int] = list(reply)
-        reason, binding, now, retry, slot = numbers[:5]
-        uses = tuple(Use(units, full) for units, full in zip(numbers[5::2], numbers[6::2], strict=True))
-        return Verdict(_REASONS[reason], binding - 1, now, retry, slot, uses)
-    except (TypeError, ValueError, IndexError) as error:
-        raise ValueError(f"the script's reply is not one of ours: {reply!r}") from error

@@ -1,0 +1,104 @@
+"""
+What the metrics plugins add to a decision.
+
+    python tests/benchmarks/metrics_cost.py [--rounds N] [--calls N]
+
+One limiter without a plugin and one with each are asked in turn, in short rounds in a shuffled order; what is told is
+the median of the differences between limiters of the same round, and their spread. The store is memory, so that
+nothing but this process's own work is timed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from prometheus_client import CollectorRegistry
+
+from throttlekit import Job, Limiter, TokenBucket, hookimpl
+from throttlekit.hookspecs import Decided
+from throttlekit.metrics.opentelemetry import OpenTelemetryMetrics
+from throttlekit.metrics.prometheus import PrometheusMetrics
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+_ALLOWED = TokenBucket("allowed", "1000000/s", burst=1_000_000)
+_DENIED = TokenBucket("denied", "1/day", burst=1)
+
+
+class _Deaf:
+    @hookimpl
+    def throttlekit_decided(self, event: Decided) -> None:
+        pass
+
+
+def _allowed(limiter: Limiter, clock: FakeClock) -> Callable[[], object]:
+    limit, job = _ALLOWED, Job(id="1", name="call")
+    return lambda: (clock.advance(0.001), limiter.acquire(limit, job=job))
+
+
+def _denied(limiter: Limiter, clock: FakeClock) -> Callable[[], object]:
+    limit, job = _DENIED, Job(id="1", name="call")
+    limiter.acquire(limit)
+    return lambda: (clock.advance(0.001), limiter.acquire(limit, job=job))
+
+
+def _started(limiter: Limiter, clock: FakeClock) -> Callable[[], object]:
+    shut = TokenBucket("allowed", "1000000/s", burst=1)
+    limiter.acquire(shut)
+    waited = limiter.acquire(shut, job=Job()).waited
+    limit, job = shut, Job(id="1", name="call", waited=waited)
+    return lambda: (clock.advance(0.001), limiter.acquire(limit, job=job))
+
+
+_CASES = {"allowed": _allowed, "denied": _denied, "started after a wait": _started}
+
+
+def _plugins() -> dict[str, list[object]]:
+    provider = MeterProvider([InMemoryMetricReader()])
+    return {
+        "no plugin": [],
+        "a plugin that does nothing": [_Deaf()],
+        "prometheus": [PrometheusMetrics(registry=CollectorRegistry())],
+        "opentelemetry": [OpenTelemetryMetrics(meter_provider=provider)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--calls", type=int, default=300)
+    options = parser.parse_args()
+    print(f"{'':22}{'plugin':28}{'µs added, median':>18}{'quartiles':>18}")
+    for case, make in _CASES.items():
+        asks: dict[str, Callable[[], object]] = {}
+        for name, plugins in _plugins().items():
+            clock = FakeClock()
+            asks[name] = make(Limiter(MemoryStore(clock_us=clock), plugins=plugins), clock)
+        rounds: dict[str, list[float]] = {name: [] for name in asks}
+        for _ in range(options.rounds):
+            for name in random.sample(list(asks), len(asks)):
+                ask = asks[name]
+                began = time.thread_time()
+                for _ in range(options.calls):
+                    ask()
+                rounds[name].append((time.thread_time() - began) / options.calls * 1e6)
+        base = rounds.pop("no plugin")
+        print(f"{case:22}{'no plugin (the whole call)':28}{statistics.median(base):18.2f}")
+        for name, took in rounds.items():
+            added = sorted(with_it - without for with_it, without in zip(took, base, strict=True))
+            low, _, high = statistics.quantiles(added, n=4)
+            print(f"{'':22}{name:28}{statistics.median(added):18.2f}{low:11.2f} … {high:.2f}")
+
+
+if __name__ == "__main__":
+    main()

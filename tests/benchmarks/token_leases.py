@@ -1,0 +1,117 @@
+"""
+What token leases are worth: decisions a second of one process, and the server's CPU, beside direct calls.
+
+    python tests/benchmarks/token_leases.py [--rounds 15] [--into docs/limits.md]
+
+Every figure is a ratio from one run on one fresh server, of interleaved rounds in random order. The limits never bind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import redis
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.servers import redis_server
+from throttlekit import Job, Limiter, TokenBucket
+
+DIRECT = "direct, one call a job"
+ENOUGH = 20_000  # decisions of a round, and a quarter of it where each asks the store
+
+
+@dataclass
+class Kind:
+    """One way to ask, and what it cost a decision, by round."""
+
+    limit: TokenBucket
+    job: Job | None = None
+    decisions: int = ENOUGH
+    wall: list[float] = field(default_factory=list)
+    client: list[float] = field(default_factory=list)
+    server: list[float] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
+
+
+def kinds() -> dict[str, Kind]:
+    def bucket(tokens: int | None, key: str | None = None) -> TokenBucket:
+        name = f"lease-{tokens}-{key or 'all'}"
+        return TokenBucket(name, "10000000/s", burst=10_000_000, lease_tokens=tokens, key=key)
+
+    job = Job(id="1", name="call", kwargs={"account_id": "42"})
+    found = {DIRECT: Kind(bucket(None), decisions=ENOUGH // 10)}
+    found.update({f"`lease_tokens={tokens}`": Kind(bucket(tokens)) for tokens in (5, 50, 200)})
+    found["direct, by the job's key"] = Kind(bucket(None, "{account_id}"), job, ENOUGH // 10)
+    found["`lease_tokens=50`, by the job's key"] = Kind(bucket(50, "{account_id}"), job)
+    return found
+
+
+def measure(limiter: Limiter, server: Any, kind: Kind) -> None:
+    limit, job, acquire = kind.limit, kind.job, limiter.acquire
+    for _ in range(300):  # the lease grows to its size
+        acquire(limit, job=job)
+    before, cpu = server.info("all"), time.process_time()
+    began = time.perf_counter()
+    for _ in range(kind.decisions):
+        acquire(limit, job=job)
+    kind.wall.append((time.perf_counter() - began) / kind.decisions)
+    kind.client.append((time.process_time() - cpu) / kind.decisions)
+    after = server.info("all")
+    for figures, names in ((kind.server, ("used_cpu_user", "used_cpu_sys")), (kind.calls, ("evalsha",))):
+        figures.append(sum(_figure(after, name) - _figure(before, name) for name in names) / kind.decisions)
+
+
+def _figure(info: dict[str, Any], name: str) -> float:
+    return float(info.get(f"cmdstat_{name}", {}).get("calls", 0) if name == "evalsha" else info[name])
+
+
+def table(found: dict[str, Kind]) -> Iterator[str]:
+    yield "| | decisions a second, ratio | least and most | server CPU, ratio | client CPU, ratio | calls a job |"
+    yield "|---|---|---|---|---|---|"
+    base = found[DIRECT]
+    for told, kind in found.items():
+        # Each round by the direct calls of the same round.
+        speed = [direct / own for own, direct in zip(kind.wall, base.wall, strict=True)]
+        server = statistics.median(base.server) / max(statistics.median(kind.server), 1e-12)
+        client = statistics.median(base.client) / statistics.median(kind.client)
+        calls = statistics.median(kind.calls)
+        yield (
+            f"| {told} | {statistics.median(base.wall) / statistics.median(kind.wall):.1f} "
+            f"| {min(speed):.1f} … {max(speed):.1f} | 1/{server:.1f} | 1/{client:.1f} | {calls:.3f} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--into", type=Path, help="replace what stands between the file's two marks")
+    options = parser.parse_args()
+    with redis_server() as url:
+        server, limiter, found = redis.Redis.from_url(url, decode_responses=True), Limiter(f"{url}/0"), kinds()
+        for _ in range(options.rounds):
+            for kind in random.sample(list(found.values()), len(found)):
+                measure(limiter, server, kind)
+        about = server.info("server")
+        version = ".".join(map(str, sys.version_info[:3]))
+        lines = [f"Redis {about['redis_version']}, Python {version}, one process, one thread.", "", *table(found)]
+        limiter.close()
+        server.close()
+    print("\n".join(lines))
+    if options.into:
+        text = options.into.read_text("utf-8")
+        begin, end = "<!-- measured by token_leases.py -->", "<!-- end of measured by token_leases.py -->"
+        head, rest = text.split(begin)
+        options.into.write_text(f"{head}{begin}\n{chr(10).join(lines)}\n{end}{rest.split(end)[1]}", "utf-8")
+
+
+if __name__ == "__main__":
+    main()

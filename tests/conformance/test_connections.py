@@ -1,0 +1,142 @@
+"""Connections of our own: one question each at a time, and no answer is ever read for another's."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from support.waiting import wait_until
+from throttlekit import Limiter, TokenBucket
+from throttlekit.errors import StoreUnavailable
+from throttlekit.stores import _connections
+from throttlekit.stores._connections import Connections
+from throttlekit.stores._frames import command
+from throttlekit.stores.redis import RedisStore
+
+LIMIT = TokenBucket("partner", "1000/s", burst=1000)
+NAME = "throttlekit-test-connections"
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        yield client
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[RedisStore]:
+    mark = "&" if "?" in redis_url else "?"
+    with contextlib.closing(RedisStore(f"{redis_url}{mark}client_name={NAME}", timeout=5)) as store:
+        yield store
+
+
+def _ours(client: Any) -> list[str]:
+    """The ids of our connections, as the server knows them."""
+    return [each["id"] for each in client.client_list() if each["name"] == NAME]
+
+
+def _interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_one_connection_serves_one_thread(client: Any, store: RedisStore) -> None:
+    """However many questions one after the other."""
+    limiter = Limiter(store)
+    assert all(limiter.acquire(LIMIT) for _ in range(20))
+    assert len(_ours(client)) == 1
+
+
+def test_as_many_connections_as_questions_at_once(client: Any, store: RedisStore) -> None:
+    """They are kept for the next ones, and all are closed in the end."""
+    limiter, together = Limiter(store), threading.Barrier(4)
+    make = store._connections._make
+    store._connections._make = lambda: (together.wait(10), make())[1]
+    threads = [threading.Thread(target=limiter.acquire, args=(LIMIT,)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(_ours(client)) == 4
+    limiter.close()
+    wait_until(lambda: not _ours(client), description="the connections are closed")
+
+
+def test_connection_that_the_server_closed_costs_no_decision(
+    client: Any, store: RedisStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that lay idle for long enough to have been closed is looked at before it is used."""
+    limiter = Limiter(store)
+    assert limiter.acquire(LIMIT)
+    (old,) = _ours(client)
+    client.client_kill_filter(_id=old)
+    monkeypatch.setattr(_connections, "_TRUSTED", -1.0)
+    assert limiter.acquire(LIMIT).reason == "allowed"
+    assert _ours(client) != [old]
+
+
+def test_answer_after_an_interrupt_is_nobody_elses(client: Any, store: RedisStore) -> None:
+    """A thread that is interrupted between question and answer takes its connection with it."""
+    ask = store._connections.ask
+    assert ask(command("ECHO", "first")) == b"first"
+    ((connection, _),) = store._connections._idle
+    read, connection.read_response = connection.read_response, _interrupt
+    with pytest.raises(KeyboardInterrupt):
+        ask(command("ECHO", "interrupted"))
+    connection.read_response = read
+    assert ask(command("ECHO", "second")) == b"second"
+    assert connection not in [each for each, _ in store._connections._idle]
+
+
+def test_error_that_the_server_answers_keeps_the_connection(client: Any, store: RedisStore) -> None:
+    """It is an answer, read to its end."""
+    for _ in range(3):
+        with pytest.raises(redis.ResponseError):
+            store._connections.ask(command("EVALSHA", "0" * 40, 0))
+    assert len(_ours(client)) == 1
+
+
+def test_no_connection_is_used_in_a_child(client: Any, store: RedisStore) -> None:
+    """A child makes its own, also where the fork told nobody; the parent's stays as it was."""
+    assert store._connections.ask(command("ECHO", "parent")) == b"parent"
+    before = _ours(client)
+    ((connection, since),) = store._connections._idle
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            told_nothing = not store._connections._idle
+            store._connections._idle.append((connection, since))
+            fine = store._connections.ask(command("ECHO", "child")) == b"child" and told_nothing
+            os._exit(0 if fine else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert store._connections.ask(command("ECHO", "again")) == b"again"
+    assert _ours(client) == before
+
+
+def test_question_is_sent_once(client: Any, redis_url: str) -> None:
+    """A fault while it is under way is told, and no second is sent behind it."""
+    sent: list[bytes] = []
+
+    class Failing:
+        pid = os.getpid()
+
+        def connect(self) -> None: ...
+
+        def disconnect(self) -> None: ...
+
+        def send_packed_command(self, frames: tuple[bytes], check_health: bool) -> None:
+            sent.extend(frames)
+            raise redis.ConnectionError("gone")
+
+    store = RedisStore(redis_url)
+    with contextlib.closing(store):
+        store._connections = Connections(Failing)
+        with pytest.raises(StoreUnavailable):
+            store.reset(["tk1:{x}"])
+    assert len(sent) == 1

@@ -1,0 +1,134 @@
+"""The OpenTelemetry plugin: what its instruments say, and the event that a deferral leaves on the current span."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from throttlekit import Concurrency, ConfigurationError, Job, Limiter, TokenBucket
+from throttlekit.hookspecs import SlotLost, StoreFailed
+from throttlekit.metrics.opentelemetry import OpenTelemetryMetrics
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+LIMIT = TokenBucket("partner", "10/s", burst=1, key="{account}")
+WIDE = TokenBucket("wide", "100/s")
+SLOTS = Concurrency("slots", 2)
+JOB = Job(kwargs={"account": "secret"})
+
+
+class Site:
+    """A limiter with the plugin, and what is collected of it."""
+
+    def __init__(self) -> None:
+        self._reader = InMemoryMetricReader()
+        self.provider = MeterProvider([self._reader])
+        self.metrics = OpenTelemetryMetrics(meter_provider=self.provider)
+        self.clock = FakeClock()
+        self.limiter = Limiter(MemoryStore(clock_us=self.clock), plugins=[self.metrics])
+
+    def collected(self) -> dict[str, Any]:
+        """Each number by its instrument and attributes; of a histogram, count and sum."""
+        found: dict[str, Any] = {}
+        data = self._reader.get_metrics_data()
+        for resource in data.resource_metrics if data else ():
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    for point in metric.data.data_points:
+                        labels = ",".join(f"{name}={value}" for name, value in sorted(dict(point.attributes).items()))
+                        value = (point.count, point.sum) if hasattr(point, "count") else point.value
+                        found[f"{metric.name.removeprefix('throttlekit.')}{{{labels}}}"] = value
+        return found
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    site = Site()
+    yield site
+    site.provider.shutdown()
+
+
+def test_decisions_and_units_are_counted_by_limit(site: Site) -> None:
+    """A job that may run counts for all its limits, one that is denied for the limit that denies."""
+    for _ in range(3):
+        site.limiter.acquire(LIMIT, WIDE, job=JOB)
+    found = site.collected()
+    assert found["decisions{limit=partner,outcome=allowed,reason=allowed}"] == 1
+    assert found["decisions{limit=partner,outcome=denied,reason=exhausted}"] == 2
+    assert found["decisions{limit=wide,outcome=allowed,reason=allowed}"] == 1
+    assert found["units{limit=wide}"] == 1
+    assert found["limit.rate{limit=wide}"] == 100
+    assert found["line{limit=partner}"] > 0
+    assert not any("secret" in name for name in found)
+
+
+def test_waits_are_observed_at_the_start(site: Site) -> None:
+    """A job that was denied is observed when it starts: its wait, its deferrals."""
+    site.limiter.acquire(LIMIT, job=JOB)
+    denied = site.limiter.acquire(LIMIT, job=JOB)
+    site.clock.advance(0.5)
+    site.limiter.acquire(LIMIT, job=Job(kwargs=JOB.kwargs, waited=denied.waited))
+    found = site.collected()
+    assert found["wait{limit=partner}"] == (1, pytest.approx(0.5))
+    assert found["deferrals{limit=partner}"] == (1, 1)
+    assert found["store{}"][0] == 1
+
+
+def test_holders_pauses_errors_and_lost_leases_are_told(site: Site) -> None:
+    """Slots and who holds them, how long a pause lasts, calls without a store, and leases that were lost."""
+    decision = site.limiter.acquire(SLOTS, job=JOB)
+    site.limiter.pause(WIDE, 60)
+    site.limiter.acquire(WIDE)
+    site.metrics.throttlekit_lease_lost(SlotLost(decision, SLOTS))
+    site.metrics.throttlekit_store_failed(StoreFailed("TimeoutError", (WIDE,), "closed", decision, None))
+    found = site.collected()
+    assert (found["holders{limit=slots}"], found["limit.slots{limit=slots}"]) == (1, 2)
+    assert 50 < found["paused{limit=wide}"] < 70
+    assert found["leases.lost{limit=slots}"] == 1
+    assert found["store.errors{error=TimeoutError,outcome=closed}"] == 1
+
+
+def test_a_deferral_is_an_event_of_the_current_span(site: Site) -> None:
+    """A span that is recorded is told of the deferral: the limit and why, never the key. Others are not."""
+    exporter = InMemorySpanExporter()
+    tracers = TracerProvider()
+    tracers.add_span_processor(SimpleSpanProcessor(exporter))
+    site.limiter.acquire(LIMIT, job=JOB)
+    site.limiter.acquire(LIMIT, job=JOB)
+    with tracers.get_tracer("test").start_as_current_span("job"):
+        site.limiter.acquire(LIMIT, job=JOB)
+    tracers.shutdown()
+    (span,) = exporter.get_finished_spans()
+    (event,) = span.events
+    told = dict(event.attributes or {})
+    assert event.name == "throttlekit.deferred"
+    assert (told["throttlekit.limit"], told["throttlekit.reason"]) == ("partner", "exhausted")
+    assert {name.removeprefix("throttlekit.") for name in told} == {"limit", "reason", "delay", "deferrals", "waited"}
+
+
+def test_what_is_no_provider_is_a_configuration_error() -> None:
+    """A provider that is none fails when the plugin is made."""
+    wrong: Any = "otlp"
+    with pytest.raises(ConfigurationError, match="meter_provider"):
+        OpenTelemetryMetrics(meter_provider=wrong)
+
+
+def test_without_an_sdk_nothing_happens() -> None:
+    """With the API alone the plugin counts for nobody, and hurts nobody."""
+    limiter = Limiter(plugins=[OpenTelemetryMetrics()])
+    limiter.acquire(SLOTS, job=JOB)
+    assert limiter.acquire(LIMIT, job=JOB).allowed
+
+
+def test_a_missing_api_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without opentelemetry-api the plugin fails when it is made, and says what to install."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    with pytest.raises(ImportError, match=r"pip install 'throttlekit-jobs\[opentelemetry\]'"):
+        OpenTelemetryMetrics()

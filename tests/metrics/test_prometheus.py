@@ -1,0 +1,275 @@
+"""The Prometheus plugin: what it counts, what it never makes a label of, and prometheus-client's multi-process mode."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest, multiprocess
+from prometheus_client.parser import text_string_to_metric_families
+
+from support.stores import Passing
+from throttlekit import Concurrency, ConfigurationError, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
+from throttlekit._core.acquire import Verdict
+from throttlekit.hookspecs import SlotLost
+from throttlekit.metrics.prometheus import PrometheusMetrics
+from throttlekit.stores import MemoryStore, Request, Store
+from throttlekit.testing import FakeClock
+
+LIMIT = TokenBucket("partner", "10/s", burst=1)
+WIDE = TokenBucket("wide", "100/s")
+SLOTS = Concurrency("slots", 2)
+
+
+class Silent(Passing):
+    """A store that gives no answer."""
+
+    inner = MemoryStore()
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        raise StoreUnavailable("silent")
+
+
+class Site:
+    """A limiter with the plugin, and what a scrape of its registry says."""
+
+    def __init__(self, store: Store | None = None, **options: Any) -> None:
+        self.registry = CollectorRegistry()
+        self.metrics = PrometheusMetrics(registry=self.registry, **options)
+        self.clock = FakeClock()
+        self.limiter = Limiter(store or MemoryStore(clock_us=self.clock), plugins=[self.metrics])
+
+    def scraped(self) -> dict[str, float]:
+        return samples(generate_latest(self.registry).decode())
+
+
+def samples(text: str) -> dict[str, float]:
+    """Each sample as a scrape names it, without the "throttlekit_" before it and the tier where there is none."""
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()) if value)
+            found[f"{sample.name.removeprefix('throttlekit_')}{{{labels}}}"] = sample.value
+    return found
+
+
+def test_decisions_are_counted_by_limit_and_outcome() -> None:
+    """A job that may run counts for all its limits, one that is denied for the limit that denies, with the reason."""
+    site = Site()
+    site.limiter.acquire(LIMIT, WIDE, job=Job())
+    for _ in range(2):
+        site.limiter.acquire(LIMIT, WIDE, job=Job())
+    found = site.scraped()
+    assert found["decisions_total{limit=partner,outcome=allowed,reason=allowed}"] == 1
+    assert found["decisions_total{limit=wide,outcome=allowed,reason=allowed}"] == 1
+    assert found["decisions_total{limit=partner,outcome=denied,reason=exhausted}"] == 2
+    assert not any("limit=wide,outcome=denied" in name for name in found)
+
+
+def test_units_and_the_rate_are_told() -> None:
+    """The units charged stand beside the rate that the limit allows, so that one can be divided by the other."""
+    site = Site()
+    for _ in range(2):
+        site.limiter.acquire(WIDE, cost=7)
+    found = site.scraped()
+    assert found["units_total{limit=wide}"] == 14
+    assert found["limit_rate{limit=wide}"] == 100
+
+
+def test_a_job_that_was_denied_is_observed_at_its_start() -> None:
+    """Its wait and its deferrals go into the histograms when it starts, and not before; others' do not at all."""
+    site = Site()
+    site.limiter.acquire(LIMIT, job=Job())
+    denied = site.limiter.acquire(LIMIT, job=Job())
+    assert not any(name.startswith("wait_seconds_count") for name in site.scraped())
+    site.clock.advance(0.3)
+    assert site.limiter.acquire(LIMIT, job=Job(waited=denied.waited)).allowed
+    found = site.scraped()
+    assert found["wait_seconds_count{limit=partner}"] == 1
+    assert found["wait_seconds_sum{limit=partner}"] == pytest.approx(0.3)
+    assert found["job_deferrals_sum{limit=partner}"] == 1
+
+
+def test_a_wait_counts_for_the_limit_in_whose_line_it_was() -> None:
+    """Of several limits, the wait is that of the one that denied the job last."""
+    site = Site()
+    site.limiter.acquire(LIMIT)
+    denied = site.limiter.acquire(WIDE, LIMIT, job=Job())
+    site.clock.advance(0.1)
+    assert site.limiter.acquire(WIDE, LIMIT, job=Job(waited=denied.waited)).allowed
+    assert [name for name in site.scraped() if name.startswith("wait_seconds_count")] == [
+        "wait_seconds_count{limit=partner}"
+    ]
+
+
+def test_the_line_is_told_by_its_end() -> None:
+    """The gauge says when the slot that was given last comes, so that it is over by itself; beyond one delay too."""
+    site = Site()
+    before = time.time()
+    for _ in range(51):
+        site.limiter.acquire(LIMIT, job=Job(), delivery=Delivery(longest=1.0))
+    ends = site.scraped()["line_end_timestamp_seconds{limit=partner}"]
+    assert before + 4.9 < ends < time.time() + 5.5
+
+
+def test_a_pause_is_told_and_its_end() -> None:
+    """While a limit is paused the gauge says until when; once somebody has passed, that nobody waits for that."""
+    site = Site()
+    site.limiter.pause(WIDE, 60)
+    site.limiter.acquire(WIDE)
+    assert site.scraped()["paused_until_timestamp_seconds{limit=wide}"] > time.time() + 50
+    site.limiter.resume(WIDE)
+    site.clock.advance(1)
+    assert site.limiter.acquire(WIDE).allowed
+    found = site.scraped()
+    assert found["paused_until_timestamp_seconds{limit=wide}"] == 0
+    assert found["decisions_total{limit=wide,outcome=denied,reason=paused}"] == 1
+
+
+def test_holders_are_told_beside_the_slots() -> None:
+    """Of a concurrency limit: how many slots are held in the fleet by the last decision, and how many there are."""
+    site = Site()
+    decisions = [site.limiter.acquire(SLOTS, WIDE, job=Job(id=str(number))) for number in range(3)]
+    assert site.scraped()["holders{limit=slots}"] == 2
+    for decision in decisions[:2]:
+        site.limiter.release(decision)
+    assert site.limiter.acquire(SLOTS, WIDE, job=Job(id="3", waited=decisions[2].waited)).allowed
+    found = site.scraped()
+    assert found["holders{limit=slots}"] == 1
+    assert found["limit_slots{limit=slots}"] == 2
+    assert "limit_rate{limit=slots}" not in found
+
+
+def test_tiers_are_told_apart_and_keys_never() -> None:
+    """A tier is a label. A key is none, and is nowhere in what is told."""
+    site = Site()
+    tiered = TokenBucket("api", {"free": "1/s", "pro": "10/s"}, tier="{plan}", key="{account}")
+    for number in range(20):
+        site.limiter.acquire(tiered, job=Job(kwargs={"plan": "pro", "account": f"secret-{number}"}))
+    text = generate_latest(site.registry).decode()
+    assert samples(text)["decisions_total{limit=api,outcome=allowed,reason=allowed,tier=pro}"] == 20
+    assert "secret" not in text
+
+
+def test_names_are_bounded() -> None:
+    """Limits by value may bring any name: all beyond the bound are "other"."""
+    site = Site(max_limits=3)
+    for number in range(10):
+        site.limiter.acquire(TokenBucket(f"by-value-{number}", "1/s"))
+    found = site.scraped()
+    named = {name for name in found if name.startswith("decisions_total")}
+    assert len(named) == 4
+    assert found["decisions_total{limit=other,outcome=allowed,reason=allowed}"] == 7
+
+
+def test_store_latency_is_sampled_and_its_errors_are_counted() -> None:
+    """Of the calls that asked the store some are timed; each one decided without it counts, by the error's class."""
+    site, silent = Site(), Site(Silent())
+    for _ in range(17):
+        site.limiter.acquire(WIDE)
+    silent.limiter.acquire(WIDE, job=Job())
+    silent.limiter.acquire(TokenBucket("open", "1/s", on_store_failure="open"))
+    assert site.scraped()["store_seconds_count{}"] == 3
+    found = silent.scraped()
+    assert found["store_errors_total{error=StoreUnavailable,outcome=closed}"] == 1
+    assert found["store_errors_total{error=StoreUnavailable,outcome=open}"] == 1
+    assert found["decisions_total{limit=open,outcome=allowed,reason=store unavailable}"] == 1
+    assert found["units_total{limit=open}"] == 0
+
+
+def test_lost_leases_are_counted() -> None:
+    """A slot that a job lost counts for its limit."""
+    site = Site()
+    site.metrics.throttlekit_lease_lost(SlotLost(site.limiter.acquire(SLOTS, job=Job()), SLOTS))
+    assert site.scraped()["leases_lost_total{limit=slots}"] == 1
+
+
+def test_several_plugins_may_share_a_registry() -> None:
+    """Two limiters of one process, each with a plugin of its own, count into the same metrics."""
+    registry = CollectorRegistry()
+    for _ in range(2):
+        Limiter(plugins=[PrometheusMetrics(registry=registry)]).acquire(WIDE)
+    found = samples(generate_latest(registry).decode())
+    assert found["decisions_total{limit=wide,outcome=allowed,reason=allowed}"] == 2
+
+
+def test_a_changed_limit_tells_its_new_rate() -> None:
+    """A limit that is defined anew by value, as another release would, tells what holds now."""
+    site = Site()
+    site.limiter.acquire(WIDE)
+    Limiter(plugins=[site.metrics]).acquire(TokenBucket("wide", "5/s"))
+    assert site.scraped()["limit_rate{limit=wide}"] == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_limits": 0}, "max_limits"),
+        ({"max_limits": True}, "max_limits"),
+        ({"buckets": ()}, "buckets"),
+        ({"buckets": (2, 1)}, "buckets"),
+        ({"buckets": "fast"}, "buckets"),
+        ({"buckets": None}, "buckets"),
+    ],
+)
+def test_what_can_never_work_is_a_configuration_error(options: Any, told: str) -> None:
+    """An argument that can never work fails when the plugin is made."""
+    with pytest.raises(ConfigurationError, match=told):
+        PrometheusMetrics(**options)
+
+
+def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without prometheus-client the plugin fails when it is made, and says what to install."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    with pytest.raises(ImportError, match=r"pip install 'throttlekit-jobs\[prometheus\]'"):
+        PrometheusMetrics()
+
+
+_WORKER = """
+import os, sys
+from throttlekit import Concurrency, Job, Limiter, TokenBucket
+from throttlekit.metrics.prometheus import PrometheusMetrics
+
+metrics = PrometheusMetrics()
+limiter = Limiter(plugins=[metrics])
+assert "prometheus_client" not in sys.modules, "who sets the folder after the import must not be too late"
+os.environ["PROMETHEUS_MULTIPROC_DIR"] = sys.argv[1]
+wide, slots = TokenBucket("wide", "1000/s"), Concurrency("slots", 5)
+limiter.acquire(wide, slots, job=Job(id="parent"))
+children = []
+for number in range(2):
+    child = os.fork()
+    if not child:
+        for _ in range(10):
+            limiter.acquire(wide, job=Job())
+        os._exit(0)  # as a work-horse ends: nothing is flushed
+    children.append(child)
+for child in children:
+    os.waitpid(child, 0)
+limiter.acquire(wide, slots, job=Job(id="again"))
+"""
+
+
+def test_multi_process_mode_adds_up(tmp_path: Path) -> None:
+    """What a process, its forked children and another process decided is one sum; a gauge is the latest of them."""
+    for _ in range(2):
+        ran = subprocess.run(
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _WORKER, str(tmp_path)],
+            env=os.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ran.returncode == 0, ran.stderr
+    registry = CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry, path=str(tmp_path))
+    found = samples(generate_latest(registry).decode())
+    assert found["decisions_total{limit=wide,outcome=allowed,reason=allowed}"] == 2 * (1 + 2 * 10 + 1)
+    assert found["units_total{limit=wide}"] == 44
+    assert found["holders{limit=slots}"] == 2
+    assert found["limit_rate{limit=wide}"] == 1000

@@ -1,0 +1,325 @@
+"""Token leases as arithmetic: the bound whatever happens, and how much is taken ahead."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support import histories
+from throttlekit import TokenBucket
+from throttlekit._core.gcra import Tat
+from throttlekit._core.leasing import TokenLease
+from throttlekit._core.wallet import Wallet
+
+START_US = 1_800_000_000_000_000
+MS = 1_000
+LEASE = TokenLease(50, 250 * MS)
+PLENTY = 10_000
+
+
+@dataclass
+class Fleet:
+    """Processes with threads of their own, one bucket, and a network that takes its time. A process may die."""
+
+    limit: TokenBucket
+    random: random.Random
+    tat: Tat | None = None
+    spent: list[tuple[int, int]] = field(default_factory=list)
+    """(instant, units), true time."""
+    charged: int = 0
+    asked: int = 0
+    most_left: int = 0
+    asked_us: dict[int, int] = field(default_factory=dict)
+    """When what lies in each wallet was asked for, true time."""
+    oldest_us: int = 0
+    """How long after that the last of it was spent."""
+    events: list[tuple[int, int, Generator[int, int, None]]] = field(default_factory=list)
+
+    def run(
+        self, until_us: int, wallet: Wallet, offset_us: int, costs: list[int], gap_us: int
+    ) -> Generator[int, int, None]:
+        """One thread: yields how long to wait, is sent what time it is."""
+        now_us = yield self.random.randrange(gap_us)
+        while now_us < until_us:
+            cost, asked_us, local_us = self.random.choice(costs), now_us, now_us + offset_us
+            if wallet.spend(cost, local_us):
+                self.spent.append((now_us, cost))
+                self.oldest_us = max(self.oldest_us, now_us - self.asked_us[id(wallet)])
+            else:
+                ahead = wallet.worth_taking(cost, local_us)
+                if ahead:
+                    wallet.begin(local_us)
+                now_us = yield self.delay_us()
+                allowed, remaining = self.decide(now_us, cost, ahead)
+                now_us = yield self.delay_us()
+                if ahead:
+                    wallet.ended()
+                if ahead and allowed:
+                    wallet.took(ahead, cost, local_us, now_us + offset_us, remaining)
+                    self.asked_us[id(wallet)] = asked_us
+                    self.most_left = max(self.most_left, wallet.left)
+                elif ahead:
+                    wallet.refused(local_us)
+                else:
+                    wallet.asked_plainly(cost, allowed, local_us, remaining)
+            now_us = yield self.gap_us(gap_us)
+
+    def decide(self, now_us: int, cost: int, ahead: int) -> tuple[bool, int]:
+        self.asked += 1
+        charge = self.limit.charge_ahead(ahead) if ahead else self.limit.charge(cost)
+        allowed = charge.ready_us(self.tat, now_us) <= now_us
+        if allowed:
+            self.tat = charge.admit(self.tat, now_us)
+            self.spent.append((now_us, cost))
+            self.charged += ahead or cost
+        return allowed, self.limit.bucket.remaining(0 if self.tat is None else self.tat.at_us, now_us)
+
+    def delay_us(self) -> int:
+        return self.random.choice([50, 300, 2 * MS, self.random.randrange(400 * MS)])
+
+    def gap_us(self, usual_us: int) -> int:
+        return self.random.choice([0, 0, usual_us, self.random.randrange(40 * usual_us + 1)])
+
+    def start(self, thread: Generator[int, int, None], at_us: int) -> None:
+        heapq.heappush(self.events, (at_us + next(thread), len(self.events) + self.random.randrange(10**9), thread))
+
+    def play(self) -> None:
+        while self.events:
+            now_us, number, thread = heapq.heappop(self.events)
+            try:
+                heapq.heappush(self.events, (now_us + thread.send(now_us), number, thread))
+            except StopIteration:
+                continue
+
+
+LIMITS = [
+    TokenBucket("fast", "30000/s", burst=300, lease_tokens=50),
+    TokenBucket("uneven", "7000/s", burst=90, lease_tokens=45, lease_for=0.02),
+    TokenBucket("slow", "100/s", burst=100, lease_tokens=50, lease_for=0.25),
+    TokenBucket("slower", "20/s", burst=40, lease_tokens=20, lease_for=2),
+]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
+@given(seed=st.integers(0, 2**64 - 1), processes=st.integers(1, 5))
+def test_no_window_passes_more_than_the_bound(limit: TokenBucket, seed: int, processes: int) -> None:
+    """
+    In any window of length w at most `burst + (w + lease_for) / interval` units are spent, however slow the network,
+    however many processes and threads, whatever their clocks say, and whenever they die.
+    """
+    chance = random.Random(seed)
+    fleet = Fleet(limit, chance)
+    assert limit.token_lease is not None
+    mean_us = limit.period_us // limit.amount + 1
+    for _ in range(processes):
+        wallet, offset_us = Wallet(limit.token_lease), chance.randrange(10**12)
+        dies_us = START_US + chance.randrange(limit.token_lease.for_us * 5)
+        costs, gap_us = chance.choice([[1], [1, 3, 7]]), mean_us * chance.choice([1, 5, 30])
+        for _ in range(chance.choice([1, 3])):
+            fleet.start(fleet.run(min(dies_us, START_US + 300 * gap_us), wallet, offset_us, costs, gap_us), START_US)
+    fleet.play()
+    rule = histories.leased_bucket(limit.amount, limit.period_us, limit.burst, limit.token_lease.for_us)
+    assert histories.check(rule, fleet.spent) is None
+    assert fleet.oldest_us < limit.token_lease.for_us
+    assert fleet.most_left <= limit.token_lease.tokens
+    assert sum(units for _, units in fleet.spent) <= fleet.charged
+
+
+def test_the_bound_is_reached() -> None:
+    """All that was taken ahead, spent just before the leases end, and what has come into the bucket meanwhile."""
+    limit = TokenBucket("api", "200/s", burst=100, lease_tokens=25)
+    wallets, tat = [Wallet(TokenLease(25, 250 * MS)) for _ in range(4)], None
+    for wallet in wallets[:3]:
+        assert limit.charge_ahead(25).ready_us(tat, START_US) == START_US
+        tat = limit.charge_ahead(25).admit(tat, START_US)
+        wallet.took(25, 1, START_US, START_US, 0)
+    assert limit.charge_ahead(25).ready_us(tat, START_US) > START_US  # 25 are left, for those who ask for themselves
+    now_us = START_US + 250 * MS
+    assert tat is not None
+    left = limit.bucket.remaining(tat.at_us, now_us)
+    spent = [(START_US, 3), *((now_us - 1, 24) for wallet in wallets if wallet.spend(24, now_us - 1)), (now_us, left)]
+    assert sum(units for _, units in spent[1:]) == 72 + 75
+    assert not any(wallet.spend(1, now_us) for wallet in wallets)
+    for burst, holds in ((100, True), (99, False)):
+        rule = histories.leased_bucket(200, 1000 * MS, burst, 250 * MS)
+        assert (histories.check(rule, [(now_us - 1, 3), *spent[1:]]) is None) is holds
+
+
+def filled(units: int, *, cost: int = 1, at_us: int = START_US) -> Wallet:
+    """A wallet just filled with so many units, of which one job had its *cost*."""
+    wallet = Wallet(LEASE)
+    wallet.took(units, cost, at_us, at_us, PLENTY)
+    return wallet
+
+
+def test_units_are_spent_till_the_lease_ends_and_not_after() -> None:
+    """What was taken counts from the instant of asking, for the length of the lease, to the microsecond."""
+    wallet = filled(10)
+    assert wallet.spend(1, START_US + LEASE.for_us - 1)
+    assert not wallet.spend(1, START_US + LEASE.for_us)
+    assert wallet.left == 8
+
+
+def test_units_are_spent_all_or_none() -> None:
+    """A cost that is more than what is left takes nothing."""
+    wallet = filled(10, cost=7)
+    assert not wallet.spend(4, START_US)
+    assert wallet.spend(3, START_US)
+    assert not wallet.spend(1, START_US)
+
+
+def test_first_question_is_for_the_job_alone() -> None:
+    """A process that has just begun takes nothing ahead, and neither does one that is asked once in a while."""
+    wallet = Wallet(LEASE)
+    assert wallet.worth_taking(1, START_US) == 0
+    for second in range(5):
+        wallet.asked_plainly(1, True, START_US + second * 1000 * MS, PLENTY)
+    assert wallet.worth_taking(1, START_US + 5000 * MS) == 0
+
+
+def test_what_is_taken_doubles_up_to_the_most() -> None:
+    """A process that goes on asking takes 2, 4, 8 … units, and `lease_tokens` soon."""
+    wallet, now_us, sizes = Wallet(LEASE), START_US, list[int]()
+    wallet.asked_plainly(1, True, now_us, PLENTY)
+    for _ in range(8):
+        now_us += 100
+        sizes.append(wallet.worth_taking(1, now_us))
+        wallet.took(sizes[-1], 1, now_us, now_us, PLENTY)
+        while wallet.spend(1, now_us):
+            now_us += 100
+    assert sizes == [2, 4, 8, 16, 32, 50, 50, 50]
+
+
+def steady(gap_us: int) -> Callable[[], int]:
+    """Asks every *gap_us*; tells how many were taken each time."""
+    wallet, now_us = Wallet(LEASE), START_US
+
+    def next_take() -> int:
+        nonlocal now_us
+        while True:
+            now_us += gap_us
+            if not wallet.spend(1, now_us):
+                if units := wallet.worth_taking(1, now_us):
+                    wallet.took(units, 1, now_us, now_us, PLENTY)
+                    return units
+                wallet.asked_plainly(1, True, now_us, PLENTY)
+
+    return next_take
+
+
+def test_a_process_takes_what_it_spends_in_half_a_lease() -> None:
+    """At 80 jobs a second and a quarter of a second: 10 at a time, so that none goes unused."""
+    next_take = steady(12_500)
+    assert [next_take() for _ in range(12)][4:] == [10] * 8
+
+
+def test_never_more_than_half_of_what_is_left() -> None:
+    """What others may need is left to them: the bucket's last answer says how much there is."""
+    wallet = Wallet(LEASE)
+    wallet.took(40, 1, START_US, START_US, 31)
+    while wallet.spend(1, START_US + 100):
+        pass
+    assert wallet.worth_taking(1, START_US + 200) == 15
+    assert TokenBucket("api", "30000/s", burst=300).charge_ahead(15).ready_us(Tat(START_US), START_US) == START_US
+
+
+def test_denial_is_followed_by_plain_questions() -> None:
+    """While others wait, or nothing is left, a job costs one question: nothing is taken ahead for a lease's length."""
+    wallet = filled(1)
+    wallet.asked_plainly(1, False, START_US, PLENTY)
+    wallet.asked_plainly(1, True, START_US + 100, PLENTY)
+    assert wallet.worth_taking(1, START_US + 200) == 0
+    assert wallet.worth_taking(1, START_US + LEASE.for_us - 1) == 0
+    wallet.asked_plainly(1, True, START_US + LEASE.for_us, PLENTY)
+    assert wallet.worth_taking(1, START_US + LEASE.for_us + 100) == 2
+
+
+def test_nobody_takes_ahead_while_somebody_does() -> None:
+    """So what lies in a wallet is never more than one lease, with any number of threads."""
+    wallet = filled(20)
+    while wallet.spend(1, START_US):
+        pass
+    assert wallet.worth_taking(1, START_US + 100) == 40
+    wallet.begin(START_US + 100)
+    assert wallet.worth_taking(1, START_US + 101) == 0
+    wallet.ended()
+    assert wallet.worth_taking(1, START_US + 101) == 40
+    wallet.begin(START_US + 100)  # and is never heard of again
+    assert wallet.worth_taking(1, START_US + 99 + LEASE.for_us) == 0
+    assert wallet.worth_taking(1, START_US + 100 + LEASE.for_us) > 0
+
+
+def test_nobody_takes_ahead_while_there_is_enough() -> None:
+    """Another thread may have filled the wallet since: what lies there would be lost."""
+    wallet = filled(20)
+    assert wallet.worth_taking(19, START_US + 100) == 0
+    assert wallet.worth_taking(20, START_US + 100) == 40
+
+
+def test_a_cost_as_large_as_the_lease_is_asked_for_itself() -> None:
+    """Where nothing would be left for others, nothing is taken ahead."""
+    wallet = filled(50)
+    while wallet.spend(1, START_US):
+        pass
+    assert wallet.worth_taking(49, START_US + 100) == 50
+    assert wallet.worth_taking(50, START_US + 100) == 0
+    assert wallet.worth_taking(51, START_US + 100) == 0
+
+
+def test_what_is_left_is_spent_with_the_next_lease() -> None:
+    """Costs that do not fit evenly lose nothing: the rest of the last lease goes to the job that takes the next."""
+    wallet = filled(50, cost=30)
+    wallet.took(50, 30, START_US + 100, START_US + 200, PLENTY)
+    assert wallet.left == 40
+
+
+def test_what_is_left_of_a_lease_that_ended_is_not() -> None:
+    """Not even if it ended while the next was on its way."""
+    wallet = filled(50, cost=30)
+    wallet.took(50, 30, START_US + 100, START_US + LEASE.for_us, PLENTY)
+    assert wallet.left == 20
+
+
+def test_units_go_back_to_their_own_lease() -> None:
+    """What was not needed after all can be spent again while its lease lasts, and not as part of a later one."""
+    wallet = filled(10)
+    until_us = wallet.until_us
+    assert wallet.spend(4, START_US)
+    wallet.put_back(4, until_us)
+    assert wallet.left == 9
+    assert wallet.spend(9, START_US)
+    wallet.took(10, 1, START_US + 5, START_US + 5, PLENTY)
+    wallet.put_back(9, until_us)
+    assert wallet.left == 9
+
+
+def test_a_wallet_that_ended_has_nothing() -> None:
+    """Nor is anything put back into it."""
+    wallet = filled(10)
+    until_us = wallet.until_us
+    wallet.empty()
+    wallet.put_back(1, until_us)
+    assert not wallet.spend(1, START_US)
+
+
+def test_to_give_back_would_break_the_bound() -> None:
+    """
+    Why what is left over is lost: 1/s, burst 100, leases of 10 s. Taken by a at 0 and given back at 10, a burst is
+    taken anew by c, and spent at 20; beside it all that came in since 5, for what b took then was given back at 15.
+    """
+    limit = TokenBucket("api", "1/s", burst=100)
+    tat = limit.charge(100).admit(None, START_US)  # a takes all
+    tat = limit.charge(5).admit(tat, START_US + 5_000 * MS)  # b takes what has come in
+    tat = limit.charge(1).settled(tat, START_US + 10_000 * MS, START_US, -limit.charge(100).size)  # a gives back
+    tat = limit.charge(100).admit(tat, START_US + 10_000 * MS)  # c takes all
+    tat = limit.charge(1).settled(tat, START_US + 15_000 * MS, START_US, -limit.charge(5).size)  # b gives back
+    now_us = START_US + 20_000 * MS
+    left = limit.bucket.remaining(tat.at_us, now_us) if tat is not None else 0
+    spent = [(now_us, 100), (now_us, left)]  # c spends what it has just before its lease ends; others take the rest
+    assert histories.check(histories.leased_bucket(1, 1000 * MS, 100, 10_000 * MS), spent) is not None
