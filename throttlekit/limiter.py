@@ -15,7 +15,6 @@ from throttlekit._core.concurrency import Concurrency
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limits import Limit
-from throttlekit._decided import decided_of
 from throttlekit._declared import Declared
 from throttlekit._delivery import Delivery
 from throttlekit._fleet.fleet import Fleet
@@ -27,11 +26,11 @@ from throttlekit._responses import LONGEST_PAUSE
 from throttlekit._seldom import Seldom
 from throttlekit._settling import settle
 from throttlekit._steered import decide_steered
+from throttlekit._telling import Telling
 from throttlekit._waited import Waited, lane_of
 from throttlekit._wallets import Wallets
-from throttlekit._wiring import call_each, listened, plugin_manager, store_from, store_of
+from throttlekit._wiring import plugin_manager, store_from, store_of
 from throttlekit.errors import StoreUnavailable
-from throttlekit.hookspecs import Decided, Deferred, Observed, SlotLost, StoreFailed
 from throttlekit.stores._base import Request, Store
 from throttlekit.stores._parts import Part
 from throttlekit.stores.memory import MemoryStore
@@ -67,10 +66,10 @@ class Limiter:
     def __init__(
         self, store: str | Store = _MEMORY, *, client: object = _NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
-        self._hooks = plugin_manager(plugins)
-        self._decided = listened(self._hooks.hook.throttlekit_decided)
+        hooks = plugin_manager(plugins)
+        self._telling = Telling(hooks)
         self._store = Guarded(
-            store_from(store, self._hooks) if client is _NO_CLIENT else store_of(client, also=store is not _MEMORY)
+            store_from(store, hooks) if client is _NO_CLIENT else store_of(client, also=store is not _MEMORY)
         )
         self._in_process = MemoryStore()
         self._fleet = Fleet(self._store, self)
@@ -79,7 +78,6 @@ class Limiter:
         self._declared = Declared()
         self._known: dict[Any, Asked] = {}
         self._release_failure = Seldom()
-        self._plugin_failure = Seldom()
 
     @property
     def in_memory(self) -> bool:
@@ -136,7 +134,7 @@ class Limiter:
             place = None if job is None else waited.place([each.limit for each in asked])
             patience_us = None if job is None else delivery.patience_us(waited)
             request = Request(claims, Caller.GUEST if job is None else Caller.JOB, place, patience_us)
-            began = time.perf_counter() if self._decided else 0.0
+            began = time.perf_counter() if self._telling.decisions else 0.0
             try:
                 answer = verdict = self._decide(request, asked)
             except StoreUnavailable as error:
@@ -153,8 +151,8 @@ class Limiter:
                 decision, waited = self._deferred(decision, verdict, job, denied, delivery), denied
                 break
             waited = replace(denied, deferrals=waited.deferrals)
-        if self._decided:
-            call_each(self._decided, decided_of(decision, answer, asked, job, waited, began), self._plugin_failure)
+        if self._telling.decisions:
+            self._telling.decided(decision, answer, asked, job, waited, began)
         return decision
 
     def peek(
@@ -227,7 +225,7 @@ class Limiter:
 
         def lost(limit: Limit) -> None:
             on_lost()
-            call_each(self._hooks.hook.throttlekit_lease_lost, SlotLost(decision, limit), self._plugin_failure)
+            self._telling.lost(decision, limit)
 
         self._leases.keep(decision, lost)
 
@@ -363,27 +361,18 @@ class Limiter:
         look: bool = False,
     ) -> Decision:
         caller = Caller.PEEK if look else Caller.GUEST
-
-        def alone(asked: Asked) -> Decision:
-            return decision_from(self._decide(Request([asked.claim], caller), [asked]), [asked])
-
-        def tell(denial: Decision) -> None:
-            if not look:
-                call_each(self._hooks.hook.throttlekit_observed, Observed(denial, job), self._plugin_failure)
-
         return decide_steered(
             self._fleet.steering, limits, job, key, cost, delivery,
-            ask=self._peek if look else self._acquire, ask_alone=alone,
-            defer=None if look else self._deferred, tell=tell,
+            ask=self._peek if look else self._acquire,
+            ask_alone=lambda one: decision_from(self._decide(Request([one.claim], caller), [one]), [one]),
+            defer=None if look else self._deferred, tell=None if look else self._telling,
         )  # fmt: skip
 
     def _spent(self, decision: Decision, job: Job | None) -> Decision:
         """Tell of what was answered from hand."""
         waited, at_us = Waited.read(job.waited if job is not None else None), decision.charged[0].at_us
         self._fleet.decided(decision, "", Verdict(Reason.ALLOWED, 0, at_us, at_us, at_us, ()), waited, job)
-        if self._decided:
-            event = Decided(decision, (decision.limit,), (), job, waited.deferrals, waited.seconds(at_us), 0.0, None)
-            call_each(self._decided, event, self._plugin_failure)
+        self._telling.decided_unasked(decision, [decision.limit], job, waited, at_us)
         return decision
 
     def _decide(self, request: Request, asked: Sequence[Asked]) -> Verdict:
@@ -393,15 +382,9 @@ class Limiter:
         return self._wallets.acquire(request, asked, [Part(self._in_process, here)] if here else [])
 
     def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
-        passed = waited.seconds(verdict.now_us)
-        if passed >= delivery.max_wait or waited.deferrals > delivery.max_deferrals:
-            return replace(decision, reason="waited too long", delay=0.0, waited=None)
-        charge = decision.limit.charge(decision.cost)
-        tight = charge.tight(round(delivery.lateness * 1_000_000)) and decision.delay > 2 * delivery.early
-        early = delivery.early if tight else 0.0
-        delay = min(decision.delay - early, delivery.longest, delivery.max_wait - passed)
-        decision = replace(decision, delay=delay, waited=waited.write())
-        self._tell_deferred(Deferred(job, decision, waited.deferrals, passed))
+        decision = delivery.deferred(decision, waited, verdict.now_us)
+        if not decision.refused:
+            self._telling.deferred(job, decision, waited.deferrals, waited.seconds(verdict.now_us))
         return decision
 
     def _without_store(
@@ -410,12 +393,7 @@ class Limiter:
         outcome, decision = decided_without(error, asked, self._in_process)
         if job is not None and not decision.allowed:
             decision = replace(decision, waited=waited.write())
-        limits = tuple(each.limit for each in asked if not each.in_process)
-        event = StoreFailed(type(error.__cause__ or error).__name__, limits, outcome, decision, job)
-        call_each(self._hooks.hook.throttlekit_store_failed, event, self._plugin_failure)
+        self._telling.store_failed(error, asked, outcome, decision, job)
         if job is not None and not decision.allowed:
-            self._tell_deferred(Deferred(job, decision, waited.deferrals, 0.0))
+            self._telling.deferred(job, decision, waited.deferrals, 0.0)
         return decision
-
-    def _tell_deferred(self, event: Deferred) -> None:
-        call_each(self._hooks.hook.throttlekit_deferred, event, self._plugin_failure)

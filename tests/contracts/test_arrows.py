@@ -23,7 +23,6 @@ LAYERS = [
         [
             "throttlekit.hookspecs",
             "throttlekit._asked",
-            "throttlekit._decided",
             "throttlekit._declared",
             "throttlekit._delivery",
             "throttlekit._fleet",
@@ -35,6 +34,7 @@ LAYERS = [
             "throttlekit._seldom",
             "throttlekit._settling",
             "throttlekit._steered",
+            "throttlekit._telling",
             "throttlekit._wallets",
             "throttlekit._waited",
             "throttlekit._wiring",
