@@ -1,0 +1,92 @@
+"""Token leases against a real server, from several processes, one of which is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import redis
+
+from support import histories
+from support.servers import Cluster
+from support.waiting import wait_until
+from throttlekit import Limiter, TokenBucket
+
+TESTS = Path(__file__).parents[1]
+PROCESSES = 3
+CLOCK_SLACK_US = 2_000  # one machine, but two of its clocks
+
+
+def play(url: str, folder: Path, limit: TokenBucket, *, count: int, at_once: int, killed: int) -> list[list[list[int]]]:
+    """Several processes that each make so many decisions; one is killed with units in hand. What each wrote down."""
+    assert limit.lease_for is not None
+    told = [limit.rate, limit.burst, limit.lease_tokens, limit.lease_for]
+    paths = [folder / str(number) for number in range(PROCESSES)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    commands = [
+        [*told, count if number else killed, at_once, path, "end" if number else "hang"]
+        for number, path in enumerate(paths)
+    ]
+    processes = [
+        subprocess.Popen([sys.executable, "-m", "support.leasing", url, *map(str, command)], env=environment)
+        for command in commands
+    ]
+
+    def lines(path: Path) -> int:
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    try:
+        wait_until(lambda: lines(paths[0]) >= killed, description="the first has made its decisions", timeout=60)
+        processes[0].send_signal(signal.SIGKILL)
+        assert [process.wait(timeout=60) for process in processes] == [-signal.SIGKILL, *[0] * (PROCESSES - 1)]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [[list(map(int, line.split())) for line in path.read_text().splitlines()] for path in paths]
+
+
+def test_bound_holds_across_processes(redis_url: str, tmp_path: Path) -> None:
+    """
+    Every unit was charged within the bucket's bound by the server's clock, and spent within `lease_for` of that:
+    so no window has more than `burst + (w + lease_for) / interval`.
+    """
+    limit = TokenBucket("api", "3000/s", burst=600, lease_tokens=40, lease_for=0.25)
+    made = play(redis_url, tmp_path, limit, count=1500, at_once=150, killed=510)
+    charged = [(at_us, 1) for each in made for at_us, _ in each]
+    assert len(charged) >= 2 * 1500 + 510
+    assert histories.check(histories.bucket(3000, 1_000_000, 600), charged) is None
+    assert max(before_us - at_us for each in made for at_us, before_us in each) < 250_000 + CLOCK_SLACK_US
+    at_once = [max(Counter(at_us for at_us, _ in each).values()) for each in made]
+    assert max(at_once) > 1
+    assert all(most <= 40 for most in at_once)
+
+
+def test_little_is_lost_with_a_process_that_is_killed(redis_url: str, tmp_path: Path) -> None:
+    """What was charged and never spent is `lease_tokens` at most for each process, killed or ended."""
+    limit = TokenBucket("api", "100/s", burst=8000, lease_tokens=40, lease_for=60)
+    made = play(redis_url, tmp_path, limit, count=1000, at_once=1000, killed=310)
+    grants = sum(map(len, made))
+    client = redis.Redis.from_url(redis_url)
+    (name,) = client.keys("tk1:*")
+    tat_us = int(client.get(name) or 0)
+    client.close()
+    # More was charged than came in at any time, so the TAT tells it to the unit.
+    charged = (tat_us - min(at_us for each in made for at_us, _ in each)) // 10_000
+    assert grants <= charged <= grants + 40 * PROCESSES + 1  # a decision that was made and not written down
+
+
+def test_leases_on_a_cluster(cluster: Cluster) -> None:
+    """Limits in different hash slots are taken ahead together, and what a later one denies is given back."""
+    limit = TokenBucket("api", "1000/s", burst=1000, lease_tokens=16, lease_for=60)
+    limiter = Limiter(cluster.url)
+    beside = TokenBucket("beside", "1/h", burst=40)
+    passed = sum(limiter.acquire(limit, beside).allowed for _ in range(60))
+    assert passed == 40
+    in_hand = sum(purse.wallet.left for purse in limiter._wallets._held.purses.values())
+    assert 1000 - Limiter(cluster.url).peek(limit).remaining <= 40 + in_hand
+    limiter.close()
