@@ -15,7 +15,7 @@ from throttlekit._core.concurrency import Concurrency
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limits import Limit
-from throttlekit._decided import decided_of
+from throttlekit._decided import decided_from_hand, decided_of
 from throttlekit._declared import Declared
 from throttlekit._delivery import Delivery
 from throttlekit._fleet.fleet import Fleet
@@ -31,9 +31,8 @@ from throttlekit._waited import Waited, lane_of
 from throttlekit._wallets import Wallets
 from throttlekit._wiring import call_each, listened, plugin_manager, store_from, store_of
 from throttlekit.errors import StoreUnavailable
-from throttlekit.hookspecs import Decided, Deferred, Observed, SlotLost, StoreFailed
+from throttlekit.hookspecs import Deferred, Observed, SlotLost, StoreFailed
 from throttlekit.stores._base import Request, Store
-from throttlekit.stores._parts import Part
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["Limiter"]
@@ -73,13 +72,12 @@ class Limiter:
             store_from(store, self._hooks) if client is _NO_CLIENT else store_of(client, also=store is not _MEMORY)
         )
         self._in_process = MemoryStore()
-        self._fleet = Fleet(self._store, self)
-        self._wallets = Wallets(self._store)
+        self._wallets = Wallets()
+        self._fleet = Fleet(self._store, self, self._wallets.tell)
         self._leases = Leases(self._store, self._in_process)
         self._declared = Declared()
         self._known: dict[Any, Asked] = {}
-        self._release_failure = Seldom()
-        self._plugin_failure = Seldom()
+        self._release_failure, self._plugin_failure = Seldom(), Seldom()
 
     @property
     def in_memory(self) -> bool:
@@ -121,7 +119,9 @@ class Limiter:
             self._declared.check(limits, job, key)
             return self._steered(limits, job, key, cost, delivery)
         if (spent := self._wallets.spend(limits, job, key, cost)) is not None:
-            return self._spent(spent, job)
+            if self._decided:
+                call_each(self._decided, decided_from_hand(spent, job), self._plugin_failure)
+            return spent
         self._declared.check(limits, job, key)
         return self._acquire(limits, job, key, cost, delivery)
 
@@ -306,8 +306,7 @@ class Limiter:
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
-        Forget what was counted under *limits*: full buckets, empty lines. Jobs that wait come back when
-        they were told to.
+        Forget what was counted under *limits*: full buckets, empty lines. Jobs that wait come back as they were told.
 
         Raises:
             ConfigurationError: As for `acquire`.
@@ -315,9 +314,8 @@ class Limiter:
         """
         self._declared.check(limits, job, key)
         for each in asked_of(self.in_force(limits, job), job, key, 0, 0.0):
-            store = self._in_process if each.in_process else self._store
             with self._wallets.without([each.claim.bucket]):
-                store.reset([each.claim.bucket, each.claim.line])
+                (self._in_process if each.in_process else self._store).reset([each.claim.bucket, each.claim.line])
 
     def declare(self, *limits: Limit) -> None:
         """
@@ -331,8 +329,8 @@ class Limiter:
 
     def close(self) -> None:
         """Let go of the store, of units taken ahead, and of the fleet. The limiter may be used again afterwards."""
-        self._wallets.close()
         self._fleet.close()
+        self._wallets.close()
         self._store.close()
 
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> Sequence[Limit]:
@@ -377,31 +375,14 @@ class Limiter:
             defer=None if look else self._deferred, tell=tell,
         )  # fmt: skip
 
-    def _spent(self, decision: Decision, job: Job | None) -> Decision:
-        """Tell of what was answered from hand."""
-        waited, at_us = Waited.read(job.waited if job is not None else None), decision.charged[0].at_us
-        self._fleet.decided(decision, "", Verdict(Reason.ALLOWED, 0, at_us, at_us, at_us, ()), waited, job)
-        if self._decided:
-            event = Decided(decision, (decision.limit,), (), job, waited.deferrals, waited.seconds(at_us), 0.0, None)
-            call_each(self._decided, event, self._plugin_failure)
-        return decision
-
     def _decide(self, request: Request, asked: Sequence[Asked]) -> Verdict:
-        here = [number for number, each in enumerate(asked) if each.in_process]
-        if not here and all(each.limit.token_lease is None for each in asked):
-            return self._store.acquire(request)
-        return self._wallets.acquire(request, asked, [Part(self._in_process, here)] if here else [])
+        return self._wallets.decide(request, asked, self._store, self._in_process)
 
     def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
-        passed = waited.seconds(verdict.now_us)
-        if passed >= delivery.max_wait or waited.deferrals > delivery.max_deferrals:
-            return replace(decision, reason="waited too long", delay=0.0, waited=None)
-        charge = decision.limit.charge(decision.cost)
-        tight = charge.tight(round(delivery.lateness * 1_000_000)) and decision.delay > 2 * delivery.early
-        early = delivery.early if tight else 0.0
-        delay = min(decision.delay - early, delivery.longest, delivery.max_wait - passed)
-        decision = replace(decision, delay=delay, waited=waited.write())
-        self._tell_deferred(Deferred(job, decision, waited.deferrals, passed))
+        decision = delivery.deferred(decision, waited, passed := waited.seconds(verdict.now_us))
+        if not decision.refused:
+            event = Deferred(job, decision, waited.deferrals, passed)
+            call_each(self._hooks.hook.throttlekit_deferred, event, self._plugin_failure)
         return decision
 
     def _without_store(
@@ -414,8 +395,6 @@ class Limiter:
         event = StoreFailed(type(error.__cause__ or error).__name__, limits, outcome, decision, job)
         call_each(self._hooks.hook.throttlekit_store_failed, event, self._plugin_failure)
         if job is not None and not decision.allowed:
-            self._tell_deferred(Deferred(job, decision, waited.deferrals, 0.0))
+            deferred = Deferred(job, decision, waited.deferrals, 0.0)
+            call_each(self._hooks.hook.throttlekit_deferred, deferred, self._plugin_failure)
         return decision
-
-    def _tell_deferred(self, event: Deferred) -> None:
-        call_each(self._hooks.hook.throttlekit_deferred, event, self._plugin_failure)

@@ -133,6 +133,13 @@ class Counts:
                 seen.wait_us = max(seen.wait_us, now_us - (since_us or now_us))
                 self._note(job.id, bucket, decision.reason, waited, verdict.slot_us, now_us)
 
+    def passed(self, limit: Limit, bucket: str, jobs: int, units: int) -> None:
+        """Count jobs that passed with units that had been taken ahead."""
+        with self._lock:
+            seen = self._seen.get(bucket) or self._meet(bucket, limit)
+            seen.allowed += jobs
+            seen.units += units
+
     def take(self) -> tuple[list[_Seen], list[list[str]]]:
         """What was counted, and what is known of jobs; both begin anew."""
         with self._lock:
