@@ -13,7 +13,8 @@ from rq.job import get_current_job
 from rq.utils import import_attribute
 
 from throttlekit import ConfigurationError
-from throttlekit_rq._asking import BY_TICKS, Patience, ask, told_once
+from throttlekit._fleet.fleet import last_word
+from throttlekit_rq._asking import BY_TICKS, Patience, ask, limiter_of, told_once
 from throttlekit_rq._body import GRANT, Denied, Grant, admitted_elsewhere, granted, held, over, put_back
 from throttlekit_rq._deferral import Return, admit, first_to_tell, look, promote, promoters, read_record
 from throttlekit_rq._terms import Terms, terms_of
@@ -84,19 +85,25 @@ def _asking(job: Any, terms: Terms | None, function: Callable[..., Any]) -> Call
 
         @functools.wraps(function)
         async def asked_async(*args: Any, **kwargs: Any) -> Any:
-            grant = _ask_in_place(job, terms)
-            if isinstance(grant, Denied):
-                return grant
-            return await held(job, grant, function)(*args, **kwargs)
+            try:
+                grant = _ask_in_place(job, terms)
+                if isinstance(grant, Denied):
+                    return grant
+                return await held(job, grant, function)(*args, **kwargs)
+            finally:
+                last_word(limiter_of(job, terms))
 
         return asked_async
 
     @functools.wraps(function)
     def asked(*args: Any, **kwargs: Any) -> Any:
-        grant = _ask_in_place(job, terms)
-        if isinstance(grant, Denied):
-            return grant
-        return held(job, grant, function)(*args, **kwargs)
+        try:
+            grant = _ask_in_place(job, terms)
+            if isinstance(grant, Denied):
+                return grant
+            return held(job, grant, function)(*args, **kwargs)
+        finally:
+            last_word(limiter_of(job, terms))
 
     return asked
 

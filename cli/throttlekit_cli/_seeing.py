@@ -27,7 +27,7 @@ _SHOW_KEYS = click.option("--show-keys", is_flag=True, help="Show keys in clear.
 )  # fmt: skip
 @click.option("--filter", "name", default="", metavar="TEXT", help="Only limits with this in their name.")
 @click.option(
-    "--limit", "most", type=click.IntRange(1, 1000), default=50, show_default=True, metavar="N",
+    "--limit", "most", type=click.IntRange(1, 500), default=50, show_default=True, metavar="N",
     help="How many keys to show, the most pressing ones.",
 )  # fmt: skip
 @click.option("--once", is_flag=True, help="Show it once, and exit. So it is where the output is no terminal.")
@@ -74,9 +74,9 @@ def top(
 
     \b
     Examples:
-      throttlekit top --url redis://localhost:6379/0
-      throttlekit top --once --sort denied --filter partner
-      throttlekit top --once --json | jq '.limits[] | {limit, last_starts_in}'
+      throttlekit top --url redis://localhost:6379/1
+      throttlekit top --url redis://localhost:6379/1 --once --sort denied --filter partner
+      throttlekit top --url redis://localhost:6379/1 --once --json
     """
     if text := missing(["redis", "rich"]):
         raise _CannotLook(text)
@@ -103,7 +103,7 @@ def explain(job_id: str, url: str, as_json: bool, show_keys: bool) -> None:
     From the store alone: each process tells once a second which jobs it has denied, up to 200 a
     second, by their ids and nothing else. The last 10 000 of the fleet are known, for an hour.
 
-    JOB_ID is the framework's own id: Dramatiq's message_id, RQ's job id, Celery's task id.
+    JOB_ID is the framework's own: Dramatiq's message_id, RQ's job id, Celery's task id.
 
     \b
     Exit codes:
@@ -113,8 +113,8 @@ def explain(job_id: str, url: str, as_json: bool, show_keys: bool) -> None:
 
     \b
     Examples:
-      throttlekit explain 4f1c6f0e-8a2b-4c55-9f0f-2f9d7f3b9a51 --url redis://localhost:6379/0
-      throttlekit explain 4f1c6f0e --json
+      throttlekit explain 4f1c6f0e-8a2b-4c55-9f0f-2f9d7f3b9a51 --url redis://localhost:6379/1
+      throttlekit explain 4f1c6f0e-8a2b-4c55-9f0f-2f9d7f3b9a51 --url redis://localhost:6379/1 --json
     """
     if text := missing(["redis", "rich"]):
         raise _CannotLook(text)

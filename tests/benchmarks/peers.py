@@ -57,6 +57,14 @@ class Figures:
     fault: str = ""
 
 
+class WrongAnswer(Exception):
+    """What was asked for was not what is measured."""
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, WrongAnswer) else type(error).__name__
+
+
 class Arena:
     """All contenders on one server, each in a database of its own."""
 
@@ -72,21 +80,22 @@ class Arena:
             except ImportError:
                 self._fault(each, f"not installed: pip install {each.package}")
             except Exception as error:  # whatever a peer does is a row, and ends nothing
-                self._fault(each, f"fails: {type(error).__name__}")
+                self._fault(each, f"fails: {_told(error)}")
 
     def _enter(self, each: Contender, bind: Bind) -> None:
         self._asks[each, "allowed"] = allowed = bind("one", *OPEN)
         if not all(allowed() for _ in range(3)):
-            raise RuntimeError("it denies what it should allow")
+            raise WrongAnswer("it denies what it should allow")
         if each.denies:
             self._asks[each, "denied"] = denied = bind("shut", *SHUT)
             if not denied() or denied():
-                raise RuntimeError("it allows what it should deny")
+                raise WrongAnswer("it allows what it should deny")
         self._binds[each] = bind
 
     def _fault(self, each: Contender, why: str) -> None:
-        self.figures[each].fault = why
+        self.figures[each] = Figures(fault=why)
         self._binds.pop(each, None)
+        print(each.name, why, sep=": ", file=sys.stderr, flush=True)
 
     def round(self, kind: str, calls: int) -> None:
         """Let all of them ask *calls* times, in random order."""
@@ -96,7 +105,7 @@ class Arena:
             try:
                 self._ask(each, kind, calls)
             except Exception as error:
-                self._fault(each, f"fails: {type(error).__name__}")
+                self._fault(each, f"fails ({kind}): {_told(error)}")
 
     def _ask(self, each: Contender, kind: str, calls: int) -> None:
         if kind == "tenants":
@@ -106,8 +115,9 @@ class Arena:
         before, began = self._used(), time.perf_counter()
         answers = [ask() for ask in asks]
         took, after = time.perf_counter() - began, self._used()
-        if answers.count(kind != "denied") != calls:
-            raise RuntimeError(f"{kind}: {answers.count(True)} of {calls} calls were allowed")
+        wrong = answers.count(kind == "denied")
+        if wrong > (calls // 100 if kind == "denied" else 0):  # the shortest of the windows is over now and then
+            raise WrongAnswer(f"{answers.count(True)} of {calls} calls were allowed")
         figures = self.figures[each]
         figures.seconds[kind].append(took / calls)
         if kind == "allowed":
@@ -192,7 +202,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=300, help="of each, in each round")
     parser.add_argument("--tenants", type=int, default=1_000_000, help="whose keys the server holds")
-    parser.add_argument("--sample", type=int, default=20_000, help="tenants to weigh")
+    parser.add_argument("--sample", type=int, default=10_000, help="tenants to weigh")
     parser.add_argument("--only", default="", help="the rows whose name holds this text, and INCR")
     options = parser.parse_args()
     if options.quick:

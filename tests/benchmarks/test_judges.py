@@ -64,7 +64,8 @@ def test_calls_that_are_lost_doubled_or_out_of_order_are_counted() -> None:
 
 
 _COST = Cost(
-    done=10, asks=2.0, deliveries=2.0, use=1.0, beyond_us=-1.0, store_us=1.0, broker_us=1.0, inverted=0.0
+    burst=5, done=10, lost=0, asks=2.0, denials=1.0, deliveries=2.0, use=1.0, beyond_us=-1.0,
+    store_us=1.0, broker_us=1.0, inverted=0.0,
 )  # fmt: skip
 
 
@@ -74,7 +75,8 @@ _COST = Cost(
         ({}, [True, True, True]),
         ({"beyond_us": 1.0}, [False, True, True]),
         ({"use": 0.9}, [True, False, True]),
-        ({"asks": 2.3}, [True, True, False]),
+        ({"denials": 1.15}, [True, True, False]),
+        ({"lost": 1}, [False, True, True]),
     ],
 )
 def test_a_backlog_is_judged_by_its_bound_its_use_and_its_cost(last: dict[str, float], kept: list[bool]) -> None:

@@ -110,13 +110,14 @@ def test_a_user_without_rights_is_told_which_he_needs() -> None:
         assert "tk1:*" in graded(found, "fault")
         rights = [
             "~tk1:*",
-            "+@string",
-            "+@sortedset",
-            "+@keyspace",
-            "+@scripting",
+            "+@read",
+            "+@write",
+            "+@connection",
+            "-@dangerous",
             "+select",
+            "+eval",
+            "+evalsha",
             "+time",
-            "+ping",
             "+info",
         ]
         client.execute_command("ACL", "SETUSER", "fair", "on", ">pw", *rights)

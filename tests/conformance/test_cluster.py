@@ -311,6 +311,36 @@ def test_url_of_one_node_is_told_what_to_write(cluster: Cluster) -> None:
         assert limiter.peek(limits[0]).remaining == 1
 
 
+def test_what_keeps_a_cluster_from_being_asked_is_told(
+    cluster: Cluster, redis_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server that is no cluster, a user who may not ask for the nodes, a wrong password: each with what to do."""
+    allowed = ["~tk1:*", "+@read", "+@write", "+@connection", "-@dangerous", "+select", "+eval", "+evalsha", "+time"]
+    with _nodes(cluster) as nodes:
+        for node in nodes:
+            node.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *allowed)
+        alone = redis_url.replace("redis://", "redis+cluster://").rpartition("/")[0]
+        for url, told in (
+            (alone, "it is no node of a cluster, or its user may not ask"),
+            (cluster.url.replace("//", "//limits:hunter2@"), "+cluster"),
+            (cluster.url.replace("//", "//limits:hunter3@"), "its user or password is missing or wrong"),
+        ):
+            caplog.clear()
+            with contextlib.closing(Limiter(RedisClusterStore(url, timeout=5))) as limiter:
+                assert limiter.acquire(TokenBucket("a", "1/s"), job=Job(id="1")).reason == "store unavailable"
+            assert told in caplog.text
+            assert "hunter" not in caplog.text
+        for node in nodes:
+            node.execute_command("ACL", "SETUSER", "limits", "+cluster", "+info")  # redis-py 5.0 asks for both
+        with contextlib.closing(
+            Limiter(RedisClusterStore(cluster.url.replace("//", "//limits:hunter2@"), timeout=5))
+        ) as limiter:
+            assert limiter.peek(TokenBucket("a", "1/s"))
+            limiter.reset(TokenBucket("a", "1/s"))
+        for node in nodes:
+            node.execute_command("ACL", "DELUSER", "limits")
+
+
 def test_slot_on_its_way_to_another_node_tells_the_same(cluster: Cluster) -> None:
     """
     A node that gives a slot away answers ASK: by redis:// that is the same mistake. By the cluster's URL jobs are

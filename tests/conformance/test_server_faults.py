@@ -102,7 +102,7 @@ def test_a_wrong_password_says_so_without_it(own_server: Any, caplog: pytest.Log
         assert limiter.acquire(LIMIT)
 
 
-NEEDED = ("~tk1:*", "+@read", "+@write", "+@connection", "+select", "+eval", "+evalsha", "+time")
+NEEDED = ("~tk1:*", "+@read", "+@write", "+@connection", "-@dangerous", "+select", "+eval", "+evalsha", "+time")
 
 
 @pytest.mark.parametrize("lacking", ["~tk1:*", "+@write", "+evalsha", "+eval", "+time"])
@@ -127,6 +127,8 @@ def test_a_user_who_may_what_is_named_is_enough(own_server: Any) -> None:
         assert limiter.peek(SEVERAL[-1]).remaining == 47
         limiter.reset(*SEVERAL)
         assert limiter.peek(SEVERAL[-1]).remaining == 50
+    with contextlib.closing(redis.Redis.from_url(url)) as client, pytest.raises(redis.exceptions.NoPermissionError):
+        client.flushdb()
 
 
 @pytest.mark.parametrize("limit", SEVERAL, ids=lambda limit: limit.algorithm)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 from urllib.parse import urlsplit
 
 import celery._state
@@ -42,7 +44,25 @@ def _call_partner(account_id: int) -> None: ...
 
 
 @pytest.fixture
-def taken_for_granted(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+def _every_limiter_is_closed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Those that a page makes and nobody holds, too: a limiter tells its store what it has decided."""
+    made: list[throttlekit.Limiter] = []
+    make = throttlekit.Limiter.__init__
+
+    def remember(limiter: throttlekit.Limiter, *arguments: Any, **options: Any) -> None:
+        made.append(limiter)
+        make(limiter, *arguments, **options)
+
+    monkeypatch.setattr(throttlekit.Limiter, "__init__", remember)
+    yield
+    for limiter in made:
+        limiter.close()
+
+
+@pytest.fixture
+def taken_for_granted(
+    redis_url: str, monkeypatch: pytest.MonkeyPatch, _every_limiter_is_closed: None
+) -> Iterator[dict[str, Any]]:
     """
     The names that a page may use without saying where they come from: what the packages export, some limits, a limiter,
     a broker, an app, a queue, a function, and somebody to call.
@@ -80,11 +100,11 @@ def taken_for_granted(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 @pytest.fixture
 def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder whose modules can be imported, by Django too."""
+    """An empty folder whose modules can be imported, by Django too; what they do to the environment is undone."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(django.conf, "settings", django.conf.LazySettings())
-    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "shop.settings")
-    yield tmp_path
+    with mock.patch.dict(os.environ, DJANGO_SETTINGS_MODULE="shop.settings"):
+        yield tmp_path
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]

@@ -30,6 +30,7 @@ __all__ = ["FLOODINGS", "Cost", "Meter", "at_its_head", "backlog_servers", "drai
 FLOODINGS: dict[str, type[Flooding]] = {"dramatiq": Flooding, "rq": RqFlooding, "celery": CeleryFlooding}
 _ROOM = 5  # the burst: a fifth of a second's worth
 _SETTLE = 0.5
+_MOST_OF_IT = 0.8
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,11 @@ class Cost:
     What one backlog came to.
 
     Attributes:
+        burst: Of the limit.
         done: Jobs; of a backlog that was looked at, those within the window.
+        lost: Jobs that were not done, of a backlog that was drained.
         asks: Of the limits' store, a job: over its whole life.
+        denials: The same without its grant, of a job that the burst did not let through at once.
         deliveries: To workers, a job; None: not known.
         use: The share of the limit that was used.
         beyond_us: How far the grants break the bound, as time; <= 0: it holds.
@@ -47,8 +51,11 @@ class Cost:
         inverted: Share of pairs of jobs that started in the wrong order.
     """
 
+    burst: int
     done: int
+    lost: int
     asks: float
+    denials: float
     deliveries: float | None
     use: float
     beyond_us: float
@@ -109,8 +116,11 @@ def drained(flood: Flood, where: Servers, framework: str) -> Cost:
     interval_us = _interval_us(flood)
     span_us = times[-1] - times[0] if times else 0
     return Cost(
+        burst=limit.burst,
         done=len(set(told.ends)),
+        lost=flood.jobs - len(set(told.ends)),
         asks=(after[0] - before[0]) / done,
+        denials=(after[0] - before[0] - done) / max(1, done - limit.burst),
         deliveries=told.counts.get("deliveries", 0) / done,
         use=max(0, len(times) - limit.burst) * interval_us / span_us if span_us else 0.0,
         beyond_us=bursts_beyond_us(times, limit.burst, interval_us) if times else 0.0,
@@ -122,7 +132,8 @@ def drained(flood: Flood, where: Servers, framework: str) -> Cost:
 
 def at_its_head(flood: Flood, where: Servers, framework: str, seconds: float) -> Cost:
     """
-    Send all, start the workers, wait until each job has its place in line, and look for so many seconds.
+    Send all, start the workers, wait until each job has its place in line, and look for so many seconds, or for most
+    of the time that the rest takes.
 
     A job costs its share of what it took to give all of them their places, and of what it took in the window
     to let those through whose turn it was.
@@ -134,7 +145,8 @@ def at_its_head(flood: Flood, where: Servers, framework: str, seconds: float) ->
         flooding.start()
         _wait_until_in_line(flood, where, flooding)
         placed, began_us, done_before = meter.read(), _now_us(flooding), _done(flooding)
-        time.sleep(seconds)
+        # Not to its very end, where there is no backlog any more.
+        time.sleep(min(seconds, _MOST_OF_IT * (flood.jobs - done_before) * _interval_us(flood) / 1e6))
         after, ended_us, done_after = meter.read(), _now_us(flooding), _done(flooding)
         told = flooding.stop()
     times = [grant.at_us for grant in told.grants]
@@ -144,8 +156,11 @@ def at_its_head(flood: Flood, where: Servers, framework: str, seconds: float) ->
     first, window = ([b - a for a, b in zip(*pair, strict=True)] for pair in ((before, placed), (placed, after)))
     asks, store, broker = (a / flood.jobs + b / done for a, b in zip(first, window, strict=True))
     return Cost(
+        burst=flood.limits[0].burst,
         done=done_after - done_before,
+        lost=0,
         asks=asks,
+        denials=asks - 1,
         deliveries=None,
         use=inside * _interval_us(flood) / (ended_us - began_us),
         beyond_us=bursts_beyond_us(times, flood.limits[0].burst, _interval_us(flood)),

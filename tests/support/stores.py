@@ -5,13 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from throttlekit._core.acquire import Reason, Verdict
 from throttlekit._core.charge import Use
 from throttlekit.stores import MemoryStore, Request, Store
 
-__all__ = ["DenyBefore", "Passing", "Recording"]
+__all__ = ["DenyBefore", "Passing", "Recording", "Telling"]
 
 
 class Passing:
@@ -75,6 +76,27 @@ class Recording(Passing):
 
     def _decide(self, request: Request, now_us: int | None) -> Verdict:
         return self.inner.acquire(request, now_us)
+
+
+class Telling(Recording):
+    """
+    A store that tells the fleet's rules, as raw fields and values, by a clock of its own.
+
+    Args:
+        clock_us: Tells the time to decisions and to those who follow.
+    """
+
+    def __init__(self, clock_us: Any) -> None:
+        super().__init__(MemoryStore(clock_us=clock_us))
+        self._clock_us = clock_us
+        self.told: list[tuple[str, str]] = []
+        self.fault: Exception | None = None
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        if self.fault is not None:
+            raise self.fault
+        seconds, micros = divmod(self._clock_us(), 1_000_000)
+        return [[[b"%d" % seconds, b"%d" % micros], [part.encode() for pair in self.told for part in pair]]]
 
 
 class DenyBefore(Recording):

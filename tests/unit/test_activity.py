@@ -17,6 +17,7 @@ from throttlekit._core.line import Line
 from throttlekit._declared import Declared
 from throttlekit._fleet import activity
 from throttlekit._fleet.activity import KEYS, Activity
+from throttlekit._fleet.fleet import last_word
 from throttlekit._fleet.look import line_of
 from throttlekit.stores.memory import MemoryStore
 
@@ -174,6 +175,23 @@ def test_forked_child_tells_its_own(fleet: _Fleet, limiter: Limiter) -> None:
     assert os.waitstatus_to_exitcode(status) == 0
     limiter.close()
     assert fleet.counts[f"a {limit_id('api', API.fingerprint)}"] == 1
+
+
+def test_process_that_ends_at_once_has_a_last_word(
+    fleet: _Fleet, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A young process tells what it decided when it is asked to; an older one does so by itself."""
+    limiter.acquire(API)
+    last_word(limiter)
+    assert len(fleet.reports) == 1
+    assert fleet.reports[0]["process"] == [""]
+    limiter.acquire(API)
+    monkeypatch.setattr(activity, "_SHORT_LIFE", 0.0)
+    last_word(limiter)
+    assert len(fleet.reports) == 1
+    fleet.away = True
+    last_word(limiter)
+    last_word(Limiter())
 
 
 def test_memory_has_nobody_to_tell() -> None:

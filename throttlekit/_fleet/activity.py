@@ -104,7 +104,7 @@ class Counts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: dict[str, _Seen] = {}
-        self._jobs: dict[str, tuple[object, ...]] = {}
+        self._jobs: dict[str, tuple[str, str, int, int, int, int]] = {}
 
     def decided(self, decision: Decision, bucket: str, verdict: Verdict, waited: Waited, job: Job | None) -> None:
         """
@@ -114,7 +114,7 @@ class Counts:
             bucket: The name under which the binding limit counts.
             waited: What the job brought.
         """
-        now_us, since_us = verdict.now_us, waited.since_us
+        now_us, since_us, reason = verdict.now_us, waited.since_us, decision.reason
         with self._lock:
             if decision.allowed:
                 for each in decision.charged:
@@ -123,15 +123,22 @@ class Counts:
                     seen.units += each.cost
                     if since_us and waited.ticket.startswith(each.limit.fingerprint):
                         seen.wait_us = max(seen.wait_us, now_us - since_us)
-                if since_us and job is not None:
-                    self._note(job.id, "", decision.reason, waited, 0, now_us)
-                return
-            seen = self._seen.get(bucket) or self._meet(bucket, decision.limit)
-            seen.denied[decision.reason] = seen.denied.get(decision.reason, 0) + 1
-            if job is not None and not decision.refused:
-                seen.slot_us = max(seen.slot_us, verdict.slot_us)
-                seen.wait_us = max(seen.wait_us, now_us - (since_us or now_us))
-                self._note(job.id, bucket, decision.reason, waited, verdict.slot_us, now_us)
+                if not since_us or job is None:
+                    return
+                bucket, slot_us = "", 0
+            else:
+                seen = self._seen.get(bucket) or self._meet(bucket, decision.limit)
+                seen.denied[reason] = seen.denied.get(reason, 0) + 1
+                if job is None or reason == "queue full":
+                    return
+                slot_us = verdict.slot_us
+                if slot_us > seen.slot_us:
+                    seen.slot_us = slot_us
+                if since_us and now_us - since_us > seen.wait_us:
+                    seen.wait_us = now_us - since_us
+            jobs = self._jobs
+            if job.id and (len(jobs) < _MOST_TOLD or job.id in jobs):
+                jobs[job.id] = (bucket, reason, since_us or now_us, waited.deferrals, slot_us, now_us)
 
     def passed(self, limit: Limit, bucket: str, jobs: int, units: int) -> None:
         """Count jobs that passed with units that had been taken ahead."""
@@ -145,7 +152,7 @@ class Counts:
         with self._lock:
             seen, self._seen = self._seen, {}
             jobs, self._jobs = self._jobs, {}
-        return list(seen.values()), [[job_id[:_LONGEST_ID], json.dumps(known)] for job_id, known in jobs.items()]
+        return list(seen.values()), [[job_id[:_LONGEST_ID], _written(*known)] for job_id, known in jobs.items()]
 
     def _meet(self, bucket: str, limit: Limit) -> _Seen:
         if len(self._seen) >= _MOST_KEPT:
@@ -154,11 +161,6 @@ class Counts:
                 return self._seen[bucket]
         seen = self._seen[bucket] = _Seen(limit, bucket)
         return seen
-
-    def _note(self, job_id: str, bucket: str, reason: str, waited: Waited, slot_us: int, now_us: int) -> None:
-        if job_id and (len(self._jobs) < _MOST_TOLD or job_id in self._jobs):
-            deferrals = waited.deferrals + (reason not in ("allowed", "early"))
-            self._jobs[job_id] = (bucket, reason, waited.since_us or now_us, deferrals, slot_us, now_us)
 
 
 @dataclass(slots=True, eq=False)
@@ -220,6 +222,16 @@ class Activity:
         here.took_us, here.known_as = round((time.perf_counter() - began) * 1_000_000), name
         here.told_at = now if lives else here.told_at
 
+    def last_word(self) -> None:
+        """
+        As `beat`, if the process is so young that it may be one that ends before its next.
+
+        Raises:
+            StoreUnavailable: The store did not answer. What was new is dropped.
+        """
+        if time.monotonic() - self._here.began < _SHORT_LIFE:
+            self.beat()
+
     def _definitions(self, here: _Here, seen: Sequence[_Seen], now: float) -> list[list[str]]:
         """Those that the fleet has not been told of for a minute."""
         told: dict[str, str] = {}
@@ -252,6 +264,11 @@ def _numbers(seen: Sequence[_Seen]) -> dict[str, list[Any]]:
         "counts": [pair for each in told for pair in each.counts(each.bucket)],
         "waits": [[f"w {each.bucket}", each.wait_us] for each in told if each.wait_us],
     }
+
+
+def _written(bucket: str, reason: str, since_us: int, deferrals: int, slot_us: int, now_us: int) -> str:
+    """What the fleet is told of a job: the deferrals with the last one, unless the job only came back too early."""
+    return json.dumps((bucket, reason, since_us, deferrals + (reason not in ("allowed", "early")), slot_us, now_us))
 
 
 def _framework() -> str:

@@ -18,7 +18,7 @@
 
   Writes   nothing
 ]]
-local STEP, STEPS, HOUR, HEARD, DEEP = 20, 5, 3600, 15, 5000
+local STEP, STEPS, HOUR, HEARD, DEEP = 20, 5, 3600, 15, 1000
 local LETTERS = 'auelyfpw'
 local function whole(x) return string.format('%.0f', x) end
 
@@ -84,6 +84,7 @@ local function ranked(kind)
   return names
 end
 for which in string.gmatch(ARGV[2], '.') do
+  if chosen == most then break end
   if which == 'l' then
     choose(redis.call('ZREVRANGEBYSCORE', KEYS[2], '+inf', whole(now * 1000000), 'LIMIT', '0', depth + 1))
   elseif which == 'd' then choose(ranked('denied'))

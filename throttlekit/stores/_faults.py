@@ -33,7 +33,7 @@ _NO_ANSWER: tuple[type[Exception], ...] = (*_FAULTS, OSError, ValueError)
 
 _ALLOW = (
     "its user is not allowed what the limiter needs: ACL SETUSER … "
-    "~tk1:* +@read +@write +@connection +select +eval +evalsha +time"
+    "~tk1:* +@read +@write +@connection -@dangerous +select +eval +evalsha +time, and +cluster of a cluster"
 )
 _WHO = "its user or password is missing or wrong"
 _OTHER_TYPE = "WRONGTYPE"
@@ -73,6 +73,12 @@ _TOLD: tuple[tuple[type[Exception] | None, str, str], ...] = (
         "CERTIFICATE_VERIFY_FAILED",
         "nobody vouches for its TLS certificate, or not under this name: name the authority with ?ssl_ca_certs=… in "
         "the URL, and the server by a name that the certificate holds",
+    ),
+    (
+        None,
+        "Cluster mode is not enabled",
+        "it is no node of a cluster, or its user may not ask for the others: write its URL as redis://, or allow the "
+        "user +cluster",
     ),
     (None, "MISCONF", "it cannot save its data, and so takes no writes: see its log and its disk"),
     (exceptions.MasterDownError, "MASTERDOWN", "it is a replica that has lost its master"),
@@ -117,7 +123,10 @@ def lost_touch(error: StoreUnavailable) -> bool:
 
 
 def _told(error: Exception) -> tuple[str, str]:
-    text = str(error) if isinstance(error, exceptions.ResponseError | exceptions.ConnectionError) else ""
+    if isinstance(error, exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # what the last node that was asked for the others said
+    ours = (exceptions.ResponseError, exceptions.ConnectionError, exceptions.RedisClusterException)
+    text = str(error) if isinstance(error, ours) else ""
     for kind, sign, remedy in _TOLD:
         if (kind is not None and isinstance(error, kind)) or (sign and sign in text):
             return sign, remedy

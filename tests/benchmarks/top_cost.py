@@ -1,0 +1,139 @@
+"""
+What `throttlekit top` costs the server, and what telling it costs the workers. Prints two tables.
+
+    python tests/benchmarks/top_cost.py [--keys 1000000]
+
+A fresh server gets so many keys of one limit, each with a bucket, a third with a line, and every one told to the
+fleet as workers tell it. Then `throttlekit top --once` is run as an operator runs it; the server's time is what it
+says itself (INFO commandstats), for the script that looks, the peek and the lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+import timeit
+from pathlib import Path
+from typing import Any
+
+import redis
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.servers import redis_server
+from throttlekit import Job, Limiter, TokenBucket
+from throttlekit._core.acquire import Reason, Verdict
+from throttlekit._core.by_value import plain
+from throttlekit._core.keys import bucket_name, limit_id, line_name
+from throttlekit._fleet.activity import _REPORT, KEYS, Counts
+from throttlekit._waited import Waited
+
+LIMIT = TokenBucket("per-tenant", "10/minute", burst=10, key="{tenant}")
+AT_ONCE = 200
+LOOKS = 5
+
+
+def fill(client: Any, keys: int) -> None:
+    """*keys* buckets, every third with a line, as told by reports of 200 keys each."""
+    seconds, micros = client.time()
+    now_us = seconds * 1_000_000 + micros
+    name = limit_id(LIMIT.name, LIMIT.fingerprint)
+    definition = json.dumps({**plain(LIMIT, "", 0), "keyed": True})
+    script = client.register_script(_REPORT)
+    for begin in range(0, keys, AT_ONCE):
+        told, pipeline = [], client.pipeline(transaction=False)
+        for tenant in range(begin, min(keys, begin + AT_ONCE)):
+            bucket = bucket_name(LIMIT.name, str(tenant), LIMIT.fingerprint)
+            waits = tenant % 3 == 0
+            last_us = now_us + 600_000_000 + tenant * 1000
+            pipeline.set(bucket, now_us + 60_000_000 * waits, px=900_000)
+            if waits:
+                pipeline.set(line_name(bucket), f"{last_us} 0 0", px=900_000)
+            told.append((bucket, waits, last_us))
+        pipeline.execute()
+        report = {
+            "process": ["", "worker:1 dramatiq 400"],
+            "limits": [[name, definition]],
+            "keys": [[bucket, 5, 3 * waits, last_us * waits] for bucket, waits, last_us in told],
+            "counts": [[f"a {name}", 1000], *([f"e {bucket}", 3] for bucket, waits, _ in told if waits)],
+            "waits": [[f"w {bucket}", 1_000_000] for bucket, waits, _ in told if waits],
+            "jobs": [],
+        }
+        script(keys=KEYS, args=[json.dumps(report)])
+
+
+def server_ms(client: Any) -> float:
+    """Milliseconds of the server's time that commands took, but for INFO."""
+    stats: dict[str, Any] = client.info("commandstats")
+    return sum(each["usec"] for name, each in stats.items() if name != "cmdstat_info") / 1000
+
+
+def looks(client: Any, url: str, *options: str) -> tuple[float, float, float]:
+    """Of `top --once`: the longest of the server's times, the median of the whole command's, and of the questions'."""
+    from throttlekit._fleet.look import look
+    from throttlekit_cli.top.watch import opened
+
+    command = [sys.executable, "-m", "throttlekit_cli", "top", "--once", "--url", url, *options]
+    served, lasted, asked = [], [], []
+    for _ in range(LOOKS):
+        client.config_resetstat()
+        began = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        lasted.append(time.perf_counter() - began)
+        served.append(server_ms(client))
+        with opened(url) as store:
+            asked.append(look(store).asked)
+    return max(served), statistics.median(lasted), statistics.median(asked)
+
+
+def per_decision() -> list[tuple[str, float]]:
+    """Nanoseconds that counting takes of a decision, in this process."""
+    decision = Limiter().acquire(TokenBucket("api", "1000/s"))
+    verdict, waited, job = Verdict(Reason.ALLOWED, 0, 2, 2, 3, ()), Waited(), Job(id="job")
+    denied = Limiter()
+    one = TokenBucket("api", "1/d", burst=1)
+    denied.acquire(one)
+    denial = denied.acquire(one, job=job)
+    counts = Counts()
+    timed = {
+        "allowed": lambda: counts.decided(decision, "bucket", verdict, waited, None),
+        "denied, a job": lambda: counts.decided(denial, "bucket", verdict, waited, job),
+    }
+    return [(name, min(timeit.repeat(call, number=20_000, repeat=9)) / 20_000 * 1e9) for name, call in timed.items()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    options = parser.parse_args()
+    with redis_server() as base:
+        url = f"{base}/0"
+        with redis.Redis.from_url(url) as client:
+            began = time.perf_counter()
+            fill(client, options.keys)
+            filled = time.perf_counter() - began
+            reports = client.info("commandstats")["cmdstat_evalsha"]
+            memory = sum(client.memory_usage(key, samples=0) or 0 for key in client.scan_iter("tk1:{fleet}:*"))
+            print(f"{options.keys:,} keys, {client.dbsize():,} names in the store, filled in {filled:.0f} s.")
+            print(f"What the fleet was told takes {memory / 1e6:.1f} MB; a report of {AT_ONCE} keys takes the server "
+                  f"{reports['usec_per_call'] / 1000:.2f} ms.\n")  # fmt: skip
+            print("| `throttlekit top --once` | server, ms (worst) | questions, ms | whole command, s |")
+            print("|---|---|---|---|")
+            ok = True
+            for told in ((), ("--sort", "denied"), ("--sort", "use"), ("--filter", "tenant"), ("--limit", "500")):
+                served, lasted, asked = looks(client, url, *told)
+                ok &= (served < 50 and lasted < 1) or told == ("--limit", "500")
+                print(f"| {' '.join(told) or '(as it is)'} | {served:.1f} | {asked * 1000:.1f} | {lasted:.2f} |")
+    print("\n| counting a decision | ns |\n|---|---|")
+    for name, took in per_decision():
+        print(f"| {name} | {took:.0f} |")
+    print("\nWithin the budget." if ok else "\nOver the budget of 50 ms of the server, and 1 s in all.")
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
