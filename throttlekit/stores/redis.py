@@ -172,7 +172,7 @@ class RedisStore:
 
     def _forget(self, pattern: str) -> int:
         found = 0
-        names = iter(self._found(pattern))
+        names = (name.decode("utf-8", "replace") for name in self._found(pattern))
         while batch := list(islice(names, _BATCH)):
             self._delete(batch)
             found += len(batch)
