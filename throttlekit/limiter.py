@@ -26,12 +26,12 @@ from throttlekit._outage import Guarded, decided_without
 from throttlekit._responses import LONGEST_PAUSE
 from throttlekit._seldom import Seldom
 from throttlekit._settling import settle
-from throttlekit._steered import decide_steered
+from throttlekit._steered import acquire_steered, peek_steered
 from throttlekit._waited import Waited, lane_of
 from throttlekit._wallets import Wallets
 from throttlekit._wiring import call_each, listened, plugin_manager, store_from, store_of
 from throttlekit.errors import StoreUnavailable
-from throttlekit.hookspecs import Decided, Deferred, Observed, SlotLost, StoreFailed
+from throttlekit.hookspecs import Decided, Deferred, SlotLost, StoreFailed
 from throttlekit.stores._base import Request, Store
 from throttlekit.stores._parts import Part
 from throttlekit.stores.memory import MemoryStore
@@ -119,7 +119,7 @@ class Limiter:
         """
         if self._fleet.steers():
             self._declared.check(limits, job, key)
-            return self._steered(limits, job, key, cost, delivery)
+            return acquire_steered(self, limits, job, key, cost, delivery)
         if (spent := self._wallets.spend(limits, job, key, cost)) is not None:
             return self._spent(spent, job)
         self._declared.check(limits, job, key)
@@ -169,7 +169,7 @@ class Limiter:
         """
         self._declared.check(limits, job, key)
         if self._fleet.steers():
-            return replace(self._steered(limits, job, key, cost, _PLAIN_DELIVERY, look=True), charged=())
+            return peek_steered(self, limits, job, key, cost, _PLAIN_DELIVERY)
         return self._peek(limits, job, key, cost, _PLAIN_DELIVERY)
 
     def _peek(
@@ -351,31 +351,6 @@ class Limiter:
                 claims = [each.claim for each in asked if each.in_process is in_process]
                 if claims:
                     store.pause(claims, for_us)
-
-    def _steered(
-        self,
-        limits: Sequence[Limit],
-        job: Job | None,
-        key: str | int | None,
-        cost: int | None,
-        delivery: Delivery,
-        *,
-        look: bool = False,
-    ) -> Decision:
-        caller = Caller.PEEK if look else Caller.GUEST
-
-        def alone(asked: Asked) -> Decision:
-            return decision_from(self._decide(Request([asked.claim], caller), [asked]), [asked])
-
-        def tell(denial: Decision) -> None:
-            if not look:
-                call_each(self._hooks.hook.throttlekit_observed, Observed(denial, job), self._plugin_failure)
-
-        return decide_steered(
-            self._fleet.steering, limits, job, key, cost, delivery,
-            ask=self._peek if look else self._acquire, ask_alone=alone,
-            defer=None if look else self._deferred, tell=tell,
-        )  # fmt: skip
 
     def _spent(self, decision: Decision, job: Job | None) -> Decision:
         """Tell of what was answered from hand."""
