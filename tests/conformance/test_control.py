@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 from collections.abc import Iterator
 from typing import Any
 
@@ -68,29 +67,6 @@ def test_each_verb_does_what_it_says(control: Control, limiter: Limiter) -> None
     control.unset("api")
     limiter._fleet.follow()
     assert reason(limiter) == "allowed"
-
-
-def _in_another_process(url: str, told: Any) -> None:
-    with contextlib.closing(Limiter(url)) as limiter:
-        told.put(reason(limiter))
-        wait_until(lambda: reason(limiter) == "paused", description="it follows")
-        told.put(reason(limiter))
-
-
-def test_another_process_follows(redis_url: str, control: Control) -> None:
-    """What is told here, a process that was there before obeys."""
-    context = multiprocessing.get_context("spawn")
-    told = context.Queue()
-    process = context.Process(target=_in_another_process, args=(redis_url, told))
-    process.start()
-    try:
-        assert told.get(timeout=60) == "allowed"
-        control.pause("api")
-        assert told.get(timeout=30) == "paused"
-    finally:
-        process.join(30)
-        told.close()
-    assert process.exitcode == 0
 
 
 def test_pause_holds_for_every_key_or_for_one(control: Control, limiter: Limiter) -> None:

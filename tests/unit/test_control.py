@@ -33,7 +33,7 @@ from throttlekit._core.by_value import dump, load
 from throttlekit._current import decision_of, receipt
 from throttlekit._fleet.rules import Rule, as_text, data_of, field_of, plain, rule_of
 from throttlekit._limited import limited
-from throttlekit.hookspecs import Observed
+from throttlekit.hookspecs import Decided, Observed
 from throttlekit.testing import FakeClock
 
 PARTNER = TokenBucket("partner", "10/s", burst=3)
@@ -50,12 +50,17 @@ class Fleet:
         self.clock = FakeClock()
         self.store = Telling(self.clock)
         self.observed: list[Observed] = []
+        self.decided: list[Decided] = []
         self.limiter = Limiter(self.store, plugins=[self])
         self.limiter._fleet._follower._clock = lambda: self.clock() / 1_000_000
 
     @hookimpl
     def throttlekit_observed(self, event: Observed) -> None:
         self.observed.append(event)
+
+    @hookimpl
+    def throttlekit_decided(self, event: Decided) -> None:
+        self.decided.append(event)
 
     def tell(self, *rules: Rule) -> None:
         """In place of what was told before."""
@@ -195,6 +200,7 @@ def test_cost_that_the_rate_never_admits_waits(fleet: Fleet, caplog: pytest.LogC
     assert fleet.ask(dear, cost=2)
     denied = fleet.ask(dear, OTHER, cost=5)
     assert (denied.allowed, denied.reason, denied.limit.name, denied.cost) == (False, "paused", "dear", 5)
+    assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5})).reason == "paused"
     assert "more than 2" in caplog.text
     with pytest.raises(CostExceedsLimit):
         fleet.ask(dear, cost=11)
@@ -237,6 +243,18 @@ def test_paused_limit_asks_nobody_and_charges_nothing(fleet: Fleet) -> None:
     assert len(fleet.store.asked) == asked
     fleet.tell()
     assert fleet.passing(OTHER) == 3
+
+
+def test_those_who_count_hear_of_it(fleet: Fleet) -> None:
+    """A paused job is told to the hook for decisions, and to what `throttlekit top` shows, as any denial."""
+    fleet.tell(Rule(what="pause", name="keyed"))
+    fleet.ask(KEYED, account=7)
+    (event,) = fleet.decided
+    assert (event.decision.reason, event.decision.key, event.deferrals) == ("paused", "q:7", 1)
+    activity = fleet.limiter._fleet.activity
+    assert activity is not None
+    (seen,), _ = activity.counts.take()
+    assert seen.denied == {"paused": 1}
 
 
 @pytest.mark.parametrize(("part", "paused"), [(None, [7, 8]), ("7", [7]), ("q:7", [7]), ("9", [])])

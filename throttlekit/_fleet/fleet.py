@@ -51,10 +51,12 @@ class Fleet:
 
     def steers(self) -> bool:
         """Whether anything is in force, of any limit. The first call in a process asks the store; later ones nobody."""
-        if self._pulse is None:
+        pulse = self._pulse
+        if pulse is None:
             return False
-        self._pulse.felt()
-        return bool(self.steering.rules)
+        if not pulse.beats:
+            pulse.felt()
+        return bool(self._follower.rules)
 
     def follow(self) -> None:
         """
