@@ -13,12 +13,7 @@ from throttlekit._waited import Waited
 from throttlekit.errors import StoreUnavailable
 from throttlekit.hookspecs import Decided
 
-__all__ = ["decided_from_hand", "decided_of"]
-
-
-def decided_from_hand(decision: Decision, job: Job | None) -> Decided:
-    """The same of one that `Wallets.spend` gave to a job that has not waited: nobody was asked."""
-    return Decided(decision, (decision.limit,), (), job, 0, 0.0, 0.0, None)
+__all__ = ["decided_of"]
 
 
 def decided_of(

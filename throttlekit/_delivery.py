@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from throttlekit._core.decision import Decision
 from throttlekit._waited import Waited
 from throttlekit.inline import InlineWaits
 
@@ -40,13 +39,3 @@ class Delivery:
         if waited.deferrals >= self.max_deferrals:
             return 0
         return None if self.max_wait == math.inf else waited.patience_us(round(self.max_wait * 1_000_000))
-
-    def deferred(self, denial: Decision, waited: Waited, passed: float) -> Decision:
-        """*denial* as the adapter of a job that waited for *passed* seconds is told: a delay, or that it is over."""
-        if passed >= self.max_wait or waited.deferrals > self.max_deferrals:
-            return replace(denial, reason="waited too long", delay=0.0, waited=None)
-        charge = denial.limit.charge(denial.cost)
-        tight = charge.tight(round(self.lateness * 1_000_000)) and denial.delay > 2 * self.early
-        early = self.early if tight else 0.0
-        delay = min(denial.delay - early, self.longest, self.max_wait - passed)
-        return replace(denial, delay=delay, waited=waited.write())
