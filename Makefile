@@ -30,7 +30,7 @@ lint: $(VENV)/made-lint
 	$(BIN)/basedpyright
 
 bench: $(VENV)/made-bench
-	$(BIN)/python tests/benchmarks/page.py docs/benchmarks.md Benchmarks peers.py throughput.py backlog.py campaign.py
+	$(BIN)/python tests/benchmarks/page.py docs/benchmarks.md Benchmarks peers.py token_leases.py throughput.py backlog.py campaign.py
 	$(BIN)/python tests/benchmarks/dramatiq_flood.py --markdown docs/benchmarks-dramatiq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/rq_flood.py --markdown docs/benchmarks-rq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/celery_flood.py --markdown docs/benchmarks-celery.md $(BENCH)

@@ -37,17 +37,15 @@ class Deciding:
     Args:
         shared: The limiter's store.
         in_process: Counts limits of scope "process".
-        wallets: Units that were taken ahead.
         fleet: What the fleet tells, and is told.
         telling: Tells plugins.
     """
 
-    def __init__(
-        self, shared: Guarded, in_process: MemoryStore, wallets: Wallets, fleet: Fleet, telling: Telling
-    ) -> None:
+    def __init__(self, shared: Guarded, in_process: MemoryStore, fleet: Fleet, telling: Telling) -> None:
         self.fleet, self.telling = fleet, telling
         self.declared = Declared()
-        self.wallets = wallets
+        self.wallets = Wallets()
+        fleet.counted = self.wallets.tell
         self.shared, self.in_process = shared, in_process
         self._known: dict[Any, Asked] = {}
 
