@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from throttlekit import Limiter
-    from throttlekit.testing import FakeClock
+    import throttlekit.testing
 
 __all__ = ["throttlekit_clock", "throttlekit_limiter"]
 
 
 @pytest.fixture
-def throttlekit_clock() -> FakeClock:
+def throttlekit_clock() -> throttlekit.testing.FakeClock:
     """The clock of `throttlekit_limiter`: it stands still until a test says `advance(seconds)`."""
     from throttlekit.testing import FakeClock
 
@@ -27,7 +26,7 @@ def throttlekit_clock() -> FakeClock:
 
 
 @pytest.fixture
-def throttlekit_limiter(throttlekit_clock: FakeClock) -> Iterator[Limiter]:
+def throttlekit_limiter(throttlekit_clock: throttlekit.testing.FakeClock) -> Iterator[throttlekit.Limiter]:
     """A limiter in memory, unused, on `throttlekit_clock`."""
     from throttlekit import Limiter
     from throttlekit.stores import MemoryStore

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from throttlekit_cli import _seeing
+from throttlekit_cli import _control, _seeing
 from throttlekit_cli._main import missing
 
 if TYPE_CHECKING:
@@ -69,6 +69,7 @@ def cli() -> None:
       throttlekit doctor --url redis://localhost:6379/1   look at yours, and say what to change
       throttlekit top --url redis://localhost:6379/1      what the limits are doing now, live
       throttlekit explain JOB_ID                          why that job is waiting
+      throttlekit pause partner-api --for 10m             let nobody pass, in the whole fleet
 
     \b
     Environment:
@@ -84,8 +85,8 @@ def cli() -> None:
     """
 
 
-cli.add_command(_seeing.top)
-cli.add_command(_seeing.explain)
+for _command in (_seeing.top, _seeing.explain, *_control.COMMANDS):
+    cli.add_command(_command)
 
 
 @cli.command(short_help="A fleet of workers, a partner with a limit, a flood of jobs: watch.")

@@ -23,6 +23,7 @@ LAYERS = [
         [
             "throttlekit.hookspecs",
             "throttlekit._asked",
+            "throttlekit._deciding",
             "throttlekit._declared",
             "throttlekit._delivery",
             "throttlekit._fleet",
@@ -51,7 +52,7 @@ LAYERS = [
             "throttlekit.control",
         ],
     ),
-    ("face", ["throttlekit", "throttlekit.metrics", "throttlekit.testing", "throttlekit._testing"]),
+    ("face", ["throttlekit", "throttlekit.aio", "throttlekit.metrics", "throttlekit.testing", "throttlekit._testing"]),
     ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery", "throttlekit_pytest"]),
     ("cli", ["throttlekit_cli"]),
 ]

@@ -1,0 +1,122 @@
+"""The commands of live control: what they change, what they print, and how they end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+import redis
+from click.testing import CliRunner, Result
+
+from throttlekit import Control, Limiter, TokenBucket
+from throttlekit_cli._commands import cli
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(redis_url: str) -> Run:
+    """Runs `throttlekit …` on a store of the test's own."""
+    environment = {"THROTTLEKIT_URL": redis_url, "THROTTLEKIT_BY": "ann"}
+    return lambda *words: CliRunner().invoke(cli, words, env=environment)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "told"),
+    [
+        (["pause", "api"], ["resume", "api"], "api: as declared -> paused\n"),
+        (["pause", "api", "--for", "10m"], ["resume", "api"], "api: as declared -> paused until 20"),
+        (["pause", "api", "--key", "7"], ["resume", "api", "--key", "7"], "api (key 7): as declared -> paused\n"),
+        (["set", "api", "50/s", "--burst", "5"], ["unset", "api"], "api: as declared -> 50/s burst 5\n"),
+        (["set", "db", "4", "--for", "1h30m"], ["unset", "db"], "db: as declared -> 4 until 20"),
+        (
+            ["set", "api", "9/m", "--tier", "pro"],
+            ["unset", "api", "--tier", "pro"],
+            "api (tier pro): as declared -> 9/m",
+        ),
+        (["observe", "api"], ["enforce", "api"], "api: as declared -> only observed\n"),
+    ],
+)
+def test_each_command_and_its_opposite(run: Run, begin: list[str], end: list[str], told: str) -> None:
+    """One line says from what to what, and when workers follow; the end is told too, and a second end is nothing."""
+    outcome = run(*begin)
+    assert outcome.exit_code == 0, outcome.output
+    assert outcome.stdout.startswith(told)
+    assert "within 2 seconds" in outcome.stdout
+    assert run("rules").exit_code == 0
+    ended = run(*end)
+    assert ended.exit_code == 0
+    assert ended.stdout.splitlines()[0].endswith(" -> as declared")
+    again = run(*end)
+    assert (again.exit_code, again.stdout) == (1, "")
+    assert begin[1] in again.stderr
+    assert run("rules").exit_code == 1
+
+
+def test_rules_and_history(run: Run) -> None:
+    """What is in force, and what was changed by whom, as lines and as JSON; of one limit, or so many."""
+    assert run("history").exit_code == 1
+    run("set", "api", "50/s")
+    run("pause", "other", "--by", "bob")
+    assert re.fullmatch(
+        r"api: 50/s, since \S+ \S+ \S+, by ann\nother: paused, since \S+ \S+ \S+, by bob\n", run("rules").stdout
+    )
+    lines = run("history").stdout.splitlines()
+    assert re.fullmatch(r"20\S+ \S+ \S+  bob  other: as declared -> paused", lines[0])
+    assert len(lines) == 2
+    assert run("history", "--limit", "1").stdout.splitlines() == lines[:1]
+    assert run("history", "api").stdout.splitlines() == lines[1:]
+    (entry,) = json.loads(run("history", "api", "--json").stdout)
+    assert (entry["verb"], entry["by"], entry["before"], entry["after"]["rate"]) == ("set", "ann", None, "50/s")
+    assert [rule["name"] for rule in json.loads(run("rules", "--json").stdout)] == ["api", "other"]
+
+
+def test_reset(run: Run, redis_url: str) -> None:
+    """It says how much was forgotten; nothing at all is exit code 1."""
+    assert run("reset", "api").exit_code == 1
+    with contextlib.closing(Limiter(redis_url)) as limiter:
+        limiter.acquire(TokenBucket("api", "1/day"))
+    outcome = run("reset", "api")
+    assert (outcome.exit_code, outcome.stdout) == (0, "api: reset: 1 stored values forgotten\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["pause", "api", "--for", "10"], "write it as 90s, 10m, 1h30m or 2d"),
+        (["pause", "api", "--for", "0s"], "for_ must be more than 0 seconds"),
+        (["pause", "api", "--for", "400d"], "from 0 to"),
+        (["set", "api", "fast"], "'fast' is not a rate"),
+        (["set", "api", "3/s", "--burst", "0"], "the burst must be"),
+        (["set", "api"], "Missing argument 'RATE'"),
+        (["pause"], "Missing argument 'NAME'"),
+        (["pause", "api", "--url", "memory://"], "needs a store that the whole fleet sees"),
+        (["pause", "api", "--url", "redis://:hunter2@127.0.0.1:1/0"], "the store gave no usable answer"),
+        (["pause", "api", "--url", "gopher://:hunter2@x"], "no store is known"),
+        (["history", "--url", "redis://:hunter2@127.0.0.1:1/0"], "the store gave no usable answer"),
+    ],
+)
+def test_what_cannot_be_done(run: Run, words: list[str], told: str) -> None:
+    """Exit code 2 and why, with no password; nothing is changed."""
+    outcome = run(*words)
+    assert outcome.exit_code == 2, outcome.output
+    assert told in outcome.stderr
+    assert "hunter2" not in outcome.output
+    assert run("history").exit_code == 1
+
+
+def test_without_a_url_it_says_which_it_needs() -> None:
+    """The option, and the environment variable."""
+    outcome = CliRunner().invoke(cli, ["rules"], env={"THROTTLEKIT_URL": None})
+    assert outcome.exit_code == 2
+    assert "--url URL, or THROTTLEKIT_URL" in outcome.stderr
+
+
+def test_who_is_the_user_and_the_host_if_nobody_says(redis_url: str) -> None:
+    """As the history shows it."""
+    CliRunner().invoke(cli, ["pause", "api", "--url", redis_url], env={"THROTTLEKIT_BY": None})
+    with contextlib.closing(redis.Redis.from_url(redis_url)), Control(redis_url) as control:
+        assert re.fullmatch(r"\S+@\S+", control.history()[0].by)
