@@ -26,7 +26,7 @@ OLDEST := PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(BIN)/python
 lint: $(VENV)/made-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_dramatiq adapters/throttlekit_rq lua/throttlekit_lua cli/throttlekit_cli tests/typing
+	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_dramatiq adapters/throttlekit_pytest adapters/throttlekit_rq lua/throttlekit_lua cli/throttlekit_cli tests/typing
 	$(BIN)/basedpyright
 
 bench: $(VENV)/made-bench
