@@ -24,6 +24,7 @@ LAYERS = [
             "throttlekit.hookspecs",
             "throttlekit._asked",
             "throttlekit._decided",
+            "throttlekit._deciding",
             "throttlekit._declared",
             "throttlekit._delivery",
             "throttlekit._fleet",
@@ -51,7 +52,7 @@ LAYERS = [
             "throttlekit.control",
         ],
     ),
-    ("face", ["throttlekit", "throttlekit.metrics", "throttlekit.testing", "throttlekit._testing"]),
+    ("face", ["throttlekit", "throttlekit.aio", "throttlekit.metrics", "throttlekit.testing", "throttlekit._testing"]),
     ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery"]),
     ("cli", ["throttlekit_cli"]),
 ]

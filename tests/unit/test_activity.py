@@ -246,7 +246,7 @@ def test_definition_of_slots_is_told_with_their_number() -> None:
     told = limiter._fleet.activity
     assert told is not None
     for amount in (2, 3):
-        limiter._declared = Declared()
+        limiter._declared = limiter.deciding.declared = Declared()
         limiter.acquire(Concurrency("db", amount))
         told.beat()
     assert [json.loads(text)["rate"][0] for report in fleet.reports for _, text in report["limits"]] == [2, 3]
