@@ -7,25 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pluggy
-
 from throttlekit._asked import Asked, asked_of, decision_from, peek_of, peeked, request_of, waited_after
 from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limits import Limit
-from throttlekit._decided import decided_of
 from throttlekit._declared import Declared
 from throttlekit._delivery import Delivery
 from throttlekit._fleet.fleet import Fleet
 from throttlekit._outage import Guarded, decided_without
-from throttlekit._seldom import Seldom
 from throttlekit._steered import decide_steered
+from throttlekit._telling import Telling
 from throttlekit._waited import Waited
 from throttlekit._wallets import Wallets
-from throttlekit._wiring import call_each, listened
 from throttlekit.errors import StoreUnavailable
-from throttlekit.hookspecs import Decided, Deferred, Observed, StoreFailed
 from throttlekit.stores._base import Request
 from throttlekit.stores._parts import Part
 from throttlekit.stores.memory import MemoryStore
@@ -44,15 +39,14 @@ class Deciding:
         shared: The limiter's store.
         in_process: Counts limits of scope "process".
         fleet: What the fleet tells, and is told.
+        telling: Tells plugins.
     """
 
-    def __init__(self, hooks: pluggy.HookRelay, shared: Guarded, in_process: MemoryStore, fleet: Fleet) -> None:
-        self.hooks, self.fleet = hooks, fleet
+    def __init__(self, shared: Guarded, in_process: MemoryStore, fleet: Fleet, telling: Telling) -> None:
+        self.fleet, self._telling = fleet, telling
         self.declared = Declared()
         self.wallets = Wallets(shared)
-        self.plugin_failure = Seldom()
         self.shared, self.in_process = shared, in_process
-        self._listened = listened(hooks.throttlekit_decided)
         self._known: dict[Any, Asked] = {}
 
     def acquire(
@@ -96,14 +90,12 @@ class Deciding:
             return None
         waited, at_us = Waited.read(job.waited if job is not None else None), decision.charged[0].at_us
         self.fleet.decided(decision, "", Verdict(Reason.ALLOWED, 0, at_us, at_us, at_us, ()), waited, job)
-        if self._listened:
-            event = Decided(decision, (decision.limit,), (), job, waited.deferrals, waited.seconds(at_us), 0.0, None)
-            call_each(self._listened, event, self.plugin_failure)
+        self._telling.decided_unasked(decision, [decision.limit], job, waited, at_us)
         return decision
 
     def began(self) -> float:
         """When a question is put, for those who listen; 0 if nobody does."""
-        return time.perf_counter() if self._listened else 0.0
+        return time.perf_counter() if self._telling.decisions else 0.0
 
     def decide(self, request: Request, asked: Sequence[Asked]) -> Verdict:
         """Put the question. Raises `StoreUnavailable`."""
@@ -149,8 +141,8 @@ class Deciding:
                 if delivery.inline is not None and delivery.inline.wait(decision.delay):
                     return replace(denied, deferrals=waited.deferrals)
                 decision, waited = self._deferred(decision, answer, job, denied, delivery), denied
-        if self._listened:
-            call_each(self._listened, decided_of(decision, answer, asked, job, waited, began), self.plugin_failure)
+        if self._telling.decisions:
+            self._telling.decided(decision, answer, asked, job, waited, began)
         return decision
 
     def steered(
@@ -166,18 +158,11 @@ class Deciding:
         """As `acquire` or `peek`, where the fleet was told something about limits."""
         self.declared.check(limits, job, key)
         caller = Caller.PEEK if look else Caller.GUEST
-
-        def alone(asked: Asked) -> Decision:
-            return decision_from(self.decide(Request([asked.claim], caller), [asked]), [asked])
-
-        def tell(denial: Decision) -> None:
-            if not look:
-                call_each(self.hooks.throttlekit_observed, Observed(denial, job), self.plugin_failure)
-
         return decide_steered(
             self.fleet.steering, limits, job, key, cost, delivery,
-            ask=self._look if look else self._ask, ask_alone=alone,
-            defer=None if look else self._deferred, tell=tell,
+            ask=self._look if look else self._ask,
+            ask_alone=lambda one: decision_from(self.decide(Request([one.claim], caller), [one]), [one]),
+            defer=None if look else self._deferred, tell=None if look else self._telling,
         )  # fmt: skip
 
     def _ask(
@@ -201,15 +186,9 @@ class Deciding:
         return peeked(self.decide(peek_of(asked, job), asked), asked)
 
     def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
-        passed = waited.seconds(verdict.now_us)
-        if passed >= delivery.max_wait or waited.deferrals > delivery.max_deferrals:
-            return replace(decision, reason="waited too long", delay=0.0, waited=None)
-        charge = decision.limit.charge(decision.cost)
-        tight = charge.tight(round(delivery.lateness * 1_000_000)) and decision.delay > 2 * delivery.early
-        early = delivery.early if tight else 0.0
-        delay = min(decision.delay - early, delivery.longest, delivery.max_wait - passed)
-        decision = replace(decision, delay=delay, waited=waited.write())
-        self._tell_deferred(Deferred(job, decision, waited.deferrals, passed))
+        decision = delivery.deferred(decision, waited, verdict.now_us)
+        if not decision.refused:
+            self._telling.deferred(job, decision, waited.deferrals, waited.seconds(verdict.now_us))
         return decision
 
     def _without_store(
@@ -218,12 +197,7 @@ class Deciding:
         outcome, decision = decided_without(error, asked, self.in_process)
         if job is not None and not decision.allowed:
             decision = replace(decision, waited=waited.write())
-        limits = tuple(each.limit for each in asked if not each.in_process)
-        event = StoreFailed(type(error.__cause__ or error).__name__, limits, outcome, decision, job)
-        call_each(self.hooks.throttlekit_store_failed, event, self.plugin_failure)
+        self._telling.store_failed(error, asked, outcome, decision, job)
         if job is not None and not decision.allowed:
-            self._tell_deferred(Deferred(job, decision, waited.deferrals, 0.0))
+            self._telling.deferred(job, decision, waited.deferrals, 0.0)
         return decision
-
-    def _tell_deferred(self, event: Deferred) -> None:
-        call_each(self.hooks.throttlekit_deferred, event, self.plugin_failure)

@@ -13,6 +13,7 @@ from throttlekit._core.limits import Limit
 from throttlekit._delivery import Delivery
 from throttlekit._fleet.observing import observe
 from throttlekit._fleet.steering import Steering
+from throttlekit._telling import Telling
 from throttlekit._waited import Waited
 from throttlekit.errors import CostExceedsLimit
 
@@ -41,7 +42,7 @@ def decide_steered(
     ask: _Ask,
     ask_alone: Callable[[Asked], Decision],
     defer: Callable[[Decision, Verdict, Job, Waited, Delivery], Decision] | None,
-    tell: Callable[[Decision], None],
+    tell: Telling | None,
 ) -> Decision:
     """
     Decide on *limits* as they count now: with another rate, paused, observed.
@@ -50,7 +51,7 @@ def decide_steered(
         ask: Decides on limits as they are.
         ask_alone: Asks the store about one of them, for somebody who keeps no place.
         defer: Makes a denial of a job what its adapter is told; None: it is only looked.
-        tell: Called with each denial that an observed limit would have given.
+        tell: Told of what *ask* does not tell; None: it is only looked.
 
     Raises:
         ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
@@ -61,12 +62,18 @@ def decide_steered(
         try:
             observed = asked_of(steered.observed, job, key, cost, delivery.lateness)
             found = ask(steered.limits, job, key, cost, delivery) if steered.limits else None
-            denied = found is not None and not found.allowed
-            return found if found is not None and denied else observe(observed, found, ask_alone, tell)
+            if found is not None and not found.allowed:
+                return found
+            decision = observe(observed, found, ask_alone, lambda denial: tell.observed(denial, job) if tell else None)
+            if found is None and tell:
+                tell.decided_unasked(decision, limits, job, Waited(), 0)
+            return decision
         except CostExceedsLimit as error:
             paused = steering.too_dear(error, limits, job, key)
     waited = Waited.read(job.waited if job is not None else None)
     decision, waited, now_us = steering.held_back(paused, job, cost, waited)
-    if job is None or defer is None:
-        return decision
-    return defer(decision, Verdict(Reason.PAUSED, 0, now_us, now_us, now_us, ()), job, waited, delivery)
+    if job is not None and defer is not None:
+        decision = defer(decision, Verdict(Reason.PAUSED, 0, now_us, now_us, now_us, ()), job, waited, delivery)
+    if tell:
+        tell.decided_unasked(decision, limits, job, waited, now_us)
+    return decision

@@ -21,9 +21,9 @@ from throttlekit._outage import Guarded
 from throttlekit._responses import LONGEST_PAUSE
 from throttlekit._seldom import Seldom
 from throttlekit._settling import settle
-from throttlekit._wiring import call_each, plugin_manager, store_from, store_of
+from throttlekit._telling import Telling
+from throttlekit._wiring import plugin_manager, store_from, store_of
 from throttlekit.errors import StoreUnavailable
-from throttlekit.hookspecs import SlotLost
 from throttlekit.stores._base import Store
 from throttlekit.stores.memory import MemoryStore
 
@@ -57,12 +57,13 @@ class Limiter:
     def __init__(
         self, store: str | Store = _MEMORY, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
-        self._hooks = plugin_manager(plugins)
+        hooks = plugin_manager(plugins)
         shared = Guarded(
-            store_from(store, self._hooks) if client is NO_CLIENT else store_of(client, also=store is not _MEMORY)
+            store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not _MEMORY)
         )
         self._fleet = Fleet(shared, self)
-        self.deciding = Deciding(self._hooks.hook, shared, MemoryStore(), self._fleet)
+        self._telling = Telling(hooks)
+        self.deciding = Deciding(shared, MemoryStore(), self._fleet, self._telling)
         self._declared = self.deciding.declared
         self._leases = Leases(shared, self.deciding.in_process)
         self._release_failure = Seldom()
@@ -164,7 +165,7 @@ class Limiter:
 
         def lost(limit: Limit) -> None:
             on_lost()
-            call_each(self._hooks.hook.throttlekit_lease_lost, SlotLost(decision, limit), self.deciding.plugin_failure)
+            self._telling.lost(decision, limit)
 
         self._leases.keep(decision, lost)
 

@@ -23,7 +23,6 @@ LAYERS = [
         [
             "throttlekit.hookspecs",
             "throttlekit._asked",
-            "throttlekit._decided",
             "throttlekit._deciding",
             "throttlekit._declared",
             "throttlekit._delivery",
@@ -36,6 +35,7 @@ LAYERS = [
             "throttlekit._seldom",
             "throttlekit._settling",
             "throttlekit._steered",
+            "throttlekit._telling",
             "throttlekit._wallets",
             "throttlekit._waited",
             "throttlekit._wiring",
