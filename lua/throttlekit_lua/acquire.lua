@@ -26,27 +26,36 @@
            does not pass, writes nothing.
 ]]
 local caller, place, place_slot, patience = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local NO_LINE = {0, 0, 0}
 local claims = {}
 for i = 1, #KEYS / 2 do
   local at = 7 * i - 1
   local c = {
     key = KEYS[2 * i - 1], line_key = KEYS[2 * i], of = algorithms[ARGV[at]], size = tonumber(ARGV[at + 1]),
     a = tonumber(ARGV[at + 2]), b = tonumber(ARGV[at + 3]), c = ARGV[at + 4],
-    spacing = tonumber(ARGV[at + 5]), room = tonumber(ARGV[at + 6]), line = {0, 0, 0},
+    spacing = tonumber(ARGV[at + 5]), room = tonumber(ARGV[at + 6]), line = NO_LINE, last_slot = 0, paused = 0,
   }
   c.of.read(c)
-  local tail, late, guest, paused = string.match(redis.call('GET', c.line_key) or '', LINE)
-  c.paused = tonumber(paused or nil) or 0
-  if c.paused > 0 then c.of.used_up(c, c.paused) end
-  c.lives = now - math.max(c.paused, c.stored and c.of.spoken_for(c) or 0) < GRACE
-  if c.lives and tail then c.line = {tonumber(tail), tonumber(late), tonumber(guest)} end
-  c.last_slot = math.max(c.line[1], c.line[2])
+  local tail, late, guest, paused
+  local stored = redis.call('GET', c.line_key)
+  if stored then
+    tail, late, guest, paused = string.match(stored, LINE)
+    c.paused = tonumber(paused or nil) or 0
+    if c.paused > 0 then c.of.used_up(c, c.paused) end
+  end
+  c.lives = now - max(c.paused, c.stored and c.of.spoken_for(c) or 0) < GRACE
+  if tail and c.lives then
+    c.line = {tonumber(tail), tonumber(late), tonumber(guest)}
+    c.last_slot = max(c.line[1], c.line[2])
+  end
   claims[i] = c
 end
 
 local function answer(reason, claim, retry, slot)
-  local reply = string.format('%.0f %.0f %.0f %.0f %.0f', reason, claim, now, retry, slot)
-  for _, c in ipairs(claims) do reply = reply .. string.format(' %.0f %.0f', c.of.use(c)) end
+  local at = whole(now)
+  local reply = reason == 0 and '0 1 ' .. at .. ' ' .. at .. ' ' .. at
+    or format('%.0f %.0f %s %.0f %.0f', reason, claim, at, retry, slot)
+  for _, c in ipairs(claims) do reply = reply .. format(' %.0f %.0f', c.of.use(c)) end
   return reply
 end
 
@@ -58,15 +67,15 @@ local reason, binding, retry, slot, opens = 0, 1, now, now, now
 for i, c in ipairs(claims) do
   local ready, opens_c = now, now
   if c.size > 0 then
-    ready = math.max(c.of.ready(c), c.paused)
-    opens_c = (holder or early) and ready or math.max(ready, c.last_slot)
+    ready = max(c.of.ready(c), c.paused)
+    opens_c = (holder or early) and ready or max(ready, c.last_slot)
   end
   if opens_c > now then
-    retry = math.max(retry, opens_c)
+    retry = max(retry, opens_c)
     local slot_c = opens_c
-    if holder then slot_c = math.max(c.line[2], opens_c)
-    elseif caller == 'guest' then slot_c = math.max(c.line[3], opens_c) end
-    local full = c.room and not holder and opens_c - math.max(now, c.paused) > c.room
+    if holder then slot_c = max(c.line[2], opens_c)
+    elseif caller == 'guest' then slot_c = max(c.line[3], opens_c) end
+    local full = c.room and not holder and opens_c - max(now, c.paused) > c.room
     if reason ~= 4 and (slot_c > slot or full) then
       binding, slot, opens = i, slot_c, opens_c
       reason = full and 4 or c.paused > now and 5 or ready > now and 1 or 2
@@ -81,7 +90,7 @@ for i, c in ipairs(claims) do
   if c.size > 0 and reason == 0 then
     c.of.charge(c)
     c.of.keep(c)
-    if c.paused > 0 and c.lives and math.max(c.last_slot, c.line[3]) > 0 then keep_line(c, c.line, 0)
+    if c.paused > 0 and c.lives and max(c.last_slot, c.line[3]) > 0 then keep_line(c, c.line, 0)
     elseif c.paused > 0 or not (holder or early or c.lives) then redis.call('DEL', c.line_key) end
   elseif c.size > 0 and c.stale and c.paused == 0 then
     c.of.keep(c)
@@ -92,7 +101,8 @@ if reason == 0 or reason == 4 or slot - now > (patience or math.huge) then
 end
 
 local c = claims[binding]
-local after, line = slot + (c.of.distance and c.of.distance(c) or c.spacing), c.line
+local after = slot + (c.of.distance and c.of.distance(c) or c.spacing)
+local line = {c.line[1], c.line[2], c.line[3]}
 if holder then line[2] = after
 elseif caller == 'guest' then line[3] = math.min(after, opens + GUESTS)
 else line[1] = after end

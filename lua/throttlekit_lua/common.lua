@@ -22,7 +22,8 @@
   Every number handed to the server goes through `whole`: tostring keeps 14 digits, and some servers print 1e+08.
 ]]
 local GRACE, GUESTS, STALE = 5000000, 60000000, 60000000
-local function whole(x) return string.format('%.0f', x) end
+local format, max, ceil = string.format, math.max, math.ceil
+local function whole(x) return format('%.0f', x) end
 
 local now = tonumber(ARGV[1])
 if not now then
@@ -30,15 +31,15 @@ if not now then
   now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
-local function ttl(last) return whole(math.max(1, math.ceil((last - now + GRACE) / 1000))) end
+local function ttl(last) return whole(max(1, ceil((last - now + GRACE) / 1000))) end
 
 local LINE = '^(%d+) (%d+) (%d+) ?(%d*)$'
 
 -- A pause is kept until nothing counts any more of what is taken to have passed before it.
 local function keep_line(c, line, paused, full)
   local text = whole(line[1]) .. ' ' .. whole(line[2]) .. ' ' .. whole(line[3])
-  local last = math.max(line[1], line[2], line[3])
-  if paused > 0 then text, last = text .. ' ' .. whole(paused), math.max(last, paused, full) end
+  local last = max(line[1], line[2], line[3])
+  if paused > 0 then text, last = text .. ' ' .. whole(paused), max(last, paused, full) end
   redis.call('SET', c.line_key, text, 'PX', ttl(last))
 end
 

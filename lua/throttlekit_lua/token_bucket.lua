@@ -21,12 +21,12 @@ algorithms.t = {
   used_up = function(c, at)
     if not c.stored or c.tat < at + c.b then c.stored, c.tat, c.debt = true, at + c.b, 0 end
   end,
-  ready = function(c) return math.max(now, (c.tat or 0) - c.a) end,
-  charge = function(c) c.tat, c.debt = math.max(now, c.tat or 0) + c.size, 0 end,
+  ready = function(c) return max(now, (c.tat or 0) - c.a) end,
+  charge = function(c) c.tat, c.debt = max(now, c.tat or 0) + c.size, 0 end,
   settle = function(c)
     if not c.tat and c.by <= 0 then return false end
-    c.tat = math.max(now, math.min(math.max(now, c.tat or 0) + c.by, now + c.b + MOST_DEBT_US))
-    c.debt = math.max(0, c.tat - now - c.b)
+    c.tat = max(now, math.min(max(now, c.tat or 0) + c.by, now + c.b + MOST_DEBT_US))
+    c.debt = max(0, c.tat - now - c.b)
     return true
   end,
   keep = function(c)
