@@ -1,5 +1,9 @@
 """One limit, held across a whole fleet of job workers and across frameworks."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from throttlekit._core.concurrency import Concurrency
 from throttlekit._core.decision import Decision
 from throttlekit._core.fixed_window import FixedWindow
@@ -22,7 +26,11 @@ from throttlekit.errors import (
 from throttlekit.hookspecs import hookimpl
 from throttlekit.limiter import Limiter
 
+if TYPE_CHECKING:
+    from throttlekit.aio import AsyncLimiter
+
 __all__ = [
+    "AsyncLimiter",
     "Concurrency",
     "ConfigurationError",
     "Control",
@@ -44,3 +52,11 @@ __all__ = [
     "current",
     "hookimpl",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "AsyncLimiter":
+        from throttlekit.aio import AsyncLimiter  # only those who have an event loop pay for asyncio
+
+        return AsyncLimiter
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

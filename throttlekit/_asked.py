@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from throttlekit._core.acquire import Ask, Reason, Verdict
+from throttlekit._core.acquire import Ask, Caller, Reason, Verdict
 from throttlekit._core.charge import Use
 from throttlekit._core.concurrency import Charge as Slot
 from throttlekit._core.concurrency import Concurrency
@@ -17,9 +17,11 @@ from throttlekit._core.job import Job
 from throttlekit._core.key import key_text
 from throttlekit._core.keys import bucket_name, holder_name, line_name
 from throttlekit._core.limits import Limit
-from throttlekit.stores._base import Claim
+from throttlekit._delivery import Delivery
+from throttlekit._waited import Waited, lane_of
+from throttlekit.stores._base import Claim, Request
 
-__all__ = ["Asked", "asked_of", "decision_from"]
+__all__ = ["Asked", "asked_of", "decision_from", "peek_of", "peeked", "request_of", "waited_after"]
 
 _DAY_US = 86_400_000_000
 _MOST_KNOWN = 1024
@@ -92,6 +94,34 @@ def _asked(
     claim = Claim(bucket, line_name(bucket), Ask(charge, spacing_us, limit.room_us(charge)))
     told = text if part is None else f"{part}:{text}" if text else part
     return Asked(limit, told, units, claim)
+
+
+def request_of(asked: Sequence[Asked], job: Job | None, waited: Waited, delivery: Delivery) -> Request:
+    """The request that `acquire` makes of *asked*, for a job that has *waited* so far."""
+    claims = [each.claim for each in asked]
+    if job is None:
+        return Request(claims, Caller.GUEST)
+    place = waited.place([each.limit for each in asked])
+    return Request(claims, Caller.JOB, place, delivery.patience_us(waited))
+
+
+def peek_of(asked: Sequence[Asked], job: Job | None) -> Request:
+    """The request that `peek` makes of *asked*."""
+    place = None if job is None else Waited.read(job.waited).place([each.limit for each in asked])
+    return Request([each.claim for each in asked], Caller.PEEK, place)
+
+
+def peeked(verdict: Verdict, asked: Sequence[Asked]) -> Decision:
+    """What `peek` answers."""
+    return replace(decision_from(verdict, asked), charged=())
+
+
+def waited_after(verdict: Verdict, asked: Sequence[Asked], waited: Waited) -> Waited:
+    """What a job that has *waited* carries after the denial *verdict*."""
+    bound = asked[verdict.claim]
+    counts = verdict.reason is not Reason.EARLY or waited.deferrals == 0
+    lane = lane_of(bound.claim.bucket) if isinstance(bound.limit, Concurrency) else ""
+    return waited.denied(bound.limit, verdict.slot_us, verdict.now_us, lane=lane, counts=counts)
 
 
 def decision_from(verdict: Verdict, asked: Sequence[Asked]) -> Decision:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from throttlekit._core.decision import Decision
 from throttlekit._waited import Waited
 from throttlekit.inline import InlineWaits
 
@@ -39,3 +40,13 @@ class Delivery:
         if waited.deferrals >= self.max_deferrals:
             return 0
         return None if self.max_wait == math.inf else waited.patience_us(round(self.max_wait * 1_000_000))
+
+    def deferred(self, decision: Decision, waited: Waited, now_us: int) -> Decision:
+        """A denial as the job's adapter is told it: with a delay that it can carry, or as waited too long."""
+        passed = waited.seconds(now_us)
+        if passed >= self.max_wait or waited.deferrals > self.max_deferrals:
+            return replace(decision, reason="waited too long", delay=0.0, waited=None)
+        charge = decision.limit.charge(decision.cost)
+        tight = charge.tight(round(self.lateness * 1_000_000)) and decision.delay > 2 * self.early
+        delay = min(decision.delay - (self.early if tight else 0.0), self.longest, self.max_wait - passed)
+        return replace(decision, delay=delay, waited=waited.write())

@@ -17,7 +17,7 @@ from throttlekit._waited import Waited
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.limiter import Limiter
 
-__all__ = ["check_on_429", "limited"]
+__all__ = ["check_on_429", "give_back", "limited"]
 
 _MOMENT = 0.1
 """Whoever heard a 429 does not call again sooner, whatever it was told."""
@@ -74,13 +74,13 @@ def limited(
         # Nobody else hears of it. The job itself waits as it was told to.
         release()
         decision = limiter.acquire(*limits, job=job, delivery=delivery)
-        _give_back(limiter, decision)
+        give_back(limiter, decision)
         delay = min(delivery.longest, max(error.retry_after, decision.delay))
         denied = _denied(decision, job, meant[0].limit, delivery)
         return denied if denied.refused else replace(denied, delay=delay)
     release()
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
-    _give_back(limiter, decision)
+    give_back(limiter, decision)
     denied = _denied(decision, job, meant[0].limit, delivery)
     return denied if denied.refused else replace(denied, delay=max(denied.delay, _MOMENT))
 
@@ -97,8 +97,8 @@ def _named(limit: Limit | str) -> str:
     return limit.name if isinstance(limit, Limit) else limit
 
 
-def _give_back(limiter: Limiter, decision: Decision) -> None:
-    """It was let pass, because the pause was over or ended at once; but its body has run."""
+def give_back(limiter: Limiter, decision: Decision) -> None:
+    """*decision* let a job pass that will not run for it: nothing stays charged, if the store answers."""
     limiter.release(decision)
     for each in decision.charged:
         if not each.holder:

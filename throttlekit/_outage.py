@@ -20,7 +20,18 @@ from throttlekit._core.sharing import OnStoreFailure
 from throttlekit._forks import renew_lock_after_fork
 from throttlekit._seldom import Seldom
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores._base import Claim, Correction, Lease, Parted, Request, Searched, Shared, Store
+from throttlekit.stores._base import (
+    Batched,
+    Claim,
+    Correction,
+    Lease,
+    Parted,
+    Request,
+    Searched,
+    Shared,
+    Store,
+    answer_of,
+)
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["Guarded", "decided_without"]
@@ -72,7 +83,36 @@ class Guarded:
         return isinstance(self._store, MemoryStore)
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        return self._ask([claim.bucket for claim in request.claims], lambda: self._store.acquire(request, now_us))
+        return self._ask(_names(request), lambda: self._store.acquire(request, now_us))
+
+    def acquire_all(self, requests: Sequence[Request]) -> list[Verdict | Exception]:
+        """
+        `acquire` of each of *requests*, in one round trip if the store knows how. What that would raise of one stands
+        in its place.
+        """
+        if not isinstance(self._store, Batched):
+            return [answer_of(self, request) for request in requests]
+        answers: dict[int, Verdict | Exception] = {}
+        for number, request in enumerate(requests) if self._outages else ():
+            try:
+                self._turn_away(_names(request))
+            except StoreUnavailable as error:
+                answers[number] = error
+        asked = [number for number in range(len(requests)) if number not in answers]
+        began = self._clock()
+        try:
+            told = self._store.acquire_all([requests[number] for number in asked]) if asked else ()
+            answers.update(zip(asked, told, strict=True))
+        except StoreUnavailable as error:
+            answers.update(dict.fromkeys(asked, error))
+        took = self._clock() - began
+        for number in asked:
+            answer = answers[number]
+            if isinstance(answer, StoreUnavailable):
+                self._failed(_names(requests[number]), answer, took)
+            elif self._outages:
+                self._answered(_names(requests[number]))
+        return [answers[number] for number in range(len(requests))]
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         self._part_by_part(corrections, lambda those: self._store.settle(those, now_us))
@@ -210,6 +250,10 @@ class Guarded:
 
     def _part(self, name: str) -> str:
         return self._store.part_of(name) if isinstance(self._store, Parted) else ""
+
+
+def _names(request: Request) -> list[str]:
+    return [claim.bucket for claim in request.claims]
 
 
 def decided_without(

@@ -10,11 +10,10 @@ import pluggy
 
 from throttlekit import hookspecs
 from throttlekit._plugins import DeferralLog, LostSlotLog, ObservedLog, Stores, UnchargedLog
-from throttlekit._seldom import Seldom
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores._base import Store
 
-__all__ = ["call_each", "listened", "plugin_manager", "store_from", "store_of"]
+__all__ = ["plugin_manager", "store_from", "store_of"]
 
 _log = logging.getLogger("throttlekit")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}", re.ASCII)
@@ -72,21 +71,6 @@ def _register(manager: pluggy.PluginManager, plugin: object) -> None:
         raise ConfigurationError(
             f"{told} is no plugin: it has no method that is marked with @throttlekit.hookimpl. {_GIVE_A_LIST}"
         )
-
-
-def listened(hook: pluggy.HookCaller) -> pluggy.HookCaller | None:
-    """*hook*, if a plugin has it: what nobody listens to costs nothing."""
-    return hook if hook.get_hookimpls() else None
-
-
-def call_each(hook: pluggy.HookCaller, event: object, failed: Seldom) -> None:
-    """Call each plugin's *hook* on its own: one that fails keeps nothing from the others."""
-    for each in reversed(hook.get_hookimpls()):
-        try:
-            each.function(event) if each.argnames else each.function()
-        except Exception:
-            if failed.due():
-                _log.exception("A plugin failed in %s; everything goes on all the same.", hook.name)
 
 
 def store_from(store: str | Store, hooks: pluggy.PluginManager) -> Store:

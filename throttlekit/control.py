@@ -78,7 +78,7 @@ class Control:
     def __init__(self, store: str | Store | Limiter, *, by: str | None = None) -> None:
         self._own = not isinstance(store, Limiter)
         if isinstance(store, Limiter):
-            self._store = store._store  # pyright: ignore[reportPrivateUsage]
+            self._store = store.deciding.shared
         else:
             self._store = Guarded(store_from(store, plugin_manager([])))
         if not self._store.shared:

@@ -3,46 +3,36 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from throttlekit._asked import Asked, asked_of, decision_from
-from throttlekit._core.acquire import Caller, Reason, Verdict
-from throttlekit._core.concurrency import Concurrency
+from throttlekit._asked import Asked, asked_of
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limits import Limit
-from throttlekit._decided import decided_of
-from throttlekit._declared import Declared
+from throttlekit._deciding import PLAIN_DELIVERY, Deciding
 from throttlekit._delivery import Delivery
 from throttlekit._fleet.fleet import Fleet
 from throttlekit._hold import Hold, held_by
 from throttlekit._leases import Leases
 from throttlekit._options import finite_seconds, seconds_in
-from throttlekit._outage import Guarded, decided_without
+from throttlekit._outage import Guarded
 from throttlekit._responses import LONGEST_PAUSE
 from throttlekit._seldom import Seldom
 from throttlekit._settling import settle
-from throttlekit._steered import acquire_steered, peek_steered
-from throttlekit._waited import Waited, lane_of
-from throttlekit._wallets import Wallets
-from throttlekit._wiring import call_each, listened, plugin_manager, store_from, store_of
+from throttlekit._telling import Telling
+from throttlekit._wiring import plugin_manager, store_from, store_of
 from throttlekit.errors import StoreUnavailable
-from throttlekit.hookspecs import Decided, Deferred, SlotLost, StoreFailed
-from throttlekit.stores._base import Request, Store
-from throttlekit.stores._parts import Part
+from throttlekit.stores._base import Store
 from throttlekit.stores.memory import MemoryStore
 
-__all__ = ["Limiter"]
+__all__ = ["NO_CLIENT", "Limiter"]
 
 _log = logging.getLogger("throttlekit")
 _F = TypeVar("_F", bound=Callable[..., object])
-_PLAIN_DELIVERY = Delivery()
 _MEMORY = "memory://"
-_NO_CLIENT = object()
+NO_CLIENT = object()
 
 
 class Limiter:
@@ -65,26 +55,23 @@ class Limiter:
     """
 
     def __init__(
-        self, store: str | Store = _MEMORY, *, client: object = _NO_CLIENT, plugins: Sequence[object] = ()
+        self, store: str | Store = _MEMORY, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
-        self._hooks = plugin_manager(plugins)
-        self._decided = listened(self._hooks.hook.throttlekit_decided)
-        self._store = Guarded(
-            store_from(store, self._hooks) if client is _NO_CLIENT else store_of(client, also=store is not _MEMORY)
+        hooks = plugin_manager(plugins)
+        shared = Guarded(
+            store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not _MEMORY)
         )
-        self._in_process = MemoryStore()
-        self._fleet = Fleet(self._store, self)
-        self._wallets = Wallets(self._store)
-        self._leases = Leases(self._store, self._in_process)
-        self._declared = Declared()
-        self._known: dict[Any, Asked] = {}
+        self._fleet = Fleet(shared, self)
+        self._telling = Telling(hooks)
+        self.deciding = Deciding(shared, MemoryStore(), self._fleet, self._telling)
+        self._declared = self.deciding.declared
+        self._leases = Leases(shared, self.deciding.in_process)
         self._release_failure = Seldom()
-        self._plugin_failure = Seldom()
 
     @property
     def in_memory(self) -> bool:
         """Whether limits hold in this process only."""
-        return self._store.in_memory
+        return self.deciding.shared.in_memory
 
     def acquire(
         self,
@@ -92,7 +79,7 @@ class Limiter:
         job: Job | None = None,
         key: str | int | None = None,
         cost: int | None = None,
-        delivery: Delivery = _PLAIN_DELIVERY,
+        delivery: Delivery = PLAIN_DELIVERY,
     ) -> Decision:
         """
         Ask whether a job may run now under all of *limits*, and charge all of them or none: one round trip.
@@ -117,45 +104,7 @@ class Limiter:
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
         the job is denied, keeps its place, and is asked to come back in about a second.
         """
-        if self._fleet.steers():
-            self._declared.check(limits, job, key)
-            return acquire_steered(self, limits, job, key, cost, delivery)
-        if (spent := self._wallets.spend(limits, job, key, cost)) is not None:
-            return self._spent(spent, job)
-        self._declared.check(limits, job, key)
-        return self._acquire(limits, job, key, cost, delivery)
-
-    def _acquire(
-        self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
-    ) -> Decision:
-        asked = asked_of(limits, job, key, cost, delivery.lateness, self._known)
-        claims = [each.claim for each in asked]
-        waited = Waited.read(job.waited if job is not None else None)
-        answer: Verdict | StoreUnavailable
-        while True:
-            place = None if job is None else waited.place([each.limit for each in asked])
-            patience_us = None if job is None else delivery.patience_us(waited)
-            request = Request(claims, Caller.GUEST if job is None else Caller.JOB, place, patience_us)
-            began = time.perf_counter() if self._decided else 0.0
-            try:
-                answer = verdict = self._decide(request, asked)
-            except StoreUnavailable as error:
-                answer, decision = error, self._without_store(error, asked, job, waited)
-                break
-            decision = decision_from(verdict, asked)
-            self._fleet.decided(decision, asked[verdict.claim].claim.bucket, verdict, waited, job)
-            if decision.allowed or decision.refused or job is None:
-                break
-            counts = verdict.reason is not Reason.EARLY or waited.deferrals == 0
-            lane = lane_of(asked[verdict.claim].claim.bucket) if isinstance(decision.limit, Concurrency) else ""
-            denied = waited.denied(decision.limit, verdict.slot_us, verdict.now_us, lane=lane, counts=counts)
-            if delivery.inline is None or not delivery.inline.wait(decision.delay):
-                decision, waited = self._deferred(decision, verdict, job, denied, delivery), denied
-                break
-            waited = replace(denied, deferrals=waited.deferrals)
-        if self._decided:
-            call_each(self._decided, decided_of(decision, answer, asked, job, waited, began), self._plugin_failure)
-        return decision
+        return self.deciding.acquire(limits, job, key, cost, delivery)
 
     def peek(
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
@@ -167,18 +116,7 @@ class Limiter:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        self._declared.check(limits, job, key)
-        if self._fleet.steers():
-            return peek_steered(self, limits, job, key, cost, _PLAIN_DELIVERY)
-        return self._peek(limits, job, key, cost, _PLAIN_DELIVERY)
-
-    def _peek(
-        self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
-    ) -> Decision:
-        asked = asked_of(limits, job, key, cost, delivery.lateness, self._known)
-        place = Waited.read(job.waited).place([each.limit for each in asked]) if job is not None else None
-        verdict = self._decide(Request([each.claim for each in asked], Caller.PEEK, place), asked)
-        return replace(decision_from(verdict, asked), charged=())
+        return self.deciding.peek(limits, job, key, cost)
 
     def settle(self, decision: Decision, *, actual: int, limit: Limit | None = None) -> Decision:
         """
@@ -203,7 +141,7 @@ class Limiter:
             StoreUnavailable: The store did not answer. It may have been corrected, or not: to settle *decision*
                 again may give back twice.
         """
-        return settle(decision, actual, limit, shared=self._store, in_process=self._in_process)
+        return settle(decision, actual, limit, shared=self.deciding.shared, in_process=self.deciding.in_process)
 
     def release(self, decision: Decision) -> None:
         """
@@ -227,7 +165,7 @@ class Limiter:
 
         def lost(limit: Limit) -> None:
             on_lost()
-            call_each(self._hooks.hook.throttlekit_lease_lost, SlotLost(decision, limit), self._plugin_failure)
+            self._telling.lost(decision, limit)
 
         self._leases.keep(decision, lost)
 
@@ -315,8 +253,8 @@ class Limiter:
         """
         self._declared.check(limits, job, key)
         for each in asked_of(self.in_force(limits, job), job, key, 0, 0.0):
-            store = self._in_process if each.in_process else self._store
-            with self._wallets.without([each.claim.bucket]):
+            store = self.deciding.in_process if each.in_process else self.deciding.shared
+            with self.deciding.wallets.without([each.claim.bucket]):
                 store.reset([each.claim.bucket, each.claim.line])
 
     def declare(self, *limits: Limit) -> None:
@@ -331,9 +269,9 @@ class Limiter:
 
     def close(self) -> None:
         """Let go of the store, of units taken ahead, and of the fleet. The limiter may be used again afterwards."""
-        self._wallets.close()
+        self.deciding.wallets.close()
         self._fleet.close()
-        self._store.close()
+        self.deciding.shared.close()
 
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> Sequence[Limit]:
         """For `pause` and its kin: *limits* at the rates that they have now."""
@@ -346,51 +284,11 @@ class Limiter:
 
     def pause_asked(self, asked: Sequence[Asked], for_us: int | None) -> None:
         """For `pause` and its kin: see `Store.pause`."""
-        with self._wallets.without(each.claim.bucket for each in asked):
-            for in_process, store in ((True, self._in_process), (False, self._store)):  # first what always answers
+        with self.deciding.wallets.without(each.claim.bucket for each in asked):
+            for in_process, store in (
+                (True, self.deciding.in_process),
+                (False, self.deciding.shared),
+            ):  # first what always answers
                 claims = [each.claim for each in asked if each.in_process is in_process]
                 if claims:
                     store.pause(claims, for_us)
-
-    def _spent(self, decision: Decision, job: Job | None) -> Decision:
-        """Tell of what was answered from hand."""
-        waited, at_us = Waited.read(job.waited if job is not None else None), decision.charged[0].at_us
-        self._fleet.decided(decision, "", Verdict(Reason.ALLOWED, 0, at_us, at_us, at_us, ()), waited, job)
-        if self._decided:
-            event = Decided(decision, (decision.limit,), (), job, waited.deferrals, waited.seconds(at_us), 0.0, None)
-            call_each(self._decided, event, self._plugin_failure)
-        return decision
-
-    def _decide(self, request: Request, asked: Sequence[Asked]) -> Verdict:
-        here = [number for number, each in enumerate(asked) if each.in_process]
-        if not here and all(each.limit.token_lease is None for each in asked):
-            return self._store.acquire(request)
-        return self._wallets.acquire(request, asked, [Part(self._in_process, here)] if here else [])
-
-    def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
-        passed = waited.seconds(verdict.now_us)
-        if passed >= delivery.max_wait or waited.deferrals > delivery.max_deferrals:
-            return replace(decision, reason="waited too long", delay=0.0, waited=None)
-        charge = decision.limit.charge(decision.cost)
-        tight = charge.tight(round(delivery.lateness * 1_000_000)) and decision.delay > 2 * delivery.early
-        early = delivery.early if tight else 0.0
-        delay = min(decision.delay - early, delivery.longest, delivery.max_wait - passed)
-        decision = replace(decision, delay=delay, waited=waited.write())
-        self._tell_deferred(Deferred(job, decision, waited.deferrals, passed))
-        return decision
-
-    def _without_store(
-        self, error: StoreUnavailable, asked: Sequence[Asked], job: Job | None, waited: Waited
-    ) -> Decision:
-        outcome, decision = decided_without(error, asked, self._in_process)
-        if job is not None and not decision.allowed:
-            decision = replace(decision, waited=waited.write())
-        limits = tuple(each.limit for each in asked if not each.in_process)
-        event = StoreFailed(type(error.__cause__ or error).__name__, limits, outcome, decision, job)
-        call_each(self._hooks.hook.throttlekit_store_failed, event, self._plugin_failure)
-        if job is not None and not decision.allowed:
-            self._tell_deferred(Deferred(job, decision, waited.deferrals, 0.0))
-        return decision
-
-    def _tell_deferred(self, event: Deferred) -> None:
-        call_each(self._hooks.hook.throttlekit_deferred, event, self._plugin_failure)

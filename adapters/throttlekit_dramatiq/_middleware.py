@@ -179,7 +179,7 @@ class Throttle(Middleware):
     def before_ack(self, broker: Broker, message: Any) -> None:
         """Put a denied message back. Here, so that the original is acknowledged only once the copy is safe."""
         self._over(message)
-        deferral: Deferral | None = getattr(message, DEFERRAL, None)
+        deferral: Deferral | None = message.__dict__.get(DEFERRAL)
         if deferral is None or deferral.sent:
             return
         try:

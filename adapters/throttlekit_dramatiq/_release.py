@@ -111,15 +111,14 @@ class Releases:
 
     def take(self, message: Any) -> None:
         """A thread is about to be taken by *message*."""
-        if not hasattr(message, _BUSY):
+        if _BUSY not in message.__dict__:  # to ask the message itself takes longer where it has none
             setattr(message, _BUSY, True)
             with self._lock:
                 self._busy += 1
 
     def give_back(self, message: Any) -> None:
         """The thread that *message* took, if it took one, is free again."""
-        if hasattr(message, _BUSY):
-            delattr(message, _BUSY)
+        if message.__dict__.pop(_BUSY, False):
             with self._lock:
                 self._busy -= 1
 

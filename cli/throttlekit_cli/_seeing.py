@@ -52,9 +52,9 @@ def top(
       waiting         about how many jobs stand in line
       last starts in  when the last of them starts
       oldest wait     the longest that a job had waited that asked in the last minute
-      denied          by reason: "exhausted" (no unit left), "in line" (others have waited
-                      longer), "early" (back before its slot, which it keeps), "queue full",
-                      "paused". A denial costs the job nothing but its delay.
+      denied          in the last minute, by reason: "exhausted" (no unit left), "in line"
+                      (others have waited longer), "early" (back before its slot, which it
+                      keeps), "queue full", "paused". It costs the job nothing but its delay.
 
     Below a limit stand pauses, how long slots are held, and what an operator has told the fleet.
     "processes" are those that were heard of in the last 15 seconds; "store" is how long it takes
@@ -100,7 +100,7 @@ def explain(job_id: str, url: str, as_json: bool, show_keys: bool) -> None:
     Say why a job waits: which limit holds it back, since when, how often it was deferred, when its
     slot comes, and what stands before it.
 
-    From the store alone: each process tells once a second which jobs it has denied, up to 200 a
+    From the store alone: each process tells once a second which jobs it has denied, up to 100 a
     second, by their ids and nothing else. The last 10 000 of the fleet are known, for an hour.
 
     JOB_ID is the framework's own: Dramatiq's message_id, RQ's job id, Celery's task id.

@@ -32,12 +32,12 @@ _TITLES = [
     "broker's Redis, µs a job", "out of order",
 ]  # fmt: skip
 _NOTES = """\
-* Asks: decisions of the limits' store, over a job's whole life. Denials: how many of them were no grant, of a job
-  that the burst did not let through at once. A job whose slot is more than 10 minutes off comes back once in each 10.
+* Asks: decisions of the limits' store. Denials: how many of them were no grant, returns before a slot included, of a
+  job that the burst did not let through at once. A slot that is more than 10 minutes off is one more in each 10.
 * Bound: how far the worst window of grants exceeds `burst + window × rate`, as time by the store's clock; <= 0 holds.
 * Out of order: the share of pairs of jobs that started in the wrong order; 50 % is chance.
-* Drained: until the last job was done. Head: every job had its place in line, then the stated seconds; a job's cost is
-  its share of both parts, the use is that of these seconds."""
+* Drained: until the last job was done. Head: every job had its place in line, then the stated seconds at most; the use
+  is that of these seconds, denials and asks are those of all jobs so far, CPU is a job's share of both parts."""
 
 
 def measure(framework: str, size: int, options: argparse.Namespace) -> tuple[str, Cost]:

@@ -12,6 +12,7 @@ from support.backlogs import Cost
 from support.campaigns import Plan, Record, judge
 from support.peers import CONTENDERS
 from support.tables import Promise, promises, ratios, spread, table
+from support.throughput import Timing
 
 _PLAN = Plan(campaigns=2, calls=100, account=1.0)  # 16 and 17 in two seconds, and 33
 
@@ -34,7 +35,11 @@ def test_a_record_that_keeps_everything_is_not_blamed() -> None:
     assert (found.lost, found.twice, found.displaced, found.inverted) == (0, 0, 0, 0)
     assert found.use == pytest.approx(1, abs=0.02)
     assert found.account_use == pytest.approx(1, abs=0.02)
-    assert found.campaign_use["campaign-00"] == pytest.approx(1, abs=0.05)  # alone, when the other is through
+    assert found.campaign_use == {}  # none of them was what was short
+    ample = replace(_PLAN, account=2.0)
+    found = judge(ample, _smooth(ample))
+    assert found.account_use is None
+    assert list(found.campaign_use.values()) == pytest.approx([1, 1], abs=0.02)
 
 
 def test_a_limit_that_was_broken_once_is_named() -> None:
@@ -96,7 +101,7 @@ def test_a_backlog_is_judged_by_its_bound_its_use_and_its_cost(last: dict[str, f
 )
 def test_a_framework_is_judged_by_its_own_budget(name: str, with_limit: float, kept: bool) -> None:
     """What is bound by polling by its share, all else by the time of a job."""
-    took = {"without": [20_000.0] * 3, "limit": [with_limit] * 3, "no limit": [20_000.0] * 3}
+    took = {"without": [Timing(20_000.0)] * 3, "limit": [Timing(with_limit)] * 3, "no limit": [Timing(20_000.0)] * 3}
     assert [each.kept for each in throughput.judged(name, throughput.SETUPS[name], took)] == [kept]
 
 

@@ -24,49 +24,55 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support.dramatiq_workers import clean_up_when_terminated
 from support.servers import ServerMissing
 from support.tables import Promise, about, promises, ratios, spread, table
-from support.throughput import SETUPS, VARIANTS, Bench, Setup
+from support.throughput import SETUPS, VARIANTS, Bench, Setup, Timing
 
 MOST_SLOWER, MOST_US = 1.05, 100.0
 _WITHOUT, *_WITH = VARIANTS
 _TITLES = [
-    "framework",
-    "jobs/s without",
-    "jobs/s with a limit",
-    "time × without",
-    "µs a job",
-    "names none, × without",
-    "µs a job",
-]
+    "framework", "jobs/s without", "jobs/s with a limit", "time × without", "µs a job", "of it CPU",
+    "names none, × without", "µs a job", "of it CPU",
+]  # fmt: skip
 _NOTES = """\
 * × without: the time of a job as a multiple of the same round's without throttlekit: the median, and the middle half.
-* µs a job: what that is in time. Jobs go through one worker, so what it pays is not hidden by others.
+* µs a job: what that is in time, the median of all rounds. Jobs go through one worker: what it pays is not hidden by
+  others. Of it CPU: of the worker's process, where one process does it all; the rest is waiting for the limits' Redis.
 * RQ without: its own worker of that kind, `Worker` or `SimpleWorker`, and plain jobs."""
 
 
-def measure(bench: Bench, setup: Setup, rounds: int, jobs: int) -> dict[str, list[float]]:
-    """µs a job, of each variant in each round."""
-    took: dict[str, list[float]] = defaultdict(list)
+def measure(bench: Bench, setup: Setup, rounds: int, jobs: int) -> dict[str, list[Timing]]:
+    """What a job took, of each variant in each round."""
+    took: dict[str, list[Timing]] = defaultdict(list)
     for _ in range(rounds):
         for variant in random.sample(VARIANTS, len(VARIANTS)):
             took[variant].append(bench.run(setup, variant, jobs))
     return took
 
 
-def row(name: str, took: Mapping[str, Sequence[float]]) -> list[str]:
-    speeds = [f"{1e6 / statistics.median(took[variant]):.0f}" for variant in VARIANTS[:2]]
+def row(name: str, took: Mapping[str, Sequence[Timing]]) -> list[str]:
+    speeds = [f"{1e6 / statistics.median(timing.us for timing in took[variant]):.0f}" for variant in VARIANTS[:2]]
     cells = [name, *speeds]
     for variant in _WITH:
-        cells += [spread(ratios(took[variant], took[_WITHOUT])), f"{_extra_us(took, variant):+.0f}"]
+        cells += [spread(_times_without(took, variant)), f"{_extra_us(took, variant):+.0f}", _extra_cpu(took, variant)]
     return cells
 
 
-def _extra_us(took: Mapping[str, Sequence[float]], variant: str) -> float:
-    return statistics.median(a - b for a, b in zip(took[variant], took[_WITHOUT], strict=True))
+def _times_without(took: Mapping[str, Sequence[Timing]], variant: str) -> list[float]:
+    return ratios([timing.us for timing in took[variant]], [timing.us for timing in took[_WITHOUT]])
 
 
-def judged(name: str, setup: Setup, took: Mapping[str, Sequence[float]], *, times: bool = True) -> Iterator[Promise]:
+def _extra_us(took: Mapping[str, Sequence[Timing]], variant: str) -> float:
+    return statistics.median(a.us - b.us for a, b in zip(took[variant], took[_WITHOUT], strict=True))
+
+
+def _extra_cpu(took: Mapping[str, Sequence[Timing]], variant: str) -> str:
+    pairs = [(a.cpu_us, b.cpu_us) for a, b in zip(took[variant], took[_WITHOUT], strict=True)]
+    known = [a - b for a, b in pairs if a is not None and b is not None]
+    return f"{statistics.median(known):+.0f}" if len(known) == len(pairs) else "-"
+
+
+def judged(name: str, setup: Setup, took: Mapping[str, Sequence[Timing]], *, times: bool = True) -> Iterator[Promise]:
     """What is promised of one framework. *times*: False: it is told, and not judged."""
-    ratio, extra = statistics.median(ratios(took["limit"], took[_WITHOUT])), _extra_us(took, "limit")
+    ratio, extra = statistics.median(_times_without(took, "limit")), _extra_us(took, "limit")
     if setup.poll_bound:
         kept = ratio <= MOST_SLOWER if times else None
         yield Promise(f"{name}: time of a job × without", f"{ratio:.2f}", f"<= {MOST_SLOWER}", kept)

@@ -60,7 +60,7 @@ def _check(keys: tuple[Key, ...]) -> None:
     assert {each.limit.name for each in keys} == {limit.name for limit in EVERY_KIND}
     for each in keys:
         assert each.key == "a"
-        assert (each.minute.allowed, each.minute.units, each.minute.denials) == (2, 2, 3)
+        assert (each.minute.units, each.minute.denials) == (2, 3)
         assert (each.used, each.capacity) == (2, 2)
         if not isinstance(each.limit, Concurrency):  # nobody knows yet how long its slots are held
             assert each.waiting == pytest.approx(3, abs=1)

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -279,6 +280,23 @@ def test_a_hung_server_costs_one_time_out_a_second(own_server: Any) -> None:
         asked = own_server.info("commandstats")["cmdstat_evalsha"]["calls"]
         assert asked <= 1 + seconds + 2
         assert limiter.peek(hour).remaining >= 50 - 1 - asked
+
+
+@pytest.mark.parametrize("by_client", [False, True], ids=["url", "client"])
+def test_a_hundred_and_twenty_ask_at_once(own_server: Any, by_client: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Greenlets, say. The server answers them all, so it is not taken to be away; redis-py alone stops at 100."""
+    monkeypatch.setattr("throttlekit.stores.clients._TIMEOUT", 20.0)
+    limiter = Limiter(client=own_server) if by_client else Limiter(RedisStore(_url(own_server), timeout=20))
+    busy = TokenBucket("busy", "1000/s", burst=1000)
+    answers: list[str] = []
+    threads = [threading.Thread(target=lambda: answers.append(limiter.acquire(busy).reason)) for _ in range(120)]
+    own_server.execute_command("CLIENT", "PAUSE", 300)
+    with contextlib.closing(limiter):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert answers == ["allowed"] * 120
 
 
 def test_cut_connections_are_one_failure_and_not_one_each(own_server: Any) -> None:

@@ -87,6 +87,6 @@ def test_leases_on_a_cluster(cluster: Cluster) -> None:
     beside = TokenBucket("beside", "1/h", burst=40)
     passed = sum(limiter.acquire(limit, beside).allowed for _ in range(60))
     assert passed == 40
-    in_hand = sum(purse.wallet.left for purse in limiter._wallets._held.purses.values())
+    in_hand = sum(purse.wallet.left for purse in limiter.deciding.wallets._held.purses.values())
     assert 1000 - Limiter(cluster.url).peek(limit).remaining <= 40 + in_hand
     limiter.close()

@@ -30,7 +30,8 @@ def _public(module: str) -> set[str]:
     """What *module* defines without an underscore; a package's `__init__`, what it imports as well."""
     names = {name for node in parsed(module).body for name in _targets(node)}
     if MODULES[module].name == "__init__.py":
-        for node in parsed(module).body:
+        typed = [inner for node in parsed(module).body if isinstance(node, ast.If) for inner in node.body]
+        for node in (*parsed(module).body, *typed):  # what is loaded when it is first used is there for type checkers
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("throttlekit"):
                 names |= {alias.asname or alias.name for alias in node.names}
     return {name for name in names if not name.startswith("_")}

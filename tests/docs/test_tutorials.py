@@ -37,10 +37,10 @@ class Tutorial:
         self._redis = redis.removeprefix("redis://")
         self._worker: Command | None = None
         self.logs: list[str] = []
-        installed = "site-packages" in str(throttlekit.__file__)
+        self._installed = "site-packages" in str(throttlekit.__file__)
         self._environment = {
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-            "PYTHONPATH": "" if installed else os.environ.get("PYTHONPATH", ""),
+            "PYTHONPATH": "" if self._installed else os.environ.get("PYTHONPATH", ""),
         }
 
     def write(self, name: str, text: str) -> None:
@@ -48,6 +48,9 @@ class Tutorial:
 
     def enter(self, command: str, printed: list[str]) -> None:
         """Do what the page says, until all that the page shows has been printed."""
+        command = command.replace(_URL, self._redis)
+        if not self._installed:
+            command = command.replace("throttlekit ", f"{sys.executable} -m throttlekit_cli ")
         output = self._start(command) if command.startswith(_WORKERS) else lambda: self._run(command)
         sought = [_pattern(line) for line in printed]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 from prometheus_client.parser import text_string_to_metric_families
 
 from support.stores import Passing
-from throttlekit import Concurrency, ConfigurationError, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
+from throttlekit import Concurrency, ConfigurationError, Control, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.acquire import Verdict
 from throttlekit.hookspecs import SlotLost
 from throttlekit.metrics.prometheus import PrometheusMetrics
@@ -204,6 +205,23 @@ def test_a_changed_limit_tells_its_new_rate() -> None:
     site.limiter.acquire(WIDE)
     Limiter(plugins=[site.metrics]).acquire(TokenBucket("wide", "5/s"))
     assert site.scraped()["limit_rate{limit=wide}"] == 5
+
+
+def test_what_the_fleet_was_told_is_counted_too(redis_url: str) -> None:
+    """A pause in force denies, though nobody is asked; a limit that is observed tells what it would have denied."""
+    registry = CollectorRegistry()
+    with contextlib.closing(Limiter(redis_url, plugins=[PrometheusMetrics(registry=registry)])) as limiter:
+        with Control(redis_url, by="test") as control:
+            control.pause(WIDE)
+            control.observe(LIMIT)
+        limiter.acquire(WIDE, job=Job())
+        limiter.acquire(LIMIT, cost=1)
+        limiter.acquire(LIMIT, cost=1)
+    found = samples(generate_latest(registry).decode())
+    assert found["decisions_total{limit=wide,outcome=denied,reason=paused}"] == 1
+    assert found["paused_until_timestamp_seconds{limit=wide}"] > time.time() - 60
+    assert found["decisions_total{limit=partner,outcome=allowed,reason=allowed}"] == 2
+    assert found["decisions_total{limit=partner,outcome=observed,reason=exhausted}"] == 1
 
 
 @pytest.mark.parametrize(

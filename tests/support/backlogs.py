@@ -28,7 +28,7 @@ from throttlekit import Limiter, TokenBucket
 __all__ = ["FLOODINGS", "Cost", "Meter", "at_its_head", "backlog_servers", "drained", "flood_of"]
 
 FLOODINGS: dict[str, type[Flooding]] = {"dramatiq": Flooding, "rq": RqFlooding, "celery": CeleryFlooding}
-_ROOM = 5  # the burst: a fifth of a second's worth
+_ROOM = 2  # the burst: half a second's worth
 _SETTLE = 0.5
 _MOST_OF_IT = 0.8
 
@@ -42,7 +42,7 @@ class Cost:
         burst: Of the limit.
         done: Jobs; of a backlog that was looked at, those within the window.
         lost: Jobs that were not done, of a backlog that was drained.
-        asks: Of the limits' store, a job: over its whole life.
+        asks: Of the limits' store, a job: over its whole life, or so far.
         denials: The same without its grant, of a job that the burst did not let through at once.
         deliveries: To workers, a job; None: not known.
         use: The share of the limit that was used.
@@ -135,8 +135,8 @@ def at_its_head(flood: Flood, where: Servers, framework: str, seconds: float) ->
     Send all, start the workers, wait until each job has its place in line, and look for so many seconds, or for most
     of the time that the rest takes.
 
-    A job costs its share of what it took to give all of them their places, and of what it took in the window
-    to let those through whose turn it was.
+    A job's CPU is its share of what it took to give all of them their places, and of what it took in the window to
+    let those through whose turn it was: at most, for some of that is done for those whose turn comes later.
     """
     with contextlib.closing(Meter(where)) as meter, FLOODINGS[framework](flood, where) as flooding:
         for index in range(flood.jobs):
@@ -154,13 +154,14 @@ def at_its_head(flood: Flood, where: Servers, framework: str, seconds: float) ->
     inside = sum(began_us < at_us <= ended_us for at_us in times)
     done = max(1, done_after - done_before)
     first, window = ([b - a for a, b in zip(*pair, strict=True)] for pair in ((before, placed), (placed, after)))
-    asks, store, broker = (a / flood.jobs + b / done for a, b in zip(first, window, strict=True))
+    _, store, broker = (a / flood.jobs + b / done for a, b in zip(first, window, strict=True))
+    denials = (after[0] - before[0] - done_after) / max(1, flood.jobs - flood.limits[0].burst)
     return Cost(
         burst=flood.limits[0].burst,
         done=done_after - done_before,
         lost=0,
-        asks=asks,
-        denials=asks - 1,
+        asks=1 + denials,
+        denials=denials,
         deliveries=None,
         use=inside * _interval_us(flood) / (ended_us - began_us),
         beyond_us=bursts_beyond_us(times, flood.limits[0].burst, _interval_us(flood)),

@@ -10,7 +10,7 @@ Campaigns that call one partner at once: each has calls a second of its own, and
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -24,6 +24,7 @@ __all__ = ["Found", "Plan", "Record", "happen", "judge"]
 
 _PERIOD_US = 2_000_000
 _WINDOW_US = 1_000_000
+_FEWEST_WINDOWS = 5
 _SETTLED_US = 2_000_000
 """From the first grant on: bursts are used up by then."""
 _ACCOUNT = "account"
@@ -132,7 +133,8 @@ def _shares(plan: Plan, grants: Mapping[str, list[int]]) -> dict[str, float]:
     What was granted of what could have been, by limit and of "all", over the seconds in which it was what was short.
 
     A campaign counts while it has calls left; in the second in which it ends, with what it was granted. The
-    account is short where these could together take more than it has; else each of them is.
+    account is short where these could together take more than it has; else each of them is. What was short for
+    a few seconds only is left out: one call more or less would be a large share.
     """
     amounts = plan.amounts
     last = {name: times[-1] for name, times in grants.items() if times}
@@ -142,6 +144,7 @@ def _shares(plan: Plan, grants: Mapping[str, list[int]]) -> dict[str, float]:
     counts = {name: _per_window(times, start) for name, times in grants.items()}
     granted: defaultdict[str, float] = defaultdict(float)
     possible: defaultdict[str, float] = defaultdict(float)
+    windows: Counter[str] = Counter()
     for window in range(max(0, (last[_ACCOUNT] - start) // _WINDOW_US)):
         end = start + (window + 1) * _WINDOW_US
         waiting = [name for name in amounts if name != _ACCOUNT and last.get(name, 0) >= end]
@@ -151,12 +154,13 @@ def _shares(plan: Plan, grants: Mapping[str, list[int]]) -> dict[str, float]:
         if not waiting:
             continue
         short = [_ACCOUNT] if together >= could[_ACCOUNT] else waiting
+        windows.update(["all", *short])
         for name in short:
             granted[name] += counts[name].get(window, 0)
             possible[name] += could[name]
         granted["all"] += counts[_ACCOUNT].get(window, 0)
         possible["all"] += min(together + ending, could[_ACCOUNT])
-    return {name: granted[name] / most for name, most in possible.items()}
+    return {name: granted[name] / most for name, most in possible.items() if windows[name] >= _FEWEST_WINDOWS}
 
 
 def _per_window(times: list[int], start: int) -> dict[int, int]:
@@ -179,8 +183,8 @@ def happen(plan: Plan) -> Record:
         limits=(account,), jobs=total, processes=plan.processes, threads=plan.threads,
         others={name: (plan.limit(name), account) for name in campaigns},
     )  # fmt: skip
-    slowest = min(plan.calls / plan.amounts[campaigns[0]], 1e9) * 2
-    patience = 60 + 2 * max(slowest, 2 * total / plan.amounts[_ACCOUNT])
+    needed = max(plan.calls / plan.amounts[campaigns[0]], total / plan.amounts[_ACCOUNT]) * _PERIOD_US / 1e6
+    patience = 60 + 2 * needed
     with backlog_servers() as where, contextlib.closing(Meter(where)) as meter, Flooding(flood, where) as flooding:
         for number in range(plan.calls):
             for name in campaigns:

@@ -2,7 +2,7 @@
 Real workers of each framework, with jobs that do nothing, with and without throttlekit: how long do so many take?
 
     with Bench() as bench:
-        micros = bench.run(SETUPS["Dramatiq, Redis"], "limit", jobs=3000)   # a job, once the first tenth is done
+        timing = bench.run(SETUPS["Dramatiq, Redis"], "limit", jobs=3000)   # a job, once the first tenth is done
 
 What a worker does is told by $TK_THROUGHPUT; `support.throughput_*` are the workers' modules.
 """
@@ -14,9 +14,10 @@ import itertools
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import redis
 
@@ -26,7 +27,7 @@ from support.servers import rabbitmq_server, redis_server
 from support.waiting import wait_until
 from throttlekit import TokenBucket
 
-__all__ = ["LIMIT", "SETUPS", "VARIANTS", "Bench", "Setup", "mark", "settings"]
+__all__ = ["LIMIT", "SETUPS", "VARIANTS", "Bench", "Setup", "Timing", "mark", "settings"]
 
 VARIANTS = ("without", "limit", "no limit")
 """Without throttlekit; with it and a limit that never binds; with it and jobs that name no limit."""
@@ -53,18 +54,31 @@ class Setup:
     worker: Callable[[str, str, str], list[str]]
 
 
+class Timing(NamedTuple):
+    """
+    What a job took, in µs.
+
+    Attributes:
+        cpu_us: Of the process that ran all of them, with all its threads; None: there were several.
+    """
+
+    us: float
+    cpu_us: float | None = None
+
+
 def settings() -> dict[str, Any]:
     """What this worker is to do."""
     return dict(json.loads(os.environ["TK_THROUGHPUT"]))
 
 
 def mark(index: int) -> None:
-    """The body of a job: nothing, but at the marks, where it writes down the time by Redis."""
+    """The body of a job: nothing, but at the marks, where it writes down the time by Redis, and its process's CPU."""
     told = _told()
     if index == told["first"] or index >= told["last"]:
         with redis.Redis.from_url(told["record"]) as client:
             seconds, micros = client.time()
-            client.hset("marks", str(index), seconds * 1_000_000 + micros)
+            mine = seconds * 1_000_000 + micros, round(1e6 * time.process_time()), os.getpid()
+            client.hset("marks", str(index), json.dumps(mine))
 
 
 _kept: dict[str, Any] = {}
@@ -97,8 +111,8 @@ class Bench:
             self._rabbitmq = self._stack.enter_context(rabbitmq_server())
         return self._rabbitmq
 
-    def run(self, setup: Setup, variant: str, jobs: int) -> float:
-        """Send *jobs*, start the workers, and return the µs a job between the first tenth and the last."""
+    def run(self, setup: Setup, variant: str, jobs: int) -> Timing:
+        """Send *jobs*, start the workers, and return what a job took between the first tenth and the last."""
         url, queue, first = self._broker(setup), f"throughput-{next(_RUNS)}", jobs // 10
         for base in (self._redis, self._store):
             with redis.Redis.from_url(base) as client:
@@ -113,9 +127,10 @@ class Bench:
             wait_until(lambda: self._done(worker), description=f"{setup.framework}: {jobs} jobs are done", timeout=180)
         finally:
             worker.close()  # there is nothing left that a peaceful end would save
-        marks = {int(index): int(at_us) for index, at_us in self._record.hgetall("marks").items()}
-        began = marks.pop(first)
-        return (max(marks.values()) - began) / (jobs - first)
+        marks = {int(index): json.loads(told) for index, told in self._record.hgetall("marks").items()}
+        began, ended, processes = marks[first], max(marks.values()), {pid for _, _, pid in marks.values()}
+        us, cpu_us = ((ended[which] - began[which]) / (jobs - first) for which in (0, 1))
+        return Timing(us, cpu_us if len(processes) == 1 else None)
 
     def _done(self, worker: Command) -> bool:
         if not worker.running:

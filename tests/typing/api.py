@@ -8,6 +8,7 @@ from typing import Any
 
 import throttlekit
 from throttlekit import (
+    AsyncLimiter,
     ConfigurationError,
     CostExceedsLimit,
     Decision,
@@ -109,6 +110,32 @@ clock.advance(0.5)
 now_us: int = clock()
 by_clock = Limiter(MemoryStore(clock_us=clock))
 tell: Callable[[], int] = clock
+
+
+by_loop = AsyncLimiter("redis://localhost:6379/0", plugins=[Plugin()])
+
+
+async def ask_in_a_loop(job: Job) -> None:
+    async with AsyncLimiter(MemoryStore()) as limiter:
+        decision: Decision = await limiter.acquire(partner, account, job=job, cost=2, key="a")
+        looked: Decision = await limiter.peek(partner, job=job)
+        settled: Decision = await limiter.settle(decision, actual=3, limit=partner)
+        await limiter.release(settled)
+        await limiter.pause(partner, timedelta(seconds=30))
+        await limiter.resume(partner)
+        await limiter.reset(partner, account, key=1)
+        limiter.declare(partner)
+        async with limiter.hold(partner, timeout=5) as running:
+            held: Decision | None = running.decision
+        in_process: bool = limiter.in_memory
+
+        @limiter.holding(partner)
+        async def body(number: int) -> str:
+            return str(number)
+
+        text: str = await body(1)
+        print(looked, held, in_process, text)
+    await by_loop.close()
 
 
 class TestMyStore(StoreConformance):

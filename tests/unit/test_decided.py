@@ -162,5 +162,5 @@ def test_nobody_listens_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None
     def made(*_: object) -> Decided:
         raise AssertionError("an event was made for nobody")
 
-    monkeypatch.setattr("throttlekit.limiter.decided_of", made)
+    monkeypatch.setattr("throttlekit._telling.Decided", made)
     assert Limiter().acquire(LIMIT).allowed

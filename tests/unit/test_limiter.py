@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import pytest
 
+from support.blocking import either
 from support.stores import Passing
 from throttlekit import (
     ConfigurationError,
@@ -110,9 +111,10 @@ def store(clock: FakeClock) -> Recorder:
     return Recorder(clock)
 
 
-@pytest.fixture
-def limiter(store: Recorder) -> Limiter:
-    return Limiter(store)
+@pytest.fixture(params=["sync", "async"])
+def limiter(request: pytest.FixtureRequest, store: Recorder) -> Iterator[Limiter]:
+    with either(request.param, store) as limiter:
+        yield limiter
 
 
 def job(waited: Any = None, /, **kwargs: Any) -> Job:
@@ -529,6 +531,7 @@ def test_lateness_spaces_the_slots_of_tight_limits(limiter: Limiter, store: Reco
     assert [request.claims[0].ask.spacing_us for request in store.requests] == [100_000, 104_000]
 
 
+@pytest.mark.parametrize("limiter", ["sync"], indirect=True)
 def test_short_wait_is_spent_in_place(limiter: Limiter, clock: FakeClock, store: Recorder) -> None:
     """A job that would wait briefly waits in place, holding its slot, and is not deferred at all."""
     fast = TokenBucket("fast", "100/s", burst=1)
@@ -547,6 +550,7 @@ def test_long_wait_is_not_spent_in_place(limiter: Limiter, clock: FakeClock) -> 
     assert waits.slept == []
 
 
+@pytest.mark.parametrize("limiter", ["sync"], indirect=True)
 def test_waits_in_place_are_no_deferrals(limiter: Limiter, clock: FakeClock) -> None:
     """Waiting in place is not counted among a job's deferrals, though its place and first denial are kept."""
     fast = TokenBucket("fast", "100/s", burst=1)

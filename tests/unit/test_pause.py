@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from support.blocking import either
 from throttlekit import (
     Concurrency,
     ConfigurationError,
@@ -56,9 +58,10 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-@pytest.fixture
-def limiter(clock: FakeClock) -> Limiter:
-    return Limiter(MemoryStore(clock_us=clock))
+@pytest.fixture(params=["sync", "async"])
+def limiter(request: pytest.FixtureRequest, clock: FakeClock) -> Iterator[Limiter]:
+    with either(request.param, MemoryStore(clock_us=clock)) as limiter:
+        yield limiter
 
 
 # While it lasts

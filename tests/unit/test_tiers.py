@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from support.blocking import either
 from throttlekit import (
     ConfigurationError,
     CostExceedsLimit,
@@ -29,9 +31,10 @@ def job(plan: Any, **kwargs: Any) -> Job:
     return Job(id="1", name="call_partner", kwargs={"plan": plan, **kwargs})
 
 
-@pytest.fixture
-def limiter() -> Limiter:
-    return Limiter(MemoryStore(clock_us=FakeClock()))
+@pytest.fixture(params=["sync", "async"])
+def limiter(request: pytest.FixtureRequest) -> Iterator[Limiter]:
+    with either(request.param, MemoryStore(clock_us=FakeClock())) as limiter:
+        yield limiter
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

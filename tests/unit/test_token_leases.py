@@ -70,7 +70,7 @@ def store(clock: FakeClock) -> Fleet:
 @pytest.fixture
 def limiter(store: Fleet, clock: FakeClock) -> Limiter:
     limiter = Limiter(store)
-    limiter._wallets = Wallets(limiter._store, clock_us=clock)
+    limiter.deciding.wallets = Wallets(limiter.deciding.shared, clock_us=clock)
     return limiter
 
 
@@ -82,7 +82,7 @@ def fill(limiter: Limiter, limit: Limit = API, *, until: int = 16, **which: Any)
     """Ask until as many were taken ahead as ever are; tells how many are in hand."""
     for _ in range(200):
         limiter.acquire(limit, **which)
-        (*_, purse) = limiter._wallets._held.purses.values()
+        (*_, purse) = limiter.deciding.wallets._held.purses.values()
         if purse.wallet.left == until - 1:
             return until - 1
     raise AssertionError("no lease was taken")
@@ -90,7 +90,7 @@ def fill(limiter: Limiter, limit: Limit = API, *, until: int = 16, **which: Any)
 
 def spendable(limiter: Limiter, *limits: Limit, **which: Any) -> int:
     """How many pass without a question, at the most 100."""
-    store: Any = limiter._store._store
+    store: Any = limiter.deciding.shared._store
     asked = len(store.asked)
     for number in range(100):
         decision = limiter.acquire(*limits, **which)
@@ -125,7 +125,7 @@ def test_every_unit_is_charged_before_it_is_spent(limiter: Limiter, store: Fleet
     passed = 0
     for _ in range(200):
         passed += limiter.acquire(API).allowed
-        (purse,) = limiter._wallets._held.purses.values()
+        (purse,) = limiter.deciding.wallets._held.purses.values()
         assert store.left() == 1000 - passed - purse.wallet.left
 
 
@@ -225,7 +225,7 @@ def test_a_denied_question_for_more_writes_nothing(store: Fleet, clock: FakeCloc
     ahead = API.charge_ahead(16)
     Limiter(store.inner).acquire(API, cost=984)
     limiter = Limiter(store)
-    limiter._wallets = Wallets(limiter._store, clock_us=clock)
+    limiter.deciding.wallets = Wallets(limiter.deciding.shared, clock_us=clock)
     for _ in range(5):
         limiter.acquire(API)
     before = dict(store.inner._values)  # type: ignore[attr-defined]
@@ -331,7 +331,9 @@ def test_what_is_on_its_way_meanwhile_is_not_spent(limiter: Limiter, store: Flee
     fill(limiter)
     spendable(limiter, API)
     fill(limiter)
-    while limiter._wallets._held.purses and next(iter(limiter._wallets._held.purses.values())).wallet.left:
+    while (
+        limiter.deciding.wallets._held.purses and next(iter(limiter.deciding.wallets._held.purses.values())).wallet.left
+    ):
         limiter.acquire(API)
     real = store._decide
 
@@ -366,19 +368,21 @@ def test_outage_units_in_hand_are_spent(limiter: Limiter, store: Fleet, clock: F
     assert all(limiter.acquire(API) for _ in range(15))
     assert limiter.acquire(API).reason == "store unavailable"
     store.down = False
-    limiter._store._outages.clear()
+    limiter.deciding.shared._outages.clear()
     assert limiter.acquire(API).allowed
 
 
 def test_a_question_that_failed_is_put_again_for_more(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
     """A fault while more is asked for hinders nobody from asking for more later."""
     fill(limiter)
-    while limiter._wallets._held.purses and next(iter(limiter._wallets._held.purses.values())).wallet.left:
+    while (
+        limiter.deciding.wallets._held.purses and next(iter(limiter.deciding.wallets._held.purses.values())).wallet.left
+    ):
         limiter.acquire(API)
     store.down = True
     assert not limiter.acquire(API)
     store.down = False
-    limiter._store._outages.clear()
+    limiter.deciding.shared._outages.clear()
     fill(limiter)
 
 
@@ -391,7 +395,7 @@ def test_settled_after_the_fact(limiter: Limiter, store: Fleet) -> None:
     for decision in decisions:
         settled = limiter.settle(decision, actual=0)
         assert [each.cost for each in settled.charged] == [0]
-    (purse,) = limiter._wallets._held.purses.values()
+    (purse,) = limiter.deciding.wallets._held.purses.values()
     in_hand_us = purse.wallet.left * uneven.period_us / uneven.amount
     (use,) = store.inner.acquire(Request(store.asked[-1][0].claims, Caller.PEEK)).uses
     assert use is not None
@@ -416,7 +420,7 @@ def test_threads_spend_each_unit_once(store: Fleet) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    (purse,) = limiter._wallets._held.purses.values()
+    (purse,) = limiter.deciding.wallets._held.purses.values()
     assert sum(passed) + purse.wallet.left == 3600
     assert purse.wallet.left <= 50
     assert len(store.asked) < 3600 / 2
@@ -428,8 +432,8 @@ def test_a_child_spends_nothing_of_its_parents(limiter: Limiter, store: Fleet) -
     fill(limiter)
     pid = os.fork()
     if pid == 0:
-        with limiter._wallets._held.lock:
-            empty = not limiter._wallets._held.purses
+        with limiter.deciding.wallets._held.lock:
+            empty = not limiter.deciding.wallets._held.purses
         os._exit(0 if empty and spendable(limiter, API) == 0 else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert spendable(limiter, API) == 15
@@ -440,7 +444,7 @@ def test_wallets_are_bounded(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(wallets, "_MOST", 3)
     for key in "abcd":
         fill(limiter, TENANTS, key=key)
-    held = limiter._wallets._held
+    held = limiter.deciding.wallets._held
     assert (len(held.purses), len(held.quick)) == (3, 3)
     assert spendable(limiter, TENANTS, key="a") == 0
     assert spendable(limiter, TENANTS, key="d") == 15
@@ -451,7 +455,7 @@ def test_without_leases_nothing_is_kept(limiter: Limiter, store: Fleet) -> None:
     for _ in range(20):
         limiter.acquire(PLAIN)
     assert len(store.asked) == 20
-    assert not limiter._wallets._held.purses
+    assert not limiter.deciding.wallets._held.purses
 
 
 def test_calls_that_cannot_work_are_refused_as_ever(limiter: Limiter) -> None:
@@ -534,7 +538,7 @@ def test_limits_by_value_spend_from_one_wallet(limiter: Limiter, store: Fleet) -
     for _ in range(60):
         limiter.acquire(load(sent), job=job())
     assert len(store.asked) < 15
-    assert len(limiter._wallets._held.purses) == 1
+    assert len(limiter.deciding.wallets._held.purses) == 1
 
 
 def test_each_tier_has_its_own_lease(limiter: Limiter, store: Fleet) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from urllib.parse import quote
 
 __all__ = [
     "bucket_name", "fleet_name", "holder_name", "is_bucket_of", "limit_id", "line_name", "parts_of", "patterns_of",
@@ -76,6 +75,8 @@ def holder_name(job_id: str, token: str) -> str:
 def _quoted(text: str) -> str:
     if len(text) <= _LONGEST and _PLAIN.fullmatch(text):
         return text
+    from urllib.parse import quote  # a quarter of what `import throttlekit` would cost, and few names need it
+
     raw = text.encode("utf-8", "surrogatepass")
     quoted = quote(raw, safe="@/+=").replace("~", "%7E")
     if len(quoted) <= _LONGEST:

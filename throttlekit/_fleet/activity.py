@@ -44,8 +44,9 @@ KEYS = (
 LETTERS = {"exhausted": "e", "in line": "l", "early": "y", "queue full": "f", "paused": "p"}
 """Each reason for which a store denies, as the fleet counts it."""
 
+_FRAMEWORKS = ("dramatiq", "rq", "celery")
 _MOST_KEPT = 10_000
-_MOST_TOLD = 200
+_MOST_TOLD = 100
 _ALIVE_EVERY = 5.0
 _SHORT_LIFE = 2.0
 _DEFINED_EVERY = 60.0
@@ -88,10 +89,8 @@ class _Seen:
             self.denied[reason] = self.denied.get(reason, 0) + count
         self.wait_us = max(self.wait_us, other.wait_us)
 
-    def counts(self, what: str) -> list[tuple[str, int]]:
-        denied = [(LETTERS[reason], count) for reason, count in self.denied.items()]
-        found = [("a", self.allowed), ("u", self.units), *denied]
-        return [(f"{letter} {what}", count) for letter, count in found if count]
+    def reasons(self) -> list[tuple[str, int]]:
+        return [(f"{LETTERS[reason]} {self.bucket}", count) for reason, count in self.denied.items()]
 
 
 class Counts:
@@ -208,10 +207,7 @@ class Activity:
             **_numbers(seen),
         }
         began = time.perf_counter()
-        # The first command names a key: what a store asks where a question goes.
-        self._store.commands(
-            [("EXISTS", KEYS[0]), ("EVAL", _REPORT, len(KEYS), *KEYS, json.dumps(report, separators=(",", ":")))]
-        )
+        self._store.commands([("EVAL", _REPORT, len(KEYS), *KEYS, json.dumps(report, separators=(",", ":")))])
         here.took_us, here.known_as = round((time.perf_counter() - began) * 1_000_000), name
         here.told_at = now if lives else here.told_at
 
@@ -251,10 +247,14 @@ def _numbers(seen: Sequence[_Seen]) -> dict[str, list[Any]]:
         sums.setdefault(name, _Seen(each.limit, name)).add(each)
     keys = [each for each in shared if each.bucket not in sums]
     keys.sort(key=lambda each: (each.slot_us, each.denials, each.units), reverse=True)
-    told = [*list(sums.values())[:_MOST_TOLD], *keys[:_MOST_TOLD]]
+    limits, keys = list(sums.values())[:_MOST_TOLD], keys[:_MOST_TOLD]
+    passed = [
+        (f"{letter} {each.bucket}", n) for each in limits for letter, n in (("a", each.allowed), ("u", each.units))
+    ]
+    told = [*limits, *keys]
     return {
-        "keys": [[each.bucket, each.units, each.denials, each.slot_us] for each in keys[:_MOST_TOLD]],
-        "counts": [pair for each in told for pair in each.counts(each.bucket)],
+        "keys": [[each.bucket, each.units, each.denials, each.slot_us] for each in keys],
+        "counts": [*passed, *(pair for each in told for pair in each.reasons())],
         "waits": [[f"w {each.bucket}", each.wait_us] for each in told if each.wait_us],
     }
 
@@ -265,5 +265,7 @@ def _written(bucket: str, reason: str, since_us: int, deferrals: int, slot_us: i
 
 
 def _framework() -> str:
-    """The framework whose adapter is at work here; "-" if none is."""
-    return next((name for name in ("dramatiq", "rq", "celery") if f"throttlekit_{name}" in sys.modules), "-")
+    """The framework whose worker this is, by its command, else by the adapter that is at work; "-" if none is."""
+    command = os.path.normpath(sys.argv[0] if sys.argv else "").split(os.sep)[-3:]
+    named = [name for name in _FRAMEWORKS if name in command]
+    return (named or [name for name in _FRAMEWORKS if f"throttlekit_{name}" in sys.modules] or ["-"])[0]

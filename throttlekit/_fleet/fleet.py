@@ -41,6 +41,11 @@ class Fleet:
             self._pulse = Pulse([self._follower.follow, self.activity.beat])
             weakref.finalize(owner, self._pulse.abandon)
 
+    @property
+    def begun(self) -> bool:
+        """Whether `steers` asks nobody any more in this process."""
+        return self._pulse is None or self._pulse.beats
+
     def steers(self) -> bool:
         """Whether anything is in force, of any limit. The first call in a process asks the store; later ones nobody."""
         pulse = self._pulse

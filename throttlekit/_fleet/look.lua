@@ -14,12 +14,12 @@
   ARGV[3]    text that the limit's name has in it, quoted as in keys; "" for all
 
   Returns  {seconds now, {process, …}, {limit, "seconds definition", …}, {limit or key, {letter, count, …}, …}}
-           The counts are of the last 60 seconds, as text
+           The counts are of the last 60 seconds, as text. Of keys there is no a: u is what passed
 
   Writes   nothing
 ]]
 local STEP, STEPS, HOUR, HEARD, DEEP = 20, 5, 3600, 15, 1000
-local LETTERS = 'auelyfpw'
+local LETTERS, UNITS = 'auelyfpw', 2
 local function whole(x) return string.format('%.0f', x) end
 
 local now = tonumber(redis.call('TIME')[1])
@@ -36,13 +36,14 @@ end
 
 local function is_sought(name) return sought == '' or string.find(name, sought, 1, true) end
 
-local function counts(of)
+local function counts(of, is_key)
   local sum, reply = {}, {}
   for _, step in ipairs(steps) do
+    local passed = is_key and tonumber(redis.call('ZSCORE', step.passed, of) or nil)
     local found = redis.call('HMGET', step.counts, 'a ' .. of, 'u ' .. of, 'e ' .. of, 'l ' .. of, 'y ' .. of,
       'f ' .. of, 'p ' .. of, 'w ' .. of)
     for i = 1, #LETTERS do
-      local count, before = tonumber(found[i] or nil) or 0, sum[i] or 0
+      local count, before = i == UNITS and passed or tonumber(found[i] or nil) or 0, sum[i] or 0
       sum[i] = i == #LETTERS and math.max(before, count) or before + count * step.weight
     end
   end
@@ -67,7 +68,7 @@ local function choose(names)
     if chosen == most then return end
     if not known[name] and is_sought(string.match(name, '{([^:]*)') or '') then
       known[name], chosen = true, chosen + 1
-      reply[#reply + 1], reply[#reply + 2] = name, counts(name)
+      reply[#reply + 1], reply[#reply + 2] = name, counts(name, true)
     end
   end
 end

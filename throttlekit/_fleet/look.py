@@ -65,7 +65,8 @@ class FleetStore(Protocol):
 class Minute:
     """What was decided in the last minute, all processes together."""
 
-    allowed: int = 0
+    allowed: int | None = None
+    """Decisions that let something pass; not known of a key."""
     units: int = 0
     """Units that passed."""
     denied: Mapping[str, int] | None = None
@@ -185,8 +186,8 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
         StoreUnavailable: The store did not answer.
     """
     began = time.perf_counter()
-    _, (now, processes, told, counted), ruled = store.commands(
-        [("EXISTS", KEYS[0]), ("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name), ("HGETALL", RULES)]
+    (now, processes, told, counted), ruled = store.commands(
+        [("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name), ("HGETALL", RULES)]
     )
     minutes = {each.decode(): _minute(counts) for each, counts in _pairs(counted)}
     every = [_known(name.decode(), text, minutes) for name, text in _pairs(told)]
@@ -227,7 +228,7 @@ def time_of(store: FleetStore) -> float:
     Raises:
         StoreUnavailable: The store did not answer.
     """
-    _, (seconds, micros) = store.commands([("EXISTS", KEYS[0]), ("EVAL", "return redis.call('TIME')", 1, KEYS[0])])
+    ((seconds, micros),) = store.commands([("EVAL", "return redis.call('TIME')", 1, KEYS[0])])
     return int(seconds) + int(micros) / 1e6
 
 
@@ -326,7 +327,7 @@ def _known(name: str, text: bytes, minutes: Mapping[str, Minute]) -> Known | Non
 def _minute(counts: Sequence[bytes]) -> Minute:
     found = {letter.decode(): int(count) for letter, count in _pairs(counts)}
     denied = {_REASONS[letter]: count for letter, count in found.items() if letter in _REASONS and count}
-    return Minute(found.get("a", 0), found.get("u", 0), denied, found.get("w", 0) / 1e6)
+    return Minute(found.get("a"), found.get("u", 0), denied, found.get("w", 0) / 1e6)
 
 
 def _process(text: str) -> Process:

@@ -42,6 +42,11 @@ class Pulse:
         renew_lock_after_fork(self, "_beating", _Beating)
         self._failed = Seldom()
 
+    @property
+    def beats(self) -> bool:
+        """Whether it does, in this process."""
+        return self._beating.thread is not None
+
     def felt(self) -> None:
         """
         Make sure that it beats. The first in each process, a forked one too, beats once before it returns, in the

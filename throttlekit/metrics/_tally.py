@@ -15,12 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from throttlekit._core.concurrency import Concurrency
-from throttlekit._core.decision import Charged
 from throttlekit._core.limits import Limit
 from throttlekit._forks import renew_lock_after_fork
 from throttlekit._waited import Waited
 from throttlekit.errors import ConfigurationError
-from throttlekit.hookspecs import Decided, SlotLost, hookimpl
+from throttlekit.hookspecs import Decided, Observed, SlotLost, hookimpl
 
 __all__ = [
     "DEFERRALS",
@@ -52,6 +51,7 @@ class Tally:
 
     Attributes:
         allowed, denied: Decisions by reason. All limits of a job that may run, and the one that denies.
+        observed: By reason, denials that there would have been if the limit were not only observed.
         units: Charged.
         lost: Slots that a job lost while it ran.
         line_end, paused_until: Seconds since the epoch, as far as was seen last; 0 or past: there is none.
@@ -70,6 +70,7 @@ class Tally:
         "line_end",
         "lost",
         "name",
+        "observed",
         "paused_until",
         "seen",
         "tier",
@@ -80,6 +81,7 @@ class Tally:
         self.name, self.tier = name, tier
         self.allowed: dict[str, int] = {}
         self.denied: dict[str, int] = {}
+        self.observed: dict[str, int] = {}
         self.units = 0
         self.lost = 0
         self.line_end = 0.0
@@ -89,6 +91,10 @@ class Tally:
         self.limit: Limit | None = None
         self.handed_on: Any = None
 
+    def outcomes(self) -> tuple[tuple[str, dict[str, int]], ...]:
+        """Decisions by reason, by outcome."""
+        return ("allowed", self.allowed), ("denied", self.denied), ("observed", self.observed)
+
     def count_allowed(self, limit: Limit, event: Decided, number: int) -> None:
         """A job may run of whose limits *limit* is this *number*."""
         reason = event.decision.reason
@@ -97,11 +103,9 @@ class Tally:
             self.limit = limit if self.name != OTHER else None
         if self.paused_until:
             self.paused_until = 0.0
-        if reason == "allowed":
-            self.units += event.decision.charged[number].cost
-            if isinstance(limit, Concurrency) and (use := event.uses[number]):
-                self.holders = use.units
-                self.seen += 1
+        if isinstance(limit, Concurrency) and event.uses and (use := event.uses[number]):
+            self.holders = use.units
+            self.seen += 1
 
     def count_denied(self, event: Decided) -> None:
         decision = event.decision
@@ -162,9 +166,11 @@ class Counting(ABC):
                 for number, limit in enumerate(event.limits):
                     tally = known.of.get((limit.name, limit.of_tier)) or self._tally(limit)
                     tally.count_allowed(limit, event, number)
-                if decision.reason != "allowed":
-                    self._count_shares(decision.charged)
-                elif event.waited:
+                for each in decision.charged:
+                    limit = each.limit
+                    tally = known.of.get((limit.name, limit.of_tier)) or self._tally(limit)
+                    tally.units += each.cost
+                if event.waited:
                     line = self._tally(_line_of(event))
             else:
                 self._tally(decision.limit).count_denied(event)
@@ -175,6 +181,13 @@ class Counting(ABC):
             self.started(line, event)
         if timed and event.took is not None:
             self.took(event.took)
+
+    @hookimpl
+    def throttlekit_observed(self, event: Observed) -> None:
+        reason = event.decision.reason
+        with self._known.lock:
+            observed = self._tally(event.decision.limit).observed
+            observed[reason] = observed.get(reason, 0) + 1
 
     @hookimpl
     def throttlekit_lease_lost(self, event: SlotLost) -> None:
@@ -195,11 +208,6 @@ class Counting(ABC):
         if named not in of:
             of[named] = Tally(named[0], named[1] or "")
         return of[named]
-
-    def _count_shares(self, charged: Sequence[Charged]) -> None:
-        """What was taken of this process's shares, as the store gave no answer."""
-        for each in charged:
-            self._tally(each.limit).units += each.cost
 
 
 def _line_of(event: Decided) -> Limit:

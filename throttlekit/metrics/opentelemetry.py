@@ -115,7 +115,7 @@ def _labels(limit: str, tier: str | None) -> dict[str, str]:
 
 
 def _decisions(tally: Tally) -> _Numbers:
-    for outcome, counts in (("allowed", tally.allowed), ("denied", tally.denied)):
+    for outcome, counts in tally.outcomes():
         for reason, count in counts.items():
             yield count, {**_labels(tally.name, tally.tier), "outcome": outcome, "reason": reason}
 

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from throttlekit._core.concurrency import Concurrency
 from throttlekit._forks import renew_lock_after_fork
-from throttlekit.hookspecs import Decided, SlotLost, StoreFailed, hookimpl
+from throttlekit.hookspecs import Decided, Observed, SlotLost, StoreFailed, hookimpl
 from throttlekit.metrics._tally import (
     DEFERRALS,
     MOST_LIMITS,
@@ -70,6 +70,13 @@ class PrometheusMetrics(Counting):
         super().throttlekit_decided(event)
         if families.shared:
             self.each(event.limits, families.write)
+
+    @hookimpl
+    def throttlekit_observed(self, event: Observed) -> None:
+        families = self._families
+        super().throttlekit_observed(event)
+        if families.shared:
+            self.each([event.decision.limit], families.write)
 
     @hookimpl
     def throttlekit_lease_lost(self, event: SlotLost) -> None:
@@ -198,7 +205,7 @@ class _Written:
         self._children: dict[tuple[str, ...], Any] = {}
 
     def write(self, tally: Tally) -> None:
-        for outcome, counts in (("allowed", tally.allowed), ("denied", tally.denied)):
+        for outcome, counts in tally.outcomes():
             for reason, count in counts.items():
                 self._count(count, "decisions", outcome, reason)
         self._count(tally.units, "units")

@@ -10,7 +10,9 @@ from throttlekit._core.acquire import Ask, Caller, Place, Verdict
 from throttlekit._core.charge import Charge
 from throttlekit._core.value import soon_made
 
-__all__ = ["Claim", "Correction", "Lease", "Parted", "Request", "Searched", "Shared", "Store"]
+__all__ = [
+    "Batched", "Claim", "Correction", "Lease", "Parted", "Request", "Searched", "Shared", "Store", "answer_of",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,6 +126,29 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Let go of connections. The store may be used again afterwards."""
+        ...
+
+
+def answer_of(store: Store, request: Request) -> Verdict | Exception:
+    """What *store* decides, or what it raises."""
+    try:
+        return store.acquire(request)
+    except Exception as error:
+        return error
+
+
+@runtime_checkable
+class Batched(Protocol):
+    """What a store may have besides: several requests in one round trip."""
+
+    def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
+        """
+        Decide each of *requests* by itself, one after the other, as `Store.acquire` does. What that would raise of
+        one stands in its place.
+
+        Raises:
+            StoreUnavailable: There was no usable answer to any. They may have been charged, or not.
+        """
         ...
 
 

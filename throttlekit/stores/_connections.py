@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -52,6 +52,22 @@ class Connections:
         idle.append((connection, monotonic()))
         return answer
 
+    def ask_all(self, frames: Sequence[bytes]) -> list[Any]:
+        """
+        Send several commands in one go, and read all their answers. One that is an error of that command alone stands
+        in its place; any other fault is everybody's, and none of the answers counts.
+        """
+        idle = self._idle
+        connection = self._taken(idle)
+        try:
+            connection.send_packed_command((b"".join(frames),), False)
+            answers = [_answer(connection) for _ in frames]
+        except BaseException:
+            connection.disconnect()
+            raise
+        idle.append((connection, monotonic()))
+        return answers
+
     def drop(self) -> None:
         """Close what lies idle: it may be as dead as the one that has just failed."""
         idle = self._idle
@@ -77,6 +93,13 @@ class Connections:
     def _connected(self, connection: Any) -> Any:
         connection.connect()  # a Sentinel's connection asks for the master here, and not where it sends
         return connection
+
+
+def _answer(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
 
 
 def _is_over(connection: Any) -> bool:

@@ -14,7 +14,7 @@ from redis.exceptions import RedisClusterException
 from throttlekit._core.acquire import Verdict
 from throttlekit._forks import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores._base import Claim, Correction, Lease, Request
+from throttlekit.stores._base import Claim, Correction, Lease, Request, answer_of
 from throttlekit.stores._frames import arguments_of, script_of
 from throttlekit.stores._parts import Part, acquire_in_parts
 from throttlekit.stores.redis import RedisStore, begin_anew_after_fork
@@ -63,6 +63,9 @@ class RedisClusterStore(RedisStore):
         place = -1 if request.place is None else request.place.claim
         parts = [Part(self, claims) for claims in slots.values()]
         return acquire_in_parts(sorted(parts, key=lambda part: place not in part.claims), request, now_us)
+
+    def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
+        return [answer_of(self, request) for request in requests]
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         settle = super().settle

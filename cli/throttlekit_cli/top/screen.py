@@ -25,7 +25,7 @@ def screen(fleet: Fleet, lines: list[Line], *, order: str, most: int) -> Rendera
         table.add_column(name, overflow="ellipsis", no_wrap=True)
     for name in ("now", "last minute", "waiting", "last starts in", "oldest wait"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("denied in the last minute")
+    table.add_column("denied", overflow="ellipsis", no_wrap=True)
     for line in lines[:most]:
         _add(table, line)
         for key in line.keys:

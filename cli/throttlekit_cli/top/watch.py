@@ -25,7 +25,7 @@ from throttlekit_cli.top.screen import screen
 __all__ = ["Sight", "opened", "top"]
 
 _PATIENCE = 5.0
-_WIDTH = 150
+_WIDTH = 170
 
 
 class Sight:

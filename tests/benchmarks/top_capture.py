@@ -1,0 +1,101 @@
+"""
+Captures `throttlekit top` and `explain` of a live flood on Dramatiq and RQ at once, and writes them into a page.
+
+    python tests/benchmarks/top_capture.py [--into docs/top.md] [--seconds 20]
+
+A Redis, two worker processes of Dramatiq and two of RQ, one limiter's store: three limits, more jobs than they let
+pass. What is captured is what the command prints, word for word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.dramatiq_workers import clean_up_when_terminated, workers
+from support.rq_workers import Fleet, rq_worker
+from support.servers import redis_server
+
+_JOBS = 600
+_BLOCK = "<!-- captured: {} -->\n"
+
+
+def run(*arguments: str) -> str:
+    """What `throttlekit …` prints."""
+    command = [sys.executable, "-m", "throttlekit_cli", *arguments]
+    shown = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True)
+    return "\n".join(line.rstrip() for line in shown.stdout.splitlines())
+
+
+def flood(url: str) -> list[str]:
+    """Send jobs to both frameworks; the ids of those that were sent to RQ."""
+    import redis
+
+    from support import top_jobs
+    from throttlekit_rq import ThrottledQueue
+
+    sent: list[str] = []
+    with contextlib.closing(redis.Redis.from_url(url)) as connection:
+        queue = ThrottledQueue("work", connection=connection, limiter=top_jobs.limiter)
+        for number in range(_JOBS):
+            account = f"account-{number % 12 if number % 3 else 0}"
+            top_jobs.partner.send(account)
+            if number % 2 == 0:
+                throttle = [top_jobs.ACCOUNT, top_jobs.PARTNER]
+                sent.append(queue.enqueue(top_jobs.call, account=account, throttle=throttle).id)
+            if number % 3 == 0:
+                top_jobs.report.send()
+    return sent
+
+
+def captured(seconds: float) -> dict[str, str]:
+    """What `top` and `explain` show after so many seconds of the flood."""
+    with redis_server() as base:
+        store, broker, queues = f"{base}/0", f"{base}/1", f"{base}/2"
+        environment = {"TK_TOP_STORE": store, "TK_TOP_BROKER": broker}
+        os.environ.update(environment)
+        kind = "throttlekit_rq.ThrottledWorker"
+        commands = [rq_worker(queues, "work", kind=kind, options=("-c", "support.top_jobs")) for _ in range(2)]
+        sent = flood(queues)
+        with workers("support.top_jobs", environment, processes=2, threads=4), Fleet(commands, environment):
+            time.sleep(seconds)
+            shown = run("top", "--once", "--url", store, "--limit", "6")
+            told = (run_explain(job_id, store) for job_id in reversed(sent))
+            return {"top": shown, "explain": next(text for text in told if "starts in about" in text)}
+
+
+def run_explain(job_id: str, store: str) -> str:
+    """What `explain` says; of a job of which nothing is known that is an exit code, too."""
+    command = [sys.executable, "-m", "throttlekit_cli", "explain", job_id, "--url", store]
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=False).stdout.rstrip()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--into", type=Path)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    options = parser.parse_args()
+    clean_up_when_terminated()
+    found = captured(options.seconds)
+    for text in found.values():
+        print(f"{text}\n")
+    if options.into:
+        page = options.into.read_text("utf-8")
+        for name, text in found.items():
+            begin, opened, rest = page.partition(_BLOCK.format(name) + "\n```text\n")
+            if not opened:
+                raise SystemExit(f"{options.into} has no place for what {name} shows")
+            page = begin + opened + text + "\n```" + rest.partition("\n```")[2]
+        options.into.write_text(page, "utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

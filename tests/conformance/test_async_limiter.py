@@ -1,0 +1,277 @@
+"""What only the asyncio limiter promises: tasks go together, the loop turns, and who is cancelled took nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import redis
+
+from support.stores import Passing
+from throttlekit import AsyncLimiter, Concurrency, Job, Limit, TokenBucket
+from throttlekit._core.acquire import Verdict
+from throttlekit._core.keys import bucket_name
+from throttlekit.stores import MemoryStore, Request
+from throttlekit.stores.redis import RedisStore
+
+LIMIT = TokenBucket("partner", "1/h", burst=40)
+OTHER = TokenBucket("other", "1/h", burst=200)
+SLOTS = Concurrency("slots", 1)
+OWN = TokenBucket("own", "1/h", burst=3, scope="process")
+JOB = Job(id="1", name="call_partner")
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        yield client
+
+
+class Counting(RedisStore):
+    """Tells how many requests went to the server in each round trip."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, timeout=5)
+        self.together: list[int] = []
+
+    def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
+        self.together.append(len(requests))
+        return super().acquire_all(requests)
+
+
+class Slow(Passing):
+    """A store in which each question takes until it is let go."""
+
+    def __init__(self) -> None:
+        self.inner, self.asked, self.go = MemoryStore(), threading.Semaphore(0), threading.Event()
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        self.asked.release()
+        assert self.go.wait(30)
+        return self.inner.acquire(request, now_us)
+
+
+def _run(work: Callable[[AsyncLimiter], Awaitable[None]], store: Any) -> None:
+    """Run *work* with a limiter, and close that."""
+
+    async def main() -> None:
+        async with AsyncLimiter(store) as limiter:
+            await work(limiter)
+
+    asyncio.run(main())
+
+
+async def _asked(store: Slow) -> None:
+    """Once a question is under way."""
+    assert await asyncio.to_thread(store.asked.acquire, timeout=30)
+
+
+async def _take(limiter: AsyncLimiter, *limits: Limit, times: int) -> list[str]:
+    decisions = await asyncio.gather(*[limiter.acquire(*limits) for _ in range(times)])
+    return [decision.reason for decision in decisions]
+
+
+def test_tasks_that_ask_at_once_go_together(redis_url: str) -> None:
+    """As many round trips as it takes at 64 each, each decided by itself: the bound holds to the unit."""
+    store = Counting(redis_url)
+
+    async def work(limiter: AsyncLimiter) -> None:
+        reasons = await _take(limiter, LIMIT, times=150)
+        assert reasons.count("allowed") == 40
+        assert store.together == [64, 64, 22]
+        assert (await limiter.acquire(OTHER)).allowed
+        assert store.together[3:] == [1]
+
+    _run(work, store)
+
+
+def test_every_verb_works_on_a_server(redis_url: str) -> None:
+    """The same verbs as the other limiter has."""
+
+    async def work(limiter: AsyncLimiter) -> None:
+        limiter.declare(LIMIT)
+        decision = await limiter.acquire(LIMIT, cost=10)
+        assert (await limiter.settle(decision, actual=4)).cost == 4
+        assert (await limiter.peek(LIMIT)).remaining == 36
+        await limiter.pause(LIMIT, 60)
+        assert (await limiter.acquire(LIMIT, job=JOB)).reason == "paused"
+        await limiter.resume(LIMIT)
+        await limiter.reset(LIMIT)
+        assert (await limiter.peek(LIMIT)).remaining == 40
+        held = await limiter.acquire(SLOTS)
+        limiter.keep(held, lambda: None)
+        assert not (await limiter.acquire(SLOTS)).allowed
+        await limiter.release(held)
+        async with limiter.hold(SLOTS, timeout=30) as running:
+            assert running.decision is not None
+
+        @limiter.holding(SLOTS, timeout=30)
+        async def body(number: int) -> int:
+            return number
+
+        assert await body(7) == 7
+        assert not limiter.in_memory
+
+    _run(work, redis_url)
+
+
+def test_fault_of_one_is_its_own(client: Any, redis_url: str) -> None:
+    """A key of another type fails those that ask for it, and nobody else of the same round trip."""
+    key = bucket_name(LIMIT.name, "", LIMIT.fingerprint)
+    client.rpush(key, "x")
+    client.expire(key, 600)
+
+    async def work(limiter: AsyncLimiter) -> None:
+        bad, good = await asyncio.gather(_take(limiter, LIMIT, times=3), _take(limiter, OTHER, times=3))
+        assert bad == ["store unavailable"] * 3
+        assert good == ["allowed"] * 3
+
+    _run(work, redis_url)
+
+
+def test_forgotten_script_is_sent_again_for_a_batch(client: Any, redis_url: str) -> None:
+    """After SCRIPT FLUSH each of them is decided, and charged once."""
+
+    async def work(limiter: AsyncLimiter) -> None:
+        await limiter.acquire(OTHER)
+        client.script_flush()
+        assert await _take(limiter, OTHER, times=5) == ["allowed"] * 5
+        assert (await limiter.peek(OTHER)).remaining == 194
+
+    _run(work, redis_url)
+
+
+def test_time_out_grants_nobody(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No answer to a round trip is none to anybody in it; once the server answers again all go on."""
+    store = Counting(redis_url)
+    ask_all = store._connections.ask_all
+
+    def silent(frames: Sequence[bytes]) -> list[Any]:
+        ask_all(frames)
+        raise redis.TimeoutError("no answer")
+
+    async def work(limiter: AsyncLimiter) -> None:
+        monkeypatch.setattr(store._connections, "ask_all", silent)
+        assert await _take(limiter, OTHER, times=5) == ["store unavailable"] * 5
+        monkeypatch.setattr(store._connections, "ask_all", ask_all)
+        while "allowed" not in await _take(limiter, OTHER, times=2):
+            await asyncio.sleep(0.05)
+
+    _run(work, store)
+
+
+def test_loop_goes_on_while_the_store_is_asked() -> None:
+    """It turns as often as it likes while a question is under way."""
+    store = Slow()
+
+    async def work(limiter: AsyncLimiter) -> None:
+        task = asyncio.create_task(limiter.acquire(LIMIT))
+        await _asked(store)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert not task.done()
+        store.go.set()
+        assert (await task).allowed
+
+    _run(work, store)
+
+
+def test_grant_of_who_is_cancelled_is_given_back() -> None:
+    """What the store grants to a task that is cancelled meanwhile is not charged, and no slot is held."""
+    store = Slow()
+
+    async def work(limiter: AsyncLimiter) -> None:
+        task = asyncio.create_task(limiter.acquire(LIMIT, SLOTS, cost=1))
+        await _asked(store)
+        task.cancel()
+        store.go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await limiter.peek(LIMIT)).remaining == 40
+        assert (await limiter.peek(SLOTS)).remaining == 1
+
+    _run(work, store)
+
+
+def test_who_is_cancelled_while_it_waits_is_never_asked_for() -> None:
+    """Those that wait beside it are."""
+    store = Slow()
+
+    async def work(limiter: AsyncLimiter) -> None:
+        first = asyncio.create_task(limiter.acquire(LIMIT))
+        await _asked(store)
+        second, third = (asyncio.create_task(limiter.acquire(LIMIT)) for _ in range(2))
+        await asyncio.sleep(0)
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        store.go.set()
+        assert (await first).allowed
+        assert (await third).allowed
+        assert (await limiter.peek(LIMIT)).remaining == 38
+
+    _run(work, store)
+
+
+def test_cancelled_after_the_answer_came_is_given_back_too() -> None:
+    """The answer is there, and the task is cancelled before it goes on."""
+    store = Passing()
+    store.inner = MemoryStore()
+
+    async def work(limiter: AsyncLimiter) -> None:
+        assert (await limiter.peek(LIMIT)).remaining == 40
+        (batches,) = limiter._loops.values()
+        told, batches._told = batches._told, lambda *args: (told(*args), task.cancel())  # type: ignore[method-assign]
+        task = asyncio.create_task(limiter.acquire(LIMIT))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        batches._told = told  # type: ignore[method-assign]
+        assert (await limiter.peek(LIMIT)).remaining == 40
+
+    _run(work, store)
+
+
+def test_limits_of_this_process_go_along(redis_url: str) -> None:
+    """They are asked first, with no round trip for those that they deny."""
+
+    async def work(limiter: AsyncLimiter) -> None:
+        reasons = await _take(limiter, OWN, OTHER, times=5)
+        assert reasons.count("allowed") == 3
+        assert (await limiter.peek(OTHER)).remaining == 197
+
+    _run(work, redis_url)
+
+
+def test_one_limiter_serves_several_loops(redis_url: str) -> None:
+    """One after the other, and in threads at once."""
+    limiter = AsyncLimiter(redis_url)
+
+    async def take() -> None:
+        assert "store unavailable" not in await _take(limiter, OTHER, times=10)
+
+    threads = [threading.Thread(target=asyncio.run, args=(take(),)) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    async def last() -> None:
+        assert (await limiter.peek(OTHER)).remaining == 170
+        await limiter.close()
+
+    asyncio.run(last())
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("throttlekit_") and thread.daemon]
+
+
+def test_only_who_has_a_loop_pays_for_asyncio() -> None:
+    """`import throttlekit` loads it with the first use of AsyncLimiter, and not before."""
+    loaded = "print('asyncio' in sys.modules)"
+    script = f"import sys, throttlekit; {loaded}; throttlekit.AsyncLimiter; {loaded}"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["False", "True"]
