@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from throttlekit._asked import Asked, asked_of, decision_from, peek_of, peeked, request_of, waited_after
-from throttlekit._core.acquire import Caller, Reason, Verdict
+from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limits import Limit
@@ -22,7 +22,6 @@ from throttlekit._waited import Waited
 from throttlekit._wallets import Wallets
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores._base import Request
-from throttlekit.stores._parts import Part
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["PLAIN_DELIVERY", "Deciding"]
@@ -38,14 +37,17 @@ class Deciding:
     Args:
         shared: The limiter's store.
         in_process: Counts limits of scope "process".
+        wallets: Units that were taken ahead.
         fleet: What the fleet tells, and is told.
         telling: Tells plugins.
     """
 
-    def __init__(self, shared: Guarded, in_process: MemoryStore, fleet: Fleet, telling: Telling) -> None:
+    def __init__(
+        self, shared: Guarded, in_process: MemoryStore, wallets: Wallets, fleet: Fleet, telling: Telling
+    ) -> None:
         self.fleet, self._telling = fleet, telling
         self.declared = Declared()
-        self.wallets = Wallets(shared)
+        self.wallets = wallets
         self.shared, self.in_process = shared, in_process
         self._known: dict[Any, Asked] = {}
 
@@ -86,11 +88,8 @@ class Deciding:
     ) -> Decision | None:
         """The decision, if units that were taken ahead are enough for it; see `Wallets.spend`."""
         decision = self.wallets.spend(limits, job, key, cost)
-        if decision is None:
-            return None
-        waited, at_us = Waited.read(job.waited if job is not None else None), decision.charged[0].at_us
-        self.fleet.decided(decision, "", Verdict(Reason.ALLOWED, 0, at_us, at_us, at_us, ()), waited, job)
-        self._telling.decided_unasked(decision, [decision.limit], job, waited, at_us)
+        if decision is not None and self._telling.decisions:
+            self._telling.decided_unasked(decision, [decision.limit], job, Waited(), 0)
         return decision
 
     def began(self) -> float:
@@ -99,10 +98,7 @@ class Deciding:
 
     def decide(self, request: Request, asked: Sequence[Asked]) -> Verdict:
         """Put the question. Raises `StoreUnavailable`."""
-        here = [number for number, each in enumerate(asked) if each.in_process]
-        if not here and all(each.limit.token_lease is None for each in asked):
-            return self.shared.acquire(request)
-        return self.wallets.acquire(request, asked, [Part(self.in_process, here)] if here else [])
+        return self.wallets.decide(request, asked, self.shared, self.in_process)
 
     def decide_all(self, questions: Sequence[tuple[Request, Sequence[Asked]]]) -> list[Verdict | Exception]:
         """`decide` each, in one round trip if they can; what one raises stands in its place."""

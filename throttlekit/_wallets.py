@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from throttlekit._asked import Asked, decision_from
 from throttlekit._core.acquire import Ask, Caller, Reason, Verdict
@@ -20,6 +20,10 @@ from throttlekit._forks import renew_lock_after_fork
 from throttlekit._outage import Guarded
 from throttlekit.stores._base import Claim, Correction, Request
 from throttlekit.stores._parts import Part, acquire_in_parts
+from throttlekit.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from throttlekit._fleet.activity import Counts
 
 __all__ = ["Wallets"]
 
@@ -41,14 +45,14 @@ def _clock_us() -> Callable[[], int]:
 class _Purse:
     """A wallet, and what those who spend from it are answered: what the store said when it was last filled."""
 
-    __slots__ = ("ahead", "alias", "answer", "cost", "limit", "name", "verdict", "wallet")
+    __slots__ = ("ahead", "alias", "answer", "cost", "limit", "name", "passed", "units", "verdict", "wallet")
 
     def __init__(self, name: _Name, limit: Limit) -> None:
         self.name, self.limit, self.wallet = name, limit, Wallet(name[1])
         self.verdict = _NOTHING
         self.answer: Decision | None = None
         self.alias: object = None
-        self.cost = 0
+        self.cost = self.passed = self.units = 0
         self.ahead: tuple[int, Claim] | None = None
 
 
@@ -72,8 +76,7 @@ class Wallets:
         clock_us: For tests: tells the time in microseconds.
     """
 
-    def __init__(self, store: Guarded, *, clock_us: Callable[[], int] | None = None) -> None:
-        self._store = store
+    def __init__(self, *, clock_us: Callable[[], int] | None = None) -> None:
         self._clock_us = clock_us or _clock_us()
         self._held = _Held()
         renew_lock_after_fork(self, "_held", _Held)
@@ -81,7 +84,7 @@ class Wallets:
     def spend(self, limits: Sequence[object], job: object, key: object, cost: object) -> Decision | None:
         """
         The decision on a call that is answered from hand at once: of one limit whose cost is a number, that has one
-        rate, and whose scope is "global". None: it has to be asked.
+        rate, and whose scope is "global"; for a job that has not waited. None: it has to be asked.
 
         Raises:
             ConfigurationError: The key cannot be worked out.
@@ -89,7 +92,9 @@ class Wallets:
         if len(limits) != 1 or cost is not None:
             return None
         limit = limits[0]
-        if type(limit) is not TokenBucket or limit.token_lease is None or not (job is None or type(job) is Job):
+        if type(limit) is not TokenBucket or limit.token_lease is None:
+            return None
+        if job is not None and (type(job) is not Job or job.waited):
             return None
         alias: object = limit.name
         if key is not None:
@@ -100,32 +105,48 @@ class Wallets:
         with held.lock:
             purse = held.quick.get(alias)
             if purse is not None and purse.limit is limit and purse.wallet.spend(purse.cost, self._clock_us()):
+                purse.passed += 1
+                purse.units += purse.cost
                 return purse.answer
         return None
 
-    def acquire(self, request: Request, asked: Sequence[Asked], here: Sequence[Part]) -> Verdict:
+    def decide(self, request: Request, asked: Sequence[Asked], store: Guarded, in_process: MemoryStore) -> Verdict:
         """
-        Decide a call: what can be spent is, first; then the parts that are decided *here*; then the store is asked, for
-        the rest. What was spent goes back to hand if a later part denies.
+        Decide a call: what can be spent from hand is, first; then the limits of scope "process" are asked; then the
+        store, for the rest. What was spent goes back to hand if a later part denies.
+
+        Raises:
+            StoreUnavailable: The store gave no usable answer.
         """
-        known = {number for part in here for number in part.claims}
-        spent: list[Part] = []
+        here = [number for number, each in enumerate(asked) if each.in_process]
+        if not here and all(each.limit.token_lease is None for each in asked):
+            return store.acquire(request)
+        parts: list[Part] = []
         rest: list[int] = []
         now_us, held = self._clock_us(), self._held
         with held.lock:
             for number, each in enumerate(asked):
-                if number in known:
-                    continue
                 name = _name(each)
                 purse = held.purses.get(name) if name is not None else None
                 if purse is not None and _ready(purse.wallet, each.cost, now_us, request.caller):
-                    spent.append(Part(_Spent(held, purse, each.cost), [number]))
-                else:
+                    parts.append(Part(_Spent(held, purse, each.cost), [number]))
+                elif not each.in_process:
                     rest.append(number)
-        if not spent and not here:
-            return self.ask(asked, request)
-        asking = Part(_Asking(self, [asked[number] for number in rest]), rest)
-        return acquire_in_parts([*spent, *here, *([asking] if rest else [])], request)
+        if not parts and not here:
+            return self.ask(asked, request, store)
+        parts += [Part(in_process, here)] if here else []
+        parts += [Part(_Asking(self, [asked[number] for number in rest], store), rest)] if rest else []
+        return acquire_in_parts(parts, request)
+
+    def tell(self, counts: Counts) -> None:
+        """Count what `spend` let pass since the last time; what was in a wallet that has gone is not."""
+        held = self._held
+        with held.lock:
+            passed = [(p.limit, p.name[0], p.passed, p.units) for p in held.purses.values() if p.passed]
+            for purse in held.purses.values():
+                purse.passed = purse.units = 0
+        for each in passed:
+            counts.passed(*each)
 
     @contextmanager
     def without(self, buckets: Iterable[str]) -> Generator[None, None, None]:
@@ -147,10 +168,10 @@ class Wallets:
             for purse in [each for each in held.purses.values() if meant(each.name)]:
                 _drop(held, purse)
 
-    def ask(self, asked: Sequence[Asked], request: Request, now_us: int | None = None) -> Verdict:
-        """Ask the store for *request*, and for units ahead where that pays; if they are denied, for *request* alone."""
+    def ask(self, asked: Sequence[Asked], request: Request, store: Guarded, now_us: int | None = None) -> Verdict:
+        """Ask *store* for *request*, and for units ahead where that pays; if they are denied, for *request* alone."""
         if request.caller is Caller.PEEK:
-            return self._store.acquire(request, now_us)
+            return store.acquire(request, now_us)
         held, asked_us = self._held, self._clock_us()
         purses: dict[int, _Purse] = {}
         taking: dict[int, int] = {}
@@ -165,7 +186,7 @@ class Wallets:
                     purse.wallet.begin(asked_us)
         if taking:
             try:
-                verdict = self._store.acquire(_enlarged(request, purses, taking), now_us)
+                verdict = store.acquire(_enlarged(request, purses, taking), now_us)
                 self._answered(held, asked, purses, taking, verdict, asked_us)
             finally:
                 for number in taking:
@@ -173,7 +194,7 @@ class Wallets:
             if verdict.allowed:
                 return verdict
             asked_us = self._clock_us()
-        verdict = self._store.acquire(request, now_us)
+        verdict = store.acquire(request, now_us)
         self._answered(held, asked, purses, {}, verdict, asked_us)
         return verdict
 
@@ -223,15 +244,14 @@ class _Spent:
 class _Asking:
     """Asks the store for the rest of a call: the last part of it."""
 
-    def __init__(self, wallets: Wallets, asked: Sequence[Asked]) -> None:
-        self._wallets, self._asked = wallets, asked
+    def __init__(self, wallets: Wallets, asked: Sequence[Asked], store: Guarded) -> None:
+        self._wallets, self._asked, self._store = wallets, asked, store
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        return self._wallets.ask(self._asked, request, now_us)
+        return self._wallets.ask(self._asked, request, self._store, now_us)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        """No part comes after it that could deny."""
-        raise AssertionError
+        raise AssertionError("it is the last part: none comes after it that could deny")
 
 
 def _ready(wallet: Wallet, cost: int, now_us: int, caller: Caller) -> bool:

@@ -22,6 +22,7 @@ from throttlekit._responses import LONGEST_PAUSE
 from throttlekit._seldom import Seldom
 from throttlekit._settling import settle
 from throttlekit._telling import Telling
+from throttlekit._wallets import Wallets
 from throttlekit._wiring import plugin_manager, store_from, store_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores._base import Store
@@ -61,9 +62,10 @@ class Limiter:
         shared = Guarded(
             store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not _MEMORY)
         )
-        self._fleet = Fleet(shared, self)
+        wallets = Wallets()
+        self._fleet = Fleet(shared, self, wallets.tell)
         self._telling = Telling(hooks)
-        self.deciding = Deciding(shared, MemoryStore(), self._fleet, self._telling)
+        self.deciding = Deciding(shared, MemoryStore(), wallets, self._fleet, self._telling)
         self._declared = self.deciding.declared
         self._leases = Leases(shared, self.deciding.in_process)
         self._release_failure = Seldom()
@@ -269,8 +271,8 @@ class Limiter:
 
     def close(self) -> None:
         """Let go of the store, of units taken ahead, and of the fleet. The limiter may be used again afterwards."""
-        self.deciding.wallets.close()
         self._fleet.close()
+        self.deciding.wallets.close()
         self.deciding.shared.close()
 
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> Sequence[Limit]:

@@ -72,7 +72,7 @@ def test_little_is_lost_with_a_process_that_is_killed(redis_url: str, tmp_path: 
     made = play(redis_url, tmp_path, limit, count=1000, at_once=1000, killed=310)
     grants = sum(map(len, made))
     client = redis.Redis.from_url(redis_url)
-    (name,) = client.keys("tk1:*")
+    (name,) = client.keys("tk1:{api:*")
     tat_us = int(client.get(name) or 0)
     client.close()
     # More was charged than came in at any time, so the TAT tells it to the unit.

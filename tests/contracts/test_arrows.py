@@ -237,6 +237,21 @@ def test_stores_know_no_algorithm() -> None:
         assert not known & set(ALGORITHMS), module
 
 
+HEAVY = {
+    "asyncio", "concurrent.futures", "decimal", "email", "http", "importlib.metadata", "importlib.resources",
+    "ipaddress", "json", "redis", "secrets", "socket", "ssl", "statistics", "subprocess",
+    "urllib.parse", "uuid", "zoneinfo",
+}  # fmt: skip
+
+
+def test_import_brings_nothing_slow() -> None:
+    """`import throttlekit` loads none of what would cost more than it does: what needs it loads it when it does."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lua")])}
+    script = "import sys; before = set(sys.modules); import throttlekit; print(' '.join(set(sys.modules) - before))"
+    told = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
+    assert not HEAVY & set(told.stdout.split())
+
+
 @pytest.mark.parametrize("use", ["", "limiter.acquire(throttlekit.TokenBucket('a', '1/s'))"])
 def test_import_brings_no_redis_and_no_framework(use: str) -> None:
     """`import throttlekit`, and a limiter in memory, load neither a client nor a framework."""

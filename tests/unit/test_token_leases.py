@@ -26,11 +26,15 @@ from throttlekit import (
     SlidingWindow,
     StoreUnavailable,
     TokenBucket,
+    hookimpl,
 )
 from throttlekit import _wallets as wallets
 from throttlekit._core.acquire import Ask, Caller, Verdict
+from throttlekit._core.altered import altered
 from throttlekit._core.by_value import dump, load
+from throttlekit._fleet.activity import Counts
 from throttlekit._wallets import Wallets
+from throttlekit.hookspecs import Decided
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.testing import FakeClock
 
@@ -70,7 +74,7 @@ def store(clock: FakeClock) -> Fleet:
 @pytest.fixture
 def limiter(store: Fleet, clock: FakeClock) -> Limiter:
     limiter = Limiter(store)
-    limiter.deciding.wallets = Wallets(limiter.deciding.shared, clock_us=clock)
+    limiter.deciding.wallets = Wallets(clock_us=clock)
     return limiter
 
 
@@ -225,7 +229,7 @@ def test_a_denied_question_for_more_writes_nothing(store: Fleet, clock: FakeCloc
     ahead = API.charge_ahead(16)
     Limiter(store.inner).acquire(API, cost=984)
     limiter = Limiter(store)
-    limiter.deciding.wallets = Wallets(limiter.deciding.shared, clock_us=clock)
+    limiter.deciding.wallets = Wallets(clock_us=clock)
     for _ in range(5):
         limiter.acquire(API)
     before = dict(store.inner._values)  # type: ignore[attr-defined]
@@ -560,6 +564,43 @@ def test_share_during_an_outage_has_no_lease() -> None:
     limit = TokenBucket("a", "1000/s", burst=1000, lease_tokens=16, on_store_failure="local", processes=4)
     assert limit.share is not None
     assert limit.share.token_lease is None
+
+
+@pytest.mark.parametrize(("rate", "lease"), [("500/s", API.token_lease), ("4/s", None)])
+def test_another_rate_keeps_the_lease_if_it_can(rate: str, lease: object) -> None:
+    """A rate that is set for the whole fleet is taken ahead of too, unless it is too low for that."""
+    assert altered(API, rate).token_lease == lease
+
+
+def test_what_passes_from_hand_is_counted(limiter: Limiter, store: Fleet) -> None:
+    """The fleet is told of each job that passed with no question, once."""
+    counts = Counts()
+    fill(limiter)
+    asked = len(store.asked)
+    limiter.deciding.wallets.tell(counts)
+    counts.take()
+    for _ in range(10):
+        limiter.acquire(API)
+    assert len(store.asked) == asked
+    for expected in ([(10, 10)], []):
+        limiter.deciding.wallets.tell(counts)
+        assert [(seen.allowed, seen.units) for seen in counts.take()[0]] == expected
+
+
+def test_the_hook_tells_that_nobody_was_asked(store: Fleet) -> None:
+    """`throttlekit_decided` is called for each decision; without a question `took` is None."""
+    told: list[Decided] = []
+
+    class Plugin:
+        @hookimpl
+        def throttlekit_decided(self, event: Decided) -> None:
+            told.append(event)
+
+    limiter = Limiter(store, plugins=[Plugin()])
+    fill(limiter)
+    told.clear()
+    decision = limiter.acquire(API, job=job())
+    assert [(event.decision, event.limits, event.took) for event in told] == [(decision, (API,), None)]
 
 
 def test_decisions_are_values(limiter: Limiter) -> None:

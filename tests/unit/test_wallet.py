@@ -229,6 +229,36 @@ def test_never_more_than_half_of_what_is_left() -> None:
     assert TokenBucket("api", "30000/s", burst=300).charge_ahead(15).ready_us(Tat(START_US), START_US) == START_US
 
 
+@pytest.mark.parametrize("large", [1, 4])
+def test_small_processes_find_what_they_need(large: int) -> None:
+    """
+    While all that is wanted is less than the rate, nobody is denied: neither the processes that take ahead, nor one
+    that asks for a job now and then. And what goes unused is little.
+    """
+    limit = TokenBucket("api", "1000/s", burst=100, lease_tokens=50)
+    fleet = Fleet(limit, random.Random(1))
+    wallets, small = [Wallet(LEASE) for _ in range(large)], Wallet(LEASE)
+    wanted = 0
+    for tick in range(8_000):
+        now_us = START_US + tick * 1_250
+        for wallet in [wallets[tick % large], *[small] * (tick % 40 == 7)]:
+            wanted += 1
+            if wallet.spend(1, now_us):
+                continue
+            ahead = wallet.worth_taking(1, now_us)
+            allowed, remaining = fleet.decide(now_us, 1, ahead)
+            if ahead and allowed:
+                wallet.took(ahead, 1, now_us, now_us, remaining)
+                continue
+            if ahead:
+                wallet.refused(now_us)
+                allowed, remaining = fleet.decide(now_us, 1, 0)
+            assert allowed
+            wallet.asked_plainly(1, allowed, now_us, remaining)
+    assert fleet.asked < wanted / 8
+    assert fleet.charged < wanted * 1.02
+
+
 def test_denial_is_followed_by_plain_questions() -> None:
     """While others wait, or nothing is left, a job costs one question: nothing is taken ahead for a lease's length."""
     wallet = filled(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from throttlekit._core.limits import Limit
@@ -31,8 +32,12 @@ def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
         options["burst"] = burst if burst is not None or usual else limit.burst
     elif burst is not None:
         raise ConfigurationError(f"limit {limit.name!r} is a {type(limit).__name__}, which has no burst")
-    made: Limit = make(
-        limit.name, rate, key=limit.key, cost=limit.cost, scope=limit.scope,
-        on_store_failure=limit.on_store_failure, processes=limit.processes, **options,
+    options.update(
+        key=limit.key, cost=limit.cost, scope=limit.scope,
+        on_store_failure=limit.on_store_failure, processes=limit.processes,
     )  # fmt: skip
+    made: Limit = make(limit.name, rate, **options)
+    if limit.lease_tokens is not None:
+        with suppress(ConfigurationError):  # a lease that does not fit the new rate: nothing is taken ahead
+            made = make(limit.name, rate, lease_tokens=limit.lease_tokens, lease_for=limit.lease_for, **options)
     return made.by_value_of(limit.of_tier)

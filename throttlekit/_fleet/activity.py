@@ -139,6 +139,13 @@ class Counts:
             if job.id and (len(jobs) < _MOST_TOLD or job.id in jobs):
                 jobs[job.id] = (bucket, reason, since_us or now_us, waited.deferrals, slot_us, now_us)
 
+    def passed(self, limit: Limit, bucket: str, jobs: int, units: int) -> None:
+        """Count jobs that passed with units that had been taken ahead."""
+        with self._lock:
+            seen = self._seen.get(bucket) or self._meet(bucket, limit)
+            seen.allowed += jobs
+            seen.units += units
+
     def take(self) -> tuple[list[_Seen], list[list[str]]]:
         """What was counted, and what is known of jobs; both begin anew."""
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from throttlekit._outage import Guarded
 from throttlekit._waited import Waited
 
 if TYPE_CHECKING:
-    from throttlekit._fleet.activity import Activity
+    from throttlekit._fleet.activity import Activity, Counts
 
 __all__ = ["Fleet", "last_word"]
 
@@ -27,9 +28,11 @@ class Fleet:
 
     Args:
         owner: The limiter. When it is gone nothing beats any more, so no beat may know it.
+        counted: Adds what was counted elsewhere, before it is told.
     """
 
-    def __init__(self, store: Guarded, owner: object) -> None:
+    def __init__(self, store: Guarded, owner: object, counted: Callable[[Counts], None]) -> None:
+        self._counted = counted
         self._follower = Follower(store)
         self.steering = Steering(self._follower)
         self.activity: Activity | None = None
@@ -37,8 +40,8 @@ class Fleet:
         if store.shared:
             from throttlekit._fleet.activity import Activity  # what memory alone can do without
 
-            self.activity = Activity(store)
-            self._pulse = Pulse([self._follower.follow, self.activity.beat])
+            self.activity = activity = Activity(store)
+            self._pulse = Pulse([self._follower.follow, lambda: counted(activity.counts), activity.beat])
             weakref.finalize(owner, self._pulse.abandon)
 
     @property
@@ -73,6 +76,7 @@ class Fleet:
         """Tell the fleet now what was decided, if this process is so young that it may end before its next beat."""
         if self.activity is not None:
             with suppress(Exception):  # no job fails because of what is told about it
+                self._counted(self.activity.counts)
                 self.activity.last_word()
 
     def close(self) -> None:
