@@ -26,11 +26,11 @@ OLDEST := PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(BIN)/python
 lint: $(VENV)/made-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_dramatiq adapters/throttlekit_rq lua/throttlekit_lua cli/throttlekit_cli tests/typing
+	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_dramatiq adapters/throttlekit_pytest adapters/throttlekit_rq lua/throttlekit_lua cli/throttlekit_cli tests/typing
 	$(BIN)/basedpyright
 
 bench: $(VENV)/made-bench
-	$(BIN)/python tests/benchmarks/page.py docs/benchmarks.md Benchmarks peers.py throughput.py backlog.py campaign.py
+	$(BIN)/python tests/benchmarks/page.py docs/benchmarks.md Benchmarks peers.py token_leases.py throughput.py backlog.py campaign.py
 	$(BIN)/python tests/benchmarks/dramatiq_flood.py --markdown docs/benchmarks-dramatiq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/rq_flood.py --markdown docs/benchmarks-rq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/celery_flood.py --markdown docs/benchmarks-celery.md $(BENCH)

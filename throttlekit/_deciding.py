@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from throttlekit._asked import Asked, asked_of, decision_from, peek_of, peeked, request_of, waited_after
-from throttlekit._core.acquire import Caller, Verdict
+from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limits import Limit
@@ -16,7 +16,7 @@ from throttlekit._declared import Declared
 from throttlekit._delivery import Delivery
 from throttlekit._fleet.fleet import Fleet
 from throttlekit._outage import Guarded, decided_without
-from throttlekit._steered import decide_steered
+from throttlekit._steered import acquire_steered, peek_steered
 from throttlekit._telling import Telling
 from throttlekit._waited import Waited
 from throttlekit._wallets import Wallets
@@ -37,17 +37,15 @@ class Deciding:
     Args:
         shared: The limiter's store.
         in_process: Counts limits of scope "process".
-        wallets: Units that were taken ahead.
         fleet: What the fleet tells, and is told.
         telling: Tells plugins.
     """
 
-    def __init__(
-        self, shared: Guarded, in_process: MemoryStore, wallets: Wallets, fleet: Fleet, telling: Telling
-    ) -> None:
-        self.fleet, self._telling = fleet, telling
+    def __init__(self, shared: Guarded, in_process: MemoryStore, fleet: Fleet, telling: Telling) -> None:
+        self.fleet, self.telling = fleet, telling
         self.declared = Declared()
-        self.wallets = wallets
+        self.wallets = Wallets()
+        fleet.counted = self.wallets.tell
         self.shared, self.in_process = shared, in_process
         self._known: dict[Any, Asked] = {}
 
@@ -57,7 +55,7 @@ class Deciding:
         if self.fleet.steers():
             return self.steered(limits, job, key, cost, delivery)
         spent = self.from_hand(limits, job, key, cost)
-        return self._ask(limits, job, key, cost, delivery) if spent is None else spent
+        return self.ask(limits, job, key, cost, delivery) if spent is None else spent
 
     def peek(
         self,
@@ -68,8 +66,9 @@ class Deciding:
         delivery: Delivery = PLAIN_DELIVERY,
     ) -> Decision:
         if self.fleet.steers():
-            return replace(self.steered(limits, job, key, cost, delivery, look=True), charged=())
-        return self._look(limits, job, key, cost, delivery)
+            self.declared.check(limits, job, key)
+            return peek_steered(self, limits, job, key, cost, delivery)
+        return self.look(limits, job, key, cost, delivery)
 
     def asked(
         self,
@@ -88,13 +87,13 @@ class Deciding:
     ) -> Decision | None:
         """The decision, if units that were taken ahead are enough for it; see `Wallets.spend`."""
         decision = self.wallets.spend(limits, job, key, cost)
-        if decision is not None and self._telling.decisions:
-            self._telling.decided_unasked(decision, [decision.limit], job, Waited(), 0)
+        if decision is not None and self.telling.decisions:
+            self.telling.decided_unasked(decision, [decision.limit], job, Waited(), 0)
         return decision
 
     def began(self) -> float:
         """When a question is put, for those who listen; 0 if nobody does."""
-        return time.perf_counter() if self._telling.decisions else 0.0
+        return time.perf_counter() if self.telling.decisions else 0.0
 
     def decide(self, request: Request, asked: Sequence[Asked]) -> Verdict:
         """Put the question. Raises `StoreUnavailable`."""
@@ -136,35 +135,22 @@ class Deciding:
                 denied = waited_after(answer, asked, waited)
                 if delivery.inline is not None and delivery.inline.wait(decision.delay):
                     return replace(denied, deferrals=waited.deferrals)
-                decision, waited = self._deferred(decision, answer, job, denied, delivery), denied
-        if self._telling.decisions:
-            self._telling.decided(decision, answer, asked, job, waited, began)
+                decision, waited = self.deferred(decision, answer, job, denied, delivery), denied
+        if self.telling.decisions:
+            self.telling.decided(decision, answer, asked, job, waited, began)
         return decision
 
     def steered(
-        self,
-        limits: Sequence[Limit],
-        job: Job | None,
-        key: str | int | None,
-        cost: int | None,
-        delivery: Delivery,
-        *,
-        look: bool = False,
-    ) -> Decision:
-        """As `acquire` or `peek`, where the fleet was told something about limits."""
-        self.declared.check(limits, job, key)
-        caller = Caller.PEEK if look else Caller.GUEST
-        return decide_steered(
-            self.fleet.steering, limits, job, key, cost, delivery,
-            ask=self._look if look else self._ask,
-            ask_alone=lambda one: decision_from(self.decide(Request([one.claim], caller), [one]), [one]),
-            defer=None if look else self._deferred, tell=None if look else self._telling,
-            count=None if look else self.fleet.decided,
-        )  # fmt: skip
-
-    def _ask(
         self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
     ) -> Decision:
+        """As `acquire`, where the fleet was told something about limits."""
+        self.declared.check(limits, job, key)
+        return acquire_steered(self, limits, job, key, cost, delivery)
+
+    def ask(
+        self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
+    ) -> Decision:
+        """Put the question until it is answered, with waits in place between, and conclude."""
         asked = self.asked(limits, job, key, cost, delivery)
         found: Decision | Waited = Waited.read(job.waited if job is not None else None)
         while isinstance(found, Waited):
@@ -176,16 +162,18 @@ class Deciding:
             found = self.concluded(answer, asked, job, found, delivery, began)
         return found
 
-    def _look(
+    def look(
         self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
     ) -> Decision:
+        """Put a question that changes nothing."""
         asked = self.asked(limits, job, key, cost, delivery)
         return peeked(self.decide(peek_of(asked, job), asked), asked)
 
-    def _deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
+    def deferred(self, decision: Decision, verdict: Verdict, job: Job, waited: Waited, delivery: Delivery) -> Decision:
+        """The denial of a job as its adapter is told it; plugins are told, too."""
         decision = delivery.deferred(decision, waited, verdict.now_us)
         if not decision.refused:
-            self._telling.deferred(job, decision, waited.deferrals, waited.seconds(verdict.now_us))
+            self.telling.deferred(job, decision, waited.deferrals, waited.seconds(verdict.now_us))
         return decision
 
     def _without_store(
@@ -194,7 +182,7 @@ class Deciding:
         outcome, decision = decided_without(error, asked, self.in_process)
         if job is not None and not decision.allowed:
             decision = replace(decision, waited=waited.write())
-        self._telling.store_failed(error, asked, outcome, decision, job)
+        self.telling.store_failed(error, asked, outcome, decision, job)
         if job is not None and not decision.allowed:
-            self._telling.deferred(job, decision, waited.deferrals, 0.0)
+            self.telling.deferred(job, decision, waited.deferrals, 0.0)
         return decision

@@ -1,86 +1,106 @@
-"""A call of `acquire` or `peek` while the fleet was told something about limits."""
+# pyright: reportPrivateUsage=false
+"""A call of `acquire` or `peek` while the fleet was told something about limits: a part of limiter.py."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from throttlekit._asked import Asked, asked_of
-from throttlekit._core.acquire import Reason, Verdict
+from throttlekit._asked import Asked, asked_of, decision_from
+from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limits import Limit
 from throttlekit._delivery import Delivery
 from throttlekit._fleet.observing import observe
-from throttlekit._fleet.steering import Steering
-from throttlekit._telling import Telling
+from throttlekit._fleet.steering import Paused
 from throttlekit._waited import Waited
 from throttlekit.errors import CostExceedsLimit
+from throttlekit.stores._base import Request
 
 if TYPE_CHECKING:
-    from typing import Protocol
+    from throttlekit._deciding import Deciding
 
-    class _Ask(Protocol):
-        """Decides on limits as they are."""
-
-        def __call__(
-            self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
-        ) -> Decision: ...
+__all__ = ["acquire_steered", "peek_steered"]
 
 
-__all__ = ["decide_steered"]
-
-
-def decide_steered(
-    steering: Steering,
+def acquire_steered(
+    deciding: Deciding,
     limits: Sequence[Limit],
     job: Job | None,
     key: str | int | None,
     cost: int | None,
     delivery: Delivery,
-    *,
-    ask: _Ask,
-    ask_alone: Callable[[Asked], Decision],
-    defer: Callable[[Decision, Verdict, Job, Waited, Delivery], Decision] | None,
-    tell: Telling | None,
-    count: Callable[[Decision, str, Verdict, Waited, Job | None], None] | None,
 ) -> Decision:
-    """
-    Decide on *limits* as they count now: with another rate, paused, observed.
+    """As `Limiter.acquire`, on *limits* as they count now: with another rate, paused, observed."""
 
-    Args:
-        ask: Decides on limits as they are.
-        ask_alone: Asks the store about one of them, for somebody who keeps no place.
-        defer: Makes a denial of a job what its adapter is told; None: it is only looked.
-        tell: Told of what *ask* does not tell; None: it is only looked.
-        count: Told of the denial of a pause, and the bucket that it is of; None: it is only looked.
+    def alone(asked: Asked) -> Decision:
+        verdict = deciding.decide(Request([asked.claim], Caller.GUEST), [asked])
+        decision = decision_from(verdict, [asked])
+        deciding.fleet.decided(decision, asked.claim.bucket, verdict, Waited(), None)
+        return decision
 
-    Raises:
-        ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
-    """
+    def tell(denial: Decision) -> None:
+        deciding.telling.observed(denial, job)
+
+    steering = deciding.fleet.steering
+    steered = steering.steer(limits, job, key)
+    paused = steered.paused
+    try:
+        if paused is None:
+            observed = asked_of(steered.observed, job, key, cost, delivery.lateness)
+            found = deciding.ask(steered.limits, job, key, cost, delivery) if steered.limits else None
+            if found is not None and not found.allowed:
+                return found
+            decision = observe(observed, found, alone, tell)
+            if found is None:
+                deciding.telling.decided_unasked(decision, limits, job, Waited(), 0)
+            return decision
+        return _held_back(deciding, paused, job, key, cost, delivery)
+    except CostExceedsLimit as error:
+        return _held_back(deciding, steering.too_dear(error, limits, job), job, key, cost, delivery)
+
+
+def peek_steered(
+    deciding: Deciding,
+    limits: Sequence[Limit],
+    job: Job | None,
+    key: str | int | None,
+    cost: int | None,
+    delivery: Delivery,
+) -> Decision:
+    """As `Limiter.peek`, on *limits* as they count now."""
+
+    def alone(asked: Asked) -> Decision:
+        return decision_from(deciding.decide(Request([asked.claim], Caller.PEEK), [asked]), [asked])
+
+    steering = deciding.fleet.steering
     steered = steering.steer(limits, job, key)
     paused = steered.paused
     if paused is None:
         try:
             observed = asked_of(steered.observed, job, key, cost, delivery.lateness)
-            found = ask(steered.limits, job, key, cost, delivery) if steered.limits else None
-            if found is not None and not found.allowed:
-                return found
-            decision = observe(observed, found, ask_alone, lambda denial: tell.observed(denial, job) if tell else None)
-            if found is None and tell:
-                tell.decided_unasked(decision, limits, job, Waited(), 0)
-            return decision
+            found = deciding.look(steered.limits, job, key, cost, delivery) if steered.limits else None
+            denied = found is not None and not found.allowed
+            decision = found if found is not None and denied else observe(observed, found, alone, lambda denial: None)
+            return replace(decision, charged=())
         except CostExceedsLimit as error:
-            paused = steering.too_dear(error, limits, job, key)
-    waited = Waited.read(job.waited if job is not None else None)
-    decision, waited, now_us = steering.held_back(paused, job, cost, waited)
+            paused = steering.too_dear(error, limits, job)
+    (asked,) = asked_of([paused.limit], job, key, cost, delivery.lateness)
+    return steering.held_back(asked, paused.rule, Waited())[0]
+
+
+def _held_back(
+    deciding: Deciding, paused: Paused, job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
+) -> Decision:
+    (asked,) = asked_of([paused.limit], job, key, cost, delivery.lateness)
+    before = Waited.read(job.waited if job is not None else None)
+    decision, waited, now_us = deciding.fleet.steering.held_back(asked, paused.rule, before)
     back_us = now_us + round(decision.delay * 1_000_000)
-    verdict = Verdict(Reason.PAUSED, 0, now_us, back_us, back_us, ())
-    if count is not None:
-        (asked,) = asked_of([paused.limit], job, key, cost, delivery.lateness)
-        count(decision, asked.claim.bucket, verdict, waited, job)
-    if job is not None and defer is not None:
-        decision = defer(decision, verdict, job, waited, delivery)
-    if tell:
-        tell.decided_unasked(decision, limits, job, waited, now_us)
+    verdict = Verdict(Reason.PAUSED, 0, now_us, back_us, back_us, (None,))
+    deciding.fleet.decided(decision, asked.claim.bucket, verdict, waited, job)
+    if job is not None:
+        decision = deciding.deferred(decision, verdict, job, waited, delivery)
+    deciding.telling.decided_unasked(decision, [asked.limit], job, waited, now_us)
     return decision

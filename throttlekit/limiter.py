@@ -22,7 +22,6 @@ from throttlekit._responses import LONGEST_PAUSE
 from throttlekit._seldom import Seldom
 from throttlekit._settling import settle
 from throttlekit._telling import Telling
-from throttlekit._wallets import Wallets
 from throttlekit._wiring import plugin_manager, store_from, store_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores._base import Store
@@ -62,10 +61,9 @@ class Limiter:
         shared = Guarded(
             store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not _MEMORY)
         )
-        wallets = Wallets()
-        self._fleet = Fleet(shared, self, wallets.tell)
+        self._fleet = Fleet(shared, self)
         self._telling = Telling(hooks)
-        self.deciding = Deciding(shared, MemoryStore(), wallets, self._fleet, self._telling)
+        self.deciding = Deciding(shared, MemoryStore(), self._fleet, self._telling)
         self._declared = self.deciding.declared
         self._leases = Leases(shared, self.deciding.in_process)
         self._release_failure = Seldom()

@@ -15,6 +15,8 @@ from rq.registry import ScheduledJobRegistry
 from rq.scheduler import SCHEDULER_LOCKING_KEY_TEMPLATE
 from rq.utils import utcformat
 
+from throttlekit._waited import Waited
+
 __all__ = [
     "Record",
     "Return",
@@ -136,8 +138,27 @@ def _denial(job: Any, record: Record | None, back: Return, *, compensate: bool) 
         round(job.enqueued_at.replace(tzinfo=timezone.utc).timestamp() * 1000) if job.enqueued_at else "",
         "1" if back.by_ticks else "0",
         "1" if lane else "0",
+        _meta(job, back.waited),
     ]
     return keys, arguments
+
+
+def _told_in_meta(job: Any) -> bool:
+    return hasattr(job.meta, "items") and _CARRIED in job.meta
+
+
+def _meta(job: Any, waited: Mapping[str, Any] | None) -> Any:
+    """The job's meta with what it waits for, where every list of jobs shows it; "" leaves it as it is."""
+    place, meta = Waited.read(waited), job.meta
+    if not place.slot_us or not hasattr(meta, "items"):
+        return ""
+    told = {
+        "limit": place.ticket.partition(":")[2],
+        "since": place.since_us / 1_000_000,
+        "slot": place.slot_us / 1_000_000,
+        "deferrals": place.deferrals,
+    }
+    return job.serializer.dumps({**meta, _CARRIED: told})
 
 
 def admit(job: Any, record: Record | None) -> None:
@@ -150,6 +171,9 @@ def admit(job: Any, record: Record | None) -> None:
         if lane := _lane_of(record.waited):
             pipeline.zrem(_lane(job.origin, lane), job.id)
         pipeline.hdel(job.key, _CARRIED, _EXPIRES)
+        if _told_in_meta(job):
+            del job.meta[_CARRIED]
+            pipeline.hset(job.key, "meta", job.serializer.dumps(job.meta))
         if record.front is None:
             pipeline.hdel(job.key, "enqueue_at_front")
         else:

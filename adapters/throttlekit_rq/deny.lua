@@ -19,6 +19,7 @@
            and puts one after the other at the front, the last to come in front of all. So within a second the
            instants are mirrored: it is in the right order that it turns them around.
   ARGV[8]  "1" if it waits for a slot, which may come free before that instant, else "0"
+  ARGV[9]  its meta, as its serializer writes it, with what it waits for; "" leaves it as it is
 
   Returns  1 put back, 0 the job is gone, -1 it was cancelled
 
@@ -54,6 +55,7 @@ if ttl then
 end
 
 redis.call('HSET', KEYS[1], 'throttlekit', ARGV[3], 'started_at', '', 'worker_name', '')
+if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'meta', ARGV[9]) end
 if ARGV[2] == '' then
   redis.call('HSET', KEYS[1], 'status', 'queued')
   redis.call('RPUSH', KEYS[4], ARGV[1])

@@ -43,7 +43,7 @@ def let_run(site: Site) -> None:
 
 
 def test_a_denied_job_keeps_its_identity(rq_site: Site) -> None:
-    """Its hash is what it was, but for what tells where it is; then it runs, once."""
+    """Its hash is what it was, but for what tells where it is, and what it waits for; then it runs, once."""
     site = rq_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(
@@ -54,9 +54,9 @@ def test_a_denied_job_keeps_its_identity(rq_site: Site) -> None:
     before = site.raw(job)
     site.work()
     after = site.raw(job)
-    assert {k: v for k, v in after.items() if k not in LIFE | OURS} == {
-        k: v for k, v in before.items() if k not in LIFE
-    }
+    kept = LIFE | OURS | {b"meta"}
+    assert {k: v for k, v in after.items() if k not in kept} == {k: v for k, v in before.items() if k not in kept}
+    assert {k: v for k, v in site.fetch(job).meta.items() if k != "throttlekit"} == {"a": 1}
     assert (after[b"status"], after.get(b"started_at"), after.get(b"worker_name")) == (b"scheduled", b"", b"")
     assert site.noted == []
     let_run(site)

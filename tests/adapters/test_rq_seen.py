@@ -34,3 +34,20 @@ def test_what_a_work_horse_decides_is_seen(stock_site: Site, store: contextlib.c
         assert key is not None
         assert (job.deferrals, key.limit.name) == (1, jobs.HOURLY.name)
         assert look(opened).processes == (), "one that ends at once is nobody to look for"
+
+
+def test_meta_says_what_a_job_waits_for(simple_site: Site) -> None:
+    """While it waits, its meta tells the limit, since when, its slot and its deferrals, beside the user's own."""
+    site = simple_site
+    site.shut(jobs.HOURLY)
+    job = site.queue.enqueue(jobs.plain, "x", throttle=[jobs.HOURLY], meta={"user": 7})
+    site.work()
+    meta = site.fetch(job).meta
+    assert meta["user"] == 7
+    told = meta["throttlekit"]
+    assert (told["limit"], told["deferrals"]) == (jobs.HOURLY.name, 1)
+    assert told["slot"] > told["since"] > 1_600_000_000
+    site.open(jobs.HOURLY)
+    site.work()
+    assert site.noted == ["x"]
+    assert site.fetch(job).meta == {"user": 7}

@@ -45,3 +45,17 @@ def test_it_runs_and_tells(command: list[str], rows: list[str]) -> None:
     for row in rows:
         assert f"\n| {row}" in ran.stdout
     assert f"\n| {command[0].removesuffix('.py')} | " in ran.stdout
+
+
+def test_looking_is_timed() -> None:
+    """What `top` costs over some keys, in every way to look; and what counting a decision takes."""
+    ran = subprocess.run(
+        [sys.executable, str(_HERE / "top_cost.py"), "--keys", "1000", "--quick"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for row in ("| (as it is) |", "| --filter tenant |", "| allowed |"):
+        assert f"\n{row}" in ran.stdout

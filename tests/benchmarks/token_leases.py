@@ -1,7 +1,7 @@
 """
 What token leases are worth: decisions a second of one process, and the server's CPU, beside direct calls.
 
-    python tests/benchmarks/token_leases.py [--rounds 15] [--into docs/limits.md]
+    python tests/benchmarks/token_leases.py [--rounds 15]
 
 Every figure is a ratio from one run on one fresh server, of interleaved rounds in random order. The limits never bind.
 """
@@ -23,10 +23,12 @@ import redis
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from support.servers import redis_server
+from support.tables import Promise, about, promises, ratios, spread, table
 from throttlekit import Job, Limiter, TokenBucket
 
+_TITLES = ("a job asks", "decisions a second, × direct", "server CPU", "client CPU", "calls a job")
 DIRECT = "direct, one call a job"
-ENOUGH = 20_000  # decisions of a round, and a quarter of it where each asks the store
+ENOUGH = 20_000  # decisions of a round, and a tenth where each asks the store
 
 
 @dataclass
@@ -74,43 +76,44 @@ def _figure(info: dict[str, Any], name: str) -> float:
     return float(info.get(f"cmdstat_{name}", {}).get("calls", 0) if name == "evalsha" else info[name])
 
 
-def table(found: dict[str, Kind]) -> Iterator[str]:
-    yield "| | decisions a second, ratio | least and most | server CPU, ratio | client CPU, ratio | calls a job |"
-    yield "|---|---|---|---|---|---|"
+def rows(found: dict[str, Kind]) -> Iterator[tuple[str, ...]]:
+    """Speed by the direct calls of the same round; the server's time is told in steps too coarse for one round."""
     base = found[DIRECT]
     for told, kind in found.items():
-        # Each round by the direct calls of the same round.
-        speed = [direct / own for own, direct in zip(kind.wall, base.wall, strict=True)]
-        server = statistics.median(base.server) / max(statistics.median(kind.server), 1e-12)
-        client = statistics.median(base.client) / statistics.median(kind.client)
-        calls = statistics.median(kind.calls)
+        server, client = sum(base.server) / max(sum(kind.server), 1e-9), sum(base.client) / sum(kind.client)
         yield (
-            f"| {told} | {statistics.median(base.wall) / statistics.median(kind.wall):.1f} "
-            f"| {min(speed):.1f} … {max(speed):.1f} | 1/{server:.1f} | 1/{client:.1f} | {calls:.3f} |"
-        )
+            told, spread(ratios(base.wall, kind.wall), 1), f"1/{server:.1f}", f"1/{client:.1f}",
+            f"{statistics.median(kind.calls):.3f}",
+        )  # fmt: skip
+
+
+def judged(found: dict[str, Kind]) -> Iterator[Promise]:
+    base, fifty = found[DIRECT], found["`lease_tokens=50`"]
+    faster = ratios(base.wall, fifty.wall)
+    cheaper = sum(base.server) / max(sum(fifty.server), 1e-9)
+    yield Promise(
+        "decisions a second with leases of 50, × direct", spread(faster, 1), ">= 20", statistics.median(faster) >= 20
+    )
+    yield Promise("server CPU with leases of 50, × direct", f"1/{cheaper:.1f}", "<= 1/20", cheaper >= 20)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--into", type=Path, help="replace what stands between the file's two marks")
     options = parser.parse_args()
     with redis_server() as url:
         server, limiter, found = redis.Redis.from_url(url, decode_responses=True), Limiter(f"{url}/0"), kinds()
         for _ in range(options.rounds):
             for kind in random.sample(list(found.values()), len(found)):
                 measure(limiter, server, kind)
-        about = server.info("server")
-        version = ".".join(map(str, sys.version_info[:3]))
-        lines = [f"Redis {about['redis_version']}, Python {version}, one process, one thread.", "", *table(found)]
+        version = server.info("server")["redis_version"]
         limiter.close()
         server.close()
-    print("\n".join(lines))
-    if options.into:
-        text = options.into.read_text("utf-8")
-        begin, end = "<!-- measured by token_leases.py -->", "<!-- end of measured by token_leases.py -->"
-        head, rest = text.split(begin)
-        options.into.write_text(f"{head}{begin}\n{chr(10).join(lines)}\n{end}{rest.split(end)[1]}", "utf-8")
+    print(about("redis", servers=[f"Redis {version}"]))
+    print(
+        f"{options.rounds} rounds; one process, one thread; {ENOUGH} decisions of a round, a tenth where each asks.\n"
+    )
+    print(table(_TITLES, rows(found)), promises("token_leases", judged(found)), sep="\n\n")
 
 
 if __name__ == "__main__":

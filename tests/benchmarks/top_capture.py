@@ -92,7 +92,7 @@ def main() -> int:
             begin, opened, rest = page.partition(_BLOCK.format(name) + "\n```text\n")
             if not opened:
                 raise SystemExit(f"{options.into} has no place for what {name} shows")
-            page = begin + opened + text + "\n```" + rest.partition("\n```")[2]
+            page = begin + opened + text + "\n```" + f"\n{rest}".partition("\n```")[2]
         options.into.write_text(page, "utf-8")
     return 0
 

@@ -53,7 +53,7 @@ LAYERS = [
         ],
     ),
     ("face", ["throttlekit", "throttlekit.aio", "throttlekit.metrics", "throttlekit.testing", "throttlekit._testing"]),
-    ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery"]),
+    ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery", "throttlekit_pytest"]),
     ("cli", ["throttlekit_cli"]),
 ]
 FRAMEWORKS = {"dramatiq", "rq", "celery"}

@@ -13,6 +13,7 @@ _SOURCE_ROOTS = {
     "throttlekit": ".",
     "throttlekit_celery": "adapters",
     "throttlekit_dramatiq": "adapters",
+    "throttlekit_pytest": "adapters",
     "throttlekit_rq": "adapters",
     "throttlekit_cli": "cli",
     "throttlekit_lua": "lua",
@@ -61,3 +62,10 @@ def test_the_extras_are_those_that_the_readme_promises() -> None:
         "redis",
         "rq",
     }
+
+
+def test_pytest_finds_the_fixtures() -> None:
+    """The wheel names the module with the fixtures where pytest looks for plugins, and for nothing else."""
+    _installed()
+    found = metadata.distribution("throttlekit-jobs").entry_points.select(group="pytest11")
+    assert [(each.name, each.value) for each in found] == [("throttlekit_pytest", "throttlekit_pytest")]

@@ -26,12 +26,14 @@ from throttlekit import (
     current,
     hookimpl,
 )
-from throttlekit.hookspecs import Deferred
+from throttlekit.hookspecs import Decided, Deferred
 from throttlekit.inline import InlineWaits
+from throttlekit.metrics.opentelemetry import OpenTelemetryMetrics
+from throttlekit.metrics.prometheus import PrometheusMetrics
 from throttlekit.stores import Correction, MemoryStore, Request, Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
-from throttlekit.testing import FakeClock, StoreConformance
+from throttlekit.testing import FakeClock, Seen, StoreConformance, allowing, denying, in_memory
 
 
 def tokens_of(job: Job) -> int:
@@ -100,7 +102,7 @@ class Plugin:
         print(job, decision, deferrals, waited)
 
 
-in_memory = Limiter()
+by_default = Limiter()
 by_url = Limiter("redis://localhost:6379/0", plugins=[Plugin()])
 by_store = Limiter(RedisStore("redis://localhost:6379/0", timeout=0.5))
 by_cluster = Limiter(RedisClusterStore("redis+cluster://localhost:7000", timeout=0.5))
@@ -112,6 +114,16 @@ by_clock = Limiter(MemoryStore(clock_us=clock))
 tell: Callable[[], int] = clock
 
 
+with_metrics = Limiter(plugins=[PrometheusMetrics(buckets=(0.5, 5), max_limits=10), OpenTelemetryMetrics()])
+seen: Seen
+with allowing(with_metrics) as seen:
+    event: Decided = seen.assert_allowed("call", limit="partner-api", within=1)
+    took: float | None = event.took
+with denying(delay=30) as seen:
+    mine: Limiter = seen.limiter
+    seen.assert_deferred()
+with in_memory(clock=clock) as seen:
+    seen.assert_not_asked()
 by_loop = AsyncLimiter("redis://localhost:6379/0", plugins=[Plugin()])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import pickle
 import threading
@@ -14,6 +15,7 @@ import pytest
 
 from support.stores import Recording
 from throttlekit import (
+    AsyncLimiter,
     Concurrency,
     ConfigurationError,
     Decision,
@@ -601,6 +603,17 @@ def test_the_hook_tells_that_nobody_was_asked(store: Fleet) -> None:
     told.clear()
     decision = limiter.acquire(API, job=job())
     assert [(event.decision, event.limits, event.took) for event in told] == [(decision, (API,), None)]
+
+
+def test_tasks_spend_from_hand_too(store: Fleet) -> None:
+    """`AsyncLimiter` has the same wallets."""
+
+    async def ask() -> int:
+        async with AsyncLimiter(store) as limiter:
+            return sum([(await limiter.acquire(API)).allowed for _ in range(100)])
+
+    assert asyncio.run(ask()) == 100
+    assert len(store.asked) < 30
 
 
 def test_decisions_are_values(limiter: Limiter) -> None:

@@ -90,7 +90,8 @@ class _Seen:
         self.wait_us = max(self.wait_us, other.wait_us)
 
     def reasons(self) -> list[tuple[str, int]]:
-        return [(f"{LETTERS[reason]} {self.bucket}", count) for reason, count in self.denied.items()]
+        told = [(LETTERS.get(reason), count) for reason, count in self.denied.items()]
+        return [(f"{letter} {self.bucket}", count) for letter, count in told if letter]
 
 
 class Counts:

@@ -28,11 +28,13 @@ class Fleet:
 
     Args:
         owner: The limiter. When it is gone nothing beats any more, so no beat may know it.
-        counted: Adds what was counted elsewhere, before it is told.
+
+    Attributes:
+        counted: Called before the fleet is told, to add what was counted elsewhere.
     """
 
-    def __init__(self, store: Guarded, owner: object, counted: Callable[[Counts], None]) -> None:
-        self._counted = counted
+    def __init__(self, store: Guarded, owner: object) -> None:
+        self.counted: Callable[[Counts], None] | None = None
         self._follower = Follower(store)
         self.steering = Steering(self._follower)
         self.activity: Activity | None = None
@@ -40,8 +42,8 @@ class Fleet:
         if store.shared:
             from throttlekit._fleet.activity import Activity  # what memory alone can do without
 
-            self.activity = activity = Activity(store)
-            self._pulse = Pulse([self._follower.follow, lambda: counted(activity.counts), activity.beat])
+            self.activity = Activity(store)
+            self._pulse = Pulse([self._follower.follow, self._count, self.activity.beat])
             weakref.finalize(owner, self._pulse.abandon)
 
     @property
@@ -54,7 +56,7 @@ class Fleet:
         pulse = self._pulse
         if pulse is None:
             return False
-        if pulse._beating.thread is None:  # pyright: ignore[reportPrivateUsage]  # a call less for each decision
+        if not pulse.beats:
             pulse.felt()
         return bool(self._follower.rules)
 
@@ -76,8 +78,12 @@ class Fleet:
         """Tell the fleet now what was decided, if this process is so young that it may end before its next beat."""
         if self.activity is not None:
             with suppress(Exception):  # no job fails because of what is told about it
-                self._counted(self.activity.counts)
+                self._count()
                 self.activity.last_word()
+
+    def _count(self) -> None:
+        if self.activity is not None and self.counted is not None:
+            self.counted(self.activity.counts)
 
     def close(self) -> None:
         if self._pulse is not None:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from throttlekit._asked import Asked
 from throttlekit._core.altered import altered
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
@@ -29,10 +30,9 @@ _SPREAD, _SPREAD_SHARE = 10.0, 0.1  # over which those come back that a pause wi
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The limit that lets nobody pass, the key as a decision tells it, and the rule that says so."""
+    """The limit that lets nobody pass, and the rule that says so."""
 
     limit: Limit
-    key: str
     rule: Rule
 
 
@@ -92,9 +92,7 @@ class Steering:
             (steered.observed if observed else steered.limits).append(limit)
         return steered
 
-    def too_dear(
-        self, error: CostExceedsLimit, limits: Sequence[Limit], job: Job | None, key: str | int | None
-    ) -> Paused:
+    def too_dear(self, error: CostExceedsLimit, limits: Sequence[Limit], job: Job | None) -> Paused:
         """
         A cost that the rate that was set never admits: the job waits until the rule has ended, or another is set.
 
@@ -110,7 +108,7 @@ class Steering:
                         "Limit %r holds back jobs that cost more than %d: no more passes at the rate that %s set. "
                         "Set a greater burst or rate, or unset it.", limit.name, error.most, rule.by,
                     )  # fmt: skip
-                return Paused(limit, _keys(limit, job, key)[1], rule)
+                return Paused(limit, rule)
         raise error
 
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> list[Limit]:
@@ -123,9 +121,7 @@ class Steering:
             for declared in limits
         ]
 
-    def held_back(
-        self, paused: Paused, job: Job | None, cost: int | None, waited: Waited
-    ) -> tuple[Decision, Waited, int]:
+    def held_back(self, asked: Asked, rule: Rule, waited: Waited) -> tuple[Decision, Waited, int]:
         """
         The denial of a call that a pause keeps, what the job carries then, and the time.
 
@@ -133,7 +129,6 @@ class Steering:
         in their order; one without, for a part of the time that it has lasted: so that a job asks a few times, however
         long it lasts, and comes back soon after it has ended.
         """
-        limit, rule = paused.limit, paused.rule
         now_us = self._follower.now_us()
         began_us = waited.since_us or now_us
         if rule.until_us:
@@ -145,9 +140,8 @@ class Steering:
         else:
             lasted = (now_us - rule.since_us) / 1_000_000
             retry = delay = min(_LATEST, max(_SOONEST, lasted / 2)) * random.uniform(0.5, 1)
-        units = limit.cost_of(job) if cost is None else limit.given_cost(cost)
         decision = Decision(
-            allowed=False, limit=limit, key=paused.key, cost=units,
+            allowed=False, limit=asked.limit, key=asked.key, cost=asked.cost,
             remaining=0, retry_after=retry, delay=delay, reset_after=0.0, reason="paused",
         )  # fmt: skip
         return decision, replace(waited, since_us=began_us, deferrals=max(1, waited.deferrals)), now_us
@@ -185,14 +179,9 @@ def _end(rule: Rule) -> float:
 def _pause(
     limit: Limit, job: Job | None, key: str | int | None, rules: dict[str | None, Rule], now_us: int
 ) -> Paused | None:
-    """The longest pause that is meant for *job*'s key, and the key as a decision tells it."""
-    text, told = _keys(limit, job, key)
-    found = [rules[name] for name in {None, text, told} if name in rules and not rules[name].over(now_us)]
-    return Paused(limit, told, max(found, key=_end)) if found else None
-
-
-def _keys(limit: Limit, job: Job | None, key: str | int | None) -> tuple[str, str]:
-    """The key, and as a decision tells it: with what the limit's scope adds."""
+    """The longest pause that is meant for *job*'s key."""
     text = limit.key_of(job) if key is None or limit.key is None else key_text(key)
     part = limit.part_of(job)
-    return text, text if part is None else f"{part}:{text}" if text else part
+    told = text if part is None else f"{part}:{text}" if text else part
+    found = [rules[name] for name in {None, text, told} if name in rules and not rules[name].over(now_us)]
+    return Paused(limit, max(found, key=_end)) if found else None

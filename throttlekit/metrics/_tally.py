@@ -122,6 +122,9 @@ class Tally:
             self.seen += 1
 
 
+_NOBODY = Tally("", "")
+
+
 class _Tallies:
     """What is known in this process: a forked child begins with nothing, its parent's counts are not its own."""
 
@@ -160,15 +163,15 @@ class Counting(ABC):
 
     @hookimpl
     def throttlekit_decided(self, event: Decided) -> None:
-        decision, known, timed, line = event.decision, self._known, False, None
+        decision, known, timed, line, tally = event.decision, self._known, False, None, _NOBODY
         with known.lock:
             if decision.allowed:
                 for number, limit in enumerate(event.limits):
                     tally = known.of.get((limit.name, limit.of_tier)) or self._tally(limit)
                     tally.count_allowed(limit, event, number)
                 for each in decision.charged:
-                    limit = each.limit
-                    tally = known.of.get((limit.name, limit.of_tier)) or self._tally(limit)
+                    if len(event.limits) > 1 or each.limit.name != tally.name:
+                        tally = self._tally(each.limit)
                     tally.units += each.cost
                 if event.waited:
                     line = self._tally(_line_of(event))

@@ -193,14 +193,15 @@ class RedisStore:
 
     def _forget(self, pattern: str) -> int:
         found = 0
-        names = iter(self._found(pattern))
+        names = (name.decode("utf-8", "replace") for name in self._found(pattern))
         while batch := list(islice(names, _BATCH)):
             self._delete(batch)
             found += len(batch)
         return found
 
-    def _found(self, pattern: str) -> Iterable[str]:
-        return (name.decode() for name in self._client.scan_iter(match=pattern, count=_BATCH))
+    def _found(self, pattern: str) -> Iterable[Any]:
+        found: Iterable[Any] = self._client.scan_iter(match=pattern, count=_BATCH)
+        return found
 
     def _delete(self, names: Sequence[str]) -> None:
         self._command("DEL", *names)

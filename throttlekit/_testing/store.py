@@ -1,15 +1,4 @@
-"""
-For the tests of those who use throttlekit: a clock that stands still, and the behaviour every store must show.
-
-    clock = FakeClock()
-    limiter = Limiter(MemoryStore(clock_us=clock))
-    …
-    clock.advance(0.6)
-
-    class TestMyStore(StoreConformance):
-        def make_store(self) -> Store:
-            return MyStore(...)
-"""
+"""The behaviour every store must show, as tests."""
 
 from __future__ import annotations
 
@@ -21,26 +10,7 @@ from throttlekit._testing.settles import SettleConformance
 from throttlekit._testing.slots import PauseConformance, SlotConformance
 from throttlekit._testing.special import CalendarConformance, LongPeriodConformance, QueueConformance
 
-__all__ = ["FakeClock", "StoreConformance"]
-
-
-class FakeClock:
-    """
-    A clock that moves only when it is told to. Call it to read it, in microseconds.
-
-    Args:
-        start_us: What it shows at first.
-    """
-
-    def __init__(self, start_us: int = 1_800_000_000_000_000) -> None:
-        self._now_us = start_us
-
-    def __call__(self) -> int:
-        return self._now_us
-
-    def advance(self, seconds: float) -> None:
-        """Move on by *seconds*; back, if negative. Rounded to whole microseconds."""
-        self._now_us += round(seconds * 1_000_000)
+__all__ = ["StoreConformance"]
 
 
 class StoreConformance(

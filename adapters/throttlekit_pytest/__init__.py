@@ -1,0 +1,36 @@
+"""
+Fixtures for pytest, which finds them by itself where throttlekit is installed.
+
+They import throttlekit when a test asks for one, and not before: who uses none pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    import throttlekit.testing
+
+__all__ = ["throttlekit_clock", "throttlekit_limiter"]
+
+
+@pytest.fixture
+def throttlekit_clock() -> throttlekit.testing.FakeClock:
+    """The clock of `throttlekit_limiter`: it stands still until a test says `advance(seconds)`."""
+    from throttlekit.testing import FakeClock
+
+    return FakeClock()
+
+
+@pytest.fixture
+def throttlekit_limiter(throttlekit_clock: throttlekit.testing.FakeClock) -> Iterator[throttlekit.Limiter]:
+    """A limiter in memory, unused, on `throttlekit_clock`."""
+    from throttlekit import Limiter
+    from throttlekit.stores import MemoryStore
+
+    limiter = Limiter(MemoryStore(clock_us=throttlekit_clock))
+    yield limiter
+    limiter.close()

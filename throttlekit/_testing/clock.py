@@ -1,0 +1,24 @@
+"""A clock for tests."""
+
+from __future__ import annotations
+
+__all__ = ["FakeClock"]
+
+
+class FakeClock:
+    """
+    A clock that moves only when it is told to. Call it to read it, in microseconds.
+
+    Args:
+        start_us: What it shows at first.
+    """
+
+    def __init__(self, start_us: int = 1_800_000_000_000_000) -> None:
+        self._now_us = start_us
+
+    def __call__(self) -> int:
+        return self._now_us
+
+    def advance(self, seconds: float) -> None:
+        """Move on by *seconds*; back, if negative. Rounded to whole microseconds."""
+        self._now_us += round(seconds * 1_000_000)
