@@ -171,7 +171,8 @@ def main() -> int:
             print(f"history: {', '.join(change.verb for change in reversed(control.history()))}")
         ran = [index for _, _, index in flood.starts()]
         doubled = len(ran) - len(set(ran))
-        print(f"{flood.sent} jobs: {flood.sent - len(set(ran))} lost, {doubled} run twice; latest {max(effects):.2f} s")
+        lost = flood.sent - len(set(ran))
+        print(f"| control | {flood.sent} jobs, {lost} lost, {doubled} run twice | latest {max(effects):.2f} s |")
         return int(doubled > 0 or max(effects) > FOLLOW + SLACK)
 
 
