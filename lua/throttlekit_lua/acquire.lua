@@ -52,10 +52,8 @@ for i = 1, #KEYS / 2 do
 end
 
 local function answer(reason, claim, retry, slot)
-  local at = whole(now)
-  local reply = reason == 0 and '0 1 ' .. at .. ' ' .. at .. ' ' .. at
-    or format('%.0f %.0f %s %.0f %.0f', reason, claim, at, retry, slot)
-  for _, c in ipairs(claims) do reply = reply .. format(' %.0f %.0f', c.of.use(c)) end
+  local reply = string.format('%.0f %.0f %.0f %.0f %.0f', reason, claim, now, retry, slot)
+  for _, c in ipairs(claims) do reply = reply .. string.format(' %.0f %.0f', c.of.use(c)) end
   return reply
 end
 

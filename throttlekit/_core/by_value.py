@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from throttlekit._core.job import Job
@@ -11,6 +12,9 @@ from throttlekit._core.limits import Limit
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["dump", "load", "plain"]
+
+for _algorithm in ("concurrency", "fixed_window", "sliding_log", "sliding_window", "token_bucket"):
+    import_module(f"throttlekit._core.{_algorithm}")  # each makes itself known, and a message may name any
 
 
 def dump(limit: Limit, job: Job) -> dict[str, Any]:
