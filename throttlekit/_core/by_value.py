@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any
 
+from throttlekit._core.concurrency import Concurrency
+from throttlekit._core.fixed_window import FixedWindow
 from throttlekit._core.job import Job
 from throttlekit._core.key import told
 from throttlekit._core.limits import Limit
+from throttlekit._core.sliding_log import SlidingLog
+from throttlekit._core.sliding_window import SlidingWindow
+from throttlekit._core.token_bucket import LeakyBucket, TokenBucket
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["dump", "load", "plain"]
 
-for _algorithm in ("concurrency", "fixed_window", "sliding_log", "sliding_window", "token_bucket"):
-    import_module(f"throttlekit._core.{_algorithm}")  # each makes itself known, and a message may name any
+_KINDS: tuple[type[Limit], ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog, Concurrency)
+_ALGORITHMS: dict[str, type[Limit]] = {kind.algorithm: kind for kind in _KINDS}
 
 
 def dump(limit: Limit, job: Job) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def load(data: Mapping[str, Any]) -> Limit:
     """
     try:
         # Messages older than the other algorithms name none.
-        algorithm = Limit.algorithms[data.get("algorithm", "token-bucket")]
+        algorithm = _ALGORITHMS[data.get("algorithm", "token-bucket")]
         make: Any = algorithm
         amount, period_us = data["rate"]
         key, tier = data["key"], data.get("tier")

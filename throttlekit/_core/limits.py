@@ -84,7 +84,6 @@ class Limit(Leasable):
 
     algorithm: ClassVar[str]
     """The algorithm's name, in fingerprints and messages."""
-    algorithms: ClassVar[dict[str, type[Limit]]] = {}
     options: ClassVar[tuple[str, ...]] = ()
     """The algorithm's own options, by name."""
 
@@ -106,9 +105,6 @@ class Limit(Leasable):
     on_store_failure: OnStoreFailure
     processes: int | None
     share: Limit | None
-
-    def __init_subclass__(cls) -> None:
-        Limit.algorithms.setdefault(cls.algorithm, cls)
 
     def __init__(
         self,
