@@ -282,9 +282,9 @@ def _drop(held: _Held, purse: _Purse) -> None:
 def _answer_at_once(held: _Held, purse: _Purse, asked: Asked) -> None:
     """Let `Wallets.spend` answer for what has just been filled, where the call alone says whose it is."""
     limit: Limit = asked.limit
+    held.quick.pop(purse.alias, None)  # the answer that it had is of another taking
     if limit.scope != "global" or limit.of_tier is not None or limit.by_value or asked.cost != limit.cost:
         return
-    held.quick.pop(purse.alias, None)
     purse.cost, purse.limit, purse.alias = (
         asked.cost,
         limit,

@@ -191,7 +191,7 @@ class AsyncLimiter:
         try:
             return await asyncio.shield(asyncio.wrap_future(acquiring))
         except asyncio.CancelledError:
-            acquiring.add_done_callback(self._take_back)
+            await self._in_thread(partial(self._take_back, acquiring))  # it is begun after *acquire*
             raise
 
     def _take_back(self, acquired: Future[Decision]) -> None:
@@ -209,9 +209,16 @@ class AsyncLimiter:
         return asyncio.shield(asyncio.wrap_future(self._start(function)))
 
     def _start(self, function: Callable[[], _T]) -> Future[_T]:
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="throttlekit")
-        return self._threads.submit(function)
+        while True:
+            threads = self._threads
+            if threads is None:
+                threads = self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="throttlekit")
+            try:
+                return threads.submit(function)
+            except RuntimeError:
+                if self._threads is threads:
+                    raise  # the interpreter ends
+                # another loop has let go of them just now
 
 
 @dataclass(slots=True, eq=False)
@@ -223,6 +230,8 @@ class _Question:
     answered: asyncio.Future[_Answer]
     given_up: asyncio.Future[_Answer] | None = None
     """Who waits for the answer in place of one that was cancelled."""
+    answer: _Answer | None = None
+    """What came, whoever waited for it."""
 
 
 class _Batches:
@@ -256,8 +265,8 @@ class _Batches:
         if question in self._waiting:
             self._waiting.remove(question)
             return None
-        if question.answered.done() and not question.answered.cancelled():
-            return question.answered.result()
+        if question.answer is not None:  # it may have come between the cancellation and now
+            return question.answer
         question.given_up = asyncio.get_running_loop().create_future()
         return await question.given_up
 
@@ -265,7 +274,10 @@ class _Batches:
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))]
         self._busy = bool(batch)
         if batch:
-            self._start(partial(self._work, batch, loop))
+            try:
+                self._start(partial(self._work, batch, loop))
+            except RuntimeError as error:  # no thread begins any more: whoever asks must not wait for one
+                loop.call_soon(self._told, batch, [error] * len(batch), loop)
 
     def _work(self, batch: Sequence[_Question], loop: asyncio.AbstractEventLoop) -> None:
         try:
@@ -278,6 +290,7 @@ class _Batches:
     def _told(self, batch: Sequence[_Question], answers: Sequence[_Answer], loop: asyncio.AbstractEventLoop) -> None:
         self._go(loop)
         for question, answer in zip(batch, answers, strict=True):
+            question.answer = answer
             for future in (question.answered, question.given_up):
                 if future is not None and not future.done():
                     future.set_result(answer)

@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from support.stores import Passing
-from throttlekit import AsyncLimiter, Concurrency, Job, Limit, TokenBucket
+from throttlekit import AsyncLimiter, Concurrency, Job, Limit, Limiter, TokenBucket
 from throttlekit._core.acquire import Verdict
 from throttlekit._core.keys import bucket_name
 from throttlekit.stores import MemoryStore, Request
@@ -82,6 +82,8 @@ def test_tasks_that_ask_at_once_go_together(redis_url: str) -> None:
     store = Counting(redis_url)
 
     async def work(limiter: AsyncLimiter) -> None:
+        await limiter.acquire(OTHER)  # the first asks what the fleet was told, in a thread
+        store.together.clear()
         reasons = await _take(limiter, LIMIT, times=150)
         assert reasons.count("allowed") == 40
         assert store.together == [64, 64, 22]
@@ -233,6 +235,90 @@ def test_cancelled_after_the_answer_came_is_given_back_too() -> None:
             await task
         batches._told = told  # type: ignore[method-assign]
         assert (await limiter.peek(LIMIT)).remaining == 40
+
+    _run(work, store)
+
+
+def test_answer_that_comes_just_after_the_cancellation_is_given_back() -> None:
+    """Before the task has gone on: it ends all the same, and nothing is charged."""
+    store = Slow()
+
+    async def work(limiter: AsyncLimiter) -> None:
+        task = asyncio.create_task(limiter.acquire(LIMIT))
+        await _asked(store)
+        (batches,) = limiter._loops.values()
+        told, come = batches._told, asyncio.Event()
+
+        def tell(*args: Any) -> None:
+            task.cancel()
+            told(*args)
+            come.set()
+
+        batches._told = tell  # type: ignore[method-assign]
+        store.go.set()
+        await asyncio.wait_for(come.wait(), 30)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 10)
+        batches._told = told  # type: ignore[method-assign]
+        assert (await limiter.peek(LIMIT)).remaining == 40
+
+    _run(work, store)
+
+
+def test_cancelled_under_live_control_is_given_back_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the fleet was told something, too, `CancelledError` goes on only once nothing is charged."""
+    store = Slow()
+
+    async def work(limiter: AsyncLimiter) -> None:
+        monkeypatch.setattr(limiter._deciding.fleet, "steers", lambda: True)
+        task = asyncio.create_task(limiter.acquire(LIMIT, SLOTS, cost=1))
+        await _asked(store)
+        task.cancel()
+        asyncio.get_running_loop().call_later(0.01, store.go.set)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert store.go.is_set()
+        assert Limiter(store.inner).peek(LIMIT).remaining == 40
+        assert Limiter(store.inner).peek(SLOTS).remaining == 1
+
+    _run(work, store)
+
+
+def test_closed_by_another_loop_just_now() -> None:
+    """Who asks at that very moment is answered all the same, by new threads."""
+    store = Slow()
+    store.go.set()
+
+    async def work(limiter: AsyncLimiter) -> None:
+        assert (await limiter.acquire(LIMIT)).allowed
+        threads: Any = limiter._threads
+
+        def late(function: Any) -> Any:
+            limiter._threads = None
+            threads.shutdown(wait=False)
+            return type(threads).submit(threads, function)
+
+        threads.submit = late
+        assert (await asyncio.wait_for(limiter.acquire(LIMIT), 30)).allowed
+
+    _run(work, store)
+
+
+def test_whoever_asks_while_the_interpreter_ends_is_told() -> None:
+    """No thread begins any more: an error, for every task, and not a wait without an end."""
+    store = Slow()
+    store.go.set()
+
+    async def work(limiter: AsyncLimiter) -> None:
+        assert (await limiter.acquire(LIMIT)).allowed
+        threads: Any = limiter._threads
+        threads.shutdown()
+        told = await asyncio.wait_for(
+            asyncio.gather(*[limiter.acquire(LIMIT) for _ in range(100)], return_exceptions=True), 30
+        )
+        assert {type(each) for each in told} == {RuntimeError}
+        limiter._threads = None
+        assert (await limiter.acquire(LIMIT)).allowed
 
     _run(work, store)
 

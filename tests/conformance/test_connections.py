@@ -69,6 +69,17 @@ def test_as_many_connections_as_questions_at_once(client: Any, store: RedisStore
     wait_until(lambda: not _ours(client), description="the connections are closed")
 
 
+def test_connection_in_use_is_not_kept_after_the_close(client: Any, store: RedisStore) -> None:
+    """What is under way as the store is closed is answered, and its connection closed then."""
+    ask = store._connections.ask
+    assert ask(command("ECHO", "first")) == b"first"
+    ((connection, _),) = store._connections._idle
+    read = connection.read_response
+    connection.read_response = lambda: (store.close(), read())[1]
+    assert ask(command("ECHO", "second")) == b"second"
+    assert not store._connections._idle
+
+
 def test_connection_that_the_server_closed_costs_no_decision(
     client: Any, store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

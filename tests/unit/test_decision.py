@@ -35,6 +35,20 @@ def _decision(**values: Any) -> Decision:
     return Decision(**{**allowed, **values})
 
 
+def test_decision_of_a_class_of_ones_own() -> None:
+    """A subclass makes objects of itself, with attributes of its own."""
+
+    class Told(Decision):
+        def __init__(self, **values: Any) -> None:
+            super().__init__(**values)
+            object.__setattr__(self, "by", "me")
+
+    values = {field.name: getattr(_decision(), field.name) for field in dataclasses.fields(Decision)}
+    told: Any = Told(**values)
+    assert (type(told), told.by, told.remaining, bool(told)) == (Told, "me", 4, True)
+    assert dataclasses.replace(told, allowed=False).allowed is False
+
+
 @pytest.mark.parametrize("allowed", [True, False])
 def test_decision_is_true_when_allowed(allowed: bool) -> None:
     """A decision is true exactly when it allows."""

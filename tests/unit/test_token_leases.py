@@ -150,6 +150,19 @@ def test_decision_is_that_of_the_instant_of_taking(limiter: Limiter, store: Flee
         assert [(each.cost, each.at_us) for each in decision.charged] == [(1, at_us)]
 
 
+def test_units_taken_for_another_cost_are_told_of_as_those(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
+    """Whoever's question filled the hand: what is told is of that question, and of none before."""
+    fill(limiter)
+    clock.advance(100)
+    (purse,) = limiter.deciding.wallets._held.purses.values()
+    taking = limiter.acquire(API, cost=3)
+    while not purse.wallet.has(1, clock()):
+        taking = limiter.acquire(API, cost=3)
+    own = limiter.acquire(API)
+    assert (own.cost, own.remaining, own.charged[0].at_us) == (1, taking.remaining, taking.charged[0].at_us)
+    assert taking.charged[0].at_us == clock()
+
+
 def test_units_in_hand_end_with_their_lease(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
     """After `lease_for` what is left is lost, and the store is asked again, for one."""
     fill(limiter)

@@ -20,12 +20,14 @@ def soon_made(cls: type[_T]) -> type[_T]:
     made: Any = cls
     kinds: Any = fields(made)
     soft = type(cls.__name__, (), {"__slots__": tuple(field.name for field in kinds)})
-    known: dict[str, Any] = {"set": object.__setattr__, "soft": soft, "cls": cls}
+    known: dict[str, Any] = {"set": object.__setattr__, "soft": soft, "cls": cls, "plain": made.__init__}
     parameters = ["self", "*"] if any(field.kw_only for field in kinds) else ["self"]
     for field in kinds:
         known[f"default_{field.name}"] = field.default
         parameters.append(field.name if field.default is MISSING else f"{field.name}=default_{field.name}")
-    lines = [f"def __init__({', '.join(parameters)}):", " set(self, '__class__', soft)"]
+    given = ", ".join(f"{field.name}={field.name}" for field in kinds)
+    lines = [f"def __init__({', '.join(parameters)}):", f" if self.__class__ is not cls: return plain(self, {given})"]
+    lines += [" set(self, '__class__', soft)"]
     lines += [*(f" self.{field.name} = {field.name}" for field in kinds), " self.__class__ = cls"]
     exec("\n".join(lines), known)  # noqa: S102 - the class's own names, as dataclasses do it
     made.__init__ = known["__init__"]

@@ -69,8 +69,8 @@ class Connections:
         return answers
 
     def drop(self) -> None:
-        """Close what lies idle: it may be as dead as the one that has just failed."""
-        idle = self._idle
+        """Close what lies idle: it may be as dead as the one that has just failed. What is in use ends with its use."""
+        idle, self._idle = self._idle, deque()
         while idle:
             try:
                 connection, _ = idle.pop()
