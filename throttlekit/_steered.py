@@ -99,7 +99,9 @@ def _held_back(
     decision, waited, now_us = deciding.fleet.steering.held_back(asked, paused.rule, before)
     back_us = now_us + round(decision.delay * 1_000_000)
     verdict = Verdict(Reason.PAUSED, 0, now_us, back_us, back_us, (None,))
-    deciding.fleet.decided(decision, asked.claim.bucket, verdict, waited, job)
+    # This denial is counted in already, or is none more.
+    known = replace(waited, deferrals=waited.deferrals - 1)
+    deciding.fleet.decided(decision, asked.claim.bucket, verdict, known, job)
     if job is not None:
         decision = deciding.deferred(decision, verdict, job, waited, delivery)
     deciding.telling.decided_unasked(decision, [asked.limit], job, waited, now_us)

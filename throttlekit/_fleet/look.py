@@ -25,7 +25,7 @@ from throttlekit._core.keys import fleet_name, limit_id, line_name, parts_of
 from throttlekit._core.limits import Limit
 from throttlekit._core.line import EMPTY, GRACE_US, Line
 from throttlekit._fleet.activity import JOBS_KNOWN, KEYS, LETTERS
-from throttlekit._fleet.rules import RULES, Rule, rule_of
+from throttlekit._fleet.rules import RULES, Rule, data_of, rule_of
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores._base import Claim, Request
 
@@ -42,6 +42,7 @@ __all__ = [
     "look",
     "look_up",
     "time_of",
+    "told_of",
 ]
 
 ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
@@ -221,6 +222,18 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
     return job, None if key is None else _looked_at(store, [key])[0]
 
 
+def told_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
+    """
+    The store's clock, in seconds, and what an operator has told the fleet about *limit*.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    now = time_of(store)
+    rules = _rules(store.commands([("HGETALL", RULES)])[0])
+    return now, tuple(rule for rule in rules if rule.name == limit.name and not rule.over(round(now * 1_000_000)))
+
+
 def time_of(store: FleetStore) -> float:
     """
     The store's clock, in seconds.
@@ -251,7 +264,7 @@ def line_of(line: Line, use: Use, distance_us: int, now_us: int) -> tuple[int, f
 def _rules(kept: Any) -> list[Rule]:
     # Clients read this reply as a mapping, or, in a pipeline, as it comes.
     pairs = kept.items() if hasattr(kept, "items") else _pairs(kept)
-    return [rule for field, value in pairs if (rule := rule_of(field, value)) is not None]
+    return [rule for field, value in pairs if (rule := rule_of(data_of(field), data_of(value))) is not None]
 
 
 def _key(bucket: str, limits: Mapping[str, Known], minute: Minute) -> Key | None:

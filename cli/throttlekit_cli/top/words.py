@@ -8,9 +8,14 @@ from urllib.parse import unquote
 from throttlekit import Limit
 from throttlekit._fleet.rules import Rule
 
-__all__ = ["definition", "key_shown", "lasting", "rule_shown"]
+__all__ = ["definition", "key_shown", "lasting", "plainly", "rule_shown"]
 
 _PERIODS = {1_000_000: "s", 60_000_000: "minute", 3_600_000_000: "hour", 86_400_000_000: "day"}
+
+
+def plainly(text: str) -> str:
+    """*text* without what a terminal would obey: names and keys are whatever somebody has put into them."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
 
 
 def lasting(seconds: float | None) -> str:
