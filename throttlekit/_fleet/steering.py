@@ -102,8 +102,8 @@ class Steering:
         for limit in (declared.for_job(job) for declared in limits if declared.name == error.limit):
             own = self.rules.get(limit.name)
             rule = own.set.get(limit.of_tier) if own is not None else None
-            if rule is not None and error.cost <= limit.most:
-                if self._dear.due():
+            if own is not None and rule is not None and error.cost <= limit.most:
+                if not own.observe and self._dear.due():
                     _log.warning(
                         "Limit %r holds back jobs that cost more than %d: no more passes at the rate that %s set. "
                         "Set a greater burst or rate, or unset it.", limit.name, error.most, rule.by,
