@@ -117,8 +117,13 @@ class Control:
             ConfigurationError: A value that can never work.
             StoreUnavailable: The store did not answer. It may be set, or not.
         """
-        amount: Any = int(rate) if isinstance(rate, str) and rate.strip().isascii() and rate.strip().isdigit() else rate
         name = _name(limit)
+        text = _text("the rate", rate).strip() if isinstance(rate, str) else ""
+        amount: Any = int(text) if text.isascii() and text.isdigit() else rate
+        if not isinstance(amount, (int, str)):
+            raise ConfigurationError(f'the rate must be like "50/s", or a whole number, not {told(rate)}')
+        if tier is not None and isinstance(limit, Limit) and limit.tiers is None:
+            raise ConfigurationError(f"limit {name!r} has no tiers: leave tier= out")
         if isinstance(limit, Limit):
             altered(limit.tiers.get(tier or "", limit) if limit.tiers else limit, amount, burst)
         elif isinstance(amount, int):
@@ -325,7 +330,7 @@ def _change_of(kept: bytes) -> Change | None:
             at=entry["at"] / 1_000_000, by=str(entry["by"]), verb=entry["verb"], name=str(entry["name"]),
             part=entry["part"], before=before, after=after, forgotten=int(entry["forgotten"]),
         )  # fmt: skip
-    except (TypeError, KeyError, ValueError):
+    except (TypeError, KeyError, ValueError, OverflowError):
         return None
 
 

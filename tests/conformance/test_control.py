@@ -194,6 +194,9 @@ def test_memory_has_no_fleet() -> None:
     [
         ("set", ("api", "fast"), "'fast' is not a rate"),
         ("set", ("api", "0/s"), "0"),
+        ("set", ("api", (3, 5)), "the rate must be like"),
+        ("set", ("api", "9" * 5000), "the rate must be some text"),
+        ("set", (LIMIT, "3/s", {"tier": "pro"}), "has no tiers"),
         ("set", ("api", 0), "the amount must be a whole number"),
         ("set", ("api", "3", {"burst": 2}), "no burst"),
         ("set", ("api", "3/s", {"burst": 0}), "the burst must be"),
