@@ -162,6 +162,7 @@ def test_empty_store_says_so(redis_url: str) -> None:
         ("memory://", "no place that a whole fleet sees"),
         ("redis://:hunter2@127.0.0.1:1/0", "no usable answer"),
         ("redis://:hunter2@localhost:port/0", "cannot be read"),
+        ("redis://:hunter2@[::1/0", "cannot be read"),
     ],
 )
 def test_store_that_cannot_be_looked_at_is_one_line(command: list[str], url: str, told: str) -> None:
