@@ -15,7 +15,7 @@ from throttlekit._core.keys import patterns_of
 from throttlekit._core.limits import Limit
 from throttlekit._core.token_bucket import TokenBucket
 from throttlekit._fleet.follow import KEPT_MS, read_rules
-from throttlekit._fleet.rules import HISTORY, RULES, Rule, What, as_text, data_of, field_of, plain, rule_of
+from throttlekit._fleet.rules import HISTORY, LARGEST, RULES, Rule, What, as_text, data_of, field_of, plain, rule_of
 from throttlekit._options import finite_seconds
 from throttlekit._outage import Guarded
 from throttlekit._responses import LONGEST_PAUSE
@@ -325,12 +325,20 @@ def _kept(rule: Rule | None) -> list[Any] | None:
 def _change_of(kept: bytes) -> Change | None:
     entry = data_of(kept)
     try:
+        at, part = entry["at"], entry["part"]
+        if (
+            entry["v"] != _VERSION
+            or type(at) is not int
+            or not 0 <= at < LARGEST
+            or type(part) not in (str, type(None))
+        ):
+            return None
         before, after = (None if each is None else rule_of(*each) for each in (entry["before"], entry["after"]))
         return Change(
-            at=entry["at"] / 1_000_000, by=str(entry["by"]), verb=entry["verb"], name=str(entry["name"]),
-            part=entry["part"], before=before, after=after, forgotten=int(entry["forgotten"]),
+            at=at / 1_000_000, by=str(entry["by"]), verb=entry["verb"], name=str(entry["name"]),
+            part=part, before=before, after=after, forgotten=int(entry["forgotten"]),
         )  # fmt: skip
-    except (TypeError, KeyError, ValueError, OverflowError):
+    except (TypeError, KeyError, ValueError):
         return None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,6 +132,18 @@ def test_every_change_is_kept(control: Control, redis_url: str) -> None:
         control.pause("other")
         assert client.llen(HISTORY) == 1000
     assert len(control.history()) == 5
+
+
+def test_history_leaves_out_what_another_release_wrote(control: Control, redis_url: str) -> None:
+    """Torn, foreign, or of a time that there is not: the others are told all the same."""
+    control.pause(LIMIT)
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        (kept,) = client.lrange(HISTORY, 0, -1)
+        told = json.loads(kept)
+        for more in ({"v": 2}, {"at": 10**400}, {"at": 1.5e300}, {"part": {}}, {"after": [1]}):
+            client.lpush(HISTORY, json.dumps({**told, **more}))
+        client.lpush(HISTORY, b"\xff")
+    assert [change.verb for change in control.history()] == ["pause"]
 
 
 def test_nothing_to_change_is_no_change(control: Control) -> None:

@@ -190,12 +190,12 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     (now, processes, told, counted), ruled = store.commands(
         [("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name), ("HGETALL", RULES)]
     )
-    minutes = {each.decode(): _minute(counts) for each, counts in _pairs(counted)}
-    every = [_known(name.decode(), text, minutes) for name, text in _pairs(told)]
+    minutes = {_text(each): _minute(counts) for each, counts in _pairs(counted)}
+    every = [_known(_text(name), text, minutes) for name, text in _pairs(told)]
     limits = {each.id: each for each in every if each is not None}
     found = [_key(bucket, limits, minute) for bucket, minute in minutes.items()]
     keys = tuple(_looked_at(store, [each for each in found if each is not None]))
-    living = tuple(_process(each.decode()) for each in processes)
+    living = tuple(_process(_text(each)) for each in processes)
     rules = tuple(rule for rule in _rules(ruled) if not rule.over(int(now) * 1_000_000))
     return Fleet(float(now), living, tuple(limits.values()), keys, rules, time.perf_counter() - began)
 
@@ -210,15 +210,15 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
     (text,) = store.commands([("HGET", JOBS_KNOWN, job_id[:200])])
     try:
         bucket, reason, since_us, deferrals, slot_us, told_us = json.loads(text or b"null")
-        job = Waiting(bucket, reason, since_us / 1e6, deferrals, slot_us / 1e6, told_us / 1e6)
+        job = Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, slot_us / 1e6, told_us / 1e6)
     except (TypeError, ValueError):
         return None, None
-    parts = parts_of(bucket)
+    parts = parts_of(job.bucket)
     if parts is None:
         return job, None
     (text,) = store.commands([("HGET", fleet_name("limits"), parts[0])])
     known = _known(parts[0], text or b"", {})
-    key = None if known is None else _key(bucket, {known.id: known}, Minute())
+    key = None if known is None else _key(job.bucket, {known.id: known}, Minute())
     return job, None if key is None else _looked_at(store, [key])[0]
 
 
@@ -345,7 +345,13 @@ def _minute(counts: Sequence[bytes]) -> Minute:
 
 def _process(text: str) -> Process:
     name, framework, took_us = (*text.rsplit(" ", 2), "", "0")[:3]
+    if not took_us.isdecimal():  # told by another release
+        return Process(text, "-", 0.0)
     return Process(name, framework, int(took_us) / 1e6)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
 
 
 def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:

@@ -12,7 +12,7 @@ from throttlekit._asked import Asked
 from throttlekit._core.altered import altered
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
-from throttlekit._core.key import key_text
+from throttlekit._core.key import key_text, told
 from throttlekit._core.limits import Limit
 from throttlekit._fleet.follow import Follower
 from throttlekit._fleet.rules import Rule, Rules
@@ -25,6 +25,7 @@ __all__ = ["Paused", "Steered", "Steering"]
 _log = logging.getLogger("throttlekit")
 
 _SOONEST, _LATEST = 2.0, 60.0  # after which a job asks again whether a pause without an end is over
+_LONGEST_WHY = 500
 _SPREAD, _SPREAD_SHARE = 10.0, 0.1  # over which those come back that a pause with an end kept
 
 
@@ -167,8 +168,8 @@ class Steering:
     def _refuse(self, rule: Rule, why: str) -> None:
         if self._refused.setdefault(rule.name, Seldom()).due():
             _log.warning(
-                "Limit %r stays as it was declared: it cannot take the rate %r that %s set: %s.",
-                rule.name, rule.rate, rule.by, why.rstrip("."),
+                "Limit %r stays as it was declared: it cannot take the rate %s that %s set: %s.",
+                rule.name, told(rule.rate), rule.by, why.rstrip(".")[:_LONGEST_WHY],
             )  # fmt: skip
 
 
