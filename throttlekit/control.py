@@ -101,7 +101,8 @@ class Control:
         Let a limit have another rate; a concurrency limit, another amount.
 
         A rate begins anew: its bucket is full, its line is empty, and jobs that wait under the old one join it as they
-        come back. While the fleet follows, both admit. An amount counts those who hold a slot already.
+        come back; a pause after a 429 is the old one's, and does not hold for the new one. While the fleet follows,
+        both admit. An amount counts those who hold a slot already.
 
         A limit that cannot take it (another kind, a burst where there is none, a cost that would never pass) stays as
         it is, and says so in its process's log: here only what no limit takes is refused, unless a limit is given

@@ -65,12 +65,16 @@ def test_table_says_it_in_words(redis_url: str, limiter: Limiter) -> None:
 def test_what_an_operator_has_told_is_shown(redis_url: str, limiter: Limiter) -> None:
     """Below the limit that it was told of: a pause by whom and until when, another rate."""
     limiter.acquire(API)
+    limiter.acquire(ACCOUNT, key="ann smith")
     limiter.close()
     with Control(redis_url, by="ann") as control:
+        control.pause(ACCOUNT, key="ann smith")
         control.pause(API, for_=600)
         control.set("another", "5/s")
         control.set(API, "5/s", burst=7)
-    paused, rate = sorted(_top(redis_url)["limits"][0]["rules"])
+    keyed, plain = _top(redis_url, "--sort", "name")["limits"]
+    assert keyed["rules"] == [f"paused of key {keyed['keys'][0]['key']} by ann"]
+    paused, rate = sorted(plain["rules"])
     assert paused.startswith("paused by ann, for ")
     assert rate == "set to 5/s burst 7 by ann"
     assert rate in run("top", "--url", redis_url, "--once").stdout

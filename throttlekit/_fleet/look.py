@@ -195,9 +195,9 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     limits = {each.id: each for each in every if each is not None}
     found = [_key(bucket, limits, minute) for bucket, minute in minutes.items()]
     keys = tuple(_looked_at(store, [each for each in found if each is not None]))
-    living = tuple(_process(_text(each)) for each in processes)
+    living = {each.name: each for each in map(_process, map(_text, processes))}  # of several limiters one
     rules = tuple(rule for rule in _rules(ruled) if not rule.over(int(now) * 1_000_000))
-    return Fleet(float(now), living, tuple(limits.values()), keys, rules, time.perf_counter() - began)
+    return Fleet(float(now), tuple(living.values()), tuple(limits.values()), keys, rules, time.perf_counter() - began)
 
 
 def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]:
