@@ -299,6 +299,18 @@ def test_pause_with_an_end_sends_jobs_behind_it_in_their_order(fleet: Fleet) -> 
     assert len(set(back)) == len(back)
 
 
+def test_job_whose_slot_comes_after_the_pause_comes_back_for_it(fleet: Fleet) -> None:
+    """Those behind a long line do not all come back when the pause ends, to be told that they are too early."""
+    slow = TokenBucket("slow", "1/minute", burst=1)
+    assert fleet.ask(slow)
+    waited = [fleet.ask(slow).waited for _ in range(3)]
+    fleet.tell(Rule(what="pause", name="slow", until_us=fleet.clock() + 90_000_000))
+    denied = [fleet.ask(slow, waited=each) for each in waited]
+    assert [round(each.retry_after) for each in denied] == [90] * 3
+    assert [round(each.delay) for each in denied][1:] == [120, 180]
+    assert 90 <= denied[0].delay < 99.1
+
+
 def test_pause_without_an_end_is_asked_about_a_few_times(fleet: Fleet) -> None:
     """A job asks after part of the time that it has lasted, a minute at most: about 80 times in an hour."""
     fleet.tell(Rule(what="pause", name="partner"))

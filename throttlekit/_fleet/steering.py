@@ -127,7 +127,7 @@ class Steering:
         The denial of a call that a pause keeps, what the job carries then, and the time.
 
         Nobody is asked, and the job keeps the place that it has. A pause with an end sends its jobs to just behind it,
-        in their order; one without, for a part of the time that it has lasted: so that a job asks a few times, however
+        in their order, or to their slots if those come later; one without, for a part of the time that it has lasted: so that a job asks a few times, however
         long it lasts, and comes back soon after it has ended.
         """
         now_us = self._follower.now_us()
@@ -138,6 +138,8 @@ class Steering:
             part = min(1.0, max(0.0, (place_us - rule.since_us) / max(1, lasts)))
             retry = max(0.0, left)
             delay = retry + part * min(_SPREAD, _SPREAD_SHARE * lasts / 1_000_000)
+            if waited.slot_us > rule.until_us:  # before that it would only be too early, all at the same moment
+                delay = max(delay, (waited.slot_us - now_us) / 1_000_000)
         else:
             lasted = (now_us - rule.since_us) / 1_000_000
             retry = delay = min(_LATEST, max(_SOONEST, lasted / 2)) * random.uniform(0.5, 1)
