@@ -127,8 +127,8 @@ class Steering:
         The denial of a call that a pause keeps, what the job carries then, and the time.
 
         Nobody is asked, and the job keeps the place that it has. A pause with an end sends its jobs to just behind it,
-        in their order, or to their slots if those come later; one without, for a part of the time that it has lasted: so that a job asks a few times, however
-        long it lasts, and comes back soon after it has ended.
+        in their order, or to their slots if those come later; one without, for a part of the time that it has lasted:
+        so that a job asks a few times, however long it lasts, and comes back soon after it has ended.
         """
         now_us = self._follower.now_us()
         began_us = waited.since_us or now_us
