@@ -22,6 +22,10 @@ _AGAIN_AFTER = 1 / 10
 """Of the lease: so soon it is tried again if the store did not answer."""
 
 
+_IDLE = 5.0
+"""Seconds without a lease until the thread ends."""
+
+
 @dataclass(slots=True, eq=False)
 class _Kept:
     """A lease, when it is to be renewed next, and whether it ever was. Seconds of the monotonic clock."""
@@ -49,7 +53,8 @@ class Heartbeat:
     """
     Renews each lease that is kept when a third of it is over, until it is dropped.
 
-    Its thread starts with the first lease, and sleeps while there is none.
+    Its thread starts with the first lease, sleeps while there is none, and ends after some seconds without any: of a
+    limiter that nobody uses any more nothing is left.
 
     Args:
         renew: Asks the store; tells of each lease whether its holder has a slot.
@@ -94,7 +99,9 @@ class Heartbeat:
         while True:
             with known.changed:
                 while not known.kept:
-                    known.changed.wait()
+                    if not known.changed.wait(_IDLE) and not known.kept:
+                        known.running = False
+                        return
                 wait = min(kept.due for kept in known.kept.values()) - time.monotonic()
                 if wait > 0:
                     known.changed.wait(wait)

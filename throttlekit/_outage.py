@@ -136,7 +136,8 @@ class Guarded:
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         """
-        As `Shared.commands`. During an outage nobody is asked: whoever decides finds out when it ends.
+        As `Shared.commands`. During an outage it is asked when somebody may ask, and takes nobody's turn: whoever
+        decides finds out when it ends.
 
         Raises:
             TypeError: The store has no such place; see `shared`.
@@ -145,11 +146,12 @@ class Guarded:
         if not isinstance(store, Shared):
             raise TypeError(f"a {type(store).__name__} has no place that the whole fleet sees")
         names = [str(commands[0][3 if commands[0][0] == "EVAL" else 1])]
+        began = self._clock()
         outages = [self._outages.get(part) for part in self._parts(names)] if self._outages else []
         for outage in outages:
-            if outage is not None:
+            # A process that decides nothing hears of the fleet all the same, once the store is back.
+            if outage is not None and outage.ask_at > began:
                 raise StoreUnavailable(str(outage.error), part=outage.error.part) from outage.error.__cause__
-        began = self._clock()
         try:
             return store.commands(commands)
         except StoreUnavailable as error:

@@ -15,7 +15,7 @@ from throttlekit._core.keys import patterns_of
 from throttlekit._core.limits import Limit
 from throttlekit._core.token_bucket import TokenBucket
 from throttlekit._fleet.follow import KEPT_MS, read_rules
-from throttlekit._fleet.rules import HISTORY, RULES, Rule, What, as_text, data_of, field_of, plain, rule_of
+from throttlekit._fleet.rules import HISTORY, LARGEST, RULES, Rule, What, as_text, data_of, field_of, plain, rule_of
 from throttlekit._options import finite_seconds
 from throttlekit._outage import Guarded
 from throttlekit._responses import LONGEST_PAUSE
@@ -101,7 +101,8 @@ class Control:
         Let a limit have another rate; a concurrency limit, another amount.
 
         A rate begins anew: its bucket is full, its line is empty, and jobs that wait under the old one join it as they
-        come back. While the fleet follows, both admit. An amount counts those who hold a slot already.
+        come back; a pause after a 429 is the old one's, and does not hold for the new one. While the fleet follows,
+        both admit. An amount counts those who hold a slot already.
 
         A limit that cannot take it (another kind, a burst where there is none, a cost that would never pass) stays as
         it is, and says so in its process's log: here only what no limit takes is refused, unless a limit is given
@@ -117,8 +118,13 @@ class Control:
             ConfigurationError: A value that can never work.
             StoreUnavailable: The store did not answer. It may be set, or not.
         """
-        amount: Any = int(rate) if isinstance(rate, str) and rate.strip().isascii() and rate.strip().isdigit() else rate
         name = _name(limit)
+        text = _text("the rate", rate).strip() if isinstance(rate, str) else ""
+        amount: Any = int(text) if text.isascii() and text.isdigit() else rate
+        if not isinstance(amount, (int, str)):
+            raise ConfigurationError(f'the rate must be like "50/s", or a whole number, not {told(rate)}')
+        if tier is not None and isinstance(limit, Limit) and limit.tiers is None:
+            raise ConfigurationError(f"limit {name!r} has no tiers: leave tier= out")
         if isinstance(limit, Limit):
             altered(limit.tiers.get(tier or "", limit) if limit.tiers else limit, amount, burst)
         elif isinstance(amount, int):
@@ -320,10 +326,18 @@ def _kept(rule: Rule | None) -> list[Any] | None:
 def _change_of(kept: bytes) -> Change | None:
     entry = data_of(kept)
     try:
+        at, part = entry["at"], entry["part"]
+        if (
+            entry["v"] != _VERSION
+            or type(at) is not int
+            or not 0 <= at < LARGEST
+            or type(part) not in (str, type(None))
+        ):
+            return None
         before, after = (None if each is None else rule_of(*each) for each in (entry["before"], entry["after"]))
         return Change(
-            at=entry["at"] / 1_000_000, by=str(entry["by"]), verb=entry["verb"], name=str(entry["name"]),
-            part=entry["part"], before=before, after=after, forgotten=int(entry["forgotten"]),
+            at=at / 1_000_000, by=str(entry["by"]), verb=entry["verb"], name=str(entry["name"]),
+            part=part, before=before, after=after, forgotten=int(entry["forgotten"]),
         )  # fmt: skip
     except (TypeError, KeyError, ValueError):
         return None

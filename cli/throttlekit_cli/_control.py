@@ -157,7 +157,8 @@ def set_(
     no --tier was named) stays as it is, and says so in the workers' log.
 
     While the workers follow, up to 2 seconds, the old rate and the new one both admit, and the new one begins with a
-    full burst. The amount of a concurrency limit counts those who hold a slot already.
+    full burst. A pause after a 429 does not hold for the new one: `throttlekit pause` does. The amount of a
+    concurrency limit counts those who hold a slot already.
 
     \b
     Exit codes:

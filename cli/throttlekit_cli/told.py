@@ -9,6 +9,7 @@ from datetime import datetime
 
 from throttlekit._fleet.rules import Rule
 from throttlekit.control import Change
+from throttlekit_cli.top.words import plainly
 
 __all__ = ["data", "rule_told", "told"]
 
@@ -26,13 +27,13 @@ def told(change: Change, *, when: bool = False) -> str:
     else:
         what = f"{_rule(change.before)} -> {_rule(change.after)}"
     begin = f"{_at(change.at)}  {change.by}  " if when else ""
-    return f"{begin}{name}: {what}"
+    return plainly(f"{begin}{name}: {what}")
 
 
 def rule_told(rule: Rule) -> str:
     """What is in force, as one line."""
     name = _named(rule.name, rule.part, "tier" if rule.what == "set" else "key")
-    return f"{name}: {_rule(rule)}, since {_at(rule.since_us / 1_000_000)}, by {rule.by}"
+    return plainly(f"{name}: {_rule(rule)}, since {_at(rule.since_us / 1_000_000)}, by {rule.by}")
 
 
 def _rule(rule: Rule | None) -> str:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from support.waiting import wait_until
-from throttlekit import Concurrency, Job, Limiter, TokenBucket
+from throttlekit import Concurrency, Control, Job, Limiter, TokenBucket
 from throttlekit_cli._commands import cli
 from throttlekit_cli.top.words import definition, key_shown, lasting
 
@@ -62,6 +62,24 @@ def test_table_says_it_in_words(redis_url: str, limiter: Limiter) -> None:
     assert "paused for 10 m 00 s yet" in shown.stdout or "paused for 9 m 59 s yet" in shown.stdout
 
 
+def test_what_an_operator_has_told_is_shown(redis_url: str, limiter: Limiter) -> None:
+    """Below the limit that it was told of: a pause by whom and until when, another rate."""
+    limiter.acquire(API)
+    limiter.acquire(ACCOUNT, key="ann smith")
+    limiter.close()
+    with Control(redis_url, by="ann") as control:
+        control.pause(ACCOUNT, key="ann smith")
+        control.pause(API, for_=600)
+        control.set("another", "5/s")
+        control.set(API, "5/s", burst=7)
+    keyed, plain = _top(redis_url, "--sort", "name")["limits"]
+    assert keyed["rules"] == [f"paused of key {keyed['keys'][0]['key']} by ann"]
+    paused, rate = sorted(plain["rules"])
+    assert paused.startswith("paused by ann, for ")
+    assert rate == "set to 5/s burst 7 by ann"
+    assert rate in run("top", "--url", redis_url, "--once").stdout
+
+
 def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None:
     """A key may be made of a job's arguments: it is shown by its digest, in `explain` too."""
     for _ in range(2):
@@ -109,6 +127,32 @@ def test_explain_says_why_a_job_waits(redis_url: str, limiter: Limiter) -> None:
     assert (nothing.exit_code, "Nothing is known" in nothing.stdout) == (1, True)
 
 
+def test_explain_tells_of_an_operators_pause(redis_url: str, limiter: Limiter) -> None:
+    """By whom, until when, and when the job asks again; to be told again of the same pause is no deferral more."""
+    with Control(redis_url, by="ann") as control:
+        control.pause(API, for_=600)
+    denied = limiter.acquire(API, job=Job(id="j"))
+    limiter.acquire(API, job=Job(id="j", waited=denied.waited))
+    limiter.close()
+    told = run("explain", "j", "--url", redis_url).stdout
+    for words in ("deferred       once", "asks again     in about ", "an operator    paused by ann, for "):
+        assert words in told
+
+
+def test_terminal_is_told_nothing_to_obey(redis_url: str, limiter: Limiter) -> None:
+    """A key or a name may hold what would set the window's title, or worse."""
+    evil = "\x1b]0;evil\x07"
+    limiter.acquire(ACCOUNT, job=Job(id="j", kwargs={"account": evil}))
+    limiter.acquire(ACCOUNT, job=Job(id="j", kwargs={"account": evil}))
+    limiter.close()
+    with Control(redis_url, by=evil) as control:
+        control.pause(ACCOUNT, key=evil)
+    for command in (["top", "--once", "--show-keys"], ["explain", "j", "--show-keys"], ["rules"], ["history"]):
+        shown = run(*command, "--url", redis_url).output
+        assert "evil" in shown
+        assert not {"\x1b", "\x07"} & {*shown}
+
+
 def test_empty_store_says_so(redis_url: str) -> None:
     """Where nobody has asked for a limit there is nothing to show, which is no error."""
     shown = run("top", "--url", redis_url, "--once")
@@ -122,6 +166,7 @@ def test_empty_store_says_so(redis_url: str) -> None:
         ("memory://", "no place that a whole fleet sees"),
         ("redis://:hunter2@127.0.0.1:1/0", "no usable answer"),
         ("redis://:hunter2@localhost:port/0", "cannot be read"),
+        ("redis://:hunter2@[::1/0", "cannot be read"),
     ],
 )
 def test_store_that_cannot_be_looked_at_is_one_line(command: list[str], url: str, told: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -133,6 +134,18 @@ def test_every_change_is_kept(control: Control, redis_url: str) -> None:
     assert len(control.history()) == 5
 
 
+def test_history_leaves_out_what_another_release_wrote(control: Control, redis_url: str) -> None:
+    """Torn, foreign, or of a time that there is not: the others are told all the same."""
+    control.pause(LIMIT)
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        (kept,) = client.lrange(HISTORY, 0, -1)
+        told = json.loads(kept)
+        for more in ({"v": 2}, {"at": 10**400}, {"at": 1.5e300}, {"part": {}}, {"after": [1]}):
+            client.lpush(HISTORY, json.dumps({**told, **more}))
+        client.lpush(HISTORY, b"\xff")
+    assert [change.verb for change in control.history()] == ["pause"]
+
+
 def test_nothing_to_change_is_no_change(control: Control) -> None:
     """To end what is not in force changes nothing, and is not kept."""
     for verb in (control.resume, control.unset, control.enforce, control.reset):
@@ -194,6 +207,9 @@ def test_memory_has_no_fleet() -> None:
     [
         ("set", ("api", "fast"), "'fast' is not a rate"),
         ("set", ("api", "0/s"), "0"),
+        ("set", ("api", (3, 5)), "the rate must be like"),
+        ("set", ("api", "9" * 5000), "the rate must be some text"),
+        ("set", (LIMIT, "3/s", {"tier": "pro"}), "has no tiers"),
         ("set", ("api", 0), "the amount must be a whole number"),
         ("set", ("api", "3", {"burst": 2}), "no burst"),
         ("set", ("api", "3/s", {"burst": 0}), "the burst must be"),

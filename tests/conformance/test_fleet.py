@@ -14,7 +14,7 @@ from support.servers import Cluster
 from support.waiting import wait_until
 from throttlekit import Concurrency, FixedWindow, Job, Limit, Limiter, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.keys import bucket_name
-from throttlekit._fleet.activity import _REPORT, KEYS
+from throttlekit._fleet.activity import _REPORT, JOBS_KNOWN, KEYS
 from throttlekit._fleet.look import Key, look, look_up
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
@@ -93,6 +93,17 @@ def test_processes_are_seen_while_they_live(limiter: Limiter, store: RedisStore)
     (process,) = wait_until(lambda: look(store).processes, description="the process is heard of")
     assert process.latency > 0
     assert look(store).latency == process.latency
+
+
+def test_what_another_release_tells_is_no_error(store: RedisStore, client: Any) -> None:
+    """A look shows what it can read."""
+    now = int(client.time()[0])
+    client.zadd(KEYS[3], {"a newer process says more": now, b"\xff": now})
+    client.hset(KEYS[2], mapping={b"\xff": f"{now} {{}}", "a:b": f"{now} []"})
+    assert len(look(store).processes) == 2
+    client.hset(JOBS_KNOWN, "j", "[null,null,1,2,3,4]")
+    assert look_up(store, "j")[1] is None
+    client.delete(KEYS[2], KEYS[3], JOBS_KNOWN)
 
 
 def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:

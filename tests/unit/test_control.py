@@ -204,6 +204,9 @@ def test_cost_that_the_rate_never_admits_waits(fleet: Fleet, caplog: pytest.LogC
     assert "more than 2" in caplog.text
     with pytest.raises(CostExceedsLimit):
         fleet.ask(dear, cost=11)
+    fleet.tell(Rule(what="set", name="dear", rate="2/s"), Rule(what="pause", name="dear"))
+    assert fleet.ask(dear, cost=5).reason == "paused"
+    assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5})).reason == "paused"
     fleet.tell()
     fleet.advance(1)
     assert fleet.ask(dear, cost=5, waited=denied.waited)
@@ -296,6 +299,18 @@ def test_pause_with_an_end_sends_jobs_behind_it_in_their_order(fleet: Fleet) -> 
     assert len(set(back)) == len(back)
 
 
+def test_job_whose_slot_comes_after_the_pause_comes_back_for_it(fleet: Fleet) -> None:
+    """Those behind a long line do not all come back when the pause ends, to be told that they are too early."""
+    slow = TokenBucket("slow", "1/minute", burst=1)
+    assert fleet.ask(slow)
+    waited = [fleet.ask(slow).waited for _ in range(3)]
+    fleet.tell(Rule(what="pause", name="slow", until_us=fleet.clock() + 90_000_000))
+    denied = [fleet.ask(slow, waited=each) for each in waited]
+    assert [round(each.retry_after) for each in denied] == [90] * 3
+    assert [round(each.delay) for each in denied][1:] == [120, 180]
+    assert 90 <= denied[0].delay < 99.1
+
+
 def test_pause_without_an_end_is_asked_about_a_few_times(fleet: Fleet) -> None:
     """A job asks after part of the time that it has lasted, a minute at most: about 80 times in an hour."""
     fleet.tell(Rule(what="pause", name="partner"))
@@ -379,6 +394,20 @@ def test_observed_with_another_rate_tries_that_one(fleet: Fleet) -> None:
     for _ in range(4):
         assert fleet.ask(PARTNER)
     assert [event.decision.limit.amount for event in fleet.observed] == [1, 1, 1]
+
+
+def test_cost_that_the_observed_rate_never_admits_passes(fleet: Fleet) -> None:
+    """It would have been held back for as long as that rate is set: that is told, and the job runs."""
+    dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
+    fleet.tell(Rule(what="set", name="dear", rate="2/s"), Rule(what="observe", name="dear"))
+    assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5}))
+    for limits in ([dear], [OTHER, dear]):
+        decision = fleet.ask(*limits, cost=5)
+        assert (decision.allowed, decision.reason) == (True, "allowed")
+        fleet.limiter.settle(decision, actual=7, limit=dear)
+    assert [(event.decision.reason, event.decision.cost) for event in fleet.observed] == [("paused", 5)] * 2
+    with pytest.raises(CostExceedsLimit):
+        fleet.ask(dear, cost=11)
 
 
 def test_observed_slots_are_given_back(fleet: Fleet) -> None:

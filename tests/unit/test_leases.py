@@ -26,8 +26,8 @@ def lease(name: str) -> Lease:
     return Lease("bucket", Charge(1, 1, 1_000_000, name), 0)
 
 
-def beating() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "throttlekit-heartbeat"]
+def beating() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "throttlekit-heartbeat"}
 
 
 class Asked:
@@ -49,25 +49,38 @@ def lost() -> list[str]:
 
 def test_no_thread_before_the_first_lease() -> None:
     """A limiter that keeps nothing starts nothing."""
-    before = len(beating())
+    before = beating()
     asked = Asked()
     heartbeat = Heartbeat(asked)
     limiter = Limiter()
     limiter.release(limiter.acquire(Concurrency("slots", 1)))
     heartbeat.drop(lease("never kept"))
-    assert len(beating()) == before
+    assert beating() <= before
     assert asked.rounds == []
+
+
+def test_thread_ends_when_nothing_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch, lost: list[str]) -> None:
+    """Whoever makes a limiter for each of many tasks is left with no threads; the next lease is renewed as ever."""
+    monkeypatch.setattr("throttlekit._leases._IDLE", 0.01)
+    before, asked = beating(), Asked()
+    heartbeat = Heartbeat(asked)
+    for name in ("first", "second"):
+        heartbeat.keep(lease(name), SHORT, lambda: lost.append("lost"))
+        wait_until(lambda name=name: {name} in asked.rounds, description="it is renewed")  # type: ignore[misc]
+        heartbeat.drop(lease(name))
+        wait_until(lambda: beating() <= before, description="its thread has ended")
+    assert lost == []
 
 
 def test_one_thread_and_one_round_trip_for_all(lost: list[str]) -> None:
     """However many leases are kept, one thread renews all of them in one go."""
-    before, asked = len(beating()), Asked()
+    before, asked = beating(), Asked()
     heartbeat = Heartbeat(asked)
     names = {f"h{number}" for number in range(50)}
     for name in names:
         heartbeat.keep(lease(name), SHORT, lambda: lost.append("lost"))
     wait_until(lambda: asked.rounds.count(names) >= 3, description="three rounds with all leases")
-    assert len(beating()) == before + 1
+    assert len(beating() - before) == 1
     for name in names:
         heartbeat.drop(lease(name))
     rounds = len(asked.rounds)
@@ -76,7 +89,7 @@ def test_one_thread_and_one_round_trip_for_all(lost: list[str]) -> None:
     assert lost == []
     heartbeat.keep(lease("again"), SHORT, lambda: None)
     wait_until(lambda: {"again"} in asked.rounds, description="the thread goes on with the next lease")
-    assert len(beating()) == before + 1
+    assert len(beating() - before) == 1
     heartbeat.drop(lease("again"))
 
 

@@ -12,6 +12,7 @@ import pytest
 from throttlekit import (
     ConfigurationError,
     Decision,
+    Delivery,
     FixedWindow,
     Job,
     LeakyBucket,
@@ -21,8 +22,10 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
+from throttlekit._asked import asked_of, request_of
 from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._outage import Guarded
+from throttlekit._waited import Waited
 from throttlekit.hookspecs import StoreFailed
 from throttlekit.stores import Correction, MemoryStore, Request
 from throttlekit.testing import FakeClock
@@ -584,3 +587,24 @@ def test_requests_of_every_caller_are_guarded(limiter: Limiter, store: Failing, 
     limiter.peek(CLOSED)
     limiter.close()
     assert requests == [Caller.GUEST, Caller.JOB, Caller.PEEK]
+
+
+def test_process_that_decides_nothing_hears_of_the_fleet_again(clock: Seconds) -> None:
+    """What is asked beside decisions is asked once a second in an outage, and when it is over; it takes no turn."""
+
+    class Sharing(Failing):
+        def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+            self._answer()
+            return ["told"]
+
+    store = Sharing()
+    guarded = Guarded(store, clock=clock)
+    store.down = True
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            guarded.commands([("GET", "x")])
+    assert store.asked == 1
+    store.down = False
+    clock.now += 1
+    assert [guarded.commands([("GET", "x")]) for _ in range(2)] == [["told"]] * 2
+    assert guarded.acquire(request_of(asked_of([CLOSED], JOB, None, None, 0.0), JOB, Waited(), Delivery())).allowed

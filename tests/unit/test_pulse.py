@@ -41,6 +41,26 @@ def test_first_beat_is_the_callers(pulse: Pulse, beats: _Beats) -> None:
     assert set(beats.threads[1:]) == {"throttlekit-pulse"}
 
 
+def test_process_that_has_no_more_threads_beats_all_the_same(
+    beats: _Beats, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever decides does it then, each time; no decision fails, and the thread begins once there is one to have."""
+    pulse = Pulse([beats], every=60)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        for _ in range(3):
+            pulse.felt()
+    assert (len(beats.threads), pulse.beats) == (3, False)
+    assert caplog.text.count("No thread could be started") == 1
+    pulse.felt()
+    assert pulse.beats
+    pulse.stop()
+
+
 def test_felt_again_does_nothing(beats: _Beats) -> None:
     """Only the first decision of a process pays for it."""
     pulse = Pulse([beats], every=60)

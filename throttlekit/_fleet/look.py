@@ -25,7 +25,7 @@ from throttlekit._core.keys import fleet_name, limit_id, line_name, parts_of
 from throttlekit._core.limits import Limit
 from throttlekit._core.line import EMPTY, GRACE_US, Line
 from throttlekit._fleet.activity import JOBS_KNOWN, KEYS, LETTERS
-from throttlekit._fleet.rules import RULES, Rule, rule_of
+from throttlekit._fleet.rules import RULES, Rule, data_of, rule_of
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores._base import Claim, Request
 
@@ -42,6 +42,7 @@ __all__ = [
     "look",
     "look_up",
     "time_of",
+    "told_of",
 ]
 
 ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
@@ -189,14 +190,14 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     (now, processes, told, counted), ruled = store.commands(
         [("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name), ("HGETALL", RULES)]
     )
-    minutes = {each.decode(): _minute(counts) for each, counts in _pairs(counted)}
-    every = [_known(name.decode(), text, minutes) for name, text in _pairs(told)]
+    minutes = {_text(each): _minute(counts) for each, counts in _pairs(counted)}
+    every = [_known(_text(name), text, minutes) for name, text in _pairs(told)]
     limits = {each.id: each for each in every if each is not None}
     found = [_key(bucket, limits, minute) for bucket, minute in minutes.items()]
     keys = tuple(_looked_at(store, [each for each in found if each is not None]))
-    living = tuple(_process(each.decode()) for each in processes)
+    living = {each.name: each for each in map(_process, map(_text, processes))}  # of several limiters one
     rules = tuple(rule for rule in _rules(ruled) if not rule.over(int(now) * 1_000_000))
-    return Fleet(float(now), living, tuple(limits.values()), keys, rules, time.perf_counter() - began)
+    return Fleet(float(now), tuple(living.values()), tuple(limits.values()), keys, rules, time.perf_counter() - began)
 
 
 def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]:
@@ -209,16 +210,28 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
     (text,) = store.commands([("HGET", JOBS_KNOWN, job_id[:200])])
     try:
         bucket, reason, since_us, deferrals, slot_us, told_us = json.loads(text or b"null")
-        job = Waiting(bucket, reason, since_us / 1e6, deferrals, slot_us / 1e6, told_us / 1e6)
+        job = Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, slot_us / 1e6, told_us / 1e6)
     except (TypeError, ValueError):
         return None, None
-    parts = parts_of(bucket)
+    parts = parts_of(job.bucket)
     if parts is None:
         return job, None
     (text,) = store.commands([("HGET", fleet_name("limits"), parts[0])])
     known = _known(parts[0], text or b"", {})
-    key = None if known is None else _key(bucket, {known.id: known}, Minute())
+    key = None if known is None else _key(job.bucket, {known.id: known}, Minute())
     return job, None if key is None else _looked_at(store, [key])[0]
+
+
+def told_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
+    """
+    The store's clock, in seconds, and what an operator has told the fleet about *limit*.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    now = time_of(store)
+    rules = _rules(store.commands([("HGETALL", RULES)])[0])
+    return now, tuple(rule for rule in rules if rule.name == limit.name and not rule.over(round(now * 1_000_000)))
 
 
 def time_of(store: FleetStore) -> float:
@@ -251,7 +264,7 @@ def line_of(line: Line, use: Use, distance_us: int, now_us: int) -> tuple[int, f
 def _rules(kept: Any) -> list[Rule]:
     # Clients read this reply as a mapping, or, in a pipeline, as it comes.
     pairs = kept.items() if hasattr(kept, "items") else _pairs(kept)
-    return [rule for field, value in pairs if (rule := rule_of(field, value)) is not None]
+    return [rule for field, value in pairs if (rule := rule_of(data_of(field), data_of(value))) is not None]
 
 
 def _key(bucket: str, limits: Mapping[str, Known], minute: Minute) -> Key | None:
@@ -332,7 +345,13 @@ def _minute(counts: Sequence[bytes]) -> Minute:
 
 def _process(text: str) -> Process:
     name, framework, took_us = (*text.rsplit(" ", 2), "", "0")[:3]
+    if not took_us.isdecimal():  # told by another release
+        return Process(text, "-", 0.0)
     return Process(name, framework, int(took_us) / 1e6)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
 
 
 def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:

@@ -59,8 +59,14 @@ class Pulse:
             if beating.thread is not None:
                 return
             self._beat()
-            beating.thread = threading.Thread(target=self._run, args=(beating,), name="throttlekit-pulse", daemon=True)
-            beating.thread.start()
+            thread = threading.Thread(target=self._run, args=(beating,), name="throttlekit-pulse", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the process may have no more threads, or ends: each decision beats for itself
+                if self._failed.due():
+                    _log.warning("No thread could be started: each decision asks the store what the fleet is told.")
+                return
+            beating.thread = thread
 
     def stop(self) -> None:
         """Beat once more, and then no more until it is felt again. Does nothing if it does not beat."""

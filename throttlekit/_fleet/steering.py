@@ -12,7 +12,7 @@ from throttlekit._asked import Asked
 from throttlekit._core.altered import altered
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
-from throttlekit._core.key import key_text
+from throttlekit._core.key import key_text, told
 from throttlekit._core.limits import Limit
 from throttlekit._fleet.follow import Follower
 from throttlekit._fleet.rules import Rule, Rules
@@ -25,6 +25,7 @@ __all__ = ["Paused", "Steered", "Steering"]
 _log = logging.getLogger("throttlekit")
 
 _SOONEST, _LATEST = 2.0, 60.0  # after which a job asks again whether a pause without an end is over
+_LONGEST_WHY = 500
 _SPREAD, _SPREAD_SHARE = 10.0, 0.1  # over which those come back that a pause with an end kept
 
 
@@ -102,8 +103,8 @@ class Steering:
         for limit in (declared.for_job(job) for declared in limits if declared.name == error.limit):
             own = self.rules.get(limit.name)
             rule = own.set.get(limit.of_tier) if own is not None else None
-            if rule is not None and error.cost <= limit.most:
-                if self._dear.due():
+            if own is not None and rule is not None and error.cost <= limit.most:
+                if not own.observe and self._dear.due():
                     _log.warning(
                         "Limit %r holds back jobs that cost more than %d: no more passes at the rate that %s set. "
                         "Set a greater burst or rate, or unset it.", limit.name, error.most, rule.by,
@@ -126,8 +127,8 @@ class Steering:
         The denial of a call that a pause keeps, what the job carries then, and the time.
 
         Nobody is asked, and the job keeps the place that it has. A pause with an end sends its jobs to just behind it,
-        in their order; one without, for a part of the time that it has lasted: so that a job asks a few times, however
-        long it lasts, and comes back soon after it has ended.
+        in their order, or to their slots if those come later; one without, for a part of the time that it has lasted:
+        so that a job asks a few times, however long it lasts, and comes back soon after it has ended.
         """
         now_us = self._follower.now_us()
         began_us = waited.since_us or now_us
@@ -137,6 +138,8 @@ class Steering:
             part = min(1.0, max(0.0, (place_us - rule.since_us) / max(1, lasts)))
             retry = max(0.0, left)
             delay = retry + part * min(_SPREAD, _SPREAD_SHARE * lasts / 1_000_000)
+            if waited.slot_us > rule.until_us:  # before that it would only be too early, all at the same moment
+                delay = max(delay, (waited.slot_us - now_us) / 1_000_000)
         else:
             lasted = (now_us - rule.since_us) / 1_000_000
             retry = delay = min(_LATEST, max(_SOONEST, lasted / 2)) * random.uniform(0.5, 1)
@@ -167,8 +170,8 @@ class Steering:
     def _refuse(self, rule: Rule, why: str) -> None:
         if self._refused.setdefault(rule.name, Seldom()).due():
             _log.warning(
-                "Limit %r stays as it was declared: it cannot take the rate %r that %s set: %s.",
-                rule.name, rule.rate, rule.by, why.rstrip("."),
+                "Limit %r stays as it was declared: it cannot take the rate %s that %s set: %s.",
+                rule.name, told(rule.rate), rule.by, why.rstrip(".")[:_LONGEST_WHY],
             )  # fmt: skip
 
 

@@ -90,7 +90,10 @@ class PrometheusMetrics(Counting):
         self._families.store_errors.labels(event.error, event.outcome).inc()
 
     def started(self, tally: Tally, event: Decided) -> None:
-        written = self._families.written(tally)
+        families = self._families
+        if tally.handed_on is None:  # while nobody else makes it: what counts were handed on would be forgotten
+            self.each(None, families.write)
+        written = families.written(tally)
         written.child("wait").observe(event.waited)
         if event.deferrals:
             written.child("deferrals").observe(event.deferrals)

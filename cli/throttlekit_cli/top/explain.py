@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from throttlekit._fleet.look import Key, Waiting, look_up, time_of
+from throttlekit._fleet.look import Key, Waiting, look_up, time_of, told_of
+from throttlekit._fleet.rules import Rule
 from throttlekit_cli.top.watch import opened
-from throttlekit_cli.top.words import definition, key_shown, lasting
+from throttlekit_cli.top.words import definition, key_shown, lasting, plainly, rule_shown
 
 __all__ = ["explained", "told"]
 
@@ -23,17 +25,21 @@ def explained(url: str, job_id: str, *, as_json: bool, show_keys: bool) -> bool:
     """
     with opened(url) as store:
         job, key = look_up(store, job_id)
-        now = time_of(store)
+        now, rules = (time_of(store), ()) if key is None else told_of(store, key.limit)
     if as_json:
         print(json.dumps(None if job is None else _data(job, key, now, show_keys=show_keys)))
     elif job is None:
-        print(f"Nothing is known of job {job_id}: it was not denied in the last hour, or too many others were.")
+        print(
+            f"Nothing is known of job {plainly(job_id)}: it was not denied in the last hour, or too many others were."
+        )
     else:
-        print("\n".join(told(job_id, job, key, now, show_keys=show_keys)))
+        print("\n".join(map(plainly, told(job_id, job, key, rules, now, show_keys=show_keys))))
     return job is not None
 
 
-def told(job_id: str, job: Waiting, key: Key | None, now: float, *, show_keys: bool) -> list[str]:
+def told(
+    job_id: str, job: Waiting, key: Key | None, rules: Sequence[Rule], now: float, *, show_keys: bool
+) -> list[str]:
     """What is known of a job, line by line."""
     times = {1: "once", 2: "twice"}.get(job.deferrals, f"{job.deferrals} times")
     if job.reason == "allowed":
@@ -51,7 +57,9 @@ def told(job_id: str, job: Waiting, key: Key | None, now: float, *, show_keys: b
         f"  deferred       {times}, the last time {lasting(now - job.told)} ago: {job.reason}",
     ]
     ahead = job.slot - now
-    if ahead > 0:
+    if job.reason == "paused" and any(rule.what == "pause" for rule in rules):
+        lines.append(f"  asks again     {f'in about {lasting(ahead)}' if ahead > 0 else 'now'}; it keeps its place")
+    elif ahead > 0:
         lines.append(f"  its slot       starts in about {lasting(ahead)}, at {_at(job.slot)}")
         lines.append(f"  before it      {_before(key, ahead)}")
     else:
@@ -61,6 +69,7 @@ def told(job_id: str, job: Waiting, key: Key | None, now: float, *, show_keys: b
     lines.append(f"  the limit now  {key.used} of {key.capacity} used{_line(key)}")
     if key.paused is not None:
         lines.append(f"  paused         for {lasting(key.paused)} yet")
+    lines.extend(f"  an operator    {rule_shown(rule, now, clear=show_keys)}" for rule in rules)
     return lines
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from throttlekit._fleet.look import Fleet
 from throttlekit_cli.top.lines import Line
-from throttlekit_cli.top.words import lasting
+from throttlekit_cli.top.words import lasting, plainly
 
 __all__ = ["screen"]
 
@@ -53,14 +53,14 @@ def _head(fleet: Fleet, order: str) -> Text:
 
 def _add(table: Table, line: Line) -> None:
     minute = line.minute
-    name = Text(line.limit if line.key is None else f"  {line.key}", style="bold" if line.key is None else "")
+    name = Text(plainly(line.limit if line.key is None else f"  {line.key}"), style="bold" if line.key is None else "")
     used = "" if line.used is None else f"{line.used}/{line.capacity}"
     full = line.used is not None and line.used >= _FULL * (line.capacity or 1)
     share = "" if line.share is None else f"  {line.share:4.0%}"
     denied = ", ".join(f"{reason} {count}" for reason, count in (minute.denied or {}).items())
     table.add_row(
         name,
-        line.definition,
+        plainly(line.definition),
         Text(used, style="yellow" if full else ""),
         f"{minute.units}{share}",
         "" if not line.waiting else f"about {line.waiting}",
@@ -80,4 +80,4 @@ def _notes(line: Line) -> str:
         notes.append(f"held for {lasting(line.mean_hold)} on average")
     if line.held is not None and line.used:
         notes.append(f"last given {lasting(line.held)} ago")
-    return "; ".join([*notes, *line.rules])
+    return plainly("; ".join([*notes, *line.rules]))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from rich.console import Console
 from rich.live import Live
@@ -59,7 +59,7 @@ def opened(url: str) -> Generator[Any, None, None]:
     Raises:
         ConfigurationError: It cannot be read, or is none that a fleet shares.
     """
-    given = urlsplit(url).query
+    given = url.partition("?")[2]
     patience = "&".join(f"{name}={_PATIENCE:g}" for name in ("socket_timeout", "socket_connect_timeout")
                         if f"{name}=" not in given)  # fmt: skip
     if "://" in url and not url.startswith("memory:") and patience:

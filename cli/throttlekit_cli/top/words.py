@@ -6,11 +6,17 @@ import hashlib
 from urllib.parse import unquote
 
 from throttlekit import Limit
+from throttlekit._core.keys import bucket_name, parts_of
 from throttlekit._fleet.rules import Rule
 
-__all__ = ["definition", "key_shown", "lasting", "rule_shown"]
+__all__ = ["definition", "key_shown", "lasting", "plainly", "rule_shown"]
 
 _PERIODS = {1_000_000: "s", 60_000_000: "minute", 3_600_000_000: "hour", 86_400_000_000: "day"}
+
+
+def plainly(text: str) -> str:
+    """*text* without what a terminal would obey: names and keys are whatever somebody has put into them."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
 
 
 def lasting(seconds: float | None) -> str:
@@ -58,9 +64,15 @@ def rule_shown(rule: Rule, now: float, *, clear: bool) -> str:
     """What an operator has told the fleet."""
     part = ""
     if rule.part is not None:
-        part = f" of tier {rule.part}" if rule.what == "set" else f" of key {key_shown(rule.part, None, clear=clear)}"
+        part = f" of tier {rule.part}" if rule.what == "set" else f" of key {_paused(rule.part, clear=clear)}"
     rate = f" to {rule.rate}" if rule.rate is not None else ""
     burst = f" burst {rule.burst}" if rule.burst is not None else ""
     left = f", for {lasting(rule.until_us / 1e6 - now)} yet" if rule.until_us else ""
     word = {"set": "set", "pause": "paused", "observe": "observed"}[rule.what]
     return f"{word}{part}{rate}{burst} by {rule.by}{left}"
+
+
+def _paused(key: str, *, clear: bool) -> str:
+    """As the key's own line shows it."""
+    stored = parts_of(bucket_name("", key, "0"))
+    return key if clear or stored is None else key_shown(stored[1], None, clear=False)
