@@ -46,9 +46,9 @@ def test_32_threads_in_4_processes_hold_one_key_to_its_bound(on_redis: Servers) 
     assert starts_of(told) == {str(n): 1 for n in range(1200)}
     assert told.left == 0
     decisions = sum(count for name, count in told.counts.items() if name.startswith("store: "))
-    evalsha, whole = stats["cmdstat_evalsha"], stats.get("cmdstat_eval", {"calls": 0})
-    # What fails with NOSCRIPT runs nothing, and is followed by one EVAL.
-    assert evalsha["calls"] - evalsha["failed_calls"] + whole["calls"] == decisions + len(told.starts)
+    evalsha, asked = stats["cmdstat_evalsha"], decisions + len(told.starts)
+    # What fails with NOSCRIPT runs nothing, and is followed by one EVAL; what the fleet is told is one, too.
+    assert asked - 2 * 32 <= evalsha["calls"] - evalsha["failed_calls"] <= asked
     assert evalsha["failed_calls"] <= 2 * 32
 
 

@@ -133,7 +133,7 @@ def test_a_worker_killed_with_a_job_in_its_hands_leaves_it_where_rq_finds_it(
     site.connection.set(key, 1)  # the minute has passed
     start(OURS)
     until_status(site, job, JobStatus.FAILED)
-    assert site.queue.intermediate_queue.get_job_ids() == []
+    wait_until(lambda: site.queue.intermediate_queue.get_job_ids() == [], description="it is out of the list, too")
 
 
 def test_a_sigterm_while_a_job_is_asked_for_strands_nothing(site: Site, start: Start) -> None:

@@ -16,6 +16,7 @@ from throttlekit_celery import install
 from throttlekit_cli.demo.body import CountDeferrals, TooManyRequests, run_body
 from throttlekit_cli.demo.ledger import Ledger
 from throttlekit_cli.demo.plan import Plan, Settings
+from throttlekit_cli.demo.store import QuietStore
 
 __all__ = ["CelerySide", "make_app"]
 
@@ -62,7 +63,7 @@ def make_app(settings: Settings) -> Any:
     app, ledger = _app(settings), Ledger(settings.report_url, settings.run)
     options: dict[str, Any] = dict(_RETRY)
     if settings.throttled:
-        install(app, Limiter(settings.limiter_url, plugins=[CountDeferrals(ledger)]))
+        install(app, Limiter(QuietStore(settings.limiter_url), plugins=[CountDeferrals(ledger)]))
         options["throttle"] = [settings.limit()]
 
     def call_partner(job: int, account: int, work: float, sent_at: float) -> None:

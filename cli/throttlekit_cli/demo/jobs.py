@@ -15,6 +15,7 @@ from throttlekit import Limiter
 from throttlekit_cli.demo.body import CountDeferrals, run_body
 from throttlekit_cli.demo.ledger import Ledger
 from throttlekit_cli.demo.plan import Plan, Settings
+from throttlekit_cli.demo.store import QuietStore
 from throttlekit_dramatiq import Throttle
 
 __all__ = ["DramatiqSide", "boot", "declare"]
@@ -72,7 +73,7 @@ def declare(settings: Settings) -> dramatiq.Actor[..., None]:
     broker.add_middleware(_Watch(ledger))
     options: dict[str, Any] = dict(_RETRIES)
     if settings.throttled:
-        limiter = Limiter(settings.limiter_url, plugins=[CountDeferrals(ledger)])
+        limiter = Limiter(QuietStore(settings.limiter_url), plugins=[CountDeferrals(ledger)])
         broker.add_middleware(Throttle(limiter))
         options["throttle"] = [settings.limit()]
 

@@ -18,6 +18,7 @@ from throttlekit import Limiter
 from throttlekit_cli.demo.body import CountDeferrals, run_body
 from throttlekit_cli.demo.ledger import Ledger
 from throttlekit_cli.demo.plan import Plan, Settings
+from throttlekit_cli.demo.store import QuietStore
 from throttlekit_rq import ThrottledQueue, configure
 
 __all__ = ["RqSide", "call_partner", "failed", "set_up"]
@@ -90,4 +91,4 @@ def set_up() -> None:
     """Set up a worker process from its environment."""
     settings = _Worker.settings = Settings.of_environment()
     ledger = _Worker.ledger = Ledger(settings.report_url, settings.run)
-    configure(Limiter(settings.limiter_url, plugins=[CountDeferrals(ledger)]))
+    configure(Limiter(QuietStore(settings.limiter_url), plugins=[CountDeferrals(ledger)]))

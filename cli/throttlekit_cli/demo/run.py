@@ -118,10 +118,11 @@ def _settings(plan: Plan, server: Server, partner: Partner) -> Settings:
 def _clear(processes: Processes, settings: Settings, ledger: Ledger, side: Side) -> None:
     """Take every key of the run off a server that is not ours. The workers first: they would write anew."""
     from throttlekit import Limiter
+    from throttlekit_cli.demo.store import QuietStore
 
     processes.end_all()
     side.clear()
     ledger.clear([settings.broker_url, settings.report_url])
-    limiter = Limiter(settings.limiter_url)
+    limiter = Limiter(QuietStore(settings.limiter_url))
     limiter.reset(settings.limit())
     limiter.close()
