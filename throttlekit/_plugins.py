@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 
-from throttlekit._forks import renew_lock_after_fork
-from throttlekit._seldom import Seldom
+from throttlekit._seldom import Seldom, SeldomCounted
 from throttlekit.hookspecs import Deferred, Observed, SlotLost, StoreFailed, hookimpl
 from throttlekit.stores._base import Store
 from throttlekit.stores.memory import MemoryStore
@@ -53,11 +51,7 @@ class DeferralLog:
 
     def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = logging.getLogger("throttlekit")
-        self._every = every
-        self._clock = clock
-        self._lock = threading.Lock()
-        renew_lock_after_fork(self, "_lock")
-        self._told: dict[str, tuple[float, int]] = {}
+        self._held_back = SeldomCounted(every, clock)
 
     @hookimpl
     def throttlekit_deferred(self, event: Deferred) -> None:
@@ -68,15 +62,10 @@ class DeferralLog:
         )  # fmt: skip
         if event.decision.reason == "store unavailable":
             return  # nothing that the limit did: the outage is told as one
-        now = self._clock()
-        with self._lock:
-            told_at, count = self._told.get(limit, (float("-inf"), 0))
-            due = now - told_at >= self._every
-            self._told[limit] = (now, 0) if due else (told_at, count + 1)
-        if due:
+        if count := self._held_back.one_more(limit):
             self._log.info(
                 "Limit %r is holding jobs back: %d deferred since last told, this one for %.1f s.",
-                limit, count + 1, delay,
+                limit, count, delay,
             )  # fmt: skip
 
 
@@ -119,20 +108,12 @@ class ObservedLog:
 
     def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = logging.getLogger("throttlekit")
-        self._every = every
-        self._clock = clock
-        self._lock = threading.Lock()
-        renew_lock_after_fork(self, "_lock")
-        self._told: dict[str, tuple[float, int]] = {}
+        self._held_back = SeldomCounted(every, clock)
 
     @hookimpl
     def throttlekit_observed(self, event: Observed) -> None:
-        limit, now = event.decision.limit.name, self._clock()
-        with self._lock:
-            told_at, count = self._told.get(limit, (float("-inf"), 0))
-            due = now - told_at >= self._every
-            self._told[limit] = (now, 0) if due else (told_at, count + 1)
-        if due:
-            self._log.info("Limit %r, which is only observed, would have held back %d jobs since last told.",
-                limit, count + 1,
-            )  # fmt: skip
+        limit = event.decision.limit.name
+        if count := self._held_back.one_more(limit):
+            self._log.info(
+                "Limit %r, which is only observed, would have held back %d jobs since last told.", limit, count
+            )
