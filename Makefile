@@ -19,7 +19,7 @@ test: $(VENV)/made-test
 test-oldest: $(VENV)/made-oldest
 	$(OLDEST) -c 'import celery; assert celery.__version__.startswith("5.4"), celery.__version__'
 	cd $(VENV) && $(OLDEST) -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/adapters/test_celery_*.py -n 3 --dist loadfile \
-		-k "not test_celery_processes and not consumer_timeout and not visibility_timeout and not celery_multi" $(PYTEST)
+		-k "not test_celery_processes and not consumer_timeout and not visibility_timeout and not celery_multi and not test_celery_slots" $(PYTEST)
 
 OLDEST := PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(BIN)/python
 
