@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import os
 import threading
 from collections.abc import Iterator
@@ -50,6 +51,15 @@ def test_one_connection_serves_one_thread(client: Any, store: RedisStore) -> Non
     limiter = Limiter(store)
     assert all(limiter.acquire(LIMIT) for _ in range(20))
     assert len(_ours(client)) == 1
+
+
+def test_a_connection_begins_without_looking_up_versions(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """redis-py reads its own metadata for each connection that tells its version: RQ's work-horses make one a job."""
+    looked_up: list[str] = []
+    version = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: looked_up.append(name) or version(name))
+    assert Limiter(store).acquire(LIMIT)
+    assert looked_up == []
 
 
 def test_as_many_connections_as_questions_at_once(client: Any, store: RedisStore) -> None:
