@@ -146,7 +146,6 @@ class Throttle(Middleware):
     # A message's way
 
     def before_process_message(self, broker: Broker, message: Any) -> None:
-        self._bodies.expect(None)
         try:
             limits = self._terms.limits_of(message)
             if not limits:
@@ -178,8 +177,10 @@ class Throttle(Middleware):
 
     def before_ack(self, broker: Broker, message: Any) -> None:
         """Put a denied message back. Here, so that the original is acknowledged only once the copy is safe."""
-        self._over(message)
-        deferral: Deferral | None = message.__dict__.get(DEFERRAL)
+        marks = message.__dict__  # to ask the message itself takes longer where it has none
+        if GRANT in marks:
+            self._over(message)
+        deferral: Deferral | None = marks.get(DEFERRAL)
         if deferral is None or deferral.sent:
             return
         try:
@@ -217,11 +218,13 @@ class Throttle(Middleware):
     def _over(self, message: Any) -> None:
         """The body of *message* has ended, or will not begin. In the thread that it had, any number of times."""
         grant: Grant | None = take_mark(message, GRANT)
-        if grant is not None:
-            end()
+        if grant is None:
+            self._releases.give_back(message)
+            return
+        self._bodies.expect(None)  # it may not have begun
+        end()
         self._releases.give_back(message)
-        if grant is not None:
-            self._releases.wake(lanes(grant.decision))
+        self._releases.wake(lanes(grant.decision))
 
     def _limited(self, message: Any, error: RateLimited) -> None:
         """The body of *message* has raised *error*. Returns if that is an error like any other."""

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -48,7 +47,6 @@ _PATIENCE_MS = 100
 _PROBE_EVERY = 0.05
 _SEND_EVERY = 0.005
 _SHORTEST_POLL_MS = 3
-_BUSY = "_throttlekit_busy"
 
 
 class _Tag(int):
@@ -70,8 +68,7 @@ class Releases:
 
     def __init__(self) -> None:
         self._threads = 0
-        self._busy = 0
-        self._lock = threading.Lock()
+        self._busy: set[int] = set()  # the messages that threads are taken by; a set, since it needs no lock
         self._known: dict[Any, tuple[Any, Any]] = {}
         self._timers: dict[Any, tuple[Any, int]] = {}
         self._sent_at: dict[Any, float] = {}
@@ -79,8 +76,7 @@ class Releases:
 
     def boot(self, worker: Any) -> None:
         self._threads = worker.worker_threads
-        self._busy = 0
-        self._lock = threading.Lock()  # the old one may have been held when this process was forked
+        self._busy.clear()
 
     def adopt(self, thread: Any) -> None:
         """Take over one consumer thread of a throttled queue, as it boots."""
@@ -111,16 +107,11 @@ class Releases:
 
     def take(self, message: Any) -> None:
         """A thread is about to be taken by *message*."""
-        if _BUSY not in message.__dict__:  # to ask the message itself takes longer where it has none
-            setattr(message, _BUSY, True)
-            with self._lock:
-                self._busy += 1
+        self._busy.add(id(message))
 
     def give_back(self, message: Any) -> None:
         """The thread that *message* took, if it took one, is free again."""
-        if message.__dict__.pop(_BUSY, False):
-            with self._lock:
-                self._busy -= 1
+        self._busy.discard(id(message))
 
     def wake(self, lanes: Sequence[str], *, probe: bool = False) -> None:
         """
@@ -129,7 +120,7 @@ class Releases:
         Args:
             probe: It is a guess that there is a slot. If there is, there may be more.
         """
-        if not lanes or self._busy >= self._threads:
+        if not lanes or len(self._busy) >= self._threads:
             return
         found: list[tuple[Entry, Any, Waiting]] = []
         for thread in list(self._known):
@@ -150,7 +141,7 @@ class Releases:
 
     def _probe(self, thread: Any, queue: Waiting) -> None:
         now = time.monotonic()
-        if self._busy >= self._threads or now - self._probed_at.get(thread, 0.0) < _PROBE_EVERY:
+        if len(self._busy) >= self._threads or now - self._probed_at.get(thread, 0.0) < _PROBE_EVERY:
             return
         self._probed_at[thread] = now
         entry = queue.first_in_a_still_lane()
@@ -206,13 +197,13 @@ class Releases:
             consumer.connection.call_later(after_ms / 1000, partial(self._release_due, thread))
 
     def _may_go(self, message: Any, overdue_ms: int) -> bool:
-        return WAITED not in message.options or self._busy < self._threads or overdue_ms >= _PATIENCE_MS
+        return WAITED not in message.options or len(self._busy) < self._threads or overdue_ms >= _PATIENCE_MS
 
     def _let_go(self, thread: Any, entry: Entry) -> None:
         message = entry.message
         released = _released(message)
         ours = WAITED in message.options
-        if ours and self._busy < self._threads and message.actor_name in thread.broker.actors:
+        if ours and len(self._busy) < self._threads and message.actor_name in thread.broker.actors:
             self._hand_over(thread, entry, released, probe=False)
         else:
             thread.broker.enqueue(released)

@@ -297,7 +297,7 @@ def test_jobs_that_wait_run_in_the_order_of_their_slots(site: Site) -> None:
     store = Recording()
     throttled(site, store, max_inline_wait=0)
 
-    @site.actor(throttle=TokenBucket("steady", "20/s", burst=1))
+    @site.actor(throttle=TokenBucket("steady", "10/s", burst=1))
     def job(n: int) -> None:
         site.ran.append(n)
 
@@ -306,7 +306,7 @@ def test_jobs_that_wait_run_in_the_order_of_their_slots(site: Site) -> None:
     with site.working(threads=1):
         site.until_ran(12)
     assert sorted(site.ran) == list(range(12))
-    assert sum(abs(place - n) for place, n in enumerate(site.ran)) <= 12
+    assert sum(abs(place - n) for place, n in enumerate(site.ran)) <= 24, "by chance it is 48"
 
 
 def test_a_worker_with_held_messages_stops_and_loses_none(site: Site) -> None:
