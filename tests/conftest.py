@@ -36,6 +36,13 @@ settings.register_profile(
 settings.load_profile("busy")
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that wait for workers, or take minutes, come first: short ones fill the gaps at a run's end."""
+    long = {item.path for item in items if item.get_closest_marker("workers") or "parity" in item.path.parts}
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.fixture(autouse=True)
 def _pulses_end() -> Iterator[None]:
     """A limiter that no test has closed would go on telling its store of itself, which is another test's by then."""

