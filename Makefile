@@ -13,12 +13,12 @@ demo: $(VENV)/made-demo
 # What is tested is the wheel that was built from the sdist, from another directory. Three processes also on two
 # cores: most tests wait for workers.
 test: $(VENV)/made-test
-	cd $(VENV) && $(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests -n 3 --dist loadfile $(PYTEST)
+	cd $(VENV) && $(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 # With the oldest Celery that is supported, laid over the newest: its tests but for the slowest.
 test-oldest: $(VENV)/made-oldest
 	$(OLDEST) -c 'import celery; assert celery.__version__.startswith("5.4"), celery.__version__'
-	cd $(VENV) && $(OLDEST) -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/adapters/test_celery_*.py -n 3 --dist loadfile \
+	cd $(VENV) && $(OLDEST) -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/adapters/test_celery_*.py -n 3 --dist loadfile --no-loadscope-reorder \
 		-k "not test_celery_processes and not consumer_timeout and not visibility_timeout and not celery_multi and not test_celery_slots" $(PYTEST)
 
 OLDEST := PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(BIN)/python

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import TypeVar
@@ -26,9 +27,31 @@ from support.servers import (
 
 _T = TypeVar("_T")
 
-# Three processes on two cores: how long an example takes says nothing.
-settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Three processes on two cores: how long an example takes says nothing; nor does what chance makes of the examples.
+settings.register_profile(
+    "busy",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
 settings.load_profile("busy")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The files that wait for workers, or take minutes, come first: short ones fill the gaps at a run's end."""
+    long = {item.path for item in items if item.get_closest_marker("workers") or "parity" in item.path.parts}
+    items.sort(key=lambda item: item.path not in long)
+
+
+@pytest.fixture(autouse=True)
+def _pulses_end() -> Iterator[None]:
+    """A limiter that no test has closed would go on telling its store of itself, which is another test's by then."""
+    yield
+    for thread in threading.enumerate():
+        if thread.name == "throttlekit-pulse":
+            (beating,) = thread._args  # type: ignore[attr-defined]
+            beating.stop.set()
+            thread.join()
 
 
 @contextlib.contextmanager

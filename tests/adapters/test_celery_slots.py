@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from support.celery_site import CelerySite, celery_site
+from support.servers import patient
 from support.spans import Spans, most_at_once
 from support.waiting import wait_until
 
@@ -21,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
 
-WITHIN = 60.0
+WITHIN = 120.0
 LONG_LEASE = 600
 """Longer than any test waits: a slot that has to wait for it fails the test."""
 
@@ -33,7 +34,8 @@ def make(redis_base: str, request: pytest.FixtureRequest) -> Iterator[Any]:
 
         def made(kind: str = "redis", **told: Any) -> tuple[CelerySite, Spans]:
             told = {
-                "module": "support.celery_slots", "store": f"{redis_base}/12", "amount": 1, "lease": LONG_LEASE,
+                "module": "support.celery_slots", "store": patient(f"{redis_base}/12"), "amount": 1,
+                "lease": LONG_LEASE,
                 "rate": "1000/s", "burst": 1000, **told,
             }  # fmt: skip
             broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
@@ -58,12 +60,12 @@ def test_never_more_at_once_than_there_are_slots(make: Any, pool: str) -> None:
     events = spans.told("work")
     assert most_at_once(events) <= 3
     assert sorted(event.job for event in events if event.by == 1) == sorted(jobs)
-    assert spans.counted("deliveries") <= 3 * len(jobs)
+    assert spans.counted("deliveries") <= 5 * len(jobs)
 
 
 def test_waiters_are_woken_when_slots_come_free_sooner_than_was_thought(make: Any) -> None:
     """While the first holds its slot for 6 s, 40 others are told to come back some 10 s apart: most in minutes."""
-    site, spans = make(amount=1, lease=2)
+    site, spans = make(amount=1)
     site.start()
     first = site.send("work", "first", 6)
     wait_until(lambda: spans.told("work"), description="the first has its slot")
@@ -75,9 +77,10 @@ def test_waiters_are_woken_when_slots_come_free_sooner_than_was_thought(make: An
 @pytest.mark.parametrize("pool", ["prefork", "threads"])
 def test_bodies_may_last_longer_than_the_lease(make: Any, pool: str) -> None:
     """It is renewed where the body runs: nobody else gets the slot meanwhile."""
-    site, spans = make(pool=pool, amount=1, lease=1)
+    site, spans = make(pool=pool, amount=1, lease=4)
     site.start()
-    assert results([site.send("work", str(number), 3) for number in range(3)]) == ["0", "1", "2"]
+    sent = [site.send("work", str(number), seconds) for number, seconds in enumerate((9, 0, 0))]
+    assert results(sent) == ["0", "1", "2"]
     assert most_at_once(spans.told("work")) == 1
 
 
@@ -135,7 +138,7 @@ def test_a_slot_is_free_after_a_cold_stop(make: Any) -> None:
 
 def test_slots_of_a_killed_worker_are_free_when_their_leases_end(make: Any) -> None:
     """SIGKILL of all processes of a worker that holds half of the slots, while another runs on the other half."""
-    site, spans = make("rabbitmq", amount=8, lease=2)
+    site, spans = make("rabbitmq", amount=8, lease=5)
     doomed = site.start("--concurrency", "4", name="doomed")
     for number in range(4):
         site.send("work", f"doomed {number}", 600)
@@ -145,6 +148,8 @@ def test_slots_of_a_killed_worker_are_free_when_their_leases_end(make: Any) -> N
     wait_until(lambda: len(spans.told("work")) > 20, description="the other is at work")
     before = spans.told("work")
     doomed.kill()
+    # Long enough to be at work together, however busy the machine.
+    sent += [site.send("work", f"long {number}", 2) for number in range(12)]
     results(sent)
     assert most_at_once(before) <= 8
     after = [event for event in spans.told("work") if not event.job.startswith("doomed")]

@@ -184,7 +184,7 @@ def test_a_forged_option_fails_its_message(stub: Site, garbage: Any) -> None:
     job = body(stub, throttle=PARTNER)
     forge(stub, job, garbage)
     with stub.working():
-        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead", timeout=5)
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
     assert stub.ran == []
     assert store.asked == []
     assert isinstance(dead_letters(stub.broker, stub.queue)[0]._exception, ConfigurationError)

@@ -83,17 +83,17 @@ def quick_time_limit(stub: Site) -> Iterator[Site]:
 def test_time_limit_does_not_count_the_wait(quick_time_limit: Site) -> None:
     """A job whose wait, in the line and in place, is longer than its time limit runs to its end."""
     stub = quick_time_limit
-    store = DenyBefore(6, delay=0.1)
+    store = DenyBefore(12, delay=0.1)
     throttled(stub, store, max_inline_wait=0.2)
 
-    @stub.actor(throttle=BUSY, time_limit=200, max_retries=0)
+    @stub.actor(throttle=BUSY, time_limit=1000, max_retries=0)
     def job() -> None:
         stub.ran.append(1)
 
     job.send()
     with stub.working():
         stub.until_ran(1)
-    assert store.denials == 6
+    assert store.denials == 12
     assert dead_letters(stub.broker, stub.queue) == []
 
 

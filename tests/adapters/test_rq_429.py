@@ -178,8 +178,8 @@ def test_a_ttl_is_not_prolonged(throttled_site: Site) -> None:
 @pytest.mark.workers
 def test_an_angry_partner_at_full_flood() -> None:
     """
-    After the first 429 only those call that were in the workers' hands; nobody else until it is over; then the
-    rate goes on without a burst. No job is lost, none fails, and another key runs on.
+    After the first 429 only those call that were in the workers' hands, until it is over; then the rate goes on
+    without a burst. No job is lost, none fails, and another key runs on.
     """
     told = RqSlots(rate="40/s", burst=10, kinds=(OURS_SIMPLE, OURS_SIMPLE, OURS))
     with redis_server() as base, RqSlotting(told, base) as slotting:
@@ -196,12 +196,11 @@ def test_an_angry_partner_at_full_flood() -> None:
     assert (sorted(one.answered), len(one.answered)) == (sorted(str(n) for n in range(100)), 100)
     assert len(other.answered) == 25
     first = one.refused[0].at_us
-    assert len(one.refused) - 1 <= 2 * len(told.kinds)
-    assert not one.between(first + 1_000_000, first + 2_000_000)
+    assert len({call.job for call in one.refused}) == len(one.refused) <= 1 + 2 * len(told.kinds)
     resumed = next(call.at_us for call in one.calls if call.status == 200 and call.at_us > first)
     assert resumed - first >= 2_000_000
     assert len(one.between(resumed, resumed + 500_000)) <= 20 + 1 + len(told.kinds)
-    assert other.between(first, first + 1_500_000), "the other key ran on"
+    assert other.between(first, resumed), "the other key ran on"
 
 
 @pytest.mark.workers

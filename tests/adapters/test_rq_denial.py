@@ -271,7 +271,7 @@ def test_ttl_is_counted_from_the_enqueuing(simple_site: Site) -> None:
         site.make_due()
         site.work()
     assert 0 < site.connection.pttl(job.key) <= 2000
-    wait_until(lambda: not site.connection.exists(job.key), description="the job expires", timeout=5)
+    wait_until(lambda: not site.connection.exists(job.key), description="the job expires")
     let_run(site)
     assert site.noted == []
     assert site.queue.scheduled_job_registry.get_job_ids() == []
@@ -281,7 +281,7 @@ def test_a_job_that_its_scheduler_brings_back_too_late_does_not_run(simple_site:
     """RQ's scheduler gives a job a new ttl when it enqueues it; what was noted at its denial holds."""
     site = simple_site
     job = denied(site, ttl=1)
-    wait_until(lambda: not site.connection.exists(job.key), description="the job expires", timeout=5)
+    wait_until(lambda: not site.connection.exists(job.key), description="the job expires")
     site.connection.zadd("rq:scheduled:work", {job.id: 1})
     site.work()
     assert site.noted == []

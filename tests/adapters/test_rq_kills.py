@@ -51,7 +51,7 @@ def status_of(site: Site, job: Any) -> JobStatus:
 
 
 def until_status(site: Site, job: Any, status: JobStatus) -> None:
-    wait_until(lambda: status_of(site, job) == status, description=f"the job is {status.value}", timeout=20)
+    wait_until(lambda: status_of(site, job) == status, description=f"the job is {status.value}")
 
 
 def open_and_finish(site: Site, job: Any) -> None:
@@ -93,7 +93,7 @@ def test_a_horse_killed_after_it_put_the_job_back_runs_it_once(site: Site, start
         wait_until(lambda: site.fetch(job).retries_left == 1, description="RQ has counted a failure")
     until_status(site, job, JobStatus.SCHEDULED if retry else JobStatus.FAILED)
     site.open(jobs.HOURLY)
-    wait_until(lambda: site.noted, description="the job has run", timeout=20)
+    wait_until(lambda: site.noted, description="the job has run")
     until_status(site, job, JobStatus.FINISHED)
     wait_until(
         lambda: not site.queue.job_ids and not site.queue.scheduled_job_registry.get_job_ids(),

@@ -113,7 +113,7 @@ def test_rq_and_dramatiq_share_one_limit(where: Servers) -> None:
             rqs.send("job", str(100 + n))
         dramatiqs.start()
         rqs.start()
-        wait_until(lambda: len(rqs.starts()) == 200, description="all jobs of both have started", timeout=30)
+        wait_until(lambda: len(rqs.starts()) == 200, description="all jobs of both have started")
         rqs.stop()
         told = in_order(dramatiqs.stop())
     assert assert_bound(told, "shared", 20_000, 10) == 200
@@ -130,7 +130,7 @@ def test_sigterm_in_a_flood_loses_nothing_and_doubles_nothing(where: Servers) ->
             flooding.send("job", str(n))
         for enough in (50, 110, 170, 240):
             flooding.start()
-            wait_until(lambda: len(flooding.starts()) >= enough, description=f"{enough} have started", timeout=30)  # noqa: B023
+            wait_until(lambda: len(flooding.starts()) >= enough, description=f"{enough} have started")  # noqa: B023
             told = flooding.stop()
             flooding.kill()
         assert starts_of(told) == once(240)
@@ -152,11 +152,11 @@ def test_sigkill_in_a_flood_loses_no_waiting_job(where: Servers, kind: str) -> N
             flooding.send("job", str(n))
         flooding.start()
         for enough in (20, 60):
-            wait_until(lambda: len(flooding.starts()) >= enough, description=f"{enough} have started", timeout=30)  # noqa: B023
+            wait_until(lambda: len(flooding.starts()) >= enough, description=f"{enough} have started")  # noqa: B023
             flooding.kill()
             flooding.unlock()
             flooding.start()
-        wait_until(lambda: flooding.idle(), description="nothing waits any more", timeout=30)
+        wait_until(lambda: flooding.idle(), description="nothing waits any more")
         told = in_order(flooding.stop())
     starts = starts_of(told)
     assert max(starts.values()) == 1

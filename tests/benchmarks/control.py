@@ -109,7 +109,12 @@ def quiet(flood: Flood, for_: float) -> None:
 def paused(control: Any, flood: Flood, tell: Any) -> list[float]:
     """Pause and resume once."""
     before = {framework: flood.last(framework) for framework in FRAMEWORKS}
-    wait_until(lambda: all(flood.last(of) > before[of] for of in FRAMEWORKS), description="both are at work")
+    # On a fast machine all that have been sent may have run.
+    wait_until(
+        lambda: flood.send(1) and all(flood.last(of) > before[of] for of in FRAMEWORKS),
+        description="both are at work",
+        every=0.1,
+    )
     control.pause("partner")
     told = time.time()
     quiet(flood, FOLLOW)
@@ -148,7 +153,7 @@ def changed(control: Any, flood: Flood, tell: Any) -> list[float]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="pause and resume, once")
+    parser.add_argument("--quick", action="store_true", help="pause and resume, once, and judge no times")
     parser.add_argument("--jobs", type=int, default=200, help="how many to each framework")
     chosen = parser.parse_args()
     clean_up_when_terminated()
@@ -173,7 +178,7 @@ def main() -> int:
         doubled = len(ran) - len(set(ran))
         lost = flood.sent - len(set(ran))
         print(f"| control | {flood.sent} jobs, {lost} lost, {doubled} run twice | latest {max(effects):.2f} s |")
-        return int(doubled > 0 or max(effects) > FOLLOW + SLACK)
+        return int(doubled > 0 or (max(effects) > FOLLOW + SLACK and not chosen.quick))
 
 
 if __name__ == "__main__":

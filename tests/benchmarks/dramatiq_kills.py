@@ -4,9 +4,10 @@ SIGKILL of every worker process, six times during a flood: what is lost, and wha
     python tests/benchmarks/dramatiq_kills.py [--broker redis|rabbitmq|both] [--seeds 1]
 
 The same kills for throttlekit and for Dramatiq alone with the same body: once with as many jobs as it can take
-(kills then meet busy threads), once with jobs sent at the limit's own pace. On Redis both notice a dead worker after
-3 s, not 60. Exits with 1 if throttlekit loses a job, or begins more of them twice than both runs of Dramatiq alone;
-where it is more than one of them only, it says so. One schedule is a small sample: take several seeds.
+(kills then meet busy threads), once with jobs sent at the limit's own pace. On Redis both are told at once that a
+worker is dead, and do not find out after a minute. Exits with 1 if throttlekit loses a job, or begins more of them
+twice than both runs of Dramatiq alone; where it is more than one of them only, it says so. One schedule is a small
+sample: take several seeds.
 """
 
 from __future__ import annotations

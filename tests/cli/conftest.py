@@ -59,7 +59,7 @@ def run_demo(demo_folder: Path) -> Callable[..., subprocess.CompletedProcess[str
     def run(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*COMMAND, *options], env=_environment(demo_folder, variables), capture_output=True, text=True,
-            encoding="utf-8", timeout=90, check=False,
+            encoding="utf-8", timeout=600, check=False,
         )  # fmt: skip
 
     return run

@@ -49,7 +49,9 @@ def doctor(*options: str, folder: Path | None = None) -> tuple[int, list[dict[st
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     environment.pop("THROTTLEKIT_URL", None)
     command = [sys.executable, "-m", "throttlekit_cli", "doctor", "--json", *options]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False
+    )
     found: list[dict[str, str]] = json.loads(done.stdout) if done.stdout else []
     return done.returncode, found, done.stderr
 

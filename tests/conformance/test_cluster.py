@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from support.servers import Cluster, redis_cluster
+from support.servers import Cluster, redis_cluster, stored
 from support.waiting import wait_until
 from throttlekit import (
     ConfigurationError,
@@ -233,7 +233,7 @@ def test_settle_and_reset_reach_every_node(limiter: Limiter) -> None:
 def test_cluster_owns_the_clock(cluster: Cluster) -> None:
     """By a URL, with nothing told: granted across nodes, looked at, settled by the nodes' own clocks, and closed."""
     limits = [_on_node(node, SlidingLog, "9/h") for node in range(3)]
-    limiter = Limiter(cluster.url)
+    limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
     decision = limiter.acquire(*limits, cost=9)
     assert decision.allowed
     assert not limiter.acquire(*limits, job=Job(id="1"))
@@ -269,7 +269,7 @@ def test_keys_of_one_limit_are_spread(cluster: Cluster, limiter: Limiter) -> Non
     for account in range(60):
         limiter.acquire(limit, key=account)
     with _nodes(cluster) as nodes:
-        sizes = [node.dbsize() for node in nodes]
+        sizes = [stored(node) for node in nodes]
     assert sum(sizes) == 60
     assert min(sizes) > 5, sizes
 
@@ -361,7 +361,7 @@ def test_slot_on_its_way_to_another_node_tells_the_same(cluster: Cluster) -> Non
         finally:
             for node in nodes[:2]:
                 node.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
-        assert [node.dbsize() for node in nodes] == [0, 0, 0]
+        assert [stored(node) for node in nodes] == [0, 0, 0]
         assert limiter.acquire(limit)
 
 
@@ -444,7 +444,7 @@ def test_slot_that_has_moved_is_followed_and_one_that_nobody_serves_is_a_failure
         for node in nodes:
             node.execute_command("CLUSTER", "SETSLOT", slot, "NODE", receiver)
         assert limiter.acquire(*limits, job=Job(id="1"))
-        assert [node.dbsize() for node in nodes] == [1, 2, 0]
+        assert [stored(node) for node in nodes] == [1, 2, 0]
         assert _remaining(limiter, limits) == [4, 4, 4]
         nodes[1].execute_command("CLUSTER", "DELSLOTS", slot)
         decision = limiter.acquire(limits[0], limits[2], job=Job(id="1"))

@@ -15,6 +15,7 @@ from support import histories
 from support.servers import Cluster
 from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket
+from throttlekit.stores.cluster import RedisClusterStore
 
 TESTS = Path(__file__).parents[1]
 PROCESSES = 3
@@ -40,9 +41,9 @@ def play(url: str, folder: Path, limit: TokenBucket, *, count: int, at_once: int
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     try:
-        wait_until(lambda: lines(paths[0]) >= killed, description="the first has made its decisions", timeout=60)
+        wait_until(lambda: lines(paths[0]) >= killed, description="the first has made its decisions")
         processes[0].send_signal(signal.SIGKILL)
-        assert [process.wait(timeout=60) for process in processes] == [-signal.SIGKILL, *[0] * (PROCESSES - 1)]
+        assert [process.wait(timeout=120) for process in processes] == [-signal.SIGKILL, *[0] * (PROCESSES - 1)]
     finally:
         for process in processes:
             process.kill()
@@ -68,7 +69,7 @@ def test_bound_holds_across_processes(redis_url: str, tmp_path: Path) -> None:
 
 def test_little_is_lost_with_a_process_that_is_killed(redis_url: str, tmp_path: Path) -> None:
     """What was charged and never spent is `lease_tokens` at most for each process, killed or ended."""
-    limit = TokenBucket("api", "100/s", burst=8000, lease_tokens=40, lease_for=60)
+    limit = TokenBucket("api", "10/s", burst=8000, lease_tokens=40, lease_for=60)
     made = play(redis_url, tmp_path, limit, count=1000, at_once=1000, killed=310)
     grants = sum(map(len, made))
     client = redis.Redis.from_url(redis_url)
@@ -76,17 +77,17 @@ def test_little_is_lost_with_a_process_that_is_killed(redis_url: str, tmp_path: 
     tat_us = int(client.get(name) or 0)
     client.close()
     # More was charged than came in at any time, so the TAT tells it to the unit.
-    charged = (tat_us - min(at_us for each in made for at_us, _ in each)) // 10_000
+    charged = (tat_us - min(at_us for each in made for at_us, _ in each)) // 100_000
     assert grants <= charged <= grants + 40 * PROCESSES + 1  # a decision that was made and not written down
 
 
 def test_leases_on_a_cluster(cluster: Cluster) -> None:
     """Limits in different hash slots are taken ahead together, and what a later one denies is given back."""
     limit = TokenBucket("api", "1000/s", burst=1000, lease_tokens=16, lease_for=60)
-    limiter = Limiter(cluster.url)
+    limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
     beside = TokenBucket("beside", "1/h", burst=40)
     passed = sum(limiter.acquire(limit, beside).allowed for _ in range(60))
     assert passed == 40
     in_hand = sum(purse.wallet.left for purse in limiter.deciding.wallets._held.purses.values())
-    assert 1000 - Limiter(cluster.url).peek(limit).remaining <= 40 + in_hand
+    assert 1000 - limiter.peek(limit).remaining <= 40 + in_hand
     limiter.close()

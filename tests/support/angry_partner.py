@@ -89,6 +89,11 @@ class Told:
         """How many bodies had begun by then whose call came later: nobody could have held those back."""
         return sum(call.at_us <= at_us for call in self.begun) - sum(call.at_us <= at_us for call in self.calls)
 
+    def begun_after(self, at_us: int) -> list[Call]:
+        """The calls of bodies that began later than that. Each job has one body at a time."""
+        begun = {call.job: call.at_us for call in self.begun}  # the last of each
+        return [call for call in self.calls if call.at_us >= begun[call.job] > at_us]
+
     def between(self, from_us: int, to_us: int) -> list[Call]:
         """The calls later than the one instant and not later than the other."""
         return [call for call in self.calls if from_us < call.at_us <= to_us]

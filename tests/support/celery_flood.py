@@ -79,7 +79,7 @@ class CeleryWorkers:
             with contextlib.suppress(AssertionError):
                 session.wait(timeout)
 
-    def stop(self, timeout: float = 20.0) -> None:
+    def stop(self, timeout: float = 60.0) -> None:
         """SIGTERM to all at once; SIGKILL to what is still there after *timeout* seconds."""
         self.send(signal.SIGTERM)
         self.wait(timeout)
@@ -106,6 +106,9 @@ class CeleryFlooding(Flooding):
         """Stop the workers in peace, and tell; the results' states are among the counts."""
         told = super().stop()
         return replace(told, counts={**told.counts, **self.states()})
+
+    def bury(self) -> None:
+        """Celery watches messages, not workers."""
 
     def states(self) -> Counter[str]:
         """The states of all results that are there."""

@@ -73,15 +73,24 @@ class CelerySite:
         """What bodies have noted under *what*, in order."""
         return list(self.record.lrange(f"{self.queue}:{what}", 0, -1))
 
+    def go(self) -> None:
+        """Let the bodies of `free_wait` come to their end."""
+        self.record.set(f"{self.queue}:go", 1)
+
     def asked(self, answer: str) -> int:
         """How often the store has given *answer*: "granted" or "denied"."""
         return int(self.record.get(f"{self.queue}:store:{answer}") or 0)
 
     def held(self) -> list[dict[str, Any]]:
         """What the workers say that they hold."""
-        names = [f"{name}@{self.queue}" for name in self._names]
-        told = self.app.control.inspect(names, timeout=5.0, limit=len(names)).scheduled() or {}
+        workers = zip(self._names, self._workers, strict=True)
+        names = [f"{name}@{self.queue}" for name, worker in workers if worker.running]
+        told = self.inspect(*names).scheduled() or {}
         return [entry for entries in told.values() for entry in entries]
+
+    def inspect(self, *names: str) -> Any:
+        """Ask the workers of these names, and wait until each of them has answered."""
+        return self.app.control.inspect(list(names), timeout=60.0, limit=len(names))
 
     @contextlib.contextmanager
     def listening(self, kind: str, heard: list[dict[str, Any]]) -> Iterator[None]:
@@ -110,7 +119,7 @@ class CelerySite:
                 yield
             finally:
                 receiver.should_stop = True
-                thread.join(10)
+                thread.join(60)
 
     def left(self) -> int:
         """Messages that are still in the broker; those that a worker holds too, but for RabbitMQ."""

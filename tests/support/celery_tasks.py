@@ -163,6 +163,14 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
         time.sleep(seconds)
         return "slept"
 
+    @app.task(name="free_wait")
+    def free_wait() -> str:
+        """Until the test says "go"."""
+        note("free_wait", 1)
+        while not record.exists(f"{prefix}:go"):
+            time.sleep(0.02)
+        return "went"
+
     @app.task(name="replaced", bind=True, throttle=throttle)
     def replaced(self: Any, number: int) -> Any:
         return self.replace(chain(add.s(number, 1).set(queue=prefix), add.s(1).set(queue=prefix)))

@@ -35,8 +35,8 @@ class Site:
         options = {"queue_name": self.queue, "broker": self.broker, **options}
         return dramatiq.actor(**options) if function is None else dramatiq.actor(function, **options)
 
-    def until_ran(self, count: int, timeout: float = 10.0) -> list[Any]:
-        wait_until(lambda: len(self.ran) >= count, description=f"{count} have run", timeout=timeout)
+    def until_ran(self, count: int) -> list[Any]:
+        wait_until(lambda: len(self.ran) >= count, description=f"{count} have run")
         return self.ran
 
     @contextlib.contextmanager
@@ -46,7 +46,7 @@ class Site:
         """
         with working(self.broker, threads) as worker:
             yield worker
-            wait_until(lambda: self.idle(worker), description="nothing is in the worker's hands", timeout=8)
+            wait_until(lambda: self.idle(worker), description="nothing is in the worker's hands")
         assert left_over(self.broker, self.queue) == 0, "messages are left that the test did not wait for"
 
     def idle(self, worker: dramatiq.Worker) -> bool:

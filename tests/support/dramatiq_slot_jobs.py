@@ -92,7 +92,9 @@ else:
 
 @dramatiq.actor(queue_name=_told["queue"], **_options, **_throttle.get("work", {}))
 def work(index: str, seconds: str) -> None:
-    """Hold a slot for so long, and say when."""
+    """Hold a slot for so long, and say when. "600 2": for 600 s the first time, for 2 afterwards."""
+    lasting = seconds.split()
+    seconds = lasting[min(int(_redis.incr(f"begun:{index}")), len(lasting)) - 1]
     permit: AbstractContextManager[Any] = nullcontext() if _ours else slots.acquire()
     with permit:
         _note(args=["start", index, os.getpid()])

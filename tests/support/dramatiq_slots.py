@@ -23,12 +23,13 @@ import redis
 from support.angry_partner import AngryPartner
 from support.dramatiq_workers import Workers
 from support.flood_servers import Sender, Servers
+from support.servers import patient
 from support.waiting import wait_until
 
 __all__ = ["Event", "Held", "Slots", "Slotting"]
 
 _RUNS = itertools.count(1)
-_QUICK_RECOVERY = {"heartbeat_timeout": 3000, "maintenance_chance": 200_000}
+_QUICK_RECOVERY = {"maintenance_chance": 200_000}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,7 @@ class Slots:
     def environment(self, where: Servers, queue: str) -> dict[str, str]:
         told = {
             "broker_url": where.broker_url,
-            "store_url": self.store_url or f"{where.redis_base}/1",
+            "store_url": self.store_url or patient(f"{where.redis_base}/1"),
             "record_url": f"{where.redis_base}/2",
             "queue": queue,
             "mode": self.mode,
@@ -144,6 +145,8 @@ class Slotting:
         self.running: list[Workers] = []
         self._logs: list[str] = []
         self.send = self._sender.send
+        self.hearts = self._sender.hearts
+        self.bury = self._sender.bury
 
     def __enter__(self) -> Slotting:
         return self
@@ -169,7 +172,7 @@ class Slotting:
         assert workers.running, workers.log()
         return workers
 
-    def until_ended(self, count: int, *, timeout: float = 60.0) -> None:
+    def until_ended(self, count: int, *, timeout: float = 120.0) -> None:
         wait_until(lambda: self.record.scard("ended") >= count, description=f"{count} have ended", timeout=timeout)
 
     def events(self) -> list[Event]:

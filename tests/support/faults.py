@@ -108,7 +108,7 @@ class Case:
             return RqFlooding, RqFlood(kinds=(OURS, OURS) if not self.alone else ("rq.Worker", "rq.Worker"), **common)
         # A task is held for a third of it: less than a store is hung for, so that tasks go back and come again
         # meanwhile. All of it is long enough for a busy machine to look after what it holds.
-        visible = {"visibility_timeout": 3 if self.what.doubling else 6}
+        visible = {"visibility_timeout": 6}
         conf = {**_CELERY_CONF, "broker_transport_options": {**_CELERY_CONF["broker_transport_options"], **visible}}
         return CeleryFlooding, CeleryFlood(pool=self.pool, conf=conf, **common)
 

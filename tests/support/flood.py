@@ -26,7 +26,8 @@ __all__ = ["Flood", "FloodLimit", "Flooding", "Grant", "Start", "Told", "run"]
 
 Mode = Literal["throttlekit", "naive", "native", "none"]
 _MODULE = "support.flood_jobs"
-_QUICK_RECOVERY = {"heartbeat_timeout": 3000, "maintenance_chance": 200_000}
+_QUICK_RECOVERY = {"maintenance_chance": 200_000}
+_LONG_QUIET = 10.0
 _RUNS = itertools.count(1)
 
 
@@ -56,7 +57,7 @@ class Flood:
         settle: How long nothing may happen before it is over.
         others: More actors and their limits, on the same queue.
         slots_of: Actors whose slots are written down.
-        faulty: Brokers and workers will die: let whoever is left notice within seconds.
+        faulty: Brokers and workers will die: let whoever is left notice soon.
     """
 
     limits: tuple[FloodLimit, ...]
@@ -204,6 +205,11 @@ class Flooding:
             self._workers.kill()
             self._logs.append(self._workers.log())
             self._workers.close()
+            self.bury()
+
+    def bury(self) -> None:
+        """All workers are dead: let the next ones know at once."""
+        self._sender.bury(self._sender.hearts())
 
     def stop(self) -> Told:
         """Stop the workers in peace, and tell."""
@@ -218,9 +224,13 @@ class Flooding:
             grants=sorted((_grant(line) for line in record.lrange("grants", 0, -1)), key=lambda grant: grant.at_us),
             counts={name: float(count) for name, count in record.hgetall("counts").items()},
             broker_commands=self._sender.commands(),
-            left=self._sender.left(),
+            left=self.left(),
             log="".join(self._logs),
         )
+
+    def left(self) -> int:
+        """Messages that are still in the broker, dead letters included."""
+        return int(self._sender.left())
 
     def starts(self) -> list[Start]:
         """The bodies begun so far."""
@@ -250,7 +260,10 @@ def _follow(flooding: Flooding) -> None:
         last, seen = seen, (record.llen("starts"), record.llen("ends"))
         quiet_since = time.monotonic() if seen != last else quiet_since
         done = sent == flood.jobs and record.scard("ended") == flood.jobs
-        if now > flood.give_up or (done and not kills and time.monotonic() - quiet_since > flood.settle):
+        quiet = time.monotonic() - quiet_since
+        # What runs twice after a kill may wait for its turn yet.
+        settled = quiet > flood.settle and (flooding.left() == 0 or quiet > _LONG_QUIET)
+        if now > flood.give_up or (done and not kills and settled):
             return
         time.sleep(0.02 if kills or flood.pace else 0.1)
 

@@ -12,11 +12,12 @@ import pika
 import redis
 
 from support.dramatiq_workers import make_broker
-from support.servers import rabbitmq_server, redis_server
+from support.servers import patient, rabbitmq_server, redis_server
 
 __all__ = ["Kind", "Sender", "Servers", "servers"]
 
 Kind = Literal["redis", "rabbitmq"]
+_HEARTBEATS = "dramatiq:__heartbeats__"
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Servers:
 
     @property
     def store_url(self) -> str:
-        return self.limits_url or f"{self.redis_base}/1"
+        return self.limits_url or patient(f"{self.redis_base}/1")
 
 
 @contextlib.contextmanager
@@ -59,6 +60,15 @@ class Sender:
         """Send one job to *actor*."""
         self._broker.enqueue(dramatiq.Message(self._queue, actor, (index, account), {}, {}), delay=delay_ms)
         self._sent += 1
+
+    def hearts(self) -> set[bytes]:
+        """Whoever has asked this broker for anything so far; empty for RabbitMQ, which knows who is there."""
+        return set(self._redis.zrange(_HEARTBEATS, 0, -1)) if self._redis is not None else set()
+
+    def bury(self, hearts: set[bytes]) -> None:
+        """Their processes are dead: do as if the minute had passed after which Dramatiq takes them for it."""
+        if hearts:
+            self._redis.zadd(_HEARTBEATS, dict.fromkeys(hearts, 0), xx=True)
 
     def commands(self) -> int | None:
         """The workers' scripts, one a command, on a broker that is a Redis."""

@@ -76,7 +76,7 @@ class Command:
         with contextlib.suppress(ProcessLookupError):
             self._command.terminate()
 
-    def stop(self, timeout: float = 20.0) -> None:
+    def stop(self, timeout: float = 60.0) -> None:
         """SIGTERM, as a deployment does; SIGKILL for what is still there after *timeout* seconds."""
         self.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

@@ -98,6 +98,9 @@ class RqFlooding(Flooding):
         wait_until(lambda: self.ready in fleet.log(), description="one more worker is ready")
         return fleet
 
+    def bury(self) -> None:
+        """RQ keeps no watch on dead workers that a flood would see."""
+
     def unlock(self) -> None:
         """RQ's schedulers are gone: do as if the minute had passed after which their locks expire."""
         with redis.Redis.from_url(self.url) as client:

@@ -23,6 +23,7 @@ from rq.registry import FailedJobRegistry
 from support.angry_partner import AngryPartner
 from support.rq_flood import OURS_SIMPLE
 from support.rq_workers import Fleet, rq_worker
+from support.servers import patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, TokenBucket
 from throttlekit_rq import ThrottledQueue
@@ -120,7 +121,7 @@ class RqSlotting:
     def __init__(self, slots: RqSlots, base: str, store: str | None = None) -> None:
         self.slots = slots
         self._url = f"{base}/0"
-        self._store_url = f"{store or base}/1"
+        self._store_url = f"{store}/1" if store else patient(f"{base}/1")
         self._name = f"slots-{next(_RUNS)}"
         self._redis: Any = redis.Redis.from_url(self._url)
         self._redis.flushall()
@@ -159,12 +160,11 @@ class RqSlotting:
         wait_until(
             lambda: all(_READY in command.log() for command in fleet.commands) or not fleet.running,
             description="the workers are ready",
-            timeout=60,
         )
         assert fleet.running, fleet.log()
         return fleet
 
-    def until_ended(self, count: int, *, timeout: float = 60.0) -> None:
+    def until_ended(self, count: int, *, timeout: float = 120.0) -> None:
         wait_until(lambda: self.record.scard("ended") >= count, description=f"{count} have ended", timeout=timeout)
 
     def events(self) -> list[Event]:

@@ -37,8 +37,8 @@ class Watched:
     def fail_over(self) -> float:
         """Kill the master, and return when its replica has taken over; by how many seconds that was behind."""
         # Replication on one machine takes less than a millisecond: a lag is made, by holding up the replica.
-        self.replica.hang()
         began = time.monotonic()
+        self.replica.hang()
         wait_until(lambda: time.monotonic() - began > 0.2, description="the replica is behind")
         self.master.kill()
         lag = time.monotonic() - began

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import importlib.util
+import itertools
 import os
 import platform
 import random
@@ -27,6 +28,7 @@ __all__ = [
     "RedisProcess",
     "ServerMissing",
     "free_port",
+    "patient",
     "rabbitmq_server",
     "redis_6_binary",
     "redis_binary",
@@ -34,10 +36,15 @@ __all__ = [
     "redis_process",
     "redis_server",
     "shared_redis",
+    "stored",
     "valkey_binary",
 ]
 
 _RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+_PORTS_EACH = 1_000
+_FIRST_PORT = 2_000 + _PORTS_EACH * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10)
+# Two runs at once that were given one seed shall not meet here.
+_PORTS = itertools.cycle(random.SystemRandom().sample(range(_FIRST_PORT, _FIRST_PORT + _PORTS_EACH), _PORTS_EACH))
 
 
 class ServerMissing(Exception):
@@ -53,10 +60,28 @@ class ServerMissing(Exception):
         self.excused = excused
 
 
+def stored(client: Any) -> int:
+    """How many keys a Redis has, but for what processes that are still alive tell the fleet of themselves."""
+    return sum("tk1:{fleet}:" not in str(key) for key in client.keys("*"))
+
+
+def patient(url: str) -> str:
+    """
+    The URL of a store that is never taken to be away only because this machine is busy.
+
+    A question that is given up may have been answered all the same: a charge, or a slot, that nobody has.
+    """
+    return f"{url}?socket_timeout=30&socket_connect_timeout=30"
+
+
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port that nobody else is given before its server starts, or starts again: none of those for any client."""
+    for _ in range(_PORTS_EACH):
+        port = next(_PORTS)
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")
 
 
 def redis_binary() -> str:

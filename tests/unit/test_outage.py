@@ -146,7 +146,7 @@ def test_only_one_asks_while_the_others_come_back_later(limiter: Limiter, store:
         def _answer(self) -> None:
             super()._answer()
             waiting.set()
-            over.wait(30)
+            over.wait(120)
 
     slow = Slow()
     assert isinstance(limiter.deciding.shared, Guarded)
