@@ -63,8 +63,8 @@ class Gate:
         self._limits = limits
         self._settings = settings
         self._held = Held(settings.max_held)
-        self._granted = Granted(limiter, self._held, self._comes_back)
         self._room = Room()
+        self._granted = Granted(limiter, self._held, self._comes_back, self._room.vacant)
         self._copies = Copies(app)
         self._deliveries: dict[tuple[str, str | None], Delivery] = {}
         self._known_at_start: frozenset[str] = frozenset()
