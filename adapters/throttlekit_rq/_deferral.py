@@ -75,6 +75,8 @@ class Record:
 
 def read_record(job: Any) -> Record | None:
     """What *job* carries from earlier denials; None if it has not been denied since it was enqueued."""
+    if not job.enqueue_at_front:  # a denial sets it, so that most jobs need not be asked
+        return None
     carried, expires = job.connection.hmget(job.key, _CARRIED, _EXPIRES)
     try:
         data = json.loads(carried or b"{}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rq.utils import import_attribute
@@ -21,6 +22,7 @@ RUN = "throttlekit_rq.run"
 """The function that a job is enqueued for where its serializer can carry no `Carried`."""
 
 _VERSION = 1
+_REMEMBERED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +129,16 @@ def terms_of(job: Any, of_queue: Iterable[Limit] = ()) -> Terms | None:
         ConfigurationError: What it carries cannot be read.
         Exception: What RQ raises for a function that cannot be imported.
     """
-    function, given = _function_and_given(job)
+    function, text = _function_and_text(job)
     of_function: OfFunction | None = getattr(function, THROTTLE, None)
     own: Iterable[Limit] = of_function.limits if of_function is not None else ()
     on_429 = of_function.on_429 if of_function is not None else None
     max_wait: float | None = None
-    if given is not None:
-        own = own if given.limits is None else load_limits(given.limits)
+    if text is not None:
+        given, own_given, of_queue_given = _carried(text)
+        own = own if own_given is None else own_given
         on_429 = on_429 if given.on_429 is None else given.on_429
-        of_queue = [*load_limits(given.of_queue), *of_queue]
+        of_queue = [*of_queue_given, *of_queue]
         max_wait = None if given.max_wait is None else seconds_in("throttle_max_wait", given.max_wait)
     # Of two limits with one name the job's own holds: the same name is the same budget.
     limits = {limit.name: limit for limit in (*of_queue, *own)}
@@ -143,6 +146,14 @@ def terms_of(job: Any, of_queue: Iterable[Limit] = ()) -> Terms | None:
         return None
     limiter = of_function.limiter if of_function is not None else None
     return Terms(limits=tuple(limits.values()), limiter=limiter, max_wait=max_wait, on_429=on_429)
+
+
+@lru_cache(_REMEMBERED)
+def _carried(text: str) -> tuple[Given, tuple[Limit, ...] | None, tuple[Limit, ...]]:
+    """What a job carries, its own limits made, and its queue's: once for all jobs that carry the same."""
+    given = Given.read(text)
+    own = None if given.limits is None else load_limits(given.limits)
+    return given, own, load_limits(given.of_queue)
 
 
 def name_of(on_429: Limit | str | None) -> str | None:
@@ -155,16 +166,17 @@ def describe(job: Any, waited: Mapping[str, Any] | None) -> Job:
     name, args, kwargs = job.func_name, job.args, job.kwargs
     if name == RUN:
         _, name, args, kwargs = args
-    function, _ = _function_and_given(job)
+    function, _ = _function_and_text(job)
     return Job(
         id=job.id, name=name, queue=job.origin, args=tuple(args), kwargs=kwargs, function=function, waited=waited
     )
 
 
-def _function_and_given(job: Any) -> tuple[Callable[..., Any], Given | None]:
+def _function_and_text(job: Any) -> tuple[Callable[..., Any], str | None]:
+    """The function of *job*, and what it carries by value."""
     if isinstance(job.instance, Carried):
         text, instance = job.instance.__reduce__()[1]
-        return _function(job.func_name, instance), Given.read(text)
+        return _function(job.func_name, instance), text
     if job.func_name == RUN:
-        return import_attribute(job.args[1]), Given.read(job.args[0])
+        return import_attribute(job.args[1]), job.args[0]
     return job.func, None

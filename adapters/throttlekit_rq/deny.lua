@@ -54,13 +54,13 @@ if ttl then
   if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
 end
 
-redis.call('HSET', KEYS[1], 'throttlekit', ARGV[3], 'started_at', '', 'worker_name', '')
+redis.call('HSET', KEYS[1], 'throttlekit', ARGV[3], 'enqueue_at_front', '1', 'started_at', '', 'worker_name', '')
 if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'meta', ARGV[9]) end
 if ARGV[2] == '' then
   redis.call('HSET', KEYS[1], 'status', 'queued')
   redis.call('RPUSH', KEYS[4], ARGV[1])
 else
-  redis.call('HSET', KEYS[1], 'status', 'scheduled', 'enqueue_at_front', '1')
+  redis.call('HSET', KEYS[1], 'status', 'scheduled')
   redis.call('SADD', KEYS[5], KEYS[4])
   local due = (now + tonumber(ARGV[2])) / 1000000
   if ARGV[7] == '1' then due = math.ceil(due) + math.floor(due) - due end

@@ -52,8 +52,10 @@ for i = 1, #KEYS / 2 do
 end
 
 local function answer(reason, claim, retry, slot)
-  local reply = string.format('%.0f %.0f %.0f %.0f %.0f', reason, claim, now, retry, slot)
-  for _, c in ipairs(claims) do reply = reply .. string.format(' %.0f %.0f', c.of.use(c)) end
+  local reply, use = '%d %d %d %d %d %d %d', ' %d %d'
+  if INTEGER ~= '%d' then reply, use = '%.0f %.0f %.0f %.0f %.0f %.0f %.0f', ' %.0f %.0f' end
+  reply = format(reply, reason, claim, now, retry, slot, claims[1].of.use(claims[1]))
+  for i = 2, #claims do reply = reply .. format(use, claims[i].of.use(claims[i])) end
   return reply
 end
 
@@ -62,7 +64,8 @@ local early = place > 0 and not holder and place_slot < claims[place].last_slot
 if early and not claims[place].of.estimates then return answer(3, place, place_slot, place_slot) end
 
 local reason, binding, retry, slot, opens = 0, 1, now, now, now
-for i, c in ipairs(claims) do
+for i = 1, #claims do
+  local c = claims[i]
   local ready, opens_c = now, now
   if c.size > 0 then
     ready = max(c.of.ready(c), c.paused)
@@ -84,7 +87,8 @@ end
 if early and reason ~= 0 then return answer(3, place, place_slot, place_slot) end
 if caller == 'peek' then return answer(reason, binding, retry, slot) end
 
-for i, c in ipairs(claims) do
+for i = 1, #claims do
+  local c = claims[i]
   if c.size > 0 and reason == 0 then
     c.of.charge(c)
     c.of.keep(c)

@@ -23,7 +23,10 @@
 ]]
 local GRACE, GUESTS, STALE = 5000000, 60000000, 60000000
 local format, max, ceil = string.format, math.max, math.ceil
-local function whole(x) return format('%.0f', x) end
+
+-- '%d' takes a third of the time of '%.0f', but not where a long of C has 32 bits.
+local INTEGER = format('%d', 9007199254740992) == '9007199254740992' and '%d' or '%.0f'
+local function whole(x) return format(INTEGER, x) end
 
 local now = tonumber(ARGV[1])
 if not now then

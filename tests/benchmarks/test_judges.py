@@ -12,7 +12,7 @@ from support.backlogs import Cost
 from support.campaigns import Plan, Record, judge
 from support.peers import CONTENDERS
 from support.tables import Promise, promises, ratios, spread, table
-from support.throughput import Timing
+from support.throughput import VARIANTS, Timing
 
 _PLAN = Plan(campaigns=2, calls=100, account=1.0)  # 16 and 17 in two seconds, and 33
 
@@ -101,7 +101,7 @@ def test_a_backlog_is_judged_by_its_bound_its_use_and_its_cost(last: dict[str, f
 )
 def test_a_framework_is_judged_by_its_own_budget(name: str, with_limit: float, kept: bool) -> None:
     """What is bound by polling by its share, all else by the time of a job."""
-    took = {"without": [Timing(20_000.0)] * 3, "limit": [Timing(with_limit)] * 3, "no limit": [Timing(20_000.0)] * 3}
+    took = {variant: [Timing(with_limit if variant == "limit" else 20_000.0)] * 3 for variant in VARIANTS}
     assert [each.kept for each in throughput.judged(name, throughput.SETUPS[name], took)] == [kept]
 
 

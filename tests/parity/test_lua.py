@@ -92,6 +92,17 @@ local redis = {call = function(...)
   return server.call(...)
 end}
 """
+# Around the scripts: a server whose C has longs of 32 bits.
+NARROW = """
+local given = string
+local string = setmetatable({format = function(form, ...)
+  local numbers = {...}
+  if given.find(form, '%d', 1, true) then
+    for i, number in ipairs(numbers) do numbers[i] = (number + 2147483648) % 4294967296 - 2147483648 end
+  end
+  return given.format(form, (unpack or table.unpack)(numbers))
+end}, {__index = string})
+"""
 LEFT_EXACTLY = (
     READ
     + """
@@ -254,6 +265,15 @@ def test_every_number_is_written_in_full(client: Any, algorithms: Sequence[str],
     """
     client.flushdb()
     _check(client, list(History(random.Random(seed), algorithms).steps(length)), _Shas(client, STRICT))
+    client.flushdb()
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**64 - 1), length=st.integers(1, 60))
+def test_servers_of_32_bits_write_the_same_numbers(client: Any, seed: int, length: int) -> None:
+    """Where a long of C has 32 bits, as on old boards and on Windows, no number is cut."""
+    client.flushdb()
+    _check(client, list(History(random.Random(seed), ALGORITHMS).steps(length)), _Shas(client, STRICT + NARROW))
     client.flushdb()
 
 

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import redis
@@ -27,10 +28,14 @@ from support.servers import rabbitmq_server, redis_server
 from support.waiting import wait_until
 from throttlekit import TokenBucket
 
-__all__ = ["LIMIT", "SETUPS", "VARIANTS", "Bench", "Setup", "Timing", "mark", "settings"]
+__all__ = ["LIMIT", "SETUPS", "VARIANTS", "WITHOUT_THROTTLEKIT", "Bench", "Setup", "Timing", "mark", "settings"]
 
-VARIANTS = ("without", "limit", "no limit")
-"""Without throttlekit; with it and a limit that never binds; with it and jobs that name no limit."""
+VARIANTS = ("without", "limit", "no limit", "an INCR")
+"""
+Without throttlekit; with it and a limit that never binds; with it and jobs that name no limit; without it, and each job
+begins with an INCR of redis-py: the least that any question to a server can cost there.
+"""
+WITHOUT_THROTTLEKIT = ("without", "an INCR")
 LIMIT = TokenBucket("ample", "1000000/s", burst=1_000_000)
 _LAST = 8
 _RUNS = itertools.count(1)
@@ -74,6 +79,8 @@ def settings() -> dict[str, Any]:
 def mark(index: int) -> None:
     """The body of a job: nothing, but at the marks, where it writes down the time by Redis, and its process's CPU."""
     told = _told()
+    if told["variant"] == "an INCR":
+        _client().incr("counter")
     if index == told["first"] or index >= told["last"]:
         with redis.Redis.from_url(told["record"]) as client:
             seconds, micros = client.time()
@@ -88,6 +95,12 @@ def _told() -> dict[str, Any]:
     if not _kept:
         _kept.update(settings())
     return _kept
+
+
+@cache
+def _client() -> Any:
+    """Of this process: a work-horse that RQ forks begins with none, and asks once."""
+    return redis.Redis.from_url(_told()["store"])
 
 
 class Bench:
@@ -194,7 +207,7 @@ def _celery(pool: str) -> Callable[[str, str, str], list[str]]:
 
 def _rq(stock: str, ours: str) -> Callable[[str, str, str], list[str]]:
     def command(url: str, queue: str, variant: str) -> list[str]:
-        if variant == "without":
+        if variant in WITHOUT_THROTTLEKIT:
             return rq_worker(url, queue, kind=stock, options=["-c", "support.throughput_rq_plain"])
         return rq_worker(url, queue, kind=ours, options=["-c", "support.throughput_rq"])
 

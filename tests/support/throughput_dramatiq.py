@@ -5,14 +5,14 @@ from __future__ import annotations
 import dramatiq
 
 from support.dramatiq_workers import make_broker
-from support.throughput import LIMIT, mark, settings
+from support.throughput import LIMIT, WITHOUT_THROTTLEKIT, mark, settings
 from throttlekit import Limiter
 from throttlekit_dramatiq import Throttle
 
 _told = settings()
 broker = make_broker(_told["broker"])
 dramatiq.set_broker(broker)
-if _told["variant"] != "without":
+if _told["variant"] not in WITHOUT_THROTTLEKIT:
     broker.add_middleware(Throttle(Limiter(_told["store"])))
 _options = {"throttle": [LIMIT]} if _told["variant"] == "limit" else {}
 
