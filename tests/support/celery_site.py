@@ -74,7 +74,7 @@ class CelerySite:
         return list(self.record.lrange(f"{self.queue}:{what}", 0, -1))
 
     def asked(self, answer: str) -> int:
-        """How often the store has given *answer*: "granted" or "denied"."""
+        """How often the store has given *answer*: "granted", "denied" or "early"."""
         return int(self.record.get(f"{self.queue}:store:{answer}") or 0)
 
     def held(self) -> list[dict[str, Any]]:
