@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from throttlekit._core.by_value import load, plain
@@ -24,7 +25,9 @@ from throttlekit.errors import ConfigurationError, LeaseLost, StoreUnavailable
 if TYPE_CHECKING:
     from throttlekit.limiter import Limiter
 
-__all__ = ["Running", "begin", "current", "decision_of", "end", "lanes", "receipt", "resume", "running"]
+__all__ = [
+    "Running", "begin", "begin_told", "current", "decision_of", "end", "lanes", "receipt", "resume", "running",
+]  # fmt: skip
 
 _log = logging.getLogger("throttlekit")
 _settle_failed = Seldom()
@@ -40,15 +43,29 @@ class Running:
             renewed in time. The body runs on; what must not be done by one too many it can leave.
     """
 
-    __slots__ = ("__weakref__", "_limiter", "_pid", "_settling", "decision", "lost")
+    __slots__ = ("__weakref__", "_decision", "_limiter", "_pid", "_read", "_settling", "lost")
 
-    def __init__(self, limiter: Limiter | None = None, decision: Decision | None = None) -> None:
+    def __init__(
+        self,
+        limiter: Limiter | None = None,
+        decision: Decision | None = None,
+        *,
+        read: Callable[[], Decision] | None = None,
+    ) -> None:
         self._limiter = limiter
-        self._settling = threading.Lock()
-        renew_lock_after_fork(self, "_settling")
-        self.decision = decision
+        self._settling = threading.RLock()
+        renew_lock_after_fork(self, "_settling", threading.RLock)
+        self._decision, self._read = decision, read
         self.lost = False
         self._pid = 0
+
+    @property
+    def decision(self) -> Decision | None:
+        if self._read is not None:  # few bodies ask, and to read it takes longer than all else here
+            with self._settling:
+                if self._read is not None:
+                    self._decision, self._read = self._read(), None
+        return self._decision
 
     def check(self) -> None:
         """
@@ -68,9 +85,8 @@ class Running:
 
     def release(self) -> None:
         """For adapters: what the decision holds is free for the next. A fork of that process frees none."""
-        decision = self.decision
-        if self._limiter is not None and decision is not None and decision.leases and self._pid == os.getpid():
-            self._limiter.release(decision)
+        if self._pid and self._pid == os.getpid() and self._limiter is not None and self.decision is not None:
+            self._limiter.release(self.decision)
 
     def _lose(self) -> None:
         self.lost = True
@@ -96,14 +112,14 @@ class Running:
         if self._limiter is None or self.decision is None or not self.decision.charged:
             return
         try:
-            self.decision = self._limiter.settle(self.decision, actual=actual, limit=limit)
+            self._decision = self._limiter.settle(self.decision, actual=actual, limit=limit)
         except StoreUnavailable as error:
             # It may have been given back all the same: to be sure, it is not given back again.
             meant = settled_of(self.decision, limit)
             charged = [
                 replace(each, cost=min(each.cost, actual)) if each in meant else each for each in self.decision.charged
             ]
-            self.decision = replace(self.decision, charged=tuple(charged))
+            self._decision = replace(self.decision, charged=tuple(charged))
             if _settle_failed.due():
                 _log.warning("%s. What a job took could not be settled: it stays charged as it was.", error)
 
@@ -122,6 +138,19 @@ def begin(limiter: Limiter, decision: Decision) -> None:
     running = Running(limiter, decision)
     _running.set(running)
     running.keep()
+
+
+def begin_told(limiter: Limiter, told: Mapping[str, Any]) -> None:
+    """
+    For adapters: as `begin`, of a decision that another process made, by its `receipt`.
+
+    Raises:
+        ConfigurationError: It holds slots, and is not what `receipt` writes. Another is read when somebody asks for it.
+    """
+    if any(each.get("holder") for each in told["charged"]):
+        begin(limiter, decision_of(told))
+    else:
+        _running.set(Running(limiter, read=partial(decision_of, told)))
 
 
 def end() -> None:

@@ -18,6 +18,7 @@ from throttlekit._fleet.fleet import Fleet
 from throttlekit._outage import Guarded, decided_without
 from throttlekit._steered import acquire_steered, peek_steered
 from throttlekit._telling import Telling
+from throttlekit._tickets import Tickets
 from throttlekit._waited import Waited
 from throttlekit._wallets import Wallets
 from throttlekit.errors import StoreUnavailable
@@ -45,6 +46,7 @@ class Deciding:
         self.fleet, self.telling = fleet, telling
         self.declared = Declared()
         self.wallets = Wallets()
+        self.tickets = Tickets()
         fleet.counted = self.wallets.tell
         self.shared, self.in_process = shared, in_process
         self._known: dict[Any, Asked] = {}
@@ -132,6 +134,9 @@ class Deciding:
             decision = decision_from(answer, asked)
             self.fleet.decided(decision, asked[answer.claim].claim.bucket, answer, waited, job)
             if not decision.allowed and not decision.refused and job is not None:
+                bound = asked[answer.claim]
+                if not bound.in_process and self.shared.one_clock(bound.claim.bucket):
+                    self.tickets.told(answer.now_us)
                 denied = waited_after(answer, asked, waited)
                 if delivery.inline is not None and delivery.inline.wait(decision.delay):
                     return replace(denied, deferrals=waited.deferrals)

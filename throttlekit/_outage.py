@@ -129,6 +129,10 @@ class Guarded:
     def reset(self, names: Sequence[str]) -> None:
         self._ask(names, lambda: self._store.reset(names))
 
+    def one_clock(self, name: str) -> bool:
+        """Whether one server keeps all names, as it does *name*: each node of a cluster has a clock of its own."""
+        return not self._part(name)
+
     @property
     def shared(self) -> bool:
         """Whether it takes `commands`."""

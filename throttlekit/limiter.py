@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from throttlekit._asked import Asked, asked_of
 from throttlekit._core.decision import Decision
@@ -168,6 +168,16 @@ class Limiter:
             self._telling.lost(decision, limit)
 
         self._leases.keep(decision, lost)
+
+    def until_slot(self, limits: Sequence[Limit], waited: Mapping[str, Any] | None) -> float | None:
+        """
+        For adapters: seconds until the slot of a job that carries *waited*, without asking the store. Before that the
+        store would only say "early": the job can be held until then.
+
+        Returns:
+            None if the store has to be asked: see `Tickets.until_slot`, and while anything is steered.
+        """
+        return None if self._fleet.steers() else self.deciding.tickets.until_slot(limits, waited)
 
     def hand_over(self, decision: Decision, pid: int) -> Decision:
         """

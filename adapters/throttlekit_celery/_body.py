@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from throttlekit import Decision, Delivery, Limiter
-from throttlekit._current import Running, begin, current, decision_of, end, receipt, resume
+from throttlekit._current import Running, begin_told, current, end, receipt, resume
 from throttlekit._options import WhenOver
 from throttlekit_celery._host import is_of
 from throttlekit_celery._limits import TaskLimits
@@ -24,14 +24,16 @@ _outer: ContextVar[tuple[Running, ...]] = ContextVar("throttlekit_celery_outer",
 
 def told_to_body(decision: Decision, waited: Any, queue: str | None, delivery: Delivery) -> dict[str, Any]:
     """What the pool must know of a task that may run: what it charged, and how it was asked for."""
-    return {**receipt(decision), "waited": waited, "queue": queue or "", "delivery": delivery}
+    # As plain numbers: a dataclass takes a pool process four times as long to read.
+    told = delivery.longest, delivery.lateness, delivery.max_wait, delivery.max_deferrals
+    return {**receipt(decision), "waited": waited, "queue": queue or "", "delivery": told}
 
 
 def begins(app: Any, limiter: Limiter, limits: TaskLimits, when_over: WhenOver) -> Callable[..., None]:
     """A receiver for Celery's signal `task_prerun`."""
 
     def receive(task: Any = None, **_: Any) -> None:
-        if not is_of(task, app):
+        if not is_of(task, app) or not limits.any_of(task):
             return
         request = task.request
         # Never from the headers: those may be what a sender calls "headers".
@@ -40,25 +42,25 @@ def begins(app: Any, limiter: Limiter, limits: TaskLimits, when_over: WhenOver) 
             _outer.set((*_outer.get(), current()))
             return
         end()
-        _outer.set(())
+        if _outer.get():
+            _outer.set(())
         if told is not None:
             headers: dict[str, Any] = request.headers or {}
             headers.pop(RECEIPT, None)  # a retry of the body charges anew
             request.headers = headers or None
             request.__dict__[ON_429] = listener(limiter, limits, when_over, task, told)
             if told["charged"]:
-                begin(limiter, decision_of(told))
+                begin_told(limiter, told)
 
     return receive
 
 
-def ends(app: Any) -> Callable[..., None]:
-    """A receiver for Celery's signal `task_postrun`."""
+def ends(app: Any, limits: TaskLimits) -> Callable[..., None]:
+    """A receiver for Celery's signal `task_postrun`. The request goes right after it, with its `ON_429`."""
 
     def receive(task: Any = None, **_: Any) -> None:
-        if not is_of(task, app):
+        if not is_of(task, app) or not limits.any_of(task):
             return
-        task.request.__dict__.pop(ON_429, None)
         if outer := _outer.get():
             _outer.set(outer[:-1])
             if current() is not outer[-1]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -39,6 +40,9 @@ _DURABLE_AFTER = 30.0
 _NATIVE_AFTER = 0.5
 """Where the broker itself can delay, in whole seconds, it keeps what waits longer than this."""
 
+_UNASKED_AFTER = 1.0
+"""What comes back with a ticket for more than so many seconds from now is held, and not asked for again."""
+
 _NATIVE_LATENESS = 1.0
 _LATENESS = 0.05
 _PANIC_DELAY = 1.0
@@ -63,8 +67,8 @@ class Gate:
         self._limits = limits
         self._settings = settings
         self._held = Held(settings.max_held)
-        self._granted = Granted(limiter, self._held, self._comes_back)
         self._room = Room()
+        self._granted = Granted(limiter, self._held, self._comes_back, self._room.vacant)
         self._copies = Copies(app)
         self._deliveries: dict[tuple[str, str | None], Delivery] = {}
         self._known_at_start: frozenset[str] = frozenset()
@@ -159,9 +163,13 @@ class Gate:
             return None  # the pool takes nothing any more: the broker will give it to somebody else
         if gated.request.revoked():
             return self._step_aside(gated.consumer)
-        if not self._room.admits(gated, pool):
-            return self._step_aside(gated.consumer)
         try:
+            rest = self._rest(gated)
+            if rest > _UNASKED_AFTER:
+                self._wait(gated, rest)
+                return self._step_aside(gated.consumer)
+            if not self._room.admits(gated, pool):
+                return self._step_aside(gated.consumer)
             decision = self._ask(gated)
         except ConfigurationError as error:
             return self._refuse(gated.consumer, gated.request, error, pool)
@@ -191,6 +199,13 @@ class Gate:
             waited=gated.waited,
         )
         return self._limiter.acquire(*gated.limits, job=job, delivery=self._delivery(gated))
+
+    def _rest(self, gated: Gated) -> float:
+        """How long a copy, which has its ticket, has to wait until its slot; 0: that is not known."""
+        if not gated.carried or gated.waited is not gated.carried or self._delivery(gated).max_wait < math.inf:
+            return 0.0
+        rest = self._limiter.until_slot(gated.limits, gated.carried)
+        return 0.0 if rest is None else min(rest, self._delivery(gated).longest)
 
     def _comes_back(self, gated: Gated, denial: Decision) -> None:
         """Its body has heard "429", and ended without an outcome."""

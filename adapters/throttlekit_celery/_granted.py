@@ -35,12 +35,20 @@ class Granted:
     Args:
         held: Where those wait that are woken when a slot comes free.
         come_back: Called with a task whose body has heard "429", and the denial, in the worker's own thread.
+        vacant: Called with the consumer when a body has ended, in a thread of the pool.
     """
 
-    def __init__(self, limiter: Limiter, held: Held, come_back: Callable[[Gated, Decision], None]) -> None:
+    def __init__(
+        self,
+        limiter: Limiter,
+        held: Held,
+        come_back: Callable[[Gated, Decision], None],
+        vacant: Callable[[Any], None],
+    ) -> None:
         self._limiter = limiter
         self._held = held
         self._come_back = come_back
+        self._vacant = vacant
         self._tasks: dict[Gated, Decision] = {}
         self._ours: dict[Gated, Decision] = {}  # what is released here at the end
         self._ends: deque[Callable[[], None]] = deque()
@@ -57,7 +65,8 @@ class Granted:
         request.on_timeout = partial(self._timed_out, gated, request.on_timeout)
         gated.in_loop = bool(getattr(pool, "uses_semaphore", False)) and gated.consumer.hub is not None
         self._tasks[gated] = decision
-        if decision.leases:
+        leases = decision.leases
+        if leases:
             self._ours[gated] = decision
             self._limiter.keep(decision, _nobody_minds)
         if not gated.in_loop and not self._looking:
@@ -69,7 +78,8 @@ class Granted:
             self._over(gated)
             raise
         finally:
-            self._wake_more(gated, decision)
+            if leases:
+                self._wake_more(gated, decision)
 
     def start(self, consumer: Any) -> None:
         """The worker is connected, maybe anew."""
@@ -150,8 +160,13 @@ class Granted:
             self._limiter.release(ours)
         # Looked for as long as there are tasks, so this one goes last.
         self._ends.extend(then)
-        self._ends.extend(partial(self._held.wake, lane) for lane in lanes(decision))
+        if decision.leases:
+            self._ends.extend([partial(self._held.wake, lane) for lane in lanes(decision)])
         del self._tasks[gated]
+        if not gated.in_loop:
+            self._vacant(gated.consumer)
+        if not self._ends:
+            return
         if gated.in_loop:
             self._run_ends()
         elif gated.consumer.hub is not None:

@@ -95,7 +95,7 @@ def install(
     atexit.register(gate.close)  # a cold shutdown does not send the signal
     _hear(app, limits)
     signals.task_prerun.connect(begins(app, limiter, limits, settings.rules.when_over), weak=False)
-    signals.task_postrun.connect(ends(app), weak=False)
+    signals.task_postrun.connect(ends(app, limits), weak=False)
     if eager == "wait":
         signals.task_prerun.connect(waits_in_place(app, limiter, limits), weak=False)
     _gates[app] = gate

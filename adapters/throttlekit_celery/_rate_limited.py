@@ -80,7 +80,8 @@ def listener(
 
     def goes_back(error: RateLimited) -> None:
         job = replace(job_of(task), queue=receipt["queue"], waited=receipt["waited"])
-        delivery: Delivery = receipt["delivery"]
+        longest, lateness, max_wait, max_deferrals = receipt["delivery"]
+        delivery = Delivery(longest=longest, lateness=lateness, max_wait=max_wait, max_deferrals=max_deferrals)
         try:
             on_429 = limits.on_429_of(task)
             denial = limited(limiter, error, limits.of(task), job=job, delivery=delivery, release=end, on_429=on_429)

@@ -37,6 +37,11 @@ class Room:
             self._look_later(gated.consumer)
         return False
 
+    def vacant(self, consumer: Any) -> None:
+        """A slot of the pool is free. A thread of the pool may say so: then the worker's own looks, at once."""
+        if self._waiting and consumer.hub is not None:
+            consumer.hub.call_soon(self._fill)
+
     def take_all(self) -> list[Gated]:
         """Everybody who waits; nobody does afterwards."""
         waiting = [gated for gated, _ in self._waiting]
@@ -51,15 +56,19 @@ class Room:
 
     def _look_later(self, consumer: Any) -> None:
         self._looking = True
-        consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer,))
+        consumer.timer.call_after(_LOOK_EVERY, self._look)
 
-    def _look(self, consumer: Any) -> None:
+    def _look(self) -> None:
         self._looking = False
+        self._fill()
+
+    def _fill(self) -> None:
         while self._waiting:
             first, pool = self._waiting.popleft()
             if not self._free(pool):
                 self._waiting.appendleft((first, pool))
-                self._look_later(consumer)
+                if not self._looking:
+                    self._look_later(first.consumer)
                 return
             self._admitted = first
             try:

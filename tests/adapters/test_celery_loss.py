@@ -145,6 +145,19 @@ def test_a_worker_that_stops_gives_back_what_it_holds_with_its_place(
     assert "Traceback" not in first.log()
 
 
+def test_a_copy_that_comes_back_is_held_and_not_asked_for_again(on_redis: Any) -> None:
+    """A slot that is far off is written into the message: by it whoever gets the copy knows how long it has to wait."""
+    site: CelerySite = on_redis(denials=1, delay=40.0)
+    worker = site.start()
+    site.send("echo", 1)
+    wait_until(lambda: worker.log().count(" received") == 2, description="the copy has come", timeout=WITHIN)
+    wait_until(lambda: len(site.held()) == 1, description="it is held", timeout=WITHIN)
+    assert (site.asked("denied"), site.asked("early"), site.asked("granted")) == (1, 0, 0)
+    worker.send(signal.SIGTERM)
+    worker.wait(WITHIN)
+    assert [ticket["n"] for ticket in site.tickets()] == [1]
+
+
 def test_a_visibility_timeout_does_not_double_a_task(on_redis: Any, redis_base: str) -> None:
     """
     Redis gives a message that is unacknowledged for longer than 6 s to another worker. Tasks that wait for up to

@@ -36,6 +36,7 @@ LAYERS = [
             "throttlekit._settling",
             "throttlekit._steered",
             "throttlekit._telling",
+            "throttlekit._tickets",
             "throttlekit._wallets",
             "throttlekit._waited",
             "throttlekit._wiring",

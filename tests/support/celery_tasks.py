@@ -41,11 +41,12 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
     prefix = told["queue"]
 
     class Store(DenyBefore):
-        """As a real one, it sends away whoever comes before his slot, and does not count that."""
+        """As a real one, it sends away whoever comes before his slot, and does not count that as a denial."""
 
         def acquire(self, request: Any, now_us: int | None = None) -> Any:
             now_us = time.time_ns() // 1000
             if request.place is not None and request.place.slot_us > now_us + 1000:
+                record.incr(f"{prefix}:store:early")
                 slot_us, uses = request.place.slot_us, tuple(Use(0, now_us) for _ in request.claims)
                 return Verdict(Reason.EARLY, 0, now_us, slot_us, slot_us, uses)
             verdict = super().acquire(request, now_us)

@@ -8,10 +8,12 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
 
 from throttlekit import (
+    Concurrency,
     ConfigurationError,
     FixedWindow,
     Job,
@@ -21,7 +23,7 @@ from throttlekit import (
     TokenBucket,
     current,
 )
-from throttlekit._current import begin, decision_of, end, receipt
+from throttlekit._current import begin, begin_told, decision_of, end, receipt
 from throttlekit._outage import Guarded
 from throttlekit._seldom import Seldom
 from throttlekit.stores import Correction, MemoryStore
@@ -181,6 +183,40 @@ def test_a_receipt_settles_in_another_process(limiter: Limiter) -> None:
     assert limiter.peek(TOKENS, job=job).remaining == 90
     assert limiter.peek(CALLS).remaining == 47
     assert limiter.peek(tiered, job=job, cost=0).remaining == 40
+
+
+def test_a_receipt_is_read_when_a_body_asks(limiter: Limiter) -> None:
+    """Most bodies do not, and pay nothing for it."""
+    told = json.loads(json.dumps(receipt(limiter.acquire(TOKENS, job=JOB))))
+    begin_told(limiter, told)
+    try:
+        current().settle(10)
+        decision = current().decision
+        assert decision is not None
+        assert (decision.limit.name, decision.cost) == ("tokens", 10)
+    finally:
+        end()
+    assert limiter.peek(TOKENS, job=JOB).remaining == 90
+
+
+def test_a_receipt_that_cannot_be_read_shows_where_a_body_asks(limiter: Limiter) -> None:
+    """A body that does not ask runs."""
+    told: dict[str, list[dict[str, Any]]] = {"charged": [{"limit": {}}]}
+    begin_told(limiter, told)
+    try:
+        with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
+            assert current().decision
+    finally:
+        end()
+
+
+def test_a_receipt_of_a_slot_is_read_at_once(limiter: Limiter) -> None:
+    """Its lease is renewed from the beginning of the body, and it is free after the end, whether or not a body asks."""
+    slots = Concurrency("slots", 1, lease=30)
+    begin_told(limiter, receipt(limiter.acquire(slots, job=JOB)))
+    assert not limiter.peek(slots)
+    end()
+    assert limiter.peek(slots)
 
 
 def test_a_receipt_tells_of_each_limit_when_it_was_charged() -> None:
