@@ -22,7 +22,7 @@ from throttlekit.hookspecs import Decided, Deferred, Observed, SlotLost, StoreFa
 __all__ = ["Telling"]
 
 _log = logging.getLogger("throttlekit")
-_new: Callable[..., Decided] = tuple.__new__
+_new: Callable[..., Decided] = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 class Telling:
