@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pluggy
 
 from throttlekit._asked import Asked
-from throttlekit._core.acquire import Verdict
+from throttlekit._core.acquire import Reason, Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limits import Limit
@@ -22,6 +22,7 @@ from throttlekit.hookspecs import Decided, Deferred, Observed, SlotLost, StoreFa
 __all__ = ["Telling"]
 
 _log = logging.getLogger("throttlekit")
+_new: Callable[..., Decided] = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 class Telling:
@@ -33,9 +34,12 @@ class Telling:
     """
 
     def __init__(self, hooks: pluggy.PluginManager) -> None:
-        self._hook = hooks.hook
-        self.decisions = bool(self._hook.throttlekit_decided.get_hookimpls())
-        self._failed = Seldom()
+        hook = hooks.hook
+        self._decided = _Hook(hook.throttlekit_decided)
+        self._deferred, self._observed = _Hook(hook.throttlekit_deferred), _Hook(hook.throttlekit_observed)
+        self._lost, self._store_failed = _Hook(hook.throttlekit_lease_lost), _Hook(hook.throttlekit_store_failed)
+        self._deciders = self._decided.functions
+        self.decisions = bool(self._deciders)
 
     def decided(
         self,
@@ -54,44 +58,38 @@ class Telling:
             waited: The job's, this denial included.
             began: When it was asked, by `time.perf_counter`.
         """
-        took: float | None = time.perf_counter() - began
-        limits = tuple([each.limit for each in asked])
-        if isinstance(answer, StoreUnavailable):
-            took = took if answer.asked else None
-            self._each(
-                self._hook.throttlekit_decided,
-                Decided(decision, limits, (), job, waited.deferrals, 0.0, 0.0, took),
-            )
-            return
-        uses, now_us = answer.uses, answer.now_us
-        for limit, use in zip(limits, uses, strict=True):
-            if use is not None and limit.scope != "process":
-                break
-        else:
-            took = None
-        since = waited.seconds(now_us) if waited.since_us else 0.0
-        slot = (answer.slot_us - now_us) / 1_000_000
-        self._each(
-            self._hook.throttlekit_decided, Decided(decision, limits, uses, job, waited.deferrals, since, slot, took)
-        )
+        ended = time.perf_counter()
+        asked_at: float | None = began
+        verdict: Verdict | StoreUnavailable | None = answer
+        limits = (asked[0].limit,) if len(asked) == 1 else tuple([each.limit for each in asked])
+        if isinstance(answer, StoreUnavailable):  # not kept: its traceback holds much
+            asked_at, verdict = began if answer.asked else None, None
+        event = _new(Decided, (job, decision, limits, verdict, waited, asked_at, ended))
+        for function in self._deciders:
+            try:
+                function(event)
+            except Exception as error:
+                self._decided.failed(error)
 
     def decided_unasked(
         self, decision: Decision, limits: Sequence[Limit], job: Job | None, waited: Waited, now_us: int
     ) -> None:
         """Tell of a *decision* on *limits* for which the store was not asked."""
         if self.decisions:
-            limits = tuple([limit.for_job(job) for limit in limits])
-            event = Decided(decision, limits, (), job, waited.deferrals, waited.seconds(now_us), decision.delay, None)
-            self._each(self._hook.throttlekit_decided, event)
+            reason = Reason.ALLOWED if decision.allowed else Reason.PAUSED
+            slot_us = now_us + round(decision.delay * 1_000_000)
+            verdict = Verdict(reason, 0, now_us, slot_us, slot_us, ())
+            told = tuple([limit.for_job(job) for limit in limits])
+            self._decided.tell(Decided(job, decision, told, verdict, waited, None, time.perf_counter()))
 
     def deferred(self, job: Job, decision: Decision, deferrals: int, waited: float) -> None:
-        self._each(self._hook.throttlekit_deferred, Deferred(job, decision, deferrals, waited))
+        self._deferred.tell(Deferred(job, decision, deferrals, waited))
 
     def observed(self, denial: Decision, job: Job | None) -> None:
-        self._each(self._hook.throttlekit_observed, Observed(denial, job))
+        self._observed.tell(Observed(denial, job))
 
     def lost(self, decision: Decision, limit: Limit) -> None:
-        self._each(self._hook.throttlekit_lease_lost, SlotLost(decision, limit))
+        self._lost.tell(SlotLost(decision, limit))
 
     def store_failed(
         self,
@@ -103,13 +101,37 @@ class Telling:
     ) -> None:
         limits = tuple([each.limit for each in asked if not each.in_process])
         fault = type(error.__cause__ or error).__name__
-        self._each(self._hook.throttlekit_store_failed, StoreFailed(fault, limits, outcome, decision, job))
+        self._store_failed.tell(StoreFailed(fault, limits, outcome, decision, job))
 
-    def _each(self, hook: pluggy.HookCaller, event: object) -> None:
-        """Call each plugin's *hook* on its own: one that fails keeps nothing from the others."""
-        for each in reversed(hook.get_hookimpls()):
+
+class _Hook:
+    """
+    One hook of those who listen: found once, for the plugins of a limiter never change.
+
+    Attributes:
+        functions: What they are called with: the event, nothing else.
+    """
+
+    __slots__ = ("_failed", "_name", "functions")
+
+    def __init__(self, hook: pluggy.HookCaller) -> None:
+        self._name, self._failed = hook.name, Seldom()
+        self.functions = [_taking_one(each) for each in reversed(hook.get_hookimpls())]
+
+    def tell(self, event: object) -> None:
+        """Call each plugin's on its own: one that fails keeps nothing from the others."""
+        for function in self.functions:
             try:
-                each.function(event) if each.argnames else each.function()
-            except Exception:
-                if self._failed.due():
-                    _log.exception("A plugin failed in %s; everything goes on all the same.", hook.name)
+                function(event)
+            except Exception as error:
+                self.failed(error)
+
+    def failed(self, error: Exception) -> None:
+        if self._failed.due():
+            _log.error("A plugin failed in %s; everything goes on all the same.", self._name, exc_info=error)
+
+
+def _taking_one(hook: pluggy.HookImpl) -> Callable[[object], object]:
+    """pluggy lets an implementation leave out the arguments that it does not need."""
+    function: Callable[..., object] = hook.function
+    return function if hook.argnames else lambda event: function()

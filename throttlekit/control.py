@@ -24,9 +24,11 @@ from throttlekit.errors import ConfigurationError
 from throttlekit.limiter import Limiter
 from throttlekit.stores._base import Store
 
-__all__ = ["Change", "Control", "Verb"]
+__all__ = ["MOST_RULES", "Change", "Control", "Verb"]
 
 _MOST_CHANGES = 1000
+MOST_RULES = 1000
+"""So many may be in force at once."""
 _LONGEST_TEXT = 1000
 _VERSION = 1
 
@@ -62,7 +64,7 @@ class Control:
     """
     Tells every process that asks the same store what to do with a limit, by its name. They follow within 2 seconds;
     a process that starts, at its first decision. A process that is not there, or that asks another store, hears
-    nothing. Nothing is asked of a limit's definition: who says a wrong name changes nothing.
+    nothing. Nothing is asked of a limit's definition: who says a wrong name changes nothing; see `names`.
 
     Each verb returns the changes that it made; none if there was nothing to change. Each change is kept, the last
     1 000 of them: see `history`. Two operators at the same instant: the last one counts.
@@ -115,7 +117,7 @@ class Control:
             for_: Seconds until the limit is as declared again. Default: until `unset`.
 
         Raises:
-            ConfigurationError: A value that can never work.
+            ConfigurationError: A value that can never work, or 1 000 rules are in force already.
             StoreUnavailable: The store did not answer. It may be set, or not.
         """
         name = _name(limit)
@@ -157,7 +159,7 @@ class Control:
             for_: Seconds until it ends. Default: until `resume`.
 
         Raises:
-            ConfigurationError: A value that can never work.
+            ConfigurationError: A value that can never work, or 1 000 rules are in force already.
             StoreUnavailable: The store did not answer. It may be paused, or not.
         """
         part = None if key is None else key_text(key)
@@ -181,7 +183,7 @@ class Control:
             for_: Seconds until it denies again. Default: until `enforce`.
 
         Raises:
-            ConfigurationError: A value that can never work.
+            ConfigurationError: A value that can never work, or 1 000 rules are in force already.
             StoreUnavailable: The store did not answer. It may be observed, or not.
         """
         return self._tell("observe", Rule(what="observe", name=_name(limit)), for_)
@@ -226,6 +228,18 @@ class Control:
         rules = [rule for _, rule in found if rule is not None and not rule.over(now_us)]
         return tuple(sorted(rules, key=lambda rule: (rule.name, rule.what, rule.part or "")))
 
+    def names(self) -> Sequence[str]:
+        """
+        The names of the limits that the fleet has used lately, in order. A name that is not among them may be mistyped,
+        or its limit was not used within the hour.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        from throttlekit._fleet.look import names_of  # costly to import, and seldom asked
+
+        return names_of(self._store)
+
     def history(self, limit: Limit | str | None = None) -> Sequence[Change]:
         """
         The last changes, the newest first; of one limit, or of all.
@@ -263,6 +277,12 @@ class Control:
         now_us, found = self._known()
         rule = replace(rule, since_us=now_us, until_us=now_us + for_us if for_us else 0, by=self._by)
         field = field_of(rule.what, rule.name, rule.part)
+        others = sum(1 for kept, old in found if kept != field and not (old is not None and old.over(now_us)))
+        if others >= MOST_RULES:
+            raise ConfigurationError(
+                f"{others} rules are in force already, and every process reads them all once a second: end some first. "
+                "`throttlekit rules` lists them. To hold many keys at once, pause the limit"
+            )
         before = next((old for kept, old in found if kept == field and old is not None and not old.over(now_us)), None)
         change = Change(
             at=now_us / 1_000_000, by=self._by, verb=verb, name=rule.name, part=rule.part, before=before, after=rule

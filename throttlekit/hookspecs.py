@@ -12,11 +12,13 @@ from typing import NamedTuple
 
 import pluggy
 
+from throttlekit._core.acquire import Verdict
 from throttlekit._core.charge import Use
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limits import Limit
 from throttlekit._core.sharing import OnStoreFailure
+from throttlekit._waited import Waited
 from throttlekit.stores._base import Store
 
 __all__ = [
@@ -41,31 +43,63 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
-class Decided(NamedTuple):  # one is made for each decision: a frozen dataclass takes three times as long
+class Decided(NamedTuple):  # one is made for each decision: what else is told is worked out for who asks
     """
     A call of `acquire` was decided.
 
     Attributes:
+        job: The job, if the call was for one.
         decision: The decision, as its caller gets it.
         limits: All limits of the call, of the job's tier.
-        uses: What is used of each after the decision: `use.units`, of a concurrency limit its holders; of a bucket
-            always 0. None for one that was not asked. Empty if the store was not asked, or gave no answer.
-        job: The job, if the call was for one.
-        deferrals: How often the job has been denied by now, this time included.
-        waited: Seconds since its first denial, by the store's clock. 0.0 if there was none, and while the store
-            gives no answer.
-        slot: Seconds until the slot that a denial gave: `decision.delay` is that, as far as the framework carries it.
-        took: Seconds that the store took to answer, or not to. None if it was not asked.
+        verdict: For throttlekit itself: the store's answer. None: it gave none.
+        history: For throttlekit itself: what the job has waited by now.
+        began, ended: By `time.perf_counter`: when the last question was put, and when this was told. No beginning:
+            the store was not asked.
     """
 
+    job: Job | None
     decision: Decision
     limits: tuple[Limit, ...]
-    uses: tuple[Use | None, ...]
-    job: Job | None
-    deferrals: int
-    waited: float
-    slot: float
-    took: float | None
+    verdict: Verdict | None
+    history: Waited
+    began: float | None
+    ended: float
+
+    @property
+    def uses(self) -> tuple[Use | None, ...]:
+        """
+        What is used of each limit after the decision: `use.units`, of a concurrency limit its holders; of a bucket
+        always 0. None for one that was not asked. Empty if the store was not asked, or gave no answer.
+        """
+        return self.verdict.uses if self.verdict is not None else ()
+
+    @property
+    def deferrals(self) -> int:
+        """How often the job has been denied by now, this time included."""
+        return self.history.deferrals
+
+    @property
+    def waited(self) -> float:
+        """Seconds since its first denial, by the store's clock. 0.0 if there was none, and while the store is away."""
+        return self.history.seconds(self.verdict.now_us) if self.verdict is not None else 0.0
+
+    @property
+    def slot(self) -> float:
+        """Seconds until the slot that a denial gave: `decision.delay` is that, as far as the framework carries it."""
+        verdict = self.verdict
+        return (verdict.slot_us - verdict.now_us) / 1_000_000 if verdict is not None else 0.0
+
+    @property
+    def took(self) -> float | None:
+        """Seconds that the store took to answer, or not to. None if it was not asked."""
+        if self.began is None:
+            return None
+        if self.verdict is not None and not any(
+            use is not None and limit.scope != "process"
+            for limit, use in zip(self.limits, self.verdict.uses, strict=True)
+        ):
+            return None
+        return self.ended - self.began
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ __all__ = ["COMMANDS", "enforce", "history", "observe", "pause", "reset", "resum
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _NOTHING, _CANNOT = 1, 2
+_MOST_NAMES = 20
 
 
 def _seconds(_: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
@@ -85,6 +86,26 @@ def _tell(changes: Sequence[Change], nothing: str, *, follow: bool = True) -> No
         click.echo("Running workers follow within 2 seconds.")
 
 
+def _warn(control: Control, name: str) -> None:
+    """Say it of a name that the fleet does not know. What was asked for is done all the same: it may be to come."""
+    import difflib
+
+    from throttlekit_cli.top.words import plainly
+
+    names = control.names()
+    if name in names:
+        return
+    click.echo(plainly(f"warning: the fleet has used no limit called {name!r} lately."), err=True)
+    near = difflib.get_close_matches(name, names, n=3)
+    if near:
+        click.echo(plainly(f"Did you mean {' or '.join(near)}?"), err=True)
+    elif names:
+        more = f", and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        click.echo(plainly(f"It knows {', '.join(names[:_MOST_NAMES])}{more}."), err=True)
+    else:
+        click.echo("It knows none: has any worker used this store within the hour?", err=True)
+
+
 @click.command(short_help="Let nobody pass a limit, in the whole fleet.")
 @_name
 @_key
@@ -110,6 +131,7 @@ def pause(name: str, key: str | None, for_: float | None, url: str | None, by: s
       throttlekit pause partner-api
     """
     with _control(url, by) as control:
+        _warn(control, name)
         _tell(control.pause(name, key=key, for_=for_), "")
 
 
@@ -136,6 +158,7 @@ def resume(name: str, key: str | None, url: str | None, by: str | None) -> None:
       throttlekit resume partner-api --key 42
     """
     with _control(url, by) as control:
+        _warn(control, name)
         _tell(control.resume(name, key=key), f"{name} is not paused.")
 
 
@@ -172,6 +195,7 @@ def set_(
       throttlekit set partner-api 10/minute --tier free
     """
     with _control(url, by) as control:
+        _warn(control, name)
         _tell(control.set(name, rate, burst=burst, tier=tier, for_=for_), "")
 
 
@@ -194,6 +218,7 @@ def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
       throttlekit unset partner-api
     """
     with _control(url, by) as control:
+        _warn(control, name)
         _tell(control.unset(name, tier=tier), f"{name} has the rate that it was declared with.")
 
 
@@ -218,6 +243,7 @@ def observe(name: str, for_: float | None, url: str | None, by: str | None) -> N
       throttlekit observe partner-api --for 1h
     """
     with _control(url, by) as control:
+        _warn(control, name)
         _tell(control.observe(name, for_=for_), "")
 
 
@@ -239,6 +265,7 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
       throttlekit enforce partner-api
     """
     with _control(url, by) as control:
+        _warn(control, name)
         _tell(control.enforce(name), f"{name} is not observed: it denies.")
 
 
@@ -266,6 +293,7 @@ def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
       throttlekit reset partner-api --key 42
     """
     with _control(url, by) as control:
+        _warn(control, name)
         _tell(control.reset(name, key=key), f"Nothing is counted under {name}.", follow=False)
 
 

@@ -83,6 +83,27 @@ def test_reset(run: Run, redis_url: str) -> None:
     assert (outcome.exit_code, outcome.stdout) == (0, "api: reset: 1 stored values forgotten\n")
 
 
+@pytest.mark.parametrize("words", [["pause", "partner-ap"], ["set", "partner-ap", "5/s"], ["observe", "partner-ap"]])
+def test_a_name_that_nobody_uses_is_done_with_a_warning(run: Run, redis_url: str, words: list[str]) -> None:
+    """The limit may be to come; a name that is near to one the fleet uses is told. One that it uses has no warning."""
+    with contextlib.closing(Limiter(redis_url)) as limiter:
+        limiter.acquire(TokenBucket("partner-api", "100/s"))
+    outcome = run(*words)
+    assert outcome.exit_code == 0
+    assert "no limit called 'partner-ap'" in outcome.stderr
+    assert "Did you mean partner-api?" in outcome.stderr
+    assert run(words[0], "partner-api", *words[2:]).stderr == ""
+
+
+@pytest.mark.parametrize("words", [["resume", "x"], ["unset", "x"], ["enforce", "x"], ["reset", "x"]])
+def test_what_is_known_is_told_if_nothing_is_near(run: Run, redis_url: str, words: list[str]) -> None:
+    """The names that the fleet uses; while it uses none, that."""
+    assert "It knows none" in run(*words).stderr
+    with contextlib.closing(Limiter(redis_url)) as limiter:
+        limiter.acquire(TokenBucket("partner-api", "100/s"), TokenBucket("mail", "1/s"))
+    assert "It knows mail, partner-api." in run(*words).stderr
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

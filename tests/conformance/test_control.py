@@ -230,3 +230,18 @@ def test_what_can_never_work_is_refused_at_once(control: Control, verb: str, arg
     with pytest.raises(ConfigurationError, match=told):
         getattr(control, verb)(*positional, **named)
     assert control.history() == ()
+
+
+def test_rules_are_bounded(control: Control, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process reads them all: one too many is refused, and says what to do. To change one is none more."""
+    monkeypatch.setattr("throttlekit.control.MOST_RULES", 3)
+    control.pause("api", key=0, for_=0.01)
+    wait_until(lambda: not control.rules(), description="the first is over")
+    for key in range(1, 4):
+        control.pause("api", key=key)
+    with pytest.raises(ConfigurationError, match="3 rules are in force already"):
+        control.pause("api", key=4)
+    assert control.pause("api", key=3, for_=60)
+    control.resume("api", key=1)
+    assert control.pause("api", key=4)
+    assert len(control.history()) == 7

@@ -18,6 +18,7 @@ from support.stores import Passing
 from throttlekit import Concurrency, ConfigurationError, Control, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.acquire import Verdict
 from throttlekit.hookspecs import SlotLost
+from throttlekit.metrics._tally import TIMED
 from throttlekit.metrics.prometheus import PrometheusMetrics
 from throttlekit.stores import MemoryStore, Request, Store
 from throttlekit.testing import FakeClock
@@ -171,7 +172,7 @@ def test_names_are_bounded() -> None:
 def test_store_latency_is_sampled_and_its_errors_are_counted() -> None:
     """Of the calls that asked the store some are timed; each one decided without it counts, by the error's class."""
     site, silent = Site(), Site(Silent())
-    for _ in range(17):
+    for _ in range(2 * TIMED + 1):
         site.limiter.acquire(WIDE)
     silent.limiter.acquire(WIDE, job=Job())
     silent.limiter.acquire(TokenBucket("open", "1/s", on_store_failure="open"))
@@ -251,6 +252,7 @@ def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
 _WORKER = """
 import os, sys
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
+from throttlekit.metrics._tally import TIMED
 from throttlekit.metrics.prometheus import PrometheusMetrics
 
 metrics = PrometheusMetrics()

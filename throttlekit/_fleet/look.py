@@ -41,6 +41,7 @@ __all__ = [
     "line_of",
     "look",
     "look_up",
+    "names_of",
     "time_of",
     "told_of",
 ]
@@ -232,6 +233,18 @@ def told_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
     now = time_of(store)
     rules = _rules(store.commands([("HGETALL", RULES)])[0])
     return now, tuple(rule for rule in rules if rule.name == limit.name and not rule.over(round(now * 1_000_000)))
+
+
+def names_of(store: FleetStore) -> tuple[str, ...]:
+    """
+    The names of the limits that the fleet has used lately, in order. There are 1 000 definitions at most.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    kept: Any = store.commands([("HVALS", fleet_name("limits"))])[0]
+    told: list[Any] = [data_of(text.partition(b" ")[2]) for text in kept]
+    return tuple(sorted({str(each["name"]) for each in told if each is not None}))
 
 
 def time_of(store: FleetStore) -> float:

@@ -11,13 +11,15 @@ import importlib.util
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from throttlekit._core.acquire import Verdict
 from throttlekit._core.concurrency import Concurrency
+from throttlekit._core.decision import Decision
 from throttlekit._core.limits import Limit
 from throttlekit._forks import renew_lock_after_fork
-from throttlekit._waited import Waited
 from throttlekit.errors import ConfigurationError
 from throttlekit.hookspecs import Decided, Observed, SlotLost, hookimpl
 
@@ -37,7 +39,7 @@ __all__ = [
 OTHER = "other"
 """Stands for all limits beyond those that are counted by their names."""
 MOST_LIMITS = 100
-TIMED = 8
+TIMED = 32
 """Of so many decisions one is timed: a histogram costs more than all else together, and a sample tells as much."""
 
 WAITS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
@@ -57,6 +59,7 @@ class Tally:
         line_end, paused_until: Seconds since the epoch, as far as was seen last; 0 or past: there is none.
         holders: Of a concurrency limit, in the whole fleet, as was seen last.
         seen: How often that was.
+        slots: Whether it is a concurrency limit.
         limit: As it was defined last; None for `OTHER`, which is none.
         handed_on: For the plugin: what it knows of it.
     """
@@ -73,21 +76,23 @@ class Tally:
         "observed",
         "paused_until",
         "seen",
+        "slots",
         "tier",
         "units",
     )
 
     def __init__(self, name: str, tier: str) -> None:
         self.name, self.tier = name, tier
-        self.allowed: dict[str, int] = {}
-        self.denied: dict[str, int] = {}
-        self.observed: dict[str, int] = {}
+        self.allowed: defaultdict[str, int] = defaultdict(int)
+        self.denied: defaultdict[str, int] = defaultdict(int)
+        self.observed: defaultdict[str, int] = defaultdict(int)
         self.units = 0
         self.lost = 0
         self.line_end = 0.0
         self.paused_until = 0.0
         self.holders = 0
         self.seen = 0
+        self.slots = False
         self.limit: Limit | None = None
         self.handed_on: Any = None
 
@@ -95,34 +100,46 @@ class Tally:
         """Decisions by reason, by outcome."""
         return ("allowed", self.allowed), ("denied", self.denied), ("observed", self.observed)
 
-    def count_allowed(self, limit: Limit, event: Decided, number: int) -> None:
-        """A job may run of whose limits *limit* is this *number*."""
-        reason = event.decision.reason
-        self.allowed[reason] = self.allowed.get(reason, 0) + 1
-        if self.limit is not limit:
-            self.limit = limit if self.name != OTHER else None
-        if self.paused_until:
-            self.paused_until = 0.0
-        if isinstance(limit, Concurrency) and event.uses and (use := event.uses[number]):
-            self.holders = use.units
-            self.seen += 1
+    def define(self, limit: Limit) -> None:
+        """*limit* is what is counted here by now."""
+        if self.name != OTHER:
+            self.limit, self.slots = limit, isinstance(limit, Concurrency)
 
-    def count_denied(self, event: Decided) -> None:
-        decision = event.decision
+    def count_denied(self, decision: Decision, verdict: Verdict | None) -> None:
         reason, limit = decision.reason, decision.limit
-        self.denied[reason] = self.denied.get(reason, 0) + 1
-        if self.limit is None and self.name != OTHER:
-            self.limit = limit
+        self.denied[reason] += 1
+        if self.limit is None:
+            self.define(limit)
+        if verdict is None:
+            return
         if reason == "paused":
             self.paused_until = time.time() + decision.retry_after
-        if event.slot and event.job is not None and reason != "early":
-            self.line_end = time.time() + event.slot
-        if isinstance(limit, Concurrency) and event.uses:
+        if decision.waited is not None and reason != "early" and verdict.slot_us > verdict.now_us:
+            self.line_end = time.time() + (verdict.slot_us - verdict.now_us) / 1_000_000
+        if self.slots and verdict.uses:
             self.holders = limit.amount - decision.remaining
             self.seen += 1
 
 
-_NOBODY = Tally("", "")
+class _Often:
+    """
+    Jobs that ran at once, under one limit that has no slots, and no job waited for: most of all decisions.
+
+    Attributes:
+        limit: So that no other object comes to lie where this does.
+        times, units: How many there were, and what they were charged, since they were added to the tally.
+        counts: Whether it is still asked for them.
+    """
+
+    __slots__ = ("counts", "limit", "tally", "times", "units")
+
+    def __init__(self, limit: Limit, tally: Tally) -> None:
+        self.limit, self.tally, self.times, self.units, self.counts = limit, tally, 0, 0, True
+
+    def add(self) -> None:
+        self.tally.allowed["allowed"] += self.times
+        self.tally.units += self.units
+        self.times = self.units = 0
 
 
 class _Tallies:
@@ -131,7 +148,20 @@ class _Tallies:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.of: dict[tuple[str, str | None], Tally] = {}
-        self.timed = 0
+        self.often: dict[int, _Often] = {}
+        self.until_timed = 0
+
+    def add(self) -> None:
+        """Add what came often to the tallies."""
+        for often in self.often.values():
+            often.add()
+
+    def forget(self) -> None:
+        """What came often may be otherwise from now on."""
+        for often in self.often.values():
+            often.add()
+            often.counts = False
+        self.often.clear()
 
 
 class Counting(ABC):
@@ -142,6 +172,9 @@ class Counting(ABC):
     Args:
         max_limits: How many limits (of one with tiers: tiers) are told apart. All beyond them count as "other".
 
+    Attributes:
+        at_once: Whether `counted` is to be called. Else it is enough to look when it is collected.
+
     Raises:
         ConfigurationError: That is no whole number of at least 1.
     """
@@ -150,6 +183,7 @@ class Counting(ABC):
         if isinstance(max_limits, bool) or not isinstance(max_limits, int) or max_limits < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"max_limits= must be a whole number of at least 1, not {max_limits!r}")
         self._max_limits = max_limits
+        self.at_once = False
         self._known = _Tallies()
         renew_lock_after_fork(self, "_known", _Tallies)
 
@@ -161,62 +195,95 @@ class Counting(ABC):
     def took(self, seconds: float) -> None:
         """The store took so long; told of one decision in `TIMED`."""
 
+    def counted(self, limits: Iterable[Limit]) -> None:
+        """Something was counted of *limits*, while `at_once`. For this plugin it is enough to look when it collects."""
+        self.at_once = False
+
     @hookimpl
     def throttlekit_decided(self, event: Decided) -> None:
-        decision, known, timed, line, tally = event.decision, self._known, False, None, _NOBODY
+        _, decision, limits, verdict, history, began, _ = event
+        known, line, often = self._known, None, None
+        if not history.since_us and decision.reason == "allowed" and len(limits) == 1:
+            often = known.often.get(id(decision.limit))
         with known.lock:
-            if decision.allowed:
-                for number, limit in enumerate(event.limits):
-                    tally = known.of.get((limit.name, limit.of_tier)) or self._tally(limit)
-                    tally.count_allowed(limit, event, number)
-                for each in decision.charged:
-                    if len(event.limits) > 1 or each.limit.name != tally.name:
-                        tally = self._tally(each.limit)
-                    tally.units += each.cost
-                if event.waited:
+            if often is not None and often.counts:
+                often.times += 1
+                often.units += decision.cost
+            elif decision.allowed:
+                self._count_allowed(event)
+                if history.since_us and event.waited:
                     line = self._tally(_line_of(event))
             else:
-                self._tally(decision.limit).count_denied(event)
-            if event.took is not None:
-                timed = known.timed == 0
-                known.timed = (known.timed + 1) % TIMED
+                if decision.reason == "paused":
+                    known.forget()
+                self._tally(decision.limit).count_denied(decision, verdict)
+            timed = known.until_timed <= 0
+            known.until_timed -= 1
         if line is not None:
             self.started(line, event)
-        if timed and event.took is not None:
-            self.took(event.took)
+        if timed and began is not None and (took := event.took) is not None:
+            known.until_timed = TIMED - 1
+            self.took(took)
+        if self.at_once:
+            self.counted(limits)
+
+    def _count_allowed(self, event: Decided) -> None:
+        decision, limits, uses, known = event.decision, event.limits, event.uses, self._known
+        limit, tally = decision.limit, self._tally(decision.limit)
+        for number, limit in enumerate(limits):
+            tally = self._tally(limit)
+            tally.allowed[decision.reason] += 1
+            tally.paused_until = 0.0
+            if tally.limit is not limit:
+                known.forget()
+                tally.define(limit)
+            if tally.slots and uses and (use := uses[number]):
+                tally.holders = use.units
+                tally.seen += 1
+        for charged in decision.charged:
+            self._tally(charged.limit).units += charged.cost
+        if len(limits) == len(decision.charged) == 1 and not tally.slots and tally.limit is limit:
+            if len(known.often) >= self._max_limits:
+                known.forget()
+            known.often[id(limit)] = _Often(limit, tally)
 
     @hookimpl
     def throttlekit_observed(self, event: Observed) -> None:
         reason = event.decision.reason
         with self._known.lock:
-            observed = self._tally(event.decision.limit).observed
-            observed[reason] = observed.get(reason, 0) + 1
+            self._tally(event.decision.limit).observed[reason] += 1
+        if self.at_once:
+            self.counted([event.decision.limit])
 
     @hookimpl
     def throttlekit_lease_lost(self, event: SlotLost) -> None:
         with self._known.lock:
             self._tally(event.limit).lost += 1
+        if self.at_once:
+            self.counted([event.limit])
 
-    def each(self, limits: Sequence[Limit] | None, do: Callable[[Tally], None]) -> None:
+    def each(self, limits: Iterable[Limit] | None, do: Callable[[Tally], None]) -> None:
         """*do* it with the tallies of *limits*, or of all, while nothing is counted."""
         with self._known.lock:
+            self._known.add()
             for tally in list(self._known.of.values()) if limits is None else map(self._tally, limits):
                 do(tally)
 
     def _tally(self, limit: Limit) -> Tally:
         of = self._known.of
-        named: tuple[str, str | None] = (limit.name, limit.of_tier)
-        if named not in of and len(of) >= self._max_limits:
-            named = (OTHER, None)
-        if named not in of:
-            of[named] = Tally(named[0], named[1] or "")
-        return of[named]
+        found = of.get((limit.name, limit.of_tier))
+        if found is not None:
+            return found
+        if len(of) < self._max_limits:
+            named, tally = (limit.name, limit.of_tier), Tally(limit.name, limit.of_tier or "")
+        else:
+            named, tally = (OTHER, None), Tally(OTHER, "")
+        return of.setdefault(named, tally)
 
 
 def _line_of(event: Decided) -> Limit:
     """Of the limits of a job that starts: the one in whose line it has waited last."""
-    ticket = Waited.read(event.job.waited).ticket if event.job else ""
-    name = ticket.partition(":")[2]
+    name = event.history.ticket.partition(":")[2]
     return next((limit for limit in event.limits if limit.name == name), event.decision.limit)
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from throttlekit._core.concurrency import Concurrency
+from throttlekit._core.limits import Limit
 from throttlekit._forks import renew_lock_after_fork
-from throttlekit.hookspecs import Decided, Observed, SlotLost, StoreFailed, hookimpl
+from throttlekit.hookspecs import Decided, StoreFailed, hookimpl
 from throttlekit.metrics._tally import (
     DEFERRALS,
     MOST_LIMITS,
@@ -63,27 +65,7 @@ class PrometheusMetrics(Counting):
         self._registry = registry
         self._buckets = bounds(buckets)
         self._found: _Families | None = None
-
-    @hookimpl
-    def throttlekit_decided(self, event: Decided) -> None:
-        families = self._found or self._families
-        super().throttlekit_decided(event)
-        if families.shared:
-            self.each(event.limits, families.write)
-
-    @hookimpl
-    def throttlekit_observed(self, event: Observed) -> None:
-        families = self._families
-        super().throttlekit_observed(event)
-        if families.shared:
-            self.each([event.decision.limit], families.write)
-
-    @hookimpl
-    def throttlekit_lease_lost(self, event: SlotLost) -> None:
-        families = self._families
-        super().throttlekit_lease_lost(event)
-        if families.shared:
-            self.each([event.limit], families.write)
+        self.at_once = True  # until it is known who collects
 
     @hookimpl
     def throttlekit_store_failed(self, event: StoreFailed) -> None:
@@ -94,12 +76,19 @@ class PrometheusMetrics(Counting):
         if tally.handed_on is None:  # while nobody else makes it: what counts were handed on would be forgotten
             self.each(None, families.write)
         written = families.written(tally)
-        written.child("wait").observe(event.waited)
+        written.wait.observe(event.waited)
         if event.deferrals:
-            written.child("deferrals").observe(event.deferrals)
+            written.deferrals.observe(event.deferrals)
 
     def took(self, seconds: float) -> None:
         self._families.store_seconds.observe(seconds)
+
+    def counted(self, limits: Iterable[Limit]) -> None:
+        families = self._families
+        if families.shared:
+            self.each(limits, families.write)
+        else:
+            self.at_once = False
 
     @property
     def _families(self) -> _Families:
@@ -240,6 +229,14 @@ class _Written:
             return None
         self._values[of] = value
         return value - (known or 0)
+
+    @cached_property
+    def wait(self) -> Histogram:
+        return self._families.wait.labels(*self._labels)
+
+    @cached_property
+    def deferrals(self) -> Histogram:
+        return self._families.deferrals.labels(*self._labels)
 
     def child(self, family: str, *labels: str) -> Any:
         of = (family, *labels)
