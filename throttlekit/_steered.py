@@ -1,10 +1,9 @@
-# pyright: reportPrivateUsage=false
-"""A call of `acquire` or `peek` while the fleet was told something about limits: a part of limiter.py."""
+"""A call of `acquire` or `peek` while the fleet was told something about limits."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from throttlekit._asked import Asked, asked_of, decision_from
@@ -36,33 +35,23 @@ def acquire_steered(
 ) -> Decision:
     """As `Limiter.acquire`, on *limits* as they count now: with another rate, paused, observed."""
 
+    def ask(enforced: Sequence[Limit]) -> Decision:
+        return deciding.ask(enforced, job, key, cost, delivery)
+
     def alone(asked: Asked) -> Decision:
-        if asked.limit.name in dear:
-            return steering.held_back(asked, dear[asked.limit.name], Waited())[0]
         verdict = deciding.decide(Request([asked.claim], Caller.GUEST), [asked])
         decision = decision_from(verdict, [asked])
         deciding.fleet.decided(decision, asked.claim.bucket, verdict, Waited(), None)
         return decision
 
-    def tell(denial: Decision) -> None:
-        deciding.telling.observed(denial, job)
-
-    steering = deciding.fleet.steering
-    steered = steering.steer(limits, job, key)
-    paused = steered.paused
-    try:
-        if paused is None:
-            observed, dear = _observed(deciding, steered.observed, limits, job, key, cost, delivery)
-            found = deciding.ask(steered.limits, job, key, cost, delivery) if steered.limits else None
-            if found is not None and not found.allowed:
-                return found
-            decision = observe(observed, found, alone, tell)
-            if found is None:
-                deciding.telling.decided_unasked(decision, limits, job, Waited(), 0)
-            return decision
-        return _held_back(deciding, paused, job, key, cost, delivery)
-    except CostExceedsLimit as error:
-        return _held_back(deciding, steering.too_dear(error, limits, job), job, key, cost, delivery)
+    call = _Call(deciding, limits, job, key, cost, delivery)
+    found = call.decided(ask, alone, lambda denial: deciding.telling.observed(denial, job))
+    if isinstance(found, Paused):
+        return _held_back(call, found)
+    decision, asked = found
+    if not asked:
+        deciding.telling.decided_unasked(decision, limits, job, Waited(), 0)
+    return decision
 
 
 def peek_steered(
@@ -75,62 +64,99 @@ def peek_steered(
 ) -> Decision:
     """As `Limiter.peek`, on *limits* as they count now."""
 
+    def ask(enforced: Sequence[Limit]) -> Decision:
+        return deciding.look(enforced, job, key, cost, delivery)
+
     def alone(asked: Asked) -> Decision:
-        if asked.limit.name in dear:
-            return steering.held_back(asked, dear[asked.limit.name], Waited())[0]
         return decision_from(deciding.decide(Request([asked.claim], Caller.PEEK), [asked]), [asked])
 
-    steering = deciding.fleet.steering
-    steered = steering.steer(limits, job, key)
-    paused = steered.paused
-    try:
-        if paused is None:
-            observed, dear = _observed(deciding, steered.observed, limits, job, key, cost, delivery)
-            found = deciding.look(steered.limits, job, key, cost, delivery) if steered.limits else None
-            denied = found is not None and not found.allowed
-            decision = found if found is not None and denied else observe(observed, found, alone, lambda denial: None)
-            return replace(decision, charged=())
-        (asked,) = asked_of([paused.limit], job, key, cost, delivery.lateness)
-    except CostExceedsLimit as error:
-        paused = steering.too_dear(error, limits, job)
-        (asked,) = asked_of([paused.limit], job, key, cost, delivery.lateness)
-    return steering.held_back(asked, paused.rule, Waited())[0]
+    call = _Call(deciding, limits, job, key, cost, delivery)
+    found = call.decided(ask, alone, lambda denial: None)
+    if isinstance(found, Paused):
+        asked, rule = call.held_by(found)
+        return deciding.fleet.steering.held_back(asked, rule, Waited())[0]
+    return replace(found[0], charged=())
 
 
-def _observed(
-    deciding: Deciding,
-    observed: Sequence[Limit],
-    limits: Sequence[Limit],
-    job: Job | None,
-    key: str | int | None,
-    cost: int | None,
-    delivery: Delivery,
-) -> tuple[list[Asked], dict[str, Rule]]:
-    """What is asked of each that is *observed*; and, by its name, the rate that was set and never admits the cost."""
-    asked: list[Asked] = []
-    dear: dict[str, Rule] = {}
-    for limit in observed:
+@dataclass(frozen=True, slots=True)
+class _Call:
+    deciding: Deciding
+    limits: Sequence[Limit]
+    job: Job | None
+    key: str | int | None
+    cost: int | None
+    delivery: Delivery
+
+    def decided(
+        self,
+        ask: Callable[[Sequence[Limit]], Decision],
+        alone: Callable[[Asked], Decision],
+        tell: Callable[[Decision], None],
+    ) -> tuple[Decision, bool] | Paused:
+        """
+        The decision, and whether *ask* was asked for it; or what holds the call back.
+
+        Args:
+            ask: Asks of the limits that are enforced.
+            alone: Asks of one that is observed.
+            tell: Told what such a one would have denied.
+        """
+        steering = self.deciding.fleet.steering
+        steered = steering.steer(self.limits, self.job, self.key)
+        if steered.paused is not None:
+            return steered.paused
         try:
-            asked += asked_of([limit], job, key, cost, delivery.lateness)
+            observed, dear = self._observed(steered.observed)
+            found = ask(steered.limits) if steered.limits else None
         except CostExceedsLimit as error:
-            held = deciding.fleet.steering.too_dear(error, limits, job)
-            asked += asked_of([held.limit], job, key, cost, delivery.lateness)
-            dear[limit.name] = held.rule
-    return asked, dear
+            return steering.too_dear(error, self.limits, self.job)
+        if found is not None and not found.allowed:
+            return found, True
+
+        def of_one(asked: Asked) -> Decision:
+            if asked.limit.name in dear:
+                return steering.held_back(asked, dear[asked.limit.name], Waited())[0]
+            return alone(asked)
+
+        return observe(observed, found, of_one, tell), found is not None
+
+    def held_by(self, paused: Paused) -> tuple[Asked, Rule]:
+        """What is asked of the limit that holds the call back, and the rule by which it does."""
+        try:
+            (asked,) = self._asked(paused.limit)
+        except CostExceedsLimit as error:
+            paused = self.deciding.fleet.steering.too_dear(error, self.limits, self.job)
+            (asked,) = self._asked(paused.limit)
+        return asked, paused.rule
+
+    def _observed(self, observed: Sequence[Limit]) -> tuple[list[Asked], dict[str, Rule]]:
+        """What is asked of each that is *observed*; by its name, the rate that was set and never admits the cost."""
+        asked: list[Asked] = []
+        dear: dict[str, Rule] = {}
+        for limit in observed:
+            try:
+                asked += self._asked(limit)
+            except CostExceedsLimit as error:
+                held = self.deciding.fleet.steering.too_dear(error, self.limits, self.job)
+                asked += self._asked(held.limit)
+                dear[limit.name] = held.rule
+        return asked, dear
+
+    def _asked(self, limit: Limit) -> list[Asked]:
+        return asked_of([limit], self.job, self.key, self.cost, self.delivery.lateness)
 
 
-def _held_back(
-    deciding: Deciding, paused: Paused, job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
-) -> Decision:
-    (asked,) = asked_of([paused.limit], job, key, cost, delivery.lateness)
+def _held_back(call: _Call, paused: Paused) -> Decision:
+    deciding, job = call.deciding, call.job
+    asked, rule = call.held_by(paused)
     before = Waited.read(job.waited if job is not None else None)
-    decision, waited, now_us = deciding.fleet.steering.held_back(asked, paused.rule, before)
+    decision, waited, now_us = deciding.fleet.steering.held_back(asked, rule, before)
     back_us = now_us + round(decision.delay * 1_000_000)
     verdict = Verdict(Reason.PAUSED, 0, now_us, back_us, back_us, (None,))
     # This denial is counted in already, or is none more.
     known = replace(waited, deferrals=waited.deferrals - 1)
     deciding.fleet.decided(decision, asked.claim.bucket, verdict, known, job)
     if job is not None:
-        decision = deciding.deferred(decision, verdict, job, waited, delivery)
+        decision = deciding.deferred(decision, verdict, job, waited, call.delivery)
     deciding.telling.decided_unasked(decision, [asked.limit], job, waited, now_us)
     return decision

@@ -295,10 +295,9 @@ class Limiter:
     def pause_asked(self, asked: Sequence[Asked], for_us: int | None) -> None:
         """For `pause` and its kin: see `Store.pause`."""
         with self.deciding.wallets.without(each.claim.bucket for each in asked):
-            for in_process, store in (
-                (True, self.deciding.in_process),
-                (False, self.deciding.shared),
-            ):  # first what always answers
-                claims = [each.claim for each in asked if each.in_process is in_process]
-                if claims:
-                    store.pause(claims, for_us)
+            here = [each.claim for each in asked if each.in_process]
+            if here:  # first what always answers
+                self.deciding.in_process.pause(here, for_us)
+            shared = [each.claim for each in asked if not each.in_process]
+            if shared:
+                self.deciding.shared.pause(shared, for_us)
