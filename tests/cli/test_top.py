@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from support.servers import patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, Control, Job, Limiter, TokenBucket
 from throttlekit_cli._commands import cli
@@ -22,7 +23,7 @@ ACCOUNT = TokenBucket("account", "1/minute", key="{account}")
 
 @pytest.fixture
 def limiter(redis_url: str) -> Iterator[Limiter]:
-    with contextlib.closing(Limiter(redis_url)) as limiter:
+    with contextlib.closing(Limiter(patient(redis_url))) as limiter:
         yield limiter
 
 
@@ -70,7 +71,7 @@ def test_what_an_operator_has_told_is_shown(redis_url: str, limiter: Limiter) ->
     limiter.acquire(API)
     limiter.acquire(ACCOUNT, key="ann smith")
     limiter.close()
-    with Control(redis_url, by="ann") as control:
+    with Control(patient(redis_url), by="ann") as control:
         control.pause(ACCOUNT, key="ann smith")
         control.pause(API, for_=600)
         control.set("another", "5/s")
@@ -132,7 +133,7 @@ def test_explain_says_why_a_job_waits(redis_url: str, limiter: Limiter) -> None:
 
 def test_explain_tells_of_an_operators_pause(redis_url: str, limiter: Limiter) -> None:
     """By whom, until when, and when the job asks again; to be told again of the same pause is no deferral more."""
-    with Control(redis_url, by="ann") as control:
+    with Control(patient(redis_url), by="ann") as control:
         control.pause(API, for_=600)
     denied = limiter.acquire(API, job=Job(id="j"))
     limiter.acquire(API, job=Job(id="j", waited=denied.waited))
@@ -148,7 +149,7 @@ def test_terminal_is_told_nothing_to_obey(redis_url: str, limiter: Limiter) -> N
     limiter.acquire(ACCOUNT, job=Job(id="j", kwargs={"account": evil}))
     limiter.acquire(ACCOUNT, job=Job(id="j", kwargs={"account": evil}))
     limiter.close()
-    with Control(redis_url, by=evil) as control:
+    with Control(patient(redis_url), by=evil) as control:
         control.pause(ACCOUNT, key=evil)
     for command in (["top", "--once", "--show-keys"], ["explain", "j", "--show-keys"], ["rules"], ["history"]):
         shown = run(*command, "--url", redis_url).output

@@ -68,7 +68,7 @@ class Case:
     alone: bool = False
     seed: int = 1
     slack: float = 0.25
-    patience: float = 150.0
+    patience: float = 300.0
 
     def __str__(self) -> str:
         pool = f", {self.pool}" if self.framework == "celery" else ""
@@ -230,7 +230,7 @@ def _see_through(case: Case, flooding: Flooding) -> None:
         if done != seen:
             seen, since = done, time.monotonic()
         # What RQ's workers had in their hands as they died nobody runs again: the queue is empty, and that is all.
-        idle = isinstance(flooding, RqFlooding) and time.monotonic() - since > 1.0 and flooding.idle()
+        idle = isinstance(flooding, RqFlooding) and time.monotonic() - since > 3.0 and flooding.idle()
         # Nobody has it, and what a dead worker had would have been given to another by now.
         gone = case.of_kombu and time.monotonic() - since > 8.0 and flooding._sender.left() == 0
         return done == case.jobs or idle or gone

@@ -112,13 +112,13 @@ class RqFlooding(Flooding):
             waiting = client.llen(f"rq:queue:{self.queue}"), client.zcard(f"rq:scheduled:{self.queue}")
         return not any(waiting)
 
-    def orphans(self) -> int:
-        """Jobs that stand in RQ's intermediate queue and in no worker's hands, or that RQ has failed for that."""
+    def orphans(self) -> set[str]:
+        """The jobs that stand in RQ's intermediate queue and in no worker's hands, or that RQ has failed for that."""
         with redis.Redis.from_url(self.url) as client:
             queue = Queue(self.queue, connection=client)
             waiting = queue.intermediate_queue.get_job_ids()
             begun = set(queue.started_job_registry.get_job_ids())
-            return len([job for job in waiting if job not in begun]) + queue.failed_job_registry.count
+            return {*waiting} - begun | {*queue.failed_job_registry.get_job_ids()}
 
     def stop(self) -> Told:
         if self._workers is not None:

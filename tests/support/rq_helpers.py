@@ -16,6 +16,7 @@ from rq import SimpleWorker, SpawnWorker, Worker
 from rq.job import Job
 from rq.scheduler import RQScheduler
 
+from support.servers import patient
 from throttlekit import Limit, Limiter
 from throttlekit_rq import (
     ThrottledQueue,
@@ -55,7 +56,7 @@ class Site:
         self.kind = kind
         self.ours = kind.startswith("throttled")
         self.connection = redis.Redis.from_url(url)
-        self.limiter = Limiter(url)
+        self.limiter = Limiter(patient(url))
         self.queue = ThrottledQueue("work", connection=self.connection)
         self._scheduler: Any = None
         configure(self.limiter)
