@@ -49,8 +49,8 @@ def _pulses_end() -> Iterator[None]:
     yield
     for thread in threading.enumerate():
         if thread.name == "throttlekit-pulse":
-            (beating,) = thread._args  # type: ignore[attr-defined]
-            beating.stop.set()
+            for beating in getattr(thread, "_args", ()):  # one that has just ended has none
+                beating.stop.set()
             thread.join()
 
 
