@@ -71,6 +71,7 @@ class Guarded:
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
+        self._parted = store if isinstance(store, Parted) else None  # once: to find that out takes 10 to 20 µs
         self._clock = clock
         self._outages: dict[str, _Outage] = {}
         self._lock = threading.Lock()
@@ -255,7 +256,7 @@ class Guarded:
         return {self._part(name): name for name in names}
 
     def _part(self, name: str) -> str:
-        return self._store.part_of(name) if isinstance(self._store, Parted) else ""
+        return self._parted.part_of(name) if self._parted is not None else ""
 
 
 def _names(request: Request) -> list[str]:
