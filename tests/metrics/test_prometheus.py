@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest, multiprocess
-from prometheus_client.parser import text_string_to_metric_families
 
+from support.scrapes import samples
 from support.stores import Passing
 from throttlekit import Concurrency, ConfigurationError, Control, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.acquire import Verdict
@@ -48,16 +48,6 @@ class Site:
 
     def scraped(self) -> dict[str, float]:
         return samples(generate_latest(self.registry).decode())
-
-
-def samples(text: str) -> dict[str, float]:
-    """Each sample as a scrape names it, without the "throttlekit_" before it and the tier where there is none."""
-    found = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()) if value)
-            found[f"{sample.name.removeprefix('throttlekit_')}{{{labels}}}"] = sample.value
-    return found
 
 
 def test_decisions_are_counted_by_limit_and_outcome() -> None:
