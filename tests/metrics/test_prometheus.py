@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest, multiprocess
-from prometheus_client.parser import text_string_to_metric_families
 
+from support.scrapes import samples
 from support.stores import Passing
 from throttlekit import Concurrency, ConfigurationError, Control, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.acquire import Verdict
@@ -48,16 +48,6 @@ class Site:
 
     def scraped(self) -> dict[str, float]:
         return samples(generate_latest(self.registry).decode())
-
-
-def samples(text: str) -> dict[str, float]:
-    """Each sample as a scrape names it, without the "throttlekit_" before it and the tier where there is none."""
-    found = {}
-    for family in text_string_to_metric_families(text):
-        for sample in family.samples:
-            labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()) if value)
-            found[f"{sample.name.removeprefix('throttlekit_')}{{{labels}}}"] = sample.value
-    return found
 
 
 def test_decisions_are_counted_by_limit_and_outcome() -> None:
@@ -95,6 +85,27 @@ def test_a_job_that_was_denied_is_observed_at_its_start() -> None:
     assert found["wait_seconds_count{limit=partner}"] == 1
     assert found["wait_seconds_sum{limit=partner}"] == pytest.approx(0.3)
     assert found["job_deferrals_sum{limit=partner}"] == 1
+
+
+def test_starts_after_a_wait_and_starts_at_once_add_up() -> None:
+    """However jobs that ran at once and jobs that waited follow one another, and the limit is defined: each counts."""
+    site, again = Site(), TokenBucket("partner", "10/s", burst=1)
+    for each in range(20):
+        limit = LIMIT if each < 10 else again
+        limiter = site.limiter if each < 10 else Limiter(MemoryStore(clock_us=site.clock), plugins=[site.metrics])
+        site.clock.advance(1)
+        limiter.acquire(limit, job=Job())
+        denied = limiter.acquire(limit, job=Job())
+        site.clock.advance(0.2)
+        assert limiter.acquire(limit, job=Job(waited=denied.waited)).allowed
+        if each % 7 == 0:
+            site.limiter.pause(LIMIT, 0.001)
+            site.clock.advance(1)
+    found = site.scraped()
+    assert found["units_total{limit=partner}"] == 40
+    assert found["decisions_total{limit=partner,outcome=allowed,reason=allowed}"] == 40
+    assert found["decisions_total{limit=partner,outcome=denied,reason=exhausted}"] == 20
+    assert found["wait_seconds_count{limit=partner}"] == 20
 
 
 def test_a_wait_counts_for_the_limit_in_whose_line_it_was() -> None:

@@ -31,8 +31,8 @@ class Promise:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A Markdown table; all columns but the first are numbers, and stand to the right."""
-    lines = [titles, [":--", *["--:"] * (len(titles) - 1)], *rows]
+    """A Markdown table; all columns but the first, and one called "what", are numbers, and stand to the right."""
+    lines = [titles, [":--", *(":--" if title == "what" else "--:" for title in titles[1:])], *rows]
     return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 

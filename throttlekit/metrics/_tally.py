@@ -242,7 +242,8 @@ class Counting(ABC):
                 tally.seen += 1
         for charged in decision.charged:
             self._tally(charged.limit).units += charged.cost
-        if len(limits) == len(decision.charged) == 1 and not tally.slots and tally.limit is limit:
+        alone = len(limits) == len(decision.charged) == 1 and not tally.slots and tally.limit is limit
+        if alone and id(limit) not in known.often:
             if len(known.often) >= self._max_limits:
                 known.forget()
             known.often[id(limit)] = _Often(limit, tally)

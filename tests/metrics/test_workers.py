@@ -1,0 +1,117 @@
+"""What docs/metrics.md says of each framework's workers, tried with real ones: who decides, and who serves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+import redis
+from celery import Celery
+from prometheus_client import CollectorRegistry, generate_latest, multiprocess
+
+from support.processes import Command
+from support.rq_workers import Fleet, rq_worker
+from support.scrapes import samples
+from support.servers import free_port
+from support.waiting import wait_until
+from throttlekit import Limiter, TokenBucket
+from throttlekit_rq import ThrottledQueue
+
+pytestmark = pytest.mark.workers
+
+JOBS = 12
+ALLOWED = "decisions_total{limit=partner,outcome=allowed,reason=allowed}"
+LIMIT = TokenBucket("partner", "20/s", burst=5)
+
+_RQ = """
+import os
+from throttlekit import Limiter
+from throttlekit.metrics.prometheus import PrometheusMetrics
+from throttlekit_rq import configure
+
+configure(Limiter(os.environ["TK_STORE"], plugins=[PrometheusMetrics()]))
+"""
+
+_CELERY = """
+import os
+from celery import Celery
+from celery.signals import worker_ready
+from prometheus_client import start_http_server
+from throttlekit import Limiter, TokenBucket
+from throttlekit.metrics.prometheus import PrometheusMetrics
+from throttlekit_celery import install
+
+app = Celery("metered", broker=os.environ["TK_STORE"], broker_connection_retry_on_startup=True)
+install(app, Limiter(os.environ["TK_STORE"], plugins=[PrometheusMetrics()]))
+
+
+@worker_ready.connect
+def serve_metrics(**_):
+    start_http_server(int(os.environ["TK_PORT"]), addr="127.0.0.1")
+
+
+@app.task(name="call", throttle=[TokenBucket("partner", "20/s", burst=5)])
+def call():
+    pass
+"""
+
+
+def test_celery_serves_from_the_main_process(redis_url: str, tmp_path: Path) -> None:
+    """Under the pool of processes the main one decides, and serves all of it from a registry of its own."""
+    (tmp_path / "metered_celery.py").write_text(_CELERY)
+    port = free_port()
+    environment = {"TK_STORE": redis_url, "TK_PORT": str(port), "C_FORCE_ROOT": "1", "PYTHONPATH": _path(tmp_path)}
+    app = Celery("tests", broker=redis_url, set_as_current=False)
+    for _ in range(JOBS):
+        app.send_task("call")
+    app.close()
+    options = ["--pool", "prefork", "--concurrency", "2", "--without-gossip", "--without-mingle"]
+    command = Command([sys.executable, "-m", "celery", "-A", "metered_celery", "worker", *options], environment)
+    try:
+        wait_until(lambda: _scraped(port).get(ALLOWED) == JOBS, description="all are counted", timeout=30)
+        assert _scraped(port)["units_total{limit=partner}"] == JOBS
+    finally:
+        command.close()
+
+
+def test_rq_workers_write_to_one_folder(redis_url: str, tmp_path: Path) -> None:
+    """Workers of throttlekit decide before they fork: each leaves its files, and not a work-horse for each job."""
+    (tmp_path / "metered_rq.py").write_text(_RQ)
+    folder = tmp_path / "metrics"
+    folder.mkdir()
+    limiter, connection = Limiter(redis_url), redis.Redis.from_url(redis_url)
+    queue = ThrottledQueue("default", connection=connection, limiter=limiter)
+    for _ in range(JOBS):
+        queue.enqueue("time.sleep", 0, throttle=[LIMIT])
+    environment = {"TK_STORE": redis_url, "PROMETHEUS_MULTIPROC_DIR": str(folder), "PYTHONPATH": _path(tmp_path)}
+    options = ["-c", "metered_rq"]
+    worker = rq_worker(redis_url, "default", kind="throttlekit_rq.ThrottledWorker", options=options)
+
+    def found() -> dict[str, float]:
+        registry = CollectorRegistry()
+        multiprocess.MultiProcessCollector(registry, path=str(folder))
+        return samples(generate_latest(registry).decode())
+
+    try:
+        with Fleet([worker, worker], environment):
+            wait_until(lambda: found().get(ALLOWED) == JOBS, description="all are counted", timeout=30)
+        assert found()["units_total{limit=partner}"] == JOBS
+        assert len(list(folder.glob("counter_*.db"))) <= 2
+    finally:
+        limiter.close()
+        connection.close()
+
+
+def _path(folder: Path) -> str:
+    return ":".join([str(folder), *(path for path in sys.path if path)])
+
+
+def _scraped(port: int) -> dict[str, Any]:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+            return samples(answer.read().decode())
+    except OSError:
+        return {}
