@@ -183,7 +183,7 @@ def test_names_are_bounded() -> None:
 def test_store_latency_is_sampled_and_its_errors_are_counted() -> None:
     """Of the calls that asked the store some are timed; each one decided without it counts, by the error's class."""
     site, silent = Site(), Site(Silent())
-    for _ in range(2 * TIMED + 1):
+    for _ in range(2 * TIMED + 2):
         site.limiter.acquire(WIDE)
     silent.limiter.acquire(WIDE, job=Job())
     silent.limiter.acquire(TokenBucket("open", "1/s", on_store_failure="open"))

@@ -127,19 +127,21 @@ class _Often:
 
     Attributes:
         limit: So that no other object comes to lie where this does.
-        times, units: How many there were, and what they were charged, since they were added to the tally.
+        times, added: How many there were, and how many of them have been added to the tally.
+        units: What the others were charged.
         counts: Whether it is still asked for them.
     """
 
-    __slots__ = ("counts", "limit", "tally", "times", "units")
+    __slots__ = ("added", "counts", "limit", "tally", "times", "units")
 
     def __init__(self, limit: Limit, tally: Tally) -> None:
-        self.limit, self.tally, self.times, self.units, self.counts = limit, tally, 0, 0, True
+        self.limit, self.tally, self.counts = limit, tally, True
+        self.times = self.added = self.units = 0
 
     def add(self) -> None:
-        self.tally.allowed["allowed"] += self.times
+        self.tally.allowed["allowed"] += self.times - self.added
         self.tally.units += self.units
-        self.times = self.units = 0
+        self.added, self.units = self.times, 0
 
 
 class _Tallies:
@@ -201,31 +203,41 @@ class Counting(ABC):
 
     @hookimpl
     def throttlekit_decided(self, event: Decided) -> None:
-        _, decision, limits, verdict, history, began, _ = event
-        known, line, often = self._known, None, None
-        if not history.since_us and decision.reason == "allowed" and len(limits) == 1:
+        _, decision, limits, _, history, _, _ = event
+        if decision.reason == "allowed" and not history.since_us and len(limits) == 1:
+            known = self._known
             often = known.often.get(id(decision.limit))
+            if often is not None:
+                with known.lock:
+                    counts = often.counts
+                    often.times += counts
+                    often.units += decision.cost
+                if counts:
+                    if not often.times % TIMED and (took := event.took) is not None:
+                        self.took(took)
+                    return
+        self._count(event)
+
+    def _count(self, event: Decided) -> None:
+        decision, known, line = event.decision, self._known, None
         with known.lock:
-            if often is not None and often.counts:
-                often.times += 1
-                often.units += decision.cost
-            elif decision.allowed:
+            if decision.allowed:
                 self._count_allowed(event)
-                if history.since_us and event.waited:
+                if event.history.since_us and event.waited:
                     line = self._tally(_line_of(event))
             else:
                 if decision.reason == "paused":
                     known.forget()
-                self._tally(decision.limit).count_denied(decision, verdict)
+                self._tally(decision.limit).count_denied(decision, event.verdict)
             timed = known.until_timed <= 0
             known.until_timed -= 1
         if line is not None:
             self.started(line, event)
-        if timed and began is not None and (took := event.took) is not None:
+        if timed and (took := event.took) is not None:
             known.until_timed = TIMED - 1
             self.took(took)
         if self.at_once:
-            self.counted(limits)
+            self.counted(event.limits)
 
     def _count_allowed(self, event: Decided) -> None:
         decision, limits, uses, known = event.decision, event.limits, event.uses, self._known
@@ -243,7 +255,7 @@ class Counting(ABC):
         for charged in decision.charged:
             self._tally(charged.limit).units += charged.cost
         alone = len(limits) == len(decision.charged) == 1 and not tally.slots and tally.limit is limit
-        if alone and id(limit) not in known.often:
+        if alone and not self.at_once and id(limit) not in known.often:
             if len(known.often) >= self._max_limits:
                 known.forget()
             known.often[id(limit)] = _Often(limit, tally)
