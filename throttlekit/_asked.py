@@ -87,7 +87,9 @@ def asked_of(
 def _asked(
     limit: Limit, text: str, part: str | None, units: int, lateness: float, now_us: int, job: Job | None
 ) -> Asked:
-    holder = holder_name(job.id if job else "", os.urandom(6).hex()) if isinstance(limit, Concurrency) else ""
+    holder = ""
+    if isinstance(limit, Concurrency):
+        holder = holder_name(job.id if job else "", os.urandom(6).hex(), now_us)
     charge = limit.charge(units, now_us, holder)
     bucket = bucket_name(limit.name, text, limit.fingerprint, part)
     spacing_us = charge.spacing_us(round(lateness * 1_000_000))

@@ -12,6 +12,7 @@ import argparse
 import secrets
 import statistics
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ class Recorder(Listed):
     def command(self, limits: Sequence[Limit], tenant: str, cost: int = 1) -> tuple[Any, ...]:
         claims = []
         for limit in limits:
-            charge = limit.charge(cost, 0, holder_name(str(uuid.uuid4()), secrets.token_hex(6)))
+            charge = limit.charge(cost, 0, holder_name(str(uuid.uuid4()), secrets.token_hex(6), time.time_ns() // 1000))
             bucket = bucket_name(limit.name, tenant, limit.fingerprint)
             claims.append(Claim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(50_000))))
         self.acquire(Request(claims, Caller.JOB))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ from throttlekit import Concurrency, FixedWindow, Job, Limit, Limiter, SlidingLo
 from throttlekit._core.keys import bucket_name
 from throttlekit._fleet.activity import _REPORT, JOBS_KNOWN, KEYS
 from throttlekit._fleet.look import Key, look, look_up
+from throttlekit._leases import _lease
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
@@ -66,6 +68,22 @@ def _check(keys: tuple[Key, ...]) -> None:
             assert each.waiting == pytest.approx(3, abs=1)
             assert each.last_starts is not None
             assert each.last_starts > 0
+
+
+def test_the_oldest_holders_age_is_seen(limiter: Limiter, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often its lease was renewed, and whoever else holds a slot: bodies that hang are found by it."""
+    slots, now_ns = Concurrency("slots", 3), time.time_ns()
+    monkeypatch.setattr("throttlekit._asked.time.time_ns", lambda: now_ns - 3_600 * 10**9)
+    oldest = limiter.acquire(slots, job=Job(id="#1.2"))
+    monkeypatch.undo()
+    assert limiter.acquire(slots).allowed
+    store.renew([_lease(each) for each in oldest.leases])
+    limiter._fleet.last_word()
+    (key,) = look(store).keys
+    assert key.oldest_hold == pytest.approx(3_600, abs=60)
+    limiter.release(oldest)
+    (key,) = look(store).keys
+    assert key.oldest_hold == pytest.approx(0, abs=60)
 
 
 def test_decisions_are_seen_while_the_process_lives_on(limiter: Limiter, store: RedisStore) -> None:

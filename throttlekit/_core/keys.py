@@ -14,11 +14,13 @@ import hashlib
 import re
 
 __all__ = [
-    "bucket_name", "fleet_name", "holder_name", "is_bucket_of", "limit_id", "line_name", "parts_of", "patterns_of",
+    "bucket_name", "fleet_name", "held_since", "holder_name", "is_bucket_of", "limit_id", "line_name", "parts_of",
+    "patterns_of",
 ]  # fmt: skip
 
 _LONGEST = 120
 _BUCKET = re.compile(r"tk1:\{([^:{}]*):([^:{}]*)(?::([^:{}]*))?\}:(\w+)", re.ASCII)
+_ASKED = re.compile(r"#([0-9a-f]{1,12})\.[0-9a-f]+$", re.ASCII)
 _PLAIN = re.compile(r"[A-Za-z0-9_.@/+=-]*", re.ASCII)
 
 
@@ -67,9 +69,15 @@ def line_name(bucket: str) -> str:
     return f"{bucket}:line"
 
 
-def holder_name(job_id: str, token: str) -> str:
-    """Who holds a slot: the job, and which of its deliveries."""
-    return f"{_quoted(job_id)}#{token}"
+def holder_name(job_id: str, token: str, asked_us: int) -> str:
+    """Who holds a slot: the job, which of its deliveries, and when it asked, by its own clock."""
+    return f"{_quoted(job_id)}#{asked_us // 1_000_000:x}.{token}"
+
+
+def held_since(holder: str) -> int | None:
+    """When who is called *holder* asked, in seconds since the epoch; None: it does not tell."""
+    match = _ASKED.search(holder)
+    return None if match is None else int(match[1], 16)
 
 
 def _quoted(text: str) -> str:

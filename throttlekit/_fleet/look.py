@@ -21,7 +21,7 @@ from throttlekit._core.by_value import load
 from throttlekit._core.charge import Use
 from throttlekit._core.concurrency import Charge as Slot
 from throttlekit._core.concurrency import Holders
-from throttlekit._core.keys import fleet_name, limit_id, line_name, parts_of
+from throttlekit._core.keys import fleet_name, held_since, limit_id, line_name, parts_of
 from throttlekit._core.limits import Limit
 from throttlekit._core.line import EMPTY, GRACE_US, Line
 from throttlekit._fleet.activity import JOBS_KNOWN, KEYS, LETTERS
@@ -52,6 +52,7 @@ ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
 _LOOK = (files("throttlekit._fleet") / "look.lua").read_text("utf-8")
 _REASONS = {letter: reason for reason, letter in LETTERS.items()}
 _AT_ONCE = 100
+_MOST_HOLDERS = 200
 _LATENESS_US = 50_000
 
 
@@ -105,6 +106,8 @@ class Key:
         last_starts: When the last of them starts.
         paused: How long nobody passes yet.
         mean_hold, held: Of a concurrency limit: how long a slot is held, and how long ago the last was given.
+        oldest_hold: How long the oldest of its holders has had its slot, by the clock of the process that asked for it;
+            where there are more than 200, of those whose leases end first.
     """
 
     bucket: str
@@ -120,6 +123,7 @@ class Key:
     paused: float | None = None
     mean_hold: float | None = None
     held: float | None = None
+    oldest_hold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,20 +300,24 @@ def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
         claims = [Claim(each.bucket, line_name(each.bucket), Ask(each.limit.charge(0, around_us), 0)) for each in some]
         verdict = store.acquire(Request(claims, Caller.PEEK))
         asked_us = verdict.asked_us or (verdict.now_us,) * len(some)
-        answers = iter(store.commands([question for claim in claims for question in _questions(claim)]))
+        questions = [_questions(claim, now_us) for claim, now_us in zip(claims, asked_us, strict=True)]
+        answers = iter(store.commands([each for those in questions for each in those]))
         for key, claim, use, now_us in zip(some, claims, verdict.uses, asked_us, strict=True):
-            line, holders = _line(next(answers)), None
+            line, holders, since = _line(next(answers)), None, None
             if isinstance(claim.ask.charge, Slot):
                 holders = Holders(mean_us=_kept(next(answers)), granted_us=_kept(next(answers)))
-            found.append(_with(key, line, use or Use(0, now_us), holders, now_us))
+                since = min(filter(None, (held_since(data.decode()) for data in next(answers))), default=None)
+            key = _with(key, line, use or Use(0, now_us), holders, now_us)
+            found.append(key if since is None else replace(key, oldest_hold=max(0.0, now_us / 1e6 - since)))
     return found
 
 
-def _questions(claim: Claim) -> list[tuple[str, ...]]:
+def _questions(claim: Claim, now_us: int) -> list[tuple[str | int, ...]]:
     line = ("GET", claim.line)
-    if isinstance(claim.ask.charge, Slot):
-        return [line, ("ZSCORE", claim.bucket, ":mean"), ("ZSCORE", claim.bucket, ":granted")]
-    return [line]
+    if not isinstance(claim.ask.charge, Slot):
+        return [line]
+    holders = ("ZRANGEBYSCORE", claim.bucket, f"({now_us}", "+inf", "LIMIT", 0, _MOST_HOLDERS)
+    return [line, ("ZSCORE", claim.bucket, ":mean"), ("ZSCORE", claim.bucket, ":granted"), holders]
 
 
 def _kept(score: Any) -> int:

@@ -36,6 +36,7 @@ class Line:
     paused: float | None = None
     mean_hold: float | None = None
     held: float | None = None
+    oldest_hold: float | None = None
     rules: tuple[str, ...] = ()
     keys: tuple[Line, ...] = field(default=())
 
@@ -71,7 +72,7 @@ def _limit(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[Line
         (only,) = told
         return Line(
             limit.name, None, definition(limit), minute, _share(known.limit, minute), only.used, only.capacity,
-            only.waiting, only.starts, only.paused, only.mean_hold, only.held, rules,
+            only.waiting, only.starts, only.paused, only.mean_hold, only.held, only.oldest_hold, rules,
         )  # fmt: skip
     share = None if apart else _share(limit, minute)
     return Line(limit.name, None, definition(limit), minute, share, rules=rules, keys=told)
@@ -80,7 +81,7 @@ def _limit(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[Line
 def _key(key: Key, show_keys: bool) -> Line:
     return Line(
         key.limit.name, key_shown(key.key, key.part, clear=show_keys), "", key.minute, _share(key.limit, key.minute),
-        key.used, key.capacity, key.waiting, key.last_starts, key.paused, key.mean_hold, key.held,
+        key.used, key.capacity, key.waiting, key.last_starts, key.paused, key.mean_hold, key.held, key.oldest_hold,
     )  # fmt: skip
 
 
@@ -123,4 +124,5 @@ def _data(line: Line) -> dict[str, Any]:
         "paused_for": line.paused,
         "mean_hold": line.mean_hold,
         "last_held": line.held,
+        "oldest_hold": line.oldest_hold,
     }

@@ -80,4 +80,6 @@ def _notes(line: Line) -> str:
         notes.append(f"held for {lasting(line.mean_hold)} on average")
     if line.held is not None and line.used:
         notes.append(f"last given {lasting(line.held)} ago")
+    if line.oldest_hold is not None:
+        notes.append(f"the oldest held for {lasting(line.oldest_hold)}")
     return plainly("; ".join([*notes, *line.rules]))
