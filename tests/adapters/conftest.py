@@ -14,10 +14,29 @@ import rq
 from dramatiq.brokers.stub import StubBroker
 
 from support.dramatiq_helpers import Site
+from support.flood_servers import Servers, servers
 from support.rq_helpers import IN_PROCESS
 from support.rq_helpers import Site as RqSite
 
 _NUMBERS = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def on_redis() -> Iterator[Servers]:
+    """For floods: of this module alone."""
+    with servers("redis") as where:
+        yield where
+
+
+@pytest.fixture(scope="module")
+def on_rabbitmq(rabbitmq_url: str, on_redis: Servers) -> Servers:
+    return Servers("rabbitmq", rabbitmq_url, on_redis.redis_base)
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def where(request: pytest.FixtureRequest) -> Servers:
+    """The brokers of a flood, each in turn."""
+    return request.getfixturevalue(f"on_{request.param}")
 
 
 @pytest.fixture(params=["stub", "redis", "rabbitmq"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -32,22 +31,6 @@ QUICK_RECOVERY = {
         "unacked_restore_throttle": 1,
     }
 }
-
-
-@pytest.fixture(scope="module")
-def on_redis() -> Iterator[Servers]:
-    with servers("redis") as where:
-        yield where
-
-
-@pytest.fixture(scope="module")
-def on_rabbitmq(rabbitmq_url: str, on_redis: Servers) -> Servers:
-    return Servers("rabbitmq", rabbitmq_url, on_redis.redis_base)
-
-
-@pytest.fixture(params=["redis", "rabbitmq"])
-def where(request: pytest.FixtureRequest) -> Servers:
-    return request.getfixturevalue(f"on_{request.param}")
 
 
 def assert_each_once(told: Told, jobs: int) -> None:

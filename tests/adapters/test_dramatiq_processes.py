@@ -2,34 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import redis
 
 from support import flood as floods
 from support.flood import Flood, Flooding, FloodLimit, run
 from support.flood_checks import assert_bound, in_order, starts_of
-from support.flood_servers import Servers, servers
+from support.flood_servers import Servers
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.workers
-
-
-@pytest.fixture(scope="module")
-def on_redis() -> Iterator[Servers]:
-    with servers("redis") as where:
-        yield where
-
-
-@pytest.fixture(scope="module")
-def on_rabbitmq(rabbitmq_url: str, on_redis: Servers) -> Servers:
-    return Servers("rabbitmq", rabbitmq_url, on_redis.redis_base)
-
-
-@pytest.fixture(params=["redis", "rabbitmq"])
-def where(request: pytest.FixtureRequest) -> Servers:
-    return request.getfixturevalue(f"on_{request.param}")
 
 
 def test_32_threads_in_4_processes_hold_one_key_to_its_bound(on_redis: Servers) -> None:

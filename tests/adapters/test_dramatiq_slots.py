@@ -5,33 +5,16 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
 import redis
 
 from support.dramatiq_slots import Slots, Slotting
-from support.flood_servers import Servers, servers
+from support.flood_servers import Servers
 from support.servers import redis_server
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.workers
-
-
-@pytest.fixture(scope="module")
-def on_redis() -> Iterator[Servers]:
-    with servers("redis") as where:
-        yield where
-
-
-@pytest.fixture(scope="module")
-def on_rabbitmq(rabbitmq_url: str, on_redis: Servers) -> Servers:
-    return Servers("rabbitmq", rabbitmq_url, on_redis.redis_base)
-
-
-@pytest.fixture(params=["redis", "rabbitmq"])
-def where(request: pytest.FixtureRequest) -> Servers:
-    return request.getfixturevalue(f"on_{request.param}")
 
 
 @pytest.mark.parametrize("bodies", [(0.1,), (0.02, 0.3, 0.02)], ids=["steady", "jumping"])

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -24,9 +23,10 @@ from support.angry_partner import AngryPartner
 from support.dramatiq_workers import Workers
 from support.flood_servers import Sender, Servers
 from support.servers import patient
+from support.slot_record import Event, Happened, SlotRecord
 from support.waiting import wait_until
 
-__all__ = ["Event", "Held", "Slots", "Slotting"]
+__all__ = ["Held", "Slots", "Slotting"]
 
 _RUNS = itertools.count(1)
 _QUICK_RECOVERY = {"maintenance_chance": 200_000}
@@ -78,32 +78,8 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """A body began ("start", with its process) or ended ("end", and whether its slot was "held" or "lost")."""
-
-    at_us: int
-    what: str
-    job: str
-    more: str
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What happened, by the clock of the recording Redis."""
-
-    events: list[Event]
-    counts: dict[str, int]
+class Held(Happened):
     failures: list[str]
-    left: int
-    log: str
-
-    @property
-    def starts(self) -> Counter[str]:
-        return Counter(event.job for event in self.events if event.what == "start")
-
-    @property
-    def ends(self) -> Counter[str]:
-        return Counter(event.job for event in self.events if event.what == "end")
 
     def most_at_once(self, killed: Mapping[str, int] | None = None) -> int:
         """How many bodies ran at once. Of the processes that were killed, by their ids: those that ran until then."""
@@ -124,12 +100,8 @@ class Held:
         changes.sort()
         return [at_us for at_us, _ in changes], list(itertools.accumulate(change for _, change in changes))
 
-    def span(self) -> float:
-        """Seconds from the first start to the last end."""
-        return (self.events[-1].at_us - self.events[0].at_us) / 1e6
 
-
-class Slotting:
+class Slotting(SlotRecord):
     """Workers, and what they write down, step by step."""
 
     def __init__(self, slots: Slots, where: Servers) -> None:
@@ -138,7 +110,7 @@ class Slotting:
         base.close()
         queue = f"slots-{next(_RUNS)}"
         self.slots = slots
-        self.record: Any = redis.Redis.from_url(f"{where.redis_base}/2", decode_responses=True)
+        super().__init__(f"{where.redis_base}/2")
         self.partner = AngryPartner(f"{where.redis_base}/2")
         self._sender = Sender(where, queue)
         self._environment = slots.environment(where, queue)
@@ -172,18 +144,6 @@ class Slotting:
         assert workers.running, workers.log()
         return workers
 
-    def until_ended(self, count: int, *, timeout: float = 120.0) -> None:
-        wait_until(lambda: self.record.scard("ended") >= count, description=f"{count} have ended", timeout=timeout)
-
-    def events(self) -> list[Event]:
-        """So far."""
-        return [_event(line) for line in self.record.lrange("events", 0, -1)]
-
-    def now_us(self) -> int:
-        """The time of the recording Redis."""
-        seconds, microseconds = self.record.time()
-        return int(seconds) * 1_000_000 + int(microseconds)
-
     def stop(self) -> Held:
         """Stop the workers in peace, and tell."""
         for workers in self.running:
@@ -191,15 +151,5 @@ class Slotting:
             self._logs.append(workers.log())
             workers.close()
         self.running.clear()
-        return Held(
-            self.events(),
-            {name: int(count) for name, count in self.record.hgetall("counts").items()},
-            self.record.lrange("failures", 0, -1),
-            self._sender.left(),
-            "".join(self._logs),
-        )
-
-
-def _event(line: str) -> Event:
-    at_us, what, job, more = line.split()
-    return Event(int(at_us), what, job, more)
+        failures = self.record.lrange("failures", 0, -1)
+        return Held(self.events(), self.counts(), self._sender.left(), "".join(self._logs), failures)

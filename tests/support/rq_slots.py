@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,11 +23,12 @@ from support.angry_partner import AngryPartner
 from support.rq_flood import OURS_SIMPLE
 from support.rq_workers import Fleet, rq_worker
 from support.servers import patient
+from support.slot_record import Happened, SlotRecord
 from support.waiting import wait_until
 from throttlekit import Concurrency, TokenBucket
 from throttlekit_rq import ThrottledQueue
 
-__all__ = ["Event", "Held", "RqSlots", "RqSlotting"]
+__all__ = ["Held", "RqSlots", "RqSlotting"]
 
 _RUNS = itertools.count(1)
 _JOBS = "support.rq_slot_jobs"
@@ -65,37 +65,8 @@ class RqSlots:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
-    """A body began ("start", with its process) or ended ("end", and whether its slot was "held" or "lost")."""
-
-    at_us: int
-    what: str
-    job: str
-    more: str
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """
-    What happened, by the clock of the recording Redis.
-
-    Attributes:
-        counts: Deferrals by their reason.
-        left: Jobs that still wait, and those that have failed.
-    """
-
-    events: list[Event]
-    counts: dict[str, int]
-    left: int
-    log: str
-
-    @property
-    def starts(self) -> Counter[str]:
-        return Counter(event.job for event in self.events if event.what == "start")
-
-    @property
-    def ends(self) -> Counter[str]:
-        return Counter(event.job for event in self.events if event.what == "end")
+class Held(Happened):
+    """Its counts are those of deferrals, by their reason."""
 
     @property
     def deliveries(self) -> int:
@@ -110,12 +81,8 @@ class Held:
             most = max(most, now)
         return most
 
-    def span(self) -> float:
-        """Seconds from the first start to the last end."""
-        return (self.events[-1].at_us - self.events[0].at_us) / 1e6
 
-
-class RqSlotting:
+class RqSlotting(SlotRecord):
     """Workers, and what they write down, step by step. *base* is a Redis of its own, *store* another for the limits."""
 
     def __init__(self, slots: RqSlots, base: str, store: str | None = None) -> None:
@@ -127,7 +94,7 @@ class RqSlotting:
         self._redis.flushall()
         self.store: Any = redis.Redis.from_url(self._store_url)
         self._record_url = f"{base}/2"
-        self.record: Any = redis.Redis.from_url(self._record_url, decode_responses=True)
+        super().__init__(self._record_url)
         self.partner = AngryPartner(self._record_url)
         self.queue = ThrottledQueue(self._name, connection=self._redis)
         self._fleets: list[Fleet] = []
@@ -164,18 +131,6 @@ class RqSlotting:
         assert fleet.running, fleet.log()
         return fleet
 
-    def until_ended(self, count: int, *, timeout: float = 120.0) -> None:
-        wait_until(lambda: self.record.scard("ended") >= count, description=f"{count} have ended", timeout=timeout)
-
-    def events(self) -> list[Event]:
-        """So far."""
-        return [_event(line) for line in self.record.lrange("events", 0, -1)]
-
-    def now_us(self) -> int:
-        """The time of the recording Redis."""
-        seconds, microseconds = self.record.time()
-        return int(seconds) * 1_000_000 + int(microseconds)
-
     def failed(self) -> int:
         return int(FailedJobRegistry(queue=self.queue).count)
 
@@ -189,8 +144,7 @@ class RqSlotting:
         self._fleets.clear()
         left = self.queue.count + self.queue.scheduled_job_registry.count + self.failed()
         left += len(self.queue.intermediate_queue.get_job_ids()) + self.queue.started_job_registry.count
-        counts = {reason: int(count) for reason, count in self.record.hgetall("counts").items()}
-        return Held(self.events(), counts, left, log)
+        return Held(self.events(), self.counts(), left, log)
 
     def _told(self) -> dict[str, Any]:
         return {
@@ -199,8 +153,3 @@ class RqSlotting:
             "body": self.slots.body,
             "max_wait": self.slots.max_wait,
         }
-
-
-def _event(line: str) -> Event:
-    at_us, what, job, more = line.split()
-    return Event(int(at_us), what, job, more)
