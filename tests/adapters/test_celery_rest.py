@@ -52,7 +52,9 @@ class Request:
     on_accepted = on_success = on_failure = on_timeout = None
 
     def __init__(self, task: Any, ticket: Any) -> None:
-        self.id, self.name, self.task, self.args, self.kwargs = "2", task.name, task, (), {}
+        self.id, self.name, self.task = "2", task.name, task
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
         self.request_dict: dict[str, Any] = {}
         self.message = SimpleNamespace(headers={"throttlekit": ticket}, delivery_info={})
         self.ran = False
