@@ -13,6 +13,7 @@ from typing import Any
 from throttlekit import ConfigurationError, Decision, Delivery, Job, Limiter
 from throttlekit._options import WaitRules, refusal
 from throttlekit._seldom import Seldom
+from throttlekit._waited import Waited
 from throttlekit.errors import WaitedTooLong
 from throttlekit_celery._body import RECEIPT, told_to_body
 from throttlekit_celery._copies import CONFIRMED_WITHIN, TICKET, Copies, delays_natively, queue_of
@@ -166,6 +167,7 @@ class Gate:
         try:
             rest = self._rest(gated)
             if rest > _UNASKED_AFTER:
+                gated.waited = Waited.read(gated.carried).write()  # next time it asks
                 self._wait(gated, rest)
                 return self._step_aside(gated.consumer)
             if not self._room.admits(gated, pool):
@@ -201,8 +203,14 @@ class Gate:
         return self._limiter.acquire(*gated.limits, job=job, delivery=self._delivery(gated))
 
     def _rest(self, gated: Gated) -> float:
-        """How long a copy, which has its ticket, has to wait until its slot; 0: that is not known."""
-        if not gated.carried or gated.waited is not gated.carried or self._delivery(gated).max_wait < math.inf:
+        """
+        How long a copy that has just come has to wait until its slot, by its ticket; 0: it has to ask.
+
+        Nobody is held unasked twice: the store may have lost its line, or got another clock, and would let it pass.
+        """
+        if not gated.carried or gated.waited is not gated.carried or self._delays_natively(gated):
+            return 0.0
+        if self._delivery(gated).max_wait < math.inf:
             return 0.0
         rest = self._limiter.until_slot(gated.limits, gated.carried)
         return 0.0 if rest is None else min(rest, self._delivery(gated).longest)

@@ -13,6 +13,7 @@ import redis
 from support.servers import Cluster, patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, ConfigurationError, Control, Job, Limiter, TokenBucket
+from throttlekit._core.keys import fleet_name
 from throttlekit._fleet.rules import HISTORY, RULES
 
 LIMIT = TokenBucket("api", "1000/s", burst=100)
@@ -144,6 +145,16 @@ def test_history_leaves_out_what_another_release_wrote(control: Control, redis_u
             client.lpush(HISTORY, json.dumps({**told, **more}))
         client.lpush(HISTORY, b"\xff")
     assert [change.verb for change in control.history()] == ["pause"]
+
+
+def test_names_leave_out_what_another_release_wrote(control: Control, limiter: Limiter, redis_url: str) -> None:
+    """Every command asks for them before it does what it was told: nothing that is kept there may keep it from that."""
+    limiter.acquire(LIMIT)
+    limiter.close()
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        for kept in (b"", b"torn", b"1 [1]", b"1 {}", b"1 2", b"1 \xff"):
+            client.hset(fleet_name("limits"), kept, kept)
+    assert control.names() == (LIMIT.name,)
 
 
 def test_nothing_to_change_is_no_change(control: Control) -> None:

@@ -248,7 +248,9 @@ def names_of(store: FleetStore) -> tuple[str, ...]:
     """
     kept: Any = store.commands([("HVALS", fleet_name("limits"))])[0]
     told: list[Any] = [data_of(text.partition(b" ")[2]) for text in kept]
-    return tuple(sorted({str(each["name"]) for each in told if each is not None}))
+    named: list[dict[str, Any]] = [each for each in told if isinstance(each, dict)]
+    # What another release wrote must not keep anybody from a pause.
+    return tuple(sorted({str(each["name"]) for each in named if "name" in each}))
 
 
 def time_of(store: FleetStore) -> float:
