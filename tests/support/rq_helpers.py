@@ -30,6 +30,7 @@ __all__ = ["FORKING", "IN_PROCESS", "QUIET", "Site"]
 
 QUIET = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # RQ's own, see `Site.close`
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # the same, when the collector runs
     pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
 ]
 """The marks of modules that run RQ's workers in this process."""
