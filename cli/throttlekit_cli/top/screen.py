@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -68,11 +69,11 @@ def _add(table: Table, line: Line) -> None:
         lasting(minute.longest_wait or None),
         denied,
     )
-    if notes := _notes(line):
-        table.add_row("", Text(notes, style="magenta"))
+    for note in _notes(line):
+        table.add_row("", Text(note, style="magenta"))
 
 
-def _notes(line: Line) -> str:
+def _notes(line: Line) -> Iterator[str]:
     notes: list[str] = []
     if line.paused is not None:
         notes.append(f"paused for {lasting(line.paused)} yet")
@@ -80,6 +81,7 @@ def _notes(line: Line) -> str:
         notes.append(f"held for {lasting(line.mean_hold)} on average")
     if line.held is not None and line.used:
         notes.append(f"last given {lasting(line.held)} ago")
-    if line.oldest_hold is not None:
-        notes.append(f"the oldest held for {lasting(line.oldest_hold)}")
-    return plainly("; ".join([*notes, *line.rules]))
+    if notes or line.rules:
+        yield plainly("; ".join([*notes, *line.rules]))
+    if line.oldest_hold is not None:  # on a line of its own: the column is as wide as the longest
+        yield f"the oldest is held for {lasting(line.oldest_hold)}"
