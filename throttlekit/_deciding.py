@@ -159,7 +159,7 @@ class Deciding:
         asked = self.asked(limits, job, key, cost, delivery)
         found: Decision | Waited = Waited.read(job.waited if job is not None else None)
         while isinstance(found, Waited):
-            began = time.perf_counter() if self.telling.decisions else 0.0
+            began = self.began()
             try:
                 answer: Verdict | Exception = self.decide(request_of(asked, job, found, delivery), asked)
             except StoreUnavailable as error:

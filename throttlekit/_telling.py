@@ -38,8 +38,7 @@ class Telling:
         self._decided = _Hook(hook.throttlekit_decided)
         self._deferred, self._observed = _Hook(hook.throttlekit_deferred), _Hook(hook.throttlekit_observed)
         self._lost, self._store_failed = _Hook(hook.throttlekit_lease_lost), _Hook(hook.throttlekit_store_failed)
-        self._deciders = self._decided.functions
-        self.decisions = bool(self._deciders)
+        self.decisions = bool(self._decided.functions)
 
     def decided(
         self,
@@ -65,11 +64,7 @@ class Telling:
         if isinstance(answer, StoreUnavailable):  # not kept: its traceback holds much
             asked_at, verdict = began if answer.asked else None, None
         event = _new(Decided, (job, decision, limits, verdict, waited, asked_at, ended))
-        for function in self._deciders:
-            try:
-                function(event)
-            except Exception as error:
-                self._decided.failed(error)
+        self._decided.tell(event)
 
     def decided_unasked(
         self, decision: Decision, limits: Sequence[Limit], job: Job | None, waited: Waited, now_us: int
@@ -123,12 +118,9 @@ class _Hook:
         for function in self.functions:
             try:
                 function(event)
-            except Exception as error:
-                self.failed(error)
-
-    def failed(self, error: Exception) -> None:
-        if self._failed.due():
-            _log.error("A plugin failed in %s; everything goes on all the same.", self._name, exc_info=error)
+            except Exception:
+                if self._failed.due():
+                    _log.exception("A plugin failed in %s; everything goes on all the same.", self._name)
 
 
 def _taking_one(hook: pluggy.HookImpl) -> Callable[[object], object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any
 
 from throttlekit import ConfigurationError, Limit, Limiter
@@ -98,11 +97,9 @@ class TaskLimits:
     def any_of(self, task: Any) -> bool:
         """Whether *task* has limits; one whose limits can never work has none that would be asked."""
         try:
-            return bool(self._known[task.name])
-        except KeyError:
-            with suppress(ConfigurationError):
-                return bool(self.of(task))
-        return False
+            return bool(self.of(task))
+        except ConfigurationError:
+            return False
 
     def max_wait_of(self, task: Any) -> float | None:
         """The task's own longest wait, in seconds; None: it has none of its own."""

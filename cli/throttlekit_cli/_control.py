@@ -60,7 +60,8 @@ def _url(command: _F) -> _F:
 
 
 @contextmanager
-def _control(url: str | None, by: str | None) -> Generator[Control, None, None]:
+def _control(url: str | None, by: str | None = None, name: str | None = None) -> Generator[Control, None, None]:
+    """*name*: the limit that a change is for; a warning is shown if the fleet does not know it."""
     if url is None:
         raise click.UsageError("name the limiter's store: --url URL, or THROTTLEKIT_URL in the environment")
     if text := missing(["redis"]):
@@ -69,6 +70,8 @@ def _control(url: str | None, by: str | None) -> Generator[Control, None, None]:
 
     try:
         with Control(url, by=by) as control:
+            if name is not None:
+                _warn(control, name)
             yield control
     except (ConfigurationError, StoreUnavailable, ImportError) as error:
         raise _Cannot(str(error)) from None
@@ -130,8 +133,7 @@ def pause(name: str, key: str | None, for_: float | None, url: str | None, by: s
       throttlekit pause partner-api --key 42 --by "ann, ticket 815"
       throttlekit pause partner-api
     """
-    with _control(url, by) as control:
-        _warn(control, name)
+    with _control(url, by, name) as control:
         _tell(control.pause(name, key=key, for_=for_), "")
 
 
@@ -157,8 +159,7 @@ def resume(name: str, key: str | None, url: str | None, by: str | None) -> None:
       throttlekit resume partner-api
       throttlekit resume partner-api --key 42
     """
-    with _control(url, by) as control:
-        _warn(control, name)
+    with _control(url, by, name) as control:
         _tell(control.resume(name, key=key), f"{name} is not paused.")
 
 
@@ -194,8 +195,7 @@ def set_(
       throttlekit set reports-db 4
       throttlekit set partner-api 10/minute --tier free
     """
-    with _control(url, by) as control:
-        _warn(control, name)
+    with _control(url, by, name) as control:
         _tell(control.set(name, rate, burst=burst, tier=tier, for_=for_), "")
 
 
@@ -217,8 +217,7 @@ def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
     Examples:
       throttlekit unset partner-api
     """
-    with _control(url, by) as control:
-        _warn(control, name)
+    with _control(url, by, name) as control:
         _tell(control.unset(name, tier=tier), f"{name} has the rate that it was declared with.")
 
 
@@ -242,8 +241,7 @@ def observe(name: str, for_: float | None, url: str | None, by: str | None) -> N
     Examples:
       throttlekit observe partner-api --for 1h
     """
-    with _control(url, by) as control:
-        _warn(control, name)
+    with _control(url, by, name) as control:
         _tell(control.observe(name, for_=for_), "")
 
 
@@ -264,8 +262,7 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
     Examples:
       throttlekit enforce partner-api
     """
-    with _control(url, by) as control:
-        _warn(control, name)
+    with _control(url, by, name) as control:
         _tell(control.enforce(name), f"{name} is not observed: it denies.")
 
 
@@ -292,8 +289,7 @@ def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
       throttlekit reset partner-api
       throttlekit reset partner-api --key 42
     """
-    with _control(url, by) as control:
-        _warn(control, name)
+    with _control(url, by, name) as control:
         _tell(control.reset(name, key=key), f"Nothing is counted under {name}.", follow=False)
 
 
@@ -322,7 +318,7 @@ def history(name: str | None, most: int, as_json: bool, url: str | None) -> None
     """
     from throttlekit_cli.told import data, told
 
-    with _control(url, None) as control:
+    with _control(url) as control:
         changes = control.history(name)[:most]
         if as_json:
             click.echo(data(changes))
@@ -354,7 +350,7 @@ def rules(as_json: bool, url: str | None) -> None:
     """
     from throttlekit_cli.told import data, rule_told
 
-    with _control(url, None) as control:
+    with _control(url) as control:
         found = control.rules()
         if as_json:
             click.echo(data(found))
