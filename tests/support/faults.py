@@ -94,6 +94,15 @@ class Case:
         """Bodies that can be under way at once."""
         return {"dramatiq": 8, "rq": 2, "celery": 4}[self.framework]
 
+    @property
+    def of_dramatiq(self) -> bool:
+        """
+        Whether Dramatiq may keep messages from itself here: what its Redis handed over in the instant in which it
+        died stands under the name of a worker that never got the answer, and stays there until that worker ends.
+        Dramatiq alone: 7 of 117 floods whose broker was killed.
+        """
+        return self.framework == "dramatiq" and self.broker == "redis" and self.what.of_broker
+
     def flooding(self) -> tuple[type[Flooding], Flood]:
         common: dict[str, Any] = {
             "limits": (FloodLimit("partner", f"{self.rate}/s", self.burst),),
@@ -229,6 +238,11 @@ def _see_through(case: Case, flooding: Flooding) -> None:
         done = flooding.record.scard("ended")
         if done != seen:
             seen, since = done, time.monotonic()
+        if case.of_dramatiq and time.monotonic() - since > 12.0:  # twice what a worker waits before it asks again
+            flooding.stop()
+            flooding.kill()
+            flooding.start()
+            since = time.monotonic()
         # What RQ's workers had in their hands as they died nobody runs again: the queue is empty, and that is all.
         idle = isinstance(flooding, RqFlooding) and time.monotonic() - since > 3.0 and flooding.idle()
         # Nobody has it, and what a dead worker had would have been given to another by now.

@@ -60,10 +60,11 @@ class _Sender:
         return self._count() - self._commands
 
     def left(self) -> int:
-        registries = self._queue.scheduled_job_registry, self._queue.started_job_registry
-        failed = FailedJobRegistry(queue=self._queue)
-        waiting = self._queue.count + len(self._queue.intermediate_queue.get_job_ids())
-        return waiting + sum(registry.count for registry in (*registries, failed))
+        queue = self._queue
+        registries = queue.scheduled_job_registry, queue.started_job_registry, FailedJobRegistry(queue=queue)
+        left = {*queue.get_job_ids(), *queue.intermediate_queue.get_job_ids()}
+        # One whose worker was killed as it began is in two of them.
+        return len(left.union(*(registry.get_job_ids() for registry in registries)))
 
     def close(self) -> None:
         self._redis.flushall()
