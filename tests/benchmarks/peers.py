@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import redis
 
-from support.peers import BASE, CONTENDERS, Ask, Bind, Contender
+from support.peers import BASE, CONTENDERS, FLOOR, Ask, Bind, Contender
 from support.servers import redis_server
 from support.tables import Promise, about, promises, ratios, spread, table, version_of
 
@@ -43,6 +43,8 @@ _NOTES = """\
 * × INCR: latency as a multiple of redis-py's INCR of the same round: the median of all rounds, and the middle half.
 * Round trips and server CPU: of an allowed call. What acquires and releases is told as the pair.
 * Many tenants: each call is the first for its tenant; the objects that a library wants for a tenant are made before.
+* The least that a script can cost: a bare token bucket, one key, packed once, on a connection that is held. Ours can
+  come no nearer to INCR than that.
 * A `-` in the place of a figure: there is no such thing, or it was not asked."""
 
 
@@ -190,6 +192,14 @@ def judged(figures: dict[Contender, Figures], base: Figures, *, times: bool = Tr
             )
             kept = latencies.get(each, 9.0) <= MOST_RATIO if times else None
             yield Promise("latency of one limit, allowed, × INCR", measured, f"<= {MOST_RATIO}", kept)
+    for each in latencies:
+        if each.name == FLOOR:
+            yield Promise(
+                "the least that a script can cost here",
+                spread(ratios(figures[each].seconds["allowed"], base.seconds["allowed"])),
+                "",
+                None,
+            )
     peers = {each: ratio for each, ratio in latencies.items() if each not in ours and "redis-py" not in each.name}
     if peers:
         best = min(peers, key=peers.__getitem__)

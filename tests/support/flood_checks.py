@@ -7,7 +7,7 @@ from math import ceil
 
 from support.flood import Told
 
-__all__ = ["assert_bound", "in_order", "starts_of"]
+__all__ = ["assert_bound", "assert_calm", "in_order", "starts_of"]
 
 
 def assert_bound(told: Told, name: str, interval_us: int, burst: int, *, unheard: int = 0) -> int:
@@ -48,3 +48,11 @@ def in_order(told: Told) -> Told:
 
 def starts_of(told: Told) -> Counter[str]:
     return Counter(start.job for start in told.starts)
+
+
+def assert_calm(log: str) -> None:
+    """No traceback is in *log*; if there is one, it is what is told, and not some log's beginning."""
+    lines = log.splitlines()
+    at = next((number for number, line in enumerate(lines) if "Traceback" in line), None)
+    if at is not None:
+        raise AssertionError("\n".join(lines[max(0, at - 5) : at + 60]))
