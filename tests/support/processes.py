@@ -76,11 +76,15 @@ class Command:
         with contextlib.suppress(ProcessLookupError):
             self._command.terminate()
 
+    def wait(self, timeout: float) -> None:
+        """Wait until the command has ended, but for *timeout* seconds at most."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._command.wait(timeout)
+
     def stop(self, timeout: float = 60.0) -> None:
         """SIGTERM, as a deployment does; SIGKILL for what is still there after *timeout* seconds."""
         self.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._command.wait(timeout)
+        self.wait(timeout)
         self.kill()
 
     def close(self) -> None:

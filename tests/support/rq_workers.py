@@ -39,10 +39,13 @@ class Fleet:
         return "".join(command.log() for command in self.commands)
 
     def stop(self) -> None:
+        """SIGTERM to all, once: RQ takes a second one that comes a second later for an order to drop its job."""
         for command in self.commands:
             command.terminate()
         for command in self.commands:
-            command.stop()
+            command.wait(30)
+        for command in self.commands:
+            command.stop()  # again: the first can go by where RQ's handler raises inside a destructor
 
     def kill(self) -> None:
         for command in self.commands:
