@@ -76,15 +76,16 @@ class Command:
         with contextlib.suppress(ProcessLookupError):
             self._command.terminate()
 
-    def wait(self, timeout: float) -> None:
-        """Wait until the command has ended, but for *timeout* seconds at most."""
+    def ends_within(self, timeout: float) -> bool:
+        """Whether the command ends by itself, in *timeout* seconds at most."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._command.wait(timeout)
+        return not self.running
 
     def stop(self, timeout: float = 60.0) -> None:
         """SIGTERM, as a deployment does; SIGKILL for what is still there after *timeout* seconds."""
         self.terminate()
-        self.wait(timeout)
+        self.ends_within(timeout)
         self.kill()
 
     def close(self) -> None:

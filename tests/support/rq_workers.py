@@ -43,9 +43,10 @@ class Fleet:
         for command in self.commands:
             command.terminate()
         for command in self.commands:
-            command.wait(30)
-        for command in self.commands:
-            command.stop()  # again: the first can go by where RQ's handler raises inside a destructor
+            if not command.ends_within(30):
+                command.terminate()  # again: the first can go by where RQ's handler raises inside a destructor
+            command.ends_within(30)
+            command.kill()
 
     def kill(self) -> None:
         for command in self.commands:
