@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ from throttlekit._core.sliding_window import Counts
 from throttlekit.stores import Claim, Correction, Lease, MemoryStore, Request
 from throttlekit.stores.redis import RedisStore
 
-LONG_RUN = 50_000
+LONG_RUN = int(os.environ.get("THROTTLEKIT_TEST_HISTORIES", "50000"))
 HISTORY = 250
 
 # What a step leaves, and how long that would live; then it lives on, since the test's clock stands still.
