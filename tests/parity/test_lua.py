@@ -389,6 +389,41 @@ def test_short_stories(client: Any, steps: list[Step]) -> None:
     client.flushdb()
 
 
+def test_waiter_that_is_early_and_passes_ends_no_line(client: Any) -> None:
+    """A job that waited for a slot and comes before its own has right of way: the line of another limit is kept."""
+    slots, rate = rule(Concurrency("x", 1)), rule(TokenBucket("y", "1/s"))
+    first, waiter = slots.charge(1, "job%3A1#0"), slots.charge(1, "job%3A2#0")
+    unit, reference = Ask(rate.charge(1), 1_000_000), Reference()
+    steps = [reference.ask(NOW_US, [(slots, Ask(first, 0))], Caller.JOB, None, None)]
+    steps += [reference.ask(NOW_US, [(rate, unit)], Caller.JOB, None, None) for _ in range(40)]
+    now_us = NOW_US + 20_000_000  # nobody came back for the units
+    steps.append(reference.ask(now_us, [(slots, Ask(waiter, 0))], Caller.JOB, None, None))
+    assert isinstance(steps[-1].reply, list)
+    place = Place(0, steps[-1].reply[4])
+    steps.append(reference.leased(now_us, "release", [Lease(slots.bucket, first, NOW_US)]))
+    both = [(slots, Ask(waiter, 0)), (rate, unit)]
+    steps.append(reference.ask(now_us + 1, both, Caller.JOB, place, None))
+    assert isinstance(steps[-1].reply, list)
+    assert steps[-1].reply[0] == REASONS.index("allowed")
+    assert place.slot_us > now_us + 1
+    assert reference.line(rate) is not None
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_changes_of_clocks_to_come_make_no_window_begin_earlier(client: Any) -> None:
+    """A window that a wrong clock left half an hour ahead is not believed, though clocks will be set twice later on."""
+    hour_us = NOW_US // _HOUR_US * _HOUR_US
+    zone = Zone(0, ((NOW_US + 30 * _HOUR_US, _HOUR_US), (NOW_US + 60 * _HOUR_US, 0)))
+    kept, reference = rule(FixedWindow("x", "4/hour"), zone), Reference()
+    ask = (kept, Ask(kept.charge(1), 1))
+    steps = [reference.ask(now_us, [ask], Caller.JOB, None, None) for now_us in (hour_us, hour_us - _HOUR_US // 2)]
+    assert isinstance(steps[-1].reply, list)
+    assert steps[-1].reply[0] == REASONS.index("exhausted")
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
 @pytest.mark.parametrize("rate", ["1/100000s", "9/366d", f"{10**12 - 1}/366d", f"{10**12 - 1}/day"])
 @pytest.mark.parametrize("algorithm", [TokenBucket, FixedWindow, SlidingWindow, SlidingLog])
 def test_long_periods_are_written_in_full(client: Any, algorithm: type[TokenBucket], rate: str) -> None:

@@ -206,7 +206,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("if local_us - offset_us < from_us <= now_us:", "if local_us - offset_us < from_us < now_us:"),
         ("if local_us - offset_us < from_us <= now_us:", "if local_us - offset_us < from_us:"),
         ("if local_us - offset_us < from_us <= now_us:", "if from_us <= now_us:"),
-        ("begin_us = min(begin_us, local_us - offset_us)", "begin_us = local_us - offset_us"),
         ("            offset_us = changed_us\n        return begin_us", "        return begin_us"),
         ("self._begun_us(state.window, now_us) - now_us", "self._begin_us(state.window, now_us) - now_us"),
         ("if whole and period_us <= _HOUR_US:", "if whole:"),

@@ -153,7 +153,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("if first < zone[i] and zone[i] <= now then", "if zone[i] <= now then"),
         ("if first < zone[i] and zone[i] <= now then", "if first < zone[i] and zone[i] < now then"),
         ("if first < zone[i] and zone[i] <= now then", "if first <= zone[i] and zone[i] <= now then"),
-        ("begin = math.min(begin, first)", "begin = first"),
         ("if window_begun(c, c.last) - now", "if window_begin(c, c.last) - now"),
         ("if not c.stored or c.last < window then", "if not c.stored or c.last <= window then"),
         ("if not c.stored or c.last < window then", "if not c.stored then"),
