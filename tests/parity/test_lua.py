@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,11 +27,13 @@ from parity.histories import (
     rule,
     written_as,
 )
+from support.ids import told
 from support.listed import Listed
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import Ask, Caller, Place
+from throttlekit._core.acquire import Ask, Caller, Place, State, acquire
 from throttlekit._core.concurrency import Holders
 from throttlekit._core.fixed_window import Zone
+from throttlekit._core.limits import Limit
 from throttlekit._core.sliding_log import Log
 from throttlekit._core.sliding_window import Counts
 from throttlekit.stores import Claim, Correction, Lease, MemoryStore, Request
@@ -407,6 +410,36 @@ def test_waiter_that_is_early_and_passes_ends_no_line(client: Any) -> None:
     assert steps[-1].reply[0] == REASONS.index("allowed")
     assert place.slot_us > now_us + 1
     assert reference.line(rate) is not None
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        TokenBucket("x", "7/minute"),
+        FixedWindow("x", "7/minute"),
+        SlidingWindow("x", "7/minute"),
+        SlidingLog("x", "7/minute"),
+    ],
+    ids=told,
+)
+def test_line_is_given_up_at_the_same_microsecond(client: Any, limit: Limit) -> None:
+    """A line that nobody comes back for is kept up to one instant, and given up from the next on."""
+    kept, reference = rule(limit), Reference()
+    ask = Ask(kept.charge(1), kept.charge(1).spacing_us(0))
+    steps = [reference.ask(NOW_US, [(kept, ask)], Caller.JOB, None, None) for _ in range(100)]
+    state = State(reference.kept[kept.bucket], reference.line(kept))
+
+    def given_up(now_us: int) -> bool:
+        verdict, _ = acquire([ask], [state], now_us, caller=Caller.PEEK)
+        return verdict.allowed
+
+    instants_us = range(NOW_US, NOW_US + 5 * 60_000_000)
+    from_us = instants_us[bisect_left(instants_us, True, key=given_up)]
+    steps += [reference.ask(at_us, [(kept, ask)], Caller.PEEK, None, None) for at_us in (from_us - 1, from_us)]
+    reasons = [step.reply[0] for step in steps[-2:] if isinstance(step.reply, list)]
+    assert reasons == [REASONS.index("in line"), REASONS.index("allowed")]
     _check(client, steps, _Shas(client))
     client.flushdb()
 
