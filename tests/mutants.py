@@ -74,7 +74,7 @@ def stages(name: str) -> list[list[str]]:
     if name in SCRIPTS:
         return [likely, exact, rest]
     own = [test for test in UNIT if stem in test] or UNIT
-    return [own, likely, [test for test in [*UNIT, *LIMITS] if test not in own], exact, [*SIMULATIONS, *rest]]
+    return [likely, own, [test for test in [*UNIT, *LIMITS] if test not in own], exact, [*SIMULATIONS, *rest]]
 
 
 def stale() -> list[str]:

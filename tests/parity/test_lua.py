@@ -444,6 +444,35 @@ def test_line_is_given_up_at_the_same_microsecond(client: Any, limit: Limit) -> 
     client.flushdb()
 
 
+@pytest.mark.parametrize("since_us", [0, 89_000_000, 91_000_000], ids=["at once", "almost stale", "stale"])
+def test_leases_of_two_lengths_are_in_one_set(client: Any, since_us: int) -> None:
+    """Defined anew with a shorter lease, a limit believes the longer ones of those who hold its slots already."""
+    longer, shorter = rule(Concurrency("x", 1, lease=90)), rule(Concurrency("x", 1, lease=1))
+    assert longer.bucket == shorter.bucket
+    reference, now_us = Reference(), NOW_US - since_us
+    asked = [(longer, "job%3A1#0"), (shorter, "job%3A2#0"), (shorter, "job%3A3#0")]
+    steps = [reference.ask(NOW_US, [(asked[0][0], Ask(longer.charge(1, asked[0][1]), 0))], Caller.JOB, None, None)]
+    for each, holder in asked[1:]:
+        steps.append(reference.ask(now_us, [(each, Ask(each.charge(1, holder), 0))], Caller.JOB, None, None))
+    renewed = [Lease(shorter.bucket, shorter.charge(1, "job%3A1#0"), NOW_US)]
+    steps.append(reference.leased(now_us, "renew", renewed))
+    asks = [(shorter, Ask(shorter.charge(1, "job%3A2#0"), 0))]
+    steps += [reference.ask(now_us - by_us, asks, Caller.JOB, None, None) for by_us in (0, 61_000_000, 140_000_000)]
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_correction_by_nothing_writes_no_log(client: Any) -> None:
+    """What turned out neither dearer nor cheaper is not corrected."""
+    kept, reference = rule(SlidingLog("x", "3/s")), Reference()
+    charge = kept.charge(1)
+    steps = [reference.ask(NOW_US, [(kept, Ask(charge, 1))], Caller.JOB, None, None)]
+    steps.append(reference.settle(NOW_US, [Correction(kept.bucket, charge, NOW_US, 0)]))
+    assert steps[-1].reply == 0
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
 def test_changes_of_clocks_to_come_make_no_window_begin_earlier(client: Any) -> None:
     """A window that a wrong clock left half an hour ahead is not believed, though clocks will be set twice later on."""
     hour_us = NOW_US // _HOUR_US * _HOUR_US
