@@ -52,7 +52,7 @@ MUTANTS: dict[str, tuple[list[str], list[tuple[str, str]]]] = {
         ],
     ),
     "_core/token_bucket.py": (
-        ["limits", "tiers", "gcra", "token_leases", "store_failure_option", "redefined_limits"],
+        ["limits", "tiers", "gcra", "wallet", "store_failure_option", "redefined_limits", "token_leases"],
         [
             ("_LONGEST_REFILL_US = 10 *", "_LONGEST_REFILL_US = 11 *"),
             ("_LARGEST = 2**53 - 1", "_LARGEST = 2**53"),
@@ -61,7 +61,6 @@ MUTANTS: dict[str, tuple[list[str], list[tuple[str, str]]]] = {
             ("isinstance(burst, bool) or ", ""),
             ("or burst < 1:", "or burst < 0:"),
             ("if burst * period_us > _LONGEST", "if burst * period_us >= _LONGEST"),
-            ("amount // common, period_us // common, burst))", "amount, period_us, burst))"),
             ("{amount // common} {period_us // common} {burst}", "{amount} {period_us} {burst}"),
             ("{amount // common} {period_us // common} {burst}", "{amount // common} {period_us // common}"),
             ("max(1, self.burst // processes)", "self.burst // processes"),

@@ -729,6 +729,14 @@ def test_queue_is_as_long_as_its_slots_at_their_widest(rate: str, queue: int, ro
     assert limit.room_us(limit.charge(1)) == room_us
 
 
+def test_longest_queue_is_what_a_script_can_count() -> None:
+    """A queue of 2**53 - 1 is fine, and one more is refused."""
+    limit = LeakyBucket("partner", "1/d", queue=2**53 - 1)
+    assert limit.room_us(limit.charge(1)) == 2**53 - 1
+    with pytest.raises(ConfigurationError, match="must be less than 2"):
+        LeakyBucket("partner", "1/d", queue=2**53)
+
+
 @given(
     rate=st.tuples(st.integers(1, 10**6), st.integers(1, 86_400_000_000)),
     queue=st.integers(0, 300),

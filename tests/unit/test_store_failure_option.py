@@ -132,6 +132,20 @@ def test_what_can_never_work_is_refused_at_once(options: dict[str, Any], told: s
     assert str(caught.value).startswith("limit 'partner': ")
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_share_is_of_the_same_jobs(algorithm: Any) -> None:
+    """It has the limit's key and cost: what a decision tells while the store is away names the same ones."""
+    limit = algorithm("a", "8/m", key="{account}", cost=lambda job: 1, on_store_failure="local", processes=4)
+    assert (limit.share.key, limit.share.cost) == ("{account}", limit.cost)
+
+
+@pytest.mark.parametrize("algorithm", WINDOWS)
+def test_one_unit_each_is_a_share(algorithm: Any) -> None:
+    """As many processes as units is the most: a million of them at most."""
+    assert algorithm("a", "4/h", on_store_failure="local", processes=4).share.amount == 1
+    assert TokenBucket("a", "1000000/s", on_store_failure="local", processes=1_000_000).share is not None
+
+
 @pytest.mark.parametrize("algorithm", WINDOWS)
 def test_fewer_units_than_processes_cannot_be_shared_out(algorithm: Any) -> None:
     """A share of less than one unit is none."""
