@@ -729,6 +729,32 @@ def test_queue_is_as_long_as_its_slots_at_their_widest(rate: str, queue: int, ro
     assert limit.room_us(limit.charge(1)) == room_us
 
 
+def test_length_of_a_token_lease_is_kept_to_the_microsecond() -> None:
+    """Of a number of seconds that no float hits exactly, nothing is lost."""
+    limit = TokenBucket("partner", "100000/s", burst=1000, lease_tokens=4, lease_for=0.001001)
+    assert limit.token_lease is not None
+    assert (limit.lease_for, limit.token_lease.for_us) == (0.001001, 1001)
+
+
+def test_what_failed_in_a_key_is_the_cause() -> None:
+    """A key that fails tells the kind of error, and carries the error itself."""
+    fault = LookupError("account 42")
+
+    def key(job: Job) -> str:
+        raise fault
+
+    with pytest.raises(ConfigurationError, match="failed on job 'call_partner': LookupError") as caught:
+        TokenBucket("partner", "10/s", key=key).key_of(JOB)
+    assert caught.value.__cause__ is fault
+
+
+@pytest.mark.parametrize(("scope", "job"), [("queue", Job(queue=7)), ("job", Job(name=b"x"))])  # type: ignore[arg-type]
+def test_scope_of_what_is_no_text_is_refused(scope: Any, job: Job) -> None:
+    """A queue or a job's name that is no text has no part in a key."""
+    with pytest.raises(ConfigurationError, match=f"counts each {scope} apart: the job's must be text, not "):
+        make(TokenBucket, scope=scope).part_of(job)
+
+
 def test_longest_queue_is_what_a_script_can_count() -> None:
     """A queue of 2**53 - 1 is fine, and one more is refused."""
     limit = LeakyBucket("partner", "1/d", queue=2**53 - 1)

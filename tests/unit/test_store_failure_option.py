@@ -37,6 +37,7 @@ def test_what_happens_in_an_outage_changes_no_counting(algorithm: Any) -> None:
     local = algorithm("a", "8/m", on_store_failure="local", processes=4)
     assert closed.fingerprint == local.fingerprint != local.share.fingerprint
     assert closed != local != algorithm("a", "8/m", on_store_failure="local", processes=2)
+    assert closed != algorithm("a", "8/m", on_store_failure="open")
     assert "on_store_failure='local', processes=4" in repr(local)
     assert "on_store_failure" not in repr(closed)
 
