@@ -450,6 +450,40 @@ def test_key_text_refuses_the_rest(key: Any) -> None:
         key_text(key)
 
 
+def test_number_that_nobody_writes_out_is_no_key() -> None:
+    """A whole number of some 600 digits is a key; one that Python may refuse to write out is none, whoever sent it."""
+    assert len(key_text(10**600)) == 601
+    for key in (1 << 2000, 10**5000):
+        with pytest.raises(ConfigurationError, match="a whole number must have less than 600 digits"):
+            key_text(key)
+
+
+@pytest.mark.parametrize("value", [None, True, 1.5])
+def test_part_of_a_key_is_read_like_a_whole_one(value: Any) -> None:
+    """Also among other text, a value whose text may differ between processes is no key."""
+    limit = TokenBucket("partner", "10/s", key="{account_id}:{region}")
+    with pytest.raises(ConfigurationError, match="a key must be text or a whole number"):
+        limit.key_of(Job(kwargs={"account_id": value, "region": "eu"}))
+
+
+@pytest.mark.parametrize("key", ["{region.code}", "{rest[9]}"])
+def test_missing_part_of_an_argument_is_told_like_a_missing_one(key: str) -> None:
+    """A template that names an attribute or an item that is not there says that the job has none."""
+    with pytest.raises(ConfigurationError, match="which job 'call_partner' does not have; it has account_id"):
+        TokenBucket("partner", "10/s", key=key).key_of(JOB)
+
+
+def test_key_may_be_as_wide_as_three_digits_say() -> None:
+    """A field's width of 999 is the greatest."""
+    assert len(TokenBucket("partner", "10/s", key="{account_id:>999}").key_of(JOB)) == 999
+
+
+def test_cost_that_nobody_writes_out_is_refused() -> None:
+    """A cost of many thousands of digits is told without them."""
+    with pytest.raises(ConfigurationError, match="a cost must be a whole number of at least 0, not something of type"):
+        TokenBucket("partner", "10/s").check_units(10**5000)
+
+
 SECRET = "s3cret-argument"
 
 
@@ -637,6 +671,10 @@ def test_limits_are_equal_only_if_everything_is() -> None:
         LeakyBucket("partner", tiers, tier="{plan}", queue=3),
         LeakyBucket("partner", tiers, tier="{plan}", queue={"free": 0, "pro": 3}),
     ]
+
+    class Own(TokenBucket): ...
+
+    limits += [Own("partner", "10/s")]
     assert len(set(limits)) == len(limits)
     assert all((one == other) == (one is other) for one in limits for other in limits)
 

@@ -384,7 +384,7 @@ class Limit(Leasable):
 
 
 def _fingerprint(definition: str) -> str:
-    return hashlib.blake2b(definition.encode("utf-8", "surrogatepass"), digest_size=5).hexdigest()
+    return hashlib.blake2b(definition.encode(), digest_size=5).hexdigest()
 
 
 def _tiered(fingerprint: str, tier: str) -> str:
