@@ -444,6 +444,18 @@ def test_line_is_given_up_at_the_same_microsecond(client: Any, limit: Limit) -> 
     client.flushdb()
 
 
+def test_window_that_began_before_the_second_change_of_clocks_is_believed(client: Any) -> None:
+    """Clocks that fall back over midnight: the day that had begun before goes on all the same."""
+    changes = ((_MIDNIGHT_US - 100 * _HOUR_US, 0), (_MIDNIGHT_US + _HOUR_US // 2, -_HOUR_US))
+    kept, reference = rule(FixedWindow("x", "2/day"), Zone(-_HOUR_US, changes)), Reference()
+    asked, past_us = [(kept, Ask(kept.charge(1), 1))], changes[1][0]
+    steps = [reference.ask(now_us, asked, Caller.JOB, None, None) for now_us in (past_us - 1, past_us + 1, past_us + 2)]
+    reasons = [step.reply[0] for step in steps if isinstance(step.reply, list)]
+    assert reasons == [REASONS.index(reason) for reason in ("allowed", "allowed", "exhausted")]
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
 @pytest.mark.parametrize("since_us", [0, 89_000_000, 91_000_000], ids=["at once", "almost stale", "stale"])
 def test_leases_of_two_lengths_are_in_one_set(client: Any, since_us: int) -> None:
     """Defined anew with a shorter lease, a limit believes the longer ones of those who hold its slots already."""
