@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 import redis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from support.servers import (
     Cluster,
@@ -32,6 +32,9 @@ settings.register_profile(
     "busy",
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+settings.register_profile(
+    "unshrunk", settings.get_profile("busy"), phases=[Phase.explicit, Phase.reuse, Phase.generate]
 )
 settings.load_profile("busy")
 

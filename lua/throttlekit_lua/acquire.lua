@@ -92,7 +92,7 @@ for i = 1, #claims do
   if c.size > 0 and reason == 0 then
     c.of.charge(c)
     c.of.keep(c)
-    if c.paused > 0 and c.lives and max(c.last_slot, c.line[3]) > 0 then keep_line(c, c.line, 0)
+    if c.paused > 0 and max(c.last_slot, c.line[3]) > 0 then keep_line(c, c.line, 0)
     elseif c.paused > 0 or not (holder or early or c.lives) then redis.call('DEL', c.line_key) end
   elseif c.size > 0 and c.stale and c.paused == 0 then
     c.of.keep(c)
@@ -104,7 +104,7 @@ end
 
 local c = claims[binding]
 local after = slot + (c.of.distance and c.of.distance(c) or c.spacing)
-local line = {c.line[1], c.line[2], c.line[3]}
+local line = c.line
 if holder then line[2] = after
 elseif caller == 'guest' then line[3] = math.min(after, opens + GUESTS)
 else line[1] = after end

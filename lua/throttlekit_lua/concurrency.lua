@@ -7,7 +7,7 @@
 local FIRST_HOLD, LEARN, SLACK, SHORTEST = 100000, 4, 25, 1000
 
 local function pace(c)
-  local age = c.granted_at > 0 and math.max(0, now - c.granted_at) or 0
+  local age = c.granted_at > 0 and now - c.granted_at or 0
   local hold = c.mean > 0 and math.max(c.mean, age) or math.max(FIRST_HOLD, 2 * age)
   return math.max(SHORTEST, math.floor(hold / c.a))
 end

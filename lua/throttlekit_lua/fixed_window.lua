@@ -38,7 +38,7 @@ local function window_begun(c, window)
   local zone, from, begin = zone_of(c), window * c.b, window_begin(c, window)
   for i = 2, #zone, 2 do
     local first = from - zone[i - 1]
-    if first < zone[i] and zone[i] <= now then begin = math.min(begin, first) end
+    if first < zone[i] and zone[i] <= now then begin = first end
   end
   return begin
 end

@@ -98,7 +98,6 @@ algorithms.l = {
       return true
     end
     if not c.stored or c.by == 0 or now < c.owed then return false end
-    if c.even then write_all(c) end
     local last = count_until(c, c.granted)
     if last == 0 or unit(c, last - 1) + c.b <= now then return false end
     -- What is older moves up, and the oldest places fall free.
@@ -111,7 +110,7 @@ algorithms.l = {
   keep = function(c)
     if c.even then write_all(c) end
     if c.push > 0 then
-      c.units = math.min(c.a, c.a - count_until(c, now - c.b) + c.push)
+      c.units = c.a - count_until(c, now - c.b) + c.push
       write(c, string.rep(bytes(c.newest), c.push))
       put(c, 0, bytes((c.head + c.push) % c.a) .. bytes(c.owed))
     end

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -25,17 +27,19 @@ from parity.histories import (
     rule,
     written_as,
 )
+from support.ids import told
 from support.listed import Listed
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import Ask, Caller, Place
+from throttlekit._core.acquire import Ask, Caller, Place, State, acquire
 from throttlekit._core.concurrency import Holders
 from throttlekit._core.fixed_window import Zone
+from throttlekit._core.limits import Limit
 from throttlekit._core.sliding_log import Log
 from throttlekit._core.sliding_window import Counts
 from throttlekit.stores import Claim, Correction, Lease, MemoryStore, Request
 from throttlekit.stores.redis import RedisStore
 
-LONG_RUN = 50_000
+LONG_RUN = int(os.environ.get("THROTTLEKIT_TEST_HISTORIES", "50000"))
 HISTORY = 250
 
 # What a step leaves, and how long that would live; then it lives on, since the test's clock stands still.
@@ -384,6 +388,112 @@ def _story(draw: st.DrawFn) -> list[Step]:
 def test_short_stories(client: Any, steps: list[Step]) -> None:
     """The same, over short histories that shrink to the smallest disagreement."""
     client.flushdb()
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_waiter_that_is_early_and_passes_ends_no_line(client: Any) -> None:
+    """A job that waited for a slot and comes before its own has right of way: the line of another limit is kept."""
+    slots, rate = rule(Concurrency("x", 1)), rule(TokenBucket("y", "1/s"))
+    first, waiter = slots.charge(1, "job%3A1#0"), slots.charge(1, "job%3A2#0")
+    unit, reference = Ask(rate.charge(1), 1_000_000), Reference()
+    steps = [reference.ask(NOW_US, [(slots, Ask(first, 0))], Caller.JOB, None, None)]
+    steps += [reference.ask(NOW_US, [(rate, unit)], Caller.JOB, None, None) for _ in range(40)]
+    now_us = NOW_US + 20_000_000  # nobody came back for the units
+    steps.append(reference.ask(now_us, [(slots, Ask(waiter, 0))], Caller.JOB, None, None))
+    assert isinstance(steps[-1].reply, list)
+    place = Place(0, steps[-1].reply[4])
+    steps.append(reference.leased(now_us, "release", [Lease(slots.bucket, first, NOW_US)]))
+    both = [(slots, Ask(waiter, 0)), (rate, unit)]
+    steps.append(reference.ask(now_us + 1, both, Caller.JOB, place, None))
+    assert isinstance(steps[-1].reply, list)
+    assert steps[-1].reply[0] == REASONS.index("allowed")
+    assert place.slot_us > now_us + 1
+    assert reference.line(rate) is not None
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        TokenBucket("x", "7/minute"),
+        FixedWindow("x", "7/minute"),
+        SlidingWindow("x", "7/minute"),
+        SlidingLog("x", "7/minute"),
+    ],
+    ids=told,
+)
+def test_line_is_given_up_at_the_same_microsecond(client: Any, limit: Limit) -> None:
+    """A line that nobody comes back for is kept up to one instant, and given up from the next on."""
+    kept, reference = rule(limit), Reference()
+    ask = Ask(kept.charge(1), kept.charge(1).spacing_us(0))
+    steps = [reference.ask(NOW_US, [(kept, ask)], Caller.JOB, None, None) for _ in range(100)]
+    state = State(reference.kept[kept.bucket], reference.line(kept))
+
+    def given_up(now_us: int) -> bool:
+        verdict, _ = acquire([ask], [state], now_us, caller=Caller.PEEK)
+        return verdict.allowed
+
+    instants_us = range(NOW_US, NOW_US + 5 * 60_000_000)
+    from_us = instants_us[bisect_left(instants_us, True, key=given_up)]
+    steps += [reference.ask(at_us, [(kept, ask)], Caller.PEEK, None, None) for at_us in (from_us - 1, from_us)]
+    reasons = [step.reply[0] for step in steps[-2:] if isinstance(step.reply, list)]
+    assert reasons == [REASONS.index("in line"), REASONS.index("allowed")]
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_window_that_began_before_the_second_change_of_clocks_is_believed(client: Any) -> None:
+    """Clocks that fall back over midnight: the day that had begun before goes on all the same."""
+    changes = ((_MIDNIGHT_US - 100 * _HOUR_US, 0), (_MIDNIGHT_US + _HOUR_US // 2, -_HOUR_US))
+    kept, reference = rule(FixedWindow("x", "2/day"), Zone(-_HOUR_US, changes)), Reference()
+    asked, past_us = [(kept, Ask(kept.charge(1), 1))], changes[1][0]
+    steps = [reference.ask(now_us, asked, Caller.JOB, None, None) for now_us in (past_us - 1, past_us + 1, past_us + 2)]
+    reasons = [step.reply[0] for step in steps if isinstance(step.reply, list)]
+    assert reasons == [REASONS.index(reason) for reason in ("allowed", "allowed", "exhausted")]
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize("since_us", [0, 89_000_000, 91_000_000], ids=["at once", "almost stale", "stale"])
+def test_leases_of_two_lengths_are_in_one_set(client: Any, since_us: int) -> None:
+    """Defined anew with a shorter lease, a limit believes the longer ones of those who hold its slots already."""
+    longer, shorter = rule(Concurrency("x", 1, lease=90)), rule(Concurrency("x", 1, lease=1))
+    assert longer.bucket == shorter.bucket
+    reference, now_us = Reference(), NOW_US - since_us
+    asked = [(longer, "job%3A1#0"), (shorter, "job%3A2#0"), (shorter, "job%3A3#0")]
+    steps = [reference.ask(NOW_US, [(asked[0][0], Ask(longer.charge(1, asked[0][1]), 0))], Caller.JOB, None, None)]
+    for each, holder in asked[1:]:
+        steps.append(reference.ask(now_us, [(each, Ask(each.charge(1, holder), 0))], Caller.JOB, None, None))
+    renewed = [Lease(shorter.bucket, shorter.charge(1, "job%3A1#0"), NOW_US)]
+    steps.append(reference.leased(now_us, "renew", renewed))
+    asks = [(shorter, Ask(shorter.charge(1, "job%3A2#0"), 0))]
+    steps += [reference.ask(now_us - by_us, asks, Caller.JOB, None, None) for by_us in (0, 61_000_000, 140_000_000)]
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_correction_by_nothing_writes_no_log(client: Any) -> None:
+    """What turned out neither dearer nor cheaper is not corrected."""
+    kept, reference = rule(SlidingLog("x", "3/s")), Reference()
+    charge = kept.charge(1)
+    steps = [reference.ask(NOW_US, [(kept, Ask(charge, 1))], Caller.JOB, None, None)]
+    steps.append(reference.settle(NOW_US, [Correction(kept.bucket, charge, NOW_US, 0)]))
+    assert steps[-1].reply == 0
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_changes_of_clocks_to_come_make_no_window_begin_earlier(client: Any) -> None:
+    """A window that a wrong clock left half an hour ahead is not believed, though clocks will be set twice later on."""
+    hour_us = NOW_US // _HOUR_US * _HOUR_US
+    zone = Zone(0, ((NOW_US + 30 * _HOUR_US, _HOUR_US), (NOW_US + 60 * _HOUR_US, 0)))
+    kept, reference = rule(FixedWindow("x", "4/hour"), zone), Reference()
+    ask = (kept, Ask(kept.charge(1), 1))
+    steps = [reference.ask(now_us, [ask], Caller.JOB, None, None) for now_us in (hour_us, hour_us - _HOUR_US // 2)]
+    assert isinstance(steps[-1].reply, list)
+    assert steps[-1].reply[0] == REASONS.index("exhausted")
     _check(client, steps, _Shas(client))
     client.flushdb()
 

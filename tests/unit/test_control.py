@@ -33,6 +33,7 @@ from throttlekit._core.by_value import dump, load
 from throttlekit._current import decision_of, receipt
 from throttlekit._fleet.rules import Rule, as_text, data_of, field_of, plain, rule_of
 from throttlekit._limited import limited
+from throttlekit.errors import ConfigurationError
 from throttlekit.hookspecs import Decided, Observed
 from throttlekit.testing import FakeClock
 
@@ -139,6 +140,18 @@ def test_all_but_the_rate_stays(limit: Limit, rate: Any, burst: int | None, beco
     new = altered(limit, rate, burst)
     assert (new, new.fingerprint) == (becomes, becomes.fingerprint)
     assert repr(new) == repr(becomes)
+
+
+def test_a_tier_stays_that_tier_and_all_of_them_have_no_rate() -> None:
+    """A tier's new rate is counted as that tier; a limit with tiers cannot say which is meant."""
+    limit = TokenBucket("x", {"free": "1/s", "pro": "9/s"}, tier="{plan}")
+    assert limit.tiers is not None
+    becomes = TokenBucket("x", {"free": "2/s"}, tier="{plan}").tiers
+    new = altered(limit.tiers["free"], "2/s")
+    assert becomes is not None
+    assert (new.of_tier, new.fingerprint) == ("free", becomes["free"].fingerprint)
+    with pytest.raises(ConfigurationError, match="limit 'x' has tiers: name the one whose rate is meant"):
+        altered(limit, "2/s")
 
 
 def test_holders_go_on_counting(fleet: Fleet) -> None:

@@ -35,6 +35,13 @@ def _decision(**values: Any) -> Decision:
     return Decision(**{**allowed, **values})
 
 
+def test_decision_is_made_by_names() -> None:
+    """So many numbers in a row would be mistaken for each other."""
+    made: Any = Decision
+    with pytest.raises(TypeError, match="positional"):
+        made(True, LIMIT, "", 1, 4, 0.0, 0.0, 0.1, "allowed")
+
+
 def test_decision_of_a_class_of_ones_own() -> None:
     """A subclass makes objects of itself, with attributes of its own."""
 

@@ -434,3 +434,8 @@ def test_days_traffic_is_cut_where_the_zones_days_begin() -> None:
             state = charge.admit(state, now_us)
             passed.append(now_us)
     assert list(Counter(window_of(zone, DAY, now_us) for now_us in passed).values()) == [5, 5, 5, 5]
+
+
+def test_looking_at_a_debt_passes() -> None:
+    """A request of no size passes whatever is used."""
+    assert Charge(0, 3, 60_000_000).ready_us(Count(30_000_000, 9), 30_000_000 * 60_000_000) == 30_000_000 * 60_000_000

@@ -40,3 +40,21 @@ def test_arguments_are_a_copy() -> None:
     kwargs = {"a": 1}
     Job(kwargs=kwargs).arguments["a"] = 2
     assert kwargs == {"a": 1}
+
+
+@pytest.mark.parametrize("kwargs", [7, ["no pair"]])
+def test_kwargs_that_are_no_mapping_are_a_configuration_error(kwargs: Any) -> None:
+    """What a sender wrote in their place is told by its type."""
+    with pytest.raises(ConfigurationError, match="a job's kwargs must be a mapping, not"):
+        assert Job(kwargs=kwargs).arguments
+
+
+def test_function_that_cannot_be_remembered_is_looked_at_each_time() -> None:
+    """A callable object without a hash names its arguments as any other."""
+
+    class Task:
+        __hash__ = None  # type: ignore[assignment]
+
+        def __call__(self, account_id: int) -> None: ...
+
+    assert Job(args=(42,), function=Task()).arguments == {"account_id": 42}

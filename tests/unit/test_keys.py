@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from throttlekit._core.keys import bucket_name, line_name
+from throttlekit._core.keys import (
+    bucket_name,
+    held_since,
+    holder_name,
+    is_bucket_of,
+    line_name,
+    parts_of,
+    patterns_of,
+)
 
 _TRICKY = [
     "", "a", ":", "a:", ":a", "::", "{", "}", "{}", "}{", "{a}", "%", "%3A", "%253A", "~", "~" + "0" * 40, "%7E",
@@ -118,3 +127,34 @@ def test_scopes_part_stands_behind_the_key(part: str | None, stored: str) -> Non
 def test_long_texts_are_stored_by_digest(key: str) -> None:
     """A text that takes more than 120 characters to write is stored as its digest."""
     assert re.fullmatch(r"tk1:\{a:~[0-9a-f]{40}\}:f00", bucket_name("a", key, "f00"))
+
+
+def test_names_of_one_key_are_found_and_no_other() -> None:
+    """What is looked for under a key is that key, with whatever its scope adds; not one that only begins alike."""
+    alone, scoped = patterns_of("partner", "4")
+    assert (alone, scoped) == ("tk1:{partner:4}:*", "tk1:{partner:4:*")
+    assert fnmatchcase(bucket_name("partner", "4", "0123"), alone)
+    assert fnmatchcase(bucket_name("partner", "4", "0123", "mail"), scoped)
+    assert not any(fnmatchcase(bucket_name("partner", "42", "0123"), each) for each in (alone, scoped))
+
+
+@pytest.mark.parametrize("name", ["tk1:{a:b}:x0123", "a:b}:0123", "tk1:{a:b}:0123:line"])
+def test_only_names_of_a_definition_are_its_buckets(name: str) -> None:
+    """A name that somebody else wrote, or of another definition, is not touched."""
+    assert is_bucket_of(bucket_name("a", "b", "0123"), "0123")
+    assert not is_bucket_of(name, "0123")
+
+
+def test_parts_of_a_line_are_none() -> None:
+    """Only a bucket's name has parts."""
+    bucket = bucket_name("a", "b", "0123", "mail")
+    assert parts_of(bucket) == ("a:0123", "b", "mail")
+    assert parts_of(line_name(bucket)) is None
+
+
+def test_holder_tells_when_it_asked() -> None:
+    """To the second; an id of any text is quoted."""
+    holder = holder_name("job: 1", "c0ffee", 1_800_000_000_999_999)
+    assert holder == "job%3A%201#6b49d200.c0ffee"
+    assert held_since(holder) == 1_800_000_000
+    assert held_since("job%3A1#0") is None

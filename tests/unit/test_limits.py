@@ -450,6 +450,40 @@ def test_key_text_refuses_the_rest(key: Any) -> None:
         key_text(key)
 
 
+def test_number_that_nobody_writes_out_is_no_key() -> None:
+    """A whole number of some 600 digits is a key; one that Python may refuse to write out is none, whoever sent it."""
+    assert len(key_text(10**600)) == 601
+    for key in (1 << 2000, 10**5000):
+        with pytest.raises(ConfigurationError, match="a whole number must have less than 600 digits"):
+            key_text(key)
+
+
+@pytest.mark.parametrize("value", [None, True, 1.5])
+def test_part_of_a_key_is_read_like_a_whole_one(value: Any) -> None:
+    """Also among other text, a value whose text may differ between processes is no key."""
+    limit = TokenBucket("partner", "10/s", key="{account_id}:{region}")
+    with pytest.raises(ConfigurationError, match="a key must be text or a whole number"):
+        limit.key_of(Job(kwargs={"account_id": value, "region": "eu"}))
+
+
+@pytest.mark.parametrize("key", ["{region.code}", "{rest[9]}"])
+def test_missing_part_of_an_argument_is_told_like_a_missing_one(key: str) -> None:
+    """A template that names an attribute or an item that is not there says that the job has none."""
+    with pytest.raises(ConfigurationError, match="which job 'call_partner' does not have; it has account_id"):
+        TokenBucket("partner", "10/s", key=key).key_of(JOB)
+
+
+def test_key_may_be_as_wide_as_three_digits_say() -> None:
+    """A field's width of 999 is the greatest."""
+    assert len(TokenBucket("partner", "10/s", key="{account_id:>999}").key_of(JOB)) == 999
+
+
+def test_cost_that_nobody_writes_out_is_refused() -> None:
+    """A cost of many thousands of digits is told without them."""
+    with pytest.raises(ConfigurationError, match="a cost must be a whole number of at least 0, not something of type"):
+        TokenBucket("partner", "10/s").check_units(10**5000)
+
+
 SECRET = "s3cret-argument"
 
 
@@ -637,6 +671,10 @@ def test_limits_are_equal_only_if_everything_is() -> None:
         LeakyBucket("partner", tiers, tier="{plan}", queue=3),
         LeakyBucket("partner", tiers, tier="{plan}", queue={"free": 0, "pro": 3}),
     ]
+
+    class Own(TokenBucket): ...
+
+    limits += [Own("partner", "10/s")]
     assert len(set(limits)) == len(limits)
     assert all((one == other) == (one is other) for one in limits for other in limits)
 
@@ -727,6 +765,40 @@ def test_queue_is_as_long_as_its_slots_at_their_widest(rate: str, queue: int, ro
     """The room is that of as many slots, at the distance that late deliveries are given."""
     limit = LeakyBucket("partner", rate, queue=queue)
     assert limit.room_us(limit.charge(1)) == room_us
+
+
+def test_length_of_a_token_lease_is_kept_to_the_microsecond() -> None:
+    """Of a number of seconds that no float hits exactly, nothing is lost."""
+    limit = TokenBucket("partner", "100000/s", burst=1000, lease_tokens=4, lease_for=0.001001)
+    assert limit.token_lease is not None
+    assert (limit.lease_for, limit.token_lease.for_us) == (0.001001, 1001)
+
+
+def test_what_failed_in_a_key_is_the_cause() -> None:
+    """A key that fails tells the kind of error, and carries the error itself."""
+    fault = LookupError("account 42")
+
+    def key(job: Job) -> str:
+        raise fault
+
+    with pytest.raises(ConfigurationError, match="failed on job 'call_partner': LookupError") as caught:
+        TokenBucket("partner", "10/s", key=key).key_of(JOB)
+    assert caught.value.__cause__ is fault
+
+
+@pytest.mark.parametrize(("scope", "job"), [("queue", Job(queue=7)), ("job", Job(name=b"x"))])  # type: ignore[arg-type]
+def test_scope_of_what_is_no_text_is_refused(scope: Any, job: Job) -> None:
+    """A queue or a job's name that is no text has no part in a key."""
+    with pytest.raises(ConfigurationError, match=f"counts each {scope} apart: the job's must be text, not "):
+        make(TokenBucket, scope=scope).part_of(job)
+
+
+def test_longest_queue_is_what_a_script_can_count() -> None:
+    """A queue of 2**53 - 1 is fine, and one more is refused."""
+    limit = LeakyBucket("partner", "1/d", queue=2**53 - 1)
+    assert limit.room_us(limit.charge(1)) == 2**53 - 1
+    with pytest.raises(ConfigurationError, match="must be less than 2"):
+        LeakyBucket("partner", "1/d", queue=2**53)
 
 
 @given(

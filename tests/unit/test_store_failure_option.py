@@ -37,6 +37,7 @@ def test_what_happens_in_an_outage_changes_no_counting(algorithm: Any) -> None:
     local = algorithm("a", "8/m", on_store_failure="local", processes=4)
     assert closed.fingerprint == local.fingerprint != local.share.fingerprint
     assert closed != local != algorithm("a", "8/m", on_store_failure="local", processes=2)
+    assert closed != algorithm("a", "8/m", on_store_failure="open")
     assert "on_store_failure='local', processes=4" in repr(local)
     assert "on_store_failure" not in repr(closed)
 
@@ -130,6 +131,20 @@ def test_what_can_never_work_is_refused_at_once(options: dict[str, Any], told: s
         TokenBucket("partner", "100/m", burst=8, **options)
     assert told in str(caught.value)
     assert str(caught.value).startswith("limit 'partner': ")
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_share_is_of_the_same_jobs(algorithm: Any) -> None:
+    """It has the limit's key and cost: what a decision tells while the store is away names the same ones."""
+    limit = algorithm("a", "8/m", key="{account}", cost=lambda job: 1, on_store_failure="local", processes=4)
+    assert (limit.share.key, limit.share.cost) == ("{account}", limit.cost)
+
+
+@pytest.mark.parametrize("algorithm", WINDOWS)
+def test_one_unit_each_is_a_share(algorithm: Any) -> None:
+    """As many processes as units is the most: a million of them at most."""
+    assert algorithm("a", "4/h", on_store_failure="local", processes=4).share.amount == 1
+    assert TokenBucket("a", "1000000/s", on_store_failure="local", processes=1_000_000).share is not None
 
 
 @pytest.mark.parametrize("algorithm", WINDOWS)

@@ -8,6 +8,7 @@ import pytest
 
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit._tickets import Tickets
+from throttlekit._waited import Waited
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
@@ -83,3 +84,18 @@ def test_a_ticket_of_a_limit_that_was_changed_is_asked(limiter: Limiter) -> None
     """The job books again, by the limit as it is now."""
     waited = second(limiter, PARTNER)
     assert limiter.until_slot([TokenBucket("partner", "100/s", burst=1)], waited) is None
+
+
+def test_clock_is_believed_for_a_minute_once_it_was_told() -> None:
+    """Before the first denial, and a microsecond after a minute, the store has to be asked; and wherever tiers are."""
+    now_us = 5
+    tickets, limit = Tickets(clock_us=lambda: now_us), TokenBucket("partner", "10/s")
+    tiered = TokenBucket("tiered", {"free": "10/s"}, tier="{plan}")
+    waited = Waited().denied(limit, 100_000_000, 1).write()
+    assert tickets.until_slot([limit], waited) is None
+    tickets.told(40_000_000)
+    now_us += 60_000_000
+    assert tickets.until_slot([limit], waited) == 0
+    assert tickets.until_slot([limit, tiered], waited) is None
+    now_us += 1
+    assert tickets.until_slot([limit], waited) is None

@@ -108,3 +108,13 @@ def test_denial_that_does_not_count() -> None:
 def test_patience_is_what_the_promised_slot_leaves(waited: Waited, patience_us: int) -> None:
     """A job that may wait 1 ms waits for that long; once it has a slot, for what is left after it."""
     assert waited.patience_us(1000) == patience_us
+
+
+def test_lane_travels_and_slot_of_none_is_no_place() -> None:
+    """What is written is read again; a lane that is no text is none, and a job without a slot has no place."""
+    limit = TokenBucket("partner", "10/s")
+    waited = Waited().denied(limit, 7, 5, lane="c0ffee")
+    assert Waited.read(waited.write()) == waited
+    assert Waited.read({**waited.write(), "lane": 5}).lane == ""
+    assert Waited(ticket=waited.ticket).place([limit]) is None
+    assert (waited.first_again(limit).slot_us, waited.first_again(limit).place([limit])) == (1, Place(0, 1))

@@ -353,3 +353,51 @@ def test_to_give_back_would_break_the_bound() -> None:
     left = limit.bucket.remaining(tat.at_us, now_us) if tat is not None else 0
     spent = [(now_us, 100), (now_us, left)]  # c spends what it has just before its lease ends; others take the rest
     assert histories.check(histories.leased_bucket(1, 1000 * MS, 100, 10_000 * MS), spent) is not None
+
+
+def _wallet() -> Wallet:
+    """One that took 10 units as the first job asked, which cost nothing."""
+    wallet = Wallet(LEASE)
+    wallet.took(10, 0, START_US, START_US, PLENTY)
+    return wallet
+
+
+def test_what_was_put_back_was_not_spent() -> None:
+    """A process takes ahead for what it has spent, from the instant on at which its lease has ended."""
+    wallet = _wallet()
+    assert wallet.spend(9, START_US)
+    assert wallet.worth_taking(1, wallet.until_us) == 5
+    wallet.put_back(9, wallet.until_us)
+    assert wallet.worth_taking(1, wallet.until_us) == 0
+
+
+def test_what_others_ask_meanwhile_counts_as_spent() -> None:
+    """Jobs that ask for themselves while one takes ahead are part of what the process will need."""
+    wallet = Wallet(LEASE)
+    wallet.took(10, 10, START_US, START_US, PLENTY)
+    wallet.begin(START_US + 1)
+    wallet.asked_plainly(9, True, START_US + 2, PLENTY)
+    wallet.ended()
+    assert wallet.worth_taking(1, START_US + 250 * MS) == 5
+
+
+def test_first_taken_is_at_most_half_of_what_a_plain_answer_left() -> None:
+    """Also after a question for the job alone."""
+    wallet = Wallet(LEASE)
+    wallet.asked_plainly(10, True, START_US, 8)
+    assert wallet.worth_taking(1, START_US + 1) == 4
+
+
+def test_who_was_refused_begins_anew() -> None:
+    """After a denial, what was taken before says nothing: the next question is for the job alone."""
+    wallet = Wallet(LEASE)
+    wallet.asked_plainly(10, True, START_US, PLENTY)
+    wallet.refused(START_US - 200 * MS)
+    assert wallet.worth_taking(1, START_US + 50 * MS) == 0
+
+
+def test_emptied_wallet_has_nothing() -> None:
+    """What was left is lost."""
+    wallet = _wallet()
+    wallet.empty()
+    assert (wallet.left, wallet.until_us) == (0, 0)

@@ -213,8 +213,8 @@ def _uses(asks: Sequence[Ask], taken: Sequence[Any], now_us: int) -> tuple[Use, 
 
 def _living(state: State, charge: Charge, taken: Any, now_us: int) -> Line:
     """The key's line; empty once units have lain idle for the grace time: those in it are not coming."""
-    if state.line is None or now_us < state.line.paused_us:
-        return state.line or EMPTY
+    if state.line is None:
+        return EMPTY
     spoken_for_us = 0 if taken is None else charge.spoken_for_us(taken, now_us)
     if now_us - max(spoken_for_us, state.line.paused_us) >= GRACE_US:
         return replace(EMPTY, paused_us=state.line.paused_us) if state.line.paused_us else EMPTY

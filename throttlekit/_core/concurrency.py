@@ -133,7 +133,7 @@ class Charge:
         Every holder has held for at least as long as nobody was admitted: a hold that turns out longer than
         the mean shows at once. Where no hold has ended yet, the first is taken to be half over.
         """
-        age_us = max(0, now_us - state.granted_us) if state.granted_us else 0
+        age_us = now_us - state.granted_us if state.granted_us else 0
         hold_us = max(state.mean_us, age_us) if state.mean_us else max(_FIRST_HOLD_US, 2 * age_us)
         return max(_SHORTEST_US, hold_us // self.amount)
 

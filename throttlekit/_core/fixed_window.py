@@ -147,7 +147,7 @@ class Charge:
         local_us, begin_us, offset_us = window * self.period_us, self._begin_us(window, now_us), self.zone.offset_us
         for from_us, changed_us in self.zone.changes:
             if local_us - offset_us < from_us <= now_us:
-                begin_us = min(begin_us, local_us - offset_us)
+                begin_us = local_us - offset_us
             offset_us = changed_us
         return begin_us
 

@@ -57,7 +57,7 @@ def lease_from(
         return None
     if scope == "process":
         raise ConfigurationError('a limit of scope "process" asks no store: leave lease_tokens= out')
-    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 2:
+    if not isinstance(tokens, int) or tokens < 2:
         raise ConfigurationError(f"lease_tokens must be a whole number of at least 2, not {told(tokens)}")
     if tokens > burst:
         raise ConfigurationError(f"lease_tokens={told(tokens)} never pass at once: the burst is {burst}")

@@ -368,7 +368,7 @@ class Limit(Leasable):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _identity(self) -> tuple[object, ...]:
-        tier = (self.tier, self.default_tier, self.of_tier)
+        tier = (self.tier, self.default_tier)
         failure = (self.on_store_failure, self.processes)
         return type(self), self.name, self.definition, self.key, self.cost, *tier, *failure
 
@@ -384,7 +384,7 @@ class Limit(Leasable):
 
 
 def _fingerprint(definition: str) -> str:
-    return hashlib.blake2b(definition.encode("utf-8", "surrogatepass"), digest_size=5).hexdigest()
+    return hashlib.blake2b(definition.encode(), digest_size=5).hexdigest()
 
 
 def _tiered(fingerprint: str, tier: str) -> str:

@@ -109,7 +109,7 @@ class TokenBucket(Limit):
                 f"a burst of {told(burst)} at {self.rate!r} would take more than ten years to fill: lower it"
             )
         common = gcd(amount, period_us)
-        self._set(burst=burst, bucket=Bucket.of(amount // common, period_us // common, burst))
+        self._set(burst=burst, bucket=Bucket.of(amount, period_us, burst))
         rate = {"amount": amount, "period_us": period_us}
         lease = lease_from(lease_tokens, lease_for, burst=burst, scope=self.scope, **rate)
         self._set(
