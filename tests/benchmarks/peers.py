@@ -179,27 +179,21 @@ def base_of(base: Figures, kind: str) -> list[float]:
 
 def judged(figures: dict[Contender, Figures], base: Figures, *, times: bool = True) -> Iterator[Promise]:
     """What is promised of ours, and the best of the others beside it. *times*: False: these are not judged."""
-    latencies = {
-        each: statistics.median(ratios(found.seconds["allowed"], base.seconds["allowed"]))
+    allowed = {
+        each: ratios(found.seconds["allowed"], base.seconds["allowed"])
         for each, found in figures.items()
         if found.seconds["allowed"]
     }
+    latencies = {each: statistics.median(found) for each, found in allowed.items()}
     ours = {each: found for each, found in figures.items() if each.name.startswith("throttlekit")}
     for each, found in ours.items():
         if each.name == OURS:
-            measured = (
-                spread(ratios(found.seconds["allowed"], base.seconds["allowed"])) if each in latencies else found.fault
-            )
+            measured = spread(allowed[each]) if each in allowed else found.fault
             kept = latencies.get(each, 9.0) <= MOST_RATIO if times else None
             yield Promise("latency of one limit, allowed, × INCR", measured, f"<= {MOST_RATIO}", kept)
-    for each in latencies:
+    for each, found in allowed.items():
         if each.name == FLOOR:
-            yield Promise(
-                "the least that a script can cost here",
-                spread(ratios(figures[each].seconds["allowed"], base.seconds["allowed"])),
-                "",
-                None,
-            )
+            yield Promise("the least that a script can cost here", spread(found), "", None)
     peers = {each: ratio for each, ratio in latencies.items() if each not in ours and "redis-py" not in each.name}
     if peers:
         best = min(peers, key=peers.__getitem__)

@@ -76,8 +76,7 @@ class CeleryWorkers:
     def wait(self, timeout: float) -> None:
         """Wait for the end of all; what is still there after *timeout* seconds is left to `kill`."""
         for session in self.sessions:
-            with contextlib.suppress(AssertionError):
-                session.wait(timeout)
+            session.ends_within(timeout)
 
     def stop(self, timeout: float = 60.0) -> None:
         """SIGTERM to all at once; SIGKILL to what is still there after *timeout* seconds."""

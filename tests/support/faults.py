@@ -98,8 +98,8 @@ class Case:
     def of_dramatiq(self) -> bool:
         """
         Whether Dramatiq may keep messages from itself here: what its Redis handed over in the instant in which it
-        died stands under the name of a worker that never got the answer, and stays there until that worker ends.
-        Dramatiq alone: 7 of 117 floods whose broker was killed.
+        died stands under the name of a worker that never got the answer, and stays there until that worker ends,
+        with throttlekit or without.
         """
         return self.framework == "dramatiq" and self.broker == "redis" and self.what.of_broker
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import redis
 from rq import Queue
-from rq.registry import FailedJobRegistry
 
 from support import flood as floods
 from support.flood import Flood, Flooding, Told
@@ -61,7 +60,7 @@ class _Sender:
 
     def left(self) -> int:
         queue = self._queue
-        registries = queue.scheduled_job_registry, queue.started_job_registry, FailedJobRegistry(queue=queue)
+        registries = queue.scheduled_job_registry, queue.started_job_registry, queue.failed_job_registry
         left = {*queue.get_job_ids(), *queue.intermediate_queue.get_job_ids()}
         # One whose worker was killed as it began is in two of them.
         return len(left.union(*(registry.get_job_ids() for registry in registries)))
