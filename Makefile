@@ -18,22 +18,22 @@ test: $(VENV)/made-test
 # With the oldest Celery that is supported, laid over the newest: its tests but for the slowest, and one flood of them.
 test-oldest: $(VENV)/made-oldest
 	$(OLDEST) -c 'import celery; assert celery.__version__.startswith("5.4"), celery.__version__'
-	cd $(VENV) && $(OLDEST) -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/adapters/test_celery_*.py -n 3 --dist loadfile --no-loadscope-reorder \
+	cd $(VENV) && $(OLDEST) -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/adapters/celery -n 3 --dist loadfile --no-loadscope-reorder \
 		-k "$(OF_THE_OLDEST)" $(PYTEST)
 
-OF_THE_OLDEST := not test_celery_slots and (not test_celery_processes or two_limits) and not one_429_stops and not consumer_timeout \
-	and not visibility_timeout and not celery_multi and not gevent and not solo and not (test_celery_keeps and threads)
+OF_THE_OLDEST := not celery/test_slots and (not celery/test_processes or two_limits) and not one_429_stops and not consumer_timeout \
+	and not visibility_timeout and not celery_multi and not gevent and not solo and not (celery/test_keeps and threads)
 
 OLDEST := PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(BIN)/python
 
 lint: $(VENV)/made-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_dramatiq adapters/throttlekit_pytest adapters/throttlekit_rq lua/throttlekit_lua cli/throttlekit_cli tests/typing
+	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_cli adapters/throttlekit_dramatiq adapters/throttlekit_pytest adapters/throttlekit_rq lua/throttlekit_lua tests/typing
 	$(BIN)/basedpyright
 
 bench: $(VENV)/made-bench
-	$(BIN)/python tests/benchmarks/page.py docs/benchmarks.md Benchmarks peers.py token_leases.py throughput.py backlog.py campaign.py
+	$(BIN)/python tests/benchmarks/page.py docs/benchmarks.md Benchmarks peers.py prefetch.py throughput.py backlog.py campaign.py
 	$(BIN)/python tests/benchmarks/dramatiq_flood.py --markdown docs/benchmarks-dramatiq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/rq_flood.py --markdown docs/benchmarks-rq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/celery_flood.py --markdown docs/benchmarks-celery.md $(BENCH)
@@ -51,7 +51,7 @@ docs: $(VENV)/made-docs
 clean:
 	rm -rf $(VENV) dist build site
 
-SOURCES := $(shell find throttlekit adapters lua cli -name '*.py' -o -name '*.lua' -o -name py.typed) pyproject.toml README.md
+SOURCES := $(shell find throttlekit adapters lua -name '*.py' -o -name '*.lua' -o -name py.typed) pyproject.toml README.md
 
 $(VENV)/made-venv:
 	$(PYTHON) -m venv $(VENV)

@@ -14,7 +14,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, Phase, settings
 
-from support.servers import (
+from support.servers.processes import (
     Cluster,
     ServerMissing,
     rabbitmq_server,

@@ -1,8 +1,9 @@
 """
-Mutants by hand: each changes one thing in the core or the scripts, and the fast tests must notice.
+Mutants of the Lua scripts, by hand: each changes one thing, and the fast tests must notice. Those of Python are made by
+mutmut (see CONTRIBUTING.md).
 
     python tests/mutants.py                 all of them
-    python tests/mutants.py line.py -n 2    those whose file or text has "line.py" in it, two at a time
+    python tests/mutants.py acquire.lua -n 2    those whose file or text has "acquire.lua" in it, two at a time
 
 Works on copies of the tree, each with a Redis of its own. The tests that are most likely to notice are run first, the
 others only if they do not. Prints a line for each, survivors once more at the end; exits with 1 if there are any.
@@ -25,15 +26,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from support import mutants_carried, mutants_core, mutants_limits, mutants_lua
-from support.servers import redis_server
+from support import mutants_lua
+from support.servers.processes import redis_server
 
 ROOT = Path(__file__).parents[1]
 
-SCRIPTS = {f"lua/throttlekit_lua/{name}": mutants for name, mutants in mutants_lua.MUTANTS.items()}
-DECISIONS = {f"throttlekit/_core/{name}": mutants for name, mutants in mutants_core.MUTANTS.items()}
-VALUES = {f"throttlekit/{name}": each for name, each in (mutants_limits.MUTANTS | mutants_carried.MUTANTS).items()}
-MUTANTS = {**SCRIPTS, **DECISIONS, **{name: mutants for name, (_, mutants) in VALUES.items()}}
+MUTANTS = {f"lua/throttlekit_lua/{name}": mutants for name, mutants in mutants_lua.MUTANTS.items()}
 
 # Which of the random histories are most likely to notice, by file; of others, the mixtures.
 LIKELY = {
@@ -47,14 +45,6 @@ LIKELY = {
 }
 PARITY = "tests/parity/test_lua.py"
 HISTORY = f"{PARITY}::test_long_random_histories[{{}}]"
-UNIT = [
-    f"tests/unit/test_{name}.py"
-    for name in ("acquire", "concurrency", "pause", "gcra", "fixed_window", "sliding_window", "sliding_log")
-]
-LIMITS = [
-    f"tests/unit/test_{name}.py" for name in ("limits", "limits_by_value", "tiers", "control", "redefined_limits")
-]
-SIMULATIONS = [f"tests/unit/test_{name}.py" for name in ("line_simulation", "slot_simulation", "bounds", "settle")]
 STORES = [f"tests/conformance/test_stores.py::Test{kind}Store" for kind in ("Memory", "Redis")]
 QUICKLY = [
     *("-x", "-q", "--tb=no", "-p", "no:randomly", "-p", "no:cacheprovider", "--hypothesis-profile", "unshrunk"),
@@ -67,15 +57,9 @@ def stages(name: str) -> list[list[str]]:
     """The tests that a mutant of the file *name* meets, until one notices."""
     stem = Path(name).stem
     likely = [HISTORY.format(LIKELY.get(stem, "mixtures"))]
-    if name in VALUES:
-        first, *others = (f"tests/unit/test_{test}.py" for test in VALUES[name][0])
-        return [[first], others] if others else [[first]]
     exact = [PARITY, "-k", "not long_random_histories"]
     rest = [*STORES, "tests/conformance/test_redis_store.py", HISTORY.format("mixtures")]
-    if name in SCRIPTS:
-        return [likely, exact, rest]
-    own = [test for test in UNIT if stem in test] or UNIT
-    return [likely, own, [test for test in [*UNIT, *LIMITS] if test not in own], exact, [*SIMULATIONS, *rest]]
+    return [likely, exact, rest]
 
 
 def stale() -> list[str]:

@@ -6,19 +6,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from throttlekit._core.concurrency import Concurrency
+    from throttlekit._core.algorithms.concurrency import Concurrency
+    from throttlekit._core.algorithms.fixed_window import FixedWindow
+    from throttlekit._core.algorithms.sliding_log import SlidingLog
+    from throttlekit._core.algorithms.sliding_window import SlidingWindow
+    from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
     from throttlekit._core.decision import Decision
-    from throttlekit._core.fixed_window import FixedWindow
     from throttlekit._core.job import Job
-    from throttlekit._core.limits import Limit
-    from throttlekit._core.sliding_log import SlidingLog
-    from throttlekit._core.sliding_window import SlidingWindow
-    from throttlekit._core.token_bucket import LeakyBucket, TokenBucket
-    from throttlekit._current import current
-    from throttlekit._delivery import Delivery
-    from throttlekit._responses import RateLimited
+    from throttlekit._core.limit.base import Limit
+    from throttlekit._engine.delivery import Delivery
+    from throttlekit._engine.rate_limited import RateLimited
+    from throttlekit._engine.running import current
     from throttlekit.aio import AsyncLimiter
-    from throttlekit.control import Control
     from throttlekit.errors import (
         ConfigurationError,
         CostExceedsLimit,
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
         StoreUnavailable,
         ThrottleError,
     )
+    from throttlekit.fleet.control import Control
     from throttlekit.hookspecs import hookimpl
     from throttlekit.limiter import Limiter
 
@@ -55,19 +55,19 @@ __all__ = [
 
 # A name is imported when it is asked for: nobody pays for a limiter, an event loop or an algorithm that is not used.
 _WHERE = {
-    "_core.concurrency": ("Concurrency",),
+    "_core.algorithms.concurrency": ("Concurrency",),
     "_core.decision": ("Decision",),
-    "_core.fixed_window": ("FixedWindow",),
+    "_core.algorithms.fixed_window": ("FixedWindow",),
     "_core.job": ("Job",),
-    "_core.limits": ("Limit",),
-    "_core.sliding_log": ("SlidingLog",),
-    "_core.sliding_window": ("SlidingWindow",),
-    "_core.token_bucket": ("LeakyBucket", "TokenBucket"),
-    "_current": ("current",),
-    "_delivery": ("Delivery",),
-    "_responses": ("RateLimited",),
+    "_core.limit.base": ("Limit",),
+    "_core.algorithms.sliding_log": ("SlidingLog",),
+    "_core.algorithms.sliding_window": ("SlidingWindow",),
+    "_core.algorithms.token_bucket": ("LeakyBucket", "TokenBucket"),
+    "_engine.running": ("current",),
+    "_engine.delivery": ("Delivery",),
+    "_engine.rate_limited": ("RateLimited",),
     "aio": ("AsyncLimiter",),
-    "control": ("Control",),
+    "fleet.control": ("Control",),
     "errors": ("ConfigurationError", "CostExceedsLimit", "LeaseLost", "StoreUnavailable", "ThrottleError"),
     "hookspecs": ("hookimpl",),
     "limiter": ("Limiter",),

@@ -14,19 +14,19 @@ from types import TracebackType
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from throttlekit._asked import Asked, decision_from, peek_of, peeked, request_of
 from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
-from throttlekit._core.limits import Limit
-from throttlekit._current import Running
-from throttlekit._deciding import PLAIN_DELIVERY
-from throttlekit._delivery import Delivery
-from throttlekit._forks import renew_lock_after_fork
-from throttlekit._limited import give_back
-from throttlekit._waited import Waited
+from throttlekit._core.limit.base import Limit
+from throttlekit._engine.claims import Claim, build_peek, build_request, decision_from, peek_decision
+from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.pipeline import PLAIN_DELIVERY
+from throttlekit._engine.running import Running
+from throttlekit._engine.ticket import Ticket
+from throttlekit._util.fork_safety import renew_lock_after_fork
+from throttlekit.adapter.rate_limited import give_back
 from throttlekit.limiter import NO_CLIENT, Limiter
-from throttlekit.stores._base import Request, Store
+from throttlekit.stores.base import Request, Store
 
 __all__ = ["AsyncLimiter"]
 
@@ -80,19 +80,19 @@ class AsyncLimiter:
         delivery = delivery if delivery.inline is None else replace(delivery, inline=None)
         deciding = self._deciding
         if await self._steers():
-            return await self._carried_through(partial(deciding.steered, limits, job, key, cost, delivery))
+            return await self._carried_through(partial(deciding.overridden, limits, job, key, cost, delivery))
         spent = deciding.from_hand(limits, job, key, cost)
         if spent is not None:
             return spent
         asked = deciding.asked(limits, job, key, cost, delivery)
-        waited, began = Waited.read(job.waited if job is not None else None), deciding.began()
-        question = self._put(request_of(asked, job, waited, delivery), asked)
+        ticket, began = Ticket.read(job.ticket if job is not None else None), deciding.began()
+        question = self._put(build_request(asked, job, ticket, delivery), asked)
         try:
             answer = await question.answered
         except asyncio.CancelledError:
             await asyncio.shield(self._give_back(question))
             raise
-        found = deciding.concluded(answer, asked, job, waited, delivery, began)
+        found = deciding.concluded(answer, asked, job, ticket, delivery, began)
         assert isinstance(found, Decision)  # noqa: S101 - nobody waits in place here
         return found
 
@@ -103,10 +103,10 @@ class AsyncLimiter:
         if await self._steers():
             return await self._in_thread(partial(self._deciding.peek, limits, job, key, cost))
         asked = self._deciding.asked(limits, job, key, cost)
-        answer = await self._put(peek_of(asked, job), asked).answered
+        answer = await self._put(build_peek(asked, job), asked).answered
         if isinstance(answer, Exception):
             raise answer
-        return peeked(answer, asked)
+        return peek_decision(answer, asked)
 
     async def settle(self, decision: Decision, *, actual: int, limit: Limit | None = None) -> Decision:
         """As `Limiter.settle`."""
@@ -131,9 +131,9 @@ class AsyncLimiter:
         """As `Limiter.hold`: `async with limiter.hold(slots): …`."""
         return self._limiter.hold(*limits, job=job, key=key, cost=cost, timeout=timeout)
 
-    def holding(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
+    def limited(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
         """As `Limiter.holding`, for coroutine functions."""
-        return self._limiter.holding(*limits, timeout=timeout)
+        return self._limiter.limited(*limits, timeout=timeout)
 
     async def pause(
         self, limit: Limit, seconds: float | timedelta, *, job: Job | None = None, key: str | int | None = None
@@ -168,7 +168,7 @@ class AsyncLimiter:
     ) -> None:
         await self.close()
 
-    def _put(self, request: Request, asked: Sequence[Asked]) -> _Question:
+    def _put(self, request: Request, asked: Sequence[Claim]) -> _Question:
         loop = asyncio.get_running_loop()
         batches = self._loops.get(loop)
         if batches is None:
@@ -183,7 +183,7 @@ class AsyncLimiter:
     async def _steers(self) -> bool:
         """As `Fleet.steers`; what asks the store, the first time, is done in a thread."""
         fleet = self._deciding.fleet
-        return fleet.steers() if fleet.begun else await self._in_thread(fleet.steers)
+        return fleet.has_overrides() if fleet.begun else await self._in_thread(fleet.has_overrides)
 
     async def _carried_through(self, acquire: Callable[[], Decision]) -> Decision:
         """*acquire* in a thread; if nobody waits for it any more, what it took is given back."""
@@ -226,7 +226,7 @@ class _Question:
     """A request, and who waits for its answer."""
 
     request: Request
-    asked: Sequence[Asked]
+    asked: Sequence[Claim]
     answered: asyncio.Future[_Answer]
     given_up: asyncio.Future[_Answer] | None = None
     """Who waits for the answer in place of one that was cancelled."""
@@ -247,7 +247,7 @@ class _Batches:
 
     def __init__(
         self,
-        decide_all: Callable[[Sequence[tuple[Request, Sequence[Asked]]]], list[_Answer]],
+        decide_all: Callable[[Sequence[tuple[Request, Sequence[Claim]]]], list[_Answer]],
         start: Callable[[Callable[[], None]], object],
     ) -> None:
         self._decide_all, self._start = decide_all, start

@@ -9,7 +9,7 @@ Every error of throttlekit.
     ├── LeaseLost                a job runs on without its slot of a concurrency limit
     └── RateLimited              for bodies to raise: downstream said 429
 
-`RateLimited` is in throttlekit/_responses.py, which reads the responses that it is made from.
+`RateLimited` is in throttlekit/_engine/rate_limited.py, which reads the responses that it is made from.
 
 "No" is a value (a `Decision`), never an error. Errors carry fields and say what to do.
 """

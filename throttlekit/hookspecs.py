@@ -13,28 +13,28 @@ from typing import NamedTuple
 import pluggy
 
 from throttlekit._core.acquire import Verdict
-from throttlekit._core.charge import Use
+from throttlekit._core.algorithm import Use
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
-from throttlekit._core.limits import Limit
-from throttlekit._core.sharing import OnStoreFailure
-from throttlekit._waited import Waited
-from throttlekit.stores._base import Store
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.local_share import OnStoreFailure
+from throttlekit._engine.ticket import Ticket
+from throttlekit.stores.base import Store
 
 __all__ = [
     "PROJECT",
     "Decided",
     "Deferred",
-    "Observed",
+    "ShadowDenied",
     "SlotLost",
     "StoreFailed",
     "hookimpl",
     "hookspec",
     "throttlekit_decided",
     "throttlekit_deferred",
-    "throttlekit_lease_lost",
     "throttlekit_make_store",
-    "throttlekit_observed",
+    "throttlekit_shadow_denied",
+    "throttlekit_slot_lost",
     "throttlekit_store_failed",
 ]
 
@@ -61,7 +61,7 @@ class Decided(NamedTuple):  # one is made for each decision: what else is told i
     decision: Decision
     limits: tuple[Limit, ...]
     verdict: Verdict | None
-    history: Waited
+    history: Ticket
     began: float | None
     ended: float
 
@@ -87,7 +87,7 @@ class Decided(NamedTuple):  # one is made for each decision: what else is told i
     def slot(self) -> float:
         """Seconds until the slot that a denial gave: `decision.delay` is that, as far as the framework carries it."""
         verdict = self.verdict
-        return (verdict.slot_us - verdict.now_us) / 1_000_000 if verdict is not None else 0.0
+        return (verdict.due_us - verdict.now_us) / 1_000_000 if verdict is not None else 0.0
 
     @property
     def took(self) -> float | None:
@@ -154,7 +154,7 @@ class StoreFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class ShadowDenied:
     """
     A limit that is only observed would have denied; the job runs.
 
@@ -198,7 +198,7 @@ def throttlekit_deferred(event: Deferred) -> None:
 
 
 @hookspec
-def throttlekit_lease_lost(event: SlotLost) -> None:
+def throttlekit_slot_lost(event: SlotLost) -> None:
     """
     Called once when the store says that others have all the slots of a limit of which a job here runs on, or when
     it has not answered for as long as the job's lease lasts.
@@ -220,7 +220,7 @@ def throttlekit_store_failed(event: StoreFailed) -> None:
 
 
 @hookspec
-def throttlekit_observed(event: Observed) -> None:
+def throttlekit_shadow_denied(event: ShadowDenied) -> None:
     """
     Called after each decision in which a limit that is only observed would have denied.
 

@@ -7,24 +7,24 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from throttlekit._asked import Asked, asked_of
 from throttlekit._core.decision import Decision
+from throttlekit._core.durations import finite_seconds, seconds_in
 from throttlekit._core.job import Job
-from throttlekit._core.limits import Limit
-from throttlekit._deciding import PLAIN_DELIVERY, Deciding
-from throttlekit._delivery import Delivery
-from throttlekit._fleet.fleet import Fleet
-from throttlekit._hold import Hold, held_by
-from throttlekit._leases import Leases
-from throttlekit._options import finite_seconds, seconds_in
-from throttlekit._outage import Guarded
-from throttlekit._responses import LONGEST_PAUSE
-from throttlekit._seldom import Seldom
-from throttlekit._settling import settle
-from throttlekit._telling import Telling
-from throttlekit._wiring import plugin_manager, store_from, store_of
+from throttlekit._core.limit.base import Limit
+from throttlekit._engine.breaker import CircuitBreaker
+from throttlekit._engine.claims import Claim, resolve_claims
+from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.events import EventDispatcher
+from throttlekit._engine.hold import Hold, limited_by
+from throttlekit._engine.leases import Leases
+from throttlekit._engine.pipeline import PLAIN_DELIVERY, Pipeline
+from throttlekit._engine.plugins import plugin_manager, store_from, store_of
+from throttlekit._engine.rate_limited import LONGEST_PAUSE
+from throttlekit._engine.settle import settle
+from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores._base import Store
+from throttlekit.fleet.fleet import Fleet
+from throttlekit.stores.base import Store
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["NO_CLIENT", "Limiter"]
@@ -58,15 +58,15 @@ class Limiter:
         self, store: str | Store = _MEMORY, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
         hooks = plugin_manager(plugins)
-        shared = Guarded(
+        shared = CircuitBreaker(
             store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not _MEMORY)
         )
         self._fleet = Fleet(shared, self)
-        self._telling = Telling(hooks)
-        self.deciding = Deciding(shared, MemoryStore(), self._fleet, self._telling)
+        self._telling = EventDispatcher(hooks)
+        self.deciding = Pipeline(shared, MemoryStore(), self._fleet, self._telling)
         self._declared = self.deciding.declared
         self._leases = Leases(shared, self.deciding.in_process)
-        self._release_failure = Seldom()
+        self._release_failure = Every()
 
     @property
     def in_memory(self) -> bool:
@@ -160,7 +160,7 @@ class Limiter:
         For adapters: renew the slots that *decision* holds until they are released.
 
         Args:
-            on_lost: Called, in another thread, if one is lost; see the hook `throttlekit_lease_lost`.
+            on_lost: Called, in another thread, if one is lost; see the hook `throttlekit_slot_lost`.
         """
 
         def lost(limit: Limit) -> None:
@@ -169,15 +169,15 @@ class Limiter:
 
         self._leases.keep(decision, lost)
 
-    def until_slot(self, limits: Sequence[Limit], waited: Mapping[str, Any] | None) -> float | None:
+    def until_due(self, limits: Sequence[Limit], ticket: Mapping[str, Any] | None) -> float | None:
         """
         For adapters: seconds until the slot of a job that carries *waited*, without asking the store. Before that the
         store would only say "early": the job can be held until then.
 
         Returns:
-            None if the store has to be asked: see `Tickets.until_slot`, and while anything is steered.
+            None if the store has to be asked: see `StoreClock.until_due`, and while anything is steered.
         """
-        return None if self._fleet.steers() else self.deciding.tickets.until_slot(limits, waited)
+        return None if self._fleet.has_overrides() else self.deciding.store_clock.until_due(limits, ticket)
 
     def hand_over(self, decision: Decision, pid: int) -> Decision:
         """
@@ -215,13 +215,13 @@ class Limiter:
         self._declared.check(limits, job, key)
         return Hold(self, limits, job, key, cost, seconds_in("timeout", timeout))
 
-    def holding(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
+    def limited(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
         """
         As a decorator: each call of the function is held to *limits*, with keys, costs and tiers from its own
         arguments. For functions and for coroutine functions; takes and raises the same as `hold`.
         """
         self._declared.check(limits, None, None)
-        return held_by(self, limits, seconds_in("timeout", timeout))
+        return limited_by(self, limits, seconds_in("timeout", timeout))
 
     def pause(
         self, limit: Limit, seconds: float | timedelta, *, job: Job | None = None, key: str | int | None = None
@@ -262,9 +262,9 @@ class Limiter:
             StoreUnavailable: The store did not answer.
         """
         self._declared.check(limits, job, key)
-        for each in asked_of(self.in_force(limits, job), job, key, 0, 0.0):
+        for each in resolve_claims(self.in_force(limits, job), job, key, 0, 0.0):
             store = self.deciding.in_process if each.in_process else self.deciding.shared
-            with self.deciding.wallets.without([each.claim.bucket]):
+            with self.deciding.prefetcher.without([each.claim.bucket]):
                 store.reset([each.claim.bucket, each.claim.line])
 
     def declare(self, *limits: Limit) -> None:
@@ -280,21 +280,21 @@ class Limiter:
     def close(self) -> None:
         """Let go of the store, of units taken ahead, and of the fleet. The limiter may be used again afterwards."""
         self._fleet.close()
-        self.deciding.wallets.close()
+        self.deciding.prefetcher.close()
         self.deciding.shared.close()
 
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> Sequence[Limit]:
         """For `pause` and its kin: *limits* at the rates that they have now."""
-        return self._fleet.steering.in_force(limits, job) if self._fleet.steers() else limits
+        return self._fleet.overrides.in_force(limits, job) if self._fleet.has_overrides() else limits
 
-    def _each_tier(self, limit: Limit, job: Job | None, key: str | int | None) -> list[Asked]:
+    def _each_tier(self, limit: Limit, job: Job | None, key: str | int | None) -> list[Claim]:
         self._declared.check([limit], job, key)
         tiers = list(limit.tiers.values()) if limit.tiers is not None and job is None else [limit]
-        return [each for tier in tiers for each in asked_of(self.in_force([tier], job), job, key, 0, 0.0)]
+        return [each for tier in tiers for each in resolve_claims(self.in_force([tier], job), job, key, 0, 0.0)]
 
-    def pause_asked(self, asked: Sequence[Asked], for_us: int | None) -> None:
+    def pause_asked(self, asked: Sequence[Claim], for_us: int | None) -> None:
         """For `pause` and its kin: see `Store.pause`."""
-        with self.deciding.wallets.without(each.claim.bucket for each in asked):
+        with self.deciding.prefetcher.without(each.claim.bucket for each in asked):
             here = [each.claim for each in asked if each.in_process]
             if here:  # first what always answers
                 self.deciding.in_process.pause(here, for_us)

@@ -7,10 +7,10 @@ from contextvars import ContextVar
 from typing import Any
 
 from throttlekit import Decision, Delivery, Limiter
-from throttlekit._current import Running, begin_told, current, end, receipt, resume
-from throttlekit._options import WhenOver
+from throttlekit._engine.running import Running, begin_from_receipt, current, end, receipt, resume
+from throttlekit.adapter.options import WhenOver
 from throttlekit_celery._host import is_of
-from throttlekit_celery._limits import TaskLimits
+from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._rate_limited import ON_429, listener
 
 __all__ = ["RECEIPT", "begins", "ends", "told_to_body"]
@@ -22,11 +22,11 @@ _outer: ContextVar[tuple[Running, ...]] = ContextVar("throttlekit_celery_outer",
 """What was current before each task that runs here: a body may run others in its place, by `apply`."""
 
 
-def told_to_body(decision: Decision, waited: Any, queue: str | None, delivery: Delivery) -> dict[str, Any]:
+def told_to_body(decision: Decision, ticket: Any, queue: str | None, delivery: Delivery) -> dict[str, Any]:
     """What the pool must know of a task that may run: what it charged, and how it was asked for."""
     # As plain numbers: a dataclass takes a pool process four times as long to read.
     told = delivery.longest, delivery.lateness, delivery.max_wait, delivery.max_deferrals
-    return {**receipt(decision), "waited": waited, "queue": queue or "", "delivery": told}
+    return {**receipt(decision), "waited": ticket, "queue": queue or "", "delivery": told}
 
 
 def begins(app: Any, limiter: Limiter, limits: TaskLimits, when_over: WhenOver) -> Callable[..., None]:
@@ -50,7 +50,7 @@ def begins(app: Any, limiter: Limiter, limits: TaskLimits, when_over: WhenOver) 
             request.headers = headers or None
             request.__dict__[ON_429] = listener(limiter, limits, when_over, task, told)
             if told["charged"]:
-                begin_told(limiter, told)
+                begin_from_receipt(limiter, told)
 
     return receive
 

@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from throttlekit import Decision, Delivery, Job, Limit, Limiter
-from throttlekit._current import begin, end
-from throttlekit._limited import limited
-from throttlekit._responses import RateLimited
-from throttlekit_celery._limits import TaskLimits
+from throttlekit._engine.rate_limited import RateLimited
+from throttlekit._engine.running import begin, end
+from throttlekit.adapter.rate_limited import limited
+from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._rate_limited import ON_429, job_of
 
 __all__ = ["waits_in_place"]
@@ -36,7 +36,7 @@ def _waits(limiter: Limiter, limits: tuple[Limit, ...], job: Job, on_429: Any) -
     def wait(job: Job, denied: Decision | None) -> Job:
         while True:
             if denied is not None:
-                job = replace(job, waited=denied.waited)
+                job = replace(job, ticket=denied.ticket)
                 # A full queue gives no delay: it is asked again when one more may wait.
                 time.sleep(max(denied.retry_after, _LEAST) if denied.refused else denied.delay)
             decision = limiter.acquire(*limits, job=job, delivery=_DELIVERY)

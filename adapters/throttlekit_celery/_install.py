@@ -11,10 +11,11 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit._options import WaitRules, WhenOver, seconds_in
+from throttlekit._core.durations import seconds_in
+from throttlekit.adapter.options import WaitRules, WhenOver
+from throttlekit_celery._admission import Gate, Settings
 from throttlekit_celery._body import begins, ends
 from throttlekit_celery._eager import waits_in_place
-from throttlekit_celery._gate import Gate, Settings
 from throttlekit_celery._host import (
     RUN,
     StartStopStep,
@@ -24,7 +25,7 @@ from throttlekit_celery._host import (
     whenever_finalized,
     whenever_made,
 )
-from throttlekit_celery._limits import TaskLimits
+from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._rate_limited import hears
 
 __all__ = ["gate_of", "install"]

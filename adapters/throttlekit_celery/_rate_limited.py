@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from throttlekit import ConfigurationError, Decision, Delivery, Job, Limiter
-from throttlekit._current import end
-from throttlekit._limited import limited
-from throttlekit._options import WhenOver
-from throttlekit._responses import RateLimited
+from throttlekit._engine.rate_limited import RateLimited
+from throttlekit._engine.running import end
+from throttlekit.adapter.options import WhenOver
+from throttlekit.adapter.rate_limited import limited
 from throttlekit_celery._host import Ignore
-from throttlekit_celery._limits import TaskLimits
+from throttlekit_celery._options import TaskLimits
 
 __all__ = ["ON_429", "GoesBack", "hears", "job_of", "listener"]
 
@@ -34,19 +34,19 @@ class GoesBack(Ignore):  # type: ignore[misc]
     It carries what the main process needs to know of the denial.
     """
 
-    def __init__(self, reason: Any, limit: str, delay: float, waited: Mapping[str, Any] | None) -> None:
-        super().__init__(reason, limit, delay, waited)  # pyright: ignore[reportUnknownMemberType]
+    def __init__(self, reason: Any, limit: str, delay: float, ticket: Mapping[str, Any] | None) -> None:
+        super().__init__(reason, limit, delay, ticket)  # pyright: ignore[reportUnknownMemberType]
         self.reason: Any = reason
         self.limit = limit
         self.delay = delay
-        self.waited = waited
+        self.ticket = ticket
 
     def denial(self, grant: Decision, limits: Any) -> Decision:
         """As a decision, of the task whose *grant* let it run."""
         limit = next((limit for limit in limits if limit.name == self.limit), grant.limit)
         return replace(
             grant, allowed=False, limit=limit, reason=self.reason, delay=self.delay, retry_after=self.delay,
-            waited=self.waited, charged=(),
+            ticket=self.ticket, charged=(),
         )  # fmt: skip
 
 
@@ -79,7 +79,7 @@ def listener(
     """What a body's `RateLimited` does in the pool: the key is paused, and the task goes back to the main process."""
 
     def goes_back(error: RateLimited) -> None:
-        job = replace(job_of(task), queue=receipt["queue"], waited=receipt["waited"])
+        job = replace(job_of(task), queue=receipt["queue"], ticket=receipt["waited"])
         longest, lateness, max_wait, max_deferrals = receipt["delivery"]
         delivery = Delivery(longest=longest, lateness=lateness, max_wait=max_wait, max_deferrals=max_deferrals)
         try:
@@ -90,10 +90,10 @@ def listener(
         except Exception:
             _log.exception("The 429 that task %s met could not be told; it is deferred.", job.id)
             delay = min(delivery.longest, max(_PANIC_DELAY, error.retry_after))
-            raise GoesBack("paused", "", delay, job.waited) from None
+            raise GoesBack("paused", "", delay, job.ticket) from None
         if denial.refused and when_over == "run":
             raise error  # to run it once more, at once, would only ask downstream for more
-        raise GoesBack(denial.reason, denial.limit.name, denial.delay, denial.waited) from None
+        raise GoesBack(denial.reason, denial.limit.name, denial.delay, denial.ticket) from None
 
     return goes_back
 

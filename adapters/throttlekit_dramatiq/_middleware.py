@@ -13,18 +13,19 @@ from dramatiq.common import current_millis, q_name
 from dramatiq.middleware import Middleware, SkipMessage
 
 from throttlekit import ConfigurationError, Decision, Limit, Limiter, RateLimited
-from throttlekit._current import begin, end, lanes
-from throttlekit._limited import limited
-from throttlekit._options import WaitRules, WhenOver, refusal, seconds_in
+from throttlekit._core.durations import seconds_in
+from throttlekit._engine.inline import InlineWaits
+from throttlekit._engine.running import begin, end, lanes
+from throttlekit.adapter.options import WaitRules, WhenOver, refusal
+from throttlekit.adapter.rate_limited import limited
 from throttlekit.errors import WaitedTooLong
-from throttlekit.inline import InlineWaits
 from throttlekit_dramatiq._body import Bodies
+from throttlekit_dramatiq._delayed_consumer import DelayedConsumers
 from throttlekit_dramatiq._errors import AnyError, DeferFailed, as_middleware_error
-from throttlekit_dramatiq._marks import DEFERRAL, GRANT, Deferral, Grant, consumer_of, holder_of, take_mark
-from throttlekit_dramatiq._release import Releases
-from throttlekit_dramatiq._terms import MAX_WAIT, ON_429, OPTION, Terms
-from throttlekit_dramatiq._waiting import WAITED
-from throttlekit_dramatiq._worker import calm, quieten, still_ours, take_position, tell_prometheus
+from throttlekit_dramatiq._host import calm, quieten, still_ours, take_position, tell_prometheus
+from throttlekit_dramatiq._message_state import DEFERRAL, GRANT, Deferral, Grant, consumer_of, holder_of, take_mark
+from throttlekit_dramatiq._options import MAX_WAIT, ON_429, OPTION, Terms
+from throttlekit_dramatiq._waiting import TICKET
 
 __all__ = ["Throttle"]
 
@@ -79,7 +80,7 @@ class Throttle(Middleware):
         self._terms = Terms(limiter, throttle, on_429, self._rules)
         self._max_inline_wait = seconds_in("max_inline_wait", max_inline_wait)
         self._queues: set[str] = set()
-        self._releases = Releases()
+        self._releases = DelayedConsumers()
         self._bodies = Bodies(self._limited)
         self._worker: Any = None
 
@@ -158,7 +159,7 @@ class Throttle(Middleware):
         except Exception:
             # Dramatiq would log what leaves this hook, and then run the message unthrottled.
             _log.exception("Message %s could not be decided on; it is deferred.", message.message_id)
-            self._defer(broker, message, _PANIC_DELAY, message.options.get(WAITED), self._consumer(message))
+            self._defer(broker, message, _PANIC_DELAY, message.options.get(TICKET), self._consumer(message))
         else:
             grant = Grant(decision, limits, job, delivery, broker, self._consumer(message))
             self._follow(broker, message, decision, grant)
@@ -202,7 +203,7 @@ class Throttle(Middleware):
         elif not decision.refused:
             if decision.reason == "early" and self._stays(message):
                 self._skip(broker, message, Deferral(None, 0, grant.consumer))
-            self._defer(broker, message, decision.delay, decision.waited, grant.consumer)
+            self._defer(broker, message, decision.delay, decision.ticket, grant.consumer)
         elif self._rules.when_over == "run":
             self._run(message, grant)
         else:
@@ -210,7 +211,7 @@ class Throttle(Middleware):
 
     def _run(self, message: Any, grant: Grant) -> None:
         # The body's own retries ask anew: they call downstream again.
-        message.options.pop(WAITED, None)
+        message.options.pop(TICKET, None)
         self._releases.take(message)
         setattr(message, GRANT, grant)
         self._bodies.expect(message)
@@ -241,10 +242,10 @@ class Throttle(Middleware):
         except Exception:
             _log.exception("The 429 that message %s met could not be told; it is deferred.", message.message_id)
             delay = min(delivery.longest, max(_PANIC_DELAY, error.retry_after))
-            self._defer(broker, message, delay, grant.job.waited, grant.consumer)
+            self._defer(broker, message, delay, grant.job.ticket, grant.consumer)
         else:
             if not decision.refused:
-                self._defer(broker, message, decision.delay, decision.waited, grant.consumer)
+                self._defer(broker, message, decision.delay, decision.ticket, grant.consumer)
             elif self._rules.when_over != "run":
                 self._refuse(broker, message, decision)
 
@@ -259,8 +260,8 @@ class Throttle(Middleware):
         holder = holder_of(message)
         return holder is not None and holder.due > current_millis() and holder.consumer is holder.thread.consumer
 
-    def _defer(self, broker: Broker, message: Any, delay: float, waited: Any, consumer: Any) -> NoReturn:
-        copy = message.copy(options={WAITED: waited} if waited else {})
+    def _defer(self, broker: Broker, message: Any, delay: float, ticket: Any, consumer: Any) -> NoReturn:
+        copy = message.copy(options={TICKET: ticket} if ticket else {})
         self._skip(broker, message, Deferral(copy, max(1, math.ceil(delay * 1000)), consumer))
 
     def _skip(self, broker: Broker, message: Any, deferral: Deferral) -> NoReturn:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from queue import PriorityQueue
 from typing import Any
 
-__all__ = ["WAITED", "Entry", "Waiting", "due_and_message"]
+__all__ = ["TICKET", "Entry", "Waiting", "due_and_message"]
 
-WAITED = "throttlekit"
+TICKET = "throttlekit"
 """The message option in which a denied message carries its place in the line."""
 
 _TIDY_AFTER = 1000
@@ -150,6 +150,6 @@ def due_and_message(item: Any) -> tuple[int, Any]:
 
 
 def _lane(message: Any) -> str:
-    waited = message.options.get(WAITED)
-    lane = waited.get("lane") if isinstance(waited, Mapping) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    ticket = message.options.get(TICKET)
+    lane = ticket.get("lane") if isinstance(ticket, Mapping) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return lane if isinstance(lane, str) else ""

@@ -2,7 +2,7 @@
 
 from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._decorator import throttled
-from throttlekit_rq._horse import run
+from throttlekit_rq._in_worker_process import run
 from throttlekit_rq._queue import ThrottledQueue
 from throttlekit_rq._settings import configure
 from throttlekit_rq._worker import ThrottledSimpleWorker, ThrottledSpawnWorker, ThrottledWorker, throttled_worker

@@ -17,12 +17,12 @@ from rq.job import JobStatus, Retry
 from rq.timeouts import BaseTimeoutException
 
 from throttlekit import Decision, Limiter, RateLimited
-from throttlekit._current import decision_of, lanes, receipt, running
-from throttlekit._limited import limited
-from throttlekit_rq._asking import BY_ITSELF, BY_TICKS, delivery_of, limiter_of, told_once, too_long
+from throttlekit._engine.running import decision_of, lanes, receipt, running
+from throttlekit.adapter.rate_limited import limited
+from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, delivery_of, limiter_of, told_once, too_long
 from throttlekit_rq._deferral import Record, Return, admit, deny_in, promoters, wake
+from throttlekit_rq._options import Terms, describe, terms_of
 from throttlekit_rq._settings import settings
-from throttlekit_rq._terms import Terms, describe, terms_of
 
 __all__ = [
     "ADMITTED", "GRANT", "Denied", "Grant", "admission", "admitted_elsewhere", "ending_with", "granted", "held", "over",
@@ -51,7 +51,7 @@ class Grant:
     limiter: Limiter
     terms: Terms
     decision: Decision | None
-    waited: Mapping[str, Any] | None
+    ticket: Mapping[str, Any] | None
     expires_ms: int | None
     ended: bool = False
 
@@ -85,11 +85,11 @@ class Denied(Retry):
 
 
 def granted(
-    job: Any, terms: Terms, record: Record | None, decision: Decision, waited: Mapping[str, Any] | None
+    job: Any, terms: Terms, record: Record | None, decision: Decision, ticket: Mapping[str, Any] | None
 ) -> Grant:
     """That *decision* lets *job* run, which had *waited* so when it asked: what denials left on it is undone."""
     expires_ms = record.expires_ms if record is not None else None
-    grant = Grant(limiter_of(job, terms), terms, decision, waited, expires_ms)
+    grant = Grant(limiter_of(job, terms), terms, decision, ticket, expires_ms)
     try:
         admit(job, record)
     except BaseException:
@@ -163,8 +163,8 @@ def _limited(job: Any, grant: Grant, error: RateLimited) -> Denied:
             grant.limiter,
             error,
             grant.terms.limits,
-            job=describe(job, grant.waited),
-            delivery=delivery_of(job, grant.terms, BY_ITSELF if ours and not scheduler else BY_TICKS),
+            job=describe(job, grant.ticket),
+            delivery=delivery_of(job, grant.terms, BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER),
             release=grant.give_back,
             on_429=grant.terms.on_429,
         )
@@ -173,9 +173,9 @@ def _limited(job: Any, grant: Grant, error: RateLimited) -> Denied:
         if ended is None:
             raise error  # it has just run: to run it once more, uncharged, is no way out
         return ended
-    record = Record(grant.waited, job.enqueue_at_front, grant.expires_ms)
+    record = Record(grant.ticket, job.enqueue_at_front, grant.expires_ms)
     delay = decision.delay if scheduler or ours else None
-    return put_back(job, record, Return(decision.waited, delay, by_ticks=scheduler))
+    return put_back(job, record, Return(decision.ticket, delay, by_ticks=scheduler))
 
 
 def over(job: Any, decision: Decision) -> Denied | None:
@@ -226,7 +226,7 @@ def admission(job: Any) -> str:
         return json.dumps({"job": job.id, "limits": False})
     rates = tuple(each for each in grant.decision.charged if not each.holder)
     charged = receipt(replace(grant.decision, charged=rates)) if rates else None
-    told = {"limits": True, "charged": charged, "waited": grant.waited, "expires": grant.expires_ms}
+    told = {"limits": True, "charged": charged, "waited": grant.ticket, "expires": grant.expires_ms}
     return json.dumps({"job": job.id, **told})
 
 
@@ -238,6 +238,6 @@ def admitted_elsewhere(job: Any) -> tuple[bool, Grant | None]:
     terms = terms_of(job) if told["limits"] else None
     if terms is None:
         return True, None
-    charged, waited, expires_ms = told["charged"], told["waited"], told["expires"]
+    charged, ticket, expires_ms = told["charged"], told["waited"], told["expires"]
     decision = decision_of(charged) if charged is not None else None
-    return True, Grant(limiter_of(job, terms), terms, decision, waited, expires_ms)
+    return True, Grant(limiter_of(job, terms), terms, decision, ticket, expires_ms)

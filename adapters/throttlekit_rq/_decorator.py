@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit._limited import check_on_429
-from throttlekit._options import limits_in
-from throttlekit_rq._horse import throttled_call
-from throttlekit_rq._terms import THROTTLE, OfFunction, name_of
+from throttlekit.adapter.options import limits_in
+from throttlekit.adapter.rate_limited import check_on_429
+from throttlekit_rq._in_worker_process import throttled_call
+from throttlekit_rq._options import THROTTLE, OfFunction, name_of
 
 __all__ = ["throttled"]
 

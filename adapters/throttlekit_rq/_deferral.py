@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from importlib.resources import files
 from typing import Any
 
 from rq.job import Job as RqJob
@@ -15,7 +14,8 @@ from rq.registry import ScheduledJobRegistry
 from rq.scheduler import SCHEDULER_LOCKING_KEY_TEMPLATE
 from rq.utils import utcformat
 
-from throttlekit._waited import Waited
+import throttlekit_lua
+from throttlekit._engine.ticket import Ticket
 
 __all__ = [
     "Record",
@@ -42,12 +42,8 @@ _AT_ONCE = 20
 _GONE_AT_MOST = 5
 
 
-def _script(name: str) -> str:
-    return (files(__name__.rpartition(".")[0]) / f"{name}.lua").read_text("utf-8")
-
-
-_DENY = _script("deny")
-_PROMOTE = _script("promote")
+_DENY = throttlekit_lua.script("rq_deny")
+_PROMOTE = throttlekit_lua.script("rq_promote")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +57,7 @@ class Record:
         expires_ms: When its ttl ends; None: it has none.
     """
 
-    waited: Mapping[str, Any] | None
+    ticket: Mapping[str, Any] | None
     front: bool | None
     expires_ms: int | None = None
 
@@ -99,7 +95,7 @@ class Return:
         by_ticks: Whether RQ's scheduler brings it back.
     """
 
-    waited: Mapping[str, Any] | None
+    ticket: Mapping[str, Any] | None
     delay: float | None
     by_ticks: bool = False
 
@@ -119,9 +115,9 @@ def deny_in(pipeline: Any, job: Any, record: Record | None, back: Return) -> Non
 
 def _denial(job: Any, record: Record | None, back: Return, *, compensate: bool) -> tuple[list[str], list[Any]]:
     front = job.enqueue_at_front if record is None else record.front
-    carried = {"v": _VERSION, "of": _born(job), "front": front, "waited": back.waited}
+    carried = {"v": _VERSION, "of": _born(job), "front": front, "waited": back.ticket}
     queue = Queue(job.origin, connection=job.connection)
-    lane = "" if back.by_ticks else _lane_of(back.waited)
+    lane = "" if back.by_ticks else _lane_of(back.ticket)
     keys = [
         job.key,
         _scheduled(job.origin),
@@ -140,7 +136,7 @@ def _denial(job: Any, record: Record | None, back: Return, *, compensate: bool) 
         round(job.enqueued_at.replace(tzinfo=timezone.utc).timestamp() * 1000) if job.enqueued_at else "",
         "1" if back.by_ticks else "0",
         "1" if lane else "0",
-        _meta(job, back.waited),
+        _meta(job, back.ticket),
     ]
     return keys, arguments
 
@@ -149,15 +145,15 @@ def _told_in_meta(job: Any) -> bool:
     return hasattr(job.meta, "items") and _CARRIED in job.meta
 
 
-def _meta(job: Any, waited: Mapping[str, Any] | None) -> Any:
+def _meta(job: Any, ticket: Mapping[str, Any] | None) -> Any:
     """The job's meta with what it waits for, where every list of jobs shows it; "" leaves it as it is."""
-    place, meta = Waited.read(waited), job.meta
-    if not place.slot_us or not hasattr(meta, "items"):
+    place, meta = Ticket.read(ticket), job.meta
+    if not place.due_us or not hasattr(meta, "items"):
         return ""
     told = {
-        "limit": place.ticket.partition(":")[2],
+        "limit": place.limit_ref.partition(":")[2],
         "since": place.since_us / 1_000_000,
-        "slot": place.slot_us / 1_000_000,
+        "slot": place.due_us / 1_000_000,
         "deferrals": place.deferrals,
     }
     return job.serializer.dumps({**meta, _CARRIED: told})
@@ -170,7 +166,7 @@ def admit(job: Any, record: Record | None) -> None:
     job.enqueue_at_front = record.front
     with job.connection.pipeline() as pipeline:
         pipeline.zrem(_scheduled(job.origin), job.id)
-        if lane := _lane_of(record.waited):
+        if lane := _lane_of(record.ticket):
             pipeline.zrem(_lane(job.origin, lane), job.id)
         pipeline.hdel(job.key, _CARRIED, _EXPIRES)
         if _told_in_meta(job):
@@ -271,8 +267,8 @@ def wake(connection: Any, name: str, lane: str) -> bool:
     return False
 
 
-def _lane_of(waited: Mapping[str, Any] | None) -> str:
-    lane = waited.get("lane") if waited is not None else None
+def _lane_of(ticket: Mapping[str, Any] | None) -> str:
+    lane = ticket.get("lane") if ticket is not None else None
     return lane if isinstance(lane, str) else ""
 
 

@@ -10,9 +10,10 @@ from rq.job import Job as RqJob
 from rq.queue import EnqueueData, Queue
 
 from throttlekit import ConfigurationError, Job, Limit, Limiter
-from throttlekit._limited import check_on_429
-from throttlekit._options import dump_limits, limits_in, seconds_in
-from throttlekit_rq._terms import RUN, THROTTLE, Carried, Given, OfFunction, name_of
+from throttlekit._core.durations import seconds_in
+from throttlekit.adapter.options import dump_limits, limits_in
+from throttlekit.adapter.rate_limited import check_on_429
+from throttlekit_rq._options import RUN, THROTTLE, Carried, Given, OfFunction, name_of
 
 __all__ = ["ThrottledQueue"]
 

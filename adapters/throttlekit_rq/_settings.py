@@ -11,7 +11,8 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit._options import WaitRules, WhenOver, limits_in, seconds_in
+from throttlekit._core.durations import seconds_in
+from throttlekit.adapter.options import WaitRules, WhenOver, limits_in
 
 __all__ = ["Settings", "configure", "limiter_for", "settings"]
 

@@ -13,11 +13,11 @@ from rq.exceptions import DequeueTimeout
 from rq.worker import BaseWorker, WorkerStatus
 
 from throttlekit import ConfigurationError, Decision
-from throttlekit_rq._asking import BY_ITSELF, BY_TICKS, ask, too_long
+from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, ask, too_long
 from throttlekit_rq._body import ADMITTED, GRANT, Grant, admission, granted, held
 from throttlekit_rq._deferral import Record, Return, admit, announce, deny, look, promote, read_record, wake
+from throttlekit_rq._options import Terms, terms_of
 from throttlekit_rq._settings import settings
-from throttlekit_rq._terms import Terms, terms_of
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
 
@@ -39,7 +39,7 @@ class _Refused:
         raise self._error
 
 
-class _Desk:
+class _Dispatcher:
     """
     Where a worker's popped jobs are asked for, and due jobs of its queues let in.
 
@@ -161,22 +161,22 @@ class _Desk:
 
     def _asked(self, job: Any, terms: Terms) -> bool:
         record = read_record(job)
-        waited = record.waited if record is not None else None
+        ticket = record.ticket if record is not None else None
         if record is not None and record.expired(job):
-            deny(job, record, Return(waited, 0.0))
+            deny(job, record, Return(ticket, 0.0))
             return False
         ticking = job.origin in self._ticking
-        decision = ask(job, terms, waited, BY_TICKS if ticking else BY_ITSELF)
+        decision = ask(job, terms, ticket, BY_RQ_SCHEDULER if ticking else BY_WORKER)
         if decision.allowed:
             return self._grant(job, terms, record, decision)
         if decision.refused:
             return self._over(job, terms, record, decision)
-        deny(job, record, Return(decision.waited, decision.delay, by_ticks=ticking))
+        deny(job, record, Return(decision.ticket, decision.delay, by_ticks=ticking))
         self._look_at = min(self._look_at, time.monotonic() + decision.delay)
         return False
 
     def _grant(self, job: Any, terms: Terms, record: Record | None, decision: Decision) -> bool:
-        grant = granted(job, terms, record, decision, record.waited if record is not None else None)
+        grant = granted(job, terms, record, decision, record.ticket if record is not None else None)
         setattr(job, GRANT, grant)
         # Around all of it, since a queue's limits hold functions as well that know of none.
         job._execute = held(job, grant, job._execute)
@@ -204,7 +204,7 @@ class _AsksFirst:
         super().__init__(*args, **options)
         untyped: Any = self
         base: Any = untyped.queue_class
-        desk = self._desk = _Desk(self)
+        desk = self._desk = _Dispatcher(self)
 
         class Asking(base):  # type: ignore[misc]
             @classmethod

@@ -1,9 +1,14 @@
-"""The Lua scripts of throttlekit: one verb a file, and before it one file for each algorithm that it needs."""
+"""
+Every Lua script of throttlekit.
+
+A decision's script is composed (`read`): what all share, one file for each algorithm that it needs, and one for the
+verb. The scripts of the fleet and of RQ's adapter stand alone (`script`).
+"""
 
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["ALGORITHMS", "read"]
+__all__ = ["ALGORITHMS", "read", "script"]
 
 ALGORITHMS = {"t": "token_bucket", "f": "fixed_window", "s": "sliding_window", "l": "sliding_log", "c": "concurrency"}
 """The file of each algorithm, by its letter."""
@@ -15,8 +20,13 @@ _PARTS = {
 }
 
 
+def script(name: str) -> str:
+    """The text of the script *name* that stands alone: call it at import, as above."""
+    return (files(__name__) / f"{name}.lua").read_text("utf-8")
+
+
 @cache
 def read(verb: str, letters: frozenset[str] = frozenset(ALGORITHMS)) -> str:
     """The text of the script for *verb* on claims of the algorithms *letters*: less to run than one for all."""
-    algorithms = [name for letter, name in ALGORITHMS.items() if letter in letters]
+    algorithms = [name for code, name in ALGORITHMS.items() if code in letters]
     return "\n".join(_PARTS[part] for part in ("common", *algorithms, verb))

@@ -41,9 +41,9 @@ for i = 1, #KEYS / 2 do
   if stored then
     tail, late, guest, paused = string.match(stored, LINE)
     c.paused = tonumber(paused or nil) or 0
-    if c.paused > 0 then c.of.used_up(c, c.paused) end
+    if c.paused > 0 then c.of.exhausted(c, c.paused) end
   end
-  c.lives = now - max(c.paused, c.stored and c.of.spoken_for(c) or 0) < GRACE
+  c.lives = now - max(c.paused, c.stored and c.of.busy_until(c) or 0) < GRACE
   if tail and c.lives then
     c.line = {tonumber(tail), tonumber(late), tonumber(guest)}
     c.last_slot = max(c.line[1], c.line[2])

@@ -7,9 +7,9 @@
   charge(c)      takes c.size
   settle(c)      takes c.by more, or gives back, of what was taken at c.granted
   keep(c)        writes what charge, settle or read changed
-  used_up(c, at) as if all that passes in one period had passed, evenly, up to `at`
+  exhausted(c, at) as if all that passes in one period had passed, evenly, up to `at`
   use(c)         what is used, and until when it counts
-  spoken_for(c)  until when a waiting line has kept the limit busy
+  busy_until(c)  until when a waiting line has kept the limit busy
 
   Where slots are held until they are given back, `estimates` is true, and there is besides:
 

@@ -1,5 +1,5 @@
 --[[
-  Mirrors throttlekit/_core/concurrency.py. Letter c.
+  Mirrors throttlekit/_core/algorithms/concurrency.py. Letter c.
   a, b, c  amount, lease, microseconds, and the holder
   Key      sorted set: each holder by the end of its lease; ":mean", ":granted", ":freed" and ":lease", the
            longest of them, by minus their value
@@ -36,7 +36,7 @@ algorithms.c = {
     if c.full > c.most + STALE then c.stale, c.full = true, c.most end
     c.live = redis.call('ZCOUNT', c.key, '(' .. whole(now), '+inf')
   end,
-  used_up = function() end,
+  exhausted = function() end,
   ready = function(c) return c.live < c.a and now or now + pace(c) end,
   charge = function(c) c.add, c.granted_at = true, now end,
   settle = function(c)
@@ -75,7 +75,7 @@ algorithms.c = {
     redis.call('PEXPIRE', c.key, last)
   end,
   use = function(c) return c.live, c.full end,
-  spoken_for = function(c)
+  busy_until = function(c)
     if c.live >= c.a then return now end
     return math.max(c.granted_at, c.freed)
   end,

@@ -1,5 +1,5 @@
 --[[
-  Mirrors throttlekit/_core/fixed_window.py. Letter f.
+  Mirrors throttlekit/_core/algorithms/fixed_window.py. Letter f.
   a, b   amount and period, microseconds
   c      the zone: its offset from UTC, then "from offset" of each change of its clocks; microseconds
   Key    "window used"
@@ -53,7 +53,7 @@ algorithms.f = {
     if window_begun(c, c.last) - now > STALE then c.last, c.last_used, c.stale = c.running, c.a, true end
     if c.last >= c.running then c.window, c.used = c.last, c.last_used end
   end,
-  used_up = function(c, at)
+  exhausted = function(c, at)
     local window = window_at(c, at)
     if not c.stored or c.last < window then c.last, c.last_used = window, c.a
     elseif c.last == window then c.last_used = math.max(c.last_used, c.a) end
@@ -82,7 +82,7 @@ algorithms.f = {
     if not c.last or c.last_used == 0 then return c.used, now end
     return c.used, window_begin(c, c.last + 1)
   end,
-  spoken_for = function(c)
+  busy_until = function(c)
     local over = window_begin(c, c.last + 1)
     return math.min(over, over - c.b + (math.min(c.last_used, c.a) + 1) * math.ceil(c.b / c.a))
   end,

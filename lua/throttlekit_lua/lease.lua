@@ -1,5 +1,5 @@
 --[[
-  Give slots back, or keep them. Mirrors Charge.released and Charge.renewed of throttlekit/_core/concurrency.py.
+  Give slots back, or keep them. Mirrors Algorithm.released and Algorithm.renewed of throttlekit/_core/algorithms/concurrency.py.
   Comes after common.lua and the algorithm.
 
   KEYS[i]     the holders of limit i

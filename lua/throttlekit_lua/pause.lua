@@ -28,7 +28,7 @@ for i = 1, #KEYS / 2 do
   local wanted = ARGV[2] == '' and math.min(before, now) or math.max(before, now + tonumber(ARGV[2]))
   if wanted ~= before then
     c.of.read(c)
-    c.of.used_up(c, wanted)
+    c.of.exhausted(c, wanted)
     local _, full = c.of.use(c)
     keep_line(c, line, wanted, full)
   end

@@ -1,5 +1,5 @@
 --[[
-  Correct what was charged. Mirrors Charge.settled of throttlekit/_core. Comes after common.lua and the algorithms.
+  Correct what was charged. Mirrors Algorithm.settled of throttlekit/_core. Comes after common.lua and the algorithms.
 
   KEYS[i]     what is taken of limit i: as its algorithm keeps it
 

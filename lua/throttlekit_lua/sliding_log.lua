@@ -1,5 +1,5 @@
 --[[
-  Mirrors throttlekit/_core/sliding_log.py. Letter l.
+  Mirrors throttlekit/_core/algorithms/sliding_log.py. Letter l.
   a, b   amount and period, microseconds
   Key    numbers of 7 bytes: the place of the oldest unit; until when more is owed than the log holds, microseconds;
          and a ring of `amount` instants, microseconds. What is not there yet, or was given back, is 0
@@ -85,7 +85,7 @@ algorithms.l = {
       c.bytes = bytes(0) .. bytes(0) .. string.rep(bytes(now), c.a)
     end
   end,
-  used_up = function(c, at)
+  exhausted = function(c, at)
     c.stored, c.newest, c.even, c.groups = true, math.max(at, c.newest), at, math.min(c.a, 64)
   end,
   ready = function(c) return c.stored and math.max(now, unit(c, c.size - 1) + c.b) or now end,
@@ -121,7 +121,7 @@ algorithms.l = {
     if c.newest == 0 then return 0, now end
     return c.units or c.a - count_until(c, now - c.b), c.newest + c.b
   end,
-  spoken_for = function(c)
+  busy_until = function(c)
     if c.newest == 0 then return 0 end
     local free = unit(c, 0) > 0 and unit(c, 0) + c.b or 0
     return math.min(math.max(c.newest, free) + math.ceil(c.b / c.a), c.newest + c.b)

@@ -1,5 +1,5 @@
 --[[
-  Mirrors throttlekit/_core/sliding_window.py. Letter s.
+  Mirrors throttlekit/_core/algorithms/sliding_window.py. Letter s.
   a, b, c  amount, period and step, microseconds
   Key      "window before used"
 ]]
@@ -40,7 +40,7 @@ algorithms.s = {
     if c.last * c.b - now > STALE then c.last, c.last_before, c.last_used, c.stale = running, 0, c.a, true end
     running_of(c)
   end,
-  used_up = function(c, at)
+  exhausted = function(c, at)
     local window = math.floor(at / c.b)
     local part = c.a * math.floor((at - window * c.b) / c.c)
     local rest = math.fmod(part, c.steps)
@@ -78,7 +78,7 @@ algorithms.s = {
     if not c.last or c.last_before + c.last_used == 0 then return units, now end
     return units, full_at(c)
   end,
-  spoken_for = function(c)
+  busy_until = function(c)
     if c.b <= GRACE then return full_at(c) end
     return now - c.b + math.floor(load_of(c) / c.a) * c.c + math.ceil(c.b / c.a)
   end,

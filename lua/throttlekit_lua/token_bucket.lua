@@ -1,5 +1,5 @@
 --[[
-  Mirrors throttlekit/_core/gcra.py. Letter t.
+  Mirrors throttlekit/_core/algorithms/gcra.py. Letter t.
   a, b   headroom and capacity, microseconds; sizes are microseconds too
   Key    the TAT, integer microseconds; "TAT debt" if it was settled beyond empty
 ]]
@@ -18,7 +18,7 @@ algorithms.t = {
     c.stored = true
     if c.tat - now > c.b + c.debt + STALE then c.tat, c.debt, c.stale = now + c.b, 0, true end
   end,
-  used_up = function(c, at)
+  exhausted = function(c, at)
     if not c.stored or c.tat < at + c.b then c.stored, c.tat, c.debt = true, at + c.b, 0 end
   end,
   ready = function(c) return max(now, (c.tat or 0) - c.a) end,
@@ -35,5 +35,5 @@ algorithms.t = {
     redis.call('SET', c.key, stored, 'PX', ttl(c.tat))
   end,
   use = function(c) return 0, c.tat or now end,
-  spoken_for = function(c) return c.tat end,
+  busy_until = function(c) return c.tat end,
 }

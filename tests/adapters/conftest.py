@@ -13,10 +13,10 @@ import pytest
 import rq
 from dramatiq.brokers.stub import StubBroker
 
-from support.dramatiq_helpers import Site
-from support.flood_servers import Servers, servers
-from support.rq_helpers import IN_PROCESS
-from support.rq_helpers import Site as RqSite
+from support.dramatiq.helpers import Site
+from support.rq.helpers import IN_PROCESS
+from support.rq.helpers import Site as RqSite
+from support.servers.flood import Servers, servers
 
 _NUMBERS = itertools.count(1)
 

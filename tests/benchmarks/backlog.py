@@ -19,9 +19,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.backlogs import Cost, at_its_head, backlog_servers, drained, flood_of
-from support.dramatiq_workers import clean_up_when_terminated
-from support.tables import Promise, about, promises, table
+from support.dramatiq.workers import clean_up_when_terminated
+from support.flood.backlogs import Cost, at_its_head, backlog_servers, drained, flood_of
+from support.printed.tables import Promise, about, promises, table
 
 SIZES = (1_000, 10_000, 100_000)
 FRAMEWORKS = ("dramatiq", "rq", "celery")

@@ -19,9 +19,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.campaigns import Found, Plan, Record, happen, judge
-from support.dramatiq_workers import clean_up_when_terminated
-from support.tables import Promise, about, promises, table
+from support.dramatiq.workers import clean_up_when_terminated
+from support.flood.campaigns import Found, Plan, Record, happen, judge
+from support.printed.tables import Promise, about, promises, table
 
 FULL_CALLS = 100_000
 LEAST_USE, MOST_INVERTED = 0.98, 0.01

@@ -27,12 +27,12 @@ import redis
 from rich.console import Console
 from rich.table import Table
 
-from support.angry_partner import AngryPartner
-from support.celery_site import CelerySite, celery_site
-from support.dramatiq_workers import clean_up_when_terminated
-from support.flood_servers import Kind, Servers, servers
-from support.servers import redis_server
-from support.spans import Event, Spans, most_at_once
+from support.celery.site import CelerySite, celery_site
+from support.dramatiq.workers import clean_up_when_terminated
+from support.partner.angry import AngryPartner
+from support.printed.spans import Event, Spans, most_at_once
+from support.servers.flood import Kind, Servers, servers
+from support.servers.processes import redis_server
 from support.waiting import wait_until
 
 LEAST_USED = 0.9
@@ -68,7 +68,7 @@ class Row:
 def place(where: Servers, **told: Any) -> Iterator[tuple[CelerySite, Spans]]:
     """A queue with its workers to come, and what bodies note."""
     told = {
-        "module": "support.celery_slots", "store": f"{where.redis_base}/1", "lease": _LEASE, "amount": 10,
+        "module": "support.celery.slots", "store": f"{where.redis_base}/1", "lease": _LEASE, "amount": 10,
         "rate": "100/s", "burst": 100, **told,
     }  # fmt: skip
     with (

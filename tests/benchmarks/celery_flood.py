@@ -17,12 +17,12 @@ from typing import get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.celery_flood import CeleryFlood, CeleryFlooding
-from support.dramatiq_workers import clean_up_when_terminated
-from support.flood import FloodLimit, Told, run
-from support.flood_figures import Figures, figures
-from support.flood_servers import Kind, servers
-from support.flood_table import Report, Row, add_arguments
+from support.celery.flood import CeleryFlood, CeleryFlooding
+from support.dramatiq.workers import clean_up_when_terminated
+from support.flood.figures import Figures, figures
+from support.flood.run import FloodLimit, Told, run
+from support.flood.table import Report, Row, add_arguments
+from support.servers.flood import Kind, servers
 
 MOST_DEFERRALS = 1.1
 _PATIENCE = 120.0

@@ -28,11 +28,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from support.celery_flood import CeleryFlood, CeleryFlooding
-from support.dramatiq_workers import clean_up_when_terminated
-from support.flood import FloodLimit, Told, run
-from support.flood_figures import figures
-from support.flood_servers import Kind, servers
+from support.celery.flood import CeleryFlood, CeleryFlooding
+from support.dramatiq.workers import clean_up_when_terminated
+from support.flood.figures import figures
+from support.flood.run import FloodLimit, Told, run
+from support.servers.flood import Kind, servers
 
 KILLS = 6
 _JOBS = 1500

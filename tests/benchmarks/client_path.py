@@ -31,13 +31,13 @@ from dramatiq.brokers.stub import StubBroker
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.servers import redis_server
+from support.servers.processes import redis_server
 from throttlekit import AsyncLimiter, Job, Limiter, TokenBucket
-from throttlekit._options import WaitRules
-from throttlekit_celery._gate import Gate, Settings
-from throttlekit_celery._limits import TaskLimits
+from throttlekit.adapter.options import WaitRules
+from throttlekit_celery._admission import Gate, Settings
+from throttlekit_celery._options import TaskLimits
 from throttlekit_dramatiq import Throttle
-from throttlekit_rq._terms import terms_of
+from throttlekit_rq._options import terms_of
 
 Took = dict[str, list[tuple[float, float]]]
 

@@ -24,9 +24,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.dramatiq_workers import clean_up_when_terminated, workers
-from support.rq_workers import Fleet, rq_worker
-from support.servers import redis_server
+from support.dramatiq.workers import clean_up_when_terminated, workers
+from support.rq.workers import Fleet, rq_worker
+from support.servers.processes import redis_server
 from support.waiting import wait_until
 
 FRAMEWORKS = ("dramatiq", "rq")
@@ -54,7 +54,7 @@ class Flood:
         begin = self.sent
         for _ in range(each):
             self._jobs.call.send(self.sent)
-            self._queue.enqueue("support.control_jobs.call_rq", self.sent + 1, throttle=[self._jobs.LIMIT])
+            self._queue.enqueue("support.jobs.control.call_rq", self.sent + 1, throttle=[self._jobs.LIMIT])
             self.sent += 2
         return set(range(begin, self.sent))
 
@@ -81,16 +81,16 @@ def running() -> Iterator[Any]:
     with redis_server() as base:
         environment = {"TK_CONTROL": base}
         os.environ.update(environment)
-        from support import control_jobs as jobs
+        from support.jobs import control as jobs
 
         rq = [
             rq_worker(
-                jobs.RQ, "default", kind="throttlekit_rq.ThrottledSimpleWorker", options=["-c", "support.control_jobs"]
+                jobs.RQ, "default", kind="throttlekit_rq.ThrottledSimpleWorker", options=["-c", "support.jobs.control"]
             )
             for _ in range(2)
         ]
         with (
-            workers("support.control_jobs", environment, processes=2, threads=4) as dramatiq,
+            workers("support.jobs.control", environment, processes=2, threads=4) as dramatiq,
             Fleet(rq, environment) as fleet,
         ):
             wait_until(

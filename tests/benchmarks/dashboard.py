@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from prometheus_client import CollectorRegistry, start_http_server
 
-from support.servers import RedisProcess, free_port
+from support.servers.processes import RedisProcess, free_port
 from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, StoreUnavailable, TokenBucket
 from throttlekit.metrics.prometheus import PrometheusMetrics
@@ -69,7 +69,7 @@ class Flood:
             while not (decision := self._limiter.acquire(limit, job=job)).allowed:
                 if self._over.wait(decision.delay):
                     return
-                job = Job(name="call", kwargs=job.kwargs, waited=decision.waited)
+                job = Job(name="call", kwargs=job.kwargs, ticket=decision.ticket)
             self._limiter.keep(decision, lambda: None)
             self._over.wait(body)
             self._limiter.release(decision)

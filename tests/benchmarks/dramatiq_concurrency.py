@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from support.dramatiq_slots import Held, Slots, Slotting
-from support.dramatiq_workers import clean_up_when_terminated
-from support.flood_servers import Kind, Servers, servers
+from support.dramatiq.slots import Held, Slots, Slotting
+from support.dramatiq.workers import clean_up_when_terminated
+from support.servers.flood import Kind, Servers, servers
 from support.waiting import wait_until
 
 _AMOUNT = 10

@@ -17,11 +17,11 @@ from typing import get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.dramatiq_workers import clean_up_when_terminated
-from support.flood import Flood, FloodLimit, run
-from support.flood_figures import figures
-from support.flood_servers import Kind, servers
-from support.flood_table import Report, Row, add_arguments
+from support.dramatiq.workers import clean_up_when_terminated
+from support.flood.figures import figures
+from support.flood.run import Flood, FloodLimit, run
+from support.flood.table import Report, Row, add_arguments
+from support.servers.flood import Kind, servers
 
 LEAST_USE_TIGHT = 0.9
 _TUNED = {"min_backoff": 500, "max_backoff": 2000, "max_retries": 10_000}

@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from support.dramatiq_workers import clean_up_when_terminated
-from support.flood import Flood, Flooding, FloodLimit
-from support.flood_servers import Kind, Servers, servers
+from support.dramatiq.workers import clean_up_when_terminated
+from support.flood.run import Flood, Flooding, FloodLimit
+from support.servers.flood import Kind, Servers, servers
 from support.waiting import wait_until
 
 MOST_LATE = 2.0

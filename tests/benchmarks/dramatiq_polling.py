@@ -24,8 +24,8 @@ import redis
 from rich.console import Console
 from rich.table import Table
 
-from support.dramatiq_workers import clean_up_when_terminated, make_broker, workers
-from support.servers import rabbitmq_server, redis_server
+from support.dramatiq.workers import clean_up_when_terminated, make_broker, workers
+from support.servers.processes import rabbitmq_server, redis_server
 from support.waiting import wait_until
 
 POLLS_MS = (1000, 200, 100, 50, 20, 10)
@@ -38,7 +38,7 @@ def idle_cost(broker_url: str | None, seconds: float) -> dict[int, float]:
         for poll in POLLS_MS:
             record = stack.enter_context(redis_server())
             environment = _environment(broker_url or record, record, poll)
-            running[poll] = stack.enter_context(workers("support.polling_jobs", environment, processes=1))
+            running[poll] = stack.enter_context(workers("support.jobs.polling", environment, processes=1))
         wait_until(
             lambda: all("ready for action" in one.log() for one in running.values()),
             description="the workers are ready",
@@ -56,7 +56,7 @@ def lateness(broker_url: str | None, poll: int, jobs: int, seconds: float) -> tu
     with redis_server() as record:
         environment = _environment(broker_url or record, record, poll)
         client = redis.Redis.from_url(f"{record}/1")
-        with workers("support.polling_jobs", environment, processes=1) as running:
+        with workers("support.jobs.polling", environment, processes=1) as running:
             wait_until(lambda: "ready for action" in running.log(), description="the worker is ready")
             sender = make_broker(environment["TK_BROKER_URL"], middleware=[])
             queue = environment["TK_QUEUE"]

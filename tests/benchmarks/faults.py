@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from support.dramatiq_workers import clean_up_when_terminated
-from support.fault_kinds import FAULTS
-from support.faults import Case, Outcome, strike
+from support.dramatiq.workers import clean_up_when_terminated
+from support.faults.kinds import FAULTS
+from support.faults.strike import Case, Outcome, strike
 
 _OF_FRAMEWORK = ("workers SIGKILL", "workers SIGTERM", "broker restart", "broker SIGKILL")
 _TITLES = ["workers", "fault", "who", "done", "lost", "twice", "may", "429", "too many", "may be", "well again s"]

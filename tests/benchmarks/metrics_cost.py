@@ -55,8 +55,8 @@ def _denied(limiter: Limiter, clock: FakeClock) -> Callable[[], object]:
 def _started(limiter: Limiter, clock: FakeClock) -> Callable[[], object]:
     shut = TokenBucket("allowed", "1000000/s", burst=1)
     limiter.acquire(shut)
-    waited = limiter.acquire(shut, job=Job()).waited
-    limit, job = shut, Job(id="1", name="call", waited=waited)
+    ticket = limiter.acquire(shut, job=Job()).ticket
+    limit, job = shut, Job(id="1", name="call", ticket=ticket)
     return lambda: (clock.advance(0.001), limiter.acquire(limit, job=job))
 
 

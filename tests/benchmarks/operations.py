@@ -5,8 +5,8 @@ A million random operations by eight processes on one server that is disturbed: 
 
 Asks (of one to three limits of all algorithms, as jobs and as guests), returns of jobs that were denied, peeks and
 settles, while scripts are flushed, connections killed, and the server is hung for up to 0.6 s. Each grant is
-written down with the instant at which the server charged it, and judged by `support.histories`, which shares no code
-with the limits. Exits with 1 if a bound is broken.
+written down with the instant at which the server charged it, and judged by `support.faults.histories`, which shares
+no code with the limits. Exits with 1 if a bound is broken.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.dramatiq_workers import clean_up_when_terminated
-from support.operations import operate
+from support.dramatiq.workers import clean_up_when_terminated
+from support.faults.operations import operate
 
 
 def main() -> int:

@@ -5,8 +5,8 @@ What benchmarks print, as a page of the docs: written by a command, never by han
         "dramatiq_concurrency.py --broker redis" rq_concurrency.py
 
 Runs each command, shows what it prints, and writes all of it to the page: Markdown as it is, all else as text. The
-promises that the commands print (`support.tables.promises`) are gathered in one table at the top. Exits with 1 if one
-of them does not end with 0; the page says which.
+promises that the commands print (`support.printed.tables.promises`) are gathered in one table at the top. Exits with
+1 if one of them does not end with 0; the page says which.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.tables import PROMISES, table
+from support.printed.tables import PROMISES, table
 
 _HERE = Path(__file__).resolve().parent
 _PACKAGES = ("dramatiq", "rq", "celery", "redis")

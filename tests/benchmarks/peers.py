@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import redis
 
-from support.peers import BASE, CONTENDERS, FLOOR, Ask, Bind, Contender
-from support.servers import redis_server
-from support.tables import Promise, about, promises, ratios, spread, table, version_of
+from support.printed.peers import BASE, CONTENDERS, FLOOR, Ask, Bind, Contender
+from support.printed.tables import Promise, about, promises, ratios, spread, table, version_of
+from support.servers.processes import redis_server
 
 OPEN, SHUT, SOME = (1_000_000, 1), (1, 3600), (100, 3600)
 KINDS = ("allowed", "denied", "tenants")

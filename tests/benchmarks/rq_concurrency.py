@@ -18,10 +18,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.dramatiq_workers import clean_up_when_terminated
-from support.rq_flood import OURS, OURS_SIMPLE, STOCK
-from support.rq_slots import Held, RqSlots, RqSlotting
-from support.servers import redis_server
+from support.dramatiq.workers import clean_up_when_terminated
+from support.rq.flood import OURS, OURS_SIMPLE, STOCK
+from support.rq.slots import Held, RqSlots, RqSlotting
+from support.servers.processes import redis_server
 from support.waiting import wait_until
 
 _COLUMNS = ("row", "jobs", "limit", "most at once", "use", "deliveries", "took s")

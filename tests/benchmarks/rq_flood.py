@@ -21,14 +21,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import redis
 from rq.job import JobStatus
 
-from support import rq_jobs
-from support.dramatiq_workers import clean_up_when_terminated
-from support.flood import FloodLimit
-from support.flood_figures import figures
-from support.flood_servers import Servers, servers
-from support.flood_table import Report, Row, add_arguments
-from support.rq_flood import OURS, OURS_SIMPLE, STOCK, RqFlood, run_rq
-from support.rq_workers import Fleet, rq_worker
+from support.dramatiq.workers import clean_up_when_terminated
+from support.flood.figures import figures
+from support.flood.run import FloodLimit
+from support.flood.table import Report, Row, add_arguments
+from support.rq import jobs as rq_jobs
+from support.rq.flood import OURS, OURS_SIMPLE, STOCK, RqFlood, run_rq
+from support.rq.workers import Fleet, rq_worker
+from support.servers.flood import Servers, servers
 from support.waiting import wait_until
 from throttlekit import Limiter
 from throttlekit_rq import ThrottledQueue
@@ -92,7 +92,7 @@ def _cost_of_denial(where: Servers, kind: str, jobs: int) -> float:
     queue = ThrottledQueue("denials", connection=client)
     queue.enqueue_many([queue.prepare_data(rq_jobs.plain, throttle=[rq_jobs.HOURLY]) for _ in range(jobs)])
     registry = queue.scheduled_job_registry
-    command = rq_worker(where.broker_url, "denials", kind=kind, options=["-c", "support.rq_preload"])
+    command = rq_worker(where.broker_url, "denials", kind=kind, options=["-c", "support.rq.preload"])
     with Fleet([command], {"THROTTLEKIT_URL": f"{where.redis_base}/1"}):
         began, first = _when(lambda: registry.count > 0), registry.count
         ended = _when(lambda: registry.count == jobs)

@@ -22,12 +22,12 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.listed import Listed
-from support.servers import redis_server
+from support.printed.listed import Listed
+from support.servers.processes import redis_server
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.acquire import Ask, Caller
-from throttlekit._core.keys import bucket_name, holder_name, line_name
-from throttlekit.stores import Claim, Request
+from throttlekit._core.storage_keys import bucket_name, holder_name, line_name
+from throttlekit.stores import Request, StoreClaim
 
 CHUNK = 2000
 ROUNDS = 15
@@ -48,9 +48,9 @@ class Recorder(Listed):
     def command(self, limits: Sequence[Limit], tenant: str, cost: int = 1) -> tuple[Any, ...]:
         claims = []
         for limit in limits:
-            charge = limit.charge(cost, 0, holder_name(str(uuid.uuid4()), secrets.token_hex(6), time.time_ns() // 1000))
+            charge = limit.bind(cost, 0, holder_name(str(uuid.uuid4()), secrets.token_hex(6), time.time_ns() // 1000))
             bucket = bucket_name(limit.name, tenant, limit.fingerprint)
-            claims.append(Claim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(50_000))))
+            claims.append(StoreClaim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(50_000))))
         self.acquire(Request(claims, Caller.JOB))
         return self.sent
 

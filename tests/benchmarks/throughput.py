@@ -21,10 +21,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.dramatiq_workers import clean_up_when_terminated
-from support.servers import ServerMissing
-from support.tables import Promise, about, promises, ratios, spread, table
-from support.throughput import SETUPS, VARIANTS, Bench, Setup, Timing
+from support.dramatiq.workers import clean_up_when_terminated
+from support.printed.tables import Promise, about, promises, ratios, spread, table
+from support.servers.processes import ServerMissing
+from support.throughput.run import SETUPS, VARIANTS, Bench, Setup, Timing
 
 MOST_SLOWER, MOST_US = 1.05, 100.0
 _WITHOUT, *_WITH = VARIANTS

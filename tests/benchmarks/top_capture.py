@@ -19,9 +19,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.dramatiq_workers import clean_up_when_terminated, workers
-from support.rq_workers import Fleet, rq_worker
-from support.servers import redis_server
+from support.dramatiq.workers import clean_up_when_terminated, workers
+from support.rq.workers import Fleet, rq_worker
+from support.servers.processes import redis_server
 
 _JOBS = 600
 _BLOCK = "<!-- captured: {} -->\n"
@@ -38,7 +38,7 @@ def flood(url: str) -> list[str]:
     """Send jobs to both frameworks; the ids of those that were sent to RQ."""
     import redis
 
-    from support import top_jobs
+    from support.jobs import top as top_jobs
     from throttlekit_rq import ThrottledQueue
 
     sent: list[str] = []
@@ -62,9 +62,9 @@ def captured(seconds: float) -> dict[str, str]:
         environment = {"TK_TOP_STORE": store, "TK_TOP_BROKER": broker}
         os.environ.update(environment)
         kind = "throttlekit_rq.ThrottledWorker"
-        commands = [rq_worker(queues, "work", kind=kind, options=("-c", "support.top_jobs")) for _ in range(2)]
+        commands = [rq_worker(queues, "work", kind=kind, options=("-c", "support.jobs.top")) for _ in range(2)]
         sent = flood(queues)
-        with workers("support.top_jobs", environment, processes=2, threads=4), Fleet(commands, environment):
+        with workers("support.jobs.top", environment, processes=2, threads=4), Fleet(commands, environment):
             time.sleep(seconds)
             shown = run("top", "--once", "--url", store, "--limit", "6")
             told = (run_explain(job_id, store) for job_id in reversed(sent))

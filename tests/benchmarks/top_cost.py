@@ -25,13 +25,13 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.servers import redis_server
+from support.servers.processes import redis_server
 from throttlekit import Job, Limiter, TokenBucket
 from throttlekit._core.acquire import Reason, Verdict
-from throttlekit._core.by_value import plain
-from throttlekit._core.keys import bucket_name, limit_id, line_name
-from throttlekit._fleet.activity import _REPORT, KEYS, Counts
-from throttlekit._waited import Waited
+from throttlekit._core.serialize import plain
+from throttlekit._core.storage_keys import bucket_name, limit_id, line_name
+from throttlekit._engine.ticket import Ticket
+from throttlekit.fleet.activity import _REPORT, KEYS, Counts
 
 LIMIT = TokenBucket("per-tenant", "10/minute", burst=10, key="{tenant}")
 AT_ONCE = 100
@@ -80,7 +80,7 @@ def server_ms(client: Any) -> float:
 
 def looks(client: Any, url: str, times: int, *options: str) -> tuple[float, float, float]:
     """Of `top --once`, medians: the server's time, the whole command's, and the questions'."""
-    from throttlekit._fleet.look import look
+    from throttlekit.fleet.snapshot import look
     from throttlekit_cli.top.watch import opened
 
     command = [sys.executable, "-m", "throttlekit_cli", "top", "--once", "--url", url, *options]
@@ -98,15 +98,15 @@ def looks(client: Any, url: str, times: int, *options: str) -> tuple[float, floa
 def per_decision() -> list[tuple[str, float]]:
     """Nanoseconds that counting takes of a decision, in this process."""
     decision = Limiter().acquire(TokenBucket("api", "1000/s"))
-    verdict, waited, job = Verdict(Reason.ALLOWED, 0, 2, 2, 3, ()), Waited(), Job(id="job")
+    verdict, ticket, job = Verdict(Reason.ALLOWED, 0, 2, 2, 3, ()), Ticket(), Job(id="job")
     denied = Limiter()
     one = TokenBucket("api", "1/d", burst=1)
     denied.acquire(one)
     denial = denied.acquire(one, job=job)
     counts = Counts()
     timed = {
-        "allowed": lambda: counts.decided(decision, "bucket", verdict, waited, None),
-        "denied, a job": lambda: counts.decided(denial, "bucket", verdict, waited, job),
+        "allowed": lambda: counts.decided(decision, "bucket", verdict, ticket, None),
+        "denied, a job": lambda: counts.decided(denial, "bucket", verdict, ticket, job),
     }
     return [(name, min(timeit.repeat(call, number=5_000, repeat=9)) / 5_000 * 1e9) for name, call in timed.items()]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.servers import ServerMissing, redis_binary
+from support.servers.processes import ServerMissing, redis_binary
 from support.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "throttlekit_cli", "demo"]

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import redis
 
-from support.certificates import self_signed
-from support.sentinel import watched
-from support.servers import Cluster, free_port, redis_server
+from support.servers.certificates import self_signed
+from support.servers.processes import Cluster, free_port, redis_server
+from support.servers.sentinel import watched
 from throttlekit_cli.doctor.store import _role, _servers, examine_store
 
 SOUND_DRAMATIQ = """
@@ -285,7 +285,7 @@ def test_rq_queues_that_nobody_promotes_are_a_fault(redis_url: str) -> None:
     connection: Any = redis.Redis.from_url(redis_url)
     queue = Queue("reports", connection=connection)
     assert doctor("--rq", redis_url)[0] == 0  # no queue yet
-    job = queue.enqueue_at(_tomorrow(), "support.rq_jobs.plain", "x")
+    job = queue.enqueue_at(_tomorrow(), "support.rq.jobs.plain", "x")
     code, found, _ = doctor("--rq", redis_url)
     assert (code, "Nobody brings delayed jobs" in graded(found, "fault")) == (1, True)
     announce(connection, ["reports"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from support.servers import patient
+from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, Control, Job, Limiter, TokenBucket
 from throttlekit_cli._commands import cli
@@ -136,7 +136,7 @@ def test_explain_tells_of_an_operators_pause(redis_url: str, limiter: Limiter) -
     with Control(patient(redis_url), by="ann") as control:
         control.pause(API, for_=600)
     denied = limiter.acquire(API, job=Job(id="j"))
-    limiter.acquire(API, job=Job(id="j", waited=denied.waited))
+    limiter.acquire(API, job=Job(id="j", ticket=denied.ticket))
     limiter.close()
     told = run("explain", "j", "--url", redis_url).stdout
     for words in ("deferred       once", "asks again     in about ", "an operator    paused by ann, for "):

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import redis
 
-from support.stores import Passing
+from support.servers.stores import Passing
 from throttlekit import AsyncLimiter, Concurrency, Job, Limit, Limiter, TokenBucket
 from throttlekit._core.acquire import Verdict
-from throttlekit._core.keys import bucket_name
+from throttlekit._core.storage_keys import bucket_name
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.stores.redis import RedisStore
 
@@ -113,7 +113,7 @@ def test_every_verb_works_on_a_server(redis_url: str) -> None:
         async with limiter.hold(SLOTS, timeout=30) as running:
             assert running.decision is not None
 
-        @limiter.holding(SLOTS, timeout=30)
+        @limiter.limited(SLOTS, timeout=30)
         async def body(number: int) -> int:
             return number
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 from redis.crc import key_slot
 
-from support.servers import Cluster, redis_cluster, stored
+from support.servers.processes import Cluster, redis_cluster, stored
 from support.waiting import wait_until
 from throttlekit import (
     ConfigurationError,
@@ -26,13 +26,13 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.acquire import Caller, Verdict
-from throttlekit._core.keys import bucket_name, line_name
-from throttlekit._core.limits import Limit
-from throttlekit._testing.bench import NOW_US, Bench
-from throttlekit._testing.mixtures import FIVE, MixtureConformance
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.storage_keys import bucket_name, line_name
 from throttlekit.stores import Correction, Request, Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.testing import FakeClock
+from throttlekit.testing.bench import NOW_US, Bench
+from throttlekit.testing.mixtures import FIVE, MixtureConformance
 
 _SLOTS = 16384
 
@@ -183,12 +183,12 @@ def test_early_return_is_asked_of_its_own_line_first(cluster: Cluster, limiter: 
     clock.advance(denied.delay / 2)
     with _nodes(cluster) as nodes:
         before = _calls(nodes, "evalsha")
-        again = limiter.acquire(*limits, job=Job(id="1", waited=denied.waited))
+        again = limiter.acquire(*limits, job=Job(id="1", ticket=denied.ticket))
         assert [b - a for a, b in zip(before, _calls(nodes, "evalsha"), strict=True)] == [0, 0, 1]
     assert (again.reason, again.delay) == ("early", denied.delay / 2)
     assert _remaining(limiter, limits) == [2, 2, 0]
     clock.advance(again.delay)
-    assert limiter.acquire(*limits, job=Job(id="1", waited=again.waited))
+    assert limiter.acquire(*limits, job=Job(id="1", ticket=again.ticket))
     assert _remaining(limiter, limits) == [1, 1, 0]
 
 
@@ -213,7 +213,7 @@ def test_jobs_pass_one_after_the_other(limiter: Limiter, clock: FakeClock) -> No
         else:
             denials += 1
             due_us = clock() + round(decision.delay * 1_000_000)
-            waiting.append((due_us, number, Job(id=job.id, waited=decision.waited)))
+            waiting.append((due_us, number, Job(id=job.id, ticket=decision.ticket)))
     assert min(b - a for a, b in itertools.pairwise(passed)) >= 100_000
     assert denials == 39
     assert limiter.peek(limits[3]).remaining == 1000 - 40

@@ -6,10 +6,10 @@ import contextlib
 
 import pytest
 
-from support.servers import Cluster
+from support.servers.processes import Cluster
 from throttlekit import StoreUnavailable
-from throttlekit._core.keys import fleet_name
-from throttlekit._outage import Guarded
+from throttlekit._core.storage_keys import fleet_name
+from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.memory import MemoryStore
 from throttlekit.stores.redis import RedisStore
@@ -41,7 +41,7 @@ def test_server_that_is_not_there_is_an_outage() -> None:
 
 def test_memory_has_no_such_place() -> None:
     """What holds in this process only has no fleet."""
-    store = Guarded(MemoryStore())
+    store = CircuitBreaker(MemoryStore())
     assert not store.shared
     with pytest.raises(TypeError, match="MemoryStore"):
         store.commands(COMMANDS)

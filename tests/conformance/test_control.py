@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import redis
 
-from support.servers import Cluster, patient
+from support.servers.processes import Cluster, patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, ConfigurationError, Control, Job, Limiter, TokenBucket
-from throttlekit._core.keys import fleet_name
-from throttlekit._fleet.rules import HISTORY, RULES
+from throttlekit._core.storage_keys import fleet_name
+from throttlekit.fleet.rules import HISTORY, RULES
 
 LIMIT = TokenBucket("api", "1000/s", burst=100)
 KEYED = TokenBucket("api:account", "1000/s", burst=100, key="{account}")
@@ -245,7 +245,7 @@ def test_what_can_never_work_is_refused_at_once(control: Control, verb: str, arg
 
 def test_rules_are_bounded(control: Control, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every process reads them all: one too many is refused, and says what to do. To change one is none more."""
-    monkeypatch.setattr("throttlekit.control.MOST_RULES", 3)
+    monkeypatch.setattr("throttlekit.fleet.control.MOST_RULES", 3)
     control.pause("api", key=0, for_=0.01)
     wait_until(lambda: not control.rules(), description="the first is over")
     for key in range(1, 4):

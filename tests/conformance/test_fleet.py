@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import redis
 
-from support.servers import Cluster
+from support.servers.processes import Cluster
 from support.waiting import wait_until
 from throttlekit import Concurrency, FixedWindow, Job, Limit, Limiter, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.keys import bucket_name
-from throttlekit._fleet.activity import _REPORT, JOBS_KNOWN, KEYS
-from throttlekit._fleet.look import Key, look, look_up
-from throttlekit._leases import _lease
+from throttlekit._core.storage_keys import bucket_name
+from throttlekit._engine.leases import _lease
+from throttlekit.fleet.activity import _REPORT, JOBS_KNOWN, KEYS
+from throttlekit.fleet.snapshot import Key, look, look_up
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
@@ -73,7 +73,7 @@ def _check(keys: tuple[Key, ...]) -> None:
 def test_the_oldest_holders_age_is_seen(limiter: Limiter, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often its lease was renewed, and whoever else holds a slot: bodies that hang are found by it."""
     slots, now_ns = Concurrency("slots", 3), time.time_ns()
-    monkeypatch.setattr("throttlekit._asked.time.time_ns", lambda: now_ns - 3_600 * 10**9)
+    monkeypatch.setattr("throttlekit._engine.claims.time.time_ns", lambda: now_ns - 3_600 * 10**9)
     oldest = limiter.acquire(slots, job=Job(id="#1.2"))
     monkeypatch.undo()
     assert limiter.acquire(slots).allowed
@@ -140,7 +140,7 @@ def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:
     assert key is not None
     assert (job.reason, job.deferrals, key.limit.name) == ("exhausted", 1, "api")
     assert job.slot == pytest.approx(job.since + denied.delay, abs=0.001)
-    back = Job(id="late", waited=denied.waited)
+    back = Job(id="late", ticket=denied.ticket)
     wait_until(lambda: limiter.acquire(limit, job=back).allowed, description="its slot comes")
     limiter._fleet.activity.beat()  # type: ignore[union-attr]
     job, key = look_up(store, "late")

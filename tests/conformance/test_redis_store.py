@@ -12,8 +12,8 @@ import pytest
 import redis
 from redis import exceptions
 
-from support.listed import Listed
-from support.servers import free_port
+from support.printed.listed import Listed
+from support.servers.processes import free_port
 from support.waiting import wait_until
 from throttlekit import (
     ConfigurationError,
@@ -27,9 +27,9 @@ from throttlekit import (
     TokenBucket,
 )
 from throttlekit._core.acquire import Ask, Caller, Place, Reason
-from throttlekit._core.keys import bucket_name, line_name
-from throttlekit._core.limits import Limit
-from throttlekit.stores import Claim, Correction, Request
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.storage_keys import bucket_name, line_name
+from throttlekit.stores import Correction, Request, StoreClaim
 from throttlekit.stores.redis import RedisStore
 
 LIMIT = TokenBucket("partner", "10/s", burst=5)
@@ -60,10 +60,10 @@ def store(redis_url: str) -> Iterator[RedisStore]:
     store.close()
 
 
-def _claim(limit: Limit, cost: int = 1) -> Claim:
-    charge = limit.charge(cost, NOW_US)
+def _claim(limit: Limit, cost: int = 1) -> StoreClaim:
+    charge = limit.bind(cost, NOW_US)
     bucket = bucket_name(limit.name, "", limit.fingerprint)
-    return Claim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(0), limit.room_us(charge)))
+    return StoreClaim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(0), limit.max_queue_us(charge)))
 
 
 def _request(*limits: Limit, caller: Caller = Caller.JOB) -> Request:
@@ -167,7 +167,7 @@ def test_line_that_is_no_line_counts_as_empty(client: Any, store: RedisStore, ga
         store.acquire(_request(LIMIT), now_us=10**15)
     client.set(line_name(BUCKET), garbage, ex=60)
     denied = store.acquire(_request(LIMIT), now_us=10**15)
-    assert (denied.reason, denied.slot_us) == (Reason.EXHAUSTED, 10**15 + 100_000)
+    assert (denied.reason, denied.due_us) == (Reason.EXHAUSTED, 10**15 + 100_000)
 
 
 _OF_A_CLUSTER = (exceptions.AskError, exceptions.MovedError, exceptions.ClusterCrossSlotError)
@@ -202,7 +202,7 @@ def _ask_of_one_that_fails(monkeypatch: pytest.MonkeyPatch, fault: type[Exceptio
     monkeypatch.setattr(store._connections, "ask", fail)
     verbs = {
         "acquire": lambda: store.acquire(_request(LIMIT)),
-        "settle": lambda: store.settle([Correction(BUCKET, LIMIT.charge(1), NOW_US, 1)]),
+        "settle": lambda: store.settle([Correction(BUCKET, LIMIT.bind(1), NOW_US, 1)]),
         "reset": lambda: store.reset([BUCKET]),
     }
     verbs[verb]()
@@ -241,7 +241,7 @@ def test_log_is_stored_as_a_ring_behind_a_head(client: Any, store: RedisStore) -
     assert _numbers(client.get(claim.bucket)) == [2, 0, NOW_US, NOW_US]
     assert store.acquire(Request([claim], Caller.JOB), now_us=NOW_US + 7).allowed
     assert _numbers(client.get(claim.bucket)) == [4, 0, NOW_US, NOW_US, NOW_US + 7, NOW_US + 7]
-    store.settle([Correction(claim.bucket, claim.ask.charge, NOW_US + 7, 3)], now_us=NOW_US + 9)
+    store.settle([Correction(claim.bucket, claim.ask.algorithm, NOW_US + 7, 3)], now_us=NOW_US + 9)
     # The first two instants are pushed out, and owed for until an hour after them.
     ring = [NOW_US + 9, NOW_US + 9, NOW_US + 7, NOW_US + 7, NOW_US + 9]
     assert _numbers(client.get(claim.bucket)) == [2, NOW_US + 3_600_000_000, *ring]
@@ -280,18 +280,18 @@ def test_store_that_is_down_denies(caplog: pytest.LogCaptureFixture) -> None:
     limiter = Limiter(f"redis://user:hunter2@127.0.0.1:{free_port()}/0")
     carried = {"v": 1, "slot": 5, "ticket": "x", "n": 2, "since": 3}
     with caplog.at_level(logging.DEBUG):
-        decision = limiter.acquire(LIMIT, job=Job(id="1", waited=carried))
+        decision = limiter.acquire(LIMIT, job=Job(id="1", ticket=carried))
     assert not decision
     assert decision.reason == "store unavailable"
     assert 0.5 <= decision.delay <= 1.5
-    assert decision.waited == carried
+    assert decision.ticket == carried
     assert "hunter2" not in caplog.text + repr(decision)
 
 
 def test_store_that_is_down_denies_guests(caplog: pytest.LogCaptureFixture) -> None:
     """With no server there, a caller without a job is denied too, and nothing is raised."""
     decision = Limiter(f"redis://127.0.0.1:{free_port()}/0").acquire(LIMIT)
-    assert (decision.allowed, decision.reason, decision.waited) == (False, "store unavailable", None)
+    assert (decision.allowed, decision.reason, decision.ticket) == (False, "store unavailable", None)
 
 
 @pytest.mark.parametrize("verb", ["peek", "reset", "settle"])
@@ -382,9 +382,9 @@ def test_server_owns_the_clock(client: Any, store: RedisStore) -> None:
 def _used_in_every_way(limiter: Limiter, limit: Limit) -> None:
     """Granted, denied to a job and to a guest, displaced, settled up, below empty, and down."""
     decision = limiter.acquire(limit, cost=limit.capacity)
-    waited = [limiter.acquire(limit, job=JOB).waited for _ in range(3)]
+    ticket = [limiter.acquire(limit, job=JOB).ticket for _ in range(3)]
     limiter.acquire(limit)
-    limiter.acquire(limit, job=Job(id="2", waited={**(waited[0] or {}), "slot": 1}))
+    limiter.acquire(limit, job=Job(id="2", ticket={**(ticket[0] or {}), "slot": 1}))
     decision = limiter.settle(decision, actual=limit.capacity + 3)
     limiter.settle(decision, actual=1)
 
@@ -417,7 +417,7 @@ def test_stale_keys_expire_too(client: Any, store: RedisStore) -> None:
         request = Request([_claim(limit, limit.capacity)], Caller.JOB)
         assert store.acquire(request, now_us=ahead_us).allowed
         assert not store.acquire(request, now_us=NOW_US).allowed
-        charge = _claim(limit).ask.charge
+        charge = _claim(limit).ask.algorithm
         store.settle([Correction(request.claims[0].bucket, charge, NOW_US, 1)], now_us=NOW_US)
     ttls = {key: client.pttl(key) for key in client.scan_iter("*")}
     assert len(ttls) == 10
@@ -446,7 +446,7 @@ def test_idle_line_leaves_no_key(client: Any, store: RedisStore) -> None:
     for limit in FIVE:
         claim = _claim(limit, limit.capacity)
         store.acquire(Request([claim], Caller.JOB), now_us=NOW_US)
-        last_us = [store.acquire(_request(limit), now_us=NOW_US).slot_us for _ in range(9)][-1]
+        last_us = [store.acquire(_request(limit), now_us=NOW_US).due_us for _ in range(9)][-1]
         end_ms = (last_us + claim.ask.spacing_us // limit.capacity - NOW_US) // 1000
         assert end_ms + 1_000 < client.pttl(claim.line) <= end_ms + 5_001, limit
         assert client.pttl(claim.bucket) <= client.pttl(claim.line), limit
@@ -463,7 +463,7 @@ def test_five_limits_of_five_algorithms_are_one_evalsha(client: Any, store: Redi
     def verbs() -> list[bool]:
         granted = limiter.acquire(*FIVE, cost=1)
         denied = limiter.acquire(*FIVE, job=job)
-        early = limiter.acquire(*FIVE, job=Job(id="1", waited=denied.waited))
+        early = limiter.acquire(*FIVE, job=Job(id="1", ticket=denied.ticket))
         looked = limiter.peek(*FIVE)
         limiter.settle(granted, actual=0, limit=FIVE[4])
         return [bool(granted), bool(denied), early.reason == "early", bool(looked)]
@@ -534,13 +534,13 @@ def test_no_number_is_ever_sent_in_exponent_form(request: pytest.FixtureRequest,
         for limit in limits:
             claim, one = _claim(limit, limit.capacity), _claim(limit)
             assert store.acquire(Request([claim], Caller.JOB), now_us=start_us).allowed, limit
-            slot_us = store.acquire(Request([one], Caller.JOB), now_us=start_us).slot_us
+            due_us = store.acquire(Request([one], Caller.JOB), now_us=start_us).due_us
             for caller in Caller:
                 assert not store.acquire(Request([one], caller), now_us=start_us).allowed
             store.acquire(Request([one], Caller.JOB, Place(0, start_us - 1)), now_us=start_us)
-            assert store.acquire(Request([one], Caller.JOB, Place(0, slot_us)), now_us=slot_us).allowed
+            assert store.acquire(Request([one], Caller.JOB, Place(0, due_us)), now_us=due_us).allowed
             for by in (100_000_000, -100_000_000, 10**12):
-                store.settle([Correction(claim.bucket, claim.ask.charge, slot_us, by)], now_us=slot_us)
+                store.settle([Correction(claim.bucket, claim.ask.algorithm, due_us, by)], now_us=due_us)
             store.acquire(Request([one], Caller.GUEST), now_us=start_us)
             store.acquire(Request([one], Caller.GUEST), now_us=start_us - 4 * 366 * 86_400_000_000)
             store.reset([claim.bucket, claim.line])

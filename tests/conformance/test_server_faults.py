@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 import redis
 
-from support.proxy import Proxy
-from support.servers import free_port, redis_6_binary, redis_binary, redis_process, redis_server, stored
+from support.servers.processes import free_port, redis_6_binary, redis_binary, redis_process, redis_server, stored
+from support.servers.proxy import Proxy
 from support.waiting import wait_until
 from throttlekit import FixedWindow, Job, Limiter, SlidingLog, SlidingWindow, StoreUnavailable, TokenBucket
-from throttlekit._core.keys import bucket_name
+from throttlekit._core.storage_keys import bucket_name
 from throttlekit.stores.redis import RedisStore
 
 LIMIT = TokenBucket("partner", "100/s", burst=50)
@@ -283,7 +283,7 @@ def test_a_hung_server_costs_one_time_out_a_second(own_server: Any) -> None:
 @pytest.mark.parametrize("by_client", [False, True], ids=["url", "client"])
 def test_a_hundred_and_twenty_ask_at_once(own_server: Any, by_client: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Greenlets, say. The server answers them all, so it is not taken to be away; redis-py alone stops at 100."""
-    monkeypatch.setattr("throttlekit.stores.clients._TIMEOUT", 20.0)
+    monkeypatch.setattr("throttlekit.stores.from_client._TIMEOUT", 20.0)
     limiter = Limiter(client=own_server) if by_client else Limiter(RedisStore(_url(own_server), timeout=20))
     busy = TokenBucket("busy", "1000/s", burst=1000)
     answers: list[str] = []

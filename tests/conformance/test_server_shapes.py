@@ -24,14 +24,14 @@ from redis.exceptions import RedisClusterException
 from redis.retry import Retry
 from redis.sentinel import Sentinel
 
-from support.certificates import self_signed
-from support.sentinel import Watched, guarded
-from support.sentinel import watched as sentinel_watching
-from support.servers import Cluster, ServerMissing, redis_server, stored
+from support.servers.certificates import self_signed
+from support.servers.processes import Cluster, ServerMissing, redis_server, stored
+from support.servers.sentinel import Watched, guarded
+from support.servers.sentinel import watched as sentinel_watching
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Decision, Job, Limiter, SlidingLog, TokenBucket
-from throttlekit.stores.clients import _ClusterOfClient
 from throttlekit.stores.cluster import RedisClusterStore, _Refresh
+from throttlekit.stores.from_client import _ClusterOfClient
 from throttlekit.stores.redis import RedisStore
 
 HOUR = SlidingLog("hour", "50/h")
@@ -42,7 +42,7 @@ JOB = Job(id="1", name="call_partner")
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """For a machine that is busy: what is tried here is not how long it takes."""
-    monkeypatch.setattr("throttlekit.stores.clients._TIMEOUT", 2.0)
+    monkeypatch.setattr("throttlekit.stores.from_client._TIMEOUT", 2.0)
 
 
 def _url(watched: Watched) -> str:
@@ -81,7 +81,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture
 def tls_port(certificates: tuple[Path, Path]) -> Iterator[int]:
     """A server that speaks TLS on a port of its own."""
-    from support.servers import free_port
+    from support.servers.processes import free_port
 
     certificate, key = map(str, certificates)
     port = free_port()

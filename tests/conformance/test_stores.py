@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 
-from support.servers import Cluster
+from support.servers.processes import Cluster
 from throttlekit.stores import MemoryStore, Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore

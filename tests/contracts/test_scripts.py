@@ -201,7 +201,7 @@ def test_verbs_are_those_that_the_store_runs() -> None:
     """There is a script for each verb that the Redis store runs, and no other."""
     names = {
         node.value
-        for module in ("redis", "_frames")
+        for module in ("redis", "wire")
         for node in ast.walk(parsed(f"throttlekit.stores.{module}"))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
@@ -275,7 +275,7 @@ def test_settle_returns_a_count() -> None:
 
 def test_header_numbers_the_reasons() -> None:
     """The reasons that the header numbers are those that the store reads, in order."""
-    from throttlekit.stores._frames import _REASONS
+    from throttlekit.stores.wire import _REASONS
 
     header, _ = _parts(next(path for path in VERBS if path.stem == "acquire"))
     numbered = re.search(r"reason: (.*)", header)
@@ -309,15 +309,17 @@ def _functions(path: Path) -> list[str]:
 
 
 def _letter(path: Path) -> str:
-    match = re.search(r"^  Mirrors throttlekit/_core/(\w+)\.py\. Letter (\w)\.$", _parts(path)[0], re.MULTILINE)
+    match = re.search(
+        r"^  Mirrors throttlekit/_core/algorithms/(\w+)\.py\. Letter (\w)\.$", _parts(path)[0], re.MULTILINE
+    )
     assert match, "the header does not say what it mirrors, and its letter"
     return match.group(2)
 
 
 def _mirrored(path: Path) -> str:
-    match = re.search(r"Mirrors throttlekit/_core/(\w+)\.py", _parts(path)[0])
+    match = re.search(r"Mirrors throttlekit/_core/algorithms/(\w+)\.py", _parts(path)[0])
     assert match
-    return f"throttlekit._core.{match.group(1)}"
+    return f"throttlekit._core.algorithms.{match.group(1)}"
 
 
 @every_algorithm
@@ -336,7 +338,7 @@ def test_algorithm_adds_itself_under_its_letter(path: Path) -> None:
         for node in ast.walk(parsed(_mirrored(path)))
         if isinstance(node, ast.AnnAssign)
         and isinstance(node.target, ast.Name)
-        and node.target.id == "letter"
+        and node.target.id == "code"
         and node.value is not None
     ]
     assert letters == [_letter(path)]
@@ -345,15 +347,15 @@ def test_algorithm_adds_itself_under_its_letter(path: Path) -> None:
 def test_no_two_algorithms_share_a_letter() -> None:
     """Each algorithm of the core that the script knows has its own letter, and every one of the core is there."""
     assert len({_letter(path) for path in ALGORITHMS}) == len(ALGORITHMS)
-    charges = {f"throttlekit._core.{name}" for name in _CHARGES}
+    charges = {f"throttlekit._core.algorithms.{name}" for name in _CHARGES}
     assert {_mirrored(path) for path in ALGORITHMS} == charges
 
 
 @every_script
 def test_mirrors_know_of_each_other(path: Path) -> None:
     """The module that a script mirrors says so as well: whoever changes one is told of the other."""
-    for name in re.findall(r"throttlekit/_core/(\w+)\.py", _parts(path)[0]):
-        docstring = ast.get_docstring(parsed(f"throttlekit._core.{name}")) or ""
+    for name in re.findall(r"throttlekit/_core/([\w/]+)\.py", _parts(path)[0]):
+        docstring = ast.get_docstring(parsed(f"throttlekit._core.{name.replace('/', '.')}")) or ""
         told = rf"lua/throttlekit_lua/(\w+\.lua and )?{path.name} (and \w+\.lua )?mirrors? (this file|it)\. "
         told += r"Change (both|all), or the parity tests fail\."
         assert re.search(told, " ".join(docstring.split())), name

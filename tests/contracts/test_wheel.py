@@ -15,7 +15,7 @@ _SOURCE_ROOTS = {
     "throttlekit_dramatiq": "adapters",
     "throttlekit_pytest": "adapters",
     "throttlekit_rq": "adapters",
-    "throttlekit_cli": "cli",
+    "throttlekit_cli": "adapters",
     "throttlekit_lua": "lua",
 }
 

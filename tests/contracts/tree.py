@@ -11,7 +11,6 @@ __all__ = ["ADAPTERS_LUA", "FLEET_LUA", "LUA", "MODULES", "ROOT", "parsed", "rea
 ROOT = Path(__file__).parents[2]
 
 _PACKAGES = [ROOT / "throttlekit", *(ROOT / "lua").glob("throttlekit_*"), *(ROOT / "adapters").glob("throttlekit_*")]
-_PACKAGES += (ROOT / "cli").glob("throttlekit_*")
 
 
 def _name(package: Path, path: Path) -> str:
@@ -24,14 +23,16 @@ MODULES: dict[str, Path] = {
 }
 """Every shipped module by its import name."""
 
-LUA = sorted((ROOT / "lua").rglob("*.lua"))
-"""The scripts that decide."""
+_LUA = sorted((ROOT / "lua" / "throttlekit_lua").glob("*.lua"))
 
-ADAPTERS_LUA = sorted((ROOT / "adapters").rglob("*.lua"))
+ADAPTERS_LUA = [path for path in _LUA if path.name.startswith("rq_")]
 """The scripts that write an adapter's decisions into its framework's own data."""
 
-FLEET_LUA = sorted((ROOT / "throttlekit").rglob("*.lua"))
-"""The scripts that tell the fleet, and read what it was told."""
+FLEET_LUA = [path for path in _LUA if path.name.startswith("fleet_")]
+"""The scripts that report what processes decide, and read what they reported."""
+
+LUA = [path for path in _LUA if path not in (*ADAPTERS_LUA, *FLEET_LUA)]
+"""The scripts that decide."""
 
 
 @cache

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 import throttlekit
-from support.pages import Page
-from support.processes import Command
-from support.servers import redis_server
+from support.faults.processes import Command
+from support.printed.pages import Page
+from support.servers.processes import redis_server
 from support.waiting import wait_until
 
 _URL = "localhost:6379"  # what the pages name; the Redis of a test has a port of its own

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from support.faults import Case, Outcome, strike
-from support.servers import ServerMissing
+from support.faults.strike import Case, Outcome, strike
+from support.servers.processes import ServerMissing
 
 Struck = Callable[[Case], Outcome]
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.faults import Case, Outcome
+from support.faults.strike import Case, Outcome
 
 pytestmark = [
     pytest.mark.workers,

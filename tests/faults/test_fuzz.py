@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from support.fuzz import Values, hanging_fails
-from support.listed import Listed
+from support.faults.fuzz import Values, hanging_fails
+from support.printed.listed import Listed
 from throttlekit import (
     ConfigurationError,
     Delivery,
@@ -28,16 +28,16 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
-from throttlekit._core.by_value import load, plain
-from throttlekit._core.rate import LONGEST_PERIOD_US, parse_rate
-from throttlekit._current import decision_of, receipt
-from throttlekit._options import seconds_in
-from throttlekit._waited import Waited
-from throttlekit._wiring import plugin_manager, store_from
+from throttlekit._core.durations import seconds_in
+from throttlekit._core.limit.rate import LONGEST_PERIOD_US, parse_rate
+from throttlekit._core.serialize import load, plain
+from throttlekit._engine.plugins import plugin_manager, store_from
+from throttlekit._engine.running import decision_of, receipt
+from throttlekit._engine.ticket import Ticket
 from throttlekit.errors import StoreUnavailable
 
 KINDS: list[tuple[type[Limit], list[str]]] = [
-    (TokenBucket, ["burst", "lease_tokens", "lease_for"]),
+    (TokenBucket, ["burst", "prefetch", "prefetch_for"]),
     (LeakyBucket, ["queue"]),
     (FixedWindow, ["tz"]),
     (SlidingWindow, []),
@@ -46,7 +46,7 @@ KINDS: list[tuple[type[Limit], list[str]]] = [
 DOCUMENTED = (ConfigurationError, ImportError)
 FIVE = [
     plain(TokenBucket("a", "10/s", burst=5), "k", 1),
-    plain(TokenBucket("a", "1000/s", burst=500, lease_tokens=50), "k", 1),
+    plain(TokenBucket("a", "1000/s", burst=500, prefetch=50), "k", 1),
     plain(LeakyBucket("b", "10/s", queue=5), "k", 1),
     plain(FixedWindow("c", "10/s", tz="Europe/Berlin"), "", 1),
     plain(SlidingWindow("d", "10/s", scope="queue"), "", 1),
@@ -112,10 +112,10 @@ def a_url(drawn: Values) -> Any:
 
 
 def a_job(drawn: Values) -> Any:
-    rnd, waited = drawn.rnd, Waited(5, "t:x", 1, 4).write()
+    rnd, ticket = drawn.rnd, Ticket(5, "t:x", 1, 4).write()
     kind = rnd.random()
     if kind < 0.4:
-        return Job(kwargs={"a": drawn.any()}, waited=drawn.mutated(waited))
+        return Job(kwargs={"a": drawn.any()}, ticket=drawn.mutated(ticket))
     if kind < 0.8:
         texts = {field: drawn.text() for field in ("id", "name", "queue")}
         return Job(**texts, **{field: drawn.any() for field in ("args", "kwargs", "waited") if rnd.random() < 0.4})
@@ -202,7 +202,7 @@ def test_verbs_answer_or_refuse(seed: int) -> None:
             return
         assert 0 <= decision.remaining <= limit.capacity
         assert 0.0 <= decision.delay < 1e9
-        json.dumps(decision.waited)
+        json.dumps(decision.ticket)
         decision.headers()
         if verb == "acquire" and decision:
             limiter.settle(decision, actual=drawn.any() if rnd.random() < 0.5 else 1)
@@ -221,8 +221,8 @@ def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
         make: Any = kind
         rate = (rnd.choice([1, 7, 10**3, 10**6, 10**9, 10**12 - 1]), rnd.choice([1, 1e-6, 86_400, 366 * 86_400]))
         limit: Limit = make("x", rate, key="{a}").by_value_of(None)
-        waited = Waited(drawn.rnd.randint(1, 2**53 - 1), f"{limit.fingerprint}:x", 1, 1).write()
-        job = Job(kwargs={"a": drawn.text()}, waited=drawn.rnd.choice([None, waited, drawn.mutated(waited)]))
+        ticket = Ticket(drawn.rnd.randint(1, 2**53 - 1), f"{limit.fingerprint}:x", 1, 1).write()
+        job = Job(kwargs={"a": drawn.text()}, ticket=drawn.rnd.choice([None, ticket, drawn.mutated(ticket)]))
         cost = rnd.choice([None, 0, 1, limit.capacity, rnd.randint(0, limit.capacity)])
         wait = rnd.choice([None, 0, 0.5, 1e6, 1e9, 1e308, 10**400, rnd.random() * 1e9])
         delivery = Delivery(max_wait=seconds_in("max_wait", wait))
@@ -237,14 +237,14 @@ def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
 
 def test_tickets_are_read_or_taken_for_none() -> None:
     """50 000 random tickets: whatever they are, a ticket whose numbers are in range, which can be written again."""
-    good = Waited(1_800_000_000_000_000, "fingerprint:name", 3, 1_700_000_000_000_000).write()
+    good = Ticket(1_800_000_000_000_000, "fingerprint:name", 3, 1_700_000_000_000_000).write()
 
     def take(drawn: Values) -> None:
-        waited = Waited.read(drawn.mutated(good) if drawn.rnd.random() < 0.9 else drawn.any())
-        assert isinstance(waited.ticket, str)
-        numbers = (waited.slot_us, waited.deferrals, waited.since_us)
+        ticket = Ticket.read(drawn.mutated(good) if drawn.rnd.random() < 0.9 else drawn.any())
+        assert isinstance(ticket.limit_ref, str)
+        numbers = (ticket.due_us, ticket.deferrals, ticket.since_us)
         assert all(isinstance(number, int) and 0 <= number < 2**53 for number in numbers)
-        assert Waited.read(json.loads(json.dumps(waited.write()))) == waited
+        assert Ticket.read(json.loads(json.dumps(ticket.write()))) == ticket
 
     assert fuzz(9, 50_000, take) == 50_000
 
@@ -293,7 +293,7 @@ def test_what_messages_carry_leaves_nothing_in_memory(blocks: Callable[[], int])
         name = str(drawn.rnd.random())
         limit = load({**drawn.rnd.choice(FIVE[:2]), "name": name, "key": name})
         limiter.acquire(limit, cost=1)
-        Waited.read(drawn.mutated(Waited(5, name, 1, 4).write()))
+        Ticket.read(drawn.mutated(Ticket(5, name, 1, 4).write()))
 
     fuzz(12, 2_000, take)
     before = blocks()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from support.histories import Grant, Rule, bucket, check, fixed_window, sliding_log, sliding_window
+from support.faults.histories import Grant, Rule, bucket, check, fixed_window, sliding_log, sliding_window
 
 DAY_US = 86_400_000_000
 START_US = 20_000 * DAY_US

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from support.proxy import Proxy
-from support.servers import RedisProcess, free_port
+from support.servers.processes import RedisProcess, free_port
+from support.servers.proxy import Proxy
 from throttlekit import ConfigurationError, Job, Limiter, SlidingLog, StoreUnavailable, TokenBucket
-from throttlekit._current import begin, current, end
+from throttlekit._engine.running import begin, current, end
 
 PASSWORD = "tr0ub4dor-and-3"
 ARGUMENT = "jane.doe@example.org"
@@ -114,12 +114,12 @@ def test_no_password_and_no_argument_is_told(server: str, caplog: pytest.LogCapt
     told: list[str] = []
     with SERVERS[server]() as port:
         limiter = Limiter(f"redis://user:{PASSWORD}@127.0.0.1:{port}/0")
-        waited: Any = None
+        ticket: Any = None
         for _ in range(5):
-            job = Job(JOB.id, JOB.name, JOB.queue, JOB.args, JOB.kwargs, JOB.function, waited)
+            job = Job(JOB.id, JOB.name, JOB.queue, JOB.args, JOB.kwargs, JOB.function, ticket)
             decision = limiter.acquire(*LIMITS, job=job)
-            waited = decision.waited
-            told += [json.dumps(waited), json.dumps(decision.headers()), decision.reason]
+            ticket = decision.ticket
+            told += [json.dumps(ticket), json.dumps(decision.headers()), decision.reason]
             assert PASSWORD not in repr(decision)
         for verb in (limiter.peek, limiter.reset):
             try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.operations import LIMITS, operate
+from support.faults.operations import LIMITS, operate
 
 pytestmark = pytest.mark.workers
 

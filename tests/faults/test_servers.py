@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from support.faults import Case, Framework, Outcome
+from support.faults.strike import Case, Framework, Outcome
 
 pytestmark = [
     pytest.mark.workers,

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 
-from support.scrapes import samples
-from support.stores import Passing
+from support.printed.scrapes import samples
+from support.servers.stores import Passing
 from throttlekit import Concurrency, ConfigurationError, Control, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.acquire import Verdict
 from throttlekit.hookspecs import SlotLost
@@ -80,7 +80,7 @@ def test_a_job_that_was_denied_is_observed_at_its_start() -> None:
     denied = site.limiter.acquire(LIMIT, job=Job())
     assert not any(name.startswith("wait_seconds_count") for name in site.scraped())
     site.clock.advance(0.3)
-    assert site.limiter.acquire(LIMIT, job=Job(waited=denied.waited)).allowed
+    assert site.limiter.acquire(LIMIT, job=Job(ticket=denied.ticket)).allowed
     found = site.scraped()
     assert found["wait_seconds_count{limit=partner}"] == 1
     assert found["wait_seconds_sum{limit=partner}"] == pytest.approx(0.3)
@@ -97,7 +97,7 @@ def test_starts_after_a_wait_and_starts_at_once_add_up() -> None:
         limiter.acquire(limit, job=Job())
         denied = limiter.acquire(limit, job=Job())
         site.clock.advance(0.2)
-        assert limiter.acquire(limit, job=Job(waited=denied.waited)).allowed
+        assert limiter.acquire(limit, job=Job(ticket=denied.ticket)).allowed
         if each % 7 == 0:
             site.limiter.pause(LIMIT, 0.001)
             site.clock.advance(1)
@@ -114,7 +114,7 @@ def test_a_wait_counts_for_the_limit_in_whose_line_it_was() -> None:
     site.limiter.acquire(LIMIT)
     denied = site.limiter.acquire(WIDE, LIMIT, job=Job())
     site.clock.advance(0.1)
-    assert site.limiter.acquire(WIDE, LIMIT, job=Job(waited=denied.waited)).allowed
+    assert site.limiter.acquire(WIDE, LIMIT, job=Job(ticket=denied.ticket)).allowed
     assert [name for name in site.scraped() if name.startswith("wait_seconds_count")] == [
         "wait_seconds_count{limit=partner}"
     ]
@@ -151,7 +151,7 @@ def test_holders_are_told_beside_the_slots() -> None:
     assert site.scraped()["holders{limit=slots}"] == 2
     for decision in decisions[:2]:
         site.limiter.release(decision)
-    assert site.limiter.acquire(SLOTS, WIDE, job=Job(id="3", waited=decisions[2].waited)).allowed
+    assert site.limiter.acquire(SLOTS, WIDE, job=Job(id="3", ticket=decisions[2].ticket)).allowed
     found = site.scraped()
     assert found["holders{limit=slots}"] == 1
     assert found["limit_slots{limit=slots}"] == 2
@@ -198,7 +198,7 @@ def test_store_latency_is_sampled_and_its_errors_are_counted() -> None:
 def test_lost_leases_are_counted() -> None:
     """A slot that a job lost counts for its limit."""
     site = Site()
-    site.metrics.throttlekit_lease_lost(SlotLost(site.limiter.acquire(SLOTS, job=Job()), SLOTS))
+    site.metrics.throttlekit_slot_lost(SlotLost(site.limiter.acquire(SLOTS, job=Job()), SLOTS))
     assert site.scraped()["leases_lost_total{limit=slots}"] == 1
 
 

@@ -12,10 +12,10 @@ import redis
 from celery import Celery
 from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 
-from support.processes import Command
-from support.rq_workers import Fleet, rq_worker
-from support.scrapes import samples
-from support.servers import free_port
+from support.faults.processes import Command
+from support.printed.scrapes import samples
+from support.rq.workers import Fleet, rq_worker
+from support.servers.processes import free_port
 from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket
 from throttlekit_rq import ThrottledQueue

@@ -10,17 +10,17 @@ from datetime import timedelta
 from typing import Any
 
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core import concurrency, fixed_window, sliding_log, sliding_window
 from throttlekit._core.acquire import ELSEWHERE, Ask, Caller, Place, State, acquire, kept_until_us, pause
-from throttlekit._core.charge import STALE_US, Charge
-from throttlekit._core.concurrency import Holders
-from throttlekit._core.fixed_window import UTC, Zone
-from throttlekit._core.gcra import Tat
-from throttlekit._core.keys import bucket_name, line_name
-from throttlekit._core.limits import Limit
+from throttlekit._core.algorithm import STALE_US, Algorithm
+from throttlekit._core.algorithms import concurrency, fixed_window, sliding_log, sliding_window
+from throttlekit._core.algorithms.concurrency import Holders
+from throttlekit._core.algorithms.fixed_window import UTC, Zone
+from throttlekit._core.algorithms.gcra import Tat
+from throttlekit._core.algorithms.sliding_log import Log
+from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import GRACE_US, GUESTS_US, Line
-from throttlekit._core.sliding_log import Log
-from throttlekit.stores import Claim, Correction, Lease, Request
+from throttlekit._core.storage_keys import bucket_name, line_name
+from throttlekit.stores import Correction, Lease, Request, StoreClaim
 
 __all__ = [
     "ALGORITHMS",
@@ -104,9 +104,9 @@ class Rule:
         """The period, or the lease."""
         return self.limit.lease_us if isinstance(self.limit, Concurrency) else self.limit.period_us
 
-    def charge(self, cost: int, holder: str = "") -> Charge:
-        charge = self.limit.charge(cost, 0, holder)
-        return replace(charge, zone=self.zone) if isinstance(charge, fixed_window.Charge) else charge
+    def bind(self, cost: int, holder: str = "") -> Algorithm:
+        charge = self.limit.bind(cost, 0, holder)
+        return replace(charge, zone=self.zone) if isinstance(charge, fixed_window.FixedWindowAlgorithm) else charge
 
 
 def rule(limit: Limit, zone: Zone = UTC, number: int = 0) -> Rule:
@@ -178,7 +178,7 @@ class Leased:
 class Paused:
     """A pause, or its end."""
 
-    claims: Sequence[Claim]
+    claims: Sequence[StoreClaim]
     for_us: int | None
 
 
@@ -224,38 +224,38 @@ class Reference:
         asked: Sequence[tuple[Rule, Ask]],
         caller: Caller,
         place: Place | None,
-        patience_us: int | None,
+        max_wait_us: int | None,
     ) -> Step:
         asks = [ask for _, ask in asked]
         before = [State(self.kept.get(rule.bucket), self.line(rule)) for rule, _ in asked]
-        verdict, after = acquire(asks, before, now_us, caller=caller, place=place, patience_us=patience_us)
+        verdict, after = acquire(asks, before, now_us, caller=caller, place=place, max_wait_us=max_wait_us)
         expires_us: list[int | None] = []
         for (rule, ask), old, new in zip(asked, before, after, strict=True):
             written = new.taken is not old.taken
-            full_us = ask.charge.use(new.taken, now_us).full_us
+            full_us = ask.algorithm.use(new.taken, now_us).full_us
             expires_us.append(self._put(rule.bucket, new.taken, full_us if written else None))
             line = new.line
             written = line is not None and line is not old.line
-            last_us = kept_until_us(new, ask.charge, now_us) if written else None
+            last_us = kept_until_us(new, ask.algorithm, now_us) if written else None
             expires_us.append(self._put(rule.keys[1], line, last_us))
         self._count(verdict.reason.value, now_us, before, asks)
         uses = [number for use in verdict.uses if use is not None for number in use]
-        reply = [REASONS.index(verdict.reason.value), verdict.claim + 1, now_us, verdict.retry_us, verdict.slot_us]
-        request = Request([Claim(*rule.keys, ask) for rule, ask in asked], caller, place, patience_us)
+        reply = [REASONS.index(verdict.reason.value), verdict.claim + 1, now_us, verdict.retry_us, verdict.due_us]
+        request = Request([StoreClaim(*rule.keys, ask) for rule, ask in asked], caller, place, max_wait_us)
         return self._step(now_us, [key for rule, _ in asked for key in rule.keys], request, reply + uses, expires_us)
 
     def settle(self, now_us: int, corrections: Sequence[Correction]) -> Step:
         corrected, expires_us = 0, []
         for each in corrections:
             before = self.kept.get(each.bucket)
-            believed = each.charge.believed(before, now_us)
-            after = each.charge.settled(believed, now_us, each.granted_us, each.by)
+            believed = each.algorithm.sanitized(before, now_us)
+            after = each.algorithm.settled(believed, now_us, each.granted_us, each.by)
             corrected += after is not believed
-            full_us = each.charge.use(after, now_us).full_us
+            full_us = each.algorithm.use(after, now_us).full_us
             expires_us.append(self._put(each.bucket, after, full_us if after is not before else None))
             what = "not settled" if after is believed else "settled up" if each.by > 0 else "settled down"
             self.seen[what] += 1
-            self.seen["in debt"] += each.charge.use(after, now_us).units > getattr(each.charge, "amount", 10**20)
+            self.seen["in debt"] += each.algorithm.use(after, now_us).units > getattr(each.algorithm, "amount", 10**20)
             self.seen["in debt"] += isinstance(after, Tat) and after.debt_us > 0
             self.seen["stale settled"] += believed is not before
         return self._step(now_us, [each.bucket for each in corrections], corrections, corrected, expires_us)
@@ -264,9 +264,9 @@ class Reference:
         reply: list[int] = []
         expires_us: list[int | None] = []
         for each in leases:
-            charge, before = each.charge, self.kept.get(each.bucket)
-            assert isinstance(charge, concurrency.Charge)
-            believed = charge.believed(before, now_us)
+            charge, before = each.algorithm, self.kept.get(each.bucket)
+            assert isinstance(charge, concurrency.ConcurrencyAlgorithm)
+            believed = charge.sanitized(before, now_us)
             if verb == "release":
                 after = charge.released(believed, now_us, each.granted_us)
                 done = after is not believed
@@ -281,10 +281,10 @@ class Reference:
     def pause(self, now_us: int, rules: Sequence[Rule], for_us: int | None) -> Step:
         reply: list[int] = []
         expires_us: list[int | None] = []
-        claims: list[Claim] = []
+        claims: list[StoreClaim] = []
         for rule in rules:
-            charge = rule.charge(0)
-            claims.append(Claim(*rule.keys, Ask(charge, 0)))
+            charge = rule.bind(0)
+            claims.append(StoreClaim(*rule.keys, Ask(charge, 0)))
             before = State(self.kept.get(rule.bucket), self.line(rule))
             after = pause(before, now_us, for_us)
             written = after.line != before.line
@@ -323,31 +323,31 @@ class Reference:
         self.seen[reason] += 1
         self.seen["several"] += len(asks) > 1
         for state, ask in zip(before, asks, strict=True):
-            self.seen["stale"] += ask.charge.believed(state.taken, now_us) is not state.taken
-            self.seen["ahead"] += state.taken is not None and _begin_us(ask.charge, state.taken) > now_us
-            if reason == "allowed" and isinstance(ask.charge, sliding_log.Charge) and state.taken:
-                self.seen["ring wrapped"] += len(state.taken.units) + ask.charge.size > ask.charge.amount
+            self.seen["stale"] += ask.algorithm.sanitized(state.taken, now_us) is not state.taken
+            self.seen["ahead"] += state.taken is not None and _begin_us(ask.algorithm, state.taken) > now_us
+            if reason == "allowed" and isinstance(ask.algorithm, sliding_log.SlidingLogAlgorithm) and state.taken:
+                self.seen["ring wrapped"] += len(state.taken.units) + ask.algorithm.size > ask.algorithm.amount
 
 
-def _begin_us(charge: Charge, state: Any) -> int:
+def _begin_us(charge: Algorithm, state: Any) -> int:
     """The latest instant at which the state can have been written, had the clock never been wrong."""
-    if isinstance(charge, concurrency.Charge):
+    if isinstance(charge, concurrency.ConcurrencyAlgorithm):
         return state.leases[-1][1] - charge.lease_us if state.leases else int(state.granted_us)
-    if isinstance(charge, fixed_window.Charge):
+    if isinstance(charge, fixed_window.FixedWindowAlgorithm):
         return int(state.window * charge.period_us - charge.zone.at(state.window * charge.period_us))
-    if isinstance(charge, sliding_window.Charge):
+    if isinstance(charge, sliding_window.SlidingWindowAlgorithm):
         return int(state.window * charge.period_us)
-    if isinstance(charge, sliding_log.Charge):
+    if isinstance(charge, sliding_log.SlidingLogAlgorithm):
         return int(state.units[-1]) if state.units else 0
-    return int(state.at_us - state.debt_us - charge.numbers[1])
+    return int(state.at_us - state.debt_us - charge.params[1])
 
 
-def _given_up_us(charge: Charge, state: Any, now_us: int) -> int:
+def _given_up_us(charge: Algorithm, state: Any, now_us: int) -> int:
     """The first instant from *now_us* on at which those in the line have given the limit up."""
     low_us, high_us = now_us - 1, max(now_us, charge.use(state, now_us).full_us + 2 * GRACE_US)
     while high_us - low_us > 1:
         middle_us = (low_us + high_us) // 2
-        given_up = middle_us - charge.spoken_for_us(state, middle_us) >= GRACE_US
+        given_up = middle_us - charge.busy_until_us(state, middle_us) >= GRACE_US
         low_us, high_us = (low_us, middle_us) if given_up else (middle_us, high_us)
     return high_us
 
@@ -374,7 +374,7 @@ class History:
         self._rules = rules(rnd, algorithms, self._now_us)
         self._reference = Reference()
         self._tickets: list[tuple[Rule, int]] = []
-        self._grants: list[tuple[Rule, Charge, int]] = []
+        self._grants: list[tuple[Rule, Algorithm, int]] = []
 
     @property
     def seen(self) -> Counter[str]:
@@ -396,7 +396,7 @@ class History:
             leases: dict[str, Lease] = {}
             for rule in rnd.sample(slots, rnd.randint(1, len(slots))):
                 granted = [(charge, at_us) for of, charge, at_us in self._grants if of is rule and charge.size]
-                forged = rule.charge(1, self._holder()), rnd.choice([now_us, now_us + 5, now_us - rnd.randrange(10**9)])
+                forged = rule.bind(1, self._holder()), rnd.choice([now_us, now_us + 5, now_us - rnd.randrange(10**9)])
                 charge, at_us = rnd.choice(granted) if granted and rnd.random() < 0.85 else forged
                 leases[rule.bucket] = Lease(rule.bucket, charge, at_us)
             return self._reference.leased(now_us, rnd.choice(["release", "release", "renew"]), [*leases.values()])
@@ -430,7 +430,7 @@ class History:
 
     def _edge_us(self, rule: Rule) -> int:
         """An instant at which something changes for *rule*."""
-        rnd, charge, state = self._rnd, rule.charge(1), self._reference.kept.get(rule.bucket)
+        rnd, charge, state = self._rnd, rule.bind(1), self._reference.kept.get(rule.bucket)
         edges = [self._now_us // rule.span_us * rule.span_us, *(at for at, _ in rule.zone.changes)]
         if state is not None:
             full_us = charge.use(state, self._now_us).full_us
@@ -452,11 +452,11 @@ class History:
         chosen = rnd.sample(list(by_name.values()), rnd.randint(1, len(by_name)))
         asked = [(rule, self._one(rule)) for rule in chosen]
         caller = rnd.choices(list(Caller), [7, 2, 1])[0]
-        patience_us = rnd.choice([None, None, None, 0, rnd.randrange(10**7), rnd.randrange(1 + 9 * chosen[0].step_us)])
-        step = self._reference.ask(now_us, asked, caller, self._place(chosen), patience_us)
+        max_wait_us = rnd.choice([None, None, None, 0, rnd.randrange(10**7), rnd.randrange(1 + 9 * chosen[0].step_us)])
+        step = self._reference.ask(now_us, asked, caller, self._place(chosen), max_wait_us)
         assert isinstance(step.reply, list)
         if step.reply[0] == 0 and caller is not Caller.PEEK:
-            self._grants += [(rule, ask.charge, now_us) for rule, ask in asked]
+            self._grants += [(rule, ask.algorithm, now_us) for rule, ask in asked]
             del self._grants[:-40]
         elif caller is Caller.JOB:
             self._tickets.append((chosen[step.reply[1] - 1], step.reply[4]))
@@ -465,11 +465,11 @@ class History:
 
     def _one(self, rule: Rule) -> Ask:
         rnd, most = self._rnd, rule.limit.capacity
-        charge = rule.charge(rnd.choices([1, 0, most, rnd.randint(0, most)], [12, 1, 2, 3])[0], self._holder())
-        room_us = rule.limit.room_us(charge)
-        if room_us is None and rnd.random() < 0.1:
-            room_us = rnd.randrange(10 * rule.step_us)
-        return Ask(charge, charge.spacing_us(rnd.choice([0, 50_000, 50_000, 2_000_000])), room_us)
+        charge = rule.bind(rnd.choices([1, 0, most, rnd.randint(0, most)], [12, 1, 2, 3])[0], self._holder())
+        max_queue_us = rule.limit.max_queue_us(charge)
+        if max_queue_us is None and rnd.random() < 0.1:
+            max_queue_us = rnd.randrange(10 * rule.step_us)
+        return Ask(charge, charge.spacing_us(rnd.choice([0, 50_000, 50_000, 2_000_000])), max_queue_us)
 
     def _place(self, asked: Sequence[Rule]) -> Place | None:
         rnd, kind = self._rnd, self._rnd.random()
@@ -497,9 +497,9 @@ class History:
             else:
                 forged_us = rnd.choice([0, self._now_us, self._now_us - rnd.randrange(2 * rule.span_us)])
                 units = rnd.choice([1, most, rnd.randint(1, most)])
-                charge, granted_us = rule.charge(units, self._holder()), max(0, forged_us)
+                charge, granted_us = rule.bind(units, self._holder()), max(0, forged_us)
             actual = rnd.choice([0, 0, 1, most, rnd.randint(0, most), rnd.randint(0, 3 * most), 100 * most, 10**18])
-            by = rule.charge(actual).size - charge.size
+            by = rule.bind(actual).size - charge.size
             if by:
                 corrections[rule.bucket] = Correction(rule.bucket, charge, granted_us, by)
         if not corrections:

@@ -29,10 +29,10 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("?(%d*)$'", "?%d*()$'"),
     ],
     "acquire.lua": [
-        ("c.of.spoken_for(c) or 0) < GRACE", "c.of.spoken_for(c) or 0) <= GRACE"),
-        ("now - max(c.paused, c.stored and c.of.spoken_for(c) or 0)", "now - (c.stored and c.of.spoken_for(c) or 0)"),
-        ("if c.paused > 0 then c.of.used_up", "if c.paused > now then c.of.used_up"),
-        ("c.of.used_up(c, c.paused)", "c.of.used_up(c, now)"),
+        ("c.of.busy_until(c) or 0) < GRACE", "c.of.busy_until(c) or 0) <= GRACE"),
+        ("now - max(c.paused, c.stored and c.of.busy_until(c) or 0)", "now - (c.stored and c.of.busy_until(c) or 0)"),
+        ("if c.paused > 0 then c.of.exhausted", "if c.paused > now then c.of.exhausted"),
+        ("c.of.exhausted(c, c.paused)", "c.of.exhausted(c, now)"),
         ("if tail and c.lives then", "if tail then"),
         ("c.last_slot = max(c.line[1], c.line[2])", "c.last_slot = c.line[1]"),
         ("c.last_slot = max(c.line[1], c.line[2])", "c.last_slot = c.line[2]"),
@@ -327,7 +327,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
     "pause.lua": [
         ("math.min(before, now)", "now"),
         ("math.max(before, now + tonumber(ARGV[2]))", "now + tonumber(ARGV[2])"),
-        ("c.of.used_up(c, wanted)", "c.of.used_up(c, now)"),
+        ("c.of.exhausted(c, wanted)", "c.of.exhausted(c, now)"),
         ("if wanted ~= before then", "if wanted > before then"),
         ("if wanted ~= before then", "if true then"),
         ("keep_line(c, line, wanted, full)", "keep_line(c, line, wanted, wanted)"),

@@ -26,8 +26,8 @@ from throttlekit import (
     current,
     hookimpl,
 )
+from throttlekit._engine.inline import InlineWaits
 from throttlekit.hookspecs import Decided, Deferred
-from throttlekit.inline import InlineWaits
 from throttlekit.metrics.opentelemetry import OpenTelemetryMetrics
 from throttlekit.metrics.prometheus import PrometheusMetrics
 from throttlekit.stores import Correction, MemoryStore, Request, Store
@@ -63,13 +63,13 @@ windows: list[Limit] = [
 ]
 limits: Sequence[Limit] = [partner, account, tokens, exact, seconds, even, endless, daily, sliding, exactly, tiered]
 
-leased = TokenBucket("leased", "30000/s", burst=3000, lease_tokens=50, lease_for=timedelta(milliseconds=250))
+leased = TokenBucket("leased", "30000/s", burst=3000, prefetch=50, prefetch_for=timedelta(milliseconds=250))
 leased_pro = TokenBucket(
     "leased-pro",
     {"free": "1/s", "pro": "9000/s"},
     tier="{plan}",
-    lease_tokens={"free": None, "pro": 50},
-    lease_for=0.25,
+    prefetch={"free": None, "pro": 50},
+    prefetch_for=0.25,
 )
 opened = TokenBucket("opened", "10/s", on_store_failure="open")
 shared = SlidingLog("shared", "10/s", on_store_failure="local", processes=4)
@@ -98,8 +98,8 @@ class Plugin:
         job: Job = event.job
         decision: Decision = event.decision
         deferrals: int = event.deferrals
-        waited: float = event.waited
-        print(job, decision, deferrals, waited)
+        ticket: float = event.waited
+        print(job, decision, deferrals, ticket)
 
 
 by_default = Limiter()
@@ -141,7 +141,7 @@ async def ask_in_a_loop(job: Job) -> None:
             held: Decision | None = running.decision
         in_process: bool = limiter.in_memory
 
-        @limiter.holding(partner)
+        @limiter.limited(partner)
         async def body(number: int) -> str:
             return str(number)
 
@@ -171,8 +171,8 @@ def ask(limiter: Limiter, job: Job) -> None:
     counts: tuple[int, int] = (decision.cost, decision.remaining)
     reason: str = decision.reason
     headers: dict[str, str] = decision.headers()
-    carried: Mapping[str, Any] | None = decision.waited
-    again = Job(id="1", name="call", queue="default", args=(1,), kwargs={"a": 2}, function=tokens_of, waited=carried)
+    carried: Mapping[str, Any] | None = decision.ticket
+    again = Job(id="1", name="call", queue="default", args=(1,), kwargs={"a": 2}, function=tokens_of, ticket=carried)
     looked: Decision = limiter.peek(partner, account, job=again)
     mixed: Decision = limiter.acquire(even, daily, sliding, exactly, tiered, job=again)
     settled: Decision = limiter.settle(mixed, actual=12)
@@ -209,13 +209,13 @@ def fail(limiter: Limiter) -> None:
 def store_of_my_own(request: Request) -> None:
     for claim in request.claims:
         stored: tuple[str, str] = (claim.bucket, claim.line)
-        print(stored, claim.ask.charge.size, claim.ask.room_us, request.caller.value, request.place)
+        print(stored, claim.ask.algorithm.size, claim.ask.max_queue_us, request.caller.value, request.place)
 
 
 def corrections_of_my_own(corrections: Sequence[Correction]) -> None:
     for each in corrections:
         told: tuple[str, int, int] = (each.bucket, each.granted_us, each.by)
-        print(told, each.charge.letter)
+        print(told, each.algorithm.code)
 
 
 every_name: list[str] = throttlekit.__all__

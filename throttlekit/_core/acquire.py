@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from throttlekit._core.charge import Charge, Use
+from throttlekit._core.algorithm import Algorithm, Use
+from throttlekit._core.limit.value import soon_made
 from throttlekit._core.line import EMPTY, GRACE_US, GUESTS_US, Line
-from throttlekit._core.value import soon_made
 
 __all__ = ["ELSEWHERE", "Ask", "Caller", "Place", "Reason", "State", "Verdict", "acquire", "kept_until_us", "pause"]
 
@@ -53,9 +53,9 @@ class Reason(Enum):
 class Ask:
     """One claim as a store sees it: what it would take, and how its line is kept."""
 
-    charge: Charge
+    algorithm: Algorithm
     spacing_us: int
-    room_us: int | None = None
+    max_queue_us: int | None = None
     """How far off the line's next slot may be for a newcomer to join it; None: any."""
 
 
@@ -64,7 +64,7 @@ class Place:
     """A place in the line of claim number `claim`: the slot that a returning job holds."""
 
     claim: int
-    slot_us: int
+    due_us: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Verdict:
     claim: int
     now_us: int
     retry_us: int
-    slot_us: int
+    due_us: int
     uses: tuple[Use | None, ...]
     asked_us: tuple[int, ...] = ()
 
@@ -111,7 +111,7 @@ def acquire(
     *,
     caller: Caller,
     place: Place | None = None,
-    patience_us: int | None = None,
+    max_wait_us: int | None = None,
 ) -> tuple[Verdict, Sequence[State]]:
     """
     Decide whether every one of *asks* may pass at *now_us*, and charge all of them or none.
@@ -126,63 +126,63 @@ def acquire(
         states: What is stored for each claim's key, in the order of *asks*.
         place: The slot that a returning job brings. A place that its line does not know
             (forged, or the line was reset) is ignored while it lies ahead: the job books again.
-        patience_us: How long the job will wait for a slot; None means as long as it takes. A slot
+        max_wait_us: How long the job will wait for a slot; None means as long as it takes. A slot
             further off is told and not booked: nobody would come for it, and its units would go unused.
 
     Returns:
         The verdict, and the states to store: the very objects of *states* where nothing changed.
     """
-    known = [ask.charge.believed(state.taken, now_us) for ask, state in zip(asks, states, strict=True)]
+    known = [ask.algorithm.sanitized(state.taken, now_us) for ask, state in zip(asks, states, strict=True)]
     paused = [state.line.paused_us if state.line else 0 for state in states]
     taken = [
-        ask.charge.used_up(held, until_us) if until_us else held
+        ask.algorithm.exhausted(held, until_us) if until_us else held
         for ask, held, until_us in zip(asks, known, paused, strict=True)
     ]
-    lines = [_living(state, ask.charge, held, now_us) for state, ask, held in zip(states, asks, taken, strict=True)]
-    holder = place is not None and place.slot_us <= now_us
+    lines = [_living(state, ask.algorithm, held, now_us) for state, ask, held in zip(states, asks, taken, strict=True)]
+    holder = place is not None and place.due_us <= now_us
     early = None
-    if place is not None and place.claim != ELSEWHERE and now_us < place.slot_us < lines[place.claim].end_us:
+    if place is not None and place.claim != ELSEWHERE and now_us < place.due_us < lines[place.claim].end_us:
         uses = _uses(asks, taken, now_us)
-        early = Verdict(Reason.EARLY, place.claim, now_us, place.slot_us, place.slot_us, uses)
-        if not asks[place.claim].charge.estimates:
+        early = Verdict(Reason.EARLY, place.claim, now_us, place.due_us, place.due_us, uses)
+        if not asks[place.claim].algorithm.estimates:
             return early, states
 
-    binding, slot_us, opens_us, retry_us, reason = 0, now_us, now_us, now_us, Reason.ALLOWED
+    binding, due_us, opens_us, retry_us, reason = 0, now_us, now_us, now_us, Reason.ALLOWED
     for i, ask in enumerate(asks):
-        if ask.charge.size == 0:
+        if ask.algorithm.size == 0:
             continue
-        ready = max(ask.charge.ready_us(taken[i], now_us), paused[i])
+        ready = max(ask.algorithm.ready_us(taken[i], now_us), paused[i])
         opens = ready if holder or early else max(ready, lines[i].end_us)
         if opens <= now_us:
             continue
         retry_us = max(retry_us, opens)
         slot = _slot(lines[i], opens, caller, holder)
-        full = ask.room_us is not None and not holder and opens - max(now_us, paused[i]) > ask.room_us
-        if reason is not Reason.FULL and (slot > slot_us or full):
-            binding, slot_us, opens_us = i, slot, opens
+        full = ask.max_queue_us is not None and not holder and opens - max(now_us, paused[i]) > ask.max_queue_us
+        if reason is not Reason.FULL and (slot > due_us or full):
+            binding, due_us, opens_us = i, slot, opens
             reason = Reason.FULL if full else Reason.EXHAUSTED if ready > now_us else Reason.IN_LINE
             reason = Reason.PAUSED if paused[i] > now_us and not full else reason
 
     if early is not None and reason is not Reason.ALLOWED:
         return early, states
     if caller is Caller.PEEK:
-        return Verdict(reason, binding, now_us, retry_us, slot_us, _uses(asks, taken, now_us)), states
+        return Verdict(reason, binding, now_us, retry_us, due_us, _uses(asks, taken, now_us)), states
     changed = list(states)
     if reason is Reason.ALLOWED:
-        taken = [ask.charge.admit(held, now_us) for held, ask in zip(taken, asks, strict=True)]
-    elif reason is not Reason.FULL and (patience_us is None or slot_us - now_us <= patience_us):
-        charge, spacing_us = asks[binding].charge, asks[binding].spacing_us
-        distance_us = charge.distance_us(taken[binding], now_us, spacing_us)
-        line = _book(lines[binding], slot_us + distance_us, opens_us, caller, holder)
+        taken = [ask.algorithm.admit(held, now_us) for held, ask in zip(taken, asks, strict=True)]
+    elif reason is not Reason.FULL and (max_wait_us is None or due_us - now_us <= max_wait_us):
+        algorithm, spacing_us = asks[binding].algorithm, asks[binding].spacing_us
+        distance_us = algorithm.distance_us(taken[binding], now_us, spacing_us)
+        line = _book(lines[binding], due_us + distance_us, opens_us, caller, holder)
         changed[binding] = State(states[binding].taken, line)
     for i, ask in enumerate(asks):
-        if ask.charge.size == 0:
+        if ask.algorithm.size == 0:
             continue
         if reason is Reason.ALLOWED:
             changed[i] = State(taken[i], _after_grant(lines[i], changed[i].line, holder or early is not None))
         elif known[i] is not states[i].taken and not paused[i]:
             changed[i] = State(known[i], changed[i].line)
-    return Verdict(reason, binding, now_us, retry_us, slot_us, _uses(asks, taken, now_us)), changed
+    return Verdict(reason, binding, now_us, retry_us, due_us, _uses(asks, taken, now_us)), changed
 
 
 def pause(state: State, now_us: int, for_us: int | None) -> State:
@@ -197,26 +197,26 @@ def pause(state: State, now_us: int, for_us: int | None) -> State:
     return State(state.taken, replace(line, paused_us=max(line.paused_us, now_us + for_us)))
 
 
-def kept_until_us(state: State, charge: Charge, now_us: int) -> int:
+def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
     """Until when the line of *state* means anything."""
     line = state.line or EMPTY
     last_us = max(line.end_us, line.guest_us, line.paused_us)
     if not line.paused_us:
         return last_us
-    taken = charge.used_up(charge.believed(state.taken, now_us), line.paused_us)
-    return max(last_us, charge.use(taken, now_us).full_us)
+    taken = algorithm.exhausted(algorithm.sanitized(state.taken, now_us), line.paused_us)
+    return max(last_us, algorithm.use(taken, now_us).full_us)
 
 
 def _uses(asks: Sequence[Ask], taken: Sequence[Any], now_us: int) -> tuple[Use, ...]:
-    return tuple(ask.charge.use(held, now_us) for ask, held in zip(asks, taken, strict=True))
+    return tuple(ask.algorithm.use(held, now_us) for ask, held in zip(asks, taken, strict=True))
 
 
-def _living(state: State, charge: Charge, taken: Any, now_us: int) -> Line:
+def _living(state: State, algorithm: Algorithm, taken: Any, now_us: int) -> Line:
     """The key's line; empty once units have lain idle for the grace time: those in it are not coming."""
     if state.line is None:
         return EMPTY
-    spoken_for_us = 0 if taken is None else charge.spoken_for_us(taken, now_us)
-    if now_us - max(spoken_for_us, state.line.paused_us) >= GRACE_US:
+    busy_until_us = 0 if taken is None else algorithm.busy_until_us(taken, now_us)
+    if now_us - max(busy_until_us, state.line.paused_us) >= GRACE_US:
         return replace(EMPTY, paused_us=state.line.paused_us) if state.line.paused_us else EMPTY
     return state.line
 

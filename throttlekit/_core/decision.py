@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from throttlekit._core.limits import Limit
-from throttlekit._core.value import soon_made
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.value import soon_made
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Charged", "Decision", "DecisionReason", "settled_of"]
@@ -73,7 +73,7 @@ class Decision:
     delay: float
     reset_after: float
     reason: DecisionReason
-    waited: Mapping[str, Any] | None = None
+    ticket: Mapping[str, Any] | None = None
     charged: tuple[Charged, ...] = ()
 
     @property

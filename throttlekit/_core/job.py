@@ -34,7 +34,7 @@ class Job:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     function: Callable[..., Any] | None = None
-    waited: Mapping[str, Any] | None = None
+    ticket: Mapping[str, Any] | None = None
 
     @property
     def arguments(self) -> dict[str, Any]:

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from throttlekit._core.acquire import Verdict
-from throttlekit._core.concurrency import Concurrency
+from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.decision import Decision
-from throttlekit._core.limits import Limit
-from throttlekit._forks import renew_lock_after_fork
+from throttlekit._core.limit.base import Limit
+from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError
-from throttlekit.hookspecs import Decided, Observed, SlotLost, hookimpl
+from throttlekit.hookspecs import Decided, ShadowDenied, SlotLost, hookimpl
 
 __all__ = [
     "DEFERRALS",
@@ -114,8 +114,8 @@ class Tally:
             return
         if reason == "paused":
             self.paused_until = time.time() + decision.retry_after
-        if decision.waited is not None and reason != "early" and verdict.slot_us > verdict.now_us:
-            self.line_end = time.time() + (verdict.slot_us - verdict.now_us) / 1_000_000
+        if decision.ticket is not None and reason != "early" and verdict.due_us > verdict.now_us:
+            self.line_end = time.time() + (verdict.due_us - verdict.now_us) / 1_000_000
         if self.slots and verdict.uses:
             self.holders = limit.amount - decision.remaining
             self.seen += 1
@@ -261,7 +261,7 @@ class Counting(ABC):
             known.often[id(limit)] = _Often(limit, tally)
 
     @hookimpl
-    def throttlekit_observed(self, event: Observed) -> None:
+    def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
         reason = event.decision.reason
         with self._known.lock:
             self._tally(event.decision.limit).observed[reason] += 1
@@ -269,7 +269,7 @@ class Counting(ABC):
             self.counted([event.decision.limit])
 
     @hookimpl
-    def throttlekit_lease_lost(self, event: SlotLost) -> None:
+    def throttlekit_slot_lost(self, event: SlotLost) -> None:
         with self._known.lock:
             self._tally(event.limit).lost += 1
         if self.at_once:
@@ -296,7 +296,7 @@ class Counting(ABC):
 
 def _line_of(event: Decided) -> Limit:
     """Of the limits of a job that starts: the one in whose line it has waited last."""
-    name = event.history.ticket.partition(":")[2]
+    name = event.history.limit_ref.partition(":")[2]
     return next((limit for limit in event.limits if limit.name == name), event.decision.limit)
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from throttlekit._core.concurrency import Concurrency
+from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit.errors import ConfigurationError
 from throttlekit.hookspecs import Decided, Deferred, StoreFailed, hookimpl
 from throttlekit.metrics._tally import DEFERRALS, MOST_LIMITS, STORE_SECONDS, TIMED, WAITS, Counting, Tally, needs

@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from throttlekit._core.concurrency import Concurrency
-from throttlekit._core.limits import Limit
-from throttlekit._forks import renew_lock_after_fork
+from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.limit.base import Limit
+from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.hookspecs import Decided, StoreFailed, hookimpl
 from throttlekit.metrics._tally import (
     DEFERRALS,

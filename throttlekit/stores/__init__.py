@@ -1,6 +1,6 @@
 """Where limits keep their state."""
 
-from throttlekit.stores._base import Claim, Correction, Lease, Request, Store
+from throttlekit.stores.base import Correction, Lease, Request, Store, StoreClaim
 from throttlekit.stores.memory import MemoryStore
 
-__all__ = ["Claim", "Correction", "Lease", "MemoryStore", "Request", "Store"]
+__all__ = ["Correction", "Lease", "MemoryStore", "Request", "Store", "StoreClaim"]

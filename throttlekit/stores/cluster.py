@@ -12,17 +12,17 @@ from redis.crc import key_slot
 from redis.exceptions import RedisClusterException
 
 from throttlekit._core.acquire import Verdict
-from throttlekit._forks import renew_lock_after_fork
+from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores._base import Claim, Correction, Lease, Request, answer_of
-from throttlekit.stores._frames import arguments_of, script_of
-from throttlekit.stores._parts import Part, acquire_in_parts
+from throttlekit.stores.base import Correction, Lease, Request, StoreClaim, answer_of
+from throttlekit.stores.composite import Part, acquire_in_parts
 from throttlekit.stores.redis import RedisStore, begin_anew_after_fork
+from throttlekit.stores.wire import arguments_of, script_of
 
 __all__ = ["RedisClusterStore"]
 
 
-_N = TypeVar("_N", Claim, Correction, Lease)
+_N = TypeVar("_N", StoreClaim, Correction, Lease)
 
 
 class RedisClusterStore(RedisStore):
@@ -81,7 +81,7 @@ class RedisClusterStore(RedisStore):
             answers.update(zip(map(id, those), super().renew(those, now_us), strict=True))
         return [answers[id(each)] for each in leases]
 
-    def pause(self, claims: Sequence[Claim], for_us: int | None, now_us: int | None = None) -> None:
+    def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
         pause = super().pause
         self._slot_by_slot(claims, lambda those: pause(those, for_us, now_us))
 

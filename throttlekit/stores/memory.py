@@ -9,8 +9,8 @@ from typing import Any
 
 from throttlekit._core.acquire import State, Verdict, acquire, kept_until_us, pause
 from throttlekit._core.line import GRACE_US
-from throttlekit._forks import renew_lock_after_fork
-from throttlekit.stores._base import Claim, Correction, Lease, Request
+from throttlekit._util.fork_safety import renew_lock_after_fork
+from throttlekit.stores.base import Correction, Lease, Request, StoreClaim
 
 __all__ = ["MemoryStore"]
 
@@ -47,15 +47,15 @@ class MemoryStore:
             states = [State(self._get(c.bucket, now_us), self._get(c.line, now_us)) for c in request.claims]  # type: ignore[arg-type]
             asks = [claim.ask for claim in request.claims]
             verdict, changed = acquire(
-                asks, states, now_us, caller=request.caller, place=request.place, patience_us=request.patience_us
+                asks, states, now_us, caller=request.caller, place=request.place, max_wait_us=request.max_wait_us
             )
             for claim, before, after in zip(request.claims, states, changed, strict=True):
                 if after.taken is not before.taken:
-                    self._put(claim.bucket, after.taken, claim.ask.charge.use(after.taken, now_us).full_us, now_us)
+                    self._put(claim.bucket, after.taken, claim.ask.algorithm.use(after.taken, now_us).full_us, now_us)
                 if after.line is None:
                     self._values.pop(claim.line, None)
                 elif after.line is not before.line:
-                    self._put(claim.line, after.line, kept_until_us(after, claim.ask.charge, now_us), now_us)
+                    self._put(claim.line, after.line, kept_until_us(after, claim.ask.algorithm, now_us), now_us)
             return verdict
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
@@ -63,25 +63,27 @@ class MemoryStore:
             now_us = self._clock_us() if now_us is None else now_us
             for each in corrections:
                 before = self._get(each.bucket, now_us)
-                believed = each.charge.believed(before, now_us)
-                after = each.charge.settled(believed, now_us, each.granted_us, each.by)
+                believed = each.algorithm.sanitized(before, now_us)
+                after = each.algorithm.settled(believed, now_us, each.granted_us, each.by)
                 if after is not before:
-                    self._put(each.bucket, after, each.charge.use(after, now_us).full_us, now_us)
+                    self._put(each.bucket, after, each.algorithm.use(after, now_us).full_us, now_us)
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        self._change(leases, lambda charge, held, now, granted: (charge.released(held, now, granted), True), now_us)
+        self._change(
+            leases, lambda algorithm, held, now, granted: (algorithm.released(held, now, granted), True), now_us
+        )
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
-        return self._change(leases, lambda charge, held, now, granted: charge.renewed(held, now), now_us)
+        return self._change(leases, lambda algorithm, held, now, granted: algorithm.renewed(held, now), now_us)
 
-    def pause(self, claims: Sequence[Claim], for_us: int | None, now_us: int | None = None) -> None:
+    def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
         with self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             for each in claims:
                 before = State(self._get(each.bucket, now_us), self._get(each.line, now_us))  # type: ignore[arg-type]
                 after = pause(before, now_us, for_us)
                 if after.line != before.line:
-                    self._put(each.line, after.line, kept_until_us(after, each.ask.charge, now_us), now_us)
+                    self._put(each.line, after.line, kept_until_us(after, each.ask.algorithm, now_us), now_us)
 
     def reset(self, names: Sequence[str]) -> None:
         with self._lock:
@@ -99,11 +101,11 @@ class MemoryStore:
             now_us = self._clock_us() if now_us is None else now_us
             answers: list[bool] = []
             for each in leases:
-                charge: Any = each.charge
+                algorithm: Any = each.algorithm
                 before = self._get(each.bucket, now_us)
-                after, answer = change(charge, charge.believed(before, now_us), now_us, each.granted_us)
+                after, answer = change(algorithm, algorithm.sanitized(before, now_us), now_us, each.granted_us)
                 if after is not before:
-                    self._put(each.bucket, after, charge.use(after, now_us).full_us, now_us)
+                    self._put(each.bucket, after, algorithm.use(after, now_us).full_us, now_us)
                 answers.append(answer)
             return answers
 

@@ -19,12 +19,12 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
     raise ImportError("a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'") from error
 
 from throttlekit._core.acquire import Verdict
-from throttlekit._forks import renew_lock_after_fork
+from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores._base import Claim, Correction, Lease, Request
-from throttlekit.stores._connections import Connections
-from throttlekit.stores._faults import UNREADABLE, answered, lost_touch
-from throttlekit.stores._frames import Script, arguments_of, command, frame_of, script_for, script_of, verdict_of
+from throttlekit.stores.base import Correction, Lease, Request, StoreClaim
+from throttlekit.stores.errors import UNREADABLE, answered, lost_touch
+from throttlekit.stores.pool import Connections
+from throttlekit.stores.wire import Script, arguments_of, command, frame_of, script_for, script_of, verdict_of
 
 __all__ = ["RedisStore", "begin_anew_after_fork", "check_url", "own_options", "readable"]
 
@@ -87,8 +87,8 @@ class RedisStore:
         arguments: list[Any] = [len(corrections), *(each.bucket for each in corrections)]
         arguments.append("" if now_us is None else now_us)
         for each in corrections:
-            arguments += (each.charge.letter, *each.charge.numbers, each.granted_us, each.by)
-        script = script_for("settle", frozenset(each.charge.letter for each in corrections))
+            arguments += (each.algorithm.code, *each.algorithm.params, each.granted_us, each.by)
+        script = script_for("settle", frozenset(each.algorithm.code for each in corrections))
         self._asked(corrections[0].bucket, lambda: self._run(script, arguments))
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
@@ -97,14 +97,14 @@ class RedisStore:
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         return self._leased("renew", leases, now_us)
 
-    def pause(self, claims: Sequence[Claim], for_us: int | None, now_us: int | None = None) -> None:
+    def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
         arguments: list[Any] = [2 * len(claims)]
         for claim in claims:
             arguments += (claim.bucket, claim.line)
         arguments += ("" if now_us is None else now_us, "" if for_us is None else for_us)
         for claim in claims:
-            arguments += (claim.ask.charge.letter, *claim.ask.charge.numbers)
-        script = script_for("pause", frozenset(claim.ask.charge.letter for claim in claims))
+            arguments += (claim.ask.algorithm.code, *claim.ask.algorithm.params)
+        script = script_for("pause", frozenset(claim.ask.algorithm.code for claim in claims))
         self._asked(claims[0].bucket, lambda: self._run(script, arguments))
 
     def reset(self, names: Sequence[str]) -> None:
@@ -138,8 +138,8 @@ class RedisStore:
         arguments: list[Any] = [len(leases), *(each.bucket for each in leases)]
         arguments += ("" if now_us is None else now_us, verb)
         for each in leases:
-            arguments += (each.charge.letter, *each.charge.numbers, each.granted_us)
-        script = script_for("lease", frozenset(each.charge.letter for each in leases))
+            arguments += (each.algorithm.code, *each.algorithm.params, each.granted_us)
+        script = script_for("lease", frozenset(each.algorithm.code for each in leases))
 
         def question() -> list[bool]:
             return [answer == 1 for answer in self._run(script, arguments)]

@@ -9,7 +9,7 @@ from redis import exceptions
 from redis.connection import parse_url  # pyright: ignore[reportUnknownVariableType]
 from redis.sentinel import Sentinel
 
-from throttlekit.stores._faults import SentinelRefused, UnknownService
+from throttlekit.stores.errors import SentinelRefused, UnknownService
 from throttlekit.stores.redis import RedisStore, begin_anew_after_fork, check_url, own_options, readable
 
 __all__ = ["RedisSentinelStore", "following"]

@@ -16,8 +16,8 @@ and the behaviour every store must show. docs/testing.md has the examples.
             return MyStore(...)
 """
 
-from throttlekit._testing.clock import FakeClock
-from throttlekit._testing.standing_in import Seen, allowing, denying, in_memory
-from throttlekit._testing.store import StoreConformance
+from throttlekit.testing.clock import FakeClock
+from throttlekit.testing.standing_in import Seen, allowing, denying, in_memory
+from throttlekit.testing.store import StoreConformance
 
 __all__ = ["FakeClock", "Seen", "StoreConformance", "allowing", "denying", "in_memory"]

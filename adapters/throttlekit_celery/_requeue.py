@@ -1,0 +1,237 @@
+"""A denied task put back: the same message once more in its queue, carrying its ticket, before the first is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any, TypeAlias
+
+from throttlekit_celery._host import Producer, VirtualChannel, delayed_routing_key, has_delayed_delivery
+
+__all__ = ["CONFIRMED_WITHIN", "TICKET", "Copies", "delays_natively", "queue_of"]
+
+TICKET = "throttlekit"
+"""The header in which a task that was put back carries its place in the line."""
+
+CONFIRMED_WITHIN = 10.0
+"""A copy that the broker has not confirmed for so many seconds is taken to be lost."""
+
+_Done: TypeAlias = Callable[[bool], None]
+
+_TIMEOUT = 1.0
+_LOOK_EVERY = 0.02
+_DELAY_EXCHANGE = "celery_delayed_27"
+_KEPT = ("correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "delivery_mode", "priority")
+_OF_THE_DELIVERY = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
+
+
+class Copies:
+    """
+    Puts tasks back into their queues, over a connection of its own.
+
+    RabbitMQ confirms a message when it is on disk, which may take a quarter of a second, and many at a time: so
+    nobody waits for it, and it is looked for every so often.
+    """
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+        self._producer: Any = None
+        self._number = 0
+        self._unconfirmed: dict[int, tuple[float, str, _Done]] = {}
+        self._lock = threading.RLock()
+
+    def put_back(
+        self,
+        consumer: Any,
+        request: Any,
+        queue: str | None,
+        ticket: Mapping[str, Any] | None,
+        delay: float,
+        done: _Done,
+    ) -> bool:
+        """
+        Store a copy of *request*'s message in *queue*, and call *done* with True when it is safe, now or later.
+
+        *done* is called with False when the copy may not be there. With native delayed delivery the broker
+        keeps it for *delay*, in whole seconds; 0: it does not. False: the queue is not known, so nothing
+        was done.
+
+        Raises:
+            Exception: Whatever the broker's client raises. The copy may be there, or not.
+        """
+        target = _target(consumer, request, queue, delay)
+        if target is None:
+            return False
+        message, properties = request.message, request.message.properties
+        headers = {name: value for name, value in message.headers.items() if not name.startswith(_OF_THE_DELIVERY)}
+        if ticket:
+            headers[TICKET] = dict(ticket)
+        with self._lock:
+            try:
+                producer = self._connected()
+                producer.publish(
+                    message.body,
+                    content_type=message.content_type,
+                    content_encoding=message.content_encoding,
+                    compression=headers.get("compression"),
+                    headers=headers,
+                    expiration=_left_of(request.expires),
+                    timeout=_TIMEOUT,
+                    mandatory=_confirms(producer),  # RabbitMQ confirms what it can put nowhere, but returns it first
+                    **target,
+                    **{name: properties[name] for name in _KEPT if properties.get(name) is not None},
+                )
+            except Exception:
+                self._disconnect()
+                raise
+            if _confirms(producer):
+                self._number += 1
+                self._unconfirmed[self._number] = time.monotonic(), target["routing_key"], done
+                if len(self._unconfirmed) == 1:
+                    consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer,))
+                return True
+        done(True)
+        return True
+
+    def settle(self, until: float) -> None:
+        """Wait for all confirmations, but not past *until*, by the monotonic clock."""
+        while self._unconfirmed and time.monotonic() < until:
+            self._read(0.05)
+
+    def close(self) -> None:
+        with self._lock:
+            self._disconnect()
+
+    def _look(self, consumer: Any) -> None:
+        self._read(0)
+        if self._unconfirmed:
+            consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer,))
+
+    def _read(self, timeout: float) -> None:
+        """Take the confirmations that have come. What stays unconfirmed for too long has failed."""
+        with self._lock:
+            try:
+                while self._producer is not None and self._unconfirmed:
+                    self._producer.connection.drain_events(timeout=timeout)
+            except (TimeoutError, BlockingIOError):
+                oldest = min((since for since, _, _ in self._unconfirmed.values()), default=math.inf)
+                if time.monotonic() - oldest > CONFIRMED_WITHIN:
+                    self._disconnect()
+            except Exception:
+                self._disconnect()
+
+    def _connected(self) -> Any:
+        if self._producer is None:
+            redis: dict[str, Any] = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
+            amqp = self._app.connection_for_write().transport.driver_type == "amqp"
+            connection = self._app.connection_for_write(
+                transport_options={} if amqp else redis, connect_timeout=_TIMEOUT
+            )
+            channel = connection.default_channel
+            if amqp:
+                channel.confirm_select()
+                channel.events["basic_ack"].add(partial(self._told, True))
+                channel.events["basic_nack"].add(partial(self._told, False))
+                channel.events["basic_return"].add(self._returned)
+            self._producer, self._number = Producer(channel, auto_declare=False), 0
+        return self._producer
+
+    def _told(self, kept: bool, number: int, multiple: bool) -> None:
+        """The broker has, or has not, stored the copy of this *number*; *multiple*: and all before it."""
+        numbers = [known for known in self._unconfirmed if known <= number] if multiple else [number]
+        for known in numbers:
+            if known in self._unconfirmed:
+                self._unconfirmed.pop(known)[2](kept)
+
+    def _returned(self, _: Any, __: str, routing_key: str, ___: Any) -> None:
+        """There is no such queue any more. What else was sent to it is gone too."""
+        for known in [number for number, (_, key, _) in self._unconfirmed.items() if key == routing_key]:
+            self._unconfirmed.pop(known)[2](False)
+
+    def _disconnect(self) -> None:
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with contextlib.suppress(Exception):  # it is broken, or it would not be closed
+                producer.connection.collect(socket_timeout=0.1)
+        failed, self._unconfirmed = self._unconfirmed, {}
+        for _, _, done in failed.values():
+            done(False)
+
+
+def _confirms(producer: Any) -> bool:
+    return bool(producer.connection.transport.driver_type == "amqp")
+
+
+def queue_of(consumer: Any, request: Any) -> str | None:
+    """The name of the queue that *request* was delivered from, if it can be told."""
+    info: dict[str, Any] = request.message.delivery_info or {}
+    tag = info.get("consumer_tag")
+    queues: list[Any] = list(consumer.task_consumer.queues)
+    if tag is not None:
+        tags: dict[str, Any] = getattr(consumer.task_consumer, "_active_tags", {})
+        for name, known in tags.items():
+            if known == tag:
+                return name
+    if len(queues) == 1:
+        return str(queues[0].name)
+    exchange, routing_key = info.get("exchange") or "", info.get("routing_key")
+    if not exchange:
+        return routing_key
+    for queue in queues:
+        if queue.exchange is not None and (queue.exchange.name, queue.routing_key) == (exchange, routing_key):
+            return str(queue.name)
+    if isinstance(request.message.channel, VirtualChannel):  # a routing key with wildcards
+        bound: list[str] = request.message.channel._lookup(exchange, routing_key)
+        return next((str(queue.name) for queue in queues if queue.name in bound), None)
+    return None
+
+
+def _target(consumer: Any, request: Any, name: str | None, delay: float) -> dict[str, Any] | None:
+    """Where to publish the copy: straight to the queue, so that no other queue of the exchange gets one too."""
+    if name is None or _is_subscription(consumer, request, name):
+        return None
+    if delay:
+        key = delayed_routing_key(math.ceil(delay), _queue(consumer, name).routing_key)
+        return {"exchange": _DELAY_EXCHANGE, "routing_key": key}
+    return {"exchange": "", "routing_key": name}
+
+
+def _is_subscription(consumer: Any, request: Any, name: str) -> bool:
+    """Whether what feeds the queue is a fanout of Redis, which has no queue that could be written to."""
+    exchange = getattr(_queue(consumer, name), "exchange", None)
+    return exchange is not None and exchange.type == "fanout" and isinstance(request.message.channel, VirtualChannel)
+
+
+def _queue(consumer: Any, name: str | None) -> Any:
+    return consumer.app.amqp.queues.get(name) if name else None
+
+
+def delays_natively(consumer: Any, name: str | None) -> bool:
+    """
+    Whether the broker can keep messages for the queue *name*: native delayed delivery, with quorum queues.
+
+    They come back through the queue's exchange, so not where another queue, or none, might get them.
+    """
+    queue = _queue(consumer, name)
+    if consumer.connection.transport.driver_type != "amqp" or not has_delayed_delivery():
+        return False
+    if queue is None or queue.exchange is None or queue.exchange.type != "topic" or not queue.routing_key:
+        return False
+    queues: list[Any] = list(consumer.app.amqp.queues.values())
+    arguments: list[dict[str, Any]] = [each.queue_arguments or {} for each in queues]
+    if not any(each.get("x-queue-type") == "quorum" for each in arguments):
+        return False
+    keys = [each.routing_key or "" for each in queues if each.exchange and each.exchange.name == queue.exchange.name]
+    return keys.count(queue.routing_key) == 1 and not any("*" in key or "#" in key for key in keys)
+
+
+def _left_of(expires: datetime | None) -> float | None:
+    if expires is None:
+        return None
+    now = datetime.now(timezone.utc if expires.tzinfo else None)
+    return max(0.0, (expires - now).total_seconds())

@@ -1,0 +1,186 @@
+"""Is the server fit to keep limits?"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import redis
+
+from throttlekit import Limiter, StoreUnavailable, TokenBucket
+from throttlekit._engine.builtin_plugins import Stores
+from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.errors import remedy_of
+from throttlekit.stores.redis import RedisStore
+from throttlekit_cli.doctor.findings import Finding
+
+__all__ = ["examine_store"]
+
+_OLDEST = (6, 2)
+_SLOW_MS = 5.0
+_CLOCK_OFF = 1.0
+_PINGS = 20
+_PROBE = TokenBucket("throttlekit-doctor", "1000/s", burst=1000)
+
+
+def examine_store(url: str) -> Iterator[Finding]:
+    """Look at the servers of the limiter's *url*: at each master of a cluster, at the one that Sentinels name.
+
+    Writes one key, and deletes it again.
+    """
+    if url.startswith("memory:"):
+        yield _fault(
+            "memory:// keeps limits in each process by itself: a fleet of n processes lets n times as much pass.",
+            "name a Redis or Valkey that all workers reach",
+        )
+        return
+    limiter = Limiter(url)
+    try:
+        limiter.peek(_PROBE)
+        limiter.pause(_PROBE, 0.001)
+        limiter.reset(_PROBE)
+    except StoreUnavailable as error:
+        yield _unavailable(error)
+        return
+    finally:
+        limiter.close()
+    yield Finding("ok", "store", "A limit was read, written and forgotten again, by scripts.")
+    yield from _servers(url)
+
+
+def _unavailable(error: StoreUnavailable) -> Finding:
+    what, _, remedy = remedy_of(error).partition(": ")
+    if not what:
+        cause = type(error.__cause__ or error).__name__
+        return _fault(f"There is no usable answer in time ({cause}).", "see that it runs, and can be reached from here")
+    return _fault(f"There is no usable answer: {what}.", remedy or "wait until that is over, and ask again")
+
+
+def _servers(url: str) -> Iterator[Finding]:
+    store = Stores().throttlekit_make_store(url)
+    if not isinstance(store, RedisStore):
+        yield Finding("note", "store", "It is a plugin's store: its server's settings are not looked at.")
+        return
+    found: dict[Finding, list[int]] = {}
+    try:
+        servers = store.servers()
+        for number, client in enumerate(servers, 1):
+            for finding in _server(client, cluster=isinstance(store, RedisClusterStore)):
+                found.setdefault(finding, []).append(number)
+    finally:
+        store.close()
+    for finding, numbers in found.items():
+        those = "" if len(numbers) == len(servers) else f"Master {', '.join(map(str, numbers))} of {len(servers)}: "
+        yield replace(finding, what=those + finding.what)
+
+
+def _server(client: Any, *, cluster: bool) -> Iterator[Finding]:
+    try:
+        info: Mapping[str, Any] = client.info()
+        yield _version(info)
+        yield from _memory(info)
+        yield _persistence(info)
+        yield from _role(info, cluster=cluster)
+        yield from _load(info)
+        yield from _times(client)
+    except redis.RedisError as error:
+        yield _warning(
+            f"The server cannot be asked about itself ({type(error).__name__}).",
+            "let this user run INFO, TIME and PING for the doctor; limits themselves work without",
+        )
+
+
+def _version(info: Mapping[str, Any]) -> Finding:
+    name = "Valkey" if "valkey_version" in info else "Redis"
+    version = str(info.get("valkey_version") or info.get("redis_version", "0"))
+    known = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+    if name == "Redis" and known < _OLDEST:
+        return _fault(f"Redis {version} is older than {_OLDEST[0]}.{_OLDEST[1]}.", "update it: nothing older is tested")
+    return Finding("ok", "store", f"{name} {version}.")
+
+
+def _memory(info: Mapping[str, Any]) -> Iterator[Finding]:
+    policy, most = str(info.get("maxmemory_policy", "noeviction")), int(info.get("maxmemory", 0))
+    used = int(info.get("used_memory", 0))
+    if policy == "noeviction" or most == 0:
+        yield Finding("ok", "store", f"No key is evicted ({policy}, maxmemory {most or 'unlimited'}).")
+    else:
+        yield _fault(
+            f"Under memory pressure the server evicts keys ({policy}): it forgets limits, and lets a full burst pass.",
+            "set maxmemory-policy noeviction, or give limits a server of their own",
+        )
+    if most and used > 0.8 * most:
+        yield _warning(
+            f"{used / most:.0%} of maxmemory is used.",
+            "raise it: a server that is full takes no writes, and then no job runs",
+        )
+
+
+def _persistence(info: Mapping[str, Any]) -> Finding:
+    if int(info.get("loading", 0)):
+        return _warning("The server is still loading its data.", "ask again when it is done")
+    if int(info.get("aof_enabled", 0)):
+        return Finding("ok", "store", "What is counted survives a restart, but for its last second (appendonly).")
+    return Finding(
+        "note",
+        "store",
+        "Without appendonly a restart forgets what was counted since the last snapshot: at most one burst more for "
+        "each key, once, and each concurrency limit once over.",
+        "set appendonly yes if that is too much",
+    )
+
+
+def _role(info: Mapping[str, Any], *, cluster: bool) -> Iterator[Finding]:
+    if info.get("role") == "slave" and not cluster:
+        yield _fault("The server is a replica: it may lag, and takes no writes.", "name the master, or the Sentinels")
+    elif int(info.get("connected_slaves", 0)):
+        yield Finding(
+            "note",
+            "store",
+            "Replication is asynchronous: a fail-over may let pass again what was granted in its lag, at most "
+            "burst + rate × lag, once for each key.",
+        )
+    if int(info.get("cluster_enabled", 0)) and not cluster:
+        yield _fault("The server is a node of a cluster.", "write its URL as redis+cluster://host:port")
+
+
+def _load(info: Mapping[str, Any]) -> Iterator[Finding]:
+    clients, most = int(info.get("connected_clients", 0)), int(info.get("maxclients", 0))
+    if most and clients > 0.8 * most:
+        yield _warning(f"{clients} of {most} connections are taken.", "raise maxclients: workers hold one a thread")
+
+
+def _times(client: Any) -> Iterator[Finding]:
+    took: list[float] = []
+    for _ in range(_PINGS):
+        began = time.perf_counter()
+        client.ping()
+        took.append(time.perf_counter() - began)
+    round_trip = statistics.median(took) * 1000
+    told = f"A round trip takes {round_trip:.2f} ms (median of {_PINGS}); each decision costs one."
+    if round_trip > _SLOW_MS:
+        yield _warning(told, "bring the server nearer: workers wait for it before each job")
+    else:
+        yield Finding("ok", "store", told)
+    before = time.time()
+    seconds, micros = client.time()
+    off = seconds + micros / 1_000_000 - (before + time.time()) / 2
+    if abs(off) > _CLOCK_OFF:
+        yield _warning(
+            f"The server's clock is {off:+.1f} s off this machine's. Bounds go by the server's alone; but frameworks "
+            "deliver delayed jobs by the workers' clocks, so these come that much early or late.",
+            "run an NTP client on both",
+        )
+    else:
+        yield Finding("ok", "store", f"Its clock is {off * 1000:+.0f} ms off this machine's.")
+
+
+def _fault(what: str, remedy: str) -> Finding:
+    return Finding("fault", "store", what, remedy)
+
+
+def _warning(what: str, remedy: str) -> Finding:
+    return Finding("warning", "store", what, remedy)

@@ -1,0 +1,98 @@
+"""Where Throttle stands among the middleware, and what a denial must not disturb in a running worker."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from dramatiq import Broker
+from dramatiq.middleware import AgeLimit, CurrentMessage, Middleware, ShutdownNotifications, TimeLimit
+
+from throttlekit_dramatiq._message_state import DEFERRAL, consumer_of
+
+__all__ = ["calm", "quieten", "still_ours", "take_position", "tell_prometheus"]
+
+_BEHIND_US = (TimeLimit, ShutdownNotifications, CurrentMessage)
+_log = logging.getLogger("throttlekit.dramatiq")
+
+
+def take_position(broker: Broker, throttle: Middleware) -> None:
+    """
+    Move *throttle* to where a denial is safe: behind AgeLimit, before TimeLimit, ShutdownNotifications
+    and CurrentMessage.
+
+    An expired message is then never charged, and nothing interrupts a denial half-way: an interrupt
+    between the copy and the skip would run the job twice.
+    """
+    others = [middleware for middleware in broker.middleware if middleware is not throttle]
+    first = max((i + 1 for i, m in enumerate(others) if isinstance(m, AgeLimit)), default=0)
+    last = min((i for i, m in enumerate(others) if isinstance(m, _BEHIND_US)), default=len(others))
+    if first > last:
+        _log.warning(
+            "Throttle must run after AgeLimit and before %s, but AgeLimit comes later than that in this broker's "
+            "middleware: a message past its max_age may be charged to its limits. Put AgeLimit first.",
+            type(others[last]).__name__,
+        )
+        first = last
+    now = broker.middleware.index(throttle)
+    if not first <= now <= last:
+        # A new list: Dramatiq may be walking through the old one.
+        broker.middleware = [*others[:last], throttle, *others[last:]]
+
+
+def still_ours(worker: Any, message: Any, consumer: Any) -> bool:
+    """
+    Whether *message* is still to be acknowledged by us.
+
+    RabbitMQ gives every unacknowledged message to somebody else once the connection is lost: putting
+    such a message back would double it. A consumer that is closed, that has been replaced since, or
+    that does not know the message's tag tells so. In the instant before the loss shows, nothing does.
+    """
+    if consumer is None or not hasattr(message, "_tag"):
+        return True
+    same = consumer_of(worker, message) is consumer
+    return same and consumer.channel.is_open and message._tag in consumer.known_tags
+
+
+def tell_prometheus(broker: Broker, throttle: Middleware, message: Any) -> None:
+    """
+    Let a Prometheus middleware behind us count the message in.
+
+    Dramatiq tells every middleware of a skip, also those that were not told of the start: its gauge
+    of messages in progress would fall below zero.
+    """
+    behind = broker.middleware[broker.middleware.index(throttle) + 1 :]
+    for middleware in behind:
+        if any(kind.__name__ == "Prometheus" for kind in type(middleware).__mro__):
+            try:
+                middleware.before_process_message(broker, message)
+            except Exception:
+                # As Dramatiq does. Whatever leaves the hook of a denied message would set it free.
+                _log.exception("%r failed on a message that is not run.", middleware)
+
+
+def calm(broker: Broker, throttle: Middleware, message: Any) -> None:
+    """
+    Tell those behind us that could interrupt the thread of *message* that its body has ended, before the worker does.
+
+    A time limit that struck between the mark and the skip would run the job twice. CurrentMessage is never
+    told of a skip.
+    """
+    behind: list[Any] = broker.middleware[broker.middleware.index(throttle) + 1 :]
+    for middleware in behind:
+        if isinstance(middleware, _BEHIND_US):
+            middleware.after_process_message(broker, message)  # type: ignore[no-untyped-call]
+
+
+class _DeferralsAreNoNews(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        denied = record.msg == "Message %s was skipped." and record.args and hasattr(record.args[0], DEFERRAL)  # type: ignore[index]
+        return not denied
+
+
+_FILTER = _DeferralsAreNoNews()
+
+
+def quieten() -> None:
+    """Drop Dramatiq's warning, arguments and all, for each denied message. Ours says it once in a while."""
+    logging.getLogger("dramatiq.worker.WorkerThread").addFilter(_FILTER)

@@ -1,0 +1,91 @@
+--[[
+  Tell the fleet what one process has decided since its last report. Decides nothing.
+
+  KEYS[1]    keys that were asked for, by when last; sorted set, seconds
+  KEYS[2]    keys with a waiting line, by the last slot that was given; sorted set, microseconds
+  KEYS[3]    hash of each limit: "seconds definition", when it was last told, and what it is
+  KEYS[4]    processes, by when last heard of; sorted set, seconds
+  KEYS[5]    jobs that were denied, by when it was told; sorted set, seconds
+  KEYS[6]    hash of what is known of each of them
+  KEYS[i+1]  of these 20 seconds: units that passed, by key; sorted set
+  KEYS[i+2]  of these 20 seconds: denials, by key; sorted set
+  KEYS[i+3]  of these 20 seconds: hash of counts, by "letter limit" and "letter key"; of letter w the longest wait
+
+  ARGV[1]    the report, as JSON: see throttlekit/fleet/activity.py
+
+  Returns  nothing
+
+  Writes   KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5] and KEYS[6], trimmed to the newest, or the longest, and expiring
+           after an hour without a report; KEYS[i+1], KEYS[i+2] and KEYS[i+3], gone before the ring comes round to them
+]]
+local STEP, STEPS, HOUR, HEARD = 20, 5, 3600, 15
+local MOST_KEYS, MOST_RANKED, MOST_COUNTS, MOST_LIMITS, MOST_JOBS = 100000, 10000, 100000, 1000, 10000
+local function whole(x) return string.format('%.0f', x) end
+
+local now = tonumber(redis.call('TIME')[1])
+local step = math.floor(now / STEP)
+local at = 6 + 3 * (step % STEPS)
+local report = cjson.decode(ARGV[1])
+
+if report.process[1] then redis.call('ZREM', KEYS[4], report.process[1]) end
+if report.process[2] then redis.call('ZADD', KEYS[4], whole(now), report.process[2]) end
+redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', whole(now - HEARD))
+
+if #report.limits > 0 and redis.call('HLEN', KEYS[3]) >= MOST_LIMITS then
+  local known = redis.call('HGETALL', KEYS[3])
+  for i = 1, #known, 2 do
+    local told = tonumber(string.match(known[i + 1], '^%d+')) or 0
+    if told < now - HOUR then redis.call('HDEL', KEYS[3], known[i]) end
+  end
+end
+for _, each in ipairs(report.limits) do
+  if redis.call('HLEN', KEYS[3]) < MOST_LIMITS or redis.call('HEXISTS', KEYS[3], each[1]) == 1 then
+    redis.call('HSET', KEYS[3], each[1], whole(now) .. ' ' .. each[2])
+  end
+end
+
+for _, each in ipairs(report.keys) do
+  redis.call('ZADD', KEYS[1], whole(now), each[1])
+  if each[2] > 0 then redis.call('ZINCRBY', KEYS[at + 1], whole(each[2]), each[1]) end
+  if each[3] > 0 then redis.call('ZINCRBY', KEYS[at + 2], whole(each[3]), each[1]) end
+  if each[4] > 0 then redis.call('ZADD', KEYS[2], 'GT', whole(each[4]), each[1]) end
+end
+local room = MOST_COUNTS - redis.call('HLEN', KEYS[at + 3])
+for _, each in ipairs(report.counts) do
+  if room > 0 or redis.call('HEXISTS', KEYS[at + 3], each[1]) == 1 then
+    redis.call('HINCRBY', KEYS[at + 3], each[1], whole(each[2]))
+    room = room - 1
+  end
+end
+for _, each in ipairs(report.waits) do
+  local known = tonumber(redis.call('HGET', KEYS[at + 3], each[1]) or nil) or 0
+  if each[2] > known and (room > 0 or known > 0) then
+    redis.call('HSET', KEYS[at + 3], each[1], whole(each[2]))
+    room = room - 1
+  end
+end
+for _, each in ipairs(report.jobs) do
+  redis.call('ZADD', KEYS[5], whole(now), each[1])
+  redis.call('HSET', KEYS[6], each[1], each[2])
+end
+
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now - HOUR))
+redis.call('ZREMRANGEBYRANK', KEYS[1], '0', whole(-MOST_KEYS - 1))
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', whole(now * 1000000))
+redis.call('ZREMRANGEBYRANK', KEYS[2], '0', whole(-MOST_RANKED - 1))
+redis.call('ZREMRANGEBYRANK', KEYS[at + 1], '0', whole(-MOST_RANKED - 1))
+redis.call('ZREMRANGEBYRANK', KEYS[at + 2], '0', whole(-MOST_RANKED - 1))
+local old = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', whole(now - HOUR), 'LIMIT', '0', '1000')
+local many = redis.call('ZCARD', KEYS[5]) - MOST_JOBS
+if #old == 0 and many > 0 then old = redis.call('ZRANGE', KEYS[5], '0', whole(many - 1)) end
+for _, job in ipairs(old) do
+  redis.call('ZREM', KEYS[5], job)
+  redis.call('HDEL', KEYS[6], job)
+end
+
+for _, key in ipairs({KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]}) do
+  redis.call('EXPIRE', key, whole(HOUR))
+end
+for _, key in ipairs({KEYS[at + 1], KEYS[at + 2], KEYS[at + 3]}) do
+  redis.call('EXPIRE', key, whole((step + STEPS) * STEP - now - 1))
+end

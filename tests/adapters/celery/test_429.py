@@ -1,0 +1,212 @@
+"""A body that hears "429", on real Celery workers: its key is quiet fleet-wide, and the task runs again, uncharged."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from typing import Any, NamedTuple
+
+import pytest
+from celery import Celery, chain, chord
+
+from support.celery.site import CelerySite, celery_site
+from support.partner.angry import AngryPartner
+from support.printed.spans import Spans
+from support.servers.processes import patient
+from support.waiting import wait_until
+from throttlekit import Concurrency, ConfigurationError, Limiter, RateLimited, TokenBucket
+from throttlekit_celery import WaitedTooLong, install
+
+pytestmark = [
+    pytest.mark.workers,
+    # Celery's client leaves sockets for the collector to find.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
+
+WITHIN = 120.0
+QUIET_US = 2_000_000
+
+
+class Made(NamedTuple):
+    site: CelerySite
+    spans: Spans
+    partner: AngryPartner
+
+
+@pytest.fixture
+def make(redis_base: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """Make a site, with what its bodies note, and the partner that they call."""
+    with ExitStack() as stack:
+
+        def made(kind: str = "redis", **told: Any) -> Made:
+            told = {
+                "module": "support.celery.slots", "store": patient(f"{redis_base}/12"), "amount": 1, "lease": 600,
+                "rate": "1000/s", "burst": 1000, **told,
+            }  # fmt: skip
+            broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
+            site = stack.enter_context(celery_site(kind, broker, redis_base, **told))
+            record = site.told["record"]
+            spans = stack.enter_context(closing(Spans(record, site.queue)))
+            return Made(site, spans, stack.enter_context(closing(AngryPartner(record, site.queue))))
+
+        yield made
+
+
+def results(sent: list[Any]) -> list[Any]:
+    return [result.get(timeout=WITHIN) for result in sent]
+
+
+@pytest.mark.parametrize(("kind", "pool"), [
+    ("redis", "prefork"), ("redis", "threads"), ("redis", "gevent"), ("redis", "solo"), ("rabbitmq", "prefork"),
+])  # fmt: skip
+def test_one_429_stops_the_fleet(make: Any, kind: str, pool: str) -> None:
+    """
+    Of the tasks that were granted when the first was heard each slot of the pools has one at most; they call, and
+    then nobody until it is over. The rate resumes without a burst; none failed and none is doubled. Another
+    key runs on meanwhile.
+    """
+    site, spans, partner = make(kind, pool=pool, rate="50/s", burst=50)
+    partner.be_angry("one", QUIET_US / 1e6, from_call=20)
+    for name in ("a", "b"):
+        site.start("--concurrency", "4", name=name)
+    jobs = [str(number) for number in range(80)]
+    sent = [site.send("ask", "one", job) for job in jobs]
+    other = [site.send("ask", "other", job) for job in jobs[:20]]
+    assert results(sent) == jobs
+    assert results(other) == jobs[:20]
+    told = partner.told("one")
+    assert sorted(told.answered, key=int) == jobs
+    first = told.refused[0].at_us
+    assert len(told.refused) == 1 + len(told.between(first, first + QUIET_US)) <= 2 * 4
+    after = [call.at_us - first - QUIET_US for call in told.calls if call.at_us > first + QUIET_US]
+    assert all(at_us >= number * 20_000 for number, at_us in enumerate(after)), after
+    assert len(partner.told("other").calls) == 20
+    assert spans.counted("failures") == 0
+    wait_until(lambda: site.left() == 0 and site.held() == [], description="nothing is left", timeout=WITHIN)
+
+
+@pytest.mark.parametrize("task", ["late_ask", "auto_ask"])
+def test_a_429_is_no_failure_and_no_retry(make: Any, task: str) -> None:
+    """Not where a task is acknowledged late, and not where every exception is a retry and none is left."""
+    site, spans, partner = make()
+    partner.be_angry("one", 1, retry_after=1)
+    site.start()
+    assert site.send(task, "one", "it").get(timeout=WITHIN) == "it"
+    assert [call.status for call in partner.told("one").calls] == [429, 200]
+    assert spans.counted("failures") == 0
+
+
+def test_a_429_is_not_seen_by_chains_and_chords(make: Any) -> None:
+    """They wait for the result that comes in the end; no errback is called."""
+    site, spans, partner = make()
+    partner.be_angry("one", 1)
+    site.start()
+    error = site.signature("told_error")
+    gather = site.signature("gather").on_error(error)
+    first, *header = [site.signature("ask", "one", job) for job in ("0", "1", "2")]
+    for each in (first, *header):
+        each.set(immutable=True)
+    whole = chain(first.on_error(error), chord(header, gather, app=site.app), app=site.app)
+    assert whole.apply_async().get(timeout=WITHIN) == "1 2"
+    assert partner.told("one").refused
+    assert (spans.counted("failures"), spans.counted("errors told")) == (0, 0)
+
+
+@pytest.mark.parametrize(("when_over", "state"), [("fail", "FAILURE"), ("drop", "REVOKED"), ("run", "FAILURE")])
+def test_max_wait_ends_a_loop_of_429s(make: Any, when_over: str, state: str) -> None:
+    """As it ends any wait; a task that would run on beyond its limit fails with what its body has raised."""
+    site, _, partner = make(install={"when_over": when_over})
+    partner.be_angry("one", retry_after=0.2)
+    site.start()
+    result = site.send("hasty_ask", "one", "it")
+    wait_until(result.ready, description="it has ended", timeout=WITHIN)
+    assert result.state == state
+    assert len(partner.told("one").calls) >= 2
+    error = result.get(propagate=False)
+    if when_over != "drop":
+        assert isinstance(error, WaitedTooLong if when_over == "fail" else RateLimited)
+
+
+def test_a_429_without_limits_is_an_error(make: Any) -> None:
+    """There is no key to pause."""
+    site, spans, partner = make()
+    partner.be_angry("one", 1)
+    site.start()
+    result = site.send("free_ask", "one", "it")
+    wait_until(result.ready, description="it has ended", timeout=WITHIN)
+    assert isinstance(result.get(propagate=False), RateLimited)
+    wait_until(lambda: spans.counted("failures") == 1, description="it is told as a failure", timeout=WITHIN)
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads"])
+def test_a_429_while_the_worker_stops_loses_nothing(make: Any, pool: str) -> None:
+    """The task was acknowledged when its body began; it goes back to its queue before the worker has ended."""
+    site, spans, partner = make(pool=pool)
+    partner.be_angry("one", 1)
+    first = site.start()
+    result = site.send("slow_ask", "one", "it", 3)
+    wait_until(lambda: spans.told("slow"), description="it runs")
+    first.send(signal.SIGTERM)
+    first.wait(WITHIN)
+    assert [call.status for call in partner.told("one").calls] == [429]
+    partner.calm_down("one")
+    site.start(name="second")
+    assert result.get(timeout=WITHIN) == "it"
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    app = Celery("eager", set_as_current=False)
+    app.conf.task_always_eager = True
+    yield app
+    app.close()
+
+
+def test_which_limit_a_429_pauses(app: Celery) -> None:
+    """The one that `on_429` names, where the error does not say."""
+    limiter = Limiter()
+    install(app, limiter, eager="wait")
+    one, two = TokenBucket("one", "100/s", burst=10), TokenBucket("two", "100/s", burst=10)
+    heard: list[str] = []
+
+    @app.task(shared=False, throttle=[one, two], on_429=two)
+    def job() -> str:
+        heard.append("body")
+        if len(heard) == 1:
+            raise RateLimited(retry_after=0.2)
+        return limiter.peek(one).reason
+
+    assert job.delay().get() == "allowed"
+    assert limiter.peek(two).remaining < limiter.peek(one).remaining, "after its pause it begins empty"
+    assert heard == ["body", "body"]
+
+
+def test_on_429_is_checked_where_the_task_is_declared(app: Celery) -> None:
+    """It names one of the task's own limits."""
+    install(app, Limiter())
+    with pytest.raises(ConfigurationError, match="on_429='three' is none of the job's limits"):
+        app.task(shared=False, throttle=[TokenBucket("one", "1/s")], on_429="three")
+
+
+def test_eager_tasks_give_their_slots_back(app: Celery) -> None:
+    """Each when its body has ended, a task within a task too."""
+    limiter = Limiter()
+    install(app, limiter, eager="wait")
+    outer, inner = Concurrency("outer", 1), Concurrency("inner", 1)
+    free: list[int] = []
+
+    @app.task(shared=False, throttle=inner)
+    def within() -> None:
+        free.append(limiter.peek(inner).remaining)
+
+    @app.task(shared=False, throttle=outer)
+    def job() -> None:
+        within.delay().get(disable_sync_subtasks=False)
+        free.extend([limiter.peek(inner).remaining, limiter.peek(outer).remaining])
+
+    for _ in range(2):
+        job.delay().get()
+    assert free == [0, 1, 0] * 2
+    assert limiter.peek(outer).remaining == 1

@@ -1,0 +1,245 @@
+"""What is around a worker: how it is started and stopped, how its pool starts processes, and Django."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import celery
+import pytest
+import redis
+from celery import Celery, chord, group
+from kombu import Exchange, Queue
+
+from support.celery.site import CelerySite, celery_site
+from support.celery.workers import Worker
+from support.servers.processes import patient
+from support.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.workers,
+    # Celery's client leaves sockets for the collector to find.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
+
+NEVER = 10**6
+WITHIN = 120.0
+VERSION = tuple(int(part) for part in celery.__version__.split(".")[:2])
+
+
+@pytest.fixture(params=["redis", "rabbitmq"])
+def broker(request: pytest.FixtureRequest) -> Any:
+    """How to make a site on each broker."""
+    redis_base: str = request.getfixturevalue("redis_base")
+    url = redis_base if request.param == "redis" else request.getfixturevalue("rabbitmq_url")
+    return lambda **told: celery_site(request.param, url, redis_base, **told)
+
+
+def test_a_chord_of_200_ends_once(redis_base: str) -> None:
+    """200 headers, each denied twice; the body runs once, after all of them."""
+    with celery_site("redis", redis_base, redis_base) as site:
+        site.start()
+        header = group([site.signature("add", number) for number in range(200)], app=site.app)
+        assert chord(header)(site.signature("add")).get(timeout=WITHIN) == sum(range(200))
+        assert len(site.ran("add")) == 201
+        assert (site.asked("granted"), site.asked("denied")) == (201, 402)
+        wait_until(lambda: site.left() == 0, description="nothing is left", timeout=WITHIN)
+
+
+@pytest.mark.skipif(VERSION < (5, 5), reason="Celery 5.4 has no soft shutdown")
+def test_a_soft_shutdown_ends_what_runs_and_gives_back_what_waits(broker: Any) -> None:
+    """With worker_soft_shutdown_timeout: the body under way comes to its end, held tasks go back with their slots."""
+    with broker(denials=NEVER, delay=28.0, conf={"worker_soft_shutdown_timeout": 4.0}) as site:
+        worker = site.start()
+        for n in range(20):
+            site.send("echo", n)
+        wait_until(lambda: site.asked("denied") == 20, description="all were denied", timeout=WITHIN)
+        running = site.send("free_wait")
+        wait_until(lambda: site.ran("free_wait"), description="a body is under way", timeout=WITHIN)
+        worker.send(signal.SIGQUIT)
+        wait_until(lambda: "Initiating Soft Shutdown" in worker.log(), description="it stops softly", timeout=WITHIN)
+        site.go()
+        worker.wait(WITHIN)
+        assert running.get(timeout=WITHIN) == "went"
+        assert site.left() == 20
+        assert sum(ticket["n"] == 1 for ticket in site.store_clock()) == 20
+        assert site.ran("echo") == []
+
+
+def test_celery_multi_stops_and_starts_workers(redis_base: str, tmp_path: Path) -> None:
+    """What two of its workers hold when it stops them goes back with its place, and runs when it starts them again."""
+    with celery_site("redis", redis_base, redis_base, denials=NEVER, delay=4.0) as site, multi(site, tmp_path) as do:
+        do("start")
+        results = [site.send("echo", n) for n in range(10)]
+        wait_until(lambda: site.asked("denied") >= 10, description="all were denied", timeout=WITHIN)
+        do("stop")
+        assert site.ran("echo") == []
+        assert site.left() == 10
+        site.told["denials"] = 0
+        do("start")
+        assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(10))
+        assert sorted(map(int, site.ran("echo"))) == list(range(10))
+
+
+@contextlib.contextmanager
+def multi(site: CelerySite, folder: Path) -> Iterator[Any]:
+    """`celery multi` with two workers of *site*. They are daemons: what is left of them in the end is killed."""
+
+    def do(verb: str) -> None:
+        command = [
+            sys.executable, "-m", "celery", "multi", verb, "one", "two", "-A", "support.celery.tasks",
+            f"--pidfile={folder}/%n.pid", f"--logfile={folder}/%n.log", "--loglevel=INFO", "--concurrency=1",
+            "--without-gossip", "--without-mingle",
+        ]  # fmt: skip
+        with contextlib.closing(Worker(command, {"TK_CELERY": json.dumps(site.told), "C_FORCE_ROOT": "1"})) as told:
+            told.wait(WITHIN)
+        there = 2 if verb == "start" else 0
+        wait_until(lambda: len(list(folder.glob("*.pid"))) == there, description=f"{verb} is done", timeout=WITHIN)
+
+    try:
+        yield do
+    finally:
+        for pid in folder.glob("*.pid"):
+            with contextlib.suppress(ProcessLookupError, ValueError):
+                os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+@pytest.mark.skipif(VERSION < (5, 7), reason="Celery before 5.7 only forks on Linux")
+def test_a_pool_that_spawns_its_processes(redis_base: str) -> None:
+    """Each imports the app, and calls install, as it starts; bodies settle as in a forked one."""
+    with celery_site("redis", redis_base, redis_base, store=patient(f"{redis_base}/12")) as site:
+        site.start("--pool-start-method", "spawn")
+        site.send("settling", 90, 10).get(timeout=WITHIN)
+        site.send("settling", 50, 5).get(timeout=WITHIN)
+        assert site.ran("settling") == ["90", "85"]
+
+
+def test_install_in_a_body_is_refused(redis_base: str) -> None:
+    """In a process of the pool, forked or spawned, no gate would ever stand."""
+    with celery_site("redis", redis_base, redis_base) as site:
+        site.start(*(["--pool-start-method", "spawn"] if VERSION >= (5, 7) else []), name="spawned")
+        for name in ("spawned", "forked"):
+            if name == "forked":
+                site.start(name=name)
+                site.app.control.cancel_consumer(site.queue, destination=[f"spawned@{site.queue}"], reply=True)
+            error = site.send("installs").get(timeout=WITHIN, propagate=False)
+            assert "in a pool process comes too late" in str(error)
+
+
+def test_a_task_goes_back_to_a_queue_with_a_wildcard(broker: Any) -> None:
+    """A queue bound with "orders.#" gets back what came to it by "orders.new"."""
+    with broker(denials=NEVER, delay=60.0, install={"max_hold": 2}) as site:
+        site.start()
+        orders = Queue(f"{site.queue}orders", Exchange(f"{site.queue}topic", "topic"), routing_key="orders.#")
+        told = {"exchange": orders.exchange.name, "exchange_type": "topic", "routing_key": "orders.#"}
+        site.app.control.add_consumer(orders.name, destination=[f"w@{site.queue}"], reply=True, **told)
+        with site.app.connection_for_write() as connection:
+            orders(connection.default_channel).declare()
+            with site.app.amqp.Producer(connection) as producer:
+                site.app.send_task(
+                    "echo", ("a",), exchange=orders.exchange, routing_key="orders.new", producer=producer
+                )
+            wait_until(lambda: site.held(), description="it is held", timeout=WITHIN)
+            site.app.control.cancel_consumer(orders.name, destination=[f"w@{site.queue}"], reply=True)
+            channel = connection.default_channel
+            wait_until(
+                lambda: channel.basic_get(orders.name, no_ack=True) is not None,
+                description="it is back in its queue",
+                timeout=WITHIN,
+            )
+            channel.queue_delete(orders.name)
+
+
+@pytest.mark.skipif(VERSION < (5, 5), reason="Celery 5.4 has no native delayed delivery")
+@pytest.mark.parametrize("key", ["#", "another"])
+def test_a_copy_comes_back_to_its_own_queue_alone(redis_base: str, rabbitmq_url: str, key: str) -> None:
+    """
+    Where Celery's delay exchange would give a copy to two queues, or to none, tasks go straight back to their own.
+
+    To two: of one exchange, with wildcards. To none: a queue that is added to a running worker.
+    """
+    with celery_site("rabbitmq", rabbitmq_url, redis_base, quorum=True, denials=1, delay=2.0) as site:
+        worker = site.start()
+        told = {"exchange": site.queue, "exchange_type": "topic", "routing_key": key}
+        site.app.control.add_consumer(f"{site.queue}other", destination=[f"w@{site.queue}"], reply=True, **told)
+        wait_until(lambda: "Started consuming" in worker.log(), description="it consumes both", timeout=WITHIN)
+        for text, sent_by in (("a", site.queue), ("b", site.queue), ("c", key)):
+            site.app.send_task("echo", (text,), exchange=site.queue, routing_key=sent_by)
+        expected = "abc" if key == "another" else "aabbc"
+        wait_until(lambda: len(site.ran("echo")) >= len(expected), description="all have run", timeout=WITHIN)
+        assert site.send("free", "later").get(timeout=WITHIN) == "later"
+        assert sorted(site.ran("echo")) == list(expected)
+        assert site.held() == []
+        with site.app.connection_for_write() as connection:
+            connection.default_channel.queue_delete(f"{site.queue}other")
+
+
+DJANGO = {
+    "shop/settings.py": """
+import os
+SECRET_KEY = "a test's"
+INSTALLED_APPS = ["partner"]
+USE_TZ = True
+CELERY_BROKER_URL = CELERY_RESULT_BACKEND = os.environ["SHOP_REDIS"]
+""",
+    "shop/celery.py": """
+import os
+from celery import Celery
+from throttlekit import Limiter
+from throttlekit_celery import install
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
+app = Celery("shop")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks()
+install(app, Limiter(os.environ["SHOP_LIMITS"]))
+""",
+    "shop/__init__.py": "from shop.celery import app as celery_app\n",
+    "partner/__init__.py": "",
+    "partner/tasks.py": """
+from celery import shared_task
+from throttlekit import TokenBucket
+
+@shared_task(throttle=[TokenBucket("partner", "3/hour", burst=3)])
+def call(number):
+    return number
+
+@shared_task
+def free():
+    return "free"
+""",
+}
+
+
+def test_a_django_project(redis_url: str, redis_base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings in Django, tasks found by autodiscover_tasks, `install` in celery.py: the limit holds."""
+    pytest.importorskip("django")
+    for name, text in DJANGO.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    environment = {"SHOP_REDIS": redis_url, "SHOP_LIMITS": patient(f"{redis_base}/12"), "C_FORCE_ROOT": "1"}
+    command = [sys.executable, "-m", "celery", "-A", "shop", "worker", "-c", "2", "-n", "shop@here", "-l", "INFO"]
+    app = Celery("sender", broker=redis_url, backend=redis_url, set_as_current=False)
+    with contextlib.closing(Worker(command, environment)) as worker:
+        wait_until(lambda: "ready." in worker.log() or not worker.running, description="it is ready", timeout=WITHIN)
+        results = [app.send_task("partner.tasks.call", (n,)) for n in range(5)]
+        assert app.send_task("partner.tasks.free").get(timeout=WITHIN) == "free"
+        assert [result.get(timeout=WITHIN) for result in results[:3]] == [0, 1, 2]
+        held = app.control.inspect(["shop@here"], timeout=WITHIN, limit=1).scheduled()["shop@here"]
+        assert [entry["request"]["id"] for entry in held] == [result.id for result in results[3:]]
+        assert not any(result.ready() for result in results[3:])
+    limits: Any = redis.Redis.from_url(f"{redis_base}/12")
+    with contextlib.closing(limits):
+        limits.flushdb()
+    app.close()
+    del results
+    gc.collect()  # as a site does

@@ -1,0 +1,227 @@
+"""`install`: what it refuses, what it reads, and what it does without a worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import celery.signals
+import pytest
+from celery import Celery
+
+from support.servers.stores import Recording
+from throttlekit import ConfigurationError, LeakyBucket, Limiter, TokenBucket
+from throttlekit_celery import install
+from throttlekit_celery._options import TaskLimits
+
+PARTNER = TokenBucket("partner", "100/s")
+
+
+def nothing() -> None: ...
+
+
+@pytest.fixture
+def make_app() -> Iterator[Callable[..., Celery]]:
+    """Apps that are forgotten afterwards, and their signals with them."""
+    signals = [celery.signals.task_received, celery.signals.task_prerun, celery.signals.task_postrun]
+    before = [list(signal.receivers) for signal in signals]
+    made: list[Celery] = []
+
+    def make(**conf: Any) -> Celery:
+        made.append(Celery(f"app{len(made)}", broker="memory://", set_as_current=False))
+        made[-1].conf.update(conf)
+        return made[-1]
+
+    yield make
+    for signal, receivers in zip(signals, before, strict=True):
+        signal.receivers[:] = receivers
+        signal.sender_receivers_cache.clear()
+    for app in made:
+        app.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"max_wait": -1}, "max_wait must be a number of seconds"),
+        ({"max_wait": "soon"}, "max_wait must be"),
+        ({"max_deferrals": -1}, "max_deferrals must be a whole number"),
+        ({"max_deferrals": 1.5}, "max_deferrals must be a whole number"),
+        ({"when_over": "retry"}, 'when_over must be "fail", "drop" or "run"'),
+        ({"max_hold": 0.1}, "max_hold must be at least 1 s"),
+        ({"max_hold": float("inf")}, "max_hold must be"),
+        ({"max_held": 0}, "max_held must be a whole number of at least 1"),
+        ({"eager": "yes"}, 'eager must be "ignore" or "wait"'),
+        ({"throttle": [PARTNER]}, "takes a mapping of task names"),
+        ({"throttle": {"a": "100/s"}}, "task 'a': throttle= takes a limit"),
+        ({"throttle": {1: PARTNER}}, "takes task names, not 1"),
+    ],
+)
+def test_an_argument_that_can_never_work_is_refused(
+    make_app: Callable[..., Celery], options: dict[str, Any], told: str
+) -> None:
+    """At once, naming the value; and the app is as it was, so that the call can be mended."""
+    app = make_app()
+    with pytest.raises(ConfigurationError, match=told):
+        install(app, Limiter(), **options)
+    install(app, Limiter())
+
+
+def test_what_is_no_app_or_no_limiter_is_refused(make_app: Callable[..., Celery]) -> None:
+    """Arguments in the wrong order, a URL in place of a limiter."""
+    with pytest.raises(ConfigurationError, match="install takes a limiter"):
+        install(make_app(), "redis://:secret@host")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="install takes a Celery app"):
+        install(Limiter(), Limiter())
+
+
+def test_a_second_install_for_one_app_is_refused(make_app: Callable[..., Celery]) -> None:
+    """It would charge each task twice; another app may have its own."""
+    app = make_app()
+    install(app, Limiter())
+    with pytest.raises(ConfigurationError, match="called before for this app"):
+        install(app, Limiter())
+    install(make_app(), Limiter())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"throttle": "100/s"}, "throttle= takes a limit or a list of limits"),
+        ({"throttle": [PARTNER, PARTNER]}, "named twice"),
+        ({"throttle": [PARTNER, TokenBucket("partner", "1/s")]}, "named twice"),
+        ({"throttle": PARTNER, "throttle_max_wait": -1}, "throttle_max_wait must be a number of seconds"),
+        ({"throttle": TokenBucket("each", "1/s", key="{account}")}, r"names an argument 'account'.*\(number\)"),
+    ],
+)
+def test_a_task_option_is_checked_where_the_task_is_declared(
+    make_app: Callable[..., Celery], options: dict[str, Any], told: str
+) -> None:
+    """Celery itself would look at the task much later, in the worker."""
+    app = make_app()
+    install(app, Limiter())
+
+    def job(number: int) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=told):
+        app.task(**options)(job)
+
+
+def test_declaring_tasks_is_otherwise_as_before(make_app: Callable[..., Celery]) -> None:
+    """With and without arguments, bound, by name: Celery's own decorator does it."""
+    app = make_app()
+    install(app, Limiter())
+
+    @app.task
+    def plain(a: int) -> int:
+        return a
+
+    @app.task(bind=True, shared=False, name="other", throttle=[PARTNER])
+    def bound(self: Any, a: int) -> tuple[str, int]:
+        return self.name, a
+
+    assert plain(1) == 1
+    assert bound(2) == ("other", 2)
+    assert bound.throttle == [PARTNER]
+
+
+def test_tasks_that_were_there_before_are_checked_by_install(make_app: Callable[..., Celery]) -> None:
+    """An app whose tasks are already made is checked at once; one whose are not, by the worker."""
+    app = make_app()
+    app.task(name="early", shared=False, throttle="100/s")(nothing)
+    app.finalize()
+    with pytest.raises(ConfigurationError, match="task 'early'"):
+        install(app, Limiter())
+
+
+def test_one_name_with_two_definitions_is_refused_across_tasks(make_app: Callable[..., Celery]) -> None:
+    """The same name is the same budget, in all tasks of an app."""
+    app = make_app()
+    install(app, Limiter())
+    app.task(shared=False, throttle=PARTNER)(nothing)
+    with pytest.raises(ConfigurationError, match="used for two limits"):
+        app.task(shared=False, throttle=TokenBucket("partner", "1/s"))(nothing)
+
+
+def test_where_limits_come_from(make_app: Callable[..., Celery]) -> None:
+    """By name goes before the task's own; None frees a task; annotations and base classes are the task's own."""
+    one, two = TokenBucket("one", "1/s"), TokenBucket("two", "1/s")
+    app = make_app(task_annotations={"annotated": {"throttle": two}})
+
+    class Base(app.Task):  # type: ignore[misc, name-defined]
+        throttle = two
+        abstract = True
+
+    for name, options in {
+        "own": {"throttle": one}, "named": {"throttle": one}, "freed": {"throttle": one}, "annotated": {},
+        "based": {"base": Base}, "plain": {},
+    }.items():  # fmt: skip
+        app.task(name=name, shared=False, **options)(nothing)
+    limits = TaskLimits(Limiter(), {"named": [two], "freed": None})
+    found = {name: limits.of(app.tasks[name]) for name in ("own", "named", "freed", "annotated", "based", "plain")}
+    assert found == {
+        "own": (one,), "named": (two,), "freed": (), "annotated": (two,), "based": (two,), "plain": (),
+    }  # fmt: skip
+
+
+def test_a_task_that_would_pass_the_gate_by_is_refused(make_app: Callable[..., Celery]) -> None:
+    """A class with a Strategy of its own, as celery-batches has, may have no limits: they would not hold."""
+    for throttle in (None, PARTNER):
+        app = make_app()
+
+        class Batches(app.Task):  # type: ignore[misc, name-defined]
+            abstract = True
+
+            def Strategy(self, task: Any, app: Any, consumer: Any) -> Any: ...  # noqa: N802
+
+        app.task(name="batch", shared=False, base=Batches, throttle=throttle)(nothing)
+        app.finalize()
+        if throttle is None:
+            install(app, Limiter())
+        else:
+            with pytest.raises(ConfigurationError, match="task 'batch': its class has a Strategy of its own"):
+                install(app, Limiter())
+
+
+@pytest.mark.parametrize("eager", ["ignore", "wait"])
+def test_eager_tasks_ignore_limits_or_wait_in_place(make_app: Callable[..., Celery], eager: Any) -> None:
+    """With task_always_eager there is no worker: limits are not asked, or are waited for where the task is called."""
+    app = make_app(task_always_eager=True)
+    store = Recording()
+    install(app, Limiter(store), eager=eager)
+
+    @app.task(shared=False, throttle=TokenBucket("slow", "20/s", burst=1))
+    def job(number: int) -> int:
+        return number
+
+    began = time.monotonic()
+    assert [job.delay(n).get() for n in range(4)] == [0, 1, 2, 3]
+    assert store.grants == (4 if eager == "wait" else 0)
+    if eager == "wait":
+        assert time.monotonic() - began > 0.14, "the limit alone takes 0.15 s"
+
+
+def test_an_eager_task_waits_for_a_queue_that_is_full(make_app: Callable[..., Celery]) -> None:
+    """It asks again when it could pass, not all the time."""
+    app = make_app(task_always_eager=True)
+    store = Recording()
+    install(app, Limiter(store), eager="wait")
+
+    @app.task(shared=False, throttle=LeakyBucket("no queue", "10/s", queue=0))
+    def job(number: int) -> int:
+        return number
+
+    assert [job.delay(n).get() for n in range(3)] == [0, 1, 2]
+    assert len(store.asked) < 20
+
+
+def test_it_costs_nothing_until_it_is_used() -> None:
+    """`import throttlekit` loads no Celery, and `import throttlekit_celery` no worker."""
+    code = (
+        "import sys, throttlekit; assert 'celery' not in sys.modules and 'kombu' not in sys.modules;"
+        "import throttlekit_celery; assert 'celery.worker' not in sys.modules and 'redis' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,209 @@
+"""What a denial leaves as it was: everything. On real workers, where each task is denied twice before it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from celery import chain, chord, group
+from celery.exceptions import ChordError, TaskRevokedError, TimeLimitExceeded
+
+from support.celery.site import CelerySite, celery_site
+from support.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.workers,
+    # Celery's client leaves sockets for the collector to find.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
+
+WITHIN = 120.0
+FORMS = {"hold": ("prefork", "hold"), "put back": ("prefork", "put back"), "threads": ("threads", "hold")}
+
+
+@pytest.fixture(scope="module", params=[f"{kind}, {form}" for kind in ("redis", "rabbitmq") for form in FORMS])
+def shared(request: pytest.FixtureRequest, redis_base: str) -> Iterator[CelerySite]:
+    """One worker for all tests: each broker, and each of the ways in which a denied task waits."""
+    kind, form = request.param.split(", ")
+    pool, how = FORMS[form]
+    broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
+    with celery_site(kind, broker, redis_base, form=how, pool=pool) as site:
+        site.start("-E")
+        yield site
+        assert site.held() == [], "tasks are held that no test waits for"
+
+
+@pytest.fixture
+def site(shared: CelerySite) -> Iterator[CelerySite]:
+    """The worker, whose notes are empty; afterwards nothing may be left in its hands."""
+    for key in shared.record.scan_iter(f"{shared.queue}:*"):
+        shared.record.delete(key)
+    yield shared
+    wait_until(lambda: shared.left() == 0, description="nothing is left", timeout=WITHIN)
+
+
+def test_a_task_keeps_its_id_and_its_result(site: CelerySite) -> None:
+    """The reader of the id that was sent gets the result; the body ran once, after two denials."""
+    result = site.send("echo", "it", task_id=f"{site.queue}-mine")
+    assert result.get(timeout=WITHIN) == "it"
+    assert (result.id, result.state) == (f"{site.queue}-mine", "SUCCESS")
+    assert site.ran("echo") == ["it"]
+    assert (site.asked("denied"), site.asked("granted")) == (2, 1)
+
+
+def test_a_reader_sees_nothing_of_a_denial(site: CelerySite) -> None:
+    """While the task waits its state is PENDING, as if it were in the queue."""
+    result = site.send("echo", 1)
+    states = []
+
+    def done() -> bool:
+        states.append(result.state)
+        return bool(states[-1] == "SUCCESS")
+
+    wait_until(done, description="it has run", timeout=WITHIN, every=0.005)
+    assert set(states) <= {"PENDING", "SUCCESS"}
+
+
+def test_the_body_sees_the_same_request(site: CelerySite) -> None:
+    """Retries, priority, expiry, limits, headers, stamps and all: what the body is told is what was sent."""
+    options: dict[str, Any] = {
+        "time_limit": 50, "soft_time_limit": 40, "shadow": "other", "argsrepr": "(…)",
+        "headers": {"tenant": "t1", "nested": {"a": 1}}, "correlation_id": "corr", "reply_to": "nobody",
+        "priority": 3, "root_id": "root", "parent_id": "parent",
+    }  # fmt: skip
+    options["expires"] = datetime.now(timezone.utc) + timedelta(seconds=60)
+    throttled = site.send("context", **options).get(timeout=WITHIN)
+    free = site.send("free_context", **options).get(timeout=WITHIN)
+    assert throttled.pop("task") == "context"
+    assert free.pop("task") == "free_context"
+    assert throttled == free
+    assert throttled["retries"] == 0
+
+
+def test_a_compressed_or_pickled_message_stays_so(site: CelerySite) -> None:
+    """gzip and pickle survive being put back."""
+    assert site.send("echo", "x" * 500, compression="gzip").get(timeout=WITHIN) == "x" * 500
+    assert site.send("echo", {1, 2}, serializer="pickle", ignore_result=True)
+    wait_until(lambda: "{1, 2}" in site.ran("echo"), description="the pickled one has run", timeout=WITHIN)
+
+
+def test_a_message_of_protocol_1_is_throttled_and_kept(site: CelerySite) -> None:
+    """What a very old producer sends is denied, waits and runs as anything else."""
+    site.app.conf.task_protocol = 1
+    try:
+        site.app.amqp.__dict__.pop("create_task_message", None)
+        result = site.send("echo", "old")
+    finally:
+        site.app.conf.task_protocol = 2
+        site.app.amqp.__dict__.pop("create_task_message", None)
+    assert result.get(timeout=WITHIN) == "old"
+    assert site.asked("denied") == 2
+
+
+def test_a_chain_of_five(site: CelerySite) -> None:
+    """Each link runs once, in order, with the result of the one before."""
+    links = [site.signature("add", 1), *(site.signature("add", number) for number in (2, 3, 4, 5))]
+    assert chain(*links, app=site.app).apply_async().get(timeout=WITHIN) == 15
+    assert len(site.ran("add")) == 5
+    assert site.asked("granted") == 5
+
+
+def test_a_group_and_a_chord(site: CelerySite) -> None:
+    """A chord's body runs once, after all of its header."""
+    header = group([site.signature("add", number) for number in range(8)], app=site.app)
+    assert header.apply_async().get(timeout=WITHIN) == list(range(8))
+    assert chord(header)(site.signature("add")).get(timeout=WITHIN) == 28
+    assert len(site.ran("add")) == 17
+
+
+def test_a_chord_whose_header_fails_tells_once(site: CelerySite) -> None:
+    """One failed header fails the chord, and its error callback is called once."""
+    body = site.signature("add").on_error(site.signature("told_error"))
+    result = chord([site.signature("add", 1), site.signature("fail")], app=site.app)(body)
+    with pytest.raises((ChordError, LookupError)):
+        result.get(timeout=WITHIN)
+    wait_until(lambda: site.ran("told_error"), description="the error callback is called", timeout=WITHIN)
+    assert len(site.ran("told_error")) == 1
+    assert len(site.ran("fail")) == 1
+
+
+def test_callbacks(site: CelerySite) -> None:
+    """link fires once, for the result; link_error once, for the failure."""
+    site.signature("add", 1, 2).apply_async(link=site.signature("echo")).get(timeout=WITHIN)
+    with pytest.raises(LookupError):
+        site.signature("fail").apply_async(link_error=site.signature("told_error")).get(timeout=WITHIN)
+    wait_until(lambda: site.ran("echo") and site.ran("told_error"), description="both are called", timeout=WITHIN)
+    assert site.ran("echo") == ["3"]
+    assert len(site.ran("told_error")) == 1
+
+
+def test_denials_use_no_retry_and_retries_are_charged(site: CelerySite) -> None:
+    """max_retries=3, two failures, two denials before each run: it succeeds, charged three times."""
+    assert site.send("stubborn", 2).get(timeout=WITHIN) == 2
+    assert site.ran("stubborn") == ["0", "1", "2"]
+    assert (site.asked("granted"), site.asked("denied")) == (3, 6)
+
+
+def test_the_budget_of_autoretry_is_whole(site: CelerySite) -> None:
+    """autoretry_for with max_retries=2: two failures and a success; a third failure is the end."""
+    assert site.send("auto", 2).get(timeout=WITHIN) == 2
+    with pytest.raises(LookupError):
+        site.send("auto", 9).get(timeout=WITHIN)
+    assert site.ran("auto") == ["0", "1", "2", "0", "1", "2"]
+
+
+def test_a_task_that_replaces_itself(site: CelerySite) -> None:
+    """The id's reader gets what the replacement returns."""
+    assert site.send("replaced", 40).get(timeout=WITHIN) == 42
+
+
+def test_hooks_of_a_task_class_are_called_once(site: CelerySite) -> None:
+    """before_start hears of the run alone, and ignore_result stores nothing."""
+    result = site.send("custom", "a", ignore_result=True)  # for Celery 5.6.3 the sender has the last word
+    wait_until(lambda: site.ran("custom"), description="it has run", timeout=WITHIN)
+    assert site.ran("before_start") == [result.id]
+    assert result.state == "PENDING"
+
+
+def test_a_late_acknowledged_task(site: CelerySite) -> None:
+    """acks_late: it runs once and is gone."""
+    assert site.send("late", "a").get(timeout=WITHIN) == "a"
+    assert site.ran("late") == ["a"]
+
+
+def test_a_task_that_expires_while_it_waits_is_never_charged(site: CelerySite) -> None:
+    """REVOKED, as Celery says it, without a run or a grant."""
+    result = site.send("echo", "late", expires=0.06)
+    with pytest.raises(TaskRevokedError, match="expired"):
+        result.get(timeout=WITHIN)
+    assert (site.ran("echo"), site.asked("granted")) == ([], 0)
+
+
+def test_the_event_tells_until_when(site: CelerySite) -> None:
+    """Whoever listens hears of each deferral: the task, the limit, and the time."""
+    heard: list[dict[str, Any]] = []
+    with site.listening("throttlekit-deferred", heard):
+        sent = time.time()
+        result = site.send("echo", "heard")
+        wait_until(
+            lambda: [event["uuid"] for event in heard].count(result.id) >= 2,
+            description="both are told",
+            timeout=WITHIN,
+        )
+    assert result.get(timeout=WITHIN) == "heard"
+    assert {event["uuid"] for event in heard} == {result.id}
+    assert {(event["name"], event["limit"]) for event in heard} == {("echo", "each")}
+    assert all(sent < event["until"] < sent + WITHIN for event in heard)
+
+
+def test_time_limits_are_honoured(site: CelerySite) -> None:
+    """A body that runs into its hard limit fails, once."""
+    if site.told["pool"] == "threads":
+        pytest.skip("threads have no time limits")
+    with pytest.raises(TimeLimitExceeded):
+        site.send("sleep", 30, time_limit=1).get(timeout=WITHIN)
+    assert len(site.ran("sleep")) == 1

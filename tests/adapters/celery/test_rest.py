@@ -1,0 +1,164 @@
+"""A copy that comes back with its ticket, in the worker's main process: how long it is held without asking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import celery
+import pytest
+
+from throttlekit import Job, Limiter, TokenBucket
+from throttlekit.adapter.options import WaitRules
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+from throttlekit_celery._admission import Gate, Settings
+from throttlekit_celery._host import worker_state
+from throttlekit_celery._options import TaskLimits
+
+PARTNER = TokenBucket("partner", "1/h", burst=1)
+OTHER = TokenBucket("other", "1/h", burst=1)
+POOL: Any = SimpleNamespace(uses_semaphore=True)
+
+
+class Consumer:
+    """Holds what it is told to; `turn` is the end of all that time."""
+
+    def __init__(self, app: Any) -> None:
+        self.app, self.hub, self.connection_errors, self.controller = app, None, (), SimpleNamespace()
+        self.timer = SimpleNamespace(call_after=self._after, cancel=lambda entry: None)
+        self.qos = SimpleNamespace(value=0)
+        self.task_consumer = SimpleNamespace(queues=[SimpleNamespace(name="celery", queue_arguments=None)])
+        self.held: list[tuple[float, Callable[[], object]]] = []
+
+    def _after(self, delay: float, call: Any, arguments: Any = (), **_: Any) -> Any:
+        self.held.append((delay, lambda: call(*arguments)))
+        return SimpleNamespace()
+
+    def on_task_request(self, request: Any) -> None:
+        request.execute_using_pool(POOL)
+
+    def turn(self) -> None:
+        held, self.held = self.held, []
+        for _, wake in held:
+            wake()
+
+
+class Request:
+    """A task that was received with *ticket*; `ran` when it was given to the pool."""
+
+    acknowledged = False
+    on_accepted = on_success = on_failure = on_timeout = None
+
+    def __init__(self, task: Any, ticket: Any) -> None:
+        self.id, self.name, self.task = "2", task.name, task
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: dict[str, Any] = {}
+        self.request_dict: dict[str, Any] = {}
+        self.message = SimpleNamespace(headers={"throttlekit": ticket}, delivery_info={})
+        self.ran = False
+
+    def revoked(self) -> bool:
+        return False
+
+    def send_event(self, *_: Any, **__: Any) -> None: ...
+
+    def execute_using_pool(self, pool: Any, **_: Any) -> None:
+        self.ran = True
+
+
+@pytest.fixture
+def reserved() -> Iterator[None]:
+    """What Celery counts as reserved is the process's own."""
+    known: Any = worker_state().reserved_requests
+    before = list(known)
+    yield
+    known.clear()
+    known.update(before)
+
+
+@pytest.fixture
+def limiter() -> Limiter:
+    return Limiter(MemoryStore(clock_us=FakeClock()))
+
+
+@pytest.fixture
+def gate(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    monkeypatch.setattr("throttlekit_celery._admission.delays_natively", lambda consumer, queue: False)
+    app: Any = celery.Celery("rest", set_as_current=False)
+    app.task(_nothing, name="call")
+    limits = TaskLimits(limiter, {"call": PARTNER})
+    yield Gate(app, limiter, limits, Settings(rules=WaitRules(), max_hold=None, max_held=100))
+    app.close()
+
+
+def _nothing() -> None: ...
+
+
+def denied(limiter: Limiter, limit: TokenBucket) -> dict[str, Any]:
+    """What the second of two jobs carries."""
+    assert limiter.acquire(limit, job=Job(id="1", name="call"))
+    ticket = limiter.acquire(limit, job=Job(id="2", name="call")).ticket
+    assert ticket is not None
+    return dict(ticket)
+
+
+def received(gate: Gate, ticket: dict[str, Any]) -> tuple[Consumer, Request]:
+    app = gate._app
+    app.finalize()
+    consumer, request = Consumer(app), Request(app.tasks["call"], ticket)
+    gate.receive(sender=consumer, request=request)
+    consumer.on_task_request(request)
+    return consumer, request
+
+
+@pytest.mark.usefixtures("reserved")
+def test_a_copy_is_held_once_and_then_it_asks(gate: Gate, limiter: Limiter) -> None:
+    """
+    The store may have lost its line since, or got another clock: then whoever asks passes, and who does not would wait
+    for a slot that nobody keeps. So nobody is held unasked for longer than a task may be held.
+    """
+    ticket = denied(limiter, PARTNER)
+    limiter.reset(PARTNER)
+    consumer, request = received(gate, ticket)
+    assert [delay for delay, _ in consumer.held] == [pytest.approx(600.0, abs=1.0)]
+    assert not request.ran
+    denied(limiter, OTHER)  # so that the store's clock is known still
+    consumer.turn()
+    assert request.ran
+
+
+@pytest.mark.usefixtures("reserved")
+def test_a_place_that_is_kept_is_told_again(gate: Gate, limiter: Limiter) -> None:
+    """It asks in between, and goes back to where it was."""
+    consumer, request = received(gate, denied(limiter, PARTNER))
+    consumer.turn()
+    assert len(consumer.held) == 1
+    assert not request.ran
+
+
+@pytest.mark.usefixtures("reserved")
+def test_a_lane_that_is_none_is_not_believed(
+    gate: Gate, limiter: Limiter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sender can write what he likes into a header: the task waits all the same."""
+    monkeypatch.setattr("throttlekit_celery._admission._DURABLE_AFTER", 3600.0)  # the copy, without it, is not for here
+    consumer, request = received(gate, {**denied(limiter, PARTNER), "lane": ["none"]})
+    assert [delay for delay, _ in consumer.held] == [pytest.approx(600.0, abs=1.0)]
+    assert not request.ran
+    assert not caplog.records
+
+
+@pytest.mark.usefixtures("reserved")
+def test_what_the_broker_delays_asks_when_it_comes(
+    gate: Gate, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would go back unasked, and come back, for as long as its ticket says."""
+    monkeypatch.setattr("throttlekit_celery._admission.delays_natively", lambda consumer, queue: True)
+    ticket = denied(limiter, PARTNER)
+    limiter.reset(PARTNER)
+    denied(limiter, OTHER)
+    gate._known_at_start = frozenset({"celery"})
+    _, request = received(gate, ticket)
+    assert request.ran

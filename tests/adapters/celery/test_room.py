@@ -1,0 +1,88 @@
+"""Tasks that wait for a slot of a pool of threads, in the worker's main process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from throttlekit_celery._host import worker_state
+from throttlekit_celery._pool_capacity import Room
+from throttlekit_celery._waiting import HeldTask
+
+
+class Consumer:
+    """Runs nothing by itself: what it was asked to do lies here."""
+
+    def __init__(self, room: Room, pool: Any) -> None:
+        self.room, self.pool = room, pool
+        self.hub: Any = SimpleNamespace(call_soon=self._soon)
+        self.timer: Any = SimpleNamespace(call_after=self._after)
+        self.soon: list[Callable[[], object]] = []
+        self.later: list[Callable[[], object]] = []
+        self.ran: list[Any] = []
+
+    def _soon(self, call: Callable[[], object]) -> None:
+        self.soon.append(call)
+
+    def _after(self, _: float, call: Callable[[], object]) -> None:
+        self.later.append(call)
+
+    def on_task_request(self, request: Any) -> None:
+        if self.room.admits(request.gated, self.pool):
+            self.ran.append(request)
+
+    def receive(self) -> Any:
+        """Another task, which Celery counts as reserved."""
+        request: Any = _Request()
+        request.gated = HeldTask(self, request, (), _nothing, 0.0)
+        worker_state().reserved_requests.add(request)
+        self.on_task_request(request)
+        return request
+
+
+class _Request:
+    """Like Celery's it can be referred to weakly."""
+
+    gated: HeldTask
+
+
+def _nothing() -> None: ...
+
+
+@pytest.fixture
+def consumer() -> Iterator[Consumer]:
+    """One whose pool has a single thread."""
+    reserved: Any = worker_state().reserved_requests
+    before = list(reserved)
+    reserved.clear()
+    yield Consumer(Room(), SimpleNamespace(limit=1))
+    reserved.clear()
+    reserved.update(before)
+
+
+def test_who_waits_is_taken_as_soon_as_a_thread_is_free(consumer: Consumer) -> None:
+    """The end of a body lets the loop look at once: it need not wait for the next look by the clock."""
+    first, second, third = (consumer.receive() for _ in range(3))
+    assert consumer.ran == [first]
+    assert len(consumer.later) == 1
+    worker_state().reserved_requests.discard(first)
+    consumer.room.vacant(consumer)
+    consumer.soon.pop()()
+    assert consumer.ran == [first, second]
+    worker_state().reserved_requests.discard(second)
+    consumer.room.vacant(consumer)
+    consumer.soon.pop()()
+    assert consumer.ran == [first, second, third]
+    assert len(consumer.later) == 1, "one look by the clock is on its way, and no second is asked for"
+    consumer.later.pop()()
+    assert not consumer.later
+
+
+def test_nobody_is_called_where_nobody_waits(consumer: Consumer) -> None:
+    """A worker that keeps up pays nothing for it."""
+    consumer.receive()
+    consumer.room.vacant(consumer)
+    assert not consumer.soon

@@ -1,0 +1,71 @@
+"""A task's body settles its cost, in whatever process or thread of the pool it runs."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pytest
+
+from support.celery.site import celery_site
+from support.servers.processes import patient
+from throttlekit import Job, Limiter, TokenBucket
+from throttlekit._engine.running import receipt
+
+pytestmark = [
+    pytest.mark.workers,
+    # Celery's client leaves sockets for the collector to find.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
+
+WITHIN = 120.0
+
+
+@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
+def test_a_body_settles_what_it_took(redis_base: str, pool: str) -> None:
+    """
+    Each gives back at once what it did not need, also the retry of a body, which is charged anew; and the body
+    sees none of our headers.
+    """
+    with celery_site("redis", redis_base, redis_base, pool=pool, store=patient(f"{redis_base}/12")) as site:
+        site.start()
+        assert site.send("settling", 90, 10).get(timeout=WITHIN) == []
+        assert site.send("settling", 90, 30).get(timeout=WITHIN) == []
+        assert site.send("settling", 50, 5, 1).get(timeout=WITHIN) == []
+        assert site.ran("settling") == ["90", "60", "55", "50"]
+
+
+@pytest.mark.parametrize("where", ["header", "nested", "protocol 1"])
+def test_a_receipt_from_outside_gives_nothing_back(redis_base: str, where: str) -> None:
+    """Whoever sends a task cannot say what it has charged: neither with limits, nor without, nor uncharged."""
+    with celery_site("redis", redis_base, redis_base, store=patient(f"{redis_base}/12")) as site:
+        tokens = TokenBucket(f"tokens of {site.queue}", "100/hour", burst=100, cost=lambda job: job.args[0])
+        with contextlib.closing(Limiter(patient(f"{redis_base}/12"))) as limiter:
+            charged = limiter.acquire(tokens, job=Job(id="1", args=(60,)))
+        forged = {"throttlekit_receipt": receipt(charged)}
+        headers: dict[str, Any] = {"headers": forged} if where == "nested" else forged
+        if where == "protocol 1":
+            site.app.amqp.__dict__["create_task_message"] = _protocol_1_with(forged, site.app.amqp.as_task_v1)
+        site.start()
+        for task in ("free_settling", "zero_settling"):
+            site.send(task, headers=headers).get(timeout=WITHIN)
+        assert site.ran("settling") == ["40", "40"]
+
+
+def _protocol_1_with(forged: dict[str, Any], make: Any) -> Any:
+    """Make messages of protocol 1, whose bodies tell what headers tell in later ones."""
+
+    def message(*args: Any, **options: Any) -> Any:
+        made = make(*args, **options)
+        return made._replace(body={**made.body, **forged})
+
+    return message
+
+
+def test_a_body_that_runs_another_task_in_place_still_settles(redis_base: str) -> None:
+    """The end of a task that a body applies is not the end of the body."""
+    with celery_site("redis", redis_base, redis_base, store=patient(f"{redis_base}/12")) as site:
+        site.start()
+        site.send("nesting", 90, 10).get(timeout=WITHIN)
+        assert site.ran("settling") == ["90"]

@@ -1,0 +1,430 @@
+"""A body that says "429": its key pauses, its message waits behind the pause, and nothing else hears of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from typing import Any
+
+import dramatiq
+import pytest
+from dramatiq.middleware import AsyncIO, CurrentMessage, GroupCallbacks, Middleware, TimeLimit
+from dramatiq.rate_limits.backends import StubBackend as StubRates
+from dramatiq.results import ResultFailure, Results
+from dramatiq.results.backends import StubBackend
+
+from support.dramatiq.helpers import Site, dead_letters, working
+from support.waiting import wait_until
+from throttlekit import Concurrency, ConfigurationError, Limiter, RateLimited, TokenBucket
+from throttlekit_dramatiq import Throttle
+
+PARTNER = TokenBucket("partner", "1000/s", burst=1000, key="{n}")
+OTHER = TokenBucket("other", "1000/s", burst=1000)
+SLOTS = Concurrency("slots", 8)
+
+
+class Angry:
+    """Raises `RateLimited` the first few times for each key."""
+
+    def __init__(self, times: int = 1, seconds: float = 0.1) -> None:
+        self._left: Counter[int] = Counter()
+        self._times, self._seconds = times, seconds
+        self.told = 0
+        self.told_at = 0.0
+
+    def call(self, n: int) -> None:
+        self._left[n] += 1
+        if self._left[n] <= self._times:
+            self.told += 1
+            self.told_at = time.monotonic()
+            raise RateLimited(self._seconds)
+
+
+class Ends(Middleware):
+    """What other middleware is told of messages' ends, and what they carry when they are enqueued."""
+
+    def __init__(self) -> None:
+        self.exceptions: list[str] = []
+        self.options: list[dict[str, Any]] = []
+
+    def after_process_message(
+        self, broker: Any, message: Any, *, result: Any = None, exception: BaseException | None = None
+    ) -> None:
+        if exception is not None:
+            self.exceptions.append(type(exception).__name__)
+
+    def before_enqueue(self, broker: Any, message: Any, delay: int | None) -> None:
+        self.options.append(dict(message.options))
+
+
+def throttled(site: Site, **options: Any) -> tuple[Throttle, Ends]:
+    site.broker.add_middleware(Results(backend=StubBackend()))
+    site.broker.add_middleware(GroupCallbacks(StubRates()))
+    throttle, ends = Throttle(Limiter(), max_inline_wait=0, **options), Ends()
+    site.broker.add_middleware(throttle)
+    site.broker.add_middleware(ends)
+    return throttle, ends
+
+
+def test_a_429_is_no_failure_to_anybody(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """
+    Each member of a group hears 429 once. No retry is used, no callback of failure fires, nothing above INFO is
+    logged; the readers of results get the values, the group completes once, after all of them.
+    """
+    caplog.set_level(logging.DEBUG)
+    _, ends = throttled(site)
+    angry = Angry()
+
+    @site.actor
+    def failure(message: dict[str, Any], error: dict[str, str]) -> None:
+        site.ran.append("failure")
+
+    @site.actor
+    def success(message: dict[str, Any], result: Any) -> None:
+        site.ran.append("success")
+
+    @site.actor
+    def completed() -> None:
+        site.ran.append("completed")
+
+    @site.actor(throttle=PARTNER, store_results=True, max_retries=0, on_failure="failure", on_success="success")
+    def member(n: int) -> int:
+        angry.call(n)
+        site.ran.append(n)
+        return n
+
+    group = dramatiq.group([member.message(n) for n in range(3)], broker=site.broker)
+    group.add_completion_callback(completed.message())
+    with site.working():
+        group.run()
+        assert sorted(group.get_results(block=True)) == [0, 1, 2]
+        site.until_ran(7)
+    assert Counter(site.ran) == Counter([0, 1, 2, "success", "success", "success", "completed"])
+    assert site.ran.index("completed") > max(site.ran.index(n) for n in range(3))
+    assert angry.told == 3
+    assert ends.exceptions == []
+    assert not any({"retries", "traceback", "on_429"} & options.keys() for options in ends.options)
+    ours = [record for record in caplog.records if not record.name.startswith("pika")]
+    assert [record.getMessage() for record in ours if record.levelno > logging.INFO] == []
+    assert dead_letters(site.broker, site.queue) == []
+
+
+def test_a_pipeline_waits_for_the_stage_that_heard_429(site: Site) -> None:
+    """The stage behind it gets what it returned in the end, once."""
+    throttled(site)
+    angry = Angry()
+
+    @site.actor(throttle=PARTNER)
+    def first(n: int) -> int:
+        angry.call(n)
+        return n + 1
+
+    @site.actor
+    def second(n: int) -> None:
+        site.ran.append(n)
+
+    with site.working():
+        dramatiq.pipeline([first.message(1), second.message()], broker=site.broker).run()
+        site.until_ran(1)
+    assert (site.ran, angry.told) == ([2], 1)
+
+
+def test_nobody_of_the_key_runs_during_the_pause_and_other_keys_do(site: Site) -> None:
+    """Ten jobs of the key wait until the pause is over; those of another key run meanwhile."""
+    throttled(site)
+    angry, at = Angry(seconds=2.0), dict[int, list[float]]()
+
+    @site.actor(throttle=TokenBucket("by-account", "1000/s", burst=1000, key="{account}"))
+    def job(n: int, account: int) -> None:
+        if account == 1:
+            angry.call(1)
+        at.setdefault(account, []).append(time.monotonic())
+        site.ran.append(n)
+
+    with site.working():
+        job.send(0, 1)
+        wait_until(lambda: angry.told, description="the first has heard 429")
+        for n in range(1, 11):
+            job.send(n, 1)
+            job.send(n, 2)
+        site.until_ran(21)
+    assert {account: len(instants) for account, instants in at.items()} == {1: 11, 2: 10}
+    assert min(at[1]) - angry.told_at > 1.9
+    assert min(at[2]) < min(at[1])
+
+
+@pytest.mark.parametrize("shape", ["async", "class"])
+def test_async_and_class_based_actors_may_say_so_too(stub: Site, shape: str) -> None:
+    """An async body and a GenericActor's `perform` are deferred as a plain function is."""
+    stub.broker.add_middleware(AsyncIO())
+    _, ends = throttled(stub)
+    angry = Angry()
+    actor: Any
+    if shape == "async":
+
+        @stub.actor(throttle=PARTNER, max_retries=0)
+        async def actor(n: int) -> None:
+            angry.call(n)
+            stub.ran.append(n)
+
+    else:
+
+        class Call(dramatiq.GenericActor):
+            class Meta:
+                broker = stub.broker
+                queue_name = stub.queue
+                throttle = PARTNER
+                max_retries = 0
+
+            def perform(self, n: int) -> None:
+                angry.call(n)
+                stub.ran.append(n)
+
+        actor = Call
+
+    actor.send(5)
+    with stub.working():
+        stub.until_ran(1)
+    assert (stub.ran, angry.told, ends.exceptions) == ([5], 1, [])
+
+
+def test_a_job_that_names_no_limit_fails_as_with_any_error(site: Site) -> None:
+    """RateLimited without a limit to pause is an error: it is retried, or dead-lettered."""
+    _, ends = throttled(site)
+
+    @site.actor(max_retries=0)
+    def job() -> None:
+        site.ran.append(1)
+        raise RateLimited(0.1)
+
+    job.send()
+    with site.working():
+        site.until_ran(1)
+        wait_until(lambda: dead_letters(site.broker, site.queue), description="it is dead-lettered")
+    assert ends.exceptions == ["RateLimited"]
+
+
+def test_called_by_hand_it_is_raised(stub: Site) -> None:
+    """Tests and other functions that call an actor see the error; the actor's name and signature are its own."""
+    throttled(stub)
+
+    @stub.actor(throttle=PARTNER)
+    def job(n: int) -> None:
+        """What it says."""
+        raise RateLimited(7)
+
+    for call in (job, job.fn):
+        with pytest.raises(RateLimited) as told:
+            call(1)
+        assert told.value.retry_after == 7
+    assert (job.fn.__name__, job.fn.__doc__) == ("job", "What it says.")
+
+
+def test_an_actor_called_by_another_body_says_it_to_that_body(stub: Site) -> None:
+    """A body that calls another actor in place may catch its 429: nothing is paused, nothing is deferred."""
+    throttle, _ = throttled(stub)
+
+    @stub.actor(throttle=PARTNER)
+    def inner(n: int) -> None:
+        raise RateLimited(60)
+
+    @stub.actor(throttle=PARTNER)
+    def outer(n: int) -> None:
+        try:
+            inner(n)
+        except RateLimited:
+            stub.ran.append(n)
+
+    outer.send(1)
+    with stub.working():
+        stub.until_ran(1)
+    assert throttle.limiter.peek(PARTNER, key="1").allowed
+
+
+@pytest.mark.parametrize("when_over", ["fail", "drop", "run"])
+def test_an_endless_429_ends_with_the_jobs_patience(site: Site, when_over: Any) -> None:
+    """
+    A partner that always says 429: after max_wait the message is dead-lettered with WaitedTooLong, or dropped; with
+    "run", which asks for no more waiting, it is the error that it is.
+    """
+    _, ends = throttled(site, max_wait=0.6, when_over=when_over)
+
+    @site.actor(throttle=PARTNER, store_results=True, max_retries=0)
+    def job(n: int) -> None:
+        site.ran.append(n)
+        raise RateLimited(0.1)
+
+    message = job.send(1)
+    backend: Any = site.broker.get_results_backend()
+    with site.working():
+        if when_over == "drop":
+            assert message.get_result(backend=backend, block=True) is None
+        else:
+            with pytest.raises(ResultFailure) as failed:
+                message.get_result(backend=backend, block=True)
+            assert failed.value.orig_exc_type == {"fail": "WaitedTooLong", "run": "RateLimited"}[when_over]
+    assert 2 <= len(site.ran) <= 8
+    assert ends.exceptions == {"fail": ["WaitedTooLong"], "drop": [], "run": ["RateLimited"]}[when_over]
+    letters = [code.message_id for code in dead_letters(site.broker, site.queue)]
+    assert letters == ([] if when_over == "drop" else [message.message_id])
+
+
+def test_a_real_failure_afterwards_has_all_of_its_retries(site: Site) -> None:
+    """429, then a fault, then 429 again, then success: the fault has used one retry, the 429s none."""
+    _, ends = throttled(site)
+    script = [RateLimited(0.05), RuntimeError("down"), RateLimited(0.05), None]
+
+    @site.actor(throttle=PARTNER, max_retries=1, min_backoff=1)
+    def job(n: int) -> None:
+        site.ran.append(n)
+        told = script.pop(0)
+        if told is not None:
+            raise told
+
+    job.send(1)
+    with site.working():
+        site.until_ran(4)
+    assert ends.exceptions == ["RuntimeError"]
+    assert dead_letters(site.broker, site.queue) == []
+
+
+def test_nothing_interrupts_a_message_on_its_way_back_and_nobody_takes_it_for_current(stub: Site) -> None:
+    """The time limit's clock is stopped, and CurrentMessage is empty, before the copy is enqueued."""
+    stub.broker.add_middleware(CurrentMessage())
+    throttled(stub)
+    limits: Any = next(each for each in stub.broker.middleware if isinstance(each, TimeLimit))
+    seen: list[Any] = []
+
+    class Look(Middleware):
+        def before_enqueue(self, broker: Any, message: Any, delay: int | None) -> None:
+            if delay is not None:
+                here = limits.manager.deadlines.get(threading.get_ident())
+                seen.append((here, CurrentMessage.get_current_message()))
+
+    stub.broker.add_middleware(Look())
+    angry = Angry()
+
+    @stub.actor(throttle=PARTNER, time_limit=60_000)
+    def job(n: int) -> None:
+        angry.call(n)
+        stub.ran.append(n)
+
+    job.send(1)
+    with stub.working():
+        stub.until_ran(1)
+    assert seen == [(None, None)]
+
+
+@pytest.mark.parametrize(
+    ("on_429", "raised", "paused"),
+    [
+        (None, None, {"partner", "other"}),
+        ("other", None, {"other"}),
+        (OTHER, None, {"other"}),
+        ("other", "partner", {"partner"}),
+    ],
+)
+def test_which_limit_is_paused(stub: Site, on_429: Any, raised: str | None, paused: set[str]) -> None:
+    """What the error names, else the job's on_429, else all of its limits but those of concurrency."""
+    site = stub
+    throttle, _ = throttled(site)
+    options = {} if on_429 is None else {"on_429": on_429}
+
+    @site.actor(throttle=[PARTNER, OTHER, SLOTS], **options)
+    def job(n: int) -> None:
+        site.ran.append(n)
+        if len(site.ran) == 1:
+            raise RateLimited(600, limit=raised)
+
+    job.send(1)
+    limiter = throttle.limiter
+    with working(site.broker):
+        site.until_ran(1)
+        wait_until(
+            lambda: (
+                {
+                    limit.name
+                    for limit in (PARTNER, OTHER, SLOTS)
+                    if limiter.peek(limit, key=_key(limit)).reason == "paused"
+                }
+                == paused
+            ),
+            description="those are paused",
+        )
+
+
+def _key(limit: Any) -> Any:
+    return "1" if limit.key else None
+
+
+@pytest.mark.parametrize("given", ["other", OTHER], ids=["name", "limit"])
+def test_a_message_may_bring_its_own(redis_site: Site, given: Any) -> None:
+    """With limits of the message's own, or to the actor's; it travels as a name."""
+    site = redis_site
+    throttle, ends = throttled(site)
+
+    @site.actor(throttle=[PARTNER, OTHER])
+    def job(n: int) -> None:
+        site.ran.append(n)
+        if len(site.ran) == 1:
+            raise RateLimited(600)
+
+    job.send_with_options(args=(1,), on_429=given)
+    limiter = throttle.limiter
+    with working(site.broker):
+        wait_until(lambda: limiter.peek(OTHER).reason == "paused", description="it is paused")
+        assert limiter.peek(PARTNER, key="1").allowed
+        wait_until(lambda: len(ends.options) == 2, description="it waits")
+    assert {str(options["on_429"]) for options in ends.options} == {"{'name': 'other'}"}
+
+
+def test_a_wrong_on_429_is_an_error_where_it_is_written(stub: Site) -> None:
+    """With the middleware, with an actor, with a message: named, with the limits that there are."""
+    with pytest.raises(ConfigurationError, match="on_429='x' is none of the job's limits"):
+        Throttle(Limiter(), throttle=OTHER, on_429="x")
+    throttled(stub)
+    with pytest.raises(ConfigurationError, match=r"actor 'wrong': on_429='x' is none of the job's limits \('other'\)"):
+        stub.actor(lambda: None, actor_name="wrong", throttle=OTHER, on_429="x")
+    job = stub.actor(lambda: None, actor_name="job", throttle=OTHER)
+    with pytest.raises(ConfigurationError, match="message for 'job': on_429='x'"):
+        job.send_with_options(on_429="x")
+    job.send_with_options(throttle=[SLOTS], on_429="slots")
+    with pytest.raises(ConfigurationError, match="message for 'job': on_429='other'"):
+        job.send_with_options(throttle=[SLOTS], on_429="other")
+
+
+def test_a_message_on_its_way_is_not_held_up_by_an_on_429_that_is_gone(site: Site) -> None:
+    """Deployed anew with another limit while messages wait: they go on, and all rates are paused."""
+    throttled(site)
+    angry = Angry()
+
+    @site.actor(throttle=PARTNER)
+    def job(n: int) -> None:
+        angry.call(n)
+        site.ran.append(n)
+
+    site.broker.enqueue(
+        dramatiq.Message(site.queue, "job", (1,), {}, {"on_429": {"name": "a limit of yesterday"}}), delay=50
+    )
+    with site.working():
+        site.until_ran(1)
+    assert (site.ran, angry.told) == ([1], 1)
+
+
+def test_the_middlewares_own_on_429_is_for_actors_that_name_no_limit(stub: Site) -> None:
+    """An actor with limits of its own is not asked for the middleware's."""
+    throttle, _ = throttled(stub, throttle=[OTHER, PARTNER], on_429=OTHER)
+    stub.actor(lambda: None, actor_name="own", throttle=SLOTS)
+
+    @stub.actor
+    def job(n: int) -> None:
+        stub.ran.append(n)
+        if len(stub.ran) == 1:
+            raise RateLimited(600)
+
+    job.send(1)
+    with working(stub.broker):
+        wait_until(lambda: throttle.limiter.peek(OTHER).reason == "paused", description="it is paused")
+        assert throttle.limiter.peek(PARTNER, key="1").allowed

@@ -1,0 +1,248 @@
+"""Limits given with one message: they travel by value, and nothing that is not one runs unthrottled."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import dramatiq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from support.dramatiq.helpers import DenyBefore, Recording, Site, dead_letters
+from support.waiting import wait_until
+from throttlekit import ConfigurationError, Job, Limiter, TokenBucket
+from throttlekit_dramatiq import Throttle
+
+PARTNER = TokenBucket("partner", "10/s", burst=3)
+TENANT = TokenBucket("tenant", "100/minute", burst=7, key="{tenant}", cost=lambda job: job.kwargs["units"])
+
+
+def throttled(site: Site, store: Recording | None = None, **options: Any) -> Recording:
+    store = store or Recording()
+    site.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, **options))
+    return store
+
+
+def body(site: Site, **options: Any) -> Any:
+    @site.actor(max_retries=0, **options)
+    def job(*args: Any, **kwargs: Any) -> None:
+        site.ran.append((args, kwargs))
+
+    return job
+
+
+def test_limits_travel_by_value_as_json(site: Site) -> None:
+    """send_with_options(throttle=[…]) puts plain data into the message: rate, burst, and the job's own key and cost."""
+    throttled(site)
+
+    @site.actor
+    def job(tenant: str, *, units: int) -> None:
+        site.ran.append(tenant)
+
+    sent = job.send_with_options(args=("a",), kwargs={"units": 2}, throttle=[PARTNER, TENANT])
+    assert json.loads(sent.encode())["options"]["throttle"] == [
+        {"algorithm": "token-bucket", "name": "partner", "rate": [10, 1_000_000], "burst": 3, "key": "", "cost": 1},
+        {"algorithm": "token-bucket", "name": "tenant", "rate": [100, 60_000_000], "burst": 7, "key": "a", "cost": 2},
+    ]
+    with site.working():
+        site.until_ran(1)
+
+
+def test_a_message_is_decided_by_the_limits_that_it_carries(site: Site) -> None:
+    """An actor without limits, a message with one: it waits, and comes back with the same limit."""
+    store = throttled(site, DenyBefore(2))
+    job = body(site)
+    sent = job.send_with_options(args=(1,), throttle=PARTNER)
+    with site.working():
+        site.until_ran(1)
+    assert (store.denials, store.grants) == (2, 1)
+    assert {r.claims[0].ask.algorithm.capacity_us for r, _ in store.asked} == {300_000}
+    assert sent.options["throttle"][0]["name"] == "partner"
+
+
+@pytest.mark.parametrize("off", [[], None, ()], ids=repr)
+def test_nothing_switches_limits_off_for_one_message(site: Site, off: Any) -> None:
+    """throttle=[] or None on a message goes before the actor's limits: the store is not asked."""
+    store = throttled(site, throttle=TokenBucket("default", "1/hour"))
+    job = body(site, throttle=PARTNER)
+    job.send_with_options(throttle=off)
+    with site.working():
+        site.until_ran(1)
+    assert store.asked == []
+
+
+def test_message_over_actor_over_default(stub: Site) -> None:
+    """A message's limits go before its actor's, an actor's before Throttle's own, and None is a choice as well."""
+    store = throttled(stub, throttle=TokenBucket("default", "10/s"))
+    plain, named, freed = (
+        body(stub, actor_name="plain"),
+        body(stub, actor_name="named", throttle=TokenBucket("actors", "10/s")),
+        body(stub, actor_name="freed", throttle=None),
+    )
+    for actor in (plain, named, freed):
+        actor.send(actor.actor_name)
+    named.send_with_options(args=("by message",), throttle=TokenBucket("messages", "10/s"))
+    with stub.working():
+        stub.until_ran(4)
+    assert {name.split(":")[1].strip("{") for name in store.names()} == {"default", "actors", "messages"}
+    assert len(store.asked) == 3
+
+
+@pytest.mark.parametrize(
+    "wrong", ["10/s", 5, [PARTNER, 5], [PARTNER, PARTNER], {"name": "partner"}, [None], True], ids=repr
+)
+def test_a_value_of_no_use_is_refused_at_the_send(stub: Site, wrong: Any) -> None:
+    """What is not a limit raises where it is sent, and nothing is enqueued."""
+    throttled(stub)
+    job = body(stub)
+    with pytest.raises(ConfigurationError, match="message for 'job'"):
+        job.send_with_options(throttle=wrong)
+    assert stub.broker.queues[stub.queue].unfinished_tasks == 0
+
+
+def test_a_key_that_the_arguments_lack_is_refused_at_the_send(stub: Site) -> None:
+    """Keys and costs are worked out by the sender, so it is the sender who hears of it."""
+    throttled(stub)
+    job = body(stub)
+    with pytest.raises(ConfigurationError, match="tenant"):
+        job.send_with_options(kwargs={"account": 1}, throttle=TENANT)
+
+
+def test_a_limit_unlike_the_one_declared_here_still_runs(site: Site) -> None:
+    """The sender may run another release: its definition holds for its message, on a budget of its own."""
+    store = throttled(site)
+    job = body(site, throttle=PARTNER)
+    job.send_with_options(throttle=TokenBucket("partner", "77/minute", burst=5))
+    job.send()
+    with site.working():
+        site.until_ran(2)
+    assert len(store.names()) == 2
+    assert store.grants == 2
+    assert dead_letters(site.broker, site.queue) == []
+
+
+@pytest.mark.parametrize("delay", [None, 1])
+def test_a_delayed_send_has_the_same_key_as_one_that_is_not(site: Site, delay: int | None) -> None:
+    """A key by queue is the queue's name, and not that of its delay queue."""
+    throttled(site)
+    job = body(site)
+    limit = TokenBucket("by-queue", "10/s", key=lambda job: job.queue)
+    sent = job.send_with_options(throttle=limit, delay=delay)
+    assert sent.options["throttle"][0]["key"] == site.queue
+    with site.working():
+        site.until_ran(1)
+
+
+def test_the_keys_of_a_job_are_the_same_before_and_after_a_denial(site: Site) -> None:
+    """What a callable key is told of the job does not change with its deferrals."""
+    store = throttled(site, DenyBefore(0))
+    told: list[Job] = []
+
+    def key(job: Job) -> str:
+        told.append(job)
+        return "one"
+
+    site.broker.middleware[-1].limiter = Limiter(DenyBefore(2))
+    job = body(site, throttle=TokenBucket("keyed", "10/s", key=key))
+    job.send(1, word="x")
+    with site.working():
+        site.until_ran(1)
+    assert store.asked == []
+    assert len(told) == 3
+    assert len({(j.id, j.name, j.queue, tuple(j.args), tuple(j.kwargs.items())) for j in told}) == 1
+
+
+GARBAGE = [
+    "10/s",
+    5,
+    True,
+    False,
+    0,
+    "",
+    {},
+    {"name": "partner"},
+    [5],
+    [None],
+    [{}],
+    [[]],
+    ["partner"],
+    [{"name": "p", "rate": [1, 10**30], "burst": 1, "key": "", "cost": 1}],
+    [{"name": "p", "rate": [0, 1], "burst": 1, "key": "", "cost": 1}],
+    [{"name": "p", "rate": [1, 1000], "burst": 1, "key": {"a": 1}, "cost": 1}],
+    [{"name": "p", "rate": [1, 1000], "burst": 1, "key": "", "cost": 5}],
+    [{"name": ["p"], "rate": [1, 1000], "burst": 1, "key": "", "cost": 1}],
+    [{"name": "p", "rate": [1, 1000], "burst": 1, "key": "", "cost": 1}] * 2,
+]
+
+
+@pytest.mark.parametrize("garbage", GARBAGE, ids=[str(i) for i in range(len(GARBAGE))])
+def test_a_forged_option_fails_its_message(stub: Site, garbage: Any) -> None:
+    """What throttlekit did not write ends in the dead letters at once: neither run unthrottled nor asked for ever."""
+    store = throttled(stub)
+    job = body(stub, throttle=PARTNER)
+    forge(stub, job, garbage)
+    with stub.working():
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+    assert stub.ran == []
+    assert store.asked == []
+    assert isinstance(dead_letters(stub.broker, stub.queue)[0]._exception, ConfigurationError)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+_almost = st.lists(
+    st.fixed_dictionaries(
+        {"name": st.just("p") | _json, "rate": st.lists(st.integers(), min_size=2, max_size=2) | _json,
+         "burst": st.integers() | _json, "key": st.text(max_size=3) | _json, "cost": st.integers() | _json}
+    ),
+    min_size=1, max_size=2,
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(garbage=_json | _almost)
+def test_no_json_at_all_gets_past(garbage: Any) -> None:
+    """Any JSON in the option is limits, none, or an error of ours: never a surprise, which would be asked anew."""
+    throttle = Throttle(Limiter())
+    message = dramatiq.Message("q", "job", (), {}, {"throttle": garbage})
+    try:
+        limits = throttle._terms.limits_of(message)
+        if limits:
+            throttle.limiter.acquire(*limits, job=Job(id="1"))
+        else:
+            assert garbage in (None, [])
+    except ConfigurationError:
+        pass
+
+
+def test_a_forged_place_in_the_line_gains_nothing(stub: Site) -> None:
+    """A `throttlekit` option that nobody wrote is a job that has not waited; it is decided like any other."""
+    store = throttled(stub)
+    job = body(stub, throttle=TokenBucket("hourly", "1/hour", burst=2))
+    for ticket in ("x", 5, {"v": 1}, {"v": 1, "slot": "a", "ticket": 1, "n": -1, "since": None}, [1]):
+        forge(stub, job, ticket, option="throttlekit")
+    with stub.working(threads=1) as worker:
+        wait_until(lambda: len(store.asked) >= 5, description="all have asked")
+        wait_until(lambda: worker.work_queue.unfinished_tasks == 0, description="all are decided")
+        assert len(stub.ran) == 2
+        for consumer in worker.consumers.values():
+            consumer.stop()
+        wait_until(lambda: not any(c.is_alive() for c in worker.consumers.values()), description="the consumers stop")
+        stub.broker.flush(stub.queue)
+        for consumer in worker.consumers.values():
+            while consumer.delay_queue.unfinished_tasks:
+                consumer.delay_queue.task_done()
+        while stub.broker.queues[f"{stub.queue}.DQ"].unfinished_tasks:
+            stub.broker.queues[f"{stub.queue}.DQ"].task_done()
+
+
+def forge(site: Site, actor: Any, value: Any, option: str = "throttle") -> None:
+    """Put a message onto the queue past every hook, as another program could."""
+    message = actor.message()
+    message.options[option] = value
+    site.broker.queues[site.queue].put(message.encode())

@@ -1,0 +1,333 @@
+"""Beside Dramatiq's own middleware: each does what it does without us, and sees what it should."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import dramatiq
+import pytest
+from dramatiq.common import current_millis
+from dramatiq.generic import GenericActor
+from dramatiq.middleware import AgeLimit, AsyncIO, CurrentMessage, Middleware, TimeLimit, TimeLimitExceeded
+
+from support.dramatiq.helpers import DenyBefore, Recording, Site, dead_letters
+from support.waiting import wait_until
+from throttlekit import Limiter, RateLimited, TokenBucket
+from throttlekit_dramatiq import Throttle
+
+BUSY = TokenBucket("busy", "1000/s")
+
+
+def throttled(site: Site, store: Recording, **options: Any) -> None:
+    site.broker.add_middleware(Throttle(Limiter(store), **{"max_inline_wait": 0, **options}))
+
+
+def test_an_expired_message_is_not_charged_and_not_run(site: Site) -> None:
+    """A message past its max_age is dead-lettered by AgeLimit; the store is never asked about it."""
+    store = Recording()
+    throttled(site, store)
+
+    @site.actor(throttle=BUSY, max_age=1000)
+    def job() -> None:
+        site.ran.append(1)
+
+    message = job.message()
+    old = dramatiq.Message(**{**message.asdict(), "message_timestamp": current_millis() - 5000})
+    site.broker.enqueue(old)
+    job.send()
+    with site.working():
+        site.until_ran(1)
+        wait_until(lambda: site.kind == "rabbitmq" or dead_letters(site.broker, site.queue), description="it is dead")
+    assert (site.ran, len(store.asked)) == ([1], 1)
+
+
+def test_a_message_that_expires_while_it_waits_is_not_charged(stub: Site) -> None:
+    """Waiting counts as age: a message that grows too old in the line ends as Dramatiq would end it."""
+    store = DenyBefore(10**6, delay=0.05)
+    throttled(stub, store)
+
+    @stub.actor(throttle=BUSY, max_age=200)
+    def job() -> None:
+        stub.ran.append(1)
+
+    job.send()
+    with stub.working():
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+    assert (stub.ran, store.grants) == ([], 0)
+    assert store.denials >= 2
+
+
+@pytest.fixture
+def quick_time_limit(stub: Site) -> Iterator[Site]:
+    limit = TimeLimit(time_limit=600_000, interval=20)
+    stub.broker.middleware = [limit if isinstance(m, TimeLimit) else m for m in stub.broker.middleware]
+    stop = threading.Event()
+    manager: Any = limit.manager
+
+    def run() -> None:
+        while not stop.wait(0.02):
+            manager._handle_deadlines()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield stub
+    stop.set()
+    thread.join()
+
+
+def test_time_limit_does_not_count_the_wait(quick_time_limit: Site) -> None:
+    """A job whose wait, in the line and in place, is longer than its time limit runs to its end."""
+    stub = quick_time_limit
+    store = DenyBefore(12, delay=0.1)
+    throttled(stub, store, max_inline_wait=0.2)
+
+    @stub.actor(throttle=BUSY, time_limit=1000, max_retries=0)
+    def job() -> None:
+        stub.ran.append(1)
+
+    job.send()
+    with stub.working():
+        stub.until_ran(1)
+    assert store.denials == 12
+    assert dead_letters(stub.broker, stub.queue) == []
+
+
+def test_time_limit_interrupts_the_body(quick_time_limit: Site) -> None:
+    """A body past its time limit is interrupted as without throttling, after its denials."""
+    stub = quick_time_limit
+    throttled(stub, DenyBefore(2))
+    endless = threading.Event()
+
+    @stub.actor(throttle=BUSY, time_limit=100, max_retries=0)
+    def job() -> None:
+        while not endless.wait(0.005):
+            pass
+
+    job.send()
+    with stub.working():
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+    assert isinstance(dead_letters(stub.broker, stub.queue)[0]._exception, TimeLimitExceeded)
+
+
+def tags(store: Recording) -> set[str]:
+    """The names of the buckets that were asked for, up to the limit's definition."""
+    return {name.rpartition(":")[0] for name in store.names()}
+
+
+def test_async_actors_wait_and_run(site: Site) -> None:
+    """A coroutine runs on AsyncIO's loop once it is granted, with a key from its own arguments."""
+    store = DenyBefore(2)
+    site.broker.add_middleware(AsyncIO())
+    throttled(site, store)
+
+    @site.actor(throttle=TokenBucket("tenant", "1000/s", key="{tenant}"))
+    async def job(tenant: str) -> None:
+        await asyncio.sleep(0)
+        site.ran.append(tenant)
+
+    job.send("a")
+    with site.working():
+        site.until_ran(1)
+    assert (store.denials, site.ran) == (2, ["a"])
+    assert tags(store) == {"tk1:{tenant:a}"}
+
+
+def test_class_based_actors_are_counted_by_their_arguments(site: Site) -> None:
+    """A GenericActor's key template is filled from `perform`: by position, by name and by default."""
+    store = DenyBefore(1)
+    throttled(site, store)
+
+    class Job(GenericActor):
+        class Meta:
+            broker = site.broker
+            queue_name = site.queue
+            throttle = TokenBucket("tenant", "1000/s", key="{tenant}-{plan}")
+
+        def perform(self, tenant: str, plan: str = "free") -> None:
+            site.ran.append(tenant)
+
+    actor: Any = Job
+    actor.send("a")
+    actor.send(tenant="b", plan="paid")
+    with site.working():
+        site.until_ran(2)
+    assert tags(store) == {"tk1:{tenant:a-free}", "tk1:{tenant:b-paid}"}
+
+
+def test_a_key_template_takes_positional_arguments(stub: Site) -> None:
+    """Positional, named and default arguments are one and the same to a template."""
+    store = Recording()
+    throttled(stub, store)
+
+    @stub.actor(throttle=TokenBucket("tenant", "1000/s", key="{tenant}/{more}"))
+    def job(first: int, tenant: str = "default", **options: Any) -> None:
+        stub.ran.append(1)
+
+    job.send(1, "a", more=1)
+    job.send(1, more="2")
+    with stub.working():
+        stub.until_ran(2)
+    assert tags(store) == {"tk1:{tenant:a/1}", "tk1:{tenant:default/2}"}
+
+
+def test_current_message_is_the_jobs_own_in_the_body(site: Site) -> None:
+    """After denials the body sees its own message, and the thread none afterwards."""
+    site.broker.add_middleware(CurrentMessage())
+    throttled(site, DenyBefore(1))
+
+    @site.actor(throttle=TokenBucket("each", "1000/s", key="{n}"))
+    def job(n: int) -> None:
+        message = CurrentMessage.get_current_message()
+        site.ran.append(message is not None and message.args[0] == n)
+
+    for n in range(4):
+        job.send(n)
+    with site.working():
+        site.until_ran(4)
+    assert site.ran == [True] * 4
+
+
+@pytest.fixture
+def prometheus(monkeypatch: pytest.MonkeyPatch) -> Any:
+    from dramatiq.middleware.prometheus import Prometheus
+
+    class Mine(Prometheus):
+        """Under another name, as users have it who add metrics of their own."""
+
+        forks: Any = ()
+
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
+    return Mine
+
+
+def gauge(metrics: Any, name: str) -> float:
+    return sum(sample.value for family in getattr(metrics, name).collect() for sample in family.samples)
+
+
+@pytest.mark.parametrize("place", ["first", "behind AgeLimit", "last"])
+@pytest.mark.parametrize("end", ["runs", "fails", "is dropped", "is refused"])
+def test_jobs_in_progress_return_to_zero(stub: Site, prometheus: Any, place: str, end: str) -> None:
+    """Prometheus before us and behind us: its gauge is 0 when all is over, whatever became of the jobs."""
+    metrics = prometheus()
+    where: dict[str, Any] = {"first": {"before": AgeLimit}, "behind AgeLimit": {"after": AgeLimit}, "last": {}}[place]
+    stub.broker.add_middleware(metrics, **where)
+    over: dict[str, Any] = {
+        "runs": {},
+        "fails": {"max_deferrals": 2},
+        "is dropped": {"max_deferrals": 2, "when_over": "drop"},
+        "is refused": {},
+    }[end]
+    store = DenyBefore(3 if end == "runs" else 10**6)
+    throttled(stub, store, **over)
+    stub.broker.emit_after("process_boot")
+    limit = TokenBucket("refused", "1/s", key=lambda job: None) if end == "is refused" else BUSY
+
+    @stub.actor(throttle=limit)
+    def job() -> None:
+        stub.ran.append(1)
+
+    job.send()
+    done: list[int] = []
+
+    class Watch(Middleware):
+        def after_ack(self, broker: Any, message: Any) -> None:
+            done.append(1)
+
+        after_nack = after_ack
+
+    stub.broker.add_middleware(Watch())
+    with stub.working():
+        wait_until(lambda: done, description="something is over")
+        wait_until(lambda: stub.broker.queues[stub.queue].unfinished_tasks == 0, description="the queue is empty")
+    assert stub.ran == ([1] if end == "runs" else [])
+    assert gauge(metrics, "inprogress_messages") == 0
+
+
+@pytest.mark.parametrize("place", ["first", "last"])
+@pytest.mark.parametrize("end", ["runs", "fails", "is dropped"])
+def test_a_429_counts_as_a_message_and_no_error(stub: Site, prometheus: Any, place: str, end: str) -> None:
+    """Jobs in progress are 0 when all is over; an error is counted only if the message fails in the end."""
+    metrics = prometheus()
+    where: dict[str, Any] = {"first": {"before": AgeLimit}, "last": {}}[place]
+    stub.broker.add_middleware(metrics, **where)
+    over: dict[str, Any] = {"runs": {}, "fails": {}, "is dropped": {"when_over": "drop"}}[end]
+    stub.broker.add_middleware(Throttle(Limiter(), max_wait=None if end == "runs" else 0, **over))
+    stub.broker.emit_after("process_boot")
+
+    @stub.actor(throttle=BUSY)
+    def job() -> None:
+        stub.ran.append(1)
+        if len(stub.ran) == 1:
+            raise RateLimited(0.05)
+
+    job.send()
+    with stub.working():
+        stub.until_ran(2 if end == "runs" else 1)
+        wait_until(lambda: stub.broker.queues[stub.queue].unfinished_tasks == 0, description="the queue is empty")
+    assert gauge(metrics, "inprogress_messages") == 0
+    counted = {family.name: family.samples for family in metrics.total_errored_messages.collect()}
+    errors = sum(sample.value for samples in counted.values() for sample in samples if sample.name.endswith("_total"))
+    assert errors == (1 if end == "fails" else 0)
+    assert len(stub.ran) == (2 if end == "runs" else 1)
+
+
+def test_a_metrics_middleware_that_fails_does_not_set_a_denied_job_free(stub: Site, prometheus: Any) -> None:
+    """Prometheus behind us that was never booted raises in its hook: the job waits all the same, and runs once."""
+    stub.broker.add_middleware(prometheus())
+    store = DenyBefore(2)
+    throttled(stub, store)
+
+    @stub.actor(throttle=BUSY)
+    def job() -> None:
+        stub.ran.append(1)
+
+    job.send()
+    with stub.working():
+        stub.until_ran(1)
+    assert stub.ran == [1]
+    assert (store.denials, store.grants) == (2, 1)
+
+
+def test_a_later_middleware_that_skips_a_granted_job_is_heard(stub: Site) -> None:
+    """What somebody behind us skips is skipped: no copy goes back, nothing runs."""
+    from dramatiq.middleware import SkipMessage
+
+    class Skips(Middleware):
+        def before_process_message(self, broker: Any, message: Any) -> None:
+            stub.ran.append("skipped")
+            raise SkipMessage("not today")
+
+    stub.broker.add_middleware(Skips())
+    store = Recording()
+    throttled(stub, store)
+    stub.actor(lambda: stub.ran.append("body"), actor_name="job", throttle=BUSY).send()
+    with stub.working():
+        stub.until_ran(1)
+    assert stub.ran == ["skipped"]
+    assert store.grants == 1
+
+
+def test_durations_may_be_timedeltas(stub: Site) -> None:
+    """max_wait, max_inline_wait and throttle_max_wait take a timedelta as well as seconds."""
+    throttled(stub, Recording(), max_wait=timedelta(minutes=1), max_inline_wait=timedelta(milliseconds=5))
+    stub.actor(lambda: stub.ran.append(1), actor_name="job", throttle=BUSY, throttle_max_wait=timedelta(hours=1)).send()
+    with stub.working():
+        stub.until_ran(1)
+
+
+def test_logs_of_a_denied_job_stay_quiet_when_metrics_are_behind(
+    stub: Site, prometheus: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With booted metrics behind us no denial logs an error."""
+    stub.broker.add_middleware(prometheus())
+    throttled(stub, DenyBefore(2))
+    stub.broker.emit_after("process_boot")
+    stub.actor(lambda: stub.ran.append(1), actor_name="job", throttle=BUSY).send()
+    with caplog.at_level(logging.INFO), stub.working():
+        stub.until_ran(1)
+    assert [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING] == []

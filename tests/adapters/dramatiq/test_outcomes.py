@@ -1,0 +1,242 @@
+"""How a job ends that can never be granted, or that has waited too long: explicitly, once, and seen by all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from dramatiq.middleware import CurrentMessage, Middleware
+from dramatiq.results import ResultFailure, Results
+from dramatiq.results.backends import StubBackend
+
+from support.dramatiq.helpers import DenyBefore, Recording, Site, dead_letters
+from support.waiting import wait_until
+from throttlekit import ConfigurationError, CostExceedsLimit, Job, Limiter, TokenBucket
+from throttlekit_dramatiq import Throttle, WaitedTooLong
+
+NEVER = 10**6
+
+
+def explode(job: Job) -> Any:
+    raise LookupError("no such tenant")
+
+
+FAULTS: dict[str, tuple[Callable[[], TokenBucket], type[Exception]]] = {
+    "a key that raises": (lambda: TokenBucket("faulty", "10/s", key=explode), ConfigurationError),
+    "a cost that raises": (lambda: TokenBucket("faulty", "10/s", cost=explode), ConfigurationError),
+    "a key of no use": (lambda: TokenBucket("faulty", "10/s", key=lambda job: None), ConfigurationError),
+    "a cost of no use": (lambda: TokenBucket("faulty", "10/s", cost=lambda job: -1), ConfigurationError),
+    "a cost beyond the burst": (lambda: TokenBucket("faulty", "10/s", burst=5, cost=lambda job: 6), CostExceedsLimit),
+}
+
+
+@pytest.fixture(params=FAULTS, ids=[name.replace(" ", "-") for name in FAULTS])
+def fault(request: pytest.FixtureRequest) -> tuple[TokenBucket, type[Exception]]:
+    make, error = FAULTS[request.param]
+    return make(), error
+
+
+def fail_watched(site: Site, limit: TokenBucket, store: Recording, **options: Any) -> Any:
+    """One message to an actor that watches every end a job can have; returns the reader's failure."""
+    site.broker.add_middleware(Results(backend=StubBackend()))
+    site.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, **options))
+
+    @site.actor
+    def failure(message: dict[str, Any], error: dict[str, str]) -> None:
+        site.ran.append(("on_failure", error["type"], json.dumps(message["options"]) and message["message_id"]))
+
+    @site.actor
+    def success(message: dict[str, Any], result: Any) -> None:
+        site.ran.append("on_success")
+
+    @site.actor(
+        throttle=limit, store_results=True, max_retries=3, min_backoff=1, on_failure="failure", on_success="success"
+    )
+    def job() -> None:
+        site.ran.append("body")
+
+    message = job.send()
+    with site.working():
+        site.until_ran(1)
+        with pytest.raises(ResultFailure) as failed:
+            message.get_result(backend=site.broker.get_results_backend(), block=True)
+    assert [code.message_id for code in dead_letters(site.broker, site.queue)] == [message.message_id]
+    return failed.value, message.message_id
+
+
+def test_a_limit_that_cannot_be_worked_out_fails_the_job_once(
+    site: Site, fault: tuple[TokenBucket, type[Exception]]
+) -> None:
+    """
+    The body does not run, no retry is used, nothing is charged: the job is dead-lettered once, `on_failure`
+    fires once, and the reader of the result sees the error.
+    """
+    limit, error = fault
+    store = Recording()
+    seen, message_id = fail_watched(site, limit, store)
+    assert seen.orig_exc_type == error.__name__
+    assert "faulty" in seen.orig_exc_msg
+    assert site.ran == [("on_failure", error.__name__, message_id)]
+    assert store.asked == []
+
+
+def test_a_fault_charges_no_other_limit(stub: Site) -> None:
+    """A job with one sound limit and one faulty limit leaves the sound one as it was."""
+    store = Recording()
+    stub.broker.add_middleware(Throttle(Limiter(store)))
+
+    @stub.actor(throttle=[TokenBucket("sound", "1/hour"), TokenBucket("faulty", "10/s", key=explode)], max_retries=5)
+    def job() -> None:
+        stub.ran.append(1)
+
+    job.send()
+    with stub.working():
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+    assert (stub.ran, store.asked) == ([], [])
+
+
+def test_a_job_past_its_max_wait_fails_with_waited_too_long(site: Site) -> None:
+    """when_over="fail", the default: dead-lettered once with `WaitedTooLong`, no body, no retry, on_failure fired."""
+    store = DenyBefore(NEVER, delay=0.05)
+    seen, message_id = fail_watched(site, TokenBucket("busy", "10/s"), store, max_wait=0.2)
+    assert seen.orig_exc_type == "WaitedTooLong"
+    assert "busy" in seen.orig_exc_msg
+    assert site.ran == [("on_failure", "WaitedTooLong", message_id)]
+    assert 2 <= store.denials <= 7
+    assert store.grants == 0
+
+
+def test_a_message_brings_a_max_wait_of_its_own(stub: Site) -> None:
+    """throttle_max_wait with a message goes before the middleware's; a value that is no time is refused when sent."""
+    store = DenyBefore(NEVER, delay=0.01)
+    stub.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0))
+
+    @stub.actor(throttle=TokenBucket("busy", "10/s"))
+    def job() -> None:
+        stub.ran.append(1)
+
+    with pytest.raises(ConfigurationError, match="throttle_max_wait must be a number of seconds"):
+        job.send_with_options(throttle_max_wait="soon")
+    job.send_with_options(throttle_max_wait=timedelta(seconds=0.1))
+    with stub.working():
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+    assert stub.ran == []
+    assert isinstance(dead_letters(stub.broker, stub.queue)[0]._exception, WaitedTooLong)
+
+
+def test_a_job_past_its_max_deferrals_fails(site: Site) -> None:
+    """max_deferrals=3 puts a job back three times; the fourth denial ends it."""
+    store = DenyBefore(NEVER, delay=0.01)
+    seen, _ = fail_watched(site, TokenBucket("busy", "10/s"), store, max_deferrals=3)
+    assert seen.orig_exc_type == "WaitedTooLong"
+    assert store.denials == 4
+
+
+def test_waited_too_long_is_not_retried_by_a_retry_when(stub: Site) -> None:
+    """An actor that retries on whatever it likes does not get the job back either: asking again cannot help."""
+    store = DenyBefore(NEVER, delay=0.01)
+    stub.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, max_deferrals=1))
+
+    @stub.actor(throttle=TokenBucket("busy", "10/s"), retry_when=lambda retries, error: True, min_backoff=1)
+    def job() -> None:
+        stub.ran.append(1)
+
+    job.send()
+    with stub.working():
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+    assert (stub.ran, store.denials) == ([], 2)
+    assert isinstance(dead_letters(stub.broker, stub.queue)[0]._exception, WaitedTooLong)
+
+
+def test_dropped_is_acknowledged_unrun(site: Site) -> None:
+    """when_over="drop": gone without a run, without a dead letter; a waiting reader gets None, as for any skip."""
+    store = DenyBefore(NEVER, delay=0.01)
+    site.broker.add_middleware(Results(backend=StubBackend()))
+    site.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, max_deferrals=2, when_over="drop"))
+
+    @site.actor(throttle=TokenBucket("busy", "10/s"), store_results=True)
+    def job() -> None:
+        site.ran.append(1)
+
+    message = job.send()
+    with site.working():
+        assert message.get_result(backend=site.broker.get_results_backend(), block=True) is None
+    assert (site.ran, store.denials) == ([], 3)
+    assert dead_letters(site.broker, site.queue) == []
+
+
+def test_run_runs_once_uncharged(site: Site) -> None:
+    """when_over="run": the body runs once, beyond the limit and without a charge."""
+    store = DenyBefore(NEVER, delay=0.01)
+    site.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, max_deferrals=2, when_over="run"))
+
+    @site.actor(throttle=TokenBucket("busy", "10/s"))
+    def job() -> None:
+        site.ran.append(1)
+
+    job.send()
+    with site.working():
+        site.until_ran(1)
+    assert (site.ran, store.grants, store.denials) == ([1], 0, 3)
+
+
+def test_a_retry_after_a_run_beyond_the_limit_waits_anew(stub: Site) -> None:
+    """The patience of a job that was let run uncharged is not used up for its retry: that waits as long again."""
+    store = DenyBefore(NEVER, delay=0.01)
+    stub.broker.add_middleware(CurrentMessage())
+    stub.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, max_deferrals=2, when_over="run"))
+
+    @stub.actor(throttle=TokenBucket("busy", "10/s"), max_retries=1, min_backoff=1)
+    def job() -> None:
+        message = CurrentMessage.get_current_message()
+        assert message is not None
+        stub.ran.append("throttlekit" in message.options)
+        if len(stub.ran) == 1:
+            raise RuntimeError("once")
+
+    job.send()
+    with stub.working():
+        stub.until_ran(2)
+    assert stub.ran == [False, False]
+    assert store.denials == 6
+
+
+def test_an_actors_own_max_wait_goes_before_the_middlewares(stub: Site) -> None:
+    """throttle_max_wait on an actor shortens, or lengthens, what Throttle was told."""
+    store = DenyBefore(NEVER, delay=0.02)
+    stub.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, max_wait=3600, when_over="drop"))
+    dropped: list[str] = []
+
+    class Watch(Middleware):
+        def after_skip_message(self, broker: Any, message: Any) -> None:
+            if not hasattr(message, "_throttlekit_deferral"):
+                dropped.append(message.actor_name)
+
+    stub.broker.add_middleware(Watch())
+
+    @stub.actor(throttle=TokenBucket("busy", "10/s"), throttle_max_wait=0.05)
+    def hasty() -> None: ...
+
+    hasty.send()
+    with stub.working():
+        wait_until(lambda: dropped, description="the hasty one is dropped")
+    assert dropped == ["hasty"]
+
+
+def test_a_job_whose_wait_is_within_bounds_runs(site: Site) -> None:
+    """max_wait and max_deferrals that are not passed change nothing."""
+    store = DenyBefore(3, delay=0.01)
+    site.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, max_wait=30, max_deferrals=3))
+
+    @site.actor(throttle=TokenBucket("busy", "10/s"))
+    def job() -> None:
+        site.ran.append(1)
+
+    job.send()
+    with site.working():
+        site.until_ran(1)
+    assert store.denials == 3
+    assert dead_letters(site.broker, site.queue) == []

@@ -1,0 +1,157 @@
+"""Real `dramatiq` worker processes whose jobs hold slots, or hear 429: by the jobs' own records."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+
+import pytest
+import redis
+
+from support.dramatiq.slots import Slots, Slotting
+from support.servers.flood import Servers
+from support.servers.processes import redis_server
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.workers
+
+
+@pytest.mark.parametrize("bodies", [(0.1,), (0.02, 0.3, 0.02)], ids=["steady", "jumping"])
+def test_never_more_at_once_than_the_limit_says_in_two_processes(where: Servers, bodies: tuple[float, ...]) -> None:
+    """200 jobs, ten slots, sixteen threads in two processes: ten at once, each job once, none fails, few deliveries."""
+    with Slotting(Slots(amount=10), where) as slotting:
+        for n in range(200):
+            slotting.send("work", str(n), str(bodies[n * len(bodies) // 200]))
+        slotting.start()
+        slotting.until_ended(200)
+        held = slotting.stop()
+    assert held.most_at_once() <= 10
+    assert held.starts == {str(n): 1 for n in range(200)}
+    assert {event.more for event in held.events if event.what == "end"} == {"held"}
+    assert (held.failures, held.left) == ([], 0)
+    assert held.counts["deliveries"] <= 5 * 200
+
+
+def test_the_slots_of_a_killed_process_come_free_on_a_busy_key(on_redis: Servers) -> None:
+    """
+    A process that holds four of eight slots is killed while others wait in hundreds: after the lease the others have
+    all eight, never more; what the killed one ran runs again, and nothing is lost.
+
+    Dramatiq puts a due message back on its queue before it acknowledges the delayed one: what a kill finds between the
+    two runs twice, throttled or not.
+    """
+    with Slotting(Slots(amount=8, lease=5.0), on_redis) as slotting:
+        for n in range(4):
+            slotting.send("work", f"long{n}", "600 2")
+        doomed = slotting.start(processes=1, threads=4)
+        wait_until(lambda: len(slotting.events()) == 4, description="it holds four slots")
+        process, hearts = slotting.events()[0].more, slotting.hearts()
+        for n in range(300):
+            slotting.send("work", str(n), "0.1")
+        slotting.start(processes=1, threads=8)
+        wait_until(lambda: len(slotting.events()) > 40, description="the others run too")
+        killed_us = slotting.now_us()
+        doomed.kill()
+        slotting.bury(hearts)
+        for n in range(12):  # long enough to be at work together, however busy the machine
+            slotting.send("work", f"wide{n}", "2")
+        slotting.until_ended(316)
+        held = slotting.stop()
+    assert held.most_at_once({process: killed_us}) <= 8
+    instants, at_once = held.at_once({process: killed_us})
+    assert max(count for at, count in zip(instants, at_once, strict=True) if at > killed_us) == 8, "lost for ever"
+    names = [*map(str, range(300)), *(f"long{n}" for n in range(4)), *(f"wide{n}" for n in range(12))]
+    assert set(held.ends) == set(held.starts) == set(names)
+    twice = held.starts - Counter(names)
+    assert {f"long{n}" for n in range(4)} <= set(twice), "what the killed process ran runs again"
+    # Each has ended: what is left would run a second time.
+    assert twice.total() + held.left <= 5
+
+
+def test_bodies_longer_than_their_leases_keep_their_slots(on_redis: Servers) -> None:
+    """The leases are renewed while the bodies run: nobody else gets in, and none is lost."""
+    with Slotting(Slots(amount=3, lease=4), on_redis) as slotting:
+        for n in range(6):
+            slotting.send("work", str(n), "9" if n < 3 else "0")
+        slotting.start()
+        slotting.until_ended(6)
+        held = slotting.stop()
+    assert held.most_at_once() <= 3
+    assert [event.more for event in held.events if event.what == "end"] == ["held"] * 6
+    assert held.starts == {str(n): 1 for n in range(6)}
+
+
+def test_a_store_that_is_away_for_longer_than_the_lease_loses_slots_and_no_job(on_redis: Servers) -> None:
+    """Bodies run on and are told that their slots are lost; when the store is back all goes on, each job once."""
+    with redis_server() as store, Slotting(Slots(amount=2, lease=2.0, store_url=f"{store}/1"), on_redis) as slotting:
+        client = redis.Redis.from_url(store)
+        pid = client.info("server")["process_id"]
+        for n in range(2):
+            slotting.send("work", f"long{n}", "6")
+        slotting.start()
+        wait_until(lambda: len(slotting.events()) == 2, description="both slots are held")
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for n in range(20):
+                slotting.send("work", str(n), "0.02")
+            lost_at = slotting.now_us() + 3_500_000
+            wait_until(lambda: slotting.now_us() > lost_at, description="the leases are over by far")
+            begun = [event.job for event in slotting.events() if event.what == "start"]
+            assert len(begun) == 2, "nobody is let in while the store is away"
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        slotting.until_ended(22)
+        held = slotting.stop()
+        client.close()
+    assert [event.more for event in held.events if event.what == "end" and "long" in event.job] == ["lost", "lost"]
+    assert held.most_at_once() <= 4
+    assert held.starts == {f"long{n}": 1 for n in range(2)} | {str(n): 1 for n in range(20)}
+    assert (held.failures, held.left) == ([], 0)
+
+
+def test_one_429_in_a_flood_stops_the_fleet_for_that_key(where: Servers) -> None:
+    """
+    The partner says 429 with Retry-After 3 at full flood. At most one call of each thread follows until the pause is
+    over, and none of a job that has heard it; the rate resumes without a burst; no job fails; another key runs on.
+    """
+    rate, pause_us = 50, 3_000_000
+    with Slotting(Slots(rate=f"{rate}/s", burst=20), where) as slotting:
+        slotting.partner.be_angry("one", pause_us / 1e6, from_call=60)
+        for n in range(200):
+            slotting.send("call", f"a{n}", "one")
+            slotting.send("call", f"b{n}", "two")
+        slotting.start()
+        slotting.until_ended(400)
+        one, two = slotting.partner.told("one"), slotting.partner.told("two")
+        held = slotting.stop()
+    first_us = one.refused[0].at_us
+    over_us = first_us + pause_us
+    during = [call.job for call in one.refused]
+    assert len(during) <= 16
+    assert len(set(during)) == len(during), "a job that had heard it called during the pause"
+    after = one.begun_after(over_us)
+    early = [n for n, call in enumerate(after) if n > 1 + rate * (call.at_us - over_us) / 1e6]
+    assert early == [], "a burst after the pause"
+    assert sorted(one.answered) == sorted(f"a{n}" for n in range(200))
+    assert sorted(two.answered) == sorted(f"b{n}" for n in range(200))
+    assert two.refused == []
+    assert two.between(first_us, over_us), "the other key stood still"
+    assert (held.failures, held.left) == ([], 0)
+
+
+def test_an_endless_429_is_bounded_by_max_wait(on_redis: Servers) -> None:
+    """A partner that never answers: five jobs end as WaitedTooLong, dead-lettered; the other key's are served."""
+    with Slotting(Slots(max_wait=2.0), on_redis) as slotting:
+        slotting.partner.be_angry("one", retry_after=0.3)
+        for n in range(5):
+            slotting.send("call", f"a{n}", "one")
+            slotting.send("call", f"b{n}", "two")
+        slotting.start()
+        slotting.until_ended(5)
+        wait_until(lambda: slotting.record.llen("failures") == 5, description="five have been given up")
+        calls = len(slotting.partner.told("one").calls)
+        held = slotting.stop()
+    assert sorted(held.failures) == [f"a{n} WaitedTooLong" for n in range(5)]
+    assert held.left == 5
+    assert 5 <= calls <= 60

@@ -1,0 +1,104 @@
+"""Jobs that wait follow a limit that is changed: real workers of two frameworks at once, under one limit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import dramatiq
+import pytest
+import redis
+
+from support.dramatiq.workers import make_broker, workers
+from support.rq.workers import Fleet, rq_worker
+from support.servers.processes import redis_server
+from support.waiting import wait_until
+from throttlekit import Control, Limiter, TokenBucket
+from throttlekit_rq import ThrottledQueue
+
+pytestmark = pytest.mark.workers
+
+LIMIT = TokenBucket("partner", "40/s", burst=8)  # as support.jobs.control has it
+CAP = 2.0  # as support.jobs.capped has it
+FOLLOW = 2.0
+SLACK = 10.0  # what a loaded machine may take
+
+
+class Site:
+    """Two workers, one of each framework, that share one limit; and who sends to both."""
+
+    def __init__(self, base: str) -> None:
+        self.control = Control(f"{base}/1", by="test")
+        self._limiter = Limiter(f"{base}/1")
+        self._starts: Any = redis.Redis.from_url(f"{base}/2")
+        self._broker = make_broker(f"{base}/3")
+        self._broker.declare_queue("default")
+        self._rq: Any = redis.Redis.from_url(f"{base}/4")
+        self._queue = ThrottledQueue("default", connection=self._rq, limiter=self._limiter)
+        self._sent = 0
+
+    def send(self, each: int) -> None:
+        for number in range(self._sent, self._sent + each):
+            message: Any = dramatiq.Message(
+                queue_name="default", actor_name="call", args=(number,), kwargs={}, options={}
+            )
+            self._broker.enqueue(message)
+            self._queue.enqueue("support.jobs.capped.call_rq", number, throttle=[LIMIT])
+        self._sent += each
+
+    def starts(self) -> list[float]:
+        return sorted(json.loads(told)[0] for told in self._starts.lrange("starts", 0, -1))
+
+    def waiting(self) -> int:
+        """About how many have been denied, and stand in line."""
+        from throttlekit.fleet.snapshot import look
+
+        keys = look(self.control._store).keys  # pyright: ignore[reportPrivateUsage]
+        return sum(key.waiting for key in keys)
+
+    def close(self) -> None:
+        self.control.close()
+        self._limiter.close()
+        self._starts.close()
+        self._broker.close()
+        self._rq.close()
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with redis_server() as base, contextlib.closing(Site(base)) as site:
+        site.control.set("partner", "1/10s", burst=1)
+        site.send(8)
+        environment = {"TK_CONTROL": base}
+        rq = rq_worker(
+            f"{base}/4",
+            "default",
+            kind="throttlekit_rq.ThrottledSimpleWorker",
+            options=["-c", "support.jobs.capped"],
+        )
+        with workers("support.jobs.capped", environment, processes=1, threads=4), Fleet([rq], environment):
+            yield site
+
+
+def test_jobs_that_wait_follow_a_raised_limit_and_a_lowered_one(site: Site) -> None:
+    """
+    A line of 16 jobs at one in ten seconds, 150 s of it: once the limit is 100/s, all have run within the longest delay
+    and the two seconds in which the fleet follows. Lowered under a backlog, no more pass than the new rate allows.
+    """
+    wait_until(lambda: site.waiting() >= 10, description="the jobs wait in line", timeout=30)
+    site.control.set("partner", "100/s", burst=1)
+    wait_until(lambda: len(site.starts()) == 16, description="all have run", timeout=CAP + FOLLOW + SLACK)
+
+    site.control.set("partner", "20/s", burst=1)
+    time.sleep(FOLLOW)
+    site.send(80)
+    wait_until(lambda: len(site.starts()) >= 26, description="the backlog runs", timeout=30)
+    site.control.set("partner", "2/s", burst=1)
+    followed = time.time() + FOLLOW + 2  # a loaded machine may read late, and start late what was let pass
+    wait_until(lambda: time.time() > followed + 2, description="the fleet follows, and goes on")
+    late = [at for at in site.starts() if at > followed]
+    assert len(late) <= 1 + 2 * (time.time() - followed) + 4
+    wait_until(lambda: any(at > followed for at in site.starts()), description="jobs run at the new rate")

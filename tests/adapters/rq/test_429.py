@@ -1,0 +1,220 @@
+"""A body that hears a 429: the key is paused, and the job waits behind the pause, as one that was denied."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rq import Callback, Retry
+from rq.job import JobStatus
+
+from support.flood.checks import assert_calm
+from support.rq import jobs
+from support.rq.flood import OURS, OURS_SIMPLE
+from support.rq.helpers import QUIET, Site
+from support.rq.slots import RqSlots, RqSlotting
+from support.servers.processes import redis_server
+from support.waiting import wait_until
+from throttlekit import ConfigurationError, RateLimited
+from throttlekit_rq import ThrottledQueue, WaitedTooLong, configure, throttled
+
+pytestmark = QUIET
+
+HELD = [jobs.DAILY]
+CALLBACKS = {"on_success": Callback(jobs.succeeded), "on_failure": Callback(jobs.failed)}
+
+
+def is_paused(site: Site, limit: Any = jobs.DAILY) -> bool:
+    return site.limiter.peek(limit).reason == "paused"
+
+
+def go_on(site: Site, limit: Any = jobs.DAILY) -> None:
+    """The partner answers again: the pause is over, the bucket full, and whoever waits is due."""
+    site.open(limit)
+
+
+@pytest.mark.parametrize("function", [jobs.hears_429, jobs.hears_429_async], ids=["plain", "async"])
+def test_a_429_is_no_failure(rq_site: Site, function: Any) -> None:
+    """Scheduled again, with no result, no callback, no retry used; its dependents wait; then it runs to its end."""
+    site = rq_site
+    job = site.queue.enqueue(function, throttle=HELD, retry=Retry(max=1), **CALLBACKS)
+    after = site.queue.enqueue(jobs.plain, "after", depends_on=job)
+    worker = site.work()
+    assert is_paused(site)
+    seen = site.fetch(job)
+    assert seen.get_status(refresh=True) == JobStatus.SCHEDULED
+    assert seen.results() == []
+    assert seen.retries_left == 1
+    assert not seen.number_of_retries
+    assert site.queue.failed_job_registry.count == 0
+    assert site.fetch(after).get_status() == JobStatus.DEFERRED
+    assert site.noted == ["called"]
+    worker.refresh()
+    assert (worker.failed_job_count, worker.successful_job_count) == (0, 0)
+    go_on(site)
+    site.work()
+    assert site.noted == ["called", "called", f"success of {job.id}: result of called", "after"]
+    assert site.deferrals_left() == []
+
+
+@pytest.mark.workers
+def test_a_429_in_a_spawned_process(spawn_site: Site) -> None:
+    """As in any other."""
+    job = spawn_site.queue.enqueue(jobs.hears_429, throttle=HELD)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("THROTTLEKIT_URL", spawn_site.url)
+        spawn_site.work()
+        assert is_paused(spawn_site)
+        assert spawn_site.fetch(job).get_status() == JobStatus.SCHEDULED
+        go_on(spawn_site)
+        spawn_site.work()
+    assert spawn_site.fetch(job).get_status() == JobStatus.FINISHED
+
+
+def test_nobody_runs_during_the_pause(rq_site: Site) -> None:
+    """The job behind it is denied; one of another limit is not."""
+    site = rq_site
+    site.queue.enqueue(jobs.hears_429, "first", throttle=HELD)
+    site.queue.enqueue(jobs.plain, "second", throttle=HELD)
+    site.queue.enqueue(jobs.plain, "other", throttle=[jobs.LIVELY])
+    site.work()
+    assert site.noted == ["first", "other"]
+    assert site.queue.scheduled_job_registry.count == 2
+
+
+def test_the_option_says_what_is_paused(simple_site: Site) -> None:
+    """Of several limits that of the enqueue call, else that of the function or the queue, else all but slots."""
+    site = simple_site
+    both = [jobs.DAILY, jobs.SLOT]
+    of_queue = ThrottledQueue("work", connection=site.connection, throttle=both, on_429=jobs.SLOT)
+    options: dict[str, Any]
+    for queue, function, options, paused in (
+        (site.queue, jobs.hears_429, {"throttle": both}, jobs.DAILY),
+        (site.queue, jobs.hears_429, {"throttle": both, "on_429": jobs.SLOT}, jobs.SLOT),
+        (site.queue, jobs.hears_429_of_slot, {}, jobs.SLOT),
+        (site.queue, jobs.hears_429_of_slot, {"on_429": "daily"}, jobs.DAILY),
+        (of_queue, jobs.hears_429, {}, jobs.SLOT),
+        (of_queue, jobs.hears_429, {"on_429": "daily"}, jobs.DAILY),
+    ):
+        job = queue.enqueue(function, **options)
+        site.work()
+        assert [limit.name for limit in both if is_paused(site, limit)] == [paused.name]
+        job.delete()
+        site.limiter.reset(*both)
+
+
+def test_its_slot_is_free_meanwhile(rq_site: Site) -> None:
+    """What the job held of a concurrency limit it gave back."""
+    site = rq_site
+    site.queue.enqueue(jobs.hears_429, throttle=[jobs.DAILY, jobs.SLOT])
+    site.work()
+    assert site.noted == ["called"]
+    assert site.limiter.peek(jobs.SLOT).allowed
+
+
+def test_an_option_that_names_no_limit_of_the_job_is_refused(simple_site: Site) -> None:
+    """Where it is said."""
+    with pytest.raises(ConfigurationError, match="on_429='other' is none of the job's limits"):
+        throttled(jobs.DAILY, on_429="other")(jobs.plain)
+    with pytest.raises(ConfigurationError, match="on_429"):
+        ThrottledQueue("work", connection=simple_site.connection, throttle=HELD, on_429=jobs.SLOT)
+    for options in ({"throttle": HELD}, {}):
+        with pytest.raises(ConfigurationError, match="on_429"):
+            simple_site.queue.enqueue(jobs.plain, on_429=jobs.LIVELY, **options)
+
+
+def test_without_limits_it_is_an_error_like_any_other(rq_site: Site) -> None:
+    """The job fails."""
+    job = rq_site.queue.enqueue(jobs.hears_429)
+    rq_site.work()
+    assert rq_site.fetch(job).get_status() == JobStatus.FAILED
+
+
+def test_a_queues_limits_hold_functions_that_know_of_none(throttled_site: Site) -> None:
+    """A 429 in them pauses the queue's limit."""
+    site = throttled_site
+    configure(site.limiter, queues={"work": jobs.DAILY})
+    job = site.queue.enqueue(jobs.hears_429)
+    site.work()
+    assert is_paused(site)
+    assert site.fetch(job).get_status() == JobStatus.SCHEDULED
+    go_on(site)
+    site.work()
+    assert site.fetch(job).get_status() == JobStatus.FINISHED
+
+
+@pytest.mark.parametrize(
+    ("when_over", "status", "error"),
+    [
+        ("fail", JobStatus.FAILED, WaitedTooLong),
+        ("drop", JobStatus.CANCELED, None),
+        ("run", JobStatus.FAILED, RateLimited),
+    ],
+)
+def test_a_429_past_the_longest_wait(rq_site: Site, when_over: Any, status: JobStatus, error: type | None) -> None:
+    """It ends as a job that waited for too long; but one that was to run in the end has just run: it fails."""
+    configure(rq_site.limiter, when_over=when_over)
+    job = rq_site.queue.enqueue(jobs.hears_429, throttle=HELD, throttle_max_wait=0)
+    rq_site.work()
+    seen = rq_site.fetch(job)
+    assert seen.get_status() == status
+    assert error is None or error.__name__ in str(seen.latest_result().exc_string)
+    assert rq_site.noted == ["called"]
+    assert rq_site.deferrals_left() == []
+
+
+def test_a_ttl_is_not_prolonged(throttled_site: Site) -> None:
+    """It is counted from when the job was enqueued, however often it hears a 429."""
+    job = throttled_site.queue.enqueue(jobs.hears_429, "called", 2, throttle=HELD, ttl=100)
+    throttled_site.connection.pexpire(job.key, 50_000)
+    throttled_site.shut(jobs.DAILY)
+    throttled_site.work()
+    for _ in range(2):
+        throttled_site.open(jobs.DAILY)
+        throttled_site.work()
+        assert throttled_site.connection.pttl(job.key) <= 50_000
+    assert throttled_site.noted == ["called", "called"]
+
+
+@pytest.mark.workers
+def test_an_angry_partner_at_full_flood() -> None:
+    """
+    After the first 429 only those call that were in the workers' hands, until it is over; then the rate goes on
+    without a burst. No job is lost, none fails, and another key runs on.
+    """
+    told = RqSlots(rate="40/s", burst=10, kinds=(OURS_SIMPLE, OURS_SIMPLE, OURS))
+    with redis_server() as base, RqSlotting(told, base) as slotting:
+        slotting.partner.be_angry("one", 2.0, from_call=25)
+        slotting.start()
+        for n in range(100):
+            slotting.call(n)
+            if n % 4 == 0:
+                slotting.call(f"other-{n}", "other")
+        slotting.until_ended(125)
+        held = slotting.stop()
+        one, other = slotting.partner.told("one"), slotting.partner.told("other")
+    assert held.left == 0
+    assert_calm(held.log)
+    assert (sorted(one.answered), len(one.answered)) == (sorted(str(n) for n in range(100)), 100)
+    assert len(other.answered) == 25
+    first = one.refused[0].at_us
+    assert len({call.job for call in one.refused}) == len(one.refused) <= 1 + 2 * len(told.kinds)
+    resumed = next(call.at_us for call in one.calls if call.status == 200 and call.at_us > first)
+    assert resumed - first >= 2_000_000
+    assert len(one.between(resumed, resumed + 500_000)) <= 20 + 1 + len(told.kinds)
+    assert other.between(first, resumed), "the other key ran on"
+
+
+@pytest.mark.workers
+def test_an_endless_loop_of_429s_ends() -> None:
+    """The job fails with the longest wait, and not before."""
+    with redis_server() as base, RqSlotting(RqSlots(max_wait=2.5, kinds=(OURS_SIMPLE,)), base) as slotting:
+        slotting.partner.be_angry("one", retry_after=1.0)
+        slotting.start()
+        job = slotting.call("endless")
+        wait_until(lambda: slotting.failed() == 1, description="the job has failed")
+        job.refresh()
+        assert "WaitedTooLong" in job.latest_result().exc_string
+        calls = slotting.partner.told("one").calls
+    assert len(calls) >= 2
+    assert calls[-1].at_us - calls[0].at_us >= 1_000_000

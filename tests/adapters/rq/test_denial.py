@@ -1,0 +1,366 @@
+"""What a denial does to a job of RQ, in workers of each kind: nothing but make it wait."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from typing import Any
+
+import pytest
+import rq
+from rq import Callback, Retry
+from rq.group import Group
+from rq.job import Dependency, JobStatus
+
+from support.rq import jobs
+from support.rq.helpers import QUIET, Site
+from support.waiting import wait_until
+from throttlekit import Limiter, TokenBucket
+from throttlekit._util.log_limiter import Every
+from throttlekit_rq import configure
+
+pytestmark = QUIET
+
+HELD = [jobs.HOURLY]
+LIFE = {b"status", b"last_heartbeat", b"started_at", b"ended_at", b"worker_name", b"enqueue_at_front", b"enqueued_at"}
+OURS = {b"throttlekit", b"throttlekit_expires"}
+
+
+def denied(site: Site, function: Any = jobs.plain, *args: Any, **options: Any) -> Any:
+    """Enqueue a job under a limit with no room, and have it denied once."""
+    site.shut(jobs.HOURLY)
+    job = site.queue.enqueue(function, *args, throttle=HELD, **options)
+    site.work()
+    assert site.fetch(job).get_status() == JobStatus.SCHEDULED
+    assert site.queue.scheduled_job_registry.get_job_ids() == [job.id]
+    return job
+
+
+def let_run(site: Site) -> None:
+    site.open(jobs.HOURLY)
+    site.work()
+
+
+def test_a_denied_job_keeps_its_identity(rq_site: Site) -> None:
+    """Its hash is what it was, but for what tells where it is, and what it waits for; then it runs, once."""
+    site = rq_site
+    site.shut(jobs.HOURLY)
+    job = site.queue.enqueue(
+        jobs.plain, "x", throttle=HELD, job_id="mine", meta={"a": 1}, description="do x", result_ttl=77,
+        failure_ttl=88, job_timeout=99, on_success=Callback(jobs.succeeded), on_failure=Callback(jobs.failed),
+        retry=Retry(max=3, interval=5),
+    )  # fmt: skip
+    before = site.raw(job)
+    site.work()
+    after = site.raw(job)
+    kept = LIFE | OURS | {b"meta"}
+    assert {k: v for k, v in after.items() if k not in kept} == {k: v for k, v in before.items() if k not in kept}
+    assert {k: v for k, v in site.fetch(job).meta.items() if k != "throttlekit"} == {"a": 1}
+    assert (after[b"status"], after.get(b"started_at"), after.get(b"worker_name")) == (b"scheduled", b"", b"")
+    assert site.noted == []
+    let_run(site)
+    assert site.noted == ["x", "success of mine: result of x"]
+    done = site.fetch(job)
+    assert (done.func_name, done.meta, done.return_value(), done.retries_left) == (
+        "support.rq.jobs.plain", {"a": 1}, "result of x", 3,
+    )  # fmt: skip
+    assert site.connection.ttl(job.key) <= 77
+    assert site.deferrals_left() == []
+
+
+@pytest.mark.parametrize("function", [jobs.hourly, jobs.hourly_async])
+def test_a_decorated_function_is_held_like_a_job_that_carries_limits(rq_site: Site, function: Any) -> None:
+    """@throttled alone, enqueued on a plain queue: denied, brought back, run once, plain or async."""
+    site = rq_site
+    site.shut(jobs.HOURLY)
+    job = site.queue.enqueue(function, "y")
+    site.work()
+    assert site.fetch(job).get_status() == JobStatus.SCHEDULED
+    let_run(site)
+    assert site.noted == ["y"]
+    assert site.fetch(job).return_value() == "result of y"
+    assert site.deferrals_left() == []
+
+
+def test_a_spawned_process_knows_who_was_admitted(spawn_site: Site) -> None:
+    """The same in workers that spawn: a denied job comes back, an admitted one is not charged twice."""
+    site = spawn_site
+    site.shut(jobs.HOURLY)
+    carrying = site.queue.enqueue(jobs.plain, "carried", throttle=HELD)
+    site.work()
+    assert site.fetch(carrying).get_status() == JobStatus.SCHEDULED
+    let_run(site)
+    assert site.noted == ["carried"]
+    site.limiter.reset(jobs.HOURLY)
+    decorated = site.queue.enqueue(jobs.hourly, "decorated")
+    site.work()
+    assert site.fetch(decorated).get_status() == JobStatus.FINISHED
+    assert site.limiter.peek(jobs.HOURLY).remaining == 0
+
+
+def test_each_run_is_charged_once(rq_site: Site) -> None:
+    """A grant charges the limits once, wherever it was asked for; a denial charges nothing."""
+    site = rq_site
+    site.queue.enqueue(jobs.lively)
+    site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
+    site.work()
+    assert len(site.noted) == 2
+    assert site.limiter.peek(jobs.LIVELY).reset_after == pytest.approx(0.1, abs=0.1)
+
+
+def test_whoever_waits_for_the_result_waits_on(rq_site: Site) -> None:
+    """A client that waits for the latest result is told of the real run, and of nothing before it."""
+    site = rq_site
+    site.shut(jobs.HOURLY)
+    job = site.queue.enqueue(jobs.plain, "z", throttle=HELD)
+    waiting = site.fetch(job)
+    told: list[Any] = []
+    client = threading.Thread(target=lambda: told.append(waiting.latest_result(timeout=120)))
+    client.start()
+    site.work()
+    assert site.fetch(job).results() == []
+    let_run(site)
+    client.join(timeout=120)
+    assert [result.return_value for result in told] == ["result of z"]
+    assert len(site.fetch(job).results()) == 1
+
+
+def test_dependents_run_after_the_real_run(rq_site: Site) -> None:
+    """A job that depends on a denied one stays deferred until that has run; also one that forgives failures."""
+    site = rq_site
+    job = denied(site, jobs.plain, "first")
+    after = site.queue.enqueue(jobs.plain, "second", depends_on=job)
+    forgiving = site.queue.enqueue(jobs.plain, "second", depends_on=Dependency(jobs=[job], allow_failure=True))
+    site.work()
+    assert {after.get_status(), forgiving.get_status()} == {JobStatus.DEFERRED}
+    let_run(site)
+    assert site.noted == ["first", "second", "second"]
+
+
+def test_a_denied_dependent_waits_for_its_limit(simple_site: Site) -> None:
+    """A job whose dependency is done is denied like any other, and runs with its dependencies still met."""
+    site = simple_site
+    first = site.queue.enqueue(jobs.plain, "first")
+    site.shut(jobs.HOURLY)
+    second = site.queue.enqueue(jobs.plain, "second", throttle=HELD, depends_on=first)
+    site.work()
+    assert site.fetch(second).get_status() == JobStatus.SCHEDULED
+    let_run(site)
+    assert site.noted == ["first", "second"]
+
+
+def test_a_group_keeps_its_denied_jobs(simple_site: Site) -> None:
+    """Jobs of a group are in it while they wait, and done in it when they have run."""
+    site = simple_site
+    site.shut(jobs.HOURLY)
+    group = Group.create(connection=site.connection)
+    data = [site.queue.prepare_data(jobs.plain, ("g",), throttle=HELD) for _ in range(1)]
+    members = group.enqueue_many(site.queue, data)
+    site.work()
+    assert [job.id for job in group.get_jobs()] == [job.id for job in members]
+    let_run(site)
+    assert [job.get_status() for job in group.get_jobs()] == [JobStatus.FINISHED]
+
+
+def test_unique_still_holds_while_a_job_waits(rq_site: Site) -> None:
+    """unique=True refuses a second job of the id of a denied one."""
+    duplicate: Any = getattr(rq.exceptions, "DuplicateJobError", None)
+    if duplicate is None:
+        pytest.skip(f"RQ {rq.VERSION} has no unique=")
+    site = rq_site
+    denied(site, jobs.plain, "u", job_id="only", unique=True)
+    with pytest.raises(duplicate):
+        site.queue.enqueue(jobs.plain, "u", throttle=HELD, job_id="only", unique=True)
+    let_run(site)
+    assert site.noted == ["u"]
+
+
+def test_a_repeating_job_repeats_after_each_real_run(simple_site: Site) -> None:
+    """A denial is no repetition: the job runs as often as it was asked to."""
+    repeat = getattr(rq, "Repeat", None)
+    if repeat is None:
+        pytest.skip(f"RQ {rq.VERSION} has no Repeat")
+    site = simple_site
+    job = denied(site, jobs.plain, "again", repeat=repeat(times=2))
+    assert site.fetch(job).repeats_left == 2
+    for runs in (1, 2, 3):
+        let_run(site)
+        assert site.noted == ["again"] * runs
+    assert site.deferrals_left() == []
+
+
+def test_exceptions_alone_use_up_retries(rq_site: Site) -> None:
+    """Three denials take nothing from Retry(max=1): the job fails, runs once more, fails for good."""
+    site = rq_site
+    job = denied(site, jobs.fails, retry=Retry(max=1), on_failure=Callback(jobs.failed), job_id="frail")
+    for _ in range(2):
+        site.make_due()
+        site.work()
+    assert site.fetch(job).retries_left == 1
+    let_run(site)  # runs and fails; its retry is denied
+    assert site.noted.count("failed") == 1
+    assert site.fetch(job).get_status() == JobStatus.SCHEDULED
+    let_run(site)
+    assert site.noted.count("failed") == 2
+    assert site.fetch(job).get_status() == JobStatus.FAILED
+    assert site.queue.failed_job_registry.get_job_ids() == [job.id]
+
+
+def test_a_returned_retry_has_its_whole_budget(rq_site: Site) -> None:
+    """Denials are not counted among the runs that a job asked for by returning Retry."""
+    site = rq_site
+    job = denied(site, jobs.comes_again, "r", 1)
+    site.make_due()
+    site.work()
+    let_run(site)
+    assert site.fetch(job).number_of_retries == 1
+    let_run(site)
+    assert site.noted == ["r", "r"]
+    assert site.fetch(job).return_value() == "done"
+
+
+def test_counters_of_the_worker_tell_of_real_runs(rq_site: Site) -> None:
+    """Denials are neither successes nor failures of a worker."""
+    site = rq_site
+    site.shut(jobs.HOURLY)
+    for _ in range(3):
+        site.queue.enqueue(jobs.plain, throttle=HELD)
+    site.queue.enqueue(jobs.plain, "free")
+    worker = site.work()
+    worker.refresh()
+    assert (worker.successful_job_count, worker.failed_job_count) == (1, 0)
+
+
+def test_a_denied_job_can_be_cancelled(rq_site: Site) -> None:
+    """cancel() while it waits: it never runs, and is where cancelled jobs are."""
+    site = rq_site
+    job = denied(site)
+    site.fetch(job).cancel()
+    let_run(site)
+    assert site.noted == []
+    assert site.fetch(job).get_status() == JobStatus.CANCELED
+    assert site.queue.canceled_job_registry.get_job_ids() == [job.id]
+    assert site.queue.scheduled_job_registry.get_job_ids() == []
+
+
+def test_a_denied_job_can_be_deleted(rq_site: Site) -> None:
+    """delete() while it waits: nothing of it is left, and nobody stumbles over it."""
+    site = rq_site
+    job = denied(site)
+    site.fetch(job).delete()
+    let_run(site)
+    assert site.noted == []
+    assert not site.connection.exists(job.key)
+    assert site.queue.scheduled_job_registry.get_job_ids() == []
+
+
+def test_a_denied_job_tells_when_it_comes(rq_site: Site) -> None:
+    """The registry of scheduled jobs knows the instant: the job's slot, some minutes before it at most."""
+    site = rq_site
+    job = denied(site)
+    at = site.queue.scheduled_job_registry.get_scheduled_time(job)
+    assert 0 < at.timestamp() - time.time() <= 601
+
+
+def test_ttl_is_counted_from_the_enqueuing(simple_site: Site) -> None:
+    """A denial does not prolong a job's ttl, however often it happens, whoever brings the job back."""
+    site = simple_site
+    job = denied(site, ttl=60)
+    left = site.connection.pttl(job.key)
+    for _ in range(3):
+        site.make_due()
+        site.work()
+    assert 0 < site.connection.pttl(job.key) <= left
+    site.connection.pexpire(job.key, 1)
+    wait_until(lambda: not site.connection.exists(job.key), description="the job expires")
+    let_run(site)
+    assert site.noted == []
+    assert site.queue.scheduled_job_registry.get_job_ids() == []
+
+
+def test_a_job_that_its_scheduler_brings_back_too_late_does_not_run(simple_site: Site) -> None:
+    """RQ's scheduler gives a job a new ttl when it enqueues it; what was noted at its denial holds."""
+    site = simple_site
+    job = denied(site, ttl=60)
+    site.connection.pexpire(job.key, 1)
+    wait_until(lambda: not site.connection.exists(job.key), description="the job expires")
+    site.connection.zadd("rq:scheduled:work", {job.id: 1})
+    site.work()
+    assert site.noted == []
+
+
+def test_an_id_used_again_starts_afresh(simple_site: Site) -> None:
+    """What a denied job carried means nothing to another job of the same id: neither its place nor its expiry."""
+    site = simple_site
+    denied(site, ttl=20, job_id="same")
+    again = site.queue.enqueue(jobs.plain, "again", throttle=HELD, job_id="same", ttl=60)
+    site.work()
+    assert site.connection.ttl(again.key) > 50
+    let_run(site)
+    assert site.noted == ["again"]
+
+
+def test_at_front_is_the_jobs_own_again_when_it_runs(simple_site: Site) -> None:
+    """A waiting job stands as at_front, so that RQ's scheduler puts it before the backlog; its own wish comes back."""
+    site = simple_site
+    for own in (None, True, False):
+        site.shut(jobs.HOURLY)
+        job = site.queue.create_job(jobs.plain, throttle=HELD)
+        job.enqueue_at_front = own
+        site.queue.enqueue_job(job)
+        site.work()
+        assert site.fetch(job).enqueue_at_front is True
+        site.queue.enqueue(jobs.plain, "backlog")
+        let_run(site)
+        assert site.noted[-2:] == ["ran", "backlog"]
+        assert site.fetch(job).enqueue_at_front is own
+        site.limiter.reset(jobs.HOURLY)
+
+
+def test_a_short_timeout_is_not_used_up_by_waiting(stock_site: Site) -> None:
+    """A job that RQ's scheduler brings back early waits in place for a quarter of its job_timeout at most."""
+    site = stock_site
+    slow = TokenBucket("slow", "1/4s", burst=1)
+    site.limiter.acquire(slow)
+    quick = site.queue.enqueue(jobs.plain, throttle=[slow], job_timeout=4)
+    for _ in range(40):
+        site.work()
+        if site.noted:
+            break
+        due = site.queue.scheduled_job_registry.get_scheduled_time(quick).timestamp()
+        wait_until(lambda: time.time() >= math.ceil(due), description="RQ's scheduler may take it", every=0.01)  # noqa: B023
+    assert site.fetch(quick).get_status() == JobStatus.FINISHED
+    assert len(site.fetch(quick).results()) == 1
+
+
+def test_limits_in_memory_are_warned_of(
+    throttled_site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A work-horse would forget them: a warning names the store to give."""
+    monkeypatch.setattr("throttlekit_rq._admission._told_of_memory", Every(float("inf")))
+    configure(Limiter())
+    for _ in range(2):
+        throttled_site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
+    throttled_site.work()
+    assert sum("in memory" in record.getMessage() for record in caplog.records) == 1
+
+
+def _settle_twice(site: Site) -> list[int]:
+    left = []
+    for function, options in ((jobs.settles, {"throttle": [jobs.TOKENS]}), (jobs.settles_async, {})):
+        job = site.queue.enqueue(function, kwargs={"most": 80, "actual": 10}, **options)
+        site.work()
+        assert site.fetch(job).get_status() == JobStatus.FINISHED
+        left.append(site.limiter.peek(jobs.TOKENS, cost=0).remaining)
+    return left
+
+
+def test_a_body_settles_what_it_took(rq_site: Site) -> None:
+    """`throttlekit.current().settle()` gives back at once what the job did not need, plain or async."""
+    assert _settle_twice(rq_site) == [90, 80]
+
+
+def test_a_body_settles_in_a_spawned_process(spawn_site: Site) -> None:
+    """The receipt of a job that was admitted before goes with it into the process that is spawned for it."""
+    assert _settle_twice(spawn_site) == [90, 80]

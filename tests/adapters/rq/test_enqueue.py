@@ -1,0 +1,292 @@
+"""Limits given with an enqueue call: every call takes them, they travel by value, and nothing runs without them."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from rq import Queue
+from rq.decorators import job as rq_job
+from rq.job import Dependency, JobStatus
+from rq.serializers import JSONSerializer
+
+from support.rq import jobs
+from support.rq.helpers import IN_PROCESS, QUIET, Site
+from throttlekit import ConfigurationError, Job, TokenBucket
+from throttlekit_rq import ThrottledQueue, ThrottledSimpleWorker
+
+pytestmark = QUIET
+
+HELD = [jobs.HOURLY]
+TENANT = TokenBucket("tenant", "100/minute", burst=7, key="{tenant}", cost=lambda job: job.kwargs["units"])
+
+
+def tenant(tenant: str, *, units: int = 1) -> str:
+    return jobs.plain(tenant)
+
+
+CALLS: dict[str, Callable[[ThrottledQueue], Any]] = {
+    "enqueue": lambda queue: queue.enqueue(jobs.plain, "x", throttle=HELD),
+    "enqueue by name": lambda queue: queue.enqueue("support.rq.jobs.plain", "x", throttle=jobs.HOURLY),
+    "enqueue with args=": lambda queue: queue.enqueue(jobs.plain, args=("x",), throttle=HELD),
+    "enqueue_call": lambda queue: queue.enqueue_call(jobs.plain, ("x",), throttle=HELD),
+    "enqueue_at": lambda queue: queue.enqueue_at(datetime.now(timezone.utc), jobs.plain, "x", throttle=HELD),
+    "enqueue_in": lambda queue: queue.enqueue_in(timedelta(0), jobs.plain, "x", throttle=HELD),
+    "enqueue_many": lambda queue: queue.enqueue_many([queue.prepare_data(jobs.plain, ("x",), throttle=HELD)])[0],
+    "enqueue_job": lambda queue: queue.enqueue_job(queue.create_job(jobs.plain, ("x",), throttle=HELD)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_every_enqueue_call_takes_limits(simple_site: Site, call: Callable[[ThrottledQueue], Any]) -> None:
+    """The job is the user's own by name and description, is denied by the limit, and runs when it opens."""
+    site = simple_site
+    site.shut(jobs.HOURLY)
+    job = call(site.queue)
+    fetched = site.fetch(job)
+    assert (fetched.func_name, fetched.description) == ("support.rq.jobs.plain", "support.rq.jobs.plain('x')")
+    site.make_due()
+    site.work()
+    assert (site.noted, site.fetch(job).get_status()) == ([], JobStatus.SCHEDULED)
+    site.open(jobs.HOURLY)
+    site.work()
+    assert site.noted == ["x"]
+
+
+def test_a_pipeline_takes_limits_as_well(simple_site: Site) -> None:
+    """What is enqueued in the user's own transaction carries its limits."""
+    site = simple_site
+    site.shut(jobs.HOURLY)
+    with site.connection.pipeline() as pipeline:
+        job = site.queue.enqueue(jobs.plain, throttle=HELD, pipeline=pipeline)
+        pipeline.execute()
+    site.work()
+    assert site.fetch(job).get_status() == JobStatus.SCHEDULED
+
+
+def test_limits_travel_as_plain_values(stock_site: Site) -> None:
+    """Rate, burst, and the job's own key and cost, as JSON; neither code, nor an address, nor a password."""
+    site = stock_site
+    secret = type(site.limiter)("redis://:geheim@127.0.0.1:1/5")
+    queue = ThrottledQueue("work", connection=site.connection, limiter=secret)
+    job = queue.enqueue(tenant, "a", units=2, throttle=[jobs.HOURLY, TENANT], throttle_max_wait=timedelta(minutes=1))
+    carried = site.fetch(job).instance
+    _, (text, instance) = carried.__reduce__()
+    assert instance is None
+    assert json.loads(text) == {
+        "v": 1,
+        "limits": [
+            {
+                "algorithm": "token-bucket",
+                "name": "hourly",
+                "rate": [1, 3_600_000_000],
+                "burst": 1,
+                "key": "",
+                "cost": 1,
+            },
+            {
+                "algorithm": "token-bucket",
+                "name": "tenant",
+                "rate": [100, 60_000_000],
+                "burst": 7,
+                "key": "a",
+                "cost": 2,
+            },
+        ],
+        "queue": [],
+        "max_wait": 60.0,
+    }
+    assert all(b"geheim" not in value for value in site.raw(job).values())
+    assert b"lambda" not in pickle.dumps(carried)
+
+
+def test_methods_are_jobs_too(rq_site: Site) -> None:
+    """A bound method carries its object and its limits; a decorated method asks for itself."""
+    site = rq_site
+    account = jobs.Account("ann")
+    carrying = site.queue.enqueue(account.pay, 5, throttle=[jobs.LIVELY])
+    assert site.fetch(carrying).func_name == "pay"
+    site.shut(jobs.HOURLY)
+    decorated = site.queue.enqueue(account.owe, 7)
+    site.work()
+    assert site.noted == ["ann pays 5"]
+    assert site.fetch(decorated).get_status() == JobStatus.SCHEDULED
+    site.open(jobs.HOURLY)
+    site.work()
+    assert site.noted == ["ann pays 5", "ann owes 7"]
+
+
+@pytest.mark.parametrize("kind", ["simple", "throttled-simple"])
+def test_a_serializer_of_plain_data_is_served_by_name(redis_url: str, kind: str) -> None:
+    """With JSON no object can stand in the job: it names throttlekit's function, and describes itself as it is."""
+    site = Site(redis_url, kind)
+    try:
+        site.queue = ThrottledQueue("work", connection=site.connection, serializer=JSONSerializer)
+        site.shut(jobs.HOURLY)
+        job = site.queue.enqueue(jobs.plain, "x", throttle=HELD)
+        fetched = site.fetch(job)
+        assert (fetched.func_name, fetched.description) == ("throttlekit_rq.run", "support.rq.jobs.plain('x')")
+
+        def work() -> None:
+            site.work(worker=IN_PROCESS[kind](["work"], connection=site.connection, serializer=JSONSerializer))
+
+        work()
+        assert site.fetch(job).get_status() == JobStatus.SCHEDULED
+        site.open(jobs.HOURLY)
+        work()
+        assert site.noted == ["x"]
+    finally:
+        site.close()
+
+
+@pytest.mark.parametrize("off", [[], None, ()], ids=repr)
+def test_nothing_frees_a_job_from_its_functions_limits(rq_site: Site, off: Any) -> None:
+    """throttle=[] or None goes before the decorator: the job runs, uncharged."""
+    site = rq_site
+    site.shut(jobs.HOURLY)
+    site.queue.enqueue(jobs.hourly, "free", throttle=off)
+    site.work()
+    assert site.noted == ["free"]
+
+
+def test_a_jobs_limits_go_before_its_functions(simple_site: Site) -> None:
+    """Limits given with the job replace those of the decorator."""
+    site = simple_site
+    site.shut(jobs.HOURLY)
+    job = site.queue.enqueue(jobs.hourly, throttle=[jobs.LIVELY])
+    site.work()
+    assert site.fetch(job).get_status() == JobStatus.FINISHED
+
+
+def test_a_queues_limits_hold_besides(simple_site: Site) -> None:
+    """ThrottledQueue(throttle=…) adds to whatever a job has: its own limits, its function's, or none."""
+    site = simple_site
+    queue = ThrottledQueue("work", connection=site.connection, throttle=[jobs.HOURLY], limiter=site.limiter)
+    site.shut(jobs.HOURLY)
+    held = [
+        queue.enqueue(jobs.plain),
+        queue.enqueue(jobs.plain, throttle=[]),
+        queue.enqueue(jobs.plain, throttle=[jobs.LIVELY]),
+        queue.enqueue(jobs.lively),
+    ]
+    site.work()
+    assert {job.get_status() for job in held} == {JobStatus.SCHEDULED}
+    assert site.limiter.peek(jobs.LIVELY).remaining == jobs.LIVELY.burst
+
+
+def test_a_limit_named_twice_is_charged_once(simple_site: Site) -> None:
+    """A limit that both the queue and the job name is one limit."""
+    site = simple_site
+    queue = ThrottledQueue("work", connection=site.connection, throttle=[jobs.LIVELY])
+    job = queue.enqueue(jobs.lively, throttle=[jobs.LIVELY])
+    site.work()
+    assert job.get_status() == JobStatus.FINISHED
+
+
+def test_each_account_has_a_count_of_its_own(simple_site: Site) -> None:
+    """A key is worked out from the job's arguments, positional or not, where it is enqueued or where it runs."""
+    site = simple_site
+    site.shut(jobs.KEYED, key="a")
+    held = [site.queue.enqueue(jobs.keyed, "a"), site.queue.enqueue(tenant, "a", throttle=_by_tenant("keyed"))]
+    site.queue.enqueue(jobs.keyed, account="b", what="b ran")
+    site.work()
+    assert site.noted == ["b ran"]
+    assert {job.get_status() for job in held} == {JobStatus.SCHEDULED}
+
+
+def _by_tenant(name: str) -> TokenBucket:
+    return TokenBucket(name, "1/hour", burst=1, key="{tenant}")
+
+
+def test_what_a_callable_key_is_told(stock_site: Site) -> None:
+    """id, name, queue, arguments: the job's own."""
+    told: list[Job] = []
+    limit = TokenBucket("told", "10/s", key=lambda job: told.append(job) or "k")
+    stock_site.queue.enqueue(tenant, "a", units=3, job_id="j1", throttle=limit)
+    (job,) = told
+    assert (job.id, job.queue, job.arguments) == ("j1", "work", {"tenant": "a", "units": 3})
+    assert job.name.endswith(".tenant")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("10/s", "takes a limit"),
+        (5, "takes a limit"),
+        ([jobs.LIVELY, 5], "takes a limit"),
+        ([jobs.LIVELY, jobs.LIVELY], "named twice"),
+        (jobs.KEYED, "account"),
+        (TokenBucket("greedy", "10/s", burst=2, cost=lambda job: 3), "can never admit"),
+    ],
+    ids=["text", "number", "mixed", "twice", "key", "cost"],
+)
+def test_a_value_of_no_use_is_refused_where_it_is_enqueued(stock_site: Site, wrong: Any, says: str) -> None:
+    """The error names the job's function, and nothing is enqueued."""
+    with pytest.raises(ConfigurationError, match=f"job for 'support.rq.jobs.plain'.*{says}"):
+        stock_site.queue.enqueue(jobs.plain, throttle=wrong)
+    assert stock_site.queue.count == 0
+
+
+@pytest.mark.parametrize("wrong", [-1, "soon", float("nan"), True])
+def test_a_wait_of_no_use_is_refused_where_it_is_enqueued(stock_site: Site, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="throttle_max_wait"):
+        stock_site.queue.enqueue(jobs.plain, throttle=HELD, throttle_max_wait=wrong)
+
+
+def test_a_name_with_two_definitions_shows_where_it_is_enqueued(stock_site: Site) -> None:
+    """With a limiter the queue knows all limits that it was given."""
+    queue = ThrottledQueue("work", connection=stock_site.connection, limiter=stock_site.limiter)
+    queue.enqueue(jobs.plain, throttle=jobs.HOURLY)
+    with pytest.raises(ConfigurationError, match="two limits"):
+        queue.enqueue(jobs.plain, throttle=TokenBucket("hourly", "2/hour"))
+
+
+def test_a_queue_without_workers_runs_its_jobs_at_once(stock_site: Site) -> None:
+    """is_async=False: nobody could put a job back, so it runs, as in RQ; for tests."""
+    stock_site.shut(jobs.HOURLY)
+    queue = ThrottledQueue("work", connection=stock_site.connection, is_async=False)
+    for job in (queue.enqueue(jobs.plain, "a", throttle=HELD), queue.enqueue(jobs.hourly, "b")):
+        assert job.get_status() == JobStatus.FINISHED
+    assert stock_site.noted == ["a", "b"]
+
+
+def test_the_job_decorator_enqueues_what_is_throttled(rq_site: Site) -> None:
+    """RQ's @job on either side of @throttled, and its delay(), on a queue of ours or not."""
+    site = rq_site
+    site.shut(jobs.HOURLY)
+    sent = [
+        rq_job(Queue("work", connection=site.connection), connection=site.connection)(jobs.hourly).delay("a"),
+        rq_job(site.queue, connection=site.connection)(jobs.hourly_async).delay("b"),
+    ]
+    site.work()
+    assert {job.get_status() for job in sent} == {JobStatus.SCHEDULED}
+
+
+def test_dependents_of_many_carry_their_limits(simple_site: Site) -> None:
+    """enqueue_many with dependencies: what waits for another job is denied when its time has come."""
+    site = simple_site
+    site.shut(jobs.HOURLY)
+    first = site.queue.enqueue(jobs.plain, "first")
+    data = site.queue.prepare_data(jobs.plain, ("second",), throttle=HELD, depends_on=Dependency(jobs=[first]))
+    (second,) = site.queue.enqueue_many([data])
+    site.work()
+    assert site.noted == ["first"]
+    assert site.fetch(second).get_status() == JobStatus.SCHEDULED
+
+
+def test_a_worker_takes_our_queue_class(simple_site: Site) -> None:
+    """--queue-class throttlekit_rq.ThrottledQueue: a worker may use it as its own."""
+    site = simple_site
+    site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
+    site.work(worker=ThrottledSimpleWorker(["work"], connection=site.connection, queue_class=ThrottledQueue))
+    assert site.noted == ["ran"]
+
+
+@pytest.mark.parametrize("wrong", [{"limiter": "redis://"}, {"throttle": "10/s"}])
+def test_a_queue_refuses_what_can_never_work(stock_site: Site, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError):
+        ThrottledQueue("work", connection=stock_site.connection, **wrong)

@@ -1,0 +1,118 @@
+"""Jobs that cannot be read, that end unrun and are sent again, or whose timeout is short: none is stranded or lost."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from rq import SimpleWorker
+from rq.job import JobStatus
+
+from support.rq import jobs
+from support.rq.helpers import QUIET, Site
+from throttlekit import LeakyBucket, Limiter
+from throttlekit_rq import configure
+
+pytestmark = QUIET
+
+HELD = [jobs.HOURLY]
+
+
+def test_data_that_nobody_can_read_fails_its_job_and_no_worker(rq_site: Site) -> None:
+    """Of a job whose data is broken, or names a class that the worker does not have: the worker goes on."""
+    site = rq_site
+    job = site.queue.enqueue(jobs.plain, "broken")
+    site.queue.enqueue(jobs.plain, "after")
+    site.connection.hset(job.key, "data", b"broken")
+    site.work()
+    assert site.connection.hget(job.key, "status") == b"failed"
+    assert site.noted == ["after"]
+
+
+def test_a_job_that_waited_too_long_begins_anew_when_it_is_requeued(rq_site: Site) -> None:
+    """Neither its ttl nor its wait is still counted from its first life."""
+    site = rq_site
+    configure(site.limiter, max_wait=0.2)
+    site.shut(jobs.HOURLY)
+    job = site.queue.enqueue(jobs.plain, "x", throttle=HELD, ttl=3)
+    site.work()
+    time.sleep(0.3)
+    site.make_due()
+    site.work()
+    assert site.fetch(job).get_status() == JobStatus.FAILED
+    assert site.deferrals_left() == []
+    time.sleep(3)
+    site.limiter.reset(jobs.HOURLY)
+    site.fetch(job).requeue()
+    site.work()
+    assert site.noted == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("when_over", "end"),
+    [("fail", JobStatus.FAILED), ("drop", JobStatus.CANCELED), ("run", JobStatus.FINISHED)],
+)
+def test_a_job_that_finds_the_queue_full_ends_as_chosen(rq_site: Site, when_over: Any, end: JobStatus) -> None:
+    """Of four under a leaky bucket for one waiter: one runs, one waits, the others meet the outcome chosen."""
+    site = rq_site
+    leaky = LeakyBucket("leaky", "1/hour", queue=1)
+    configure(site.limiter, when_over=when_over)
+    sent = [site.queue.enqueue(jobs.plain, n, throttle=[leaky]) for n in range(4)]
+    worker = site.work()
+    worker.refresh()
+    assert worker.failed_job_count == (2 if when_over == "fail" else 0)
+    assert [site.fetch(job).get_status() for job in sent] == [JobStatus.FINISHED, JobStatus.SCHEDULED, end, end]
+    assert site.deferrals_left() == [f"rq:job:{sent[1].id}"]
+
+
+def test_waits_in_place_share_a_quarter_of_the_timeout(stock_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a job is denied while nobody could bring it back, it does not wait its own timeout away."""
+    site = stock_site
+    site.shut(jobs.HOURLY)
+    asked: list[Any] = []
+    real = Limiter.acquire
+
+    def unlucky(self: Any, *limits: Any, **options: Any) -> Any:
+        """Others are always faster: two waits in place, and another denial with a short delay."""
+        inline = options["delivery"].inline
+        asked.append(inline and [inline.wait(0.04), inline.wait(0.04)])
+        decision = real(self, *limits, **options)
+        object.__setattr__(decision, "delay", 0.06)
+        return decision
+
+    monkeypatch.setattr(Limiter, "acquire", unlucky)
+    job = site.queue.enqueue(jobs.plain, throttle=HELD, job_timeout=4)
+    site.run(SimpleWorker(["work"], connection=site.connection), max_jobs=1)
+    assert len(asked) > 1
+    assert site.fetch(job).get_status() == JobStatus.QUEUED
+
+
+@pytest.mark.parametrize("spawn_site", ["throttled-spawn"], indirect=True)
+def test_a_function_that_only_a_spawned_process_finds_does_not_escape_its_queue(
+    spawn_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker's copy of the code is older than the job: it cannot ask for it, and does not run it unasked."""
+    site = spawn_site
+    configure(site.limiter, queues={"work": HELD})
+    site.shut(jobs.HOURLY)
+    job = site.queue.enqueue(jobs.plain, "unasked")
+    monkeypatch.delattr(jobs, "plain")
+    site.work()
+    assert site.noted == []
+    assert site.fetch(job).get_status() == JobStatus.FAILED
+
+
+def test_jobs_that_were_sent_before_limits_named_their_algorithm_still_run(rq_site: Site) -> None:
+    """They wait in Redis across the update: what they carry is a token bucket, the only one that there was."""
+    site = rq_site
+    job = site.queue.enqueue(jobs.plain, "old", throttle=HELD)
+    given = json.loads(job.instance._throttlekit[0])
+    del given["limits"][0]["algorithm"]
+    job.instance._throttlekit = json.dumps(given), None
+    job.data = job.serializer.dumps((job.func_name, job.instance, job.args, job.kwargs))
+    job.save()
+    site.work()
+    assert site.noted == ["old"]
+    assert site.limiter.peek(jobs.HOURLY).remaining == 0

@@ -1,0 +1,121 @@
+"""Where the workers' limiter comes from, and what `configure` refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import redis
+
+from support.rq import jobs
+from support.rq.helpers import QUIET, Site
+from throttlekit import ConfigurationError, Limiter, TokenBucket
+from throttlekit_rq import configure
+from throttlekit_rq._settings import _url_of, limiter_for
+
+pytestmark = QUIET
+
+
+def test_the_jobs_own_connection_is_the_last_resort(simple_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With nothing configured the limits live where the jobs do; $THROTTLEKIT_URL goes before, configure() first."""
+    site = simple_site
+    server, _, own = site.url.rpartition("/")
+    elsewhere, configured, *_ = (f"{server}/{n}" for n in range(1, 16) if n != int(own))
+    configure()
+    site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
+    site.work()
+    assert not site.limiter.peek(jobs.HOURLY).allowed
+
+    monkeypatch.setenv("THROTTLEKIT_URL", elsewhere)
+    site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
+    site.work()
+    assert len(site.noted) == 2
+
+    limiter = Limiter(configured)
+    configure(limiter)
+    site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
+    site.work()
+    assert len(site.noted) == 3
+    for other in (limiter, limiter_for(site.connection), Limiter(elsewhere)):
+        other.reset(jobs.HOURLY)
+        other.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://localhost:6379/0",
+        "redis://:p%2Fw%40d@example.com:7000/3",
+        "redis://user:pw@[::1]:7000/3",
+        "rediss://user:pw@example.com:7000/1?ssl_cert_reqs=none",
+        "unix://:pw@/run/redis.sock?db=2",
+    ],
+)
+def test_a_connection_is_read_as_the_url_that_it_was_made_from(url: str) -> None:
+    """A client made from the URL that is worked out goes where the first one goes."""
+    first = redis.Redis.from_url(url)
+    second = redis.Redis.from_url(_url_of(first))
+    wanted = {"host", "port", "db", "username", "password", "path", "ssl_cert_reqs"}
+
+    def told(client: Any) -> dict[str, Any]:
+        options = client.connection_pool.connection_kwargs
+        return {name: options.get(name) or None for name in wanted}
+
+    assert told(second) == told(first)
+    assert second.connection_pool.connection_class is first.connection_pool.connection_class
+
+
+def test_a_connection_that_names_no_server_asks_for_a_limiter() -> None:
+    """Behind a Sentinel the limiter has to be named; the message says how, and shows no password."""
+
+    class Pool:
+        connection_kwargs = {"password": "geheim"}  # noqa: RUF012
+        connection_class = redis.Connection
+
+    class Client:
+        connection_pool = Pool()
+
+    configure()
+    with pytest.raises(ConfigurationError, match="THROTTLEKIT_URL") as caught:
+        limiter_for(Client())
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_url_that_cannot_be_read_fails_the_job_and_says_why(
+    simple_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither run unthrottled nor asked for ever; the message does not repeat the URL."""
+    site = simple_site
+    configure()
+    monkeypatch.setenv("THROTTLEKIT_URL", "reddis://:geheim@localhost")
+    job = site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
+    site.work()
+    result = site.fetch(job).latest_result()
+    assert site.noted == []
+    assert result is not None
+    assert "no store is known" in result.exc_string
+    assert "geheim" not in result.exc_string
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"limiter": "redis://geheim"}, "takes a limiter"),
+        ({"when_over": "shrug"}, "when_over"),
+        ({"max_wait": -1}, "max_wait"),
+        ({"max_deferrals": 1.5}, "max_deferrals"),
+        ({"max_inline_wait": "long"}, "max_inline_wait"),
+        ({"queues": {"work": "10/s"}}, "queue 'work'"),
+        ({"queues": {"work": jobs.HOURLY}, "limiter": Limiter(), "max_wait": True}, "max_wait"),
+    ],
+)
+def test_configure_refuses_what_can_never_work(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        configure(**options)
+
+
+def test_configure_knows_a_name_with_two_definitions() -> None:
+    limiter = Limiter()
+    limiter.declare(jobs.HOURLY)
+    with pytest.raises(ConfigurationError, match="two limits"):
+        configure(limiter, queues={"work": TokenBucket("hourly", "2/hour")})

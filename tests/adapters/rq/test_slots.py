@@ -1,0 +1,253 @@
+"""Slots of concurrency limits: never one too many, given back however a job ends, and handed on at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import rq
+from rq.job import JobStatus
+
+from support.flood.checks import assert_calm
+from support.rq import jobs
+from support.rq.flood import OURS, OURS_SIMPLE, STOCK
+from support.rq.helpers import QUIET, Site
+from support.rq.slots import RqSlots, RqSlotting
+from support.servers.processes import redis_server
+from support.waiting import wait_until
+from throttlekit_rq import configure
+
+pytestmark = QUIET
+
+# SpawnWorker of an older RQ does not get along with this redis-py.
+SPAWNS = [int(part) for part in rq.VERSION.split(".")[:2]] >= [2, 6]
+OURS_SPAWN = "throttlekit_rq.ThrottledSpawnWorker"
+SPAWN = pytest.param(OURS_SPAWN, marks=pytest.mark.skipif(not SPAWNS, reason="RQ's SpawnWorker does not work here"))
+HELD = [jobs.SLOT]
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[str]:
+    with redis_server() as url:
+        yield url
+
+
+def starts(slotting: RqSlotting, *names: str) -> bool:
+    begun = {event.job for event in slotting.events() if event.what == "start"}
+    return begun.issuperset(names)
+
+
+def process_of(slotting: RqSlotting, name: str) -> int:
+    """Where the job runs."""
+    return next(int(event.more) for event in slotting.events() if (event.what, event.job) == ("start", name))
+
+
+# In one process after the other
+
+
+def test_a_slot_is_held_while_the_body_runs_and_no_longer(rq_site: Site) -> None:
+    """Of a plain function, an async one, one that fails, and one whose limit is its queue's."""
+    site = rq_site
+    for function in (jobs.plain, jobs.plain_async, jobs.fails):
+        site.queue.enqueue(function, function.__name__, throttle=HELD)
+        site.work()
+        assert site.limiter.peek(jobs.SLOT).allowed
+    assert site.noted == ["plain", "plain_async", "fails"]
+
+
+def test_a_queues_slots(throttled_site: Site) -> None:
+    """Of a function that knows of none: held while it runs, and given back."""
+    configure(throttled_site.limiter, queues={"work": jobs.SLOT})
+    throttled_site.queue.enqueue(jobs.notes_slots)
+    throttled_site.work()
+    assert throttled_site.noted == ["['slot']"]
+    assert throttled_site.limiter.peek(jobs.SLOT).allowed
+
+
+def test_a_job_that_never_begins_gives_its_slot_back(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RQ fails between the grant and the body."""
+    site = throttled_site
+    site.queue.enqueue(jobs.plain, throttle=HELD)
+    monkeypatch.setattr(
+        "throttlekit_rq.ThrottledSimpleWorker.prepare_job_execution",
+        lambda *args, **options: (_ for _ in ()).throw(RuntimeError("as the test wants it")),
+    )
+    site.work()
+    assert site.noted == []
+    assert site.limiter.peek(jobs.SLOT).allowed
+
+
+def test_who_waits_for_a_slot_is_woken_first(rq_site: Site) -> None:
+    """
+    Long before it is due, in its turn; and nobody else: neither what the user has scheduled, nor who waits for
+    a rate, nor one that is cancelled.
+    """
+    site = rq_site
+    if not site.ours:
+        pytest.skip("where RQ's scheduler has the queue, it alone takes jobs out")
+    held = site.limiter.acquire(jobs.SLOT)
+    first, cancelled, second, third = (
+        site.queue.enqueue(jobs.plain, name, throttle=HELD) for name in ("first", "cancelled", "second", "third")
+    )
+    site.shut(jobs.HOURLY)
+    site.queue.enqueue(jobs.plain, "rate", throttle=[jobs.HOURLY])
+    site.queue.enqueue_in(timedelta(hours=1), jobs.plain, "later")
+    site.work()
+    assert site.noted == []
+    assert all(site.connection.ttl(key) > 0 for key in site.connection.scan_iter("throttlekit:rq:lane:*"))
+    registry = site.queue.scheduled_job_registry
+    for n, job in enumerate((first, cancelled, second, third)):
+        score = site.connection.zscore(registry.key, job.id)
+        site.connection.zadd(registry.key, {job.id: score + (1000 + n if n else -1000)})
+    site.fetch(cancelled).cancel()
+    site.limiter.release(held)
+    site.work()
+    assert site.noted == ["first", "second", "third"]
+    assert registry.count == 2
+
+
+# Processes
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize(
+    ("kinds", "amount", "count", "seconds"),
+    [
+        ((OURS_SIMPLE,) * 6, 4, 200, 0.02),
+        ((OURS,) * 4, 2, 40, 0.05),
+        ((STOCK, "rq.SimpleWorker", OURS_SIMPLE), 2, 40, 0.05),
+        (("rq.Worker", "rq.SimpleWorker", "rq.SimpleWorker"), 1, 20, 0.05),
+    ],
+    ids=["ours-simple", "ours", "stock-and-ours", "no-scheduler"],
+)
+def test_never_more_at_once(base: str, kinds: tuple[str, ...], amount: int, count: int, seconds: float) -> None:
+    """By the jobs' own records; each runs once, and nothing is left."""
+    with RqSlotting(RqSlots(amount=amount, kinds=kinds), base) as slotting:
+        for n in range(count):
+            slotting.work(n, seconds)
+        slotting.start()
+        slotting.until_ended(count)
+        held = slotting.stop()
+    assert held.most_at_once() <= amount
+    assert held.starts == held.ends == {str(n): 1 for n in range(count)}
+    assert {event.more for event in held.events if event.what == "end"} == {"held"}
+    assert held.left == 0
+    assert_calm(held.log)
+
+
+@pytest.mark.workers
+def test_bodies_that_outlast_their_lease_are_never_one_too_many(base: str) -> None:
+    """Wherever they run, plain or async: twice as long as the lease, and it is renewed."""
+    told = RqSlots(amount=4, lease=4, kinds=(OURS, OURS_SIMPLE, OURS_SPAWN if SPAWNS else OURS, "rq.Worker"))
+    with RqSlotting(told, base) as slotting:
+        slotting.start()
+        for n in range(4):
+            slotting.work(n, 9.0, function="work_async" if n % 2 else "work")
+        wait_until(lambda: starts(slotting, *map(str, range(4))), description="each kind of worker has one")
+        slotting.start(OURS_SIMPLE)
+        slotting.work("next", 0)
+        slotting.until_ended(5)
+        held = slotting.stop()
+    assert held.most_at_once() == 4
+    assert {event.more for event in held.events if event.what == "end"} == {"held"}
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("kind", [OURS, SPAWN])
+def test_the_worker_gives_back_what_a_killed_work_horse_held(base: str, kind: str) -> None:
+    """At once: long before the lease is over."""
+    with RqSlotting(RqSlots(amount=1, lease=600, kinds=(kind, OURS_SIMPLE)), base) as slotting:
+        slotting.start(kind)
+        killed = slotting.work("killed", 600)
+        wait_until(lambda: starts(slotting, "killed"), description="it runs")
+        slotting.start(OURS_SIMPLE)
+        slotting.work("next", 0)
+        os.kill(process_of(slotting, "killed"), signal.SIGKILL)
+        slotting.until_ended(1)
+        wait_until(lambda: killed.get_status(refresh=True) == JobStatus.FAILED, description="RQ says it failed")
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("kind", [OURS, OURS_SIMPLE, SPAWN, "rq.Worker", "rq.SimpleWorker"])
+def test_a_time_limit_gives_the_slot_back(base: str, kind: str) -> None:
+    """At once, in every kind of worker."""
+    with RqSlotting(RqSlots(amount=1, lease=600, kinds=(kind,)), base) as slotting:
+        slotting.start()
+        killed = slotting.work("killed", 600, job_timeout=2)
+        wait_until(lambda: killed.get_status(refresh=True) == JobStatus.FAILED, description="it is over")
+        slotting.work("next", 0)
+        slotting.until_ended(1)
+
+
+@pytest.mark.workers
+def test_a_work_horse_whose_worker_is_killed_keeps_its_slot_until_its_end(base: str) -> None:
+    """It runs on, and renews its lease itself."""
+    with RqSlotting(RqSlots(amount=1, lease=4), base) as slotting:
+        fleet = slotting.start(OURS)
+        slotting.work("orphan", 9.0)
+        wait_until(lambda: starts(slotting, "orphan"), description="it runs")
+        os.kill(fleet.commands[0].pid, signal.SIGKILL)
+        slotting.start(OURS_SIMPLE)
+        slotting.work("next", 0)
+        slotting.until_ended(2)
+        order = [(event.what, event.job) for event in slotting.events()]
+    assert order == [("start", "orphan"), ("end", "orphan"), ("start", "next"), ("end", "next")]
+
+
+@pytest.mark.workers
+def test_killed_workers_slots_come_free_with_their_leases(base: str) -> None:
+    """Four of eight, on a busy key: the others get them, and no more than that."""
+    with RqSlotting(RqSlots(amount=8, lease=5), base) as slotting:
+        doomed = slotting.start(*[OURS_SIMPLE] * 4)
+        for n in range(4):
+            slotting.work(f"doomed-{n}", 600)
+        wait_until(lambda: len(slotting.events()) == 4, description="they hold four slots")
+        slotting.start(*[OURS_SIMPLE] * 9)
+        for n in range(200):
+            slotting.work(n, 0.1)
+        wait_until(lambda: len(slotting.events()) > 60, description="the key is busy")
+        assert most_beside(slotting) <= 4
+        doomed.kill()
+        for n in range(10):
+            slotting.work(f"long-{n}", 2.0)  # long enough to be at work together, however busy the machine
+        slotting.until_ended(210)
+        assert most_beside(slotting) == 8
+
+
+def most_beside(slotting: RqSlotting) -> int:
+    """The most bodies at once, but for those that are to be killed."""
+    most = now = 0
+    for event in slotting.events():
+        if not event.job.startswith("doomed"):
+            now += 1 if event.what == "start" else -1
+            most = max(most, now)
+    return most
+
+
+@pytest.mark.workers
+def test_a_store_that_is_away_for_longer_than_the_lease(base: str) -> None:
+    """Who runs on is told that its slot may be lost; once the store is back all others run, none twice."""
+    with redis_server() as store, RqSlotting(RqSlots(amount=2, lease=2), base, store) as slotting:
+        slotting.start(*[OURS_SIMPLE] * 3)
+        for n in range(2):
+            slotting.work(f"long-{n}", 6.0)
+        wait_until(lambda: starts(slotting, "long-0", "long-1"), description="two run")
+        for n in range(10):
+            slotting.work(n, 0.05)
+        pid = int(slotting.store.info("server")["process_id"])
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: slotting.record.scard("ended") == 2, description="the long ones have ended")
+            assert len(slotting.events()) == 4, "nobody runs while nobody can be asked"
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        slotting.until_ended(12)
+        held = slotting.stop()
+    assert held.starts == {**{f"long-{n}": 1 for n in range(2)}, **{str(n): 1 for n in range(10)}}
+    ends = {event.job: event.more for event in held.events if event.what == "end"}
+    assert ends["long-0"] == ends["long-1"] == "lost"
+    assert held.most_at_once() == 2
+    assert held.left == 0

@@ -1,0 +1,120 @@
+"""
+What token leases are worth: decisions a second of one process, and the server's CPU, beside direct calls.
+
+    python tests/benchmarks/prefetch.py [--rounds 15]
+
+Every figure is a ratio from one run on one fresh server, of interleaved rounds in random order. The limits never bind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import redis
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.printed.tables import Promise, about, promises, ratios, spread, table
+from support.servers.processes import redis_server
+from throttlekit import Job, Limiter, TokenBucket
+
+_TITLES = ("a job asks", "decisions a second, × direct", "server CPU", "client CPU", "calls a job")
+DIRECT = "direct, one call a job"
+ENOUGH = 20_000  # decisions of a round, and a tenth where each asks the store
+
+
+@dataclass
+class Kind:
+    """One way to ask, and what it cost a decision, by round."""
+
+    limit: TokenBucket
+    job: Job | None = None
+    decisions: int = ENOUGH
+    wall: list[float] = field(default_factory=list)
+    client: list[float] = field(default_factory=list)
+    server: list[float] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
+
+
+def kinds() -> dict[str, Kind]:
+    def bucket(tokens: int | None, key: str | None = None) -> TokenBucket:
+        name = f"lease-{tokens}-{key or 'all'}"
+        return TokenBucket(name, "10000000/s", burst=10_000_000, prefetch=tokens, key=key)
+
+    job = Job(id="1", name="call", kwargs={"account_id": "42"})
+    found = {DIRECT: Kind(bucket(None), decisions=ENOUGH // 10)}
+    found.update({f"`prefetch={tokens}`": Kind(bucket(tokens)) for tokens in (5, 50, 200)})
+    found["direct, by the job's key"] = Kind(bucket(None, "{account_id}"), job, ENOUGH // 10)
+    found["`prefetch=50`, by the job's key"] = Kind(bucket(50, "{account_id}"), job)
+    return found
+
+
+def measure(limiter: Limiter, server: Any, kind: Kind) -> None:
+    limit, job, acquire = kind.limit, kind.job, limiter.acquire
+    for _ in range(300):  # the lease grows to its size
+        acquire(limit, job=job)
+    before, cpu = server.info("all"), time.process_time()
+    began = time.perf_counter()
+    for _ in range(kind.decisions):
+        acquire(limit, job=job)
+    kind.wall.append((time.perf_counter() - began) / kind.decisions)
+    kind.client.append((time.process_time() - cpu) / kind.decisions)
+    after = server.info("all")
+    for figures, names in ((kind.server, ("used_cpu_user", "used_cpu_sys")), (kind.calls, ("evalsha",))):
+        figures.append(sum(_figure(after, name) - _figure(before, name) for name in names) / kind.decisions)
+
+
+def _figure(info: dict[str, Any], name: str) -> float:
+    return float(info.get(f"cmdstat_{name}", {}).get("calls", 0) if name == "evalsha" else info[name])
+
+
+def rows(found: dict[str, Kind]) -> Iterator[tuple[str, ...]]:
+    """Speed by the direct calls of the same round; the server's time is told in steps too coarse for one round."""
+    base = found[DIRECT]
+    for told, kind in found.items():
+        server, client = sum(base.server) / max(sum(kind.server), 1e-9), sum(base.client) / sum(kind.client)
+        yield (
+            told, spread(ratios(base.wall, kind.wall), 1), f"1/{server:.1f}", f"1/{client:.1f}",
+            f"{statistics.median(kind.calls):.3f}",
+        )  # fmt: skip
+
+
+def judged(found: dict[str, Kind]) -> Iterator[Promise]:
+    base, fifty = found[DIRECT], found["`prefetch=50`"]
+    faster = ratios(base.wall, fifty.wall)
+    cheaper = sum(base.server) / max(sum(fifty.server), 1e-9)
+    yield Promise(
+        "decisions a second with leases of 50, × direct", spread(faster, 1), ">= 20", statistics.median(faster) >= 20
+    )
+    yield Promise("server CPU with leases of 50, × direct", f"1/{cheaper:.1f}", "<= 1/20", cheaper >= 20)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    with redis_server() as url:
+        server, limiter, found = redis.Redis.from_url(url, decode_responses=True), Limiter(f"{url}/0"), kinds()
+        for _ in range(options.rounds):
+            for kind in random.sample(list(found.values()), len(found)):
+                measure(limiter, server, kind)
+        version = server.info("server")["redis_version"]
+        limiter.close()
+        server.close()
+    print(about("redis", servers=[f"Redis {version}"]))
+    print(
+        f"{options.rounds} rounds; one process, one thread; {ENOUGH} decisions of a round, a tenth where each asks.\n"
+    )
+    print(table(_TITLES, rows(found)), promises("prefetch", judged(found)), sep="\n\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,93 @@
+"""Token leases against a real server, from several processes, one of which is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import redis
+
+from support.faults import histories
+from support.servers.processes import Cluster
+from support.waiting import wait_until
+from throttlekit import Limiter, TokenBucket
+from throttlekit.stores.cluster import RedisClusterStore
+
+TESTS = Path(__file__).parents[1]
+PROCESSES = 3
+CLOCK_SLACK_US = 2_000  # one machine, but two of its clocks
+
+
+def play(url: str, folder: Path, limit: TokenBucket, *, count: int, at_once: int, killed: int) -> list[list[list[int]]]:
+    """Several processes that each make so many decisions; one is killed with units in hand. What each wrote down."""
+    assert limit.prefetch_for is not None
+    told = [limit.rate, limit.burst, limit.prefetch, limit.prefetch_for]
+    paths = [folder / str(number) for number in range(PROCESSES)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
+    commands = [
+        [*told, count if number else killed, at_once, path, "end" if number else "hang"]
+        for number, path in enumerate(paths)
+    ]
+    processes = [
+        subprocess.Popen([sys.executable, "-m", "support.jobs.leasing", url, *map(str, command)], env=environment)
+        for command in commands
+    ]
+
+    def lines(path: Path) -> int:
+        return path.read_bytes().count(b"\n") if path.exists() else 0
+
+    try:
+        wait_until(lambda: lines(paths[0]) >= killed, description="the first has made its decisions")
+        processes[0].send_signal(signal.SIGKILL)
+        assert [process.wait(timeout=120) for process in processes] == [-signal.SIGKILL, *[0] * (PROCESSES - 1)]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [[list(map(int, line.split())) for line in path.read_text().splitlines()] for path in paths]
+
+
+def test_bound_holds_across_processes(redis_url: str, tmp_path: Path) -> None:
+    """
+    Every unit was charged within the bucket's bound by the server's clock, and spent within `prefetch_for` of that:
+    so no window has more than `burst + (w + prefetch_for) / interval`.
+    """
+    limit = TokenBucket("api", "3000/s", burst=600, prefetch=40, prefetch_for=0.25)
+    made = play(redis_url, tmp_path, limit, count=1500, at_once=150, killed=510)
+    charged = [(at_us, 1) for each in made for at_us, _ in each]
+    assert len(charged) >= 2 * 1500 + 510
+    assert histories.check(histories.bucket(3000, 1_000_000, 600), charged) is None
+    assert max(before_us - at_us for each in made for at_us, before_us in each) < 250_000 + CLOCK_SLACK_US
+    at_once = [max(Counter(at_us for at_us, _ in each).values()) for each in made]
+    assert max(at_once) > 1
+    assert all(most <= 40 for most in at_once)
+
+
+def test_little_is_lost_with_a_process_that_is_killed(redis_url: str, tmp_path: Path) -> None:
+    """What was charged and never spent is `prefetch` at most for each process, killed or ended."""
+    limit = TokenBucket("api", "10/s", burst=8000, prefetch=40, prefetch_for=60)
+    made = play(redis_url, tmp_path, limit, count=1000, at_once=1000, killed=310)
+    grants = sum(map(len, made))
+    client = redis.Redis.from_url(redis_url)
+    (name,) = client.keys("tk1:{api:*")
+    tat_us = int(client.get(name) or 0)
+    client.close()
+    # More was charged than came in at any time, so the TAT tells it to the unit.
+    charged = (tat_us - min(at_us for each in made for at_us, _ in each)) // 100_000
+    assert grants <= charged <= grants + 40 * PROCESSES + 1  # a decision that was made and not written down
+
+
+def test_leases_on_a_cluster(cluster: Cluster) -> None:
+    """Limits in different hash slots are taken ahead together, and what a later one denies is given back."""
+    limit = TokenBucket("api", "1000/s", burst=1000, prefetch=16, prefetch_for=60)
+    limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
+    beside = TokenBucket("beside", "1/h", burst=40)
+    passed = sum(limiter.acquire(limit, beside).allowed for _ in range(60))
+    assert passed == 40
+    in_hand = sum(purse.quota.left for purse in limiter.deciding.prefetcher._held.purses.values())
+    assert 1000 - limiter.peek(limit).remaining <= 40 + in_hand
+    limiter.close()

@@ -1,0 +1,184 @@
+"""`support.flood.run` with Celery: real `celery worker` commands, on Redis or RabbitMQ."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import redis
+from celery import Celery
+from kombu import Queue
+
+from support.celery.workers import Worker
+from support.flood.run import Flood, Flooding, Told
+from support.servers.flood import Servers
+
+__all__ = ["CeleryFlood", "CeleryFlooding", "CeleryWorkers"]
+
+_MODULE = "support.celery.jobs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CeleryFlood(Flood):
+    """
+    A flood for Celery.
+
+    Attributes:
+        processes: `celery worker` commands.
+        threads: The concurrency of each.
+        pool: The kind of each.
+        conf: Settings of the app.
+        install: Arguments of `throttlekit_celery.install`.
+        kill_with: The signal that each worker's main process gets at each of the `kills`.
+    """
+
+    threads: int = 2
+    pool: str = "prefork"
+    conf: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    install: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    kill_with: signal.Signals = signal.SIGKILL
+
+    def environment(self, where: Servers, queue: str) -> dict[str, str]:
+        told = json.loads(super().environment(where, queue)["TK_FLOOD"])
+        told |= {"results_url": f"{where.redis_base}/3", "conf": dict(self.conf), "install": dict(self.install)}
+        return {"TK_FLOOD": json.dumps(told)}
+
+
+class CeleryWorkers:
+    """Several `celery worker` commands, each in a session of its own."""
+
+    def __init__(self, module: str, environment: Mapping[str, str], *, count: int, options: list[str]) -> None:
+        command = [sys.executable, "-m", "celery", "-A", module, "worker", "--loglevel", "warning"]
+        self.sessions = [Worker([*command, "--hostname", f"w{n}@flood", *options], environment) for n in range(count)]
+
+    @property
+    def running(self) -> bool:
+        return all(session.running for session in self.sessions)
+
+    def log(self) -> str:
+        return "".join(session.log() for session in self.sessions)
+
+    def send(self, number: int) -> None:
+        """Send a signal to each worker's main process."""
+        for session in self.sessions:
+            session.send(number)
+
+    def kill(self) -> None:
+        for session in self.sessions:
+            session.kill()
+
+    def wait(self, timeout: float) -> None:
+        """Wait for the end of all; what is still there after *timeout* seconds is left to `kill`."""
+        for session in self.sessions:
+            session.ends_within(timeout)
+
+    def stop(self, timeout: float = 60.0) -> None:
+        """SIGTERM to all at once; SIGKILL to what is still there after *timeout* seconds."""
+        self.send(signal.SIGTERM)
+        self.wait(timeout)
+        self.kill()
+
+    def close(self) -> None:
+        for session in self.sessions:
+            session.close()
+
+
+class CeleryFlooding(Flooding):
+    """A Celery flood under way."""
+
+    flood: CeleryFlood
+
+    def kill(self) -> None:
+        """Stop every worker at once, as the flood says; what is still there after a minute is killed."""
+        if self._workers is not None and self.flood.kill_with != signal.SIGKILL:
+            self.fleet.send(self.flood.kill_with)
+            self.fleet.wait(60)
+        super().kill()
+
+    def stop(self) -> Told:
+        """Stop the workers in peace, and tell; the results' states are among the counts."""
+        told = super().stop()
+        return replace(told, counts={**told.counts, **self.states()})
+
+    def bury(self) -> None:
+        """Celery watches messages, not workers."""
+
+    def states(self) -> Counter[str]:
+        """The states of all results that are there."""
+        results: Any = redis.Redis.from_url(self._environment_value("results_url"))
+        keys = list(results.scan_iter("celery-task-meta-*", count=1000))
+        found = Counter(json.loads(value)["status"] for value in (results.mget(keys) if keys else []) if value)
+        results.close()
+        return found
+
+    @property
+    def fleet(self) -> CeleryWorkers:
+        """The running workers."""
+        assert isinstance(self._workers, CeleryWorkers)
+        return self._workers
+
+    def _environment_value(self, name: str) -> str:
+        return str(json.loads(self._environment["TK_FLOOD"])[name])
+
+    def sender(self, where: Servers, queue: str) -> Any:
+        return _Sender(where, queue)
+
+    def workers(self) -> Any:
+        options = ["--pool", self.flood.pool, "--concurrency", str(self.flood.threads), "--without-gossip"]
+        self._sender.begin()
+        return CeleryWorkers(
+            _MODULE, self._environment, count=self.flood.processes, options=[*options, "--without-mingle"]
+        )
+
+
+class _Sender:
+    """The producer: one queue, in a process without throttlekit, that sends by name."""
+
+    def __init__(self, where: Servers, queue: str) -> None:
+        self.app = Celery("sender", broker=where.broker_url, set_as_current=False)
+        self.app.conf.task_queues = [Queue(queue)]
+        self._queue = queue
+        self._redis: Any = None
+        if where.kind == "redis":
+            self._redis = redis.Redis.from_url(where.broker_url)
+            self._redis.flushall()
+        self._before: int | None = None
+
+    def send(self, actor: str, index: str, account: str = "one", *, delay_ms: int | None = None) -> None:
+        """Send one job to *actor*."""
+        countdown = None if delay_ms is None else delay_ms / 1000
+        self.app.send_task(actor, (index, account), queue=self._queue, countdown=countdown)
+        self._before = None
+
+    def commands(self) -> int | None:
+        """What the workers asked of a broker that is a Redis, since the last message was sent."""
+        if self._redis is None:
+            return None
+        calls = sum(entry["calls"] for entry in self._redis.info("commandstats").values())
+        return int(calls - (self._before or 0))
+
+    def begin(self) -> None:
+        """The workers are about to start."""
+        if self._redis is not None and self._before is None:
+            self._before = sum(entry["calls"] for entry in self._redis.info("commandstats").values())
+
+    def left(self) -> int:
+        if self._redis is not None:
+            return int(self._redis.llen(self._queue) + self._redis.hlen("unacked"))
+        with self.app.connection_for_read() as connection:
+            return int(connection.default_channel.queue_declare(self._queue, passive=True).message_count)
+
+    def close(self) -> None:
+        if self._redis is not None:
+            self._redis.flushall()
+            self._redis.close()
+        else:
+            with contextlib.suppress(Exception), self.app.connection_for_write() as connection:
+                connection.default_channel.queue_delete(self._queue)
+        self.app.close()

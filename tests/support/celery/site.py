@@ -1,0 +1,175 @@
+"""A Celery worker with a queue of its own, and how a test talks to it: by an app without throttlekit."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import redis
+from celery import Celery
+from kombu import Exchange, Queue
+
+from support.celery.workers import Worker
+from support.waiting import wait_until
+
+__all__ = ["CelerySite", "celery_site", "conf_of"]
+
+_NAMES = itertools.count(1)
+
+
+class CelerySite:
+    """A worker with a queue of its own, and the tests' side of it: a plain app that sends by name."""
+
+    def __init__(self, kind: str, broker_url: str, redis_base: str, told: Mapping[str, Any]) -> None:
+        self.kind = kind
+        self.queue = f"c{os.getpid()}x{next(_NAMES)}"
+        self.record: Any = redis.Redis.from_url(f"{redis_base}/14", decode_responses=True)
+        self.told = {
+            "broker": broker_url, "backend": f"{redis_base}/15", "record": f"{redis_base}/14", "queue": self.queue,
+            "store": None, "rate": "10/s", "denials": 2, "delay": 0.05, "quorum": False, "install": {}, "conf": {},
+            "form": "hold", "module": "support.celery.tasks",
+            "pool": "prefork", **told,
+        }  # fmt: skip
+        self.app = Celery("tests", broker=broker_url, backend=self.told["backend"], set_as_current=False)
+        self.app.conf.update(conf_of(self.told))
+        self.app.conf.result_accept_content = ["json", "pickle"]
+        self._workers: list[Worker] = []
+        self._names: list[str] = []
+
+    def start(self, *options: str, name: str = "w", ready: bool = True) -> Worker:
+        """Another worker; it consumes when this returns."""
+        command = [
+            sys.executable, "-m", "celery", "-A", self.told["module"], "worker",
+            "--concurrency", "2",
+            "--pool", self.told["pool"], "--hostname", f"{name}@{self.queue}", "--loglevel", "info", "--without-gossip",
+            "--without-mingle", *options,
+        ]  # fmt: skip
+        session = Worker(command, {"TK_CELERY": json.dumps(self.told), "C_FORCE_ROOT": "1"})
+        self._workers.append(session)
+        self._names.append(name)
+        if ready:
+            wait_until(
+                lambda: f"{name}@{self.queue} ready" in session.log() or not session.running,
+                description="the worker is ready",
+            )
+            assert session.running, session.log()
+        return session
+
+    def send(self, task: str, *args: Any, **options: Any) -> Any:
+        """Send one task by name, as a service without throttlekit would."""
+        return self.app.send_task(task, args, queue=self.queue, **options)
+
+    def signature(self, task: str, *args: Any, **options: Any) -> Any:
+        return self.app.signature(task, args, queue=self.queue, **options)
+
+    def ran(self, what: str) -> list[str]:
+        """What bodies have noted under *what*, in order."""
+        return list(self.record.lrange(f"{self.queue}:{what}", 0, -1))
+
+    def go(self) -> None:
+        """Let the bodies of `free_wait` come to their end."""
+        self.record.set(f"{self.queue}:go", 1)
+
+    def asked(self, answer: str) -> int:
+        """How often the store has given *answer*: "granted", "denied" or "early"."""
+        return int(self.record.get(f"{self.queue}:store:{answer}") or 0)
+
+    def held(self) -> list[dict[str, Any]]:
+        """What the workers say that they hold."""
+        workers = zip(self._names, self._workers, strict=True)
+        names = [f"{name}@{self.queue}" for name, worker in workers if worker.running]
+        told = self.inspect(*names).scheduled() or {}
+        return [entry for entries in told.values() for entry in entries]
+
+    def inspect(self, *names: str) -> Any:
+        """Ask the workers of these names, and wait until each of them has answered."""
+        return self.app.control.inspect(list(names), timeout=60.0, limit=len(names))
+
+    @contextlib.contextmanager
+    def listening(self, kind: str, heard: list[dict[str, Any]]) -> Iterator[None]:
+        """Put Celery's events of one *kind* into *heard*."""
+        ready = threading.Event()
+        with self.app.connection_for_read() as connection:
+            handlers = {kind: heard.append, "site-listens": lambda _: ready.set()}
+            receiver = self.app.events.Receiver(connection, handlers=handlers)
+
+            def capture() -> None:
+                try:
+                    receiver.capture(timeout=None, wakeup=False)
+                except Exception:
+                    if not receiver.should_stop:  # a read on Redis may wait for more than its time; the server ends it
+                        raise
+
+            thread = threading.Thread(target=capture, daemon=True)
+            thread.start()
+            try:
+                # On Redis it subscribes a moment after it says that it consumes.
+                with self.app.events.default_dispatcher() as dispatcher:
+                    wait_until(
+                        lambda: dispatcher.send("site-listens") is None and ready.wait(0.1),
+                        description="somebody listens to events",
+                    )
+                yield
+            finally:
+                receiver.should_stop = True
+                thread.join(60)
+
+    def left(self) -> int:
+        """Messages that are still in the broker; those that a worker holds too, but for RabbitMQ."""
+        with self.app.connection_for_read() as connection:
+            if self.kind == "redis":
+                client = connection.default_channel.client
+                mine = [data for data in client.hvals("unacked") if self.queue.encode() in data]
+                return int(client.llen(self.queue)) + len(mine)
+            return int(connection.default_channel.queue_declare(self.queue, passive=True).message_count)
+
+    def store_clock(self) -> list[Any]:
+        """Take every message from the queue; the tickets of those that carry one."""
+        found: list[Any] = []
+        with self.app.connection_for_read() as connection, connection.channel() as channel:
+            while (message := channel.basic_get(self.queue, no_ack=True)) is not None:
+                if not hasattr(message, "headers"):
+                    message = channel.message_to_python(message)
+                found.append(message.headers.get("throttlekit"))
+        return [ticket for ticket in found if ticket]
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+        with contextlib.suppress(Exception), self.app.connection_for_write() as connection:
+            connection.default_channel.queue_delete(self.queue)
+        self.app.close()
+        self.record.close()
+        gc.collect()  # results that nobody asks for ask the server as they go, in Celery before 5.7: it must be there
+
+
+@contextlib.contextmanager
+def celery_site(kind: str, broker_url: str, redis_base: str, **told: Any) -> Iterator[CelerySite]:
+    """A site whose worker is not started yet."""
+    site = CelerySite(kind, f"{broker_url}/0" if kind == "redis" else broker_url, redis_base, told)
+    try:
+        yield site
+    finally:
+        site.close()
+
+
+def conf_of(told: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = {"x-queue-type": "quorum"} if told["quorum"] else {}
+    exchange = Exchange(told["queue"], type="topic" if told["quorum"] else "direct")
+    return {
+        "task_queues": [Queue(told["queue"], exchange, routing_key=told["queue"], queue_arguments=arguments)],
+        "task_default_queue": told["queue"],
+        "task_default_exchange": told["queue"],
+        "task_default_exchange_type": exchange.type,
+        "task_default_routing_key": told["queue"],
+        "accept_content": ["json", "pickle"],
+        "worker_hijack_root_logger": False,
+        **told["conf"],
+    }

@@ -1,0 +1,87 @@
+"""
+What the workers run in tests of slots and of 429s; $TK_CELERY says how, as `support.celery.site` wrote it.
+
+Bodies write down when they begin and end, by the clock of the recording Redis; see `support.printed.spans`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from celery import Celery, signals
+
+from support.celery.site import conf_of
+from support.partner.angry import AngryPartner
+from support.printed.spans import Spans
+from throttlekit import Concurrency, Limiter, RateLimited, TokenBucket
+from throttlekit_celery import install
+
+__all__ = ["app"]
+
+
+def _make_app(told: Mapping[str, Any]) -> Celery:
+    app = Celery("slots", broker=told["broker"], backend=told["backend"])
+    app.conf.update(conf_of(told))
+    spans, partner = Spans(told["record"], told["queue"]), AngryPartner(told["record"], told["queue"])
+    install(app, Limiter(told["store"]), **told["install"])
+    scope = told.get("scope", "global")
+    slots = Concurrency(f"slots of {told['queue']}", told["amount"], lease=told["lease"], scope=scope)
+    rate = TokenBucket(f"rate of {told['queue']}", told["rate"], burst=told["burst"], key="{key}")
+    calls = Concurrency(f"calls of {told['queue']}", 50, lease=30, key="{key}")
+
+    @signals.task_received.connect(weak=False)
+    def received(**_: Any) -> None:
+        spans.count("deliveries")
+
+    @signals.task_failure.connect(weak=False)
+    def failed(**_: Any) -> None:
+        spans.count("failures")
+
+    @app.task(name="work", throttle=slots)
+    def work(job: str, seconds: float) -> str:
+        with spans.body("work", job, seconds):
+            return job
+
+    @app.task(name="late_work", throttle=slots, acks_late=True, reject_on_worker_lost=True)
+    def late_work(job: str, seconds: float) -> str:
+        with spans.body("work", job, seconds):
+            return job
+
+    @app.task(name="dying", throttle=slots)
+    def dying() -> None:
+        os.kill(os.getpid(), 9)
+
+    def ask(key: str, job: str) -> str:
+        partner.begin(key, job)
+        answer = partner.call(key, job)
+        if answer.status_code == 429:
+            raise RateLimited.from_response(answer)
+        return job
+
+    limits = [rate, calls]
+    app.task(ask, name="ask", throttle=limits, shared=True)
+    app.task(ask, name="late_ask", throttle=limits, acks_late=True)
+    app.task(ask, name="auto_ask", throttle=limits, autoretry_for=(Exception,), max_retries=0, retry_backoff=False)
+    app.task(ask, name="hasty_ask", throttle=limits, throttle_max_wait=1)
+    app.task(ask, name="free_ask")
+
+    @app.task(name="slow_ask", throttle=limits)
+    def slow_ask(key: str, job: str, seconds: float) -> str:
+        with spans.body("slow", job, seconds):
+            return ask(key, job)
+
+    @app.task(name="gather")
+    def gather(results: list[str]) -> str:
+        return " ".join(sorted(results))
+
+    @app.task(name="told_error")
+    def told_error(*_: Any) -> None:
+        spans.count("errors told")
+
+    return app
+
+
+app = _make_app(json.loads(os.environ["TK_CELERY"]))

@@ -1,0 +1,211 @@
+"""
+What a Celery worker of the tests runs; $TK_CELERY says how, as `support.celery.site` wrote it.
+
+Unless it says otherwise, the store denies each job twice and then grants it, whatever the limit says, so that
+every task of every test goes through two deferrals.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+from celery import Celery, Task, chain
+
+import throttlekit_celery._admission as gate
+from support.celery.site import conf_of
+from support.servers.stores import DenyBefore
+from throttlekit import Limiter, TokenBucket, current
+from throttlekit._core.acquire import Reason, Verdict
+from throttlekit._core.algorithm import Use
+from throttlekit.stores.redis import RedisStore
+from throttlekit_celery import install
+
+__all__ = ["app"]
+
+CONTEXT = (
+    "retries", "expires", "shadow", "argsrepr", "kwargsrepr", "timelimit", "reply_to", "correlation_id", "eta",
+    "headers", "stamps", "stamped_headers", "origin", "ignore_result", "parent_id", "group", "chord", "task",
+)  # fmt: skip
+
+
+def _make_app(told: Mapping[str, Any]) -> Celery:
+    app = Celery("site", broker=told["broker"], backend=told["backend"])
+    app.conf.update(conf_of(told))
+    record = redis.Redis.from_url(told["record"], decode_responses=True)
+    prefix = told["queue"]
+
+    class Store(DenyBefore):
+        """As a real one, it sends away whoever comes before his slot, and does not count that as a denial."""
+
+        def acquire(self, request: Any, now_us: int | None = None) -> Any:
+            now_us = time.time_ns() // 1000
+            if request.place is not None and request.place.due_us > now_us + 1000:
+                record.incr(f"{prefix}:store:early")
+                due_us, uses = request.place.due_us, tuple(Use(0, now_us) for _ in request.claims)
+                return Verdict(Reason.EARLY, 0, now_us, due_us, due_us, uses)
+            verdict = super().acquire(request, now_us)
+            record.incr(f"{prefix}:store:{'granted' if verdict.allowed else 'denied'}")
+            self.asked.clear()
+            return verdict
+
+    if told["form"] == "put back":
+        gate._DURABLE_AFTER = 0.0
+    store: Any = RedisStore(told["store"]) if told["store"] else Store(told["denials"], told["delay"])
+    limiter = Limiter(store)
+    install(app, limiter, **told["install"])
+    tokens = TokenBucket(f"tokens of {prefix}", "100/hour", burst=100, cost=lambda job: job.args[0])
+    each = TokenBucket("each", "1000000/s", burst=1_000_000, key=lambda job: job.id)
+    throttle = [TokenBucket("one", told["rate"])] if told["store"] else [each]
+
+    def note(what: str, text: object) -> None:
+        record.rpush(f"{prefix}:{what}", str(text))
+
+    @app.task(name="echo", throttle=throttle)
+    def echo(*args: Any) -> Any:
+        note("echo", args[0] if args else "")
+        return args[0] if args else None
+
+    @app.task(name="free")
+    def free(text: str = "") -> str:
+        note("free", text)
+        return text
+
+    @app.task(name="add", throttle=throttle)
+    def add(*numbers: Any) -> Any:
+        note("add", numbers)
+        return sum(sum(each) if isinstance(each, list) else each for each in numbers)
+
+    def context(task: Any) -> dict[str, Any]:
+        told = {name: getattr(task.request, name, None) for name in CONTEXT}
+        return json.loads(json.dumps({**told, "priority": task.request.delivery_info.get("priority")}, default=str))
+
+    app.task(context, name="context", bind=True, throttle=throttle)
+    app.task(context, name="free_context", bind=True)
+
+    @app.task(name="fail", throttle=throttle)
+    def fail(*_: Any) -> None:
+        note("fail", 1)
+        raise LookupError("on purpose")
+
+    @app.task(name="told_error")
+    def told_error(*args: Any) -> None:
+        note("told_error", args[0] if args and isinstance(args[0], str) else "context")
+
+    @app.task(name="stubborn", bind=True, throttle=throttle, max_retries=3, default_retry_delay=0)
+    def stubborn(self: Any, failures: int) -> int:
+        note("stubborn", self.request.retries)
+        if self.request.retries < failures:
+            raise self.retry(countdown=0)
+        return int(self.request.retries)
+
+    @app.task(
+        name="auto",
+        bind=True,
+        throttle=throttle,
+        autoretry_for=(LookupError,),
+        max_retries=2,
+        retry_backoff=False,
+        default_retry_delay=0,
+    )
+    def auto(self: Any, failures: int) -> int:
+        note("auto", self.request.retries)
+        if self.request.retries < failures:
+            raise LookupError("on purpose")
+        return int(self.request.retries)
+
+    @app.task(name="lost", bind=True, throttle=throttle, acks_late=True, reject_on_worker_lost=True)
+    def lost(self: Any, text: str) -> str:
+        note("lost", text)
+        if len(record.lrange(f"{prefix}:lost", 0, -1)) == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return text
+
+    @app.task(name="settling", bind=True, throttle=tokens, max_retries=1)
+    def settling(self: Any, most: int, actual: int, retries: int = 0) -> list[str]:
+        current().settle(actual)
+        note("settling", limiter.peek(tokens, cost=0).remaining)
+        if self.request.retries < retries:
+            raise self.retry(countdown=0)
+        return sorted(self.request.headers or {})
+
+    def settle_all(*_: Any) -> None:
+        current().settle(0)
+        note("settling", limiter.peek(tokens, cost=0).remaining)
+
+    app.task(settle_all, name="free_settling")
+    app.task(settle_all, name="zero_settling", throttle=TokenBucket(f"zero of {prefix}", "1/s", cost=lambda job: 0))
+
+    @app.task(name="nesting", throttle=tokens)
+    def nesting(most: int, actual: int) -> None:
+        free.apply(("inner",))
+        current().settle(actual)
+        note("settling", limiter.peek(tokens, cost=0).remaining)
+
+    @app.task(name="late", throttle=throttle, acks_late=True)
+    def late(text: str) -> str:
+        note("late", text)
+        return text
+
+    @app.task(name="sleep", throttle=throttle)
+    def sleep(seconds: float) -> str:
+        note("sleep", time.time())
+        time.sleep(seconds)
+        return "slept"
+
+    @app.task(name="free_sleep")
+    def free_sleep(seconds: float) -> str:
+        note("free_sleep", 1)
+        time.sleep(seconds)
+        return "slept"
+
+    @app.task(name="free_wait")
+    def free_wait() -> str:
+        """Until the test says "go"."""
+        note("free_wait", 1)
+        while not record.exists(f"{prefix}:go"):
+            time.sleep(0.02)
+        return "went"
+
+    @app.task(name="replaced", bind=True, throttle=throttle)
+    def replaced(self: Any, number: int) -> Any:
+        return self.replace(chain(add.s(number, 1).set(queue=prefix), add.s(1).set(queue=prefix)))
+
+    class Custom(Task):  # type: ignore[misc]
+        def before_start(self, task_id: str, args: Any, kwargs: Any) -> None:
+            note("before_start", task_id)
+
+        def on_failure(self, error: Exception, task_id: str, args: Any, kwargs: Any, told: Any) -> None:
+            note("on_failure", type(error).__name__)
+
+    @app.task(name="custom", base=Custom, throttle=throttle, ignore_result=True)
+    def custom(text: str) -> str:
+        note("custom", text)
+        return text
+
+    @app.task(name="limited", throttle=throttle, rate_limit="20/s")
+    def limited(text: str) -> str:
+        note("limited", text)
+        return text
+
+    @app.task(name="installs")
+    def installs() -> None:
+        install(Celery("late"), limiter)
+
+    @app.task(name="bad_key", base=Custom, throttle=TokenBucket("bad", "10/s", key=lambda job: 1 / 0))
+    def bad_key(text: str) -> None:
+        note("bad_key", text)
+
+    @app.task(name="hasty", throttle=throttle, throttle_max_wait=0)
+    def hasty() -> None:
+        note("hasty", 1)
+
+    return app
+
+
+app = _make_app(json.loads(os.environ["TK_CELERY"]))

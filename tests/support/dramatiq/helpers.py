@@ -1,0 +1,92 @@
+"""What the tests of the Dramatiq adapter share: stores that tell, brokers of three kinds, workers in this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import dramatiq
+from dramatiq.common import dq_name, xq_name
+from dramatiq.message import Message
+
+from support.servers.stores import DenyBefore, Recording
+from support.waiting import wait_until
+
+__all__ = ["DenyBefore", "Recording", "Site", "dead_letters", "left_over", "working"]
+
+
+class Site:
+    """A broker with a queue of its own, and what ran there."""
+
+    def __init__(self, kind: str, queue: str, make: Callable[..., dramatiq.Broker]) -> None:
+        self.kind = kind
+        self.queue = queue
+        self._make = make
+        self.broker = make()
+        self.ran: list[Any] = []
+
+    def remake(self, **options: Any) -> dramatiq.Broker:
+        """Another broker on the same server, such as another process would have."""
+        return self._make(**options)
+
+    def actor(self, function: Callable[..., Any] | None = None, **options: Any) -> Any:
+        """`@dramatiq.actor` on this broker and queue."""
+        options = {"queue_name": self.queue, "broker": self.broker, **options}
+        return dramatiq.actor(**options) if function is None else dramatiq.actor(function, **options)
+
+    def until_ran(self, count: int) -> list[Any]:
+        wait_until(lambda: len(self.ran) >= count, description=f"{count} have run")
+        return self.ran
+
+    @contextlib.contextmanager
+    def working(self, threads: int = 3) -> Iterator[dramatiq.Worker]:
+        """
+        A worker in this process. On a clean exit nothing may be left, neither waiting nor dead twice.
+        """
+        with working(self.broker, threads) as worker:
+            yield worker
+            wait_until(lambda: self.idle(worker), description="nothing is in the worker's hands")
+        assert left_over(self.broker, self.queue) == 0, "messages are left that the test did not wait for"
+
+    def idle(self, worker: dramatiq.Worker) -> bool:
+        held = worker.work_queue.unfinished_tasks + sum(
+            consumer.delay_queue.unfinished_tasks for consumer in worker.consumers.values()
+        )
+        return held == 0 and (self.kind == "rabbitmq" or left_over(self.broker, self.queue) == 0)
+
+
+@contextlib.contextmanager
+def working(broker: dramatiq.Broker, threads: int = 3) -> Iterator[dramatiq.Worker]:
+    """A worker in this process, stopped for certain."""
+    worker = dramatiq.Worker(broker, worker_timeout=100, worker_threads=threads)
+    worker.start()
+    try:
+        yield worker
+    finally:
+        worker.stop(timeout=15_000)
+
+
+def left_over(broker: Any, queue: str) -> int:
+    """Messages that wait in a queue or its delay queue; held by a worker as well, but for RabbitMQ."""
+    if hasattr(broker, "get_queue_message_counts"):
+        if queue in broker.queues_pending or queue not in broker.queues:
+            return 0
+        return int(sum(broker.get_queue_message_counts(queue)[:2]))
+    if hasattr(broker, "do_qsize"):
+        return int(broker.do_qsize(queue))
+    return sum(broker.queues[name].unfinished_tasks for name in (queue, dq_name(queue)) if name in broker.queues)
+
+
+def dead_letters(broker: Any, queue: str) -> list[Any]:
+    """The dead-lettered messages. RabbitMQ hands each out once."""
+    if hasattr(broker, "dead_letters_by_queue"):
+        return list(broker.dead_letters_by_queue[queue])
+    if hasattr(broker, "do_qsize"):
+        return [Message.decode(data) for data in broker.client.hvals(f"{broker.namespace}:{xq_name(queue)}.msgs")]
+    found = []
+    while True:
+        method, _, body = broker.channel.basic_get(xq_name(queue), auto_ack=True)
+        if method is None:
+            return found
+        found.append(Message.decode(body))

@@ -1,0 +1,112 @@
+"""Commands under test: started, watched through /proc, stopped for certain with all that they started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from support.waiting import wait_until
+
+__all__ = ["Command"]
+
+_TESTS = Path(__file__).resolve().parents[2]
+_ROOT = _TESTS.parent
+_SOURCES = [_TESTS, _ROOT, _ROOT / "adapters", _ROOT / "lua"]
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+class Command:
+    """
+    One command and its descendants, in a session of its own, with the packages of the tests on its path.
+
+    Args:
+        cwd: Where to run it. Default: here.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], *, cwd: Path | None = None) -> None:
+        path = os.pathsep.join([*map(str, _SOURCES), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+        self._log = tempfile.NamedTemporaryFile(prefix="tk-workers-")  # noqa: SIM115  closed by close()
+        self._command = subprocess.Popen(
+            command,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **environment},
+            cwd=cwd,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._command.pid
+
+    @property
+    def running(self) -> bool:
+        return self._command.poll() is None
+
+    def cpu_seconds(self) -> float:
+        """User and system time that the living descendants have used, without the command that watches them."""
+        return sum(_ticks(fields) for pid, fields in self._members() if pid != self.pid) / _TICK
+
+    def log(self) -> str:
+        """Everything that the processes have printed."""
+        return Path(self._log.name).read_text(errors="replace")
+
+    def kill(self) -> None:
+        """SIGKILL to every process at once, as when a machine dies."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self._command.wait()
+
+        def gone() -> bool:
+            members = self._members()
+            for pid, _ in members:  # those in process groups of their own
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return not members
+
+        wait_until(gone, description="the killed workers are gone")
+
+    def terminate(self) -> None:
+        """SIGTERM to the command, as a deployment does; returns at once."""
+        with contextlib.suppress(ProcessLookupError):
+            self._command.terminate()
+
+    def ends_within(self, timeout: float) -> bool:
+        """Whether the command ends by itself, in *timeout* seconds at most."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._command.wait(timeout)
+        return not self.running
+
+    def stop(self, timeout: float = 60.0) -> None:
+        """SIGTERM, as a deployment does; SIGKILL for what is still there after *timeout* seconds."""
+        self.terminate()
+        self.ends_within(timeout)
+        self.kill()
+
+    def close(self) -> None:
+        self.kill()
+        self._log.close()
+
+    def children(self) -> list[int]:
+        """The living processes that the command has started."""
+        return [pid for pid, _ in self._members() if pid != self.pid]
+
+    def _members(self) -> list[tuple[int, list[str]]]:
+        found: list[tuple[int, list[str]]] = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                # The name, in parentheses, may hold blanks: count the fields behind it.
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                state, session = fields[0], int(fields[3])
+                if session == self.pid and state != "Z":
+                    found.append((int(folder.name), fields))
+        return found
+
+
+def _ticks(fields: list[str]) -> int:
+    return int(fields[11]) + int(fields[12])

@@ -1,0 +1,205 @@
+"""
+A backlog under one limit on real workers, and what each of its jobs cost: drained, or looked at where it is longest.
+
+    with backlog_servers() as where:
+        told = drained(flood, where)            # until the last job is done
+        told = at_its_head(flood, where, 60)    # once every job has been denied, for so many seconds
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from support.celery.flood import CeleryFlood, CeleryFlooding
+from support.flood.figures import bursts_beyond_us, inversions
+from support.flood.run import Flood, Flooding, FloodLimit, Told, run
+from support.rq.flood import OURS_SIMPLE, RqFlood, RqFlooding
+from support.servers.flood import Servers
+from support.servers.processes import redis_server
+from support.waiting import wait_until
+from throttlekit import Limiter, TokenBucket
+
+__all__ = ["FLOODINGS", "Cost", "Meter", "at_its_head", "backlog_servers", "drained", "flood_of"]
+
+FLOODINGS: dict[str, type[Flooding]] = {"dramatiq": Flooding, "rq": RqFlooding, "celery": CeleryFlooding}
+_ROOM = 2  # the burst: half a second's worth
+_SETTLE = 0.5
+_MOST_OF_IT = 0.8
+
+
+@dataclass(frozen=True)
+class Cost:
+    """
+    What one backlog came to.
+
+    Attributes:
+        burst: Of the limit.
+        done: Jobs; of a backlog that was looked at, those within the window.
+        lost: Jobs that were not done, of a backlog that was drained.
+        asks: Of the limits' store, a job: over its whole life, or so far.
+        denials: The same without its grant, of a job that the burst did not let through at once.
+        deliveries: To workers, a job; None: not known.
+        use: The share of the limit that was used.
+        beyond_us: How far the grants break the bound, as time; <= 0: it holds.
+        store_us, broker_us: CPU of the limits' Redis, and of the broker's, a job.
+        inverted: Share of pairs of jobs that started in the wrong order.
+    """
+
+    burst: int
+    done: int
+    lost: int
+    asks: float
+    denials: float
+    deliveries: float | None
+    use: float
+    beyond_us: float
+    store_us: float
+    broker_us: float
+    inverted: float
+
+
+@contextlib.contextmanager
+def backlog_servers() -> Iterator[Servers]:
+    """A Redis for the broker, one for the record, and one that does nothing but limit."""
+    with redis_server() as broker, redis_server() as record, redis_server() as limits:
+        yield Servers("redis", broker, record, f"{limits}/1")
+
+
+def flood_of(framework: str, jobs: int, rate: int) -> Flood:
+    limits = (FloodLimit("partner", f"{rate}/s", max(1, rate // _ROOM)),)
+    give_up = 60 + 2 * jobs / rate
+    if framework == "rq":
+        return RqFlood(limits=limits, jobs=jobs, give_up=give_up, kinds=(OURS_SIMPLE, OURS_SIMPLE), settle=_SETTLE)
+    if framework == "celery":
+        return CeleryFlood(limits=limits, jobs=jobs, give_up=give_up, settle=_SETTLE)
+    return Flood(limits=limits, jobs=jobs, give_up=give_up, settle=_SETTLE)
+
+
+class Meter:
+    """What the servers have done: asks of the limits' store, its CPU, and the broker's, in seconds."""
+
+    def __init__(self, where: Servers) -> None:
+        self._store: Any = redis.Redis.from_url(where.store_url)
+        self._broker: Any = redis.Redis.from_url(where.broker_url)
+        self._store.flushall()
+
+    def read(self) -> tuple[int, float, float]:
+        stats = self._store.info("commandstats")
+        asked = [stats[name] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats]
+        asks = sum(each["calls"] - each["failed_calls"] for each in asked)
+        return asks, _cpu(self._store), _cpu(self._broker)
+
+    def close(self) -> None:
+        self._store.close()
+        self._broker.close()
+
+
+def _cpu(client: Any) -> float:
+    told = client.info("cpu")
+    return float(told["used_cpu_user"] + told["used_cpu_sys"])
+
+
+def drained(flood: Flood, where: Servers, framework: str) -> Cost:
+    """Send all, start the workers, and wait until all are done."""
+    with contextlib.closing(Meter(where)) as meter:
+        before = meter.read()
+        told = run(flood, where, FLOODINGS[framework])
+        after = meter.read()
+    times = [grant.at_us for grant in told.grants]
+    done, limit = max(1, len(set(told.ends))), flood.limits[0]
+    interval_us = _interval_us(flood)
+    span_us = times[-1] - times[0] if times else 0
+    return Cost(
+        burst=limit.burst,
+        done=len(set(told.ends)),
+        lost=flood.jobs - len(set(told.ends)),
+        asks=(after[0] - before[0]) / done,
+        denials=(after[0] - before[0] - done) / max(1, done - limit.burst),
+        deliveries=told.counts.get("deliveries", 0) / done,
+        use=max(0, len(times) - limit.burst) * interval_us / span_us if span_us else 0.0,
+        beyond_us=bursts_beyond_us(times, limit.burst, interval_us) if times else 0.0,
+        store_us=1e6 * (after[1] - before[1]) / done,
+        broker_us=1e6 * (after[2] - before[2]) / done,
+        inverted=_inverted(told),
+    )
+
+
+def at_its_head(flood: Flood, where: Servers, framework: str, seconds: float) -> Cost:
+    """
+    Send all, start the workers, wait until each job has its place in line, and look for so many seconds, or for most
+    of the time that the rest takes.
+
+    A job's CPU is its share of what it took to give all of them their places, and of what it took in the window to
+    let those through whose turn it was: at most, for some of that is done for those whose turn comes later.
+    """
+    with contextlib.closing(Meter(where)) as meter, FLOODINGS[framework](flood, where) as flooding:
+        for index in range(flood.jobs):
+            flooding.send("job", str(index), "one")
+        before = meter.read()
+        flooding.start()
+        _wait_until_in_line(flood, where, flooding)
+        placed, began_us, done_before = meter.read(), _now_us(flooding), _done(flooding)
+        # Not to its very end, where there is no backlog any more.
+        time.sleep(min(seconds, _MOST_OF_IT * (flood.jobs - done_before) * _interval_us(flood) / 1e6))
+        after, ended_us, done_after = meter.read(), _now_us(flooding), _done(flooding)
+        told = flooding.stop()
+    times = [grant.at_us for grant in told.grants]
+    # The store's clock and the record's are one machine's.
+    inside = sum(began_us < at_us <= ended_us for at_us in times)
+    done = max(1, done_after - done_before)
+    first, window = ([b - a for a, b in zip(*pair, strict=True)] for pair in ((before, placed), (placed, after)))
+    _, store, broker = (a / flood.jobs + b / done for a, b in zip(first, window, strict=True))
+    denials = (after[0] - before[0] - done_after) / max(1, flood.jobs - flood.limits[0].burst)
+    return Cost(
+        burst=flood.limits[0].burst,
+        done=done_after - done_before,
+        lost=0,
+        asks=1 + denials,
+        denials=denials,
+        deliveries=None,
+        use=inside * _interval_us(flood) / (ended_us - began_us),
+        beyond_us=bursts_beyond_us(times, flood.limits[0].burst, _interval_us(flood)),
+        store_us=1e6 * store,
+        broker_us=1e6 * broker,
+        inverted=_inverted(told),
+    )
+
+
+def _wait_until_in_line(flood: Flood, where: Servers, flooding: Flooding) -> None:
+    """The line's end is as far off as all who are not done yet need."""
+    of = flood.limits[0]
+    limit, limiter = TokenBucket(of.name, of.rate, burst=of.burst), Limiter(where.store_url)
+
+    def all_have_places() -> bool:
+        needed = (flood.jobs - _done(flooding)) * _interval_us(flood) / 1e6
+        return limiter.peek(limit).retry_after >= needed - 0.5
+
+    with contextlib.closing(limiter):
+        wait_until(all_have_places, description="each job has its place in line", timeout=flood.give_up, every=0.25)
+
+
+def _interval_us(flood: Flood) -> float:
+    limit = TokenBucket("partner", flood.limits[0].rate)
+    return limit.period_us / limit.amount
+
+
+def _now_us(flooding: Flooding) -> int:
+    seconds, micros = flooding.record.time()
+    return int(seconds * 1_000_000 + micros)
+
+
+def _done(flooding: Flooding) -> int:
+    return int(flooding.record.scard("ended"))
+
+
+def _inverted(told: Told) -> float:
+    first: dict[str, int] = {}
+    for start in sorted(told.starts, key=lambda one: one.at_us):
+        first.setdefault(start.job, start.at_us)
+    return inversions([int(job) for job in first])

@@ -1,0 +1,143 @@
+"""
+What the worker processes of a flood run: actors that note when they start, under one of several limiters.
+
+Everything is told by $TK_FLOOD, the JSON of `support.flood.run.Flood.environment`. Besides the starts, by
+the clock of the recording Redis, it records each grant with the store's own instant and state, so that
+a bound can be checked without any tolerance for what lies between a grant and a body.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import threading
+import time
+from collections import Counter
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import dramatiq
+from dramatiq.middleware import SkipMessage
+from dramatiq.rate_limits import WindowRateLimiter
+from dramatiq.rate_limits.backends import RedisBackend
+
+from support.dramatiq.workers import make_broker
+from support.flood.record import Record, RecordingStore
+from throttlekit import Limiter, TokenBucket, hookimpl
+from throttlekit.hookspecs import Deferred
+from throttlekit_dramatiq import Throttle
+
+_flood = json.loads(os.environ["TK_FLOOD"])
+_record = Record(_flood["record_url"])
+
+
+class Counts(dramatiq.Middleware):
+    """Counts what passes between worker and broker, whatever the limiter. Told when the worker is stopped in peace."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._boot_cpu = 0.0
+
+    def add(self, name: str) -> None:
+        with self._lock:
+            self._counts[name] += 1
+
+    def before_process_message(self, broker: Any, message: Any) -> None:
+        self.add("deliveries")
+
+    def after_enqueue(self, broker: Any, message: Any, delay: int | None) -> None:
+        self.add("operations")
+
+    def after_ack(self, broker: Any, message: Any) -> None:
+        self.add("operations")
+
+    def after_nack(self, broker: Any, message: Any) -> None:
+        self.add("operations")
+
+    def after_worker_boot(self, broker: Any, worker: Any) -> None:
+        self._boot_cpu = time.process_time()
+
+    def after_worker_shutdown(self, broker: Any, worker: Any) -> None:
+        for name, count in self._counts.items():
+            _record.count(name, count)
+        _record.count("cpu", time.process_time() - self._boot_cpu)
+
+
+counts = Counts()
+
+
+class Slots:
+    """A plugin that writes down the slots given to the actors named in `slots_of`."""
+
+    @hookimpl
+    def throttlekit_deferred(self, event: Deferred) -> None:
+        if event.job.name in _flood["slots_of"]:
+            _record.redis.rpush(f"slots:{event.job.name}", (event.decision.ticket or {}).get("slot", 0))
+
+
+class Naive(dramatiq.Middleware):
+    """
+    "Time to one token, plus up to a second", as one would write it: denied messages are put back with that delay.
+
+    In all else as good as ours: it loses nothing, takes no retry, is as quiet, polls as often.
+    """
+
+    def __init__(self, limiter: Limiter, limit: TokenBucket) -> None:
+        self._limiter, self._limit = limiter, limit
+
+    def after_consumer_thread_boot(self, broker: Any, thread: Any) -> None:
+        thread.worker_timeout = 50
+        if thread.queue_name.endswith(".DQ"):
+            thread.prefetch = 65_535
+
+    def before_process_message(self, broker: Any, message: Any) -> None:
+        decision = self._limiter.acquire(self._limit)
+        if not decision.allowed:
+            message._again = message.copy(), round(1000 * (decision.retry_after + random.random())) + 1
+            raise SkipMessage("denied")
+
+    def before_ack(self, broker: Any, message: Any) -> None:
+        if again := getattr(message, "_again", None):
+            broker.enqueue(again[0], delay=again[1])
+
+
+def _bucket(limit: dict[str, Any]) -> TokenBucket:
+    return TokenBucket(limit["name"], limit["rate"], burst=limit["burst"], key=limit["key"])
+
+
+def _declare(name: str, limits: list[TokenBucket], window: Any) -> None:
+    options: dict[str, Any] = dict(_flood["actor_options"])
+    if _flood["mode"] == "throttlekit":
+        options["throttle"] = limits
+
+    @dramatiq.actor(actor_name=name, queue_name=_flood["queue"], **options)
+    def job(index: str, account: str) -> None:
+        permit: AbstractContextManager[Any] = window.acquire() if window else nullcontext()
+        with permit:
+            _record.run(index, _flood["body"])
+
+
+def _install() -> None:
+    mode, actors = _flood["mode"], {name: [_bucket(limit) for limit in of] for name, of in _flood["actors"].items()}
+    broker.add_middleware(counts, before=type(broker.middleware[0]))
+    window: Any = None
+    window_limiter: Any = WindowRateLimiter
+    if mode in ("throttlekit", "naive"):
+        limiter = Limiter(RecordingStore(_flood["store_url"], _record, counts.add), plugins=[Slots()])
+        broker.add_middleware(Throttle(limiter) if mode == "throttlekit" else Naive(limiter, actors["job"][0]))
+    elif mode == "native":
+        rate = actors["job"][0].amount
+        window = window_limiter(RedisBackend(url=_flood["store_url"]), "flood", limit=rate, window=1)
+    if mode != "throttlekit":
+        logging.getLogger("dramatiq.worker.WorkerThread").setLevel(logging.ERROR)
+        logging.getLogger("dramatiq.middleware.retries.Retries").setLevel(logging.ERROR)
+    for name, limits in actors.items():
+        _declare(name, limits, window)
+
+
+broker = make_broker(_flood["broker_url"], **_flood["broker_options"])
+dramatiq.set_broker(broker)
+_install()

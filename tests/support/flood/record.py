@@ -1,0 +1,89 @@
+"""How worker processes of a flood write down what happens, by the clock of the recording Redis."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis
+
+from throttlekit._engine.plugins import plugin_manager, store_from
+from throttlekit.stores import Correction, Request
+
+__all__ = ["Record", "RecordingStore"]
+
+_START = """
+    local time = redis.call('TIME')
+    local now = string.format('%.0f', time[1] * 1000000 + time[2])
+    redis.call('RPUSH', 'starts', now .. ' ' .. ARGV[1] .. ' ' .. ARGV[2])
+    if ARGV[3] == '1' then redis.call('RPUSH', 'ends', ARGV[1]); redis.call('SADD', 'ended', ARGV[1]) end
+"""
+
+
+class Record:
+    """The recording Redis, as a worker sees it."""
+
+    def __init__(self, url: str) -> None:
+        self.redis: Any = redis.Redis.from_url(url)
+        self._start: Any = self.redis.register_script(_START)
+
+    def run(self, index: str, seconds: float) -> None:
+        """The body of a job: note that it starts, work for so long, note that it ends."""
+        self._start(args=[index, os.getpid(), "0" if seconds else "1"])
+        if seconds:
+            time.sleep(seconds)
+            with self.redis.pipeline() as pipe:
+                pipe.rpush("ends", index)
+                pipe.sadd("ended", index)
+                pipe.execute()
+
+    def count(self, name: str, by: float = 1) -> None:
+        self.redis.hincrbyfloat("counts", name, by)
+
+
+class RecordingStore:
+    """The store of a URL, writing down every grant: its instant and, for each bucket, charge and state after it."""
+
+    def __init__(self, url: str, record: Record, count: Callable[[str], None]) -> None:
+        self._store = store_from(url, plugin_manager([]))
+        self._record = record
+        self._count = count
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Any:
+        verdict = self._store.acquire(request, now_us)
+        self._count(f"store: {verdict.reason.value}")
+        if verdict.allowed:
+            buckets = [
+                (claim.bucket, claim.ask.algorithm.size, use.full_us)
+                for claim, use in zip(request.claims, verdict.uses, strict=True)
+                if use is not None
+            ]
+            self._record.redis.rpush("grants", json.dumps([verdict.now_us, buckets]))
+        return verdict
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        self._store.settle(corrections, now_us)
+
+    def release(self, leases: Any, now_us: int | None = None) -> None:
+        self._store.release(leases, now_us)
+
+    def renew(self, leases: Any, now_us: int | None = None) -> Any:
+        return self._store.renew(leases, now_us)
+
+    def pause(self, claims: Any, for_us: int | None, now_us: int | None = None) -> None:
+        self._store.pause(claims, for_us, now_us)
+
+    def reset(self, names: Sequence[str]) -> None:
+        self._store.reset(names)
+
+    def close(self) -> None:
+        self._store.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever else a store can do, this one leaves to the one that it records."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._store, name)

@@ -1,0 +1,278 @@
+"""
+A backlog, real `dramatiq` worker processes under one of several limiters, and everything that happened.
+
+    with support.servers.flood.servers("redis") as where:
+        told = run(Flood(limits=(FloodLimit("partner", "50/s", 50),), jobs=400), where)
+
+`support.flood.figures` makes figures of what `run` returns.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import redis
+
+from support.dramatiq.workers import Workers
+from support.servers.flood import Sender, Servers
+from support.waiting import wait_until
+
+__all__ = ["Flood", "FloodLimit", "Flooding", "Grant", "Start", "Told", "run"]
+
+Mode = Literal["throttlekit", "naive", "native", "none"]
+_MODULE = "support.flood.jobs"
+_QUICK_RECOVERY = {"maintenance_chance": 200_000}
+_LONG_QUIET = 10.0
+_RUNS = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class FloodLimit:
+    """A limit as text, for the workers to make."""
+
+    name: str
+    rate: str
+    burst: int
+    key: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flood:
+    """
+    What is to happen.
+
+    Attributes:
+        limits: Of the actor `job`, which all of the backlog is for. `naive` and `native` take the first.
+        jobs: Sent before the workers start; `account_of` gives each its second argument.
+        body: Seconds that each job takes.
+        give_up: Seconds after which the workers are stopped, done or not.
+        kills: Seconds at which every process is killed, and new ones are started.
+        pace: Send this many jobs a second while the workers run, in place of a backlog.
+        options: Of the actor, as Dramatiq knows them.
+        settle: How long nothing may happen before it is over.
+        others: More actors and their limits, on the same queue.
+        slots_of: Actors whose slots are written down.
+        faulty: Brokers and workers will die: let whoever is left notice soon.
+    """
+
+    limits: tuple[FloodLimit, ...]
+    jobs: int
+    mode: Mode = "throttlekit"
+    processes: int = 2
+    threads: int = 4
+    body: float = 0.0
+    give_up: float = 120.0
+    kills: tuple[float, ...] = ()
+    pace: float | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    settle: float = 1.5
+    account_of: Callable[[int], str] = field(default=lambda index: "one", compare=False)
+    others: Mapping[str, tuple[FloodLimit, ...]] = field(default_factory=dict[str, tuple[FloodLimit, ...]])
+    slots_of: tuple[str, ...] = ()
+    faulty: bool = False
+
+    def environment(self, where: Servers, queue: str) -> dict[str, str]:
+        actors = {"job": self.limits, **self.others}
+        options = (
+            {"confirm_delivery": True}
+            if where.kind == "rabbitmq"
+            else _QUICK_RECOVERY
+            if self.kills or self.faulty
+            else {}
+        )
+        told = {
+            "broker_url": where.broker_url,
+            "store_url": where.store_url,
+            "record_url": f"{where.redis_base}/2",
+            "queue": queue,
+            "mode": self.mode,
+            "body": self.body,
+            "actors": {name: [asdict(limit) for limit in limits] for name, limits in actors.items()},
+            "actor_options": dict(self.options),
+            "broker_options": options,
+            "slots_of": self.slots_of,
+        }
+        return {"TK_FLOOD": json.dumps(told)}
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A body began, by the clock of the recording Redis."""
+
+    at_us: int
+    job: str
+    process: int
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The store said yes. Of each bucket: its name, what it was charged, and its state afterwards."""
+
+    at_us: int
+    buckets: tuple[tuple[str, int, int], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """
+    What happened.
+
+    Attributes:
+        ends: The job of each body that came to its end.
+        counts: Of the workers: deliveries, operations (enqueue, ack, nack), cpu, and the store's
+            answers by reason. Nothing of processes that were killed.
+        broker_commands: What the broker's Redis was asked, polling included; None for RabbitMQ.
+        left: Messages still in the broker, dead letters included.
+    """
+
+    flood: Flood
+    starts: list[Start]
+    ends: list[str]
+    grants: list[Grant]
+    counts: dict[str, float]
+    broker_commands: int | None
+    left: int
+    log: str
+
+
+def run(flood: Flood, where: Servers, kind: type[Flooding] | None = None) -> Told:
+    """Let *flood* happen. When this returns nothing of it is left: no process, no message, no key."""
+    with (kind or Flooding)(flood, where) as flooding:
+        if flood.pace is None:
+            for index in range(flood.jobs):
+                flooding.send("job", str(index), flood.account_of(index))
+        flooding.start()
+        _follow(flooding)
+        return flooding.stop()
+
+
+class Flooding:
+    """A flood under way, for whoever wants to lead it step by step."""
+
+    def __init__(self, flood: Flood, where: Servers) -> None:
+        base = redis.Redis.from_url(where.redis_base)
+        base.flushall()
+        base.close()
+        queue = f"flood-{next(_RUNS)}"
+        self.flood = flood
+        self.record: Any = redis.Redis.from_url(f"{where.redis_base}/2", decode_responses=True)
+        self._sender = self.sender(where, queue)
+        self._environment = flood.environment(where, queue)
+        self._workers: Any = None
+        self._logs: list[str] = []
+        self.send = self._sender.send
+
+    def __enter__(self) -> Flooding:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._workers is not None:
+            self._workers.close()
+        self._sender.close()
+        self.record.close()
+
+    @property
+    def running(self) -> bool:
+        return self._workers is not None and self._workers.running
+
+    ready = "ready for action"
+    """What each worker process says when it is."""
+
+    def sender(self, where: Servers, queue: str) -> Any:
+        """The producer."""
+        return Sender(where, queue)
+
+    def workers(self) -> Any:
+        """The worker processes, started."""
+        return Workers(_MODULE, self._environment, processes=self.flood.processes, threads=self.flood.threads)
+
+    def start(self) -> None:
+        """Start the workers, and return when they are ready, or have failed."""
+        workers = self._workers = self.workers()
+        wait_until(
+            lambda: workers.log().count(self.ready) >= self.flood.processes or not workers.running,
+            description="the workers are ready",
+        )
+
+    def kill(self) -> None:
+        """Kill every worker process at once."""
+        if self._workers is not None:
+            self._workers.kill()
+            self._logs.append(self._workers.log())
+            self._workers.close()
+            self.bury()
+
+    def bury(self) -> None:
+        """All workers are dead: let the next ones know at once."""
+        self._sender.bury(self._sender.hearts())
+
+    def stop(self) -> Told:
+        """Stop the workers in peace, and tell."""
+        if self._workers is not None:
+            self._workers.stop()
+            self._logs.append(self._workers.log())
+        record = self.record
+        return Told(
+            flood=self.flood,
+            starts=self.starts(),
+            ends=record.lrange("ends", 0, -1),
+            grants=sorted((_grant(line) for line in record.lrange("grants", 0, -1)), key=lambda grant: grant.at_us),
+            counts={name: float(count) for name, count in record.hgetall("counts").items()},
+            broker_commands=self._sender.commands(),
+            left=self.left(),
+            log="".join(self._logs),
+        )
+
+    def left(self) -> int:
+        """Messages that are still in the broker, dead letters included."""
+        return int(self._sender.left())
+
+    def starts(self) -> list[Start]:
+        """The bodies begun so far."""
+        return [_start(line) for line in self.record.lrange("starts", 0, -1)]
+
+    def slots(self, actor: str) -> list[int]:
+        """The slots given to *actor* so far, in µs, if it is one of `slots_of`."""
+        return [int(slot) for slot in self.record.lrange(f"slots:{actor}", 0, -1)]
+
+
+def _follow(flooding: Flooding) -> None:
+    """Kill, send and watch as the flood says, until it is over."""
+    flood, record = flooding.flood, flooding.record
+    kills = sorted(flood.kills)
+    sent = 0 if flood.pace else flood.jobs
+    began = quiet_since = time.monotonic()
+    seen: tuple[int, ...] = ()
+    while flooding.running:
+        now = time.monotonic() - began
+        if kills and now >= kills[0]:
+            kills.pop(0)
+            flooding.kill()
+            flooding.start()
+        while flood.pace and sent < min(flood.jobs, now * flood.pace):
+            flooding.send("job", str(sent), flood.account_of(sent))
+            sent += 1
+        last, seen = seen, (record.llen("starts"), record.llen("ends"))
+        quiet_since = time.monotonic() if seen != last else quiet_since
+        done = sent == flood.jobs and record.scard("ended") == flood.jobs
+        quiet = time.monotonic() - quiet_since
+        # What runs twice after a kill may wait for its turn yet.
+        settled = quiet > flood.settle and (flooding.left() == 0 or quiet > _LONG_QUIET)
+        if now > flood.give_up or (done and not kills and settled):
+            return
+        time.sleep(0.02 if kills or flood.pace else 0.1)
+
+
+def _start(line: str) -> Start:
+    at_us, job, process = line.split()
+    return Start(int(at_us), job, int(process))
+
+
+def _grant(line: str) -> Grant:
+    at_us, buckets = json.loads(line)
+    return Grant(at_us, tuple((name, charge_us, tat_us) for name, charge_us, tat_us in buckets))

@@ -1,0 +1,131 @@
+"""Floods on RQ: `support.flood.run` with `rq worker` processes of any kinds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from rq import Queue
+
+from support.flood import run as floods
+from support.flood.run import Flood, Flooding, Told
+from support.rq.workers import Fleet, rq_worker
+from support.servers.flood import Servers
+from support.waiting import wait_until
+from throttlekit import TokenBucket
+from throttlekit_rq import ThrottledQueue
+
+__all__ = ["OURS", "OURS_SIMPLE", "STOCK", "RqFlood", "RqFlooding", "run_rq"]
+
+STOCK = "rq.Worker+scheduler"
+OURS = "throttlekit_rq.ThrottledWorker"
+OURS_SIMPLE = "throttlekit_rq.ThrottledSimpleWorker"
+_SETTINGS = "support.rq.flood_jobs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RqFlood(Flood):
+    """
+    A flood on RQ.
+
+    Attributes:
+        kinds: A worker for each: its class, and "+scheduler" to run RQ's scheduler beside it.
+    """
+
+    kinds: tuple[str, ...] = (OURS, OURS)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "processes", len(self.kinds))
+
+
+class _Sender:
+    """The producer, and the harness's view of RQ."""
+
+    def __init__(self, flood: RqFlood, where: Servers, queue: str) -> None:
+        self._redis: Any = redis.Redis.from_url(where.broker_url)
+        self._redis.flushall()
+        limits = [TokenBucket(limit.name, limit.rate, burst=limit.burst, key=limit.key) for limit in flood.limits]
+        self._throttle = limits if flood.mode == "throttlekit" else None
+        self._function = f"{_SETTINGS}.{'naive' if flood.mode == 'naive' else 'job'}"
+        self._queue = ThrottledQueue(queue, connection=self._redis)
+        self._commands = 0
+
+    def send(self, actor: str, index: str, account: str = "one") -> None:
+        self._queue.enqueue(self._function, throttle=self._throttle, kwargs={"index": index, "account": account})
+        self._commands = self._count()
+
+    def commands(self) -> int:
+        return self._count() - self._commands
+
+    def left(self) -> int:
+        queue = self._queue
+        registries = queue.scheduled_job_registry, queue.started_job_registry, queue.failed_job_registry
+        left = {*queue.get_job_ids(), *queue.intermediate_queue.get_job_ids()}
+        # One whose worker was killed as it began is in two of them.
+        return len(left.union(*(registry.get_job_ids() for registry in registries)))
+
+    def close(self) -> None:
+        self._redis.flushall()
+        self._redis.close()
+
+    def _count(self) -> int:
+        return int(self._redis.info("stats")["total_commands_processed"])
+
+
+class RqFlooding(Flooding):
+    """A flood on RQ under way."""
+
+    ready = "*** Listening on"
+
+    def sender(self, where: Servers, queue: str) -> _Sender:
+        self.url, self.queue = where.broker_url, queue
+        assert isinstance(self.flood, RqFlood)
+        return _Sender(self.flood, where, queue)
+
+    def workers(self) -> Fleet:
+        assert isinstance(self.flood, RqFlood)
+        options = ["-c", _SETTINGS]
+        return Fleet(
+            [rq_worker(self.url, self.queue, kind=kind, options=options) for kind in self.flood.kinds],
+            self._environment,
+        )
+
+    def extra(self, kind: str) -> Fleet:
+        """One more worker, beside the others; it works when this returns."""
+        fleet = Fleet([rq_worker(self.url, self.queue, kind=kind, options=["-c", _SETTINGS])], self._environment)
+        # Before it listens a SIGTERM would leave its scheduler's lock behind, for a minute.
+        wait_until(lambda: self.ready in fleet.log(), description="one more worker is ready")
+        return fleet
+
+    def bury(self) -> None:
+        """RQ keeps no watch on dead workers that a flood would see."""
+
+    def unlock(self) -> None:
+        """RQ's schedulers are gone: do as if the minute had passed after which their locks expire."""
+        with redis.Redis.from_url(self.url) as client:
+            client.delete(f"rq:scheduler-lock:{self.queue}")
+
+    def idle(self) -> bool:
+        """Whether no job waits in the queue or for its instant."""
+        with redis.Redis.from_url(self.url) as client:
+            waiting = client.llen(f"rq:queue:{self.queue}"), client.zcard(f"rq:scheduled:{self.queue}")
+        return not any(waiting)
+
+    def orphans(self) -> set[str]:
+        """The jobs that stand in RQ's intermediate queue and in no worker's hands, or that RQ has failed for that."""
+        with redis.Redis.from_url(self.url) as client:
+            queue = Queue(self.queue, connection=client)
+            waiting = queue.intermediate_queue.get_job_ids()
+            begun = set(queue.started_job_registry.get_job_ids())
+            return {*waiting} - begun | {*queue.failed_job_registry.get_job_ids()}
+
+    def stop(self) -> Told:
+        if self._workers is not None:
+            self.record.hincrbyfloat("counts", "cpu", self._workers.cpu_seconds())
+        return super().stop()
+
+
+def run_rq(flood: RqFlood, where: Servers) -> Told:
+    """Let *flood* happen, as `support.flood.run.run` does."""
+    return floods.run(flood, where, RqFlooding)

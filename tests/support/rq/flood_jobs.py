@@ -1,0 +1,63 @@
+"""
+What the worker processes of a flood on RQ run, told by $TK_FLOOD; also their settings module.
+
+As `support.flood.jobs` it records, besides the starts, each grant with the store's own instant and state.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from datetime import timedelta
+from typing import Any
+
+from rq import get_current_job
+from rq.queue import Queue
+
+from support.flood.record import Record, RecordingStore
+from throttlekit import Limiter, TokenBucket, hookimpl
+from throttlekit.hookspecs import Deferred
+from throttlekit_rq import configure
+
+__all__ = ["job", "naive"]
+
+_flood = json.loads(os.environ["TK_FLOOD"])
+_record = Record(_flood["record_url"])
+
+
+class _Deferrals:
+    """A plugin that counts deferrals: each is one more delivery."""
+
+    @hookimpl
+    def throttlekit_deferred(self, event: Deferred) -> None:
+        _record.count("deliveries")
+
+
+_limiter = Limiter(
+    RecordingStore(_flood["store_url"], _record, lambda name: None),
+    plugins=[_Deferrals()] if _flood["mode"] == "throttlekit" else [],
+)
+configure(_limiter, when_over=_flood["actor_options"].get("when_over", "fail"))
+
+
+def job(index: str, account: str = "one") -> None:
+    """A job that brings its limits with it."""
+    _record.count("deliveries")
+    _record.run(index, _flood["body"])
+
+
+def naive(index: str, account: str = "one") -> None:
+    """
+    "Time to one token, plus up to a second", as one would write it: a job that is denied enqueues
+    another of its kind for then, and ends.
+    """
+    limit = _flood["actors"]["job"][0]
+    _record.count("deliveries")
+    decision = _limiter.acquire(TokenBucket(limit["name"], limit["rate"], burst=limit["burst"]))
+    if decision.allowed:
+        _record.run(index, _flood["body"])
+        return
+    current: Any = get_current_job()
+    queue = Queue(current.origin, connection=current.connection)
+    queue.enqueue_in(timedelta(seconds=decision.retry_after + random.random()), naive, index, account)

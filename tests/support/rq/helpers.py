@@ -1,0 +1,143 @@
+"""What the tests of the RQ adapter share: a Redis with a queue, workers in this process, and RQ's own scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import signal
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from rq import SimpleWorker, SpawnWorker, Worker
+from rq.job import Job
+from rq.scheduler import RQScheduler
+
+from support.servers.processes import patient
+from throttlekit import Limit, Limiter
+from throttlekit_rq import (
+    ThrottledQueue,
+    ThrottledSimpleWorker,
+    ThrottledSpawnWorker,
+    ThrottledWorker,
+    configure,
+)
+
+__all__ = ["FORKING", "IN_PROCESS", "QUIET", "Site"]
+
+QUIET = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # RQ's own, see `Site.close`
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),  # the same, when the collector runs
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
+"""The marks of modules that run RQ's workers in this process."""
+
+IN_PROCESS: dict[str, Any] = {"simple": SimpleWorker, "throttled-simple": ThrottledSimpleWorker}
+FORKING: dict[str, Any] = {
+    "stock": Worker,
+    "throttled": ThrottledWorker,
+    "spawn": SpawnWorker,
+    "throttled-spawn": ThrottledSpawnWorker,
+}
+
+
+class Site:
+    """
+    One Redis database, with a queue, a limiter that shares it, and workers of one kind.
+
+    A limit is `shut` by taking all that it has, and `opened` by forgetting what it counted: what a
+    denial does can then be looked at while it lasts.
+    """
+
+    def __init__(self, url: str, kind: str) -> None:
+        self.url = url
+        self.kind = kind
+        self.ours = kind.startswith("throttled")
+        self.connection = redis.Redis.from_url(url)
+        self.limiter = Limiter(patient(url))
+        self.queue = ThrottledQueue("work", connection=self.connection)
+        self._scheduler: Any = None
+        configure(self.limiter)
+
+    def close(self) -> None:
+        configure()
+        self.limiter.close()
+        self.connection.close()
+        self.connection.connection_pool.disconnect()
+        with warnings.catch_warnings():
+            # RQ leaves an event loop and a socket or two for the collector to find.
+            warnings.simplefilter("ignore", ResourceWarning)
+            gc.collect()
+
+    def shut(self, *limits: Limit, **options: Any) -> None:
+        """Nothing more passes under *limits*."""
+        for limit in limits:
+            assert self.limiter.acquire(limit, cost=limit.burst, **options).allowed
+
+    def open(self, *limits: Limit, **options: Any) -> None:
+        """All passes again, and whoever was denied is due at once."""
+        self.limiter.reset(*limits, **options)
+        self.make_due()
+
+    def make_due(self) -> None:
+        key = self.queue.scheduled_job_registry.key
+        for job_id in self.connection.zrange(key, 0, -1):
+            self.connection.zadd(key, {job_id: time.time() - 2}, xx=True)
+
+    def work(self, *queues: str, worker: Any = None, **options: Any) -> Any:
+        """A worker does all that there is to do, and ends. For a stock one RQ's scheduler runs beside it."""
+        if not self.ours:
+            self.tick(*queues)
+        kinds = {**IN_PROCESS, **FORKING}
+        names = list(queues) or [self.queue.name]
+        worker = worker or kinds[self.kind](names, connection=self.connection)
+        self.run(worker, burst=True, **options)
+        return worker
+
+    def run(self, worker: Any, *, burst: bool | None = None, **options: Any) -> None:
+        """*worker* alone, without a scheduler beside it; until nothing is left, if nothing else ends it."""
+        # Its channel for commands: giving it up takes RQ a second, each other time.
+        worker.subscribe = worker.unsubscribe = lambda: None
+        with _own_signals():
+            worker.work(burst=not options if burst is None else burst, logging_level="WARNING", **options)
+
+    def tick(self, *queues: str) -> None:
+        """RQ's scheduler looks, and keeps the queues' locks."""
+        if self._scheduler is None:
+            self._scheduler = RQScheduler(list(queues) or [self.queue.name], connection=self.connection)
+            assert self._scheduler.acquire_locks()
+        self._scheduler.enqueue_scheduled_jobs()
+
+    @property
+    def noted(self) -> list[str]:
+        """What jobs have noted, in order."""
+        return [entry.decode() for entry in self.connection.lrange("noted", 0, -1)]
+
+    def fetch(self, job: Any) -> Any:
+        return Job.fetch(job.id, connection=self.connection, serializer=job.serializer)
+
+    def raw(self, job: Any) -> dict[bytes, bytes]:
+        found: dict[bytes, bytes] = self.connection.hgetall(job.key)
+        return found
+
+    def deferrals_left(self) -> list[str]:
+        """Keys and fields that denials have left behind."""
+        left = [key for key in ("rq:queue:work:intermediate", "rq:wip:work") if self.connection.exists(key)]
+        for key in self.connection.scan_iter("rq:job:*"):
+            if self.connection.type(key) == b"hash" and self.connection.hexists(key, "throttlekit"):
+                left.append(key.decode())
+        return left
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """RQ's workers leave their signal handlers behind."""
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)

@@ -1,0 +1,99 @@
+"""Where a flood happens: a broker of its own, a Redis of its own, and the producer's view of both."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import dramatiq
+import pika
+import redis
+
+from support.dramatiq.workers import make_broker
+from support.servers.processes import patient, rabbitmq_server, redis_server
+
+__all__ = ["Kind", "Sender", "Servers", "servers"]
+
+Kind = Literal["redis", "rabbitmq"]
+_HEARTBEATS = "dramatiq:__heartbeats__"
+
+
+@dataclass(frozen=True)
+class Servers:
+    """A broker, and another Redis for the record (database 2) and, if they have no store of their own, the limits."""
+
+    kind: Kind
+    broker_url: str
+    redis_base: str
+    limits_url: str | None = None
+
+    @property
+    def store_url(self) -> str:
+        return self.limits_url or patient(f"{self.redis_base}/1")
+
+
+@contextlib.contextmanager
+def servers(kind: Kind) -> Iterator[Servers]:
+    """Fresh servers for any number of floods, one after the other."""
+    with redis_server() as base, redis_server() if kind == "redis" else rabbitmq_server() as broker_url:
+        yield Servers(kind, broker_url, base)
+
+
+class Sender:
+    """The producer, and the harness's view of the broker: one queue, in a process without the limiter."""
+
+    def __init__(self, where: Servers, queue: str) -> None:
+        self._queue = queue
+        self._redis: Any = None
+        if where.kind == "redis":
+            self._redis = redis.Redis.from_url(where.broker_url)
+            self._redis.flushall()
+            self._redis.config_resetstat()
+        options = {} if where.kind == "redis" else {"confirm_delivery": True}
+        self._broker = make_broker(where.broker_url, middleware=[], **options)
+        self._broker.declare_queue(queue)
+        self._sent = 0
+
+    def send(self, actor: str, index: str, account: str = "one", *, delay_ms: int | None = None) -> None:
+        """Send one job to *actor*."""
+        self._broker.enqueue(dramatiq.Message(self._queue, actor, (index, account), {}, {}), delay=delay_ms)
+        self._sent += 1
+
+    def hearts(self) -> set[bytes]:
+        """Whoever has asked this broker for anything so far; empty for RabbitMQ, which knows who is there."""
+        return set(self._redis.zrange(_HEARTBEATS, 0, -1)) if self._redis is not None else set()
+
+    def bury(self, hearts: set[bytes]) -> None:
+        """Their processes are dead: do as if the minute had passed after which Dramatiq takes them for it."""
+        if hearts:
+            self._redis.zadd(_HEARTBEATS, dict.fromkeys(hearts, 0), xx=True)
+
+    def commands(self) -> int | None:
+        """The workers' scripts, one a command, on a broker that is a Redis."""
+        if self._redis is None:
+            return None
+        stats = self._redis.info("commandstats")
+        scripts: int = sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("evalsha", "eval"))
+        return scripts - self._sent
+
+    def left(self) -> int:
+        if self._redis is not None:
+            names = f"dramatiq:{self._queue}.msgs", f"dramatiq:{self._queue}.DQ.msgs", f"dramatiq:{self._queue}.XQ.msgs"
+            return sum(self._redis.hlen(name) for name in names)
+        with contextlib.suppress(pika.exceptions.AMQPError):
+            return sum(self._broker.get_queue_message_counts(self._queue))
+        # The broker has been restarted since.
+        del self._broker.connection
+        return sum(self._broker.get_queue_message_counts(self._queue))
+
+    def close(self) -> None:
+        if self._redis is not None:
+            self._redis.flushall()
+            self._redis.close()
+        else:
+            with contextlib.suppress(Exception):
+                for suffix in ("", ".DQ", ".XQ"):
+                    self._broker.channel.queue_delete(self._queue + suffix)
+        self._broker.close()

@@ -1,0 +1,126 @@
+"""Stores that tell what they were asked, and stores that deny as told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from throttlekit._core.acquire import Reason, Verdict
+from throttlekit._core.algorithm import Use
+from throttlekit.stores import MemoryStore, Request, Store
+
+__all__ = ["DenyBefore", "EventDispatcher", "Passing", "Recording"]
+
+
+class Passing:
+    """A store that passes everything on to `inner`."""
+
+    inner: Store
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        return self.inner.acquire(request, now_us)
+
+    def settle(self, corrections: Any, now_us: int | None = None) -> None:
+        self.inner.settle(corrections, now_us)
+
+    def release(self, leases: Any, now_us: int | None = None) -> None:
+        self.inner.release(leases, now_us)
+
+    def renew(self, leases: Any, now_us: int | None = None) -> Any:
+        return self.inner.renew(leases, now_us)
+
+    def pause(self, claims: Any, for_us: int | None, now_us: int | None = None) -> None:
+        self.inner.pause(claims, for_us, now_us)
+
+    def reset(self, names: Any) -> None:
+        self.inner.reset(names)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class Recording(Passing):
+    """A store that remembers each request and its verdict."""
+
+    def __init__(self, inner: Store | None = None) -> None:
+        self.inner = MemoryStore() if inner is None else inner
+        self._lock = threading.Lock()
+        self.asked: list[tuple[Request, Verdict]] = []
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        verdict = self._decide(request, now_us)
+        with self._lock:
+            self.asked.append((request, verdict))
+        return verdict
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        with self._lock:
+            return [verdict for _, verdict in self.asked]
+
+    @property
+    def grants(self) -> int:
+        return sum(verdict.allowed for verdict in self.verdicts)
+
+    @property
+    def denials(self) -> int:
+        return sum(not verdict.allowed for verdict in self.verdicts)
+
+    def names(self) -> set[str]:
+        """The bucket names that were asked for."""
+        with self._lock:
+            return {claim.bucket for request, _ in self.asked for claim in request.claims}
+
+    def _decide(self, request: Request, now_us: int | None) -> Verdict:
+        return self.inner.acquire(request, now_us)
+
+
+class EventDispatcher(Recording):
+    """
+    A store that tells the fleet's rules, as raw fields and values, by a clock of its own.
+
+    Args:
+        clock_us: Tells the time to decisions and to those who follow.
+    """
+
+    def __init__(self, clock_us: Any) -> None:
+        super().__init__(MemoryStore(clock_us=clock_us))
+        self._clock_us = clock_us
+        self.told: list[tuple[str, str]] = []
+        self.fault: Exception | None = None
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        if self.fault is not None:
+            raise self.fault
+        seconds, micros = divmod(self._clock_us(), 1_000_000)
+        return [[[b"%d" % seconds, b"%d" % micros], [part.encode() for pair in self.told for part in pair]]]
+
+
+class DenyBefore(Recording):
+    """
+    A store that denies *denials* times before each grant, for each key, and says to come back after *delay* seconds.
+
+    Every request that it grants is one charge; nothing else limits it.
+    """
+
+    def __init__(self, denials: int, delay: float = 0.02) -> None:
+        super().__init__()
+        self._denials = denials
+        self.delay = delay
+        self._asked_of: Counter[str] = Counter()
+        self._counting = threading.Lock()
+
+    def _decide(self, request: Request, now_us: int | None) -> Verdict:
+        now_us = time.time_ns() // 1000
+        key = request.claims[0].bucket
+        with self._counting:
+            self._asked_of[key] += 1
+            grant = self._asked_of[key] % (self._denials + 1) == 0
+        uses = tuple(Use(0, now_us) for _ in request.claims)
+        if grant:
+            return Verdict(Reason.ALLOWED, 0, now_us, now_us, now_us, uses)
+        back = now_us + round(self.delay * 1_000_000)
+        return Verdict(Reason.EXHAUSTED, 0, now_us, back, back, uses)

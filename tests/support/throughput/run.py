@@ -1,0 +1,227 @@
+"""
+Real workers of each framework, with jobs that do nothing, with and without throttlekit: how long do so many take?
+
+    with Bench() as bench:
+        timing = bench.run(SETUPS["Dramatiq, Redis"], "limit", jobs=3000)   # a job, once the first tenth is done
+
+What a worker does is told by $TK_THROUGHPUT; `support.throughput_*` are the workers' modules.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
+
+import redis
+
+from support.faults.processes import Command
+from support.rq.workers import rq_worker
+from support.servers.processes import rabbitmq_server, redis_server
+from support.waiting import wait_until
+from throttlekit import TokenBucket
+
+__all__ = ["LIMIT", "SETUPS", "VARIANTS", "WITHOUT_THROTTLEKIT", "Bench", "Setup", "Timing", "mark", "settings"]
+
+VARIANTS = ("without", "limit", "no limit", "an INCR")
+"""
+Without throttlekit; with it and a limit that never binds; with it and jobs that name no limit; without it, and each job
+begins with an INCR of redis-py: the least that any question to a server can cost there.
+"""
+WITHOUT_THROTTLEKIT = ("without", "an INCR")
+LIMIT = TokenBucket("ample", "1000000/s", burst=1_000_000)
+_LAST = 8
+_RUNS = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """
+    One framework as people run it.
+
+    Attributes:
+        jobs: So many take a second or two.
+        poll_bound: What is promised of it is a share of its speed; else a time for each job.
+        worker: The command, by broker URL, queue and variant.
+    """
+
+    framework: str
+    broker: str
+    jobs: int
+    poll_bound: bool
+    worker: Callable[[str, str, str], list[str]]
+
+
+class Timing(NamedTuple):
+    """
+    What a job took, in µs.
+
+    Attributes:
+        cpu_us: Of the process that ran all of them, with all its threads; None: there were several.
+    """
+
+    us: float
+    cpu_us: float | None = None
+
+
+def settings() -> dict[str, Any]:
+    """What this worker is to do."""
+    return dict(json.loads(os.environ["TK_THROUGHPUT"]))
+
+
+def mark(index: int) -> None:
+    """The body of a job: nothing, but at the marks, where it writes down the time by Redis, and its process's CPU."""
+    told = _told()
+    if told["variant"] == "an INCR":
+        _client().incr("counter")
+    if index == told["first"] or index >= told["last"]:
+        with redis.Redis.from_url(told["record"]) as client:
+            seconds, micros = client.time()
+            mine = seconds * 1_000_000 + micros, round(1e6 * time.process_time()), os.getpid()
+            client.hset("marks", str(index), json.dumps(mine))
+
+
+_kept: dict[str, Any] = {}
+
+
+def _told() -> dict[str, Any]:
+    if not _kept:
+        _kept.update(settings())
+    return _kept
+
+
+@cache
+def _client() -> Any:
+    """Of this process: a work-horse that RQ forks begins with none, and asks once."""
+    return redis.Redis.from_url(_told()["store"])
+
+
+class Bench:
+    """The servers, kept for all runs: one Redis for brokers, one for limits, and RabbitMQ once it is asked for."""
+
+    def __enter__(self) -> Bench:
+        self._stack = contextlib.ExitStack()
+        self._redis = self._stack.enter_context(redis_server())
+        self._store = self._stack.enter_context(redis_server())
+        self._rabbitmq: str | None = None
+        self._record: Any = self._stack.enter_context(contextlib.closing(redis.Redis.from_url(f"{self._store}/2")))
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _broker(self, setup: Setup) -> str:
+        if setup.broker == "redis":
+            return self._redis
+        if self._rabbitmq is None:
+            self._rabbitmq = self._stack.enter_context(rabbitmq_server())
+        return self._rabbitmq
+
+    def run(self, setup: Setup, variant: str, jobs: int) -> Timing:
+        """Send *jobs*, start the workers, and return what a job took between the first tenth and the last."""
+        url, queue, first = self._broker(setup), f"throughput-{next(_RUNS)}", jobs // 10
+        for base in (self._redis, self._store):
+            with redis.Redis.from_url(base) as client:
+                client.flushall()
+        told = {
+            "broker": url, "store": f"{self._store}/1", "record": f"{self._store}/2", "queue": queue,
+            "variant": variant, "first": first, "last": jobs - _LAST,
+        }  # fmt: skip
+        _SENDERS[setup.framework](url, queue, variant, jobs)
+        worker = Command(setup.worker(url, queue, variant), {"TK_THROUGHPUT": json.dumps(told)})
+        try:
+            wait_until(lambda: self._done(worker), description=f"{setup.framework}: {jobs} jobs are done", timeout=180)
+        finally:
+            worker.close()  # there is nothing left that a peaceful end would save
+        marks = {int(index): json.loads(told) for index, told in self._record.hgetall("marks").items()}
+        began, ended, processes = marks[first], max(marks.values()), {pid for _, _, pid in marks.values()}
+        us, cpu_us = ((ended[which] - began[which]) / (jobs - first) for which in (0, 1))
+        return Timing(us, cpu_us if len(processes) == 1 else None)
+
+    def _done(self, worker: Command) -> bool:
+        if not worker.running:
+            raise AssertionError(f"the worker has ended:\n{worker.log()}")
+        return bool(self._record.hlen("marks") == _LAST + 1)
+
+
+# Producers: they know nothing of throttlekit, but for RQ, where a job brings its limits with it.
+
+
+def _send_dramatiq(url: str, queue: str, variant: str, jobs: int) -> None:
+    import dramatiq
+
+    from support.dramatiq.workers import make_broker
+
+    broker = make_broker(url, middleware=[])
+    broker.declare_queue(queue)
+    for index in range(jobs):
+        broker.enqueue(dramatiq.Message(queue, "job", (index,), {}, {}))
+    broker.close()
+
+
+def _send_celery(url: str, queue: str, variant: str, jobs: int) -> None:
+    from celery import Celery
+    from kombu import Queue
+
+    app = Celery("sender", broker=url, set_as_current=False)
+    app.conf.task_queues = [Queue(queue)]
+    for index in range(jobs):
+        app.send_task("job", (index,), queue=queue)
+    app.close()
+
+
+def _send_rq(url: str, queue: str, variant: str, jobs: int) -> None:
+    from rq import Queue
+
+    from throttlekit_rq import ThrottledQueue
+
+    job = "support.throughput.run.mark"
+    with contextlib.closing(redis.Redis.from_url(url)) as client:
+        if variant == "limit":
+            ours = ThrottledQueue(queue, connection=client)
+            ours.enqueue_many([ours.prepare_data(job, args=(index,), throttle=[LIMIT]) for index in range(jobs)])
+        else:
+            plain = Queue(queue, connection=client)
+            plain.enqueue_many([plain.prepare_data(job, args=(index,)) for index in range(jobs)])
+
+
+_SENDERS = {"dramatiq": _send_dramatiq, "celery": _send_celery, "rq": _send_rq}
+
+
+def _dramatiq(url: str, queue: str, variant: str) -> list[str]:
+    return [sys.executable, "-m", "dramatiq", "support.throughput.dramatiq", "-p", "1", "-t", "4"]
+
+
+def _celery(pool: str) -> Callable[[str, str, str], list[str]]:
+    options = ["--loglevel", "warning", "--pool", pool, "--concurrency", "2", "--without-gossip", "--without-mingle"]
+    command = [sys.executable, "-m", "celery", "-A", "support.throughput.celery", "worker", *options]
+    return lambda url, queue, variant: [*command, "--queues", queue]
+
+
+def _rq(stock: str, ours: str) -> Callable[[str, str, str], list[str]]:
+    def command(url: str, queue: str, variant: str) -> list[str]:
+        if variant in WITHOUT_THROTTLEKIT:
+            return rq_worker(url, queue, kind=stock, options=["-c", "support.throughput.rq_plain"])
+        return rq_worker(url, queue, kind=ours, options=["-c", "support.throughput.rq"])
+
+    return command
+
+
+SETUPS: Mapping[str, Setup] = {
+    "Dramatiq, Redis": Setup("dramatiq", "redis", 3000, False, _dramatiq),
+    "Dramatiq, RabbitMQ": Setup("dramatiq", "rabbitmq", 3000, False, _dramatiq),
+    "RQ, stock worker": Setup("rq", "redis", 80, True, _rq("rq.Worker", "rq.Worker")),
+    "RQ, ThrottledWorker": Setup("rq", "redis", 80, True, _rq("rq.Worker", "throttlekit_rq.ThrottledWorker")),
+    "RQ, ThrottledSimpleWorker": Setup(
+        "rq", "redis", 600, False, _rq("rq.worker.SimpleWorker", "throttlekit_rq.ThrottledSimpleWorker")
+    ),
+    "Celery, prefork, Redis": Setup("celery", "redis", 2000, False, _celery("prefork")),
+    "Celery, threads, Redis": Setup("celery", "redis", 2000, False, _celery("threads")),
+}

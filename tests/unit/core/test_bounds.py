@@ -1,0 +1,455 @@
+"""What each algorithm promises of any window: over random traffic, in every length; and that it is reached."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from throttlekit import FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.algorithm import STALE_US, Algorithm
+from throttlekit._core.algorithms import fixed_window
+from throttlekit._core.algorithms.fixed_window import UTC, Zone
+from throttlekit._core.algorithms.sliding_window import SlidingWindowAlgorithm
+from throttlekit._core.limit.base import Limit
+
+MS = 1_000
+HOUR_US = 3_600_000 * MS
+DAY_US = 24 * HOUR_US
+START_US = 1_800_000_000_000_000 // DAY_US * DAY_US
+
+# A day whose clocks go forward, a day whose clocks go back, half-hours, and midnights that are skipped or come twice.
+ZONES = [
+    Zone(HOUR_US, ((START_US + HOUR_US, 2 * HOUR_US),)),
+    Zone(2 * HOUR_US, ((START_US + HOUR_US, HOUR_US),)),
+    Zone(HOUR_US, ((START_US + HOUR_US // 2, HOUR_US // 2), (START_US + 2 * DAY_US, HOUR_US))),
+    Zone(0, ((START_US, HOUR_US),)),
+    Zone(0, ((START_US + DAY_US + HOUR_US // 2, -HOUR_US),)),
+]
+QUICK: list[Limit] = [
+    TokenBucket("token", (5, 0.05), burst=3),
+    TokenBucket("token-large", (7, 0.1), burst=40),
+    TokenBucket("token-uneven", (30_000, 1), burst=9),
+    LeakyBucket("leaky", (5, 0.05)),
+    FixedWindow("fixed", (5, 0.05)),
+    FixedWindow("fixed-one", (1, 0.02)),
+    SlidingWindow("sliding", (5, 0.05)),
+    SlidingWindow("sliding-one", (1, 0.02)),
+    SlidingWindow("sliding-uneven", (7, 0.033_333)),
+    SlidingWindow("sliding-in-steps", (10**11, 3000)),
+    SlidingLog("log", (5, 0.05)),
+    SlidingLog("log-one", (1, 0.02)),
+    SlidingLog("log-uneven", (7, 0.033_333)),
+]
+quick = pytest.mark.parametrize("limit", QUICK, ids=lambda limit: limit.name)
+seeds = st.integers(0, 2**64 - 1)
+lengths = st.integers(1, 150)
+random_runs = settings(max_examples=40, deadline=None)
+
+
+@dataclass
+class Key:
+    """One key of *limit*, and what has passed under it."""
+
+    limit: Limit
+    zone: Zone = UTC
+    state: Any = None
+    passed: list[tuple[int, int]] = field(default_factory=list)
+    """What passed when: (true time, units)."""
+    resets_us: list[int] = field(default_factory=list)
+    """When a state was not believed."""
+
+    def bind(self, cost: int) -> Algorithm:
+        charge = self.limit.bind(cost)
+        return replace(charge, zone=self.zone) if isinstance(charge, fixed_window.FixedWindowAlgorithm) else charge
+
+    def ready_us(self, now_us: int, cost: int) -> int:
+        charge = self.bind(cost)
+        return charge.ready_us(charge.sanitized(self.state, now_us), now_us)
+
+    def ask(self, now_us: int, cost: int = 1, true_us: int | None = None) -> bool:
+        charge = self.bind(cost)
+        state = charge.sanitized(self.state, now_us)
+        if state is not self.state:
+            self.resets_us.append(now_us if true_us is None else true_us)
+        if charge.ready_us(state, now_us) > now_us:
+            self.state = state
+            return False
+        self.state = charge.admit(state, now_us)
+        if cost:
+            self.passed.append((now_us if true_us is None else true_us, cost))
+        return True
+
+    def settle(self, now_us: int, granted_us: int, cost: int, actual: int) -> None:
+        charge = self.bind(cost)
+        by = self.bind(actual).size - charge.size
+        self.state = charge.settled(charge.sanitized(self.state, now_us), now_us, granted_us, by)
+
+    def drain(self, now_us: int) -> int:
+        """Ask for single units until none is left."""
+        count = 0
+        while self.ask(now_us):
+            count += 1
+        return count
+
+    def draw_cost(self, rnd: random.Random) -> int:
+        most = self.limit.capacity
+        return rnd.choice([1, 1, 1, most, rnd.randint(1, most), 0])
+
+    def next_us(self, rnd: random.Random, now_us: int, cost: int) -> int:
+        """A later instant at which something may have changed."""
+        period_us = self.limit.period_us
+        edge_us = (now_us // period_us + 1) * period_us
+        few_us = rnd.randint(0, min(10 * MS, period_us))
+        ready_us = self.ready_us(now_us, cost)
+        there = [now_us, now_us, now_us + few_us, ready_us, ready_us, ready_us - 1, edge_us - 1, edge_us, edge_us + 1]
+        there += [now_us + rnd.randint(0, 3 * period_us), *(at_us for at_us, _ in self.zone.changes)]
+        return max(now_us, rnd.choice(there))
+
+
+def most(limit: Limit, first_us: int, last_us: int) -> int:
+    """The bound that the limit's docstring states, of a window that begins and ends with an admission."""
+    amount, period_us, length_us = limit.amount, limit.period_us, last_us - first_us
+    if isinstance(limit, TokenBucket):
+        return limit.burst + length_us * amount // period_us
+    if isinstance(limit, SlidingWindow):
+        # Less than amount + 1 + w × amount / period.
+        return amount - (-length_us * amount // period_us)
+    if isinstance(limit, SlidingLog):
+        return amount * (length_us // period_us + 1)
+    return amount * (length_us // period_us + 2)
+
+
+def assert_bound(limit: Limit, passed: Sequence[tuple[int, int]], extra: Any = lambda first_us, last_us: 0) -> None:
+    """In every window from one admission to another, no more than the bound has passed, and *extra*."""
+    by_time = sorted(passed)
+    for i, (first_us, _) in enumerate(by_time):
+        units = 0
+        for last_us, cost in by_time[i:]:
+            units += cost
+            assert units <= most(limit, first_us, last_us) + extra(first_us, last_us), (first_us, last_us, by_time)
+
+
+@quick
+@random_runs
+@given(seed=seeds, length=lengths)
+def test_no_window_passes_more_than_its_bound(limit: Limit, seed: int, length: int) -> None:
+    """However requests come and whatever they cost, no window of any length passes more than its bound."""
+    rnd, key, now_us = random.Random(seed), Key(limit), START_US
+    for _ in range(length):
+        cost = key.draw_cost(rnd)
+        now_us = key.next_us(rnd, now_us, cost)
+        key.ask(now_us, cost)
+    assert_bound(limit, key.passed)
+
+
+@quick
+@random_runs
+@given(seed=seeds, length=lengths)
+def test_promised_instant_is_the_first_that_passes(limit: Limit, seed: int, length: int) -> None:
+    """A request passes at the instant that it was promised, and not one microsecond before."""
+    rnd, key, now_us = random.Random(seed), Key(limit), START_US
+    for _ in range(length):
+        cost = key.draw_cost(rnd)
+        ready_us = key.ready_us(now_us, cost)
+        assert ready_us >= now_us
+        assert key.ready_us(ready_us, cost) == ready_us
+        if ready_us > now_us:
+            assert key.ready_us(ready_us - 1, cost) > ready_us - 1
+        now_us = key.next_us(rnd, now_us, cost)
+        key.ask(now_us, cost)
+
+
+@quick
+def test_cost_of_zero_only_looks(limit: Limit) -> None:
+    """A cost of 0 passes at once, however much is used, and leaves the very state that it found."""
+    charge = Key(limit).bind(0)
+    exhausted = Key(limit)
+    assert exhausted.ask(START_US, limit.capacity)
+    for state in (None, exhausted.state):
+        assert charge.ready_us(state, START_US) == START_US
+        assert charge.admit(state, START_US) is state
+
+
+@quick
+@random_runs
+@given(seed=seeds, length=lengths)
+def test_clock_that_steps_back_admits_nothing_extra(limit: Limit, seed: int, length: int) -> None:
+    """
+    The bound holds in true time while the clock steps back, a little or by days.
+
+    Of a fixed window whose state was not believed, one more amount may pass: it counts as used up, and the
+    next window may begin at once. Of a sliding one, one more unit: as used up, it no longer counts the part of
+    a unit that it had let pass beyond the amount.
+    """
+    rnd, key, true_us, behind_us = random.Random(seed), Key(limit), START_US, 0
+    back_us = [1, MS, limit.period_us, 10 * limit.period_us, STALE_US // 3, 2 * STALE_US, DAY_US]
+    for _ in range(length):
+        cost = key.draw_cost(rnd)
+        true_us = key.next_us(rnd, true_us - behind_us, cost) + behind_us
+        if rnd.random() < 0.1:
+            behind_us += rnd.randint(0, rnd.choice(back_us))
+        key.ask(true_us - behind_us, cost, true_us)
+
+    def extra(first_us: int, last_us: int) -> int:
+        more = limit.amount if isinstance(limit, FixedWindow) else int(isinstance(limit, SlidingWindow))
+        return more * sum(first_us < reset_us <= last_us for reset_us in key.resets_us)
+
+    assert_bound(limit, key.passed, extra)
+
+
+@dataclass
+class Job:
+    granted_us: int
+    cost: int
+    actual: int
+    ends_us: int
+
+
+def _work(limit: Limit, seed: int, length: int) -> tuple[list[Job], list[tuple[int, Job]]]:
+    """Jobs that turn out cheaper than they were charged: those that passed, and those given back, when."""
+    rnd, key, now_us = random.Random(seed), Key(limit), START_US
+    jobs: list[Job] = []
+    given_back: list[tuple[int, Job]] = []
+    running: list[Job] = []
+    for _ in range(length):
+        cost = key.draw_cost(rnd)
+        now_us = key.next_us(rnd, now_us, cost)
+        for job in [job for job in running if job.ends_us <= now_us]:
+            running.remove(job)
+            key.settle(now_us, job.granted_us, job.cost, job.actual)
+            given_back.append((now_us, job))
+        if key.ask(now_us, cost) and cost:
+            ends_us = now_us + rnd.choice([0, 1, rnd.randint(0, limit.period_us), rnd.randint(0, 3 * limit.period_us)])
+            jobs.append(job := Job(now_us, cost, rnd.choice([0, cost, rnd.randint(0, cost)]), ends_us))
+            running.append(job)
+    return jobs, given_back
+
+
+@pytest.mark.parametrize(
+    "limit", [limit for limit in QUICK if not isinstance(limit, TokenBucket)], ids=lambda limit: limit.name
+)
+@random_runs
+@given(seed=seeds, length=lengths)
+def test_units_given_back_do_not_break_the_bound(limit: Limit, seed: int, length: int) -> None:
+    """What jobs really used stays within the bound of every window, however late their costs are settled."""
+    jobs, _ = _work(limit, seed, length)
+    assert_bound(limit, [(job.granted_us, job.actual) for job in jobs])
+
+
+@pytest.mark.parametrize(
+    "limit", [limit for limit in QUICK if isinstance(limit, TokenBucket)], ids=lambda limit: limit.name
+)
+@random_runs
+@given(seed=seeds, length=lengths)
+def test_bucket_passes_no_more_than_was_given_back_to_it(limit: Limit, seed: int, length: int) -> None:
+    """What jobs really used of a bucket stays within the bound, and what older jobs gave back in that window."""
+    jobs, given_back = _work(limit, seed, length)
+
+    def extra(first_us: int, last_us: int) -> int:
+        return sum(job.cost - job.actual for at_us, job in given_back if job.granted_us < first_us <= at_us <= last_us)
+
+    assert_bound(limit, [(job.granted_us, job.actual) for job in jobs], extra)
+
+
+@quick
+@given(seed=seeds)
+def test_what_is_given_back_at_once_can_pass_again(limit: Limit, seed: int) -> None:
+    """A cost that is given back while it all counts leaves the limit as if it had not been charged."""
+    rnd, key = random.Random(seed), Key(limit)
+    before = rnd.randint(0, limit.capacity - 1)
+    key.ask(START_US, before)
+    cost = rnd.randint(1, limit.capacity - before)
+    if not key.ask(START_US, cost):
+        assert limit.name == "token-uneven"  # charges are rounded up one by one: the last unit may be 1 µs off
+        return
+    key.settle(START_US, START_US, cost, 0)
+    # But for the 2 µs of rounding at thousands a second.
+    assert key.ready_us(START_US, limit.capacity - before) <= START_US + 2 * (limit.name == "token-uneven")
+    if before:
+        assert key.ready_us(START_US, limit.capacity - before + 1) > START_US
+
+
+@quick
+@given(units=st.integers(1, 50))
+def test_a_debt_is_made_up_for_before_anything_passes(limit: Limit, units: int) -> None:
+    """A cost that turns out dearer keeps others out for as long as the limit needs for it, and never below the rate."""
+    key, capacity = Key(limit), limit.capacity
+    assert key.ask(START_US, capacity)
+    key.settle(START_US, START_US, capacity, capacity + units)
+    ready_us = key.ready_us(START_US, 1)
+    if isinstance(limit, TokenBucket):
+        assert ready_us - START_US >= (units + 1) * limit.period_us // limit.amount
+    elif isinstance(limit, SlidingWindow):
+        # The next window begins with more than its amount, and waits for the excess to fade.
+        next_us = (START_US // limit.period_us + 1) * limit.period_us
+        assert ready_us - next_us >= units * limit.period_us // (capacity + units)
+    else:
+        assert ready_us - START_US >= limit.period_us
+    assert not Key(limit, state=key.state).ask(ready_us - 1)
+    assert key.ready_us(START_US, 0) == START_US, "a cost of 0 only looks"
+
+
+# Reached
+
+
+@pytest.mark.parametrize("limit", [QUICK[0], QUICK[1], QUICK[3]], ids=lambda limit: limit.name)
+def test_bucket_reaches_its_bound(limit: TokenBucket) -> None:
+    """A bucket passes its burst at once and a unit in every interval after: the bound, in every length."""
+    key, interval_us = Key(limit), -(-limit.period_us // limit.amount)
+    assert key.drain(START_US) == limit.burst
+    for number in range(1, 200):
+        assert not key.ask(START_US + number * interval_us - 1)
+        assert key.ask(START_US + number * interval_us)
+        assert len(key.passed) == limit.burst + number
+
+
+@pytest.mark.parametrize("amount", [1, 5, 100])
+def test_fixed_window_reaches_its_bound(amount: int) -> None:
+    """A whole amount passes in the last microsecond of a window, and another in the first of the next."""
+    key = Key(FixedWindow("fixed", (amount, 0.05)))
+    assert key.drain(START_US - 1) == amount
+    assert key.drain(START_US) == amount
+    assert key.passed[-1][0] - key.passed[0][0] == 1
+    for number in range(1, 20):
+        assert key.drain(START_US + number * 50 * MS - 1) == 0
+        assert key.drain(START_US + number * 50 * MS) == amount
+
+
+@pytest.mark.parametrize("amount", [1, 2, 5, 100])
+def test_sliding_window_reaches_its_bound(amount: int) -> None:
+    """2 × amount units pass within one period: an amount at the very end of a window, and another as it fades."""
+    limit = SlidingWindow("sliding", (amount, 0.05))
+    key, now_us = Key(limit), START_US - 1
+    assert key.drain(now_us) == amount
+    while now_us < START_US - 1 + 2 * limit.period_us:
+        now_us = key.ready_us(now_us, 1)
+        assert key.ask(now_us)
+    within = [at_us for at_us, _ in key.passed if at_us < START_US - 1 + limit.period_us]
+    assert len(within) == 2 * amount
+    # And where each of them passes, it is the most that fits.
+    last_us = within[-1]
+    assert len(within) == most(limit, START_US - 1, last_us)
+
+
+@pytest.mark.parametrize("phase", [0, 0.3, 0.9])
+@pytest.mark.parametrize("amount", [1, 2, 5, 100])
+def test_sliding_window_gives_lasting_traffic_its_amount(amount: int, phase: float) -> None:
+    """Of a backlog that always asks, the whole amount passes in every period, for ever."""
+    key, now_us, periods = Key(SlidingWindow("sliding", (amount, 0.05))), START_US + round(50 * MS * phase), 200
+    while now_us < START_US + periods * 50 * MS:
+        now_us = key.ready_us(now_us, 1)
+        assert key.ask(now_us)
+    assert (periods - 1) * amount <= len(key.passed) <= (periods + 1) * amount
+
+
+@pytest.mark.parametrize("phase", [0, 0.3, 0.9])
+@pytest.mark.parametrize("amount", [1, 2, 5, 100])
+def test_sliding_window_passes_evenly_spread_traffic(amount: int, phase: float) -> None:
+    """A unit in each interval passes for ever: what has faded of one makes room for the next."""
+    limit = SlidingWindow("sliding", (amount, 0.05))
+    key, step_us = Key(limit), -(-limit.period_us // amount)
+    for number in range(10 * amount):
+        assert key.ask(START_US + 1 + round(phase * step_us) + number * step_us)
+
+
+@pytest.mark.parametrize("amount", [1, 5, 100])
+def test_sliding_log_reaches_its_bound(amount: int) -> None:
+    """The amount passes at one instant, not one more until the period is over, and then all of it again."""
+    key = Key(SlidingLog("log", (amount, 0.05)))
+    for number in range(5):
+        now_us = START_US + 7 * MS + number * 50 * MS
+        assert key.drain(now_us - 1) == 0 if number else True
+        assert key.drain(now_us) == amount
+        assert not key.ask(now_us + 50 * MS - 1)
+
+
+# Zones
+
+
+@pytest.mark.parametrize("zone", ZONES, ids=["forward", "back", "half-hours", "no midnight", "midnight twice"])
+@pytest.mark.parametrize("period_us", [HOUR_US, DAY_US], ids=["hour", "day"])
+@random_runs
+@given(seed=seeds, length=lengths)
+def test_zone_s_windows_pass_their_amount(zone: Zone, period_us: int, seed: int, length: int) -> None:
+    """Across changes of the clocks each window passes its amount at most, and its promised instants hold."""
+    limit = FixedWindow("fixed", (3, period_us / 1_000_000))
+    rnd, key, now_us = random.Random(seed), Key(limit, zone), START_US - 2 * DAY_US
+    for _ in range(length):
+        cost = key.draw_cost(rnd)
+        ready_us = key.ready_us(now_us, cost)
+        assert key.ready_us(ready_us, cost) == ready_us
+        if ready_us > now_us:
+            assert key.ready_us(ready_us - 1, cost) > ready_us - 1
+        now_us = key.next_us(rnd, now_us, cost)
+        key.ask(now_us, cost)
+    # A window that has begun when the clocks go back to before it, begins a second time.
+    again = zone is ZONES[-1] and period_us == DAY_US
+    used: dict[tuple[int, bool], int] = {}
+    latest = 0
+    for at_us, cost in key.passed:
+        latest = max(latest, (at_us + zone.at(at_us)) // period_us)
+        part = latest, again and at_us >= zone.changes[0][0]
+        used[part] = used.get(part, 0) + cost
+    assert all(units <= 3 for units in used.values()), used
+    # Where clocks go forward, a window is shorter than its period: no window shorter than that passes more than two.
+    shortest_us = period_us - min(period_us // 2, HOUR_US)
+    for i, (first_us, _) in enumerate(key.passed):
+        assert sum(cost for at_us, cost in key.passed[i:] if at_us - first_us < shortest_us) <= (2 + again) * 3
+
+
+def test_short_day_is_a_window_like_any_other() -> None:
+    """Around a day of 23 hours, three amounts fit into 24: the bound is that of the shortest day."""
+    zone = Zone(0, ((START_US + 2 * HOUR_US, HOUR_US),))
+    key = Key(FixedWindow("fixed", "5/day"), zone)
+    assert key.drain(START_US - 1) == 5
+    assert key.drain(START_US) == 5
+    assert key.drain(START_US + 23 * HOUR_US - 1) == 0
+    assert key.drain(START_US + 23 * HOUR_US) == 5
+
+
+# Numbers
+
+
+@given(amount=st.integers(1, 10**12 - 1), period_us=st.integers(1, 366 * DAY_US))
+def test_no_load_leaves_what_a_double_holds(amount: int, period_us: int) -> None:
+    """Whatever the limit, and two windows in a row in deepest debt: every load is less than 2**53."""
+    charge = SlidingWindow("sliding", (amount, period_us / 1_000_000)).bind(amount)
+    assert isinstance(charge, SlidingWindowAlgorithm)
+    state = None
+    for now_us in (0, charge.period_us):
+        state = charge.settled(state, now_us, now_us, 10**30)
+    assert state is not None
+    assert state.before == state.used > 50 * amount
+    steps = -(-charge.period_us // charge.step_us)
+    assert (state.before + state.used + charge.size) * steps < 2**53
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        TokenBucket("token", "1/366d", burst=9),
+        TokenBucket("token", f"{10**12 - 1}/day", burst=10**12),
+        LeakyBucket("leaky", "1/366d"),
+        FixedWindow("fixed", f"{10**12 - 1}/day"),
+        SlidingWindow("sliding", f"{10**12 - 1}/366d"),
+        SlidingLog("log", "5/366d"),
+    ],
+    ids=lambda limit: f"{limit.algorithm} {limit.amount}",
+)
+def test_no_debt_leaves_what_a_double_holds(limit: Limit) -> None:
+    """A cost that turns out absurd is owed, but no number of it leaves 2**53."""
+    key = Key(limit)
+    key.ask(START_US)
+    for _ in range(3):
+        key.settle(START_US, START_US, 1, 10**30)
+    use = key.bind(1).use(key.state, START_US)
+    assert START_US + limit.period_us // 2 < use.full_us < 2**53 or isinstance(limit, FixedWindow)
+    assert START_US < key.ready_us(START_US, 1) < 2**53
+    numbers = [number for part in key.state for number in (part if isinstance(part, tuple) else (part,))]
+    assert all(abs(number) < 2**53 for number in (use.units, *numbers))

@@ -1,0 +1,630 @@
+"""So many at once: holders with a lease each, and a line that is paced by how long they hold."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from throttlekit import Concurrency, ConfigurationError, CostExceedsLimit, Decision, Job, Limiter, TokenBucket
+from throttlekit._core.acquire import Ask, Caller, Place, Reason, State, acquire
+from throttlekit._core.algorithm import STALE_US, Use
+from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
+from throttlekit._core.line import GRACE_US
+from throttlekit._core.serialize import dump, load
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+NOW_US = 1_800_000_000_000_000
+LEASE_US = 30_000_000
+SLOTS = Concurrency("reports-db", 2)
+
+
+def slot(holder: str, amount: int = 2, lease_us: int = LEASE_US, size: int = 1) -> ConcurrencyAlgorithm:
+    return ConcurrencyAlgorithm(size, amount, lease_us, holder)
+
+
+def taken(*holders: str, at_us: int = NOW_US, amount: int = 9) -> Holders:
+    state: Holders | None = None
+    for holder in holders:
+        state = slot(holder, amount).admit(state, at_us)
+    assert state is not None
+    return state
+
+
+def living(state: Holders | None, now_us: int) -> list[str]:
+    return [holder for holder, until_us in (state.leases if state else ()) if until_us > now_us]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def limiter(clock: FakeClock) -> Limiter:
+    return Limiter(MemoryStore(clock_us=clock))
+
+
+# The rule
+
+
+def test_as_many_as_the_amount_hold_a_slot() -> None:
+    """Two of two pass, a third does not; once one gives back, it does."""
+    state = taken("a", "b")
+    assert slot("c").ready_us(state, NOW_US) > NOW_US
+    state = slot("a").released(state, NOW_US + 1, NOW_US)
+    assert slot("c").ready_us(state, NOW_US + 1) == NOW_US + 1
+
+
+def test_holder_that_is_not_heard_of_is_gone_when_its_lease_ends() -> None:
+    """A slot is held up to the last microsecond of the lease, and not for one more."""
+    state = taken("a", "b")
+    assert slot("c").ready_us(state, NOW_US + LEASE_US - 1) > NOW_US + LEASE_US - 1
+    assert slot("c").ready_us(state, NOW_US + LEASE_US) == NOW_US + LEASE_US
+
+
+def test_only_its_holder_gives_a_slot_back() -> None:
+    """One that holds none, or gave it back already, gives nothing back."""
+    state = taken("a", "b")
+    assert slot("c").released(state, NOW_US, NOW_US) is state
+    freed = slot("a").released(state, NOW_US, NOW_US)
+    assert living(freed, NOW_US) == ["b"]
+    assert slot("a").released(freed, NOW_US, NOW_US) is freed
+    assert slot("a").released(None, NOW_US, NOW_US) is None
+
+
+def test_slot_that_was_lost_is_not_given_back() -> None:
+    """Who comes after the end of its lease teaches no hold, and frees nobody else's slot."""
+    state = taken("a", "b")
+    late_us = NOW_US + LEASE_US
+    assert slot("a").released(state, late_us, NOW_US) is state
+    state = slot("c").admit(state, late_us)
+    assert slot("a").released(state, late_us, NOW_US) is state
+
+
+def test_renewed_lease_lasts_from_now_on() -> None:
+    """A holder that is heard of in time keeps its slot for one lease more."""
+    state, kept = slot("a").renewed(taken("a", "b"), NOW_US + LEASE_US - 1)
+    assert kept
+    assert living(state, NOW_US + LEASE_US) == ["a"]
+    assert living(state, NOW_US + 2 * LEASE_US - 2) == ["a"]
+    assert living(state, NOW_US + 2 * LEASE_US - 1) == []
+
+
+def test_renewal_after_the_loss_takes_what_is_free_and_no_more() -> None:
+    """A lost slot comes back to its holder if one is free; if others have all of them, it is told no."""
+    late_us = NOW_US + LEASE_US
+    state, kept = slot("a").renewed(taken("a", "b"), late_us)
+    assert kept
+    assert living(state, late_us) == ["a"]
+    state = slot("c").admit(state, late_us)
+    after, kept = slot("b").renewed(state, late_us)
+    assert (after, kept) == (state, False)
+    assert slot("b").renewed(None, late_us)[1]
+
+
+def test_given_back_at_once_is_no_hold_to_learn_from() -> None:
+    """What another limit's denial gives back leaves the mean as it was; what grows dearer changes nothing."""
+    state = taken("a", "b")
+    after = slot("a").settled(state, NOW_US + 5, NOW_US, -1)
+    assert after is not None
+    assert (living(after, NOW_US), after.mean_us, after.freed_us) == (["b"], 0, 0)
+    assert slot("c").settled(state, NOW_US, NOW_US, -1) is state
+    assert slot("a").settled(state, NOW_US, NOW_US, 1) is state
+    assert slot("a").settled(None, NOW_US, NOW_US, -1) is None
+
+
+def test_cost_zero_needs_no_slot() -> None:
+    """A claim of size 0 passes where all slots are held, and holds none."""
+    state = taken("a", "b")
+    look = slot("c", size=0)
+    assert look.ready_us(state, NOW_US) == NOW_US
+    assert look.admit(state, NOW_US) is state
+    assert look.admit(None, NOW_US) is None
+
+
+def test_use_tells_who_holds_and_until_when() -> None:
+    """The units are the living holders; the instant is the end of the last lease."""
+    assert slot("x").use(None, NOW_US) == Use(0, NOW_US)
+    assert slot("x").use(taken("a", "b"), NOW_US) == Use(2, NOW_US + LEASE_US)
+    assert slot("x").use(taken("a", "b"), NOW_US + LEASE_US) == Use(0, NOW_US + LEASE_US)
+
+
+def test_pause_leaves_the_holders_alone() -> None:
+    """A concurrency limit has no rate that could burst: after a pause its slots are as they were."""
+    state = taken("a")
+    assert slot("x").exhausted(state, NOW_US + 10**9) is state
+    assert slot("x").exhausted(None, NOW_US) is None
+
+
+# Random histories
+
+
+@settings(max_examples=300, deadline=None)
+@given(seed=st.integers(0, 2**32), amount=st.integers(1, 4), lease_ms=st.integers(1000, 4000))
+def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int, lease_ms: int) -> None:
+    """
+    Whatever is asked, given back, kept, lost and taken again, in any order: by a model of its own, never more than
+    the amount hold a slot, and an ask is denied only when all are held.
+    """
+    rnd = random.Random(seed)
+    now_us, lease_us = NOW_US, lease_ms * 1000
+    state = State()
+    model: dict[str, int] = {}
+    holders: list[tuple[str, int]] = []
+    for number in range(120):
+        now_us += rnd.choice([0, 1, rnd.randrange(lease_us // 3), rnd.randrange(1 + lease_us // amount)])
+        model = {holder: until_us for holder, until_us in model.items() if until_us > now_us}
+        kind = rnd.random()
+        if kind < 0.5 or not holders:
+            name = f"job#{number}"
+            charge = slot(name, amount, lease_us)
+            verdict, (state,) = acquire([Ask(charge, 0)], [state], now_us, caller=Caller.GUEST)
+            assert verdict.allowed == (len(model) < amount)
+            if verdict.allowed:
+                model[name] = now_us + lease_us
+                holders.append((name, now_us))
+        else:
+            name, granted_us = rnd.choice(holders)
+            charge = slot(name, amount, lease_us)
+            if kind < 0.75:
+                state = State(charge.released(state.taken, now_us, granted_us), None)
+                model.pop(name, None)
+                if rnd.random() < 0.5:
+                    holders.remove((name, granted_us))
+            else:
+                after, kept = charge.renewed(state.taken, now_us)
+                state = State(after, None)
+                assert kept == (name in model or len(model) < amount)
+                if kept:
+                    model[name] = now_us + lease_us
+        assert sorted(living(state.taken, now_us)) == sorted(model)
+        assert len(model) <= amount
+
+
+def test_none_leaks_when_another_denies() -> None:
+    """
+    A rate, slots, and a rate for each account in one claim, over ten thousand random histories of two accounts: a
+    denial takes nothing of any, a grant takes one of each, by a model that counts units and holders by itself.
+    """
+    rate, account = TokenBucket("rate", "2/s", burst=3), TokenBucket("account", "5/s", burst=2)
+    slots, rnd, denied_by = Concurrency("slots", 3, lease=1), random.Random(6), [0, 0, 0]
+    for _ in range(10_000):
+        states, now_us = {name: State() for name in ("rate", "slots", "a", "b")}, NOW_US
+        units = {"rate": (3.0, NOW_US), "a": (2.0, NOW_US), "b": (2.0, NOW_US)}
+        holders: dict[str, int] = {}
+        for step in range(15):
+            now_us += rnd.choice([0, 0, 0, 1, 100_000, 200_000, rnd.randrange(1_200_000)])
+            holders = {holder: until_us for holder, until_us in holders.items() if until_us > now_us}
+            if holders and rnd.random() < 0.3:
+                holder = rnd.choice([*holders])
+                charge: Any = slots.bind(1, 0, holder)
+                states["slots"] = State(charge.released(states["slots"].taken, now_us, now_us))
+                del holders[holder]
+                continue
+            key, holder = rnd.choice("ab"), f"{step}#x"
+            charges = [rate.bind(1), slots.bind(1, 0, holder), account.bind(1)]
+            names = ["rate", "slots", key]
+            before = [states[name] for name in names]
+            verdict, after = acquire([Ask(each, 0) for each in charges], before, now_us, caller=Caller.GUEST)
+            left = {
+                name: (min(burst, units[name][0] + (now_us - units[name][1]) / interval_us), now_us)
+                for name, burst, interval_us in (("rate", 3.0, 500_000), (key, 2.0, 200_000))
+            }
+            assert verdict.allowed == (left["rate"][0] > 0.999999 and left[key][0] > 0.999999 and len(holders) < 3)
+            if verdict.allowed:
+                units |= {name: (had - 1, now_us) for name, (had, _) in left.items()}
+                holders[holder] = now_us + 1_000_000
+            else:
+                denied_by[verdict.claim] += 1
+                assert [state.taken for state in after] == [state.taken for state in before]
+            states |= zip(names, (State(state.taken) for state in after), strict=True)
+            assert sorted(living(states["slots"].taken, now_us)) == sorted(holders)
+    assert min(denied_by) > 500, denied_by
+
+
+# Clocks
+
+
+def test_clock_that_steps_back_a_little_frees_nobody() -> None:
+    """Leases are then further ahead than they can be, and are believed: the slots stay held."""
+    state = taken("a", "b")
+    back_us = NOW_US - STALE_US
+    assert slot("c").sanitized(state, back_us) is state
+    assert slot("c").ready_us(state, back_us) > back_us
+
+
+def test_clock_that_was_far_ahead_blocks_for_one_lease_at_most() -> None:
+    """Leases that are far ahead end one lease from now: those who live renew theirs, the others' slots come free."""
+    state = taken("a", "b")
+    back_us = NOW_US - STALE_US - 1
+    believed = slot("c").sanitized(state, back_us)
+    assert living(believed, back_us + LEASE_US - 1) == ["a", "b"]
+    assert living(believed, back_us + LEASE_US) == []
+
+
+def test_clock_that_jumps_forward_ends_leases_and_renewal_takes_them_back() -> None:
+    """A jump beyond the lease frees every slot; a holder that is alive takes one again, as far as there are any."""
+    state: Holders | None = taken("a", "b")
+    ahead_us = NOW_US + 3_600_000_000
+    state = slot("c").admit(state, ahead_us)
+    state, first = slot("a").renewed(state, ahead_us)
+    state, second = slot("b").renewed(state, ahead_us)
+    assert (first, second) == (True, False)
+    assert living(state, ahead_us) == ["a", "c"]
+
+
+def test_longer_leases_of_an_older_definition_are_honoured() -> None:
+    """While a fleet changes from a lease of ten minutes to one of a second, nobody's slot is cut short."""
+    old = slot("old", lease_us=600_000_000)
+    state = slot("new", lease_us=1_000_000).admit(old.admit(None, NOW_US), NOW_US)
+    assert slot("x", lease_us=1_000_000).sanitized(state, NOW_US) is state
+    assert living(state, NOW_US + 599_999_999) == ["old"]
+
+
+def test_nobody_is_believed_to_hold_where_nothing_is_stored() -> None:
+    """Neither an unknown key nor one whose holders are all gone is stale."""
+    assert slot("x").sanitized(None, NOW_US) is None
+    empty = Holders((), 5, NOW_US, NOW_US)
+    assert slot("x").sanitized(empty, 0) is empty
+
+
+# The pace
+
+
+def _hold(state: Holders | None, now_us: int, held_us: int, holder: str = "h") -> tuple[Holders | None, int]:
+    charge = slot(holder, 10)
+    state = charge.admit(state, now_us)
+    return charge.released(state, now_us + held_us, now_us), now_us + held_us
+
+
+@pytest.mark.parametrize(("before_us", "after_us"), [(20_000, 500_000), (500_000, 20_000), (1_000, 1_000_000)])
+def test_mean_heals_within_a_few_holds(before_us: int, after_us: int) -> None:
+    """Holds that turn out much longer, or shorter, are within a factor of two of the mean after some ten of them."""
+    state, now_us = None, NOW_US
+    for _ in range(20):
+        state, now_us = _hold(state, now_us, before_us)
+    assert state is not None
+    assert before_us * 0.9 <= state.mean_us <= before_us
+    needed = 0
+    while not after_us / 2 <= state.mean_us <= after_us * 2:
+        state, now_us = _hold(state, now_us, after_us)
+        assert state is not None
+        needed += 1
+    assert needed <= 12
+
+
+def test_first_hold_is_the_mean() -> None:
+    """The first hold that ends is believed as it is, and one that took no time counts as a microsecond."""
+    state, _ = _hold(None, NOW_US, 700)
+    assert state is not None
+    assert state.mean_us == 700
+    state, _ = _hold(None, NOW_US, 0)
+    assert state is not None
+    assert state.mean_us == 1
+
+
+def test_slots_stand_one_mean_hold_apart_shared_by_all() -> None:
+    """Of ten slots that are held for a second each, one comes free every tenth of a second, and 4 % is slack."""
+    state = taken(*"abcdefghij", amount=10)._replace(mean_us=1_000_000)
+    charge = slot("x", 10)
+    assert charge.ready_us(state, NOW_US) == NOW_US + 100_000
+    assert charge.distance_us(state, NOW_US, 0) == 104_000
+
+
+def test_pace_follows_a_hold_that_lasts_longer_than_the_mean() -> None:
+    """Where nobody was admitted for ten seconds, each holder has held for at least that long."""
+    state = taken(*"abcdefghij", amount=10)._replace(mean_us=1_000)
+    assert slot("x", 10).ready_us(state, NOW_US + 10_000_000) == NOW_US + 11_000_000
+
+
+def test_pace_before_any_hold_has_ended() -> None:
+    """A hold is taken to last 0.1 s, and to be half over if it lasts longer."""
+    state = taken("a", amount=1)
+    charge = slot("x", 1)
+    assert charge.ready_us(state, NOW_US) == NOW_US + 100_000
+    assert charge.ready_us(state, NOW_US + 1_000_000) == NOW_US + 3_000_000
+    assert charge.distance_us(None, NOW_US, 0) == 104_000
+
+
+def test_pace_is_no_less_than_a_millisecond() -> None:
+    """However short the holds and many the slots, waiters do not come back all at once."""
+    state = taken("a", amount=1)._replace(mean_us=5)
+    assert slot("x", 1).ready_us(state, NOW_US) == NOW_US + 1_000
+
+
+def test_clock_that_stepped_back_leaves_the_pace_alone() -> None:
+    """A grant that lies ahead tells nothing of how long holders hold."""
+    state = taken("a", amount=1)._replace(mean_us=50_000)
+    assert slot("x", 1).ready_us(state, NOW_US - 1_000_000) == NOW_US - 1_000_000 + 50_000
+
+
+def test_script_is_told_the_holder() -> None:
+    """The third of the numbers that the script reads is who will hold the slot."""
+    assert slot("x").params == (2, LEASE_US, "x")
+
+
+def test_limit_is_never_tight_and_its_line_has_no_spacing_of_its_own() -> None:
+    """The distance between slots comes from the state alone."""
+    assert not slot("x").needs_slack(10**9)
+    assert slot("x").spacing_us(10**9) == 0
+
+
+# The line
+
+
+def _ask(
+    state: State, holder: str, now_us: int, *, due_us: int | None = None, caller: Caller = Caller.JOB
+) -> tuple[Any, State]:
+    place = None if due_us is None else Place(0, due_us)
+    verdict, (state,) = acquire([Ask(slot(holder), 0)], [state], now_us, caller=caller, place=place)
+    return verdict, state
+
+
+def test_waiter_that_comes_early_passes_if_a_slot_is_free() -> None:
+    """Its slot was an estimate: woken first, it takes what was given back. If there is nothing, it keeps its slot."""
+    state = State(taken("a", "b"))
+    first, state = _ask(state, "c", NOW_US)
+    second, state = _ask(state, "d", NOW_US)
+    assert first.due_us < second.due_us
+    early, after = _ask(state, "d", NOW_US + 1, due_us=second.due_us)
+    assert (early.reason, early.due_us, early.retry_us) == (Reason.EARLY, second.due_us, second.due_us)
+    assert after is state
+    state = State(slot("a").released(state.taken, NOW_US + 2, NOW_US), state.line)
+    newcomer, _ = _ask(state, "e", NOW_US + 3)
+    assert newcomer.reason is Reason.IN_LINE
+    woken, state = _ask(state, "d", NOW_US + 3, due_us=second.due_us)
+    assert woken.allowed
+    assert state.line is not None, "the line of those who wait on is kept"
+
+
+def test_peek_of_an_early_waiter_changes_nothing() -> None:
+    """A look tells that it would pass, and takes no slot."""
+    state = State(taken("a", "b"))
+    denied, state = _ask(state, "c", NOW_US)
+    state = State(slot("a").released(state.taken, NOW_US + 2, NOW_US), state.line)
+    seen, after = _ask(state, "c", NOW_US + 3, due_us=denied.due_us, caller=Caller.PEEK)
+    assert seen.allowed
+    assert after is state
+
+
+def test_line_is_given_up_when_slots_have_been_free_for_the_grace_time() -> None:
+    """While all slots are held nobody gives up; after the last one came free, five seconds later, newcomers pass."""
+    state = State(taken("a", "b")._replace(mean_us=600_000_000))
+    for holder in "cdefg":
+        _, state = _ask(state, holder, NOW_US)
+    assert slot("x").busy_until_us(state.taken, NOW_US + GRACE_US) == NOW_US + GRACE_US
+    state = State(slot("a").released(state.taken, NOW_US + 9, NOW_US), state.line)
+    assert not _ask(state, "n", NOW_US + 9 + GRACE_US - 1)[0].allowed
+    verdict, state = _ask(state, "n", NOW_US + 9 + GRACE_US)
+    assert verdict.allowed
+    assert state.line is None
+
+
+# With the limiter
+
+
+def test_grant_has_a_lease_and_release_gives_it_back(limiter: Limiter) -> None:
+    """Each decision holds a slot of its own, though the job is the same; to release twice gives back once."""
+    job = Job(id="7")
+    first, second = limiter.acquire(SLOTS, job=job), limiter.acquire(SLOTS, job=job)
+    assert first.allowed
+    assert second.allowed
+    (lease,), (other,) = first.leases, second.leases
+    assert lease.holder.startswith("7#")
+    assert lease.holder != other.holder
+    assert not limiter.acquire(SLOTS)
+    limiter.release(first)
+    limiter.release(first)
+    assert limiter.peek(SLOTS).remaining == 1
+    assert limiter.acquire(SLOTS)
+    assert not limiter.acquire(SLOTS)
+
+
+def test_denied_and_peeked_decisions_hold_nothing(limiter: Limiter) -> None:
+    """There is nothing to release, and to release it all the same does nothing."""
+    for _ in range(2):
+        limiter.acquire(SLOTS)
+    for decision in (limiter.acquire(SLOTS), limiter.acquire(SLOTS, job=Job()), limiter.peek(SLOTS)):
+        assert decision.leases == ()
+        limiter.release(decision)
+    assert limiter.peek(SLOTS).remaining == 0
+
+
+def test_lease_ends_by_itself(limiter: Limiter, clock: FakeClock) -> None:
+    """Slots of those who are never heard of again are free after the lease, and not before."""
+    for _ in range(2):
+        limiter.acquire(SLOTS)
+    clock.advance(29.999)
+    assert not limiter.acquire(SLOTS)
+    clock.advance(0.001)
+    assert limiter.acquire(SLOTS)
+
+
+@pytest.mark.parametrize("cost", [2, 5, 100])
+def test_cost_of_a_call_counts_as_one_slot(limiter: Limiter, cost: int) -> None:
+    """A cost that is given for a rate and a concurrency limit takes its units of the one, and one slot of the other."""
+    tokens = TokenBucket("tokens", "100/s", burst=100)
+    decision = limiter.acquire(tokens, SLOTS, cost=cost)
+    assert decision.allowed
+    assert [each.cost for each in decision.charged] == [cost, 1]
+    assert limiter.peek(SLOTS).remaining == 1
+    assert limiter.peek(tokens).remaining == 100 - cost
+
+
+def test_cost_zero_of_a_call_holds_nothing(limiter: Limiter) -> None:
+    """A call that only looks has no lease."""
+    assert limiter.acquire(SLOTS, cost=0).leases == ()
+    assert limiter.peek(SLOTS).remaining == 2
+
+
+def test_cost_may_be_worked_out_from_the_job(limiter: Limiter) -> None:
+    """A callable says whether a job needs a slot; one that says 2 is told what would be right."""
+    slots = Concurrency("maybe", 1, cost=lambda job: job.kwargs["heavy"])
+    assert limiter.acquire(slots, job=Job(kwargs={"heavy": 0})).leases == ()
+    assert limiter.acquire(slots, job=Job(kwargs={"heavy": 1})).leases != ()
+    assert not limiter.acquire(slots, job=Job(kwargs={"heavy": 1}))
+    assert limiter.acquire(slots, job=Job(kwargs={"heavy": 0}))
+    with pytest.raises(CostExceedsLimit, match=r"'maybe' can never admit a cost of 2.*say 1: a job holds one slot"):
+        limiter.acquire(slots, job=Job(kwargs={"heavy": 2}))
+
+
+def test_denial_of_another_limit_leaks_no_slot(limiter: Limiter, clock: FakeClock) -> None:
+    """Where a rate denies no slot is held; where the slots deny nothing is charged to the rate."""
+    rate = TokenBucket("rate", "1/minute", burst=1)
+    held = limiter.acquire(rate, SLOTS)
+    for _ in range(5):
+        assert limiter.acquire(SLOTS, rate).limit == rate
+    assert limiter.peek(SLOTS).remaining == 1
+    limiter.acquire(SLOTS)
+    clock.advance(10)
+    other = TokenBucket("other", "1/minute", burst=3)
+    for _ in range(5):
+        assert limiter.acquire(other, SLOTS).limit == SLOTS
+    assert limiter.peek(other).remaining == 3
+    limiter.release(held)
+    assert limiter.acquire(other, SLOTS)
+
+
+def test_keys_have_slots_of_their_own(limiter: Limiter) -> None:
+    """The slots of one account are not those of another."""
+    each = Concurrency("per-account", 1, key="{account}")
+    one, other = Job(kwargs={"account": 1}), Job(kwargs={"account": 2})
+    decision = limiter.acquire(each, job=one)
+    assert not limiter.peek(each, job=one)
+    assert limiter.acquire(each, job=other)
+    limiter.release(decision)
+    assert limiter.acquire(each, key=1)
+
+
+def test_tiers_have_amounts_and_leases_of_their_own(limiter: Limiter, clock: FakeClock) -> None:
+    """Each tier has its own number of slots, and its own lease."""
+    plan = Concurrency("plan", {"free": 1, "pro": 3}, lease={"free": 1, "pro": 60}, tier="{tier}")
+    free, pro = Job(kwargs={"tier": "free"}), Job(kwargs={"tier": "pro"})
+    assert [limiter.acquire(plan, job=free).allowed for _ in range(2)] == [True, False]
+    assert [limiter.acquire(plan, job=pro).allowed for _ in range(4)] == [True, True, True, False]
+    clock.advance(1)
+    assert limiter.acquire(plan, job=free)
+    assert not limiter.acquire(plan, job=pro)
+
+
+def test_scope_process_is_counted_in_the_process(clock: FakeClock) -> None:
+    """Two limiters on one store each have all slots of such a limit; they are released where they are held."""
+    store, slots = MemoryStore(clock_us=clock), Concurrency("own", 1, scope="process")
+    here, there = Limiter(store), Limiter(store)
+    decision = here.acquire(slots)
+    assert there.acquire(slots)
+    assert not here.acquire(slots)
+    here.release(decision)
+    assert here.acquire(slots)
+    assert len(store) == 0
+
+
+def test_defined_anew_it_is_one_set_of_holders(clock: FakeClock) -> None:
+    """Another amount or lease counts those who hold under the old one."""
+    store = MemoryStore(clock_us=clock)
+    old, new = Limiter(store), Limiter(store)
+    decisions = [old.acquire(Concurrency("same", 4, lease=600)) for _ in range(4)]
+    smaller = Concurrency("same", 2, lease=1)
+    assert not new.acquire(smaller)
+    clock.advance(200)
+    assert not new.acquire(smaller), "the longer leases of the old definition are not cut short"
+    for decision in decisions[:2]:
+        old.release(decision)
+    assert not new.acquire(smaller)
+    old.release(decisions[2])
+    assert new.acquire(smaller)
+    assert not new.acquire(smaller)
+    assert old.acquire(Concurrency("same", 4, lease=600))
+
+
+@pytest.mark.parametrize("other", [Concurrency("reports-db", 3), Concurrency("reports-db", 2, lease=31)])
+def test_two_definitions_in_one_process_are_an_error(limiter: Limiter, other: Concurrency) -> None:
+    """One name has one amount and one lease in a process; the same twice is one limit."""
+    limiter.declare(SLOTS, Concurrency("reports-db", 2, lease=30.0))
+    with pytest.raises(ConfigurationError, match="the name 'reports-db' is used for two limits"):
+        limiter.declare(other)
+    assert other != SLOTS
+
+
+def test_comes_through_a_message_as_it_was(limiter: Limiter) -> None:
+    """A limit by value has the same slots, amount and lease; its key and cost are those of the job."""
+    slots = Concurrency("by-value", 2, lease=45, key="{account}")
+    job = Job(kwargs={"account": "a1"})
+    limit = load(dump(slots, job))
+    assert isinstance(limit, Concurrency)
+    assert (limit.amount, limit.lease, limit.key_of(Job()), limit.cost) == (2, 45.0, "a1", 1)
+    assert limiter.acquire(slots, job=job)
+    assert limiter.acquire(limit, job=Job())
+    assert not limiter.acquire(slots, job=job)
+
+
+@pytest.mark.parametrize("data", [{"rate": [2, 1]}, {"rate": [0, 0]}, {"lease": "30"}, {"lease": 0}, {"cost": 2}])
+def test_forged_message_is_refused(data: dict[str, Any]) -> None:
+    """What was not written by `dump` is a clear error."""
+    with pytest.raises(ConfigurationError):
+        load({**dump(SLOTS, Job()), **data})
+
+
+@pytest.mark.parametrize("amount", [0, -1, 1.0, "8", None, True, 1_000_001, (8, 60), "8/minute"])
+def test_amount_that_is_none_is_refused(amount: Any) -> None:
+    """The message names the limit, the value and what would be right."""
+    with pytest.raises(ConfigurationError, match=r"'x'.*must be a whole number from 1 to 1000000, not "):
+        Concurrency("x", amount)
+
+
+@pytest.mark.parametrize("lease", [0, 0.999, 86_401, float("nan"), float("inf"), "30", None, True, -5, timedelta(0)])
+def test_lease_that_is_none_is_refused(lease: Any) -> None:
+    """The message names the limit, the value and what would be right."""
+    with pytest.raises(ConfigurationError, match=r"'x'.*a number of seconds from 1 to a day \(86400\), not "):
+        Concurrency("x", 8, lease=lease)
+
+
+@pytest.mark.parametrize(("lease", "seconds"), [(1, 1.0), (86_400, 86_400.0), (timedelta(minutes=2), 120.0)])
+def test_lease_is_seconds_or_a_timedelta(lease: Any, seconds: float) -> None:
+    """Both ends of the range are allowed."""
+    assert Concurrency("x", 8, lease=lease).lease == seconds
+
+
+def test_cost_of_more_than_one_is_refused_at_once() -> None:
+    """A job holds one slot."""
+    with pytest.raises(CostExceedsLimit, match="say 1: a job holds one slot"):
+        Concurrency("x", 8, cost=2)
+
+
+def test_is_no_rate(limiter: Limiter) -> None:
+    """It has no period, tells no RateLimit fields, and a denial tells when to come back."""
+    assert (SLOTS.period_us, SLOTS.capacity) == (0, 2)
+    decision: Decision | None = None
+    for _ in range(3):
+        decision = limiter.acquire(SLOTS)
+    assert decision is not None
+    assert decision.headers() == {"Retry-After": "1"}
+    assert repr(SLOTS) == "Concurrency('reports-db', 2, lease=30.0)"
+
+
+def test_slot_is_released_not_settled(limiter: Limiter) -> None:
+    """To settle a decision that holds nothing but slots says what to do; beside a rate, the rate is settled."""
+    with pytest.raises(ConfigurationError, match="is released, not settled"):
+        limiter.settle(limiter.acquire(SLOTS), actual=1)
+    rate = TokenBucket("rate", "10/s", burst=5)
+    decision = limiter.settle(limiter.acquire(rate, SLOTS), actual=3)
+    assert limiter.peek(rate).remaining == 2
+    limiter.release(decision)
+    assert limiter.peek(SLOTS).remaining == 1
+
+
+def test_reset_forgets_who_holds(limiter: Limiter) -> None:
+    """After a reset all slots are free, and what was held before gives nothing back."""
+    held = [limiter.acquire(SLOTS) for _ in range(2)]
+    limiter.reset(SLOTS)
+    again = [limiter.acquire(SLOTS) for _ in range(2)]
+    assert all(again)
+    for decision in held:
+        limiter.release(decision)
+    assert limiter.peek(SLOTS).remaining == 0

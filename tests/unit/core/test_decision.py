@@ -1,0 +1,201 @@
+"""Decisions as values, and as headers."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from typing import Any
+
+import pytest
+
+from throttlekit import (
+    Decision,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
+from throttlekit._core.decision import Charged
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+LIMIT = TokenBucket("partner", "10/s", burst=5)
+
+
+def _decision(**values: Any) -> Decision:
+    allowed: dict[str, Any] = {
+        "allowed": True, "limit": LIMIT, "key": "", "cost": 1, "remaining": 4,
+        "retry_after": 0.0, "delay": 0.0, "reset_after": 0.1, "reason": "allowed",
+    }  # fmt: skip
+    return Decision(**{**allowed, **values})
+
+
+def test_decision_is_made_by_names() -> None:
+    """So many numbers in a row would be mistaken for each other."""
+    made: Any = Decision
+    with pytest.raises(TypeError, match="positional"):
+        made(True, LIMIT, "", 1, 4, 0.0, 0.0, 0.1, "allowed")
+
+
+def test_decision_of_a_class_of_ones_own() -> None:
+    """A subclass makes objects of itself, with attributes of its own."""
+
+    class Told(Decision):
+        def __init__(self, **values: Any) -> None:
+            super().__init__(**values)
+            object.__setattr__(self, "by", "me")
+
+    values = {field.name: getattr(_decision(), field.name) for field in dataclasses.fields(Decision)}
+    told: Any = Told(**values)
+    assert (type(told), told.by, told.remaining, bool(told)) == (Told, "me", 4, True)
+    assert dataclasses.replace(told, allowed=False).allowed is False
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_decision_is_true_when_allowed(allowed: bool) -> None:
+    """A decision is true exactly when it allows."""
+    assert bool(_decision(allowed=allowed)) is allowed
+
+
+def test_headers_of_a_grant() -> None:
+    """A grant tells policy, limit, what remains, and when all is back, in whole seconds rounded up; twice."""
+    assert _decision().headers() == {
+        "RateLimit-Policy": "10;w=1",
+        "RateLimit-Limit": "5",
+        "RateLimit-Remaining": "4",
+        "RateLimit-Reset": "1",
+        "X-RateLimit-Limit": "5",
+        "X-RateLimit-Remaining": "4",
+        "X-RateLimit-Reset": "1",
+    }
+
+
+@pytest.mark.parametrize(("retry_after", "shown"), [(0.2, "1"), (1.0, "1"), (1.01, "2"), (0.0, "1")])
+def test_headers_of_a_denial(retry_after: float, shown: str) -> None:
+    """A denial tells when to retry as well: a second at least, rounded up."""
+    headers = _decision(allowed=False, remaining=0, retry_after=retry_after, reason="exhausted").headers()
+    assert headers["Retry-After"] == shown
+
+
+def test_headers_without_a_store_promise_nothing() -> None:
+    """While the store is unavailable nothing is known of the limit, and only Retry-After is told."""
+    headers = _decision(allowed=False, remaining=0, retry_after=1.1, reason="store unavailable").headers()
+    assert headers == {"Retry-After": "2"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "refused"),
+    [
+        ("allowed", False),
+        ("exhausted", False),
+        ("in line", False),
+        ("early", False),
+        ("store unavailable", False),
+        ("queue full", True),
+        ("waited too long", True),
+    ],
+)
+def test_refused_is_what_need_not_ask_again(reason: Any, refused: bool) -> None:
+    """A full queue and a wait that was too long end the job; every other denial is asked again."""
+    assert _decision(allowed=reason == "allowed", reason=reason).refused is refused
+
+
+NOON_US = 1_800_000_000_000_000 + 4 * 3_600_000_000  # 12:00 UTC
+ALGORITHMS: dict[str, tuple[Limit, str, list[tuple[int, int]], tuple[int, int]]] = {
+    # policy; remaining and reset after the first unit and the last; retry and reset of the denial behind it
+    "token bucket": (TokenBucket("a", "6/minute", burst=3), "6;w=60", [(2, 10), (0, 30)], (10, 30)),
+    "leaky bucket": (LeakyBucket("a", "6/minute"), "6;w=60", [(0, 10)], (10, 10)),
+    "fixed window": (FixedWindow("a", "2/hour"), "2;w=3600", [(1, 3600), (0, 3600)], (3600, 3600)),
+    "fixed day": (FixedWindow("a", "1/day", tz="Asia/Kolkata"), "1;w=86400", [(0, 23400)], (23400, 23400)),
+    "sliding window": (SlidingWindow("a", "2/hour"), "2;w=3600", [(1, 7200), (0, 7200)], (3601, 7200)),
+    "sliding log": (SlidingLog("a", "2/hour"), "2;w=3600", [(1, 3600), (0, 3600)], (3600, 3600)),
+}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_headers_of_each_algorithm(name: str) -> None:
+    """Of each algorithm the headers tell what can pass at once, what is left, and until when anything counts."""
+    limit, policy, told, (retry, reset) = ALGORITHMS[name]
+    limiter = Limiter(MemoryStore(clock_us=FakeClock(NOON_US)))
+    asked = [limiter.acquire(limit) for _ in range(limit.capacity)]
+    seen = [asked[0], asked[-1]] if len(asked) > 1 else asked
+    expected = [
+        {
+            "RateLimit-Policy": policy,
+            "RateLimit-Limit": str(limit.capacity),
+            "RateLimit-Remaining": str(remaining),
+            "RateLimit-Reset": str(reset_after),
+            "X-RateLimit-Limit": str(limit.capacity),
+            "X-RateLimit-Remaining": str(remaining),
+            "X-RateLimit-Reset": str(reset_after),
+        }
+        for remaining, reset_after in told
+    ]
+    assert [decision.headers() for decision in seen] == expected
+    denied = limiter.acquire(limit).headers()
+    assert denied == {**expected[-1], "RateLimit-Reset": str(reset), "X-RateLimit-Reset": str(reset),
+                      "Retry-After": str(retry)}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_headers_of_each_algorithm_come_true(name: str) -> None:
+    """After as many seconds as Retry-After says, a unit passes; after as many as Reset says, all of them do."""
+    limit = ALGORITHMS[name][0]
+    for header in ("Retry-After", "RateLimit-Reset"):
+        clock = FakeClock(NOON_US)
+        limiter = Limiter(MemoryStore(clock_us=clock))
+        limiter.acquire(limit, cost=limit.capacity)
+        clock.advance(int(limiter.peek(limit).headers()[header]))
+        assert limiter.acquire(limit, cost=limit.capacity if header == "RateLimit-Reset" else 1)
+
+
+def test_headers_tell_the_limit_of_the_jobs_tier() -> None:
+    """Of a limit with tiers, the headers are those of the job's own tier."""
+    limit = TokenBucket("a", {"free": "1/m", "pro": "60/m"}, burst={"free": 1, "pro": 20}, tier="{plan}")
+    headers = Limiter().acquire(limit, job=Job(kwargs={"plan": "pro"})).headers()
+    assert (headers["RateLimit-Policy"], headers["RateLimit-Limit"]) == ("60;w=60", "20")
+
+
+def test_headers_tell_the_binding_limit() -> None:
+    """Of several limits, the headers are those of the one that denies."""
+    small, large = FixedWindow("small", "1/hour"), TokenBucket("large", "100/s")
+    limiter = Limiter(MemoryStore(clock_us=FakeClock(NOON_US)))
+    limiter.acquire(small)
+    headers = limiter.acquire(large, small).headers()
+    assert (headers["RateLimit-Policy"], headers["Retry-After"]) == ("1;w=3600", "3600")
+
+
+def test_decision_travels() -> None:
+    """A decision can be pickled and copied, what it charged included."""
+    decision = _decision(ticket={"v": 1}, charged=(Charged(LIMIT, "tk1:{partner:}:f00", 1, 7, True),))
+    for copied in (pickle.loads(pickle.dumps(decision)), copy.deepcopy(decision), copy.copy(decision)):
+        assert copied == decision
+        assert copied.charged[0].limit is copied.limit
+        assert (copied.charged[0].cost, copied.charged[0].at_us, copied.charged[0].measured) == (1, 7, True)
+
+
+def test_decision_cannot_be_changed() -> None:
+    """A decision is a value: nobody turns a denial into a grant."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        _decision(allowed=False).allowed = True  # type: ignore[misc]
+
+
+def test_decision_that_is_made_soon_is_as_any_frozen_dataclass() -> None:
+    """Positional or not, defaults, missing and unknown arguments, copies, pickles: as dataclasses do it."""
+    told = [field.name for field in dataclasses.fields(Charged)]
+    one = Charged(LIMIT, "bucket", 1, 5)
+    assert [getattr(one, name) for name in told] == [LIMIT, "bucket", 1, 5, False, ""]
+    assert one == dataclasses.replace(one) == copy.deepcopy(one) == pickle.loads(pickle.dumps(one))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.cost = 2  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        Charged(LIMIT)  # type: ignore[call-arg]
+    with pytest.raises(TypeError):
+        Decision(True)  # type: ignore[call-arg, misc]
+    with pytest.raises(TypeError):
+        dataclasses.replace(one, colour="red")  # type: ignore[call-arg]

@@ -1,0 +1,397 @@
+"""The bucket's promises, in exact arithmetic, over random rates, bursts, costs and times."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from throttlekit._core.algorithm import STALE_US, Use
+from throttlekit._core.algorithms.gcra import Bucket, GcraAlgorithm, Tat
+from throttlekit._core.limit.rate import parse_rate
+
+START_US = 1_800_000_000_000_000
+TEN_YEARS_US = 3660 * 86_400_000_000
+ORDINARY = ["1/s", "7/s", "10/s", "30/s", "999/s", "100/minute", "90000/minute", "11/minute", "1/day", "7/366d", "3/7s"]
+RATES = [*ORDINARY, "7000/s", "300000/s", "333333/s", "999999/s", "5000000/s"]
+
+
+def _bucket(rate: str, burst: int) -> Bucket:
+    return Bucket.of(*parse_rate(rate), burst)
+
+
+rates = st.sampled_from(RATES).map(parse_rate) | st.tuples(st.integers(1, 10**6), st.integers(1, 86_400_000_000))
+
+
+@st.composite
+def _runs(draw: st.DrawFn, back: bool = False) -> tuple[int, int, Bucket, list[tuple[int, int]]]:
+    """A rate, a bucket, and what passed when: (true time, cost). With *back*, the clock falls back at times."""
+    amount, period_us = draw(rates)
+    bucket = Bucket.of(amount, period_us, draw(st.integers(1, 40)))
+    interval_us = max(1, bucket.numerator // bucket.denominator)
+    true_us, behind_us = START_US, 0
+    state: Tat | None = None
+    passed: list[tuple[int, int]] = []
+    for _ in range(draw(st.integers(1, 30))):
+        charge = bucket.bind(cost := draw(st.integers(1, bucket.burst) | st.just(1)))
+        now_us = true_us - behind_us
+        step = draw(st.sampled_from(["now", "retry", "some", "jump", *(["back"] if back else [])]))
+        if step == "retry":
+            true_us += charge.ready_us(charge.sanitized(state, now_us), now_us) - now_us
+        elif step == "some":
+            true_us += draw(st.integers(0, 3 * interval_us))
+        elif step == "jump":
+            true_us += draw(st.integers(0, 100 * bucket.burst * interval_us))
+        elif step == "back":
+            behind_us += draw(st.integers(0, 3 * bucket.burst * interval_us + 2 * STALE_US))
+        now_us = true_us - behind_us
+        state = charge.sanitized(state, now_us)
+        if charge.ready_us(state, now_us) == now_us:
+            state = charge.admit(state, now_us)
+            passed.append((true_us, cost))
+    return amount, period_us, bucket, passed
+
+
+def _assert_bound(amount: int, period_us: int, burst: int, passed: list[tuple[int, int]]) -> None:
+    """In every window: units <= burst + length / interval, exactly."""
+    for i, (first_us, _) in enumerate(passed):
+        units = 0
+        for last_us, cost in passed[i:]:
+            units += cost
+            assert units <= burst + Fraction(last_us - first_us) * amount / period_us
+
+
+@given(run=_runs())
+def test_no_window_passes_more_than_its_bound(run: tuple[int, int, Bucket, list[tuple[int, int]]]) -> None:
+    """In any window of length w, at most burst + w / interval units pass, at every rate and however they are asked."""
+    amount, period_us, bucket, passed = run
+    _assert_bound(amount, period_us, bucket.burst, passed)
+
+
+@given(run=_runs(back=True))
+def test_clock_that_falls_back_admits_nothing_extra(run: tuple[int, int, Bucket, list[tuple[int, int]]]) -> None:
+    """The bound holds in true time while the clock falls back, a little or by days."""
+    amount, period_us, bucket, passed = run
+    _assert_bound(amount, period_us, bucket.burst, passed)
+
+
+@pytest.mark.parametrize("rate", ORDINARY)
+@pytest.mark.parametrize("burst", [1, 2, 7, 100])
+def test_bound_is_reached(rate: str, burst: int) -> None:
+    """A caller that always asks gets the burst, then a unit each interval: the bound, within half a percent."""
+    amount, period_us = parse_rate(rate)
+    charge, now_us = _bucket(rate, burst).bind(1), START_US
+    state: Tat | None = None
+    for _ in range(burst + 500):
+        now_us = charge.ready_us(state, now_us)
+        state = charge.admit(state, now_us)
+    ideal_us = Fraction(500 * period_us, amount)
+    assert ideal_us <= now_us - START_US <= ideal_us * Fraction(201, 200)
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_bound_is_reached_in_large_costs(rate: str) -> None:
+    """At any rate, units asked for by the thousand use the limit to within half a percent."""
+    amount, period_us = parse_rate(rate)
+    charge, now_us = _bucket(rate, 5000).bind(1000), START_US
+    state: Tat | None = None
+    for _ in range(5 + 50):
+        now_us = charge.ready_us(state, now_us)
+        state = charge.admit(state, now_us)
+    assert now_us - START_US <= Fraction(50_000 * period_us, amount) * Fraction(201, 200) + 1
+
+
+@given(rate=st.sampled_from(ORDINARY), burst=st.integers(1, 200))
+def test_full_bucket_passes_its_burst_at_once(rate: str, burst: int) -> None:
+    """From full, exactly the burst passes in single units at one instant."""
+    charge, state = _bucket(rate, burst).bind(1), None
+    for _ in range(burst):
+        assert charge.ready_us(state, START_US) == START_US
+        state = charge.admit(state, START_US)
+    assert charge.ready_us(state, START_US) > START_US
+
+
+@given(rate=rates, burst=st.integers(1, 100_000))
+def test_full_bucket_passes_its_burst_in_one(rate: tuple[int, int], burst: int) -> None:
+    """At any rate, a request for the whole burst passes from full, and leaves nothing."""
+    bucket = Bucket.of(*rate, burst)
+    charge = bucket.bind(burst)
+    assert charge.ready_us(None, START_US) == START_US
+    state = charge.admit(None, START_US)
+    assert state is not None
+    assert bucket.remaining(state.at_us, START_US) == 0
+    assert bucket.bind(1).ready_us(state, START_US) > START_US
+
+
+@given(rate=rates, burst=st.integers(1, 1000), cost=st.integers(1, 1000))
+def test_bucket_that_is_full_again_passes_as_one_never_used(rate: tuple[int, int], burst: int, cost: int) -> None:
+    """At the very instant at which a bucket is full again, whatever it can ever admit passes."""
+    charge = Bucket.of(*rate, burst).bind(min(cost, burst))
+    assert charge.ready_us(Tat(START_US), START_US) == START_US
+
+
+@given(rate=rates, burst=st.integers(1, 50), cost=st.integers(1, 50), held=st.floats(0, 1))
+def test_denied_until_the_promised_instant_and_admitted_at_it(
+    rate: tuple[int, int], burst: int, cost: int, held: float
+) -> None:
+    """One microsecond before the promised instant the request is denied, at it the request passes."""
+    bucket = Bucket.of(*rate, burst)
+    charge = bucket.bind(min(cost, burst))
+    state = Tat(START_US + round(held * charge.capacity_us))
+    ready = charge.ready_us(state, START_US)
+    assert charge.ready_us(state, ready) == ready
+    if ready > START_US:
+        assert charge.ready_us(state, ready - 1) == ready
+
+
+@given(rate=rates, burst=st.integers(1, 100), held=st.floats(0, 1.2))
+def test_remaining_is_what_would_pass(rate: tuple[int, int], burst: int, held: float) -> None:
+    """What remains would pass (to the 2 µs of rounding at thousands a second), and one unit more would not."""
+    bucket = Bucket.of(*rate, burst)
+    tat_us = START_US + round(held * bucket.bind(1).capacity_us)
+    left = bucket.remaining(tat_us, START_US)
+    assert 0 <= left <= burst
+    tolerance_us = 0 if bucket.denominator == 1 else 2
+    assert bucket.bind(left).ready_us(Tat(tat_us), START_US) - START_US <= tolerance_us
+    if left < burst:
+        assert bucket.bind(left + 1).ready_us(Tat(tat_us), START_US) > START_US
+
+
+@given(rate=rates, burst=st.integers(1, 1000), cost=st.integers(0, 1000))
+def test_charges_are_never_below_their_share(rate: tuple[int, int], burst: int, cost: int) -> None:
+    """A charge is at least its exact share of the period, and less than 1 µs or half a percent above it."""
+    cost = min(cost, burst)
+    amount, period_us = rate
+    charge = Bucket.of(amount, period_us, burst).bind(cost)
+    exact = Fraction(cost * period_us, amount)
+    assert exact <= charge.size
+    assert charge.size < exact + 1 or charge.size <= exact * Fraction(201, 200)
+
+
+@pytest.mark.parametrize(
+    ("rate", "numerator", "denominator"),
+    [
+        ("10/s", 100_000, 1),
+        ("7/s", 142_858, 1),
+        ("30/s", 33_334, 1),
+        ("90000/minute", 667, 1),
+        ("4984/s", 201, 1),
+        ("5025/s", 200, 1),
+        ("41875/s", 24, 1),
+        ("41876/s", 1_000_000, 41_876),
+        ("300000/s", 1_000_000, 300_000),
+        ("7000/s", 143, 1),
+        ("60000/s", 1_000_000, 60_000),
+        ("1/day", 86_400_000_000, 1),
+    ],
+)
+def test_interval_is_whole_where_that_costs_little(rate: str, numerator: int, denominator: int) -> None:
+    """The interval is rounded up to a whole microsecond unless that would cost more than half a percent."""
+    bucket = _bucket(rate, 5)
+    assert (bucket.numerator, bucket.denominator) == (numerator, denominator)
+
+
+@given(rate=rates)
+def test_interval_gives_up_half_a_percent_at_most(rate: tuple[int, int]) -> None:
+    """The interval is never shorter than the rate says, and at most half a percent longer."""
+    bucket, exact = Bucket.of(*rate, 1), Fraction(rate[1], rate[0])
+    assert exact <= Fraction(bucket.numerator, bucket.denominator) <= exact * Fraction(201, 200)
+
+
+def test_charge_of_an_ordinary_request() -> None:
+    """Of 5 units at 10/s, a request for 2 takes 200 ms, and passes with at most 300 ms outstanding."""
+    charge = _bucket("10/s", 5).bind(2)
+    assert (charge.size, charge.headroom_us, charge.capacity_us) == (200_000, 300_000, 500_000)
+
+
+def test_charge_of_a_fractional_request() -> None:
+    """Where the interval is no whole number, charge and capacity are rounded up and the room down."""
+    charge = _bucket("300000/s", 4).bind(1)
+    assert (charge.size, charge.headroom_us, charge.capacity_us) == (4, 9, 14)
+
+
+def test_cost_zero_is_always_ready() -> None:
+    """A look passes an empty bucket, and leaves its state as it is."""
+    charge, state = _bucket("10/s", 5).bind(0), Tat(START_US + 10**9)
+    assert charge.size == 0
+    assert charge.ready_us(state, START_US) == START_US
+    assert charge.admit(state, START_US) is state
+    assert charge.admit(None, START_US) is None
+
+
+def test_bucket_never_used_is_full() -> None:
+    """No state means that nothing is outstanding, and everything remains."""
+    assert _bucket("10/s", 5).bind(1).use(None, START_US) == Use(0, START_US)
+    assert _bucket("10/s", 5).remaining(START_US, START_US) == 5
+
+
+def test_bucket_does_not_fill_above_its_burst() -> None:
+    """However long a bucket stands full, it holds its burst and no more."""
+    bucket, long_ago = _bucket("10/s", 5), Tat(START_US - 10**12)
+    assert bucket.bind(1).admit(long_ago, START_US) == Tat(START_US + 100_000)
+    assert bucket.remaining(long_ago.at_us, START_US) == 5
+
+
+def test_stale_debt_is_forgotten() -> None:
+    """A debt larger than the bucket by more than a minute counts as an empty bucket."""
+    charge = _bucket("10/s", 5).bind(1)
+    assert charge.sanitized(Tat(START_US + 500_000 + STALE_US + 1), START_US) == Tat(START_US + 500_000)
+
+
+@pytest.mark.parametrize("ahead_us", [0, -1, 500_000, 500_001, 500_000 + STALE_US])
+def test_debt_up_to_stale_is_honoured(ahead_us: int) -> None:
+    """A debt a little larger than the bucket was left by a clock that stepped back: it is honoured."""
+    charge, state = _bucket("10/s", 5).bind(1), Tat(START_US + ahead_us)
+    assert charge.sanitized(state, START_US) is state
+
+
+@given(rate=rates, burst=st.integers(1, 50), ahead=st.floats(0, 3))
+def test_forgetting_never_fills_the_bucket(rate: tuple[int, int], burst: int, ahead: float) -> None:
+    """What is believed is at least an empty bucket wherever something is forgotten."""
+    charge = Bucket.of(*rate, burst).bind(1)
+    state = Tat(START_US + round(ahead * (charge.capacity_us + STALE_US)))
+    believed = charge.sanitized(state, START_US)
+    assume(believed != state)
+    assert believed == Tat(START_US + charge.capacity_us)
+    assert charge.ready_us(believed, START_US) > START_US
+
+
+def test_nothing_stored_is_nothing_to_believe() -> None:
+    """A bucket that has never been used stays one."""
+    assert _bucket("10/s", 5).bind(1).sanitized(None, START_US) is None
+
+
+# Settling
+
+
+@given(
+    rate=rates,
+    burst=st.integers(1, 50),
+    held=st.floats(0, 1),
+    cost=st.integers(0, 200),
+    actual=st.integers(0, 200),
+)
+def test_settled_is_what_would_have_been_charged(
+    rate: tuple[int, int], burst: int, held: float, cost: int, actual: int
+) -> None:
+    """A cost that is settled at once leaves the bucket as if the actual one had been charged in its place."""
+    bucket = Bucket.of(*rate, burst)
+    charge, wanted = bucket.bind(cost), bucket.bind(actual)
+    start_us = START_US + round(held * charge.capacity_us)
+    assume(start_us + max(charge.size, wanted.size) <= START_US + charge.capacity_us + TEN_YEARS_US)
+    after = charge.settled(Tat(start_us + charge.size), START_US, START_US, wanted.size - charge.size)
+    assert after is not None
+    assert after.at_us == start_us + wanted.size
+    assert after.debt_us == max(0, start_us + wanted.size - START_US - charge.capacity_us)
+
+
+@pytest.mark.parametrize("by", [TEN_YEARS_US, TEN_YEARS_US + 1, 10**30])
+def test_debt_is_ten_years_at_most(by: int) -> None:
+    """What is owed beyond ten years is forgiven: no instant leaves what a double holds exactly."""
+    charge = _bucket("10/s", 5).bind(1)
+    after = charge.settled(Tat(START_US + 500_000), START_US, START_US, by)
+    assert after == Tat(START_US + 500_000 + TEN_YEARS_US, TEN_YEARS_US)
+    assert after.at_us < 2**53
+    assert charge.sanitized(after, START_US) is after
+
+
+@given(rate=rates, burst=st.integers(1, 50), back=st.integers(0, 10**9), held=st.floats(-1, 3))
+def test_giving_back_never_fills_above_the_burst(rate: tuple[int, int], burst: int, back: int, held: float) -> None:
+    """However much is given back, the bucket is full at most: never more than its burst passes."""
+    bucket = Bucket.of(*rate, burst)
+    charge = bucket.bind(1)
+    state = charge.settled(Tat(START_US + round(held * charge.capacity_us)), START_US, START_US, -back)
+    assert state is not None
+    assert state.at_us >= START_US
+    assert bucket.remaining(state.at_us, START_US) <= burst
+
+
+def test_giving_back_to_a_bucket_never_used_is_nothing() -> None:
+    """A key that is not known has nothing to get back, and stays unknown."""
+    assert _bucket("10/s", 5).bind(1).settled(None, START_US, START_US, -100_000) is None
+    assert _bucket("10/s", 5).bind(1).settled(None, START_US, START_US, 0) is None
+
+
+def test_charging_more_of_a_bucket_never_used_counts_from_now() -> None:
+    """A key that has been forgotten meanwhile, as it was full again, is charged from full."""
+    assert _bucket("10/s", 5).bind(1).settled(None, START_US, START_US, 200_000) == Tat(START_US + 200_000)
+
+
+@given(debt_us=st.integers(1, 400 * 86_400_000_000), passed=st.floats(0, 1))
+def test_debt_that_was_settled_is_never_taken_for_a_wrong_clock(debt_us: int, passed: float) -> None:
+    """A bucket that was driven below empty is believed until it has made up for it, however deep the debt."""
+    charge = _bucket("10/s", 5).bind(1)
+    state = charge.settled(Tat(START_US + 500_000), START_US, START_US, debt_us)
+    assert state == Tat(START_US + 500_000 + debt_us, debt_us)
+    later_us = START_US + int(passed * debt_us)
+    assert charge.sanitized(state, later_us) is state
+    assert charge.ready_us(state, later_us) == START_US + debt_us + 100_000
+
+
+def test_debt_beyond_a_settled_one_is_stale_all_the_same() -> None:
+    """A TAT more than a minute further ahead than its debt explains was left by a wrong clock."""
+    charge = _bucket("10/s", 5).bind(1)
+    on_the_edge = Tat(START_US + 500_000 + 7_000_000 + STALE_US, 7_000_000)
+    assert charge.sanitized(on_the_edge, START_US) is on_the_edge
+    assert charge.sanitized(Tat(on_the_edge.at_us + 1, 7_000_000), START_US) == Tat(START_US + 500_000)
+
+
+def test_debt_is_over_once_a_request_passes() -> None:
+    """A request that passes leaves a plain bucket behind: what was owed has been made up for."""
+    charge = _bucket("10/s", 5).bind(1)
+    state = Tat(START_US + 400_000, 10**9)
+    assert charge.ready_us(state, START_US) == START_US
+    assert charge.admit(state, START_US) == Tat(START_US + 500_000, 0)
+
+
+def test_debt_shrinks_as_it_is_given_back() -> None:
+    """Settled back up, the bucket owes what is left of the debt, and nothing once it is no longer below empty."""
+    charge = _bucket("10/s", 5).bind(1)
+    deep = Tat(START_US + 100_500_000, 100_000_000)
+    assert charge.settled(deep, START_US, START_US, -60_000_000) == Tat(START_US + 40_500_000, 40_000_000)
+    assert charge.settled(deep, START_US, START_US, -100_000_000) == Tat(START_US + 500_000, 0)
+    assert charge.settled(deep, START_US, START_US, -(10**12)) == Tat(START_US, 0)
+
+
+def test_cost_above_the_burst_is_measured_but_never_passes() -> None:
+    """A settled cost may be more than the burst; as a request it would pass only where nothing is outstanding."""
+    charge = _bucket("10/s", 5).bind(8)
+    assert charge == GcraAlgorithm(800_000, 0, 500_000)
+
+
+# The waiting line
+
+
+@pytest.mark.parametrize(
+    ("size", "headroom_us", "lateness_us", "spacing"),
+    [
+        (100_000, 50_000, 50_000, 100_000),
+        (100_000, 49_999, 50_000, 104_000),
+        (100_000, 0, 50_000, 104_000),
+        (100_000, 0, 0, 100_000),
+        (500_000, 0, 50_000, 520_000),
+        (86_400_000_000, 0, 50_000, 86_400_020_000),
+        (24, 0, 50_000, 24),
+        (0, 0, 50_000, 0),
+    ],
+)
+def test_slots_of_a_tight_bucket_stand_further_apart(
+    size: int, headroom_us: int, lateness_us: int, spacing: int
+) -> None:
+    """Where the bucket has less room than the delivery is late, slots stand 1/25 further apart, 20 ms at most."""
+    charge = GcraAlgorithm(size, headroom_us, 10**12)
+    assert charge.spacing_us(lateness_us) == spacing
+    assert charge.needs_slack(lateness_us) == (headroom_us < lateness_us)
+
+
+def test_line_of_a_bucket_is_busy_until_it_is_full() -> None:
+    """Units of a bucket lie idle from the instant at which it is full."""
+    assert _bucket("10/s", 5).bind(1).busy_until_us(Tat(START_US + 7), START_US) == START_US + 7
+
+
+def test_script_is_told_the_bucket_by_its_numbers() -> None:
+    """The script needs the headroom and the capacity, and the letter t."""
+    charge = _bucket("10/s", 5).bind(2)
+    assert (charge.code, charge.params) == ("t", (300_000, 500_000, 0))

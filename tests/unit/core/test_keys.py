@@ -1,0 +1,160 @@
+"""Names in the store: no two pairs share one, and each has exactly one hash tag."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from throttlekit._core.storage_keys import (
+    bucket_name,
+    held_since,
+    holder_name,
+    is_bucket_of,
+    line_name,
+    parts_of,
+    patterns_of,
+)
+
+_TRICKY = [
+    "", "a", ":", "a:", ":a", "::", "{", "}", "{}", "}{", "{a}", "%", "%3A", "%253A", "~", "~" + "0" * 40, "%7E",
+    "\n", "\r\n", "\x00", " ", "é", "e\u0301", "😀", "\ud800", "\udfff", "*",
+    "a" * 119, "a" * 120, "a" * 121, "a" * 10_000,
+    "é" * 20, "é" * 21, "é" * 5_000, "bucket", "line", "\\", "Ａ", "/", "@", "+", "=", "-", "_", ".",
+]  # fmt: skip
+
+texts = st.sampled_from(_TRICKY) | st.text(st.characters(), max_size=8) | st.text("a:{}%~é\ud800\n", max_size=6)
+
+
+parts = st.none() | texts
+triples = st.tuples(texts, texts, parts)
+
+
+def stored(triple: tuple[str, str, str | None], fingerprint: str = "0a1b2c3d4e") -> str:
+    name, key, part = triple
+    return bucket_name(name, key, fingerprint, part)
+
+
+@given(one=triples, other=triples)
+@example(("a", "b:c", None), ("a:b", "c", None))
+@example(("a", "b:c", None), ("a", "b", "c"))
+@example(("a", "b", None), ("a", "b", ""))
+@example(("a", "b", ""), ("a", "b:", None))
+@example(("a", ":", "b"), ("a", "", ":b"))
+@example(("a", "}:x", None), ("a}", "x", None))
+@example(("~", "", None), ("%7E", "", None))
+@example(("a", "b" * 10_000, "c"), ("a", "b" * 10_001, "c"))
+def test_no_two_keys_share_a_name(one: tuple[str, str, str | None], other: tuple[str, str, str | None]) -> None:
+    """Two stored names are the same only if limit, key and the scope's part are."""
+    assert (stored(one) == stored(other)) == (one == other)
+    assert (line_name(stored(one)) == line_name(stored(other))) == (one == other)
+
+
+def test_tricky_keys_are_all_apart() -> None:
+    """Every combination of the tricky texts has a name of its own."""
+    few = [None, *_TRICKY[::4]]
+    triples = [(name, key, part) for name in _TRICKY for key in _TRICKY for part in few]
+    assert len({stored(triple) for triple in triples}) == len(triples)
+
+
+@given(triple=triples)
+def test_each_name_has_one_hash_tag(triple: tuple[str, str, str | None]) -> None:
+    """Bucket and line of one key carry one hash tag, the same, with something in it, whatever the texts hold."""
+    names = stored(triple), line_name(stored(triple))
+    tags = [re.fullmatch(r"tk1:(\{[^{}]+\}):[a-z0-9:]+", name) for name in names]
+    assert None not in tags
+    assert len({tag.group(1) for tag in tags if tag}) == 1
+
+
+@given(triple=triples)
+def test_names_are_short_and_plain(triple: tuple[str, str, str | None]) -> None:
+    """A stored name is printable ASCII without spaces, and short even for long texts."""
+    name = line_name(stored(triple))
+    assert name.isascii()
+    assert name.isprintable()
+    assert " " not in name
+    assert len(name) <= 390
+
+
+@given(one=triples, other=triples)
+def test_buckets_and_lines_are_apart(one: tuple[str, str, str | None], other: tuple[str, str, str | None]) -> None:
+    """No bucket shares a name with any line."""
+    assert stored(one) != line_name(stored(other))
+
+
+@given(triple=triples)
+def test_two_definitions_never_meet(triple: tuple[str, str, str | None]) -> None:
+    """Two definitions of one limit share neither bucket nor line."""
+    names = {stored(triple, fingerprint) for fingerprint in ("aaa", "bbb")}
+    assert len(names | {line_name(name) for name in names}) == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "stored"),
+    [
+        ("partner-api", "42", "tk1:{partner-api:42}:f00"),
+        ("partner", "", "tk1:{partner:}:f00"),
+        ("a", "user@example.org", "tk1:{a:user@example.org}:f00"),
+        ("a b", "x:y", "tk1:{a%20b:x%3Ay}:f00"),
+        ("a", "~", "tk1:{a:%7E}:f00"),
+        ("a", "x" * 120, "tk1:{a:" + "x" * 120 + "}:f00"),
+    ],
+)
+def test_stored_names_do_not_change(name: str, key: str, stored: str) -> None:
+    """Names are the same in every release that reads version 1 of the state."""
+    assert bucket_name(name, key, "f00") == stored
+    assert line_name(stored) == f"{stored}:line"
+
+
+@pytest.mark.parametrize(
+    ("part", "stored"),
+    [
+        ("default", "tk1:{partner:42:default}:f00"),
+        ("", "tk1:{partner:42:}:f00"),
+        ("a:b c", "tk1:{partner:42:a%3Ab%20c}:f00"),
+        (None, "tk1:{partner:42}:f00"),
+    ],
+)
+def test_scopes_part_stands_behind_the_key(part: str | None, stored: str) -> None:
+    """What the scope adds is in the hash tag too, and its name does not change either."""
+    assert bucket_name("partner", "42", "f00", part) == stored
+
+
+@pytest.mark.parametrize("key", ["x" * 121, "é" * 21])
+def test_long_texts_are_stored_by_digest(key: str) -> None:
+    """A text that takes more than 120 characters to write is stored as its digest."""
+    assert re.fullmatch(r"tk1:\{a:~[0-9a-f]{40}\}:f00", bucket_name("a", key, "f00"))
+
+
+def test_names_of_one_key_are_found_and_no_other() -> None:
+    """What is looked for under a key is that key, with whatever its scope adds; not one that only begins alike."""
+    alone, scoped = patterns_of("partner", "4")
+    assert (alone, scoped) == ("tk1:{partner:4}:*", "tk1:{partner:4:*")
+    assert fnmatchcase(bucket_name("partner", "4", "0123"), alone)
+    assert fnmatchcase(bucket_name("partner", "4", "0123", "mail"), scoped)
+    assert not any(fnmatchcase(bucket_name("partner", "42", "0123"), each) for each in (alone, scoped))
+
+
+@pytest.mark.parametrize("name", ["tk1:{a:b}:x0123", "a:b}:0123", "tk1:{a:b}:0123:line"])
+def test_only_names_of_a_definition_are_its_buckets(name: str) -> None:
+    """A name that somebody else wrote, or of another definition, is not touched."""
+    assert is_bucket_of(bucket_name("a", "b", "0123"), "0123")
+    assert not is_bucket_of(name, "0123")
+
+
+def test_parts_of_a_line_are_none() -> None:
+    """Only a bucket's name has parts."""
+    bucket = bucket_name("a", "b", "0123", "mail")
+    assert parts_of(bucket) == ("a:0123", "b", "mail")
+    assert parts_of(line_name(bucket)) is None
+
+
+def test_holder_tells_when_it_asked() -> None:
+    """To the second; an id of any text is quoted."""
+    holder = holder_name("job: 1", "c0ffee", 1_800_000_000_999_999)
+    assert holder == "job%3A%201#6b49d200.c0ffee"
+    assert held_since(holder) == 1_800_000_000
+    assert held_since("job%3A1#0") is None

@@ -1,0 +1,828 @@
+"""Limits as values: defaults, keys, costs, and what is refused when one is made."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.ids import told
+from throttlekit import (
+    ConfigurationError,
+    CostExceedsLimit,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
+from throttlekit._core.algorithm import Use
+from throttlekit._core.limit.template import key_text
+from throttlekit._core.serialize import dump, load
+
+ALGORITHMS: tuple[type[Limit], ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog)
+every_algorithm = pytest.mark.parametrize("algorithm", ALGORITHMS)
+
+
+def make(algorithm: type[Limit], name: Any = "partner", rate: Any = "10/s", **options: Any) -> Limit:
+    """A limit of whatever algorithm, also of options that no type checker would let pass."""
+    made: Callable[..., Limit] = algorithm
+    return made(name, rate, **options)
+
+
+def call_partner(account_id: int, region: str = "eu", *rest: int, **more: str) -> None: ...
+
+
+def plain(account_id: int) -> None: ...
+
+
+JOB = Job(id="1", name="call_partner", args=(42,), kwargs={"region": "us"}, function=call_partner)
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst"),
+    [
+        ("100/s", 100),
+        ("10/s", 10),
+        ("1/s", 1),
+        ("100/minute", 1),
+        ("120/minute", 2),
+        ("1/day", 1),
+        ("300000/s", 300_000),
+    ],
+)
+def test_default_burst_is_a_second_worth(rate: str, burst: int) -> None:
+    """Without a burst given, a limit has one second's worth of its rate, and at least 1."""
+    assert TokenBucket("partner", rate).burst == burst
+
+
+RATE_IS = 'Write it as "100/minute", "10/s", "5/10s", or (5, timedelta(seconds=10)).'
+KEY_IS = 'write one in braces, like "{account_id}", or leave it out to count everything together'
+
+COMMON_FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"name": ""}, "a limit's name must be some text, not ''"),
+    ({"name": None}, "a limit's name must be some text, not None"),
+    ({"name": 7}, "a limit's name must be some text, not 7"),
+    ({"rate": "often"}, f"limit 'partner': 'often' is not a rate. {RATE_IS}"),
+    ({"rate": "10 per minute"}, f"limit 'partner': '10 per minute' is not a rate. {RATE_IS}"),
+    ({"rate": None}, f"limit 'partner': None is not a rate. {RATE_IS}"),
+    (
+        {"rate": "10/minit"},
+        "limit 'partner': 'minit' in rate '10/minit' is not a unit of time: use s, m, h, d, or second … day.",
+    ),
+    (
+        {"rate": "0/s"},
+        "limit 'partner': the amount of rate '0/s' must be a whole number of units, "
+        f"at least 1 and at most 999999999999. {RATE_IS}",
+    ),
+    (
+        {"rate": "1/400d"},
+        f"limit 'partner': the period of rate '1/400d' must be between 1 µs and 366 days. {RATE_IS}",
+    ),
+    (
+        {"rate": (10, "1s")},
+        f"limit 'partner': the period of rate (10, '1s') must be a timedelta or a number of seconds. {RATE_IS}",
+    ),
+    ({"key": 7}, "limit 'partner': the key must be a template like \"{account_id}\" or a callable, not 7"),
+    (
+        {"key": b"{account_id}"},
+        "limit 'partner': the key must be a template like \"{account_id}\" or a callable, not b'{account_id}'",
+    ),
+    ({"key": ""}, f"limit 'partner': the key template '' names no argument: {KEY_IS}"),
+    ({"key": "all"}, f"limit 'partner': the key template 'all' names no argument: {KEY_IS}"),
+    (
+        {"key": "{"},
+        "limit 'partner': the key template '{' cannot be read: Single '{' encountered in format string",
+    ),
+    ({"key": "{}"}, "limit 'partner': the key template '{}' must name its arguments, like \"{account_id}\""),
+    ({"key": "{0}"}, "limit 'partner': the key template '{0}' must name its arguments, like \"{account_id}\""),
+    ({"key": "{a b}"}, "limit 'partner': the key template '{a b}' must name its arguments, like \"{account_id}\""),
+    *(
+        ({"key": key}, f"limit 'partner': the key template {key!r} cannot be read: {fault}")
+        for key, fault in (
+            ("{a:>{b}}", "a format must not hold a field of its own"),
+            ("{a:{}}", "a format must not hold a field of its own"),
+            ("{a:>1000000000}", "a width or precision must be less than 1000"),
+            ("{a:.١٠٠٠٠}", "a width or precision must be less than 1000"),
+            ("{a!x}", "there is no conversion !x"),
+        )
+    ),
+    ({"cost": -1}, "limit 'partner': a cost must be a whole number of at least 0, not -1"),
+    ({"cost": 1.5}, "limit 'partner': a cost must be a whole number of at least 0, not 1.5"),
+    ({"cost": True}, "limit 'partner': a cost must be a whole number of at least 0, not True"),
+    ({"cost": "1"}, "limit 'partner': a cost must be a whole number of at least 0, not str"),
+    ({"cost": None}, "limit 'partner': a cost must be a whole number of at least 0, not NoneType"),
+    (
+        {"scope": "worker"},
+        'limit \'partner\': the scope must be "global", "queue", "job" or "process", not \'worker\'',
+    ),
+    (
+        {"scope": "Queue"},
+        'limit \'partner\': the scope must be "global", "queue", "job" or "process", not \'Queue\'',
+    ),
+    (
+        {"scope": None},
+        'limit \'partner\': the scope must be "global", "queue", "job" or "process", not None',
+    ),
+    (
+        {"scope": ["queue"]},
+        'limit \'partner\': the scope must be "global", "queue", "job" or "process", not [\'queue\']',
+    ),
+    (
+        {"tier": "{plan}"},
+        'limit \'partner\': tier= needs a rate for each tier, like {"free": "10/m", "pro": "100/m"}',
+    ),
+    (
+        {"default_tier": "free"},
+        'limit \'partner\': tier= needs a rate for each tier, like {"free": "10/m", "pro": "100/m"}',
+    ),
+]
+OWN_FAULTS: list[tuple[type[Limit], dict[str, Any], str]] = [
+    *(
+        (
+            TokenBucket,
+            {"burst": burst},
+            f"limit 'partner': the burst must be a whole number of at least 1, not {burst!r}: "
+            "it includes the first unit",
+        )
+        for burst in (0, -1, 1.5, True, "9", {"free": 9})
+    ),
+    (
+        TokenBucket,
+        {"rate": "1/day", "burst": 3661},
+        "limit 'partner': a burst of 3661 at '1/day' would take more than ten years to fill: lower it",
+    ),
+    *(
+        (
+            LeakyBucket,
+            {"queue": queue},
+            f"limit 'partner': the queue must be a whole number of at least 0, not {queue!r}",
+        )
+        for queue in (-1, 1.5, True, "9", {"free": 9})
+    ),
+    *(
+        (
+            FixedWindow,
+            {"rate": rate},
+            f"limit 'partner': the period of {rate!r} must fit evenly into a day, like 10s, 15m, 6h or 1d: "
+            "a fixed window begins with the calendar's. For any other, take a SlidingWindow or a SlidingLog",
+        )
+        for rate in ("1/7s", "1/7h", "1/2d", "1/366d", (5, 0.7), (5, timedelta(days=1, microseconds=1)))
+    ),
+    *(
+        (
+            FixedWindow,
+            {"tz": tz},
+            f"limit 'partner': the time zone {tz!r} is not known here: write it like \"Europe/Berlin\". "
+            "Where the system has no time zones at all: pip install tzdata",
+        )
+        for tz in ("Europe/Berlim", "berlin", "", "+02:00", "Europe", "../etc/passwd", "\x00", "\ud800", "a" * 5000)
+    ),
+    *(
+        (FixedWindow, {"tz": tz}, f"limit 'partner': tz must be the name of a time zone, {told}")
+        for tz, told in ((1, 'like "Europe/Berlin", not 1'), (b"UTC", "like \"Europe/Berlin\", not b'UTC'"))
+    ),
+    (
+        SlidingLog,
+        {"rate": "1000001/s"},
+        "limit 'partner': the amount of '1000001/s' is more than 1000000: a sliding log keeps 7 bytes for each unit. "
+        "Take a SlidingWindow or a TokenBucket, which keep none",
+    ),
+]
+
+
+@every_algorithm
+@pytest.mark.parametrize(("wrong", "told"), COMMON_FAULTS)
+def test_limit_that_cannot_work_is_refused_when_made(algorithm: type[Limit], wrong: dict[str, Any], told: str) -> None:
+    """A value that can never work fails where it is written, not in a job; the message says which and what is right."""
+    with pytest.raises(ConfigurationError) as caught:
+        make(algorithm, **wrong)
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(("algorithm", "wrong", "told"), OWN_FAULTS)
+def test_option_of_one_algorithm_that_cannot_work_is_refused_when_made(
+    algorithm: type[Limit], wrong: dict[str, Any], told: str
+) -> None:
+    """An algorithm's own options are checked like those that all have."""
+    with pytest.raises(ConfigurationError) as caught:
+        make(algorithm, **wrong)
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options"),
+    [
+        (LeakyBucket, {"burst": 5}),
+        (FixedWindow, {"burst": 5}),
+        (FixedWindow, {"queue": 5}),
+        (SlidingWindow, {"tz": "UTC"}),
+        (SlidingLog, {"burst": 5}),
+        (TokenBucket, {"queue": 5}),
+        (TokenBucket, {"tiers": {}}),
+    ],
+)
+def test_option_of_another_algorithm_is_refused(algorithm: type[Limit], options: dict[str, Any]) -> None:
+    """An algorithm takes its own options only: none is silently without effect."""
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        make(algorithm, **options)
+
+
+@pytest.mark.parametrize("rate", ["1/s", "1/10s", "1/15m", "1/6h", "1/day", (5, 0.5), (5, timedelta(microseconds=1))])
+def test_period_that_fits_into_a_day_is_fine(rate: Any) -> None:
+    """A fixed window may be as long as the calendar has windows."""
+    assert FixedWindow("partner", rate).capacity == FixedWindow("partner", rate).amount
+
+
+def test_log_of_a_million_units_is_fine() -> None:
+    """A log may have a million units, and not more."""
+    assert SlidingLog("partner", "1000000/day").capacity == 10**6
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "most"), [(TokenBucket, 20), (LeakyBucket, 1), (FixedWindow, 9), (SlidingWindow, 9), (SlidingLog, 9)]
+)
+@pytest.mark.parametrize("asked", ["when made", "by a callable", "in a call"])
+def test_cost_that_can_never_pass_names_the_remedy(algorithm: type[Limit], most: int, asked: str) -> None:
+    """A cost that is too dear is refused at once, with the numbers and what of this algorithm makes room for it."""
+    options: dict[str, Any] = {"burst": 20} if algorithm is TokenBucket else {}
+    if asked != "in a call":
+        options["cost"] = most + 1 if asked == "when made" else lambda job: most + 1
+
+    def ask() -> int:
+        limit = make(algorithm, rate="9/minute", **options)
+        return limit.check_cost(most + 1) if asked == "in a call" else limit.cost_of(JOB)
+
+    with pytest.raises(CostExceedsLimit) as caught:
+        ask()
+    error, remedy = caught.value, REMEDIES[algorithm].format(cost=most + 1)
+    assert (error.cost, error.limit, error.most, error.remedy) == (most + 1, "partner", most, remedy)
+    assert str(error) == (
+        f"limit 'partner' can never admit a cost of {most + 1}: at most {most} can pass at once. "
+        f"Lower the cost, or {remedy}."
+    )
+
+
+REMEDIES: dict[type[Limit], str] = {
+    TokenBucket: "raise the burst to at least {cost}",
+    LeakyBucket: "take a TokenBucket with a burst of at least {cost}: a leaky bucket lets one unit out at a time",
+    FixedWindow: "raise the rate's amount to at least {cost}",
+    SlidingWindow: "raise the rate's amount to at least {cost}",
+    SlidingLog: "raise the rate's amount to at least {cost}",
+}
+
+
+@every_algorithm
+def test_cost_of_all_that_can_pass_at_once_is_fine(algorithm: type[Limit]) -> None:
+    """A cost may be as large as the capacity, and 0."""
+    limit = make(algorithm)
+    assert limit.check_cost(limit.capacity) == limit.capacity
+    assert limit.check_cost(0) == 0
+
+
+def test_cost_above_the_burst_is_refused_when_made() -> None:
+    """A fixed cost that could never pass fails at once, and tells the numbers."""
+    with pytest.raises(CostExceedsLimit) as caught:
+        TokenBucket("partner", "10/s", burst=5, cost=6)
+    error = caught.value
+    assert (error.cost, error.limit, error.most) == (6, "partner", 5)
+    assert isinstance(error, ValueError)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_cost_error_travels(copied: Any) -> None:
+    """The error can be pickled and copied, numbers included: job frameworks do both."""
+    error = copied(CostExceedsLimit(cost=6, limit="partner", most=5, remedy="wait for nothing"))
+    assert (error.cost, error.limit, error.most, error.remedy) == (6, "partner", 5, "wait for nothing")
+    assert str(error).endswith("a cost of 6: at most 5 can pass at once. Lower the cost, or wait for nothing.")
+
+
+def test_cost_error_without_a_remedy_says_what_would_have_to_be() -> None:
+    """A limit that knows no remedy of its own still says what is wanted."""
+    assert str(CostExceedsLimit(cost=6, limit="partner", most=5)).endswith("or let 6 pass at once.")
+
+
+def test_cost_of_the_whole_burst_is_fine() -> None:
+    """A cost may be as large as the burst."""
+    assert TokenBucket("partner", "10/s", burst=5, cost=5).cost_of(None) == 5
+
+
+def test_burst_of_ten_years_is_fine() -> None:
+    """A bucket may take ten years to fill, and not longer."""
+    assert TokenBucket("partner", "1/day", burst=3660).burst == 3660
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (None, ""),
+        ("{account_id}", "42"),
+        ("{region}:{account_id}", "us:42"),
+        ("{account_id:05d}", "00042"),
+        ("{region!r}", "'us'"),
+        (lambda job: job.kwargs["region"], "us"),
+        (lambda job: 7, "7"),
+        (lambda job: "", ""),
+    ],
+)
+def test_key_is_worked_out_from_the_job(key: Any, text: str) -> None:
+    """A key comes from a template over the arguments by name, or from a callable that is given the job."""
+    assert TokenBucket("partner", "10/s", key=key).key_of(JOB) == text
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "{customer}",
+        "{account_id.customer}",
+        "{region[9]}",
+        lambda job: None,
+        lambda job: 1.5,
+        lambda job: True,
+        lambda job: ["a"],
+        lambda job: job.kwargs["customer"],
+        lambda job: 1 // 0,
+        "{account_id:no such format}",
+    ],
+)
+def test_key_that_cannot_be_worked_out_is_a_configuration_error(key: Any) -> None:
+    """A key that fails on a job is a permanent fault, and the message names the limit."""
+    with pytest.raises(ConfigurationError, match="limit 'partner': "):
+        TokenBucket("partner", "10/s", key=key).key_of(JOB)
+
+
+@pytest.mark.parametrize("key", ["{customer!r}", "{customer!s}", "{customer!a:>20}"])
+@pytest.mark.parametrize("customer", [object(), [object()], len.__call__])
+def test_an_address_in_memory_is_no_key(key: str, customer: object) -> None:
+    """Each process, and each copy of the object, would have a limit of its own."""
+    with pytest.raises(
+        ConfigurationError, match=f"an address in memory, as the text of this {type(customer).__name__}"
+    ):
+        TokenBucket("partner", "10/s", key=key).key_of(Job(name="send", kwargs={"customer": customer}))
+
+
+def test_missing_argument_is_named_with_those_there() -> None:
+    """The message says what the template wants, and what the job has."""
+    with pytest.raises(ConfigurationError, match=r"names 'customer', which job 'send' .* has a, b"):
+        TokenBucket("partner", "10/s", key="{customer}").key_of(Job(name="send", kwargs={"b": 1, "a": 2}))
+
+
+def test_missing_argument_of_a_job_without_arguments() -> None:
+    """The message says so when the job has no arguments at all."""
+    with pytest.raises(ConfigurationError, match="has no arguments"):
+        TokenBucket("partner", "10/s", key="{customer}").key_of(Job(name="send"))
+
+
+def test_key_without_a_job_is_refused() -> None:
+    """A limit with a key needs a job, or the key itself."""
+    with pytest.raises(ConfigurationError, match="pass job=, or the key itself as key="):
+        TokenBucket("partner", "10/s", key="{account_id}").key_of(None)
+
+
+def test_callable_cost_is_given_the_job() -> None:
+    """A cost may be worked out from the job."""
+    assert TokenBucket("tokens", "10/s", cost=lambda job: len(job.args)).cost_of(JOB) == 1
+
+
+@pytest.mark.parametrize("cost", [-1, 1.5, None, True, "3", len, lambda job: 1])
+def test_callable_cost_must_be_a_whole_number(cost: Any) -> None:
+    """What a cost callable returns is checked like a cost that is written down."""
+    with pytest.raises(ConfigurationError, match="limit 'tokens'"):
+        TokenBucket("tokens", "10/s", cost=lambda job: cost).cost_of(JOB)
+
+
+def test_callable_cost_above_the_burst_can_never_pass() -> None:
+    """A cost that turns out larger than the burst raises, it never gets a delay."""
+    with pytest.raises(CostExceedsLimit) as caught:
+        TokenBucket("tokens", "10/s", burst=5, cost=lambda job: 6).cost_of(JOB)
+    assert (caught.value.cost, caught.value.most) == (6, 5)
+
+
+def test_callable_cost_that_fails_names_limit_and_job() -> None:
+    """A cost callable that raises is a permanent fault; the original error stays the cause."""
+    with pytest.raises(ConfigurationError, match=r"limit 'tokens': the cost .* failed on job 'call_partner'") as caught:
+        TokenBucket("tokens", "10/s", cost=lambda job: 1 // 0).cost_of(JOB)
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_callable_cost_without_a_job_is_refused() -> None:
+    """A cost that comes from the job needs one, or the cost itself."""
+    with pytest.raises(ConfigurationError, match="pass job=, or the cost itself as cost="):
+        TokenBucket("tokens", "10/s", cost=lambda job: 1).cost_of(None)
+
+
+@pytest.mark.parametrize("key", [None, "{account_id}", "{more[zone]}", "{anything}", lambda job: 1])
+def test_function_with_the_named_arguments_fits(key: Any) -> None:
+    """A template may name any argument that the function takes; with **kwargs, any at all."""
+    TokenBucket("partner", "10/s", key=key).check_function(call_partner)
+
+
+def test_function_without_the_named_argument_is_refused() -> None:
+    """A template that names an argument the function does not take fails where the two meet."""
+    limit = TokenBucket("partner", "10/s", key="{account_id}-{tenant.id}")
+    with pytest.raises(ConfigurationError, match=r"names an argument 'tenant' that plain\(account_id\) does not take"):
+        limit.check_function(plain)
+
+
+def test_function_with_exactly_the_arguments_fits() -> None:
+    """A function without **kwargs fits when it takes every argument that the template names."""
+    TokenBucket("partner", "10/s", key="{account_id}").check_function(plain)
+
+
+@pytest.mark.parametrize("key", ["x", 7, ""])
+def test_key_text_reads_what_has_one_text(key: Any) -> None:
+    """Text and whole numbers have the same text everywhere."""
+    assert key_text(key) == str(key)
+
+
+@pytest.mark.parametrize("key", [None, True, 1.5, b"x", object(), ["a"], ("a",)])
+def test_key_text_refuses_the_rest(key: Any) -> None:
+    """Values whose text may differ between processes are no keys."""
+    with pytest.raises(ConfigurationError, match="a key must be text or a whole number"):
+        key_text(key)
+
+
+def test_number_that_nobody_writes_out_is_no_key() -> None:
+    """A whole number of some 600 digits is a key; one that Python may refuse to write out is none, whoever sent it."""
+    assert len(key_text(10**600)) == 601
+    for key in (1 << 2000, 10**5000):
+        with pytest.raises(ConfigurationError, match="a whole number must have less than 600 digits"):
+            key_text(key)
+
+
+@pytest.mark.parametrize("value", [None, True, 1.5])
+def test_part_of_a_key_is_read_like_a_whole_one(value: Any) -> None:
+    """Also among other text, a value whose text may differ between processes is no key."""
+    limit = TokenBucket("partner", "10/s", key="{account_id}:{region}")
+    with pytest.raises(ConfigurationError, match="a key must be text or a whole number"):
+        limit.key_of(Job(kwargs={"account_id": value, "region": "eu"}))
+
+
+@pytest.mark.parametrize("key", ["{region.code}", "{rest[9]}"])
+def test_missing_part_of_an_argument_is_told_like_a_missing_one(key: str) -> None:
+    """A template that names an attribute or an item that is not there says that the job has none."""
+    with pytest.raises(ConfigurationError, match="which job 'call_partner' does not have; it has account_id"):
+        TokenBucket("partner", "10/s", key=key).key_of(JOB)
+
+
+def test_key_may_be_as_wide_as_three_digits_say() -> None:
+    """A field's width of 999 is the greatest."""
+    assert len(TokenBucket("partner", "10/s", key="{account_id:>999}").key_of(JOB)) == 999
+
+
+def test_cost_that_nobody_writes_out_is_refused() -> None:
+    """A cost of many thousands of digits is told without them."""
+    with pytest.raises(ConfigurationError, match="a cost must be a whole number of at least 0, not something of type"):
+        TokenBucket("partner", "10/s").check_units(10**5000)
+
+
+SECRET = "s3cret-argument"
+
+
+class EventDispatcher:
+    """An argument whose own errors, and text, tell it."""
+
+    def __str__(self) -> str:
+        raise RuntimeError(SECRET)
+
+    def __format__(self, format_spec: str) -> str:
+        raise ValueError(SECRET)
+
+    def __getitem__(self, index: object) -> object:
+        raise TypeError(SECRET)
+
+    def __repr__(self) -> str:
+        return SECRET
+
+
+def _raises(error: Exception) -> Callable[[Job], Any]:
+    def work_out(job: Job) -> Any:
+        raise error
+
+    return work_out
+
+
+_SOURCES: list[Any] = [
+    "{secret.customer}",
+    "{secret[9999]}",
+    "{secret:no such format}",
+    "{secret:Y}",
+    "{telling}",
+    "{telling[1]}",
+    "{telling:x}",
+    "{missing}",
+    "{secrets}",
+    _raises(ValueError(SECRET)),
+    _raises(KeyError(SECRET)),
+    _raises(AttributeError(SECRET)),
+    _raises(ZeroDivisionError()),
+    lambda job: job.kwargs["secrets"],
+    lambda job: job.kwargs["telling"],
+    lambda job: job.kwargs["secret"].encode(),
+]
+
+
+@pytest.mark.parametrize(
+    ("what", "source"),
+    [(what, source) for what in ("key", "tier", "cost") for source in _SOURCES if what != "cost" or callable(source)],
+)
+def test_errors_never_show_an_argument(what: str, source: Any) -> None:
+    """What a job was sent with may be a secret: it is in no message, whatever goes wrong with key, tier or cost."""
+    job = Job(name="send", kwargs={"secret": SECRET, "secrets": [SECRET], "telling": EventDispatcher()})
+    if what == "tier":
+        limit = TokenBucket("partner", {"free": "1/s"}, tier=source)
+    elif what == "key":
+        limit = TokenBucket("partner", "1/s", key=source)
+    else:
+        limit = TokenBucket("partner", "1/s", cost=source)
+    with pytest.raises(ConfigurationError, match=r"^limit 'partner': ") as caught:
+        dump(limit.for_job(job), job)
+    assert SECRET not in str(caught.value)
+    assert SECRET not in repr(caught.value)
+
+
+def test_tier_that_is_none_of_its_own_is_not_shown() -> None:
+    """A tier comes from the job's arguments as well: what it came to is not told."""
+    limit = TokenBucket("partner", {"free": "1/s"}, tier="{plan}")
+    with pytest.raises(ConfigurationError) as caught:
+        limit.for_job(Job(name="send", kwargs={"plan": SECRET}))
+    assert SECRET not in str(caught.value)
+
+
+# A value
+
+
+@every_algorithm
+def test_all_ways_to_write_one_rate_are_one_definition(algorithm: type[Limit]) -> None:
+    """A rate may be written in text, or as numbers: it is one definition."""
+    rates: list[Any] = ["60/minute", "60/m", "60/60s", (60, 60), (60, timedelta(minutes=1))]
+    limits = [make(algorithm, rate=rate) for rate in rates]
+    assert len({limit.fingerprint for limit in limits}) == 1
+    assert len(set(limits)) == 1
+
+
+def test_buckets_of_one_interval_are_one_definition() -> None:
+    """A bucket is its interval and its burst: 60 a minute is 1 a second. Of windows, the period is a part."""
+    rates: list[Any] = ["60/minute", "1/s", "10/10s", "3600/h", (2, 2.0)]
+    same = [TokenBucket("a", rate, burst=1) for rate in rates]
+    others = [TokenBucket("a", "60/minute", burst=2), TokenBucket("a", "61/minute")]
+    assert len({limit.fingerprint for limit in same}) == 1
+    assert len({limit.bucket for limit in same}) == 1
+    assert len({limit.fingerprint for limit in [same[0], *others]}) == 3
+    assert len({LeakyBucket("a", rate).fingerprint for rate in rates}) == 1
+    for algorithm in (FixedWindow, SlidingWindow, SlidingLog):
+        assert len({make(algorithm, rate=rate).fingerprint for rate in rates}) == len(rates)
+
+
+FINGERPRINTS: list[tuple[Limit, str]] = [
+    (TokenBucket("a", "100/minute", burst=20), "a85b65378f"),
+    (TokenBucket("a", "100/minute"), "1dd641c33d"),
+    (LeakyBucket("a", "100/minute", queue=5), "c3dc0af495"),
+    (FixedWindow("a", "100/minute"), "cf1ae362c7"),
+    (FixedWindow("a", "100/minute", tz="Europe/Berlin"), "374ca784d1"),
+    (SlidingWindow("a", "100/minute"), "aa0a907e28"),
+    (SlidingLog("a", "100/minute"), "56d50e3ac3"),
+    (SlidingLog("a", "100/minute", scope="queue"), "e0334ee4c7"),
+    (SlidingLog("a", "100/minute", scope="job"), "44d265cc7c"),
+    (SlidingLog("a", "100/minute", scope="process"), "ec3a990684"),
+    (SlidingLog("a", {"free": "100/minute", "pro": "200/minute"}, tier="{plan}"), "c4858dda48"),
+    (SlidingLog("a", {"free": "100/minute", "pro": "200/minute"}, tier="{plan}").for_job(
+        Job(kwargs={"plan": "free"})), "cd8d60b415"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("limit", "fingerprint"), FINGERPRINTS)
+def test_fingerprint_does_not_depend_on_the_process(limit: Limit, fingerprint: str) -> None:
+    """The fingerprint is the same in every process and release: tickets, buckets and stored lines carry it."""
+    assert limit.fingerprint == fingerprint
+
+
+def test_no_two_definitions_share_a_fingerprint() -> None:
+    """Another algorithm, rate, option, scope or tier is another definition."""
+    assert len({limit.fingerprint for limit, _ in FINGERPRINTS}) == len(FINGERPRINTS)
+
+
+def test_what_does_not_count_is_not_in_the_fingerprint() -> None:
+    """Name, key and cost are no part of how it is counted, nor is a queue: tickets live on when they change."""
+    plain = LeakyBucket("a", "1/s")
+    others = [
+        LeakyBucket("b", "1/s"),
+        LeakyBucket("a", "1/s", key="{account}"),
+        LeakyBucket("a", "1/s", cost=0),
+        LeakyBucket("a", "1/s", queue=7),
+    ]
+    assert {limit.fingerprint for limit in others} == {plain.fingerprint}
+
+
+def _size(job: Job) -> int:
+    return 1
+
+
+VALUES: list[Limit] = [
+    limit
+    for algorithm in ALGORITHMS
+    for limit in (
+        make(algorithm),
+        make(algorithm, key="{account_id}", cost=_size, scope="queue"),
+        make(algorithm, rate={"free": "1/m", "pro": "2/m"}, tier="{plan}", default_tier="free"),
+        make(algorithm, rate={"free": "1/m", "pro": "1/m"}, tier="{plan}").for_job(Job(kwargs={"plan": "pro"})),
+    )
+] + [FixedWindow("partner", "1/day", tz="Europe/Berlin"), LeakyBucket("partner", "1/s", queue=3)]
+
+
+@pytest.mark.parametrize("limit", VALUES, ids=told)
+def test_limit_is_a_value(limit: Limit) -> None:
+    """Limits of every algorithm copy and pickle into equal ones, which hash alike, show alike and decide alike."""
+    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
+        assert pickle.loads(pickle.dumps(limit, protocol)) == limit
+    for copied in (pickle.loads(pickle.dumps(limit)), copy.copy(limit), copy.deepcopy(limit)):
+        assert copied == limit
+        assert hash(copied) == hash(limit)
+        assert repr(copied) == repr(limit)
+        assert copied.fingerprint == limit.fingerprint
+        job = Job(kwargs={"plan": "pro"})
+        assert copied.for_job(job).bind(1) == limit.for_job(job).bind(1)
+
+
+def test_limits_are_equal_only_if_everything_is() -> None:
+    """Another name, rate, option, key, cost, scope, tier or algorithm is another limit."""
+    tiers = {"free": "1/m", "pro": "2/m"}
+    limits = [
+        *VALUES[:2],
+        TokenBucket("other", "10/s"),
+        TokenBucket("partner", "11/s"),
+        TokenBucket("partner", "10/s", burst=3),
+        TokenBucket("partner", "10/s", key="{account_id}"),
+        TokenBucket("partner", "10/s", cost=2),
+        TokenBucket("partner", "10/s", scope="job"),
+        TokenBucket("partner", tiers, tier="{plan}"),
+        TokenBucket("partner", tiers, tier="{level}"),
+        TokenBucket("partner", tiers, tier="{plan}", default_tier="free"),
+        *(make(algorithm) for algorithm in ALGORITHMS[1:]),
+        LeakyBucket("partner", "10/s", queue=3),
+        LeakyBucket("partner", tiers, tier="{plan}", queue=3),
+        LeakyBucket("partner", tiers, tier="{plan}", queue={"free": 0, "pro": 3}),
+    ]
+
+    class Own(TokenBucket): ...
+
+    limits += [Own("partner", "10/s")]
+    assert len(set(limits)) == len(limits)
+    assert all((one == other) == (one is other) for one in limits for other in limits)
+
+
+@pytest.mark.parametrize("other", [None, "partner", 7, object()])
+def test_limit_is_equal_to_no_other_thing(other: object) -> None:
+    """A limit compares with limits only."""
+    assert TokenBucket("partner", "10/s") != other
+    assert TokenBucket("partner", "10/s").__eq__(other) is NotImplemented
+
+
+@pytest.mark.parametrize("limit", VALUES, ids=told)
+@pytest.mark.parametrize("attribute", ["name", "amount", "fingerprint", "burst", "cost", "by_value", "anything"])
+def test_limit_cannot_be_changed(limit: Limit, attribute: str) -> None:
+    """A limit is changed only into a new one; the message says so."""
+    with pytest.raises(AttributeError, match=f"a limit cannot be changed: make a new one .* setting '{attribute}'"):
+        setattr(limit, attribute, "other")
+    with pytest.raises(AttributeError, match=f"a limit cannot be changed: '{attribute}' stays"):
+        delattr(limit, attribute)
+
+
+@pytest.mark.parametrize("limit", VALUES, ids=told)
+def test_attribute_that_no_limit_has_is_told_as_usual(limit: Limit) -> None:
+    """A misspelt attribute is an AttributeError that names the algorithm."""
+    with pytest.raises(AttributeError, match=f"'{type(limit).__name__}' object has no attribute 'brust'"):
+        _ = limit.brust
+
+
+@pytest.mark.parametrize(
+    ("limit", "shown"),
+    [
+        (TokenBucket("a", "10/s"), "TokenBucket('a', '10/s', burst=10)"),
+        (
+            TokenBucket("a", (5, 10), burst=2, key="{b}", cost=2, scope="job"),
+            "TokenBucket('a', (5, 10), burst=2, key='{b}', cost=2, scope='job')",
+        ),
+        (LeakyBucket("a", "10/s", queue=0), "LeakyBucket('a', '10/s', queue=0)"),
+        (FixedWindow("a", "1/d", tz="Asia/Tokyo"), "FixedWindow('a', '1/d', tz='Asia/Tokyo')"),
+        (SlidingWindow("a", "10/s", scope="process"), "SlidingWindow('a', '10/s', scope='process')"),
+        (
+            SlidingLog("a", {"free": "1/m"}, tier="{plan}", default_tier="free"),
+            "SlidingLog('a', {'free': '1/m'}, tier='{plan}', default_tier='free')",
+        ),
+    ],
+)
+def test_limit_shows_as_it_is_written(limit: Limit, shown: str) -> None:
+    """A limit's repr is the code that makes it: error messages show it."""
+    assert repr(limit) == shown
+    assert eval(repr(limit)) == limit
+
+
+def test_algorithms_of_users_own_do_not_take_the_place_of_ours() -> None:
+    """A subclass that only presets values leaves what comes in messages to the class that has its name."""
+
+    class Partner(TokenBucket):
+        def __init__(self) -> None:
+            super().__init__("partner", "10/s")
+
+    loaded = load(dump(Partner(), JOB))
+    assert type(loaded) is TokenBucket
+    assert loaded.fingerprint == Partner().fingerprint
+
+
+# What it comes to
+
+
+@every_algorithm
+def test_remaining_is_what_is_not_used(algorithm: type[Limit]) -> None:
+    """What remains is whole units, from none to the capacity, also below empty."""
+    limit, now_us = make(algorithm, rate="9/minute"), 1_800_000_000_000_000
+    charge = limit.bind(limit.capacity)
+    assert limit.remaining(charge.use(None, now_us), now_us) == limit.capacity
+    used = charge.admit(None, now_us)
+    assert limit.remaining(charge.use(used, now_us), now_us) == 0
+    assert limit.remaining(charge.use(charge.settled(used, now_us, now_us, charge.size), now_us), now_us) == 0
+    assert limit.remaining(Use(0, now_us - 1), now_us) == limit.capacity
+
+
+@every_algorithm
+def test_only_a_queue_has_room(algorithm: type[Limit]) -> None:
+    """Without a queue, any number may wait."""
+    limit = make(algorithm)
+    assert limit.max_queue_us(limit.bind(1)) is None
+
+
+@pytest.mark.parametrize(
+    ("rate", "queue", "max_queue_us"), [("10/s", 0, 0), ("10/s", 3, 312_000), ("1/s", 3, 3_060_000)]
+)
+def test_queue_is_as_long_as_its_slots_at_their_widest(rate: str, queue: int, max_queue_us: int) -> None:
+    """The room is that of as many slots, at the distance that late deliveries are given."""
+    limit = LeakyBucket("partner", rate, queue=queue)
+    assert limit.max_queue_us(limit.bind(1)) == max_queue_us
+
+
+def test_length_of_a_token_lease_is_kept_to_the_microsecond() -> None:
+    """Of a number of seconds that no float hits exactly, nothing is lost."""
+    limit = TokenBucket("partner", "100000/s", burst=1000, prefetch=4, prefetch_for=0.001001)
+    assert limit.prefetch_quota is not None
+    assert (limit.prefetch_for, limit.prefetch_quota.for_us) == (0.001001, 1001)
+
+
+def test_what_failed_in_a_key_is_the_cause() -> None:
+    """A key that fails tells the kind of error, and carries the error itself."""
+    fault = LookupError("account 42")
+
+    def key(job: Job) -> str:
+        raise fault
+
+    with pytest.raises(ConfigurationError, match="failed on job 'call_partner': LookupError") as caught:
+        TokenBucket("partner", "10/s", key=key).key_of(JOB)
+    assert caught.value.__cause__ is fault
+
+
+@pytest.mark.parametrize(("scope", "job"), [("queue", Job(queue=7)), ("job", Job(name=b"x"))])  # type: ignore[arg-type]
+def test_scope_of_what_is_no_text_is_refused(scope: Any, job: Job) -> None:
+    """A queue or a job's name that is no text has no part in a key."""
+    with pytest.raises(ConfigurationError, match=f"counts each {scope} apart: the job's must be text, not "):
+        make(TokenBucket, scope=scope).part_of(job)
+
+
+def test_longest_queue_is_what_a_script_can_count() -> None:
+    """A queue of 2**53 - 1 is fine, and one more is refused."""
+    limit = LeakyBucket("partner", "1/d", queue=2**53 - 1)
+    assert limit.max_queue_us(limit.bind(1)) == 2**53 - 1
+    with pytest.raises(ConfigurationError, match="must be less than 2"):
+        LeakyBucket("partner", "1/d", queue=2**53)
+
+
+@given(
+    rate=st.tuples(st.integers(1, 10**6), st.integers(1, 86_400_000_000)),
+    queue=st.integers(0, 300),
+    lateness_us=st.sampled_from([0, 50_000, 10**6]),
+    since=st.floats(0, 0.95),
+)
+def test_queue_holds_as_many_as_it_says(rate: tuple[int, int], queue: int, lateness_us: int, since: float) -> None:
+    """As many find room one behind the other as the queue is long, and at the widest spacing not one more."""
+    limit = LeakyBucket("partner", (rate[0], rate[1] / 1_000_000), queue=queue)
+    charge = limit.bind(1)
+    max_queue_us, spacing_us = limit.max_queue_us(charge), charge.spacing_us(lateness_us)
+    assert max_queue_us is not None
+    first_us = charge.size - int(since * charge.size)
+    waiting = 0 if first_us > max_queue_us else 1 + (max_queue_us - first_us) // spacing_us
+    assert waiting >= queue
+    assert waiting <= queue + 1 + queue // 25
+
+
+def test_limit_without_an_algorithm_cannot_be_made() -> None:
+    """`Limit` is what the algorithms have in common: alone it decides nothing."""
+    made: Any = Limit
+    with pytest.raises(TypeError):
+        made("partner", "10/s")

@@ -1,0 +1,403 @@
+"""Token leases as arithmetic: the bound whatever happens, and how much is taken ahead."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.faults import histories
+from throttlekit import TokenBucket
+from throttlekit._core.algorithms.gcra import Tat
+from throttlekit._core.limit.prefetch_options import PrefetchQuota
+from throttlekit._core.local_quota import LocalQuota
+
+START_US = 1_800_000_000_000_000
+MS = 1_000
+LEASE = PrefetchQuota(50, 250 * MS)
+PLENTY = 10_000
+
+
+@dataclass
+class Fleet:
+    """Processes with threads of their own, one bucket, and a network that takes its time. A process may die."""
+
+    limit: TokenBucket
+    random: random.Random
+    tat: Tat | None = None
+    spent: list[tuple[int, int]] = field(default_factory=list)
+    """(instant, units), true time."""
+    charged: int = 0
+    asked: int = 0
+    most_left: int = 0
+    asked_us: dict[int, int] = field(default_factory=dict)
+    """When what lies in each wallet was asked for, true time."""
+    oldest_us: int = 0
+    """How long after that the last of it was spent."""
+    events: list[tuple[int, int, Generator[int, int, None]]] = field(default_factory=list)
+
+    def run(
+        self, until_us: int, quota: LocalQuota, offset_us: int, costs: list[int], gap_us: int
+    ) -> Generator[int, int, None]:
+        """One thread: yields how long to wait, is sent what time it is."""
+        now_us = yield self.random.randrange(gap_us)
+        while now_us < until_us:
+            cost, asked_us, local_us = self.random.choice(costs), now_us, now_us + offset_us
+            if quota.spend(cost, local_us):
+                self.spent.append((now_us, cost))
+                self.oldest_us = max(self.oldest_us, now_us - self.asked_us[id(quota)])
+            else:
+                ahead = quota.worth_taking(cost, local_us)
+                if ahead:
+                    quota.begin(local_us)
+                now_us = yield self.delay_us()
+                allowed, remaining = self.decide(now_us, cost, ahead)
+                now_us = yield self.delay_us()
+                if ahead:
+                    quota.ended()
+                if ahead and allowed:
+                    quota.took(ahead, cost, local_us, now_us + offset_us, remaining)
+                    self.asked_us[id(quota)] = asked_us
+                    self.most_left = max(self.most_left, quota.left)
+                elif ahead:
+                    quota.refused(local_us)
+                else:
+                    quota.asked_plainly(cost, allowed, local_us, remaining)
+            now_us = yield self.gap_us(gap_us)
+
+    def decide(self, now_us: int, cost: int, ahead: int) -> tuple[bool, int]:
+        self.asked += 1
+        charge = self.limit.bind_ahead(ahead) if ahead else self.limit.bind(cost)
+        allowed = charge.ready_us(self.tat, now_us) <= now_us
+        if allowed:
+            self.tat = charge.admit(self.tat, now_us)
+            self.spent.append((now_us, cost))
+            self.charged += ahead or cost
+        return allowed, self.limit.bucket.remaining(0 if self.tat is None else self.tat.at_us, now_us)
+
+    def delay_us(self) -> int:
+        return self.random.choice([50, 300, 2 * MS, self.random.randrange(400 * MS)])
+
+    def gap_us(self, usual_us: int) -> int:
+        return self.random.choice([0, 0, usual_us, self.random.randrange(40 * usual_us + 1)])
+
+    def start(self, thread: Generator[int, int, None], at_us: int) -> None:
+        heapq.heappush(self.events, (at_us + next(thread), len(self.events) + self.random.randrange(10**9), thread))
+
+    def play(self) -> None:
+        while self.events:
+            now_us, number, thread = heapq.heappop(self.events)
+            try:
+                heapq.heappush(self.events, (now_us + thread.send(now_us), number, thread))
+            except StopIteration:
+                continue
+
+
+LIMITS = [
+    TokenBucket("fast", "30000/s", burst=300, prefetch=50),
+    TokenBucket("uneven", "7000/s", burst=90, prefetch=45, prefetch_for=0.02),
+    TokenBucket("slow", "100/s", burst=100, prefetch=50, prefetch_for=0.25),
+    TokenBucket("slower", "20/s", burst=40, prefetch=20, prefetch_for=2),
+]
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
+@given(seed=st.integers(0, 2**64 - 1), processes=st.integers(1, 5))
+def test_no_window_passes_more_than_the_bound(limit: TokenBucket, seed: int, processes: int) -> None:
+    """
+    In any window of length w at most `burst + (w + prefetch_for) / interval` units are spent, however slow the network,
+    however many processes and threads, whatever their clocks say, and whenever they die.
+    """
+    chance = random.Random(seed)
+    fleet = Fleet(limit, chance)
+    assert limit.prefetch_quota is not None
+    mean_us = limit.period_us // limit.amount + 1
+    for _ in range(processes):
+        quota, offset_us = LocalQuota(limit.prefetch_quota), chance.randrange(10**12)
+        dies_us = START_US + chance.randrange(limit.prefetch_quota.for_us * 5)
+        costs, gap_us = chance.choice([[1], [1, 3, 7]]), mean_us * chance.choice([1, 5, 30])
+        for _ in range(chance.choice([1, 3])):
+            fleet.start(fleet.run(min(dies_us, START_US + 300 * gap_us), quota, offset_us, costs, gap_us), START_US)
+    fleet.play()
+    rule = histories.leased_bucket(limit.amount, limit.period_us, limit.burst, limit.prefetch_quota.for_us)
+    assert histories.check(rule, fleet.spent) is None
+    assert fleet.oldest_us < limit.prefetch_quota.for_us
+    assert fleet.most_left <= limit.prefetch_quota.tokens
+    assert sum(units for _, units in fleet.spent) <= fleet.charged
+
+
+def test_the_bound_is_reached() -> None:
+    """All that was taken ahead, spent just before the leases end, and what has come into the bucket meanwhile."""
+    limit = TokenBucket("api", "200/s", burst=100, prefetch=25)
+    prefetcher, tat = [LocalQuota(PrefetchQuota(25, 250 * MS)) for _ in range(4)], None
+    for quota in prefetcher[:3]:
+        assert limit.bind_ahead(25).ready_us(tat, START_US) == START_US
+        tat = limit.bind_ahead(25).admit(tat, START_US)
+        quota.took(25, 1, START_US, START_US, 0)
+    assert limit.bind_ahead(25).ready_us(tat, START_US) > START_US  # 25 are left, for those who ask for themselves
+    now_us = START_US + 250 * MS
+    assert tat is not None
+    left = limit.bucket.remaining(tat.at_us, now_us)
+    spent = [(START_US, 3), *((now_us - 1, 24) for quota in prefetcher if quota.spend(24, now_us - 1)), (now_us, left)]
+    assert sum(units for _, units in spent[1:]) == 72 + 75
+    assert not any(quota.spend(1, now_us) for quota in prefetcher)
+    for burst, holds in ((100, True), (99, False)):
+        rule = histories.leased_bucket(200, 1000 * MS, burst, 250 * MS)
+        assert (histories.check(rule, [(now_us - 1, 3), *spent[1:]]) is None) is holds
+
+
+def filled(units: int, *, cost: int = 1, at_us: int = START_US) -> LocalQuota:
+    """A wallet just filled with so many units, of which one job had its *cost*."""
+    quota = LocalQuota(LEASE)
+    quota.took(units, cost, at_us, at_us, PLENTY)
+    return quota
+
+
+def test_units_are_spent_till_the_lease_ends_and_not_after() -> None:
+    """What was taken counts from the instant of asking, for the length of the lease, to the microsecond."""
+    quota = filled(10)
+    assert quota.spend(1, START_US + LEASE.for_us - 1)
+    assert not quota.spend(1, START_US + LEASE.for_us)
+    assert quota.left == 8
+
+
+def test_units_are_spent_all_or_none() -> None:
+    """A cost that is more than what is left takes nothing."""
+    quota = filled(10, cost=7)
+    assert not quota.spend(4, START_US)
+    assert quota.spend(3, START_US)
+    assert not quota.spend(1, START_US)
+
+
+def test_first_question_is_for_the_job_alone() -> None:
+    """A process that has just begun takes nothing ahead, and neither does one that is asked once in a while."""
+    quota = LocalQuota(LEASE)
+    assert quota.worth_taking(1, START_US) == 0
+    for second in range(5):
+        quota.asked_plainly(1, True, START_US + second * 1000 * MS, PLENTY)
+    assert quota.worth_taking(1, START_US + 5000 * MS) == 0
+
+
+def test_what_is_taken_doubles_up_to_the_most() -> None:
+    """A process that goes on asking takes 2, 4, 8 … units, and `prefetch` soon."""
+    quota, now_us, sizes = LocalQuota(LEASE), START_US, list[int]()
+    quota.asked_plainly(1, True, now_us, PLENTY)
+    for _ in range(8):
+        now_us += 100
+        sizes.append(quota.worth_taking(1, now_us))
+        quota.took(sizes[-1], 1, now_us, now_us, PLENTY)
+        while quota.spend(1, now_us):
+            now_us += 100
+    assert sizes == [2, 4, 8, 16, 32, 50, 50, 50]
+
+
+def steady(gap_us: int) -> Callable[[], int]:
+    """Asks every *gap_us*; tells how many were taken each time."""
+    quota, now_us = LocalQuota(LEASE), START_US
+
+    def next_take() -> int:
+        nonlocal now_us
+        while True:
+            now_us += gap_us
+            if not quota.spend(1, now_us):
+                if units := quota.worth_taking(1, now_us):
+                    quota.took(units, 1, now_us, now_us, PLENTY)
+                    return units
+                quota.asked_plainly(1, True, now_us, PLENTY)
+
+    return next_take
+
+
+def test_a_process_takes_what_it_spends_in_half_a_lease() -> None:
+    """At 80 jobs a second and a quarter of a second: 10 at a time, so that none goes unused."""
+    next_take = steady(12_500)
+    assert [next_take() for _ in range(12)][4:] == [10] * 8
+
+
+def test_never_more_than_half_of_what_is_left() -> None:
+    """What others may need is left to them: the bucket's last answer says how much there is."""
+    quota = LocalQuota(LEASE)
+    quota.took(40, 1, START_US, START_US, 31)
+    while quota.spend(1, START_US + 100):
+        pass
+    assert quota.worth_taking(1, START_US + 200) == 15
+    assert TokenBucket("api", "30000/s", burst=300).bind_ahead(15).ready_us(Tat(START_US), START_US) == START_US
+
+
+@pytest.mark.parametrize("large", [1, 4])
+def test_small_processes_find_what_they_need(large: int) -> None:
+    """
+    While all that is wanted is less than the rate, nobody is denied: neither the processes that take ahead, nor one
+    that asks for a job now and then. And what goes unused is little.
+    """
+    limit = TokenBucket("api", "1000/s", burst=100, prefetch=50)
+    fleet = Fleet(limit, random.Random(1))
+    prefetcher, small = [LocalQuota(LEASE) for _ in range(large)], LocalQuota(LEASE)
+    wanted = 0
+    for tick in range(8_000):
+        now_us = START_US + tick * 1_250
+        for quota in [prefetcher[tick % large], *[small] * (tick % 40 == 7)]:
+            wanted += 1
+            if quota.spend(1, now_us):
+                continue
+            ahead = quota.worth_taking(1, now_us)
+            allowed, remaining = fleet.decide(now_us, 1, ahead)
+            if ahead and allowed:
+                quota.took(ahead, 1, now_us, now_us, remaining)
+                continue
+            if ahead:
+                quota.refused(now_us)
+                allowed, remaining = fleet.decide(now_us, 1, 0)
+            assert allowed
+            quota.asked_plainly(1, allowed, now_us, remaining)
+    assert fleet.asked < wanted / 8
+    assert fleet.charged < wanted * 1.02
+
+
+def test_denial_is_followed_by_plain_questions() -> None:
+    """While others wait, or nothing is left, a job costs one question: nothing is taken ahead for a lease's length."""
+    quota = filled(1)
+    quota.asked_plainly(1, False, START_US, PLENTY)
+    quota.asked_plainly(1, True, START_US + 100, PLENTY)
+    assert quota.worth_taking(1, START_US + 200) == 0
+    assert quota.worth_taking(1, START_US + LEASE.for_us - 1) == 0
+    quota.asked_plainly(1, True, START_US + LEASE.for_us, PLENTY)
+    assert quota.worth_taking(1, START_US + LEASE.for_us + 100) == 2
+
+
+def test_nobody_takes_ahead_while_somebody_does() -> None:
+    """So what lies in a wallet is never more than one lease, with any number of threads."""
+    quota = filled(20)
+    while quota.spend(1, START_US):
+        pass
+    assert quota.worth_taking(1, START_US + 100) == 40
+    quota.begin(START_US + 100)
+    assert quota.worth_taking(1, START_US + 101) == 0
+    quota.ended()
+    assert quota.worth_taking(1, START_US + 101) == 40
+    quota.begin(START_US + 100)  # and is never heard of again
+    assert quota.worth_taking(1, START_US + 99 + LEASE.for_us) == 0
+    assert quota.worth_taking(1, START_US + 100 + LEASE.for_us) > 0
+
+
+def test_nobody_takes_ahead_while_there_is_enough() -> None:
+    """Another thread may have filled the wallet since: what lies there would be lost."""
+    quota = filled(20)
+    assert quota.worth_taking(19, START_US + 100) == 0
+    assert quota.worth_taking(20, START_US + 100) == 40
+
+
+def test_a_cost_as_large_as_the_lease_is_asked_for_itself() -> None:
+    """Where nothing would be left for others, nothing is taken ahead."""
+    quota = filled(50)
+    while quota.spend(1, START_US):
+        pass
+    assert quota.worth_taking(49, START_US + 100) == 50
+    assert quota.worth_taking(50, START_US + 100) == 0
+    assert quota.worth_taking(51, START_US + 100) == 0
+
+
+def test_what_is_left_is_spent_with_the_next_lease() -> None:
+    """Costs that do not fit evenly lose nothing: the rest of the last lease goes to the job that takes the next."""
+    quota = filled(50, cost=30)
+    quota.took(50, 30, START_US + 100, START_US + 200, PLENTY)
+    assert quota.left == 40
+
+
+def test_what_is_left_of_a_lease_that_ended_is_not() -> None:
+    """Not even if it ended while the next was on its way."""
+    quota = filled(50, cost=30)
+    quota.took(50, 30, START_US + 100, START_US + LEASE.for_us, PLENTY)
+    assert quota.left == 20
+
+
+def test_units_go_back_to_their_own_lease() -> None:
+    """What was not needed after all can be spent again while its lease lasts, and not as part of a later one."""
+    quota = filled(10)
+    until_us = quota.until_us
+    assert quota.spend(4, START_US)
+    quota.put_back(4, until_us)
+    assert quota.left == 9
+    assert quota.spend(9, START_US)
+    quota.took(10, 1, START_US + 5, START_US + 5, PLENTY)
+    quota.put_back(9, until_us)
+    assert quota.left == 9
+
+
+def test_a_wallet_that_ended_has_nothing() -> None:
+    """Nor is anything put back into it."""
+    quota = filled(10)
+    until_us = quota.until_us
+    quota.empty()
+    quota.put_back(1, until_us)
+    assert not quota.spend(1, START_US)
+
+
+def test_to_give_back_would_break_the_bound() -> None:
+    """
+    Why what is left over is lost: 1/s, burst 100, leases of 10 s. Taken by a at 0 and given back at 10, a burst is
+    taken anew by c, and spent at 20; beside it all that came in since 5, for what b took then was given back at 15.
+    """
+    limit = TokenBucket("api", "1/s", burst=100)
+    tat = limit.bind(100).admit(None, START_US)  # a takes all
+    tat = limit.bind(5).admit(tat, START_US + 5_000 * MS)  # b takes what has come in
+    tat = limit.bind(1).settled(tat, START_US + 10_000 * MS, START_US, -limit.bind(100).size)  # a gives back
+    tat = limit.bind(100).admit(tat, START_US + 10_000 * MS)  # c takes all
+    tat = limit.bind(1).settled(tat, START_US + 15_000 * MS, START_US, -limit.bind(5).size)  # b gives back
+    now_us = START_US + 20_000 * MS
+    left = limit.bucket.remaining(tat.at_us, now_us) if tat is not None else 0
+    spent = [(now_us, 100), (now_us, left)]  # c spends what it has just before its lease ends; others take the rest
+    assert histories.check(histories.leased_bucket(1, 1000 * MS, 100, 10_000 * MS), spent) is not None
+
+
+def _wallet() -> LocalQuota:
+    """One that took 10 units as the first job asked, which cost nothing."""
+    quota = LocalQuota(LEASE)
+    quota.took(10, 0, START_US, START_US, PLENTY)
+    return quota
+
+
+def test_what_was_put_back_was_not_spent() -> None:
+    """A process takes ahead for what it has spent, from the instant on at which its lease has ended."""
+    quota = _wallet()
+    assert quota.spend(9, START_US)
+    assert quota.worth_taking(1, quota.until_us) == 5
+    quota.put_back(9, quota.until_us)
+    assert quota.worth_taking(1, quota.until_us) == 0
+
+
+def test_what_others_ask_meanwhile_counts_as_spent() -> None:
+    """Jobs that ask for themselves while one takes ahead are part of what the process will need."""
+    quota = LocalQuota(LEASE)
+    quota.took(10, 10, START_US, START_US, PLENTY)
+    quota.begin(START_US + 1)
+    quota.asked_plainly(9, True, START_US + 2, PLENTY)
+    quota.ended()
+    assert quota.worth_taking(1, START_US + 250 * MS) == 5
+
+
+def test_first_taken_is_at_most_half_of_what_a_plain_answer_left() -> None:
+    """Also after a question for the job alone."""
+    quota = LocalQuota(LEASE)
+    quota.asked_plainly(10, True, START_US, 8)
+    assert quota.worth_taking(1, START_US + 1) == 4
+
+
+def test_who_was_refused_begins_anew() -> None:
+    """After a denial, what was taken before says nothing: the next question is for the job alone."""
+    quota = LocalQuota(LEASE)
+    quota.asked_plainly(10, True, START_US, PLENTY)
+    quota.refused(START_US - 200 * MS)
+    assert quota.worth_taking(1, START_US + 50 * MS) == 0
+
+
+def test_emptied_wallet_has_nothing() -> None:
+    """What was left is lost."""
+    quota = _wallet()
+    quota.empty()
+    assert (quota.left, quota.until_us) == (0, 0)

@@ -1,0 +1,441 @@
+"""A pause lets nobody pass, in the whole fleet, and afterwards the limit begins as if it had just been used up."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.servers.blocking import either
+from throttlekit import (
+    Concurrency,
+    ConfigurationError,
+    Decision,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
+from throttlekit._core.acquire import Ask, Caller, Place, Reason, State, acquire, kept_until_us, pause
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.line import GRACE_US, Line
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+NOW_US = 1_800_000_000_000_000
+SECOND_US = 1_000_000
+
+RATES: list[Limit] = [
+    TokenBucket("token", "60/minute", burst=20),
+    TokenBucket("single", "10/s", burst=1),
+    LeakyBucket("leaky", "60/minute"),
+    FixedWindow("fixed", "60/minute"),
+    SlidingWindow("sliding", "60/minute"),
+    SlidingLog("log", "60/minute"),
+    SlidingLog("long-log", "600/minute"),
+]
+every_rate = pytest.mark.parametrize("limit", RATES, ids=lambda limit: limit.name)
+every_limit = pytest.mark.parametrize("limit", [*RATES, Concurrency("slots", 3)], ids=lambda limit: limit.name)
+
+
+def ask(
+    limit: Limit, state: State, now_us: int, *, caller: Caller = Caller.JOB, due_us: int | None = None, cost: int = 1
+) -> Any:
+    charge = limit.bind(cost, now_us, f"holder-{now_us}")
+    place = None if due_us is None else Place(0, due_us)
+    claim = Ask(charge, charge.spacing_us(0), limit.max_queue_us(charge))
+    verdict, (state,) = acquire([claim], [state], now_us, caller=caller, place=place)
+    return verdict, state
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=["sync", "async"])
+def limiter(request: pytest.FixtureRequest, clock: FakeClock) -> Iterator[Limiter]:
+    with either(request.param, MemoryStore(clock_us=clock)) as limiter:
+        yield limiter
+
+
+# While it lasts
+
+
+@every_limit
+@pytest.mark.parametrize("caller", [Caller.JOB, Caller.GUEST, Caller.PEEK])
+@pytest.mark.parametrize("for_s", [1, 30, 7200 + 60, 86_400])
+def test_nobody_passes_before_it_is_over(limit: Limit, caller: Caller, for_s: int) -> None:
+    """To the last microsecond, newcomers and holders of a place that has come are denied, and told why."""
+    state, until_us = pause(State(), NOW_US, for_s * SECOND_US), NOW_US + for_s * SECOND_US
+    for now_us in (NOW_US, NOW_US + 1, (NOW_US + until_us) // 2, until_us - 1):
+        for due_us in (None, 1, now_us):
+            verdict, after = ask(limit, state, now_us, caller=caller, due_us=due_us)
+            assert verdict.reason is Reason.PAUSED
+            assert verdict.retry_us >= until_us
+            assert verdict.due_us >= until_us
+            if caller is Caller.PEEK:
+                assert after is state
+
+
+@every_limit
+def test_cost_zero_takes_nothing_and_passes(limit: Limit) -> None:
+    """What takes nothing of the limit does not reach whom it protects."""
+    verdict, _ = ask(limit, pause(State(), NOW_US, SECOND_US), NOW_US, cost=0)
+    assert verdict.allowed
+
+
+def test_queue_that_lets_nobody_wait_is_full_while_paused() -> None:
+    """A `LeakyBucket` whose queue has room lets its jobs wait behind the pause; else it refuses them."""
+    state = pause(State(), NOW_US, 10 * SECOND_US)
+    roomy, none = LeakyBucket("roomy", "1/s", queue=2), LeakyBucket("none", "1/s", queue=0)
+    told: list[Reason] = []
+    for _ in range(5):
+        verdict, state = ask(roomy, state, NOW_US)
+        told.append(verdict.reason)
+    assert told == [Reason.PAUSED] * 2 + [Reason.FULL] * 3
+    assert ask(none, pause(State(), NOW_US, SECOND_US), NOW_US)[0].reason is Reason.FULL
+
+
+# Afterwards
+
+
+@every_rate
+@pytest.mark.parametrize("before", [0, 1, 1000])
+def test_no_burst_when_it_is_over(limit: Limit, before: int) -> None:
+    """
+    Whatever was used before it, what passes afterwards is what a limit lets pass that was used evenly, at its rate,
+    until then: no more than the rate has it, to one unit, over any stretch of the first period.
+    """
+    state = State()
+    for _ in range(before):
+        _, state = ask(limit, state, NOW_US, caller=Caller.GUEST)
+    until_us = NOW_US + 30 * SECOND_US
+    state = pause(state, NOW_US, 30 * SECOND_US)
+    step_us = limit.period_us // limit.amount
+    runs_us: list[int] = []
+    for now_us in range(until_us, until_us + limit.period_us + 1, max(1, step_us // 10)):
+        verdict, state = ask(limit, state, now_us, caller=Caller.GUEST)
+        if verdict.allowed:
+            runs_us.append(now_us)
+    if isinstance(limit, FixedWindow):
+        edge_us = -(-until_us // limit.period_us) * limit.period_us
+        assert runs_us[0] >= edge_us, "the window in which the pause ends is used up"
+        assert sum(run_us < edge_us + limit.period_us for run_us in runs_us) <= limit.amount
+        return
+    # A log of many units knows the instants of groups of them.
+    group = 1 + limit.amount // 64 if isinstance(limit, SlidingLog) else 1
+    for number, run_us in enumerate(runs_us, 1):
+        assert number <= (run_us - until_us) / step_us + group
+    assert len(runs_us) >= 0.45 * limit.amount
+
+
+@every_rate
+def test_at_its_end_nothing_is_there(limit: Limit) -> None:
+    """The instant it is over, no unit is: the limit begins empty."""
+    state = pause(State(), NOW_US, 30 * SECOND_US)
+    until_us = NOW_US + 30 * SECOND_US
+    seen, _ = ask(limit, state, until_us, caller=Caller.PEEK)
+    assert not seen.allowed
+    assert seen.reason is Reason.EXHAUSTED
+    assert limit.remaining(seen.uses[0], until_us) <= max(1, limit.capacity // 10)
+
+
+@pytest.mark.parametrize("amount", [1, 3, 60, 200])
+@pytest.mark.parametrize("seed", range(5))
+def test_pauses_break_no_log(amount: int, seed: int) -> None:
+    """However often it is paused and resumed, in no window of the period do more than the amount pass."""
+    limit, rnd, state, now_us = SlidingLog("log", f"{amount}/minute"), random.Random(seed), State(), NOW_US
+    runs_us: list[int] = []
+    for _ in range(3000):
+        now_us += rnd.choice([0, 0, 1, rnd.randrange(2 * limit.period_us // amount)])
+        if rnd.random() < 0.02:
+            state = pause(state, now_us, rnd.choice([None, 1, SECOND_US, limit.period_us // 2]))
+        verdict, state = ask(limit, state, now_us, caller=Caller.GUEST)
+        if verdict.allowed:
+            runs_us.append(now_us)
+    assert len(runs_us) > amount
+    assert all(later - first >= limit.period_us for first, later in zip(runs_us, runs_us[amount:], strict=False))
+
+
+@every_rate
+def test_what_is_used_more_stays_so(limit: Limit) -> None:
+    """What was charged beyond the end of the pause, or settled beyond the limit, is not forgotten by it."""
+    charge = limit.bind(1, NOW_US)
+    ahead_us = NOW_US + 40 * SECOND_US
+    state: Any = None
+    for _ in range(limit.capacity):
+        state = charge.admit(state, ahead_us)
+    state = charge.settled(state, ahead_us, ahead_us, 3 * charge.size)
+    exhausted = charge.exhausted(state, NOW_US)
+    assert charge.ready_us(exhausted, ahead_us) >= charge.ready_us(state, ahead_us)
+    fresh = charge.exhausted(None, ahead_us)
+    assert charge.ready_us(charge.exhausted(state, ahead_us), ahead_us) >= charge.ready_us(fresh, ahead_us)
+    if isinstance(limit, SlidingWindow):
+        later = charge.admit(None, NOW_US + 2 * limit.period_us)
+        assert charge.exhausted(later, NOW_US) is later
+
+
+@every_limit
+def test_grant_ends_it(limit: Limit) -> None:
+    """The first to pass afterwards leaves nothing of the pause but what it took for used."""
+    state = pause(State(), NOW_US, 7200 * SECOND_US + 1)
+    now_us = NOW_US + 7200 * SECOND_US + 1
+    while not (answer := ask(limit, state, now_us))[0].allowed:
+        now_us = answer[0].retry_us
+        state = State(state.taken, state.line)
+    after = answer[1]
+    assert after.line is None or after.line.paused_us == 0
+    again, _ = ask(limit, after, now_us, caller=Caller.PEEK)
+    if not isinstance(limit, Concurrency):
+        assert again.uses[0].full_us > now_us
+
+
+def test_denied_by_another_limit_it_stays_used_up() -> None:
+    """Where another limit denies, nothing of the pause is forgotten: still no burst."""
+    paused, other = TokenBucket("a", "1/s", burst=9), TokenBucket("b", "1/minute", burst=1)
+    charges = [paused.bind(1), other.bind(1)]
+    states = [pause(State(), NOW_US, SECOND_US), State(other.bind(1).admit(None, NOW_US))]
+    now_us = NOW_US + 3 * SECOND_US
+    verdict, after = acquire([Ask(charge, 0) for charge in charges], states, now_us, caller=Caller.JOB)
+    assert verdict.claim == 1
+    assert after[0] is states[0]
+    passed = 0
+    state = after[0]
+    while (answer := ask(paused, state, now_us, caller=Caller.GUEST))[0].allowed:
+        passed, state = passed + 1, answer[1]
+    assert passed == 2
+
+
+# Merging, and ending
+
+
+def test_pauses_merge_by_their_ends() -> None:
+    """A later one that is shorter shortens nothing; one that ends later is taken."""
+    state = pause(State(), NOW_US, 10)
+    assert pause(state, NOW_US + 1, 5).line == state.line
+    longer = pause(state, NOW_US + 1, 10)
+    assert longer.line == Line(paused_us=NOW_US + 11)
+
+
+def test_resume_ends_it_now() -> None:
+    """From then on the limit fills at its rate; where nothing is paused nothing changes."""
+    state = pause(State(), NOW_US, 10_000_000)
+    resumed = pause(state, NOW_US + 5, None)
+    assert resumed.line == Line(paused_us=NOW_US + 5)
+    assert pause(resumed, NOW_US + 9, None) is resumed
+    nothing = State()
+    assert pause(nothing, NOW_US, None) is nothing
+
+
+def test_pause_and_resume_leave_what_is_taken_and_the_line() -> None:
+    """Both are written beside the line, and touch neither."""
+    before = State("anything", Line(1, 2, 3))
+    assert pause(before, NOW_US, 7) == State("anything", Line(1, 2, 3, NOW_US + 7))
+    assert pause(pause(before, NOW_US, 7), NOW_US, None) == State("anything", Line(1, 2, 3, NOW_US))
+
+
+# The line
+
+
+@every_rate
+def test_waiting_line_moves_behind_it(limit: Limit) -> None:
+    """Those whose slots come meanwhile are sent behind the pause, in the order in which they come back, apart."""
+    limit = LeakyBucket("leaky", limit.rate) if isinstance(limit, LeakyBucket) else limit
+    state, slots = State(), list[int]()
+    while len(slots) < 5:
+        verdict, state = ask(limit, state, NOW_US)
+        if not verdict.allowed:
+            slots.append(verdict.due_us)
+    until_us = slots[-1] + 600 * SECOND_US
+    state = pause(state, NOW_US, until_us - NOW_US)
+    behind: list[int] = []
+    for due_us in slots:
+        verdict, state = ask(limit, state, due_us, due_us=due_us)
+        assert verdict.reason is Reason.PAUSED
+        behind.append(verdict.due_us)
+    newcomer, state = ask(limit, state, slots[-1])
+    assert until_us < behind[0]
+    assert behind == sorted(set(behind))
+    assert newcomer.due_us > behind[-1]
+
+
+def test_ticket_inside_it_is_kept_until_its_slot() -> None:
+    """A job that comes back before its slot keeps it, paused or not."""
+    limit = TokenBucket("x", "1/s", burst=1)
+    _, state = ask(limit, State(), NOW_US)
+    denied, state = ask(limit, state, NOW_US)
+    state = pause(state, NOW_US, 60 * SECOND_US)
+    early, after = ask(limit, state, denied.due_us - 1, due_us=denied.due_us)
+    assert (early.reason, early.due_us) == (Reason.EARLY, denied.due_us)
+    assert after is state
+    on_time, _ = ask(limit, state, denied.due_us, due_us=denied.due_us)
+    assert (on_time.reason, on_time.due_us > NOW_US + 60 * SECOND_US) == (Reason.PAUSED, True)
+
+
+@every_limit
+def test_line_is_not_given_up_during_it(limit: Limit) -> None:
+    """However long it lasts: those who wait come back behind it, and newcomers stand behind them."""
+    state = pause(State(), NOW_US, 3600 * SECOND_US)
+    first, state = ask(limit, state, NOW_US)
+    late, state = ask(limit, state, NOW_US + 3500 * SECOND_US)
+    assert late.due_us > first.due_us
+
+
+# How long it is kept
+
+
+@every_limit
+@pytest.mark.parametrize("for_s", [0, 1, 60, 10_000])
+def test_it_is_kept_as_long_as_it_means_anything_and_not_for_ever(limit: Limit, for_s: int) -> None:
+    """Until the pause is over, and what is taken to have passed before its end counts no more."""
+    state = pause(State(), NOW_US, for_s * SECOND_US)
+    kept_us, until_us = kept_until_us(state, limit.bind(1, NOW_US), NOW_US), NOW_US + for_s * SECOND_US
+    assert kept_us >= until_us
+    assert kept_us <= until_us + 2 * max(limit.period_us, SECOND_US)
+    fresh, _ = ask(limit, State(), kept_us + GRACE_US, caller=Caller.PEEK)
+    known, _ = ask(limit, state, kept_us + GRACE_US, caller=Caller.PEEK)
+    assert (fresh.uses[0].units, known.uses[0].units) == (0, 0), "once it is forgotten nothing changes"
+    assert known.uses[0].full_us <= kept_us + GRACE_US
+
+
+def test_without_a_pause_a_line_is_kept_to_its_last_slot() -> None:
+    """As ever."""
+    limit = TokenBucket("x", "1/s")
+    assert kept_until_us(State(None, Line(5, 9, 7)), limit.bind(1), NOW_US) == 9
+    assert kept_until_us(State(), limit.bind(1), NOW_US) == 0
+
+
+# With the limiter
+
+
+def test_pause_of_a_key_is_of_that_key_only(limiter: Limiter) -> None:
+    """Other keys run on, and so do other limits."""
+    account = TokenBucket("account", "10/s", burst=5, key="{account}")
+    limiter.pause(account, 30, key="42")
+    assert limiter.peek(account, key="42").reason == "paused"
+    assert limiter.acquire(account, key="43")
+    assert limiter.acquire(account, job=Job(kwargs={"account": 43}))
+    assert not limiter.acquire(account, job=Job(kwargs={"account": 42}))
+    with pytest.raises(ConfigurationError, match="'account'"):
+        limiter.pause(account, 30)
+
+
+def test_job_waits_behind_it_and_passes(limiter: Limiter, clock: FakeClock) -> None:
+    """A denied job is told how long to wait, comes back with its place, and passes at once."""
+    partner = TokenBucket("partner", "1/s", burst=5)
+    limiter.pause(partner, 30)
+    denied = limiter.acquire(partner, job=Job(id="1"))
+    assert (denied.reason, denied.delay) == ("paused", 31.0)
+    clock.advance(denied.delay)
+    assert limiter.acquire(partner, job=Job(id="1", ticket=denied.ticket))
+
+
+def test_resume_lets_pass_at_the_rate(limiter: Limiter, clock: FakeClock) -> None:
+    """After `resume` the limit begins empty; to resume what is not paused does nothing."""
+    partner = TokenBucket("partner", "1/s", burst=5)
+    limiter.resume(partner)
+    assert limiter.peek(partner).remaining == 5
+    limiter.pause(partner, 3600)
+    clock.advance(1)
+    limiter.resume(partner)
+    decision = limiter.peek(partner)
+    assert (decision.allowed, decision.reason, decision.retry_after) == (False, "exhausted", 1.0)
+    clock.advance(2)
+    assert [limiter.acquire(partner).allowed for _ in range(3)] == [True, True, False]
+
+
+def test_every_tier_is_paused_if_there_is_no_job(limiter: Limiter) -> None:
+    """Of a limit with tiers, all are paused; with a job, its own."""
+    plan = TokenBucket("plan", {"free": "1/s", "pro": "9/s"}, tier="{tier}")
+    free, pro = Job(kwargs={"tier": "free"}), Job(kwargs={"tier": "pro"})
+    limiter.pause(plan, 30, job=free)
+    assert (limiter.peek(plan, job=free).reason, limiter.peek(plan, job=pro).reason) == ("paused", "allowed")
+    limiter.pause(plan, 30)
+    assert limiter.peek(plan, job=pro).reason == "paused"
+    limiter.resume(plan)
+    assert "paused" not in (limiter.peek(plan, job=free).reason, limiter.peek(plan, job=pro).reason)
+
+
+def test_limit_of_a_process_is_paused_in_the_process() -> None:
+    """Nobody else counts it."""
+    store, own = MemoryStore(), TokenBucket("own", "10/s", burst=9, scope="process")
+    here, there = Limiter(store), Limiter(store)
+    here.pause(own, 60)
+    assert here.peek(own).reason == "paused"
+    assert there.acquire(own)
+    assert len(store) == 0
+
+
+def test_slots_of_a_paused_limit_can_be_released(limiter: Limiter, clock: FakeClock) -> None:
+    """Those who run on give back as ever, and afterwards all slots are there."""
+    slots = Concurrency("slots", 2, lease=60)
+    held: list[Decision] = [limiter.acquire(slots), limiter.acquire(slots)]
+    limiter.pause(slots, 10)
+    for decision in held:
+        limiter.release(decision)
+    assert limiter.acquire(slots).reason == "paused"
+    clock.advance(10)
+    assert limiter.acquire(slots)
+    assert limiter.acquire(slots)
+
+
+@every_limit
+def test_newcomers_stay_behind_those_who_waited_for_its_end(clock: FakeClock, limit: Limit) -> None:
+    """However long it lasted: its line was not given up."""
+    limiter = Limiter(MemoryStore(clock_us=clock))
+    while decision := limiter.acquire(limit):
+        limiter.release(decision)
+        if isinstance(limit, Concurrency):
+            break
+    limiter.pause(limit, 300)
+    waiting = [limiter.acquire(limit, job=Job(id=str(number))) for number in range(5)]
+    clock.advance(waiting[0].delay)
+    first = limiter.acquire(limit, job=Job(id="0", ticket=waiting[0].ticket))
+    assert first.allowed
+    limiter.release(first)
+    newcomer = limiter.acquire(limit, job=Job(id="new"))
+    assert not newcomer.allowed
+    assert newcomer.delay > waiting[-1].delay - waiting[0].delay
+
+
+def test_reset_ends_it(limiter: Limiter) -> None:
+    """A reset forgets the pause too."""
+    partner = TokenBucket("partner", "1/s", burst=5)
+    limiter.pause(partner, 30)
+    limiter.reset(partner)
+    assert limiter.peek(partner).remaining == 5
+
+
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "30", None, True, 1_800_000_000])
+def test_seconds_that_are_none_are_refused(limiter: Limiter, seconds: Any) -> None:
+    """An instant since 1970 in place of seconds is told at once, like what is no number."""
+    with pytest.raises(ConfigurationError, match=r"seconds must be a number of seconds.*, not "):
+        limiter.pause(TokenBucket("x", "1/s"), seconds)
+    limiter.pause(TokenBucket("x", "1/s"), 366 * 86_400)
+
+
+def test_memory_forgets_it_when_it_means_nothing(clock: FakeClock) -> None:
+    """The store keeps it for as long as it matters."""
+    store = MemoryStore(clock_us=clock)
+    limiter, partner = Limiter(store), TokenBucket("partner", "1/s", burst=5)
+    limiter.pause(partner, 7200)
+    clock.advance(7204.9)
+    assert limiter.peek(partner).remaining == 4
+    clock.advance(6)
+    assert limiter.peek(partner).remaining == 5
+
+
+def test_debt_of_the_window_before_outlives_a_pause() -> None:
+    """A sliding window that was settled far beyond its amount still owes that when a pause ends in the next window."""
+    limit, begin_us = SlidingWindow("partner", "10/m"), 60_000_000 * 30_000_000
+    charge = limit.bind(1)
+    owing = charge.settled(charge.admit(None, begin_us), begin_us, begin_us, 49)
+    after = charge.exhausted(owing, begin_us + 70_000_000)
+    assert charge.ready_us(after, begin_us + 70_000_000) >= charge.ready_us(owing, begin_us + 70_000_000)
+    assert after.before == 50

@@ -1,0 +1,121 @@
+"""Rates: what is read, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from throttlekit import ConfigurationError
+from throttlekit._core.limit.rate import LONGEST_PERIOD_US, parse_rate
+
+MINUTE, HOUR, DAY = 60_000_000, 3_600_000_000, 86_400_000_000
+
+
+@pytest.mark.parametrize(
+    ("rate", "amount", "period_us"),
+    [
+        ("100/minute", 100, MINUTE),
+        ("10/s", 10, 1_000_000),
+        ("5/10s", 5, 10_000_000),
+        ("1/day", 1, DAY),
+        ("  3 / 2 hours ", 3, 2 * HOUR),
+        ("3/h", 3, HOUR),
+        ("3/hour", 3, HOUR),
+        ("3/m", 3, MINUTE),
+        ("3/min", 3, MINUTE),
+        ("3/d", 3, DAY),
+        ("3/days", 3, DAY),
+        ("3/sec", 3, 1_000_000),
+        ("3/second", 3, 1_000_000),
+        ("3/seconds", 3, 1_000_000),
+        ("3/30minutes", 3, 30 * MINUTE),
+        ("3/30min", 3, 30 * MINUTE),
+        ("007/s", 7, 1_000_000),
+        ("999999999999/s", 10**12 - 1, 1_000_000),
+        ("1/366d", 1, LONGEST_PERIOD_US),
+        ((5, timedelta(seconds=10)), 5, 10_000_000),
+        ((5, timedelta(microseconds=1)), 5, 1),
+        ((5, 10), 5, 10_000_000),
+        ((5, 0.1), 5, 100_000),
+        ((5, 1.0000004), 5, 1_000_001),
+        ((5, 1.4e-6), 5, 2),
+        ((5, 1e-6), 5, 1),
+        ((5, 2.007), 5, 2_007_000),
+        ((5, timedelta(seconds=2.007)), 5, 2_007_000),
+        ((1, timedelta(days=366)), 1, LONGEST_PERIOD_US),
+    ],
+)
+def test_rate_is_read(rate: Any, amount: int, period_us: int) -> None:
+    """A rate is an amount of units and a period in whole microseconds."""
+    assert parse_rate(rate) == (amount, period_us)
+
+
+@pytest.mark.parametrize(
+    "rate",
+    [
+        "",
+        "100",
+        "100/",
+        "/minute",
+        "0/s",
+        "-1/s",
+        "1.5/s",
+        "10/0s",
+        "10/fortnight",
+        "10/S",
+        "10 per second",
+        "10/s/s",
+        "10/1.5s",
+        "١٠/s",
+        "1" * 13 + "/s",
+        "1/367d",
+        "1/9999999999s",
+        10,
+        None,
+        b"10/s",
+        ["10", "s"],
+        (10,),
+        (10, 1, 1),
+        (0, 1),
+        (-1, 1),
+        (1.5, 1),
+        (True, 1),
+        ("10", 1),
+        (10**12, 1),
+        (10, 0),
+        (10, -1),
+        (10, True),
+        (10, "1s"),
+        (10, None),
+        (10, float("nan")),
+        (10, float("inf")),
+        (10, 0.0000001),
+        (1, 1e308),
+        (1, 10**400),
+        (10**400, 1),
+        (10, timedelta(0)),
+        (10, timedelta(seconds=-1)),
+        (10, timedelta(days=367)),
+    ],
+)
+def test_what_is_no_rate_is_refused(rate: Any) -> None:
+    """Whatever is not a rate is refused at once, and the message repeats it: the begin of it, if it is endless."""
+    with pytest.raises(ConfigurationError) as caught:
+        parse_rate(rate)
+    assert repr(rate)[:60] in str(caught.value)
+
+
+def test_largest_amount_is_told() -> None:
+    """An amount that is too large is told how large it may be."""
+    with pytest.raises(ConfigurationError, match="at most 999999999999"):
+        parse_rate((10**12, 1))
+
+
+@given(period_us=st.integers(1, LONGEST_PERIOD_US))
+def test_seconds_that_are_whole_microseconds_are_exact(period_us: int) -> None:
+    """A number of seconds is no microsecond more than what it was written for."""
+    assert parse_rate((1, period_us / 1_000_000)) == (1, period_us)

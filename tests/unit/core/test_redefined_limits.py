@@ -1,0 +1,202 @@
+"""A definition that changes on a live key: at once, never more than the new burst, and nothing is poisoned."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from throttlekit import (
+    ConfigurationError,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+ALGORITHMS: tuple[Any, ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog)
+EVERY: dict[str, Limit] = {
+    "token bucket": TokenBucket("api", "5/minute", burst=5),
+    "leaky bucket": LeakyBucket("api", "5/minute"),
+    "fixed window": FixedWindow("api", "5/minute"),
+    "fixed window in Tokyo": FixedWindow("api", "5/minute", tz="Asia/Tokyo"),
+    "sliding window": SlidingWindow("api", "5/minute"),
+    "sliding log": SlidingLog("api", "5/minute"),
+    "for each queue": SlidingLog("api", "5/minute", scope="queue"),
+    "for each job": SlidingLog("api", "5/minute", scope="job"),
+    "with tiers": SlidingLog("api", {"free": "5/minute"}, tier=lambda job: "free"),
+}
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> MemoryStore:
+    return MemoryStore(clock_us=clock)
+
+
+def job(ticket: Any = None) -> Job:
+    return Job(id="1", name="call", queue="call", ticket=ticket)
+
+
+def drain(limiter: Limiter, limit: Limit) -> int:
+    """Ask until it is denied; how many passed."""
+    passed = 0
+    while limiter.acquire(limit, job=job()):
+        passed += 1
+    return passed
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_raised_limit_takes_effect_at_once(store: MemoryStore, algorithm: Any) -> None:
+    """From 1/day to 100/s: the next job passes, though a line of days had been waiting."""
+    old, new = algorithm("api", "1/day"), algorithm("api", "100/s")
+    before, after = Limiter(store), Limiter(store)
+    drain(before, old)
+    waiting = [before.acquire(old, job=job()) for _ in range(9)]
+    assert waiting[-1].delay > 0
+    assert after.acquire(new, job=job())
+    assert after.acquire(new, job=job(waiting[-1].ticket), cost=0)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_lowered_limit_admits_its_new_burst_at_most(store: MemoryStore, clock: FakeClock, algorithm: Any) -> None:
+    """From 100/s to 1/day: whatever the old one had left, no more passes than the new one's burst."""
+    old, new = algorithm("api", "100/s"), algorithm("api", "1/day")
+    before, after = Limiter(store), Limiter(store)
+    before.acquire(old)
+    assert drain(after, new) == 1
+    clock.advance(3600)
+    assert drain(after, new) == 0
+
+
+@pytest.mark.parametrize(("old", "new"), list(permutations(EVERY, 2)))
+def test_another_definition_never_meets_the_state_of_the_old(store: MemoryStore, old: str, new: str) -> None:
+    """Another algorithm, option, scope or tier under the same name begins anew, and neither touches the other."""
+    before, after = Limiter(store), Limiter(store)
+    first, second = drain(before, EVERY[old]), drain(after, EVERY[new])
+    assert first == drain(Limiter(MemoryStore(clock_us=FakeClock())), EVERY[old])
+    assert second == drain(Limiter(MemoryStore(clock_us=FakeClock())), EVERY[new])
+    assert not before.acquire(EVERY[old], job=job())
+    assert not after.acquire(EVERY[new], job=job())
+
+
+@pytest.mark.parametrize("name", ["token bucket", "leaky bucket", "fixed window", "sliding window", "sliding log"])
+def test_two_definitions_side_by_side_hold_each_by_itself(store: MemoryStore, clock: FakeClock, name: str) -> None:
+    """While a fleet holds two definitions, neither gives back what the other has taken."""
+    old, new = EVERY[name], type(EVERY[name])("api", "3/minute")  # type: ignore[call-arg]
+    before, after = Limiter(store), Limiter(store)
+    drain(before, old)
+    drain(after, new)
+    for _ in range(5):
+        assert not before.acquire(old)
+        assert not after.acquire(new)
+        clock.advance(0.1)
+
+
+@pytest.mark.parametrize(("old", "new"), list(permutations(list(EVERY)[:6], 2)))
+def test_tickets_of_the_old_definition_book_again(store: MemoryStore, clock: FakeClock, old: str, new: str) -> None:
+    """A job that waited under the old definition stands at the end of the new one's line, and passes in its turn."""
+    before, after = Limiter(store), Limiter(store)
+    drain(before, EVERY[old])
+    ticket = before.acquire(EVERY[old], job=job()).ticket
+    drain(after, EVERY[new])
+    ahead = after.acquire(EVERY[new], job=job())
+    moved = after.acquire(EVERY[new], job=job(ticket))
+    assert moved.reason == "exhausted"
+    assert moved.delay > ahead.delay
+    clock.advance(moved.delay)
+    assert after.acquire(EVERY[new], job=job(ahead.ticket))
+    again = after.acquire(EVERY[new], job=job(moved.ticket))
+    assert again.allowed or again.delay < moved.delay
+    clock.advance(again.delay)
+    assert again.allowed or after.acquire(EVERY[new], job=job(again.ticket))
+
+
+def test_key_and_cost_may_change_and_tickets_live_on(store: MemoryStore, clock: FakeClock) -> None:
+    """A queue, a cost and a key template are no part of how it is counted: who waits keeps its place."""
+    old = LeakyBucket("api", "1/s", key="{account}", queue=9)
+    new = LeakyBucket("api", "1/s", key=lambda job: job.kwargs["account"], queue=3)
+    before, after = Limiter(store), Limiter(store)
+    asked = Job(kwargs={"account": 7})
+    before.acquire(old, job=asked)
+    first = before.acquire(old, job=asked)
+    before.acquire(old, job=asked)
+    clock.advance(0.5)
+    assert after.acquire(new, job=Job(kwargs={"account": 7}, ticket=first.ticket)).reason == "early"
+    clock.advance(0.5)
+    assert after.acquire(new, job=Job(kwargs={"account": 7}, ticket=first.ticket))
+
+
+@given(
+    rates=st.lists(st.sampled_from(["1/day", "7/hour", "5/minute", "3/s", "100/s"]), min_size=2, max_size=8),
+    algorithms=st.lists(st.sampled_from(ALGORITHMS), min_size=8, max_size=8),
+    waits=st.lists(st.floats(0, 100), min_size=8, max_size=8),
+)
+def test_however_often_it_changes_each_definition_keeps_its_own_bound(
+    rates: list[str], algorithms: list[Any], waits: list[float]
+) -> None:
+    """At one instant no more passes than the capacity of the definition in force, whatever was before it."""
+    clock = FakeClock()
+    store = MemoryStore(clock_us=clock)
+    for rate, algorithm, wait in zip(rates, algorithms, waits, strict=False):
+        limit = algorithm("api", rate)
+        assert drain(Limiter(store), limit) <= limit.capacity
+        clock.advance(wait)
+
+
+@pytest.mark.parametrize(("one", "other"), list(permutations(EVERY, 2)))
+def test_one_name_has_one_definition_in_a_process(one: str, other: str) -> None:
+    """In one process, two definitions under one name are a mistake; the message shows both."""
+    limiter = Limiter()
+    limiter.declare(EVERY[one])
+    with pytest.raises(ConfigurationError) as caught:
+        limiter.acquire(EVERY[other], job=job())
+    assert str(caught.value) == (
+        f"the name 'api' is used for two limits: {EVERY[one]!r} and {EVERY[other]!r}. "
+        "The same name is the same budget: give one of them another name, or use one object for both."
+    )
+
+
+@pytest.mark.parametrize("verb", ["acquire", "peek", "reset"])
+@pytest.mark.parametrize("name", EVERY)
+def test_limit_given_twice_is_an_error(verb: str, name: str) -> None:
+    """One limit is named once, with a cost; also where it is one object and its equal, or a limit and its tier."""
+    limit = EVERY[name]
+    told = "limit 'api' was given twice: name it once, with a cost"
+    with pytest.raises(ConfigurationError) as caught:
+        getattr(Limiter(), verb)(limit, TokenBucket("other", "1/s"), limit, job=job())
+    assert str(caught.value) == told
+    with pytest.raises(ConfigurationError) as caught:
+        getattr(Limiter(), verb)(limit, limit.for_job(job()), job=job())
+    assert str(caught.value) == told
+
+
+@given(
+    pairs=st.lists(
+        st.tuples(
+            st.text(min_size=1, max_size=3) | st.text("a:{}%~\n😀", min_size=1, max_size=4) | st.just("x" * 10_000),
+            st.text(max_size=3) | st.text("a:{}%~\n😀", max_size=4) | st.just("y" * 10_000),
+        ),
+        unique=True,
+        max_size=8,
+    )
+)
+def test_no_two_names_and_keys_share_a_budget(pairs: list[tuple[str, str]]) -> None:
+    """Whatever text names and keys hold, each pair has a budget of its own."""
+    limiter = Limiter(MemoryStore(clock_us=FakeClock()))
+    limits = {name: FixedWindow(name, "1/day", key=lambda job: job.kwargs["key"]) for name, _ in pairs}
+    assert all(limiter.acquire(limits[name], key=key) for name, key in pairs)
+    assert not any(limiter.acquire(limits[name], job=Job(kwargs={"key": key})) for name, key in pairs)

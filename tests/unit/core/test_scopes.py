@@ -1,0 +1,336 @@
+"""Scopes: what is counted apart, and the share of one process, asked before anybody else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from support.servers.stores import Passing
+from throttlekit import (
+    ConfigurationError,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    StoreUnavailable,
+    TokenBucket,
+)
+from throttlekit._core.acquire import Verdict
+from throttlekit.stores import MemoryStore, Request
+from throttlekit.testing import FakeClock
+
+ALGORITHMS: tuple[Any, ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog)
+SHARE = TokenBucket("share", "1/s", burst=2, scope="process")
+FLEET = TokenBucket("fleet", "1/s", burst=3)
+
+
+class Shared(Passing):
+    """A shared store in memory that counts what it is asked, and can be down."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.inner = MemoryStore(clock_us=clock)
+        self.asked: list[list[str]] = []
+        self.forgotten: list[str] = []
+        self.down = False
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        self.asked.append([claim.bucket for claim in request.claims])
+        if self.down:
+            raise StoreUnavailable("the store gave no usable answer: TimeoutError")
+        return self.inner.acquire(request, now_us)
+
+    def reset(self, names: Sequence[str]) -> None:
+        self.forgotten += names
+        self.inner.reset(names)
+
+    def close(self) -> None: ...
+
+
+class Clocked(Limiter):
+    """A limiter whose own memory goes by the clock of the test."""
+
+    def __init__(self, store: Shared, clock: FakeClock) -> None:
+        super().__init__(store)
+        self.deciding.in_process = MemoryStore(clock_us=clock)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> Shared:
+    return Shared(clock)
+
+
+@pytest.fixture
+def limiter(store: Shared, clock: FakeClock) -> Limiter:
+    return Clocked(store, clock)
+
+
+def job(ticket: Any = None, /, *, queue: str = "mail", name: str = "send", **kwargs: Any) -> Job:
+    return Job(id="1", name=name, queue=queue, kwargs=kwargs, ticket=ticket)
+
+
+# Each queue, each job
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("scope", "other", "told"),
+    [("queue", {"queue": "fax"}, ("mail", "fax")), ("job", {"name": "print"}, ("send", "print"))],
+)
+def test_each_queue_or_job_is_counted_apart(
+    limiter: Limiter, algorithm: Any, scope: str, other: dict[str, str], told: tuple[str, str]
+) -> None:
+    """Of each scope, what it names has a budget of its own, and the decision tells under what it was counted."""
+    limit = algorithm("api", "1/day", scope=scope)
+    granted = limiter.acquire(limit, job=job())
+    assert granted
+    assert not limiter.acquire(limit, job=job())
+    apart = limiter.acquire(limit, job=job(**other))
+    assert apart
+    assert (granted.key, apart.key) == told
+
+
+@pytest.mark.parametrize(("scope", "other"), [("queue", {"name": "print"}), ("job", {"queue": "fax"})])
+def test_what_the_scope_does_not_name_is_counted_together(limiter: Limiter, scope: Any, other: dict[str, Any]) -> None:
+    """Jobs of one queue share it whatever their name, and jobs of one name whatever their queue."""
+    limit = FixedWindow("api", "1/day", scope=scope)
+    limiter.acquire(limit, job=job())
+    assert not limiter.acquire(limit, job=job(**other))
+
+
+def test_global_is_the_default(limiter: Limiter) -> None:
+    """Without a scope, every queue and job shares one budget, and the key is empty."""
+    limit = FixedWindow("api", "1/day")
+    assert limit.scope == "global"
+    assert limiter.acquire(limit, job=job()).key == ""
+    assert not limiter.acquire(limit, job=job(queue="fax", name="print"))
+    assert limit == FixedWindow("api", "1/day", scope="global")
+
+
+@pytest.mark.parametrize("scope", ["queue", "job"])
+def test_scope_and_key_are_counted_by_pairs(limiter: Limiter, scope: Any) -> None:
+    """With a key as well, each pair has a budget; queue "a" with key "b:c" is not queue "a:b" with key "c"."""
+    limit = FixedWindow("api", "1/day", scope=scope, key="{account}")
+    decisions = [
+        limiter.acquire(limit, job=job(queue=part, name=part, account=account))
+        for part in ("a", "a:b", "", "b")
+        for account in ("c", "b:c", "", "a")
+    ]
+    assert all(decisions)
+    assert decisions[0].key == "a:c"
+    assert not limiter.acquire(limit, job=job(queue="a", name="a", account="c"))
+
+
+@pytest.mark.parametrize("scope", ["queue", "job"])
+@pytest.mark.parametrize("verb", ["acquire", "peek", "reset"])
+def test_scope_without_a_job_is_refused(limiter: Limiter, store: Shared, scope: Any, verb: str) -> None:
+    """Which queue, or job, only a job can say: without one the message says what to pass."""
+    with pytest.raises(ConfigurationError) as caught:
+        getattr(limiter, verb)(TokenBucket("api", "1/s", scope=scope))
+    assert str(caught.value) == f"limit 'api' counts each {scope} apart: pass job="
+    assert (store.asked, store.forgotten) == ([], [])
+
+
+def test_reset_is_of_the_jobs_queue(limiter: Limiter) -> None:
+    """A reset forgets what was counted for the queue of the job that is given, and of no other."""
+    limit = FixedWindow("api", "1/day", scope="queue")
+    for queue in ("mail", "fax"):
+        limiter.acquire(limit, job=job(queue=queue))
+    limiter.reset(limit, job=job(queue="fax"))
+    assert limiter.acquire(limit, job=job(queue="fax"))
+    assert not limiter.acquire(limit, job=job(queue="mail"))
+
+
+def test_another_scope_is_another_definition() -> None:
+    """A limit that gets another scope counts anew: what each queue took says nothing of all of them."""
+    limits = [TokenBucket("api", "1/s", scope=scope) for scope in ("global", "queue", "job", "process")]
+    assert len({limit.fingerprint for limit in limits}) == 4
+
+
+# Each process
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_process_limit_asks_nobody(limiter: Limiter, store: Shared, algorithm: Any) -> None:
+    """A limit of scope "process" is decided in memory, for a job and without one: no round trip."""
+    limit = algorithm("share", "1/day", scope="process")
+    decisions = [limiter.acquire(limit, job=job()), limiter.acquire(limit, job=job()), limiter.acquire(limit)]
+    assert [decision.allowed for decision in decisions] == [True, False, False]
+    assert not limiter.peek(limit)
+    limiter.reset(limit)
+    assert limiter.peek(limit)
+    assert (store.asked, store.forgotten) == ([], [])
+
+
+def test_each_process_has_its_own_share(store: Shared, clock: FakeClock) -> None:
+    """What one process has used leaves another's share as it is; what is shared holds for both."""
+    one, other = Clocked(store, clock), Clocked(store, clock)
+    passed = [bool(limiter.acquire(SHARE, FLEET)) for limiter in (one, one, one, other, other)]
+    assert passed == [True, True, False, True, False]
+    assert one.peek(SHARE).reason == "exhausted"
+    assert other.peek(SHARE).remaining == 1
+    assert other.peek(FLEET).reason == "exhausted"
+
+
+@pytest.mark.parametrize("order", [(SHARE, FLEET), (FLEET, SHARE)])
+def test_process_over_its_share_asks_nobody(limiter: Limiter, store: Shared, order: tuple[Limit, ...]) -> None:
+    """The own share is asked first, wherever it stands: when it denies, there is no round trip and no charge."""
+    limiter.acquire(SHARE, cost=2)
+    denied = limiter.acquire(*order, job=job())
+    assert (denied.allowed, denied.limit, denied.reason, denied.delay) == (False, SHARE, "exhausted", 1.0)
+    assert store.asked == []
+    assert limiter.peek(FLEET).remaining == 3
+
+
+def test_grant_of_both_is_one_round_trip(limiter: Limiter, store: Shared) -> None:
+    """However many limits there are, the shared store is asked once, for its own only."""
+    other = SlidingLog("other", "9/s")
+    decision = limiter.acquire(FLEET, SHARE, other, TokenBucket("mine", "9/s", scope="process"))
+    assert decision
+    assert [len(asked) for asked in store.asked] == [2]
+    assert (decision.limit, decision.remaining) == (SHARE, 1)
+    assert [each.limit.name for each in decision.charged] == ["fleet", "share", "other", "mine"]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("caller", [None, job()])
+def test_share_is_given_back_when_the_fleet_denies(limiter: Limiter, algorithm: Any, caller: Job | None) -> None:
+    """A denial by the shared store charges nothing at all: what the process had taken is given back."""
+    share = algorithm("own", "3/day", scope="process", **({"burst": 3} if algorithm is TokenBucket else {}))
+    limiter.acquire(FLEET, cost=3)
+    before = limiter.peek(share, cost=0).remaining
+    for _ in range(5):
+        denied = limiter.acquire(share, FLEET, job=caller)
+        assert (denied.allowed, denied.limit) == (False, FLEET)
+    assert limiter.peek(share, cost=0).remaining == before
+
+
+def test_share_is_given_back_when_the_fleet_does_not_answer(limiter: Limiter, store: Shared) -> None:
+    """While the shared store is down jobs are deferred uncharged: their share is given back."""
+    store.down = True
+    for _ in range(5):
+        decision = limiter.acquire(SHARE, FLEET, job=job())
+        assert (decision.allowed, decision.reason) == (False, "store unavailable")
+        assert decision.charged == ()
+    assert limiter.peek(SHARE).remaining == 2
+
+
+@pytest.mark.parametrize("caller", [None, job()])
+def test_outage_names_the_first_limit_that_needs_the_store(limiter: Limiter, store: Shared, caller: Job | None) -> None:
+    """What the process counts by itself did not fail: the decision names the first limit of the shared store."""
+    store.down = True
+    other = SlidingLog("other", "9/s", key="{account}")
+    for limits, first in (
+        ((SHARE, FLEET, other), FLEET),
+        ((SHARE, other, FLEET), other),
+        ((FLEET, SHARE), FLEET),
+    ):
+        decision = limiter.acquire(*limits, job=caller, key=7 if other in limits else None, cost=2)
+        assert (decision.reason, decision.limit, decision.cost) == ("store unavailable", first, 2)
+        assert decision.key == ("7" if first is other else "")
+
+
+def test_process_limit_alone_works_while_the_store_is_down(limiter: Limiter, store: Shared) -> None:
+    """What needs no store does not suffer from its outage."""
+    store.down = True
+    assert limiter.acquire(SHARE, job=job())
+
+
+def test_look_at_both_gives_nothing_back(limiter: Limiter) -> None:
+    """A cost of 0 takes nothing, so nothing is given back when the fleet has none."""
+    limiter.acquire(FLEET, cost=3)
+    limiter.acquire(SHARE)
+    assert limiter.acquire(SHARE, FLEET, cost=0)
+    assert limiter.peek(SHARE, cost=0).remaining == 1
+
+
+def test_slot_of_the_share_holds_for_the_fleet(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that waited for its process's share has right of way in the fleet's line as well."""
+    limiter.acquire(SHARE, cost=2)
+    waits = limiter.acquire(SHARE, FLEET, job=job())
+    assert (waits.limit, waits.delay) == (SHARE, 1.0)
+    limiter.acquire(FLEET, cost=3)
+    fleets = [limiter.acquire(FLEET, job=job()) for _ in range(3)]
+    clock.advance(1)
+    assert limiter.acquire(FLEET, job=job()).reason == "in line"
+    assert limiter.acquire(SHARE, FLEET, job=job(waits.ticket))
+    assert [decision.delay for decision in fleets] == [1.0, 2.0, 3.0]
+
+
+def test_slot_in_the_fleets_line_is_kept_by_a_job_that_is_early(limiter: Limiter, clock: FakeClock) -> None:
+    """A job back before its slot in the shared line keeps it, and its process's share is not charged."""
+    limiter.acquire(FLEET, cost=3)
+    waits = limiter.acquire(SHARE, FLEET, job=job())
+    assert (waits.limit, waits.delay) == (FLEET, 1.0)
+    limiter.acquire(FLEET, job=job())
+    clock.advance(0.4)
+    early = limiter.acquire(SHARE, FLEET, job=job(waits.ticket))
+    assert (early.reason, early.limit, early.delay) == ("early", FLEET, 0.6)
+    assert limiter.peek(SHARE).remaining == 2
+    clock.advance(0.6)
+    assert limiter.acquire(SHARE, FLEET, job=job(early.ticket))
+    assert limiter.peek(SHARE).remaining == 1
+
+
+def test_slot_in_the_own_line_is_kept_by_a_job_that_is_early(limiter: Limiter, store: Shared, clock: FakeClock) -> None:
+    """A job back before its slot in its process's line is told the rest, and nobody is asked."""
+    limiter.acquire(SHARE, cost=2)
+    waits = limiter.acquire(SHARE, FLEET, job=job())
+    limiter.acquire(SHARE, job=job())
+    clock.advance(0.4)
+    early = limiter.acquire(FLEET, SHARE, job=job(waits.ticket))
+    assert (early.reason, early.limit, early.delay) == ("early", SHARE, 0.6)
+    assert store.asked == []
+
+
+def test_displaced_holder_is_displaced_in_the_line_that_denies(limiter: Limiter, clock: FakeClock) -> None:
+    """A job at its slot that the fleet denies goes into the fleet's second line, before newcomers, uncharged."""
+    limiter.acquire(SHARE, cost=2)
+    waits = limiter.acquire(SHARE, FLEET, job=job())
+    clock.advance(1)
+    limiter.acquire(FLEET, cost=3)
+    tail = limiter.acquire(FLEET, job=job())
+    displaced = limiter.acquire(SHARE, FLEET, job=job(waits.ticket))
+    assert (displaced.limit, displaced.reason, displaced.delay, tail.delay) == (FLEET, "exhausted", 1.0, 1.0)
+    assert limiter.peek(SHARE).remaining == 1
+
+
+@pytest.mark.parametrize("order", [(SHARE, FLEET), (FLEET, SHARE)])
+def test_peek_at_both_tells_what_comes_last_and_changes_nothing(
+    limiter: Limiter, store: Shared, order: tuple[Limit, ...]
+) -> None:
+    """A peek asks both, and answers for the one that opens last."""
+    assert limiter.peek(*order).allowed
+    limiter.acquire(SHARE, cost=2)
+    limiter.acquire(FLEET, cost=3)
+    limiter.acquire(FLEET, job=job())
+    for _ in range(3):
+        looked = limiter.peek(*order)
+        assert (looked.limit, looked.retry_after) == (FLEET, 2.0)
+    limiter.reset(FLEET)
+    assert limiter.peek(*order).limit is SHARE
+
+
+def test_process_queue_that_is_full_refuses_without_asking(limiter: Limiter, store: Shared) -> None:
+    """A leaky bucket of the process refuses by itself, and the fleet is not charged."""
+    even = LeakyBucket("even", "1/s", queue=0, scope="process")
+    limiter.acquire(even)
+    refused = limiter.acquire(even, FLEET, job=job())
+    assert (refused.reason, refused.refused, refused.delay, refused.ticket) == ("queue full", True, 0.0, None)
+    assert store.asked == []
+
+
+def test_share_by_key_is_counted_by_key(limiter: Limiter) -> None:
+    """A process's share may be one for each key."""
+    share = FixedWindow("own", "1/day", scope="process", key="{account}")
+    passed = [limiter.acquire(share, job=job(account=account)).allowed for account in (1, 1, 2)]
+    assert passed == [True, False, True]

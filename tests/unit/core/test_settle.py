@@ -1,0 +1,455 @@
+"""Costs known only afterwards: given back or charged, below zero if need be, never above what is full."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.servers.blocking import either
+from support.servers.stores import Passing
+from throttlekit import (
+    ConfigurationError,
+    Decision,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    StoreUnavailable,
+    TokenBucket,
+)
+from throttlekit.stores import Correction, MemoryStore
+from throttlekit.testing import FakeClock
+
+DAY = 86_400.0
+
+
+def _size(job: Job) -> int:
+    return int(job.kwargs["size"])
+
+
+TOKENS = TokenBucket("tokens", "10/s", burst=100, cost=_size)
+PARTNER = TokenBucket("partner", "10/s", burst=5)
+ALGORITHMS: list[Limit] = [
+    TokenBucket("bucket", "10/minute", burst=10),
+    FixedWindow("fixed", "10/minute"),
+    SlidingWindow("sliding", "10/minute"),
+    SlidingLog("log", "10/minute"),
+]
+every_algorithm = pytest.mark.parametrize("limit", ALGORITHMS, ids=lambda limit: limit.name)
+
+
+class Recorder(Passing):
+    """A memory store that keeps what it was told to correct."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.inner = MemoryStore(clock_us=clock)
+        self.settled: list[list[Correction]] = []
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        self.settled.append(list(corrections))
+        self.inner.settle(corrections, now_us)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> Recorder:
+    return Recorder(clock)
+
+
+@pytest.fixture(params=["sync", "async"])
+def limiter(request: pytest.FixtureRequest, store: Recorder) -> Iterator[Limiter]:
+    with either(request.param, store) as limiter:
+        yield limiter
+
+
+def job(**kwargs: Any) -> Job:
+    return Job(id="1", name="complete", kwargs=kwargs)
+
+
+def left(limiter: Limiter, limit: Limit) -> int:
+    return limiter.peek(limit, cost=0).remaining
+
+
+# What is meant
+
+
+def test_only_limit_needs_no_name(limiter: Limiter) -> None:
+    """A decision of one limit is settled without saying which."""
+    limiter.settle(limiter.acquire(PARTNER, cost=3), actual=1)
+    assert left(limiter, PARTNER) == 4
+
+
+def test_limits_with_a_callable_cost_are_meant(limiter: Limiter) -> None:
+    """Of several limits, those whose cost is worked out from the job are settled; a fixed cost was right."""
+    other = TokenBucket("other", "1/s", burst=50, cost=_size)
+    decision = limiter.acquire(PARTNER, TOKENS, other, job=job(size=20))
+    settled = limiter.settle(decision, actual=5)
+    assert (left(limiter, PARTNER), left(limiter, TOKENS), left(limiter, other)) == (4, 95, 45)
+    assert [each.cost for each in settled.charged] == [1, 5, 5]
+
+
+def test_limit_may_be_named(limiter: Limiter) -> None:
+    """Of several limits, the one that is named is settled, and no other."""
+    decision = limiter.acquire(PARTNER, TOKENS, job=job(size=20))
+    limiter.settle(decision, actual=3, limit=PARTNER)
+    assert (left(limiter, PARTNER), left(limiter, TOKENS)) == (2, 80)
+
+
+def test_limit_with_tiers_is_named_as_it_was_declared(limiter: Limiter) -> None:
+    """A limit with tiers is found by itself, and by the tier that the decision tells."""
+    api = TokenBucket("api", {"free": "1/s", "pro": "1/s"}, burst=9, tier="{plan}")
+    decision = limiter.acquire(api, PARTNER, job=job(plan="pro"))
+    decision = limiter.settle(decision, actual=4, limit=api)
+    assert api.tiers is not None
+    assert left(limiter, api.tiers["pro"]) == 5
+    limiter.settle(decision, actual=2, limit=api.tiers["pro"])
+    assert (left(limiter, api.tiers["pro"]), left(limiter, api.tiers["free"])) == (7, 9)
+
+
+def test_settling_reaches_the_key_that_was_charged(limiter: Limiter) -> None:
+    """What is corrected is the key, and the queue, that the job was counted under."""
+    limit = TokenBucket("account", "1/s", burst=9, key="{account}", scope="queue")
+    mine, other = (Job(queue="mail", kwargs={"account": account}) for account in (1, 2))
+    decision = limiter.acquire(limit, job=mine, cost=6)
+    limiter.acquire(limit, job=other, cost=6)
+    limiter.settle(decision, actual=1)
+    assert [limiter.peek(limit, job=asked, cost=0).remaining for asked in (mine, other)] == [8, 3]
+
+
+@pytest.mark.parametrize(
+    ("actual", "told"),
+    [
+        (-1, "limit 'partner': a cost must be a whole number of at least 0, not -1"),
+        (1.5, "limit 'partner': a cost must be a whole number of at least 0, not 1.5"),
+        (True, "limit 'partner': a cost must be a whole number of at least 0, not True"),
+        (None, "limit 'partner': a cost must be a whole number of at least 0, not NoneType"),
+        ("s3cret", "limit 'partner': a cost must be a whole number of at least 0, not str"),
+    ],
+)
+def test_what_is_no_number_of_units_is_an_error(limiter: Limiter, store: Recorder, actual: Any, told: str) -> None:
+    """The actual cost is a whole number of units; else nothing is corrected."""
+    with pytest.raises(ConfigurationError) as caught:
+        limiter.settle(limiter.acquire(PARTNER), actual=actual)
+    assert str(caught.value) == told
+    assert store.settled == []
+
+
+def test_denied_decision_cannot_be_settled(limiter: Limiter, store: Recorder) -> None:
+    """A denial has charged nothing."""
+    limiter.acquire(PARTNER, cost=5)
+    with pytest.raises(ConfigurationError, match="a decision that was denied, or peeked, has charged nothing"):
+        limiter.settle(limiter.acquire(PARTNER), actual=1)
+    assert store.settled == []
+
+
+def test_peek_cannot_be_settled(limiter: Limiter, store: Recorder) -> None:
+    """A peek has charged nothing: to settle it would give back what somebody else took."""
+    limiter.acquire(PARTNER, cost=4)
+    with pytest.raises(ConfigurationError, match="has charged nothing"):
+        limiter.settle(limiter.peek(PARTNER), actual=0)
+    assert left(limiter, PARTNER) == 1
+    assert store.settled == []
+
+
+def test_limit_that_was_not_charged_is_an_error(limiter: Limiter) -> None:
+    """A limit that is none of the decision's is told, with those that are."""
+    decision = limiter.acquire(PARTNER, TOKENS, job=job(size=1))
+    with pytest.raises(ConfigurationError) as caught:
+        limiter.settle(decision, actual=1, limit=TokenBucket("other", "1/s"))
+    assert str(caught.value) == (
+        "limit 'other' is none of those that the decision charged; it charged 'partner', 'tokens'"
+    )
+
+
+def test_which_limit_is_meant_must_be_clear(limiter: Limiter) -> None:
+    """Of several limits with fixed costs, the one that is meant must be named."""
+    decision = limiter.acquire(PARTNER, TokenBucket("other", "1/s"))
+    with pytest.raises(ConfigurationError) as caught:
+        limiter.settle(decision, actual=1)
+    assert str(caught.value) == (
+        "none of the decision's limits has a callable as its cost: name the one that is meant, as limit=; "
+        "it charged 'partner', 'other'"
+    )
+
+
+# What it comes to
+
+
+@every_algorithm
+@pytest.mark.parametrize(("cost", "actual"), [(4, 1), (4, 4), (4, 0), (4, 9), (0, 3), (1, 10)])
+def test_settled_at_once_is_as_if_it_had_been_its_cost(
+    limiter: Limiter, clock: FakeClock, limit: Limit, cost: int, actual: int
+) -> None:
+    """Of every algorithm, a decision settled at once leaves what the actual cost would have left."""
+    limiter.settle(limiter.acquire(limit, cost=cost), actual=actual)
+    other = Limiter(MemoryStore(clock_us=clock))
+    other.acquire(limit, cost=actual)
+    for asked in range(limit.capacity + 1):
+        mine, wanted = limiter.peek(limit, cost=asked), other.peek(limit, cost=asked)
+        assert (mine.allowed, mine.remaining, mine.retry_after) == (
+            wanted.allowed, wanted.remaining, wanted.retry_after,
+        )  # fmt: skip
+
+
+@every_algorithm
+def test_settled_cost_may_go_below_zero(limiter: Limiter, clock: FakeClock, limit: Limit) -> None:
+    """A job that took more than there is drives the limit below zero: nobody passes until that is made up for."""
+    decision = limiter.settle(limiter.acquire(limit), actual=limit.capacity + 5)
+    assert decision.allowed
+    denied = limiter.acquire(limit)
+    assert (denied.allowed, denied.remaining) == (False, 0)
+    assert denied.retry_after > 0
+    clock.advance(denied.retry_after - 1e-6)
+    assert not limiter.acquire(limit)
+    clock.advance(1e-6)
+    assert limiter.acquire(limit)
+
+
+@every_algorithm
+def test_giving_back_is_never_more_than_was_taken(limiter: Limiter, clock: FakeClock, limit: Limit) -> None:
+    """After however many hours, giving back a whole cost leaves a limit that is full, and no fuller."""
+    for wait in (0.0, 1.0, 59.0, 60.0, 61.0, 125.0, 3600.0, DAY):
+        decision = limiter.acquire(limit, cost=limit.capacity)
+        clock.advance(wait)
+        limiter.settle(decision, actual=0)
+        passed = 0
+        while limiter.acquire(limit):
+            passed += 1
+            assert passed <= limit.capacity
+        clock.advance(DAY)
+
+
+def test_bucket_is_never_fuller_than_its_burst(limiter: Limiter, clock: FakeClock) -> None:
+    """Units that have come back by themselves are not given back a second time."""
+    decision = limiter.acquire(PARTNER, cost=5)
+    clock.advance(0.3)
+    limiter.settle(decision, actual=0)
+    assert left(limiter, PARTNER) == 5
+    assert limiter.acquire(PARTNER, cost=5)
+    assert not limiter.acquire(PARTNER)
+
+
+@pytest.mark.parametrize(("limit", "wait"), [(ALGORITHMS[1], 60.0), (ALGORITHMS[2], 120.0), (ALGORITHMS[3], 60.0)])
+def test_what_counts_no_more_stays_taken(limiter: Limiter, clock: FakeClock, limit: Limit, wait: float) -> None:
+    """What a window that is over took is not given back to the one that runs."""
+    decision = limiter.acquire(limit, cost=10)
+    clock.advance(wait)
+    limiter.acquire(limit, cost=4)
+    limiter.settle(decision, actual=0)
+    assert left(limiter, limit) == 6
+
+
+def test_deep_debt_is_paid_in_full(limiter: Limiter, clock: FakeClock) -> None:
+    """A debt of hours is no sign of a wrong clock: it is not forgiven, however deep, and however often one asks."""
+    limiter.settle(limiter.acquire(PARTNER), actual=100_005)
+    for _ in range(99):
+        clock.advance(100)
+        denied = limiter.acquire(PARTNER)
+        assert not denied
+    assert denied.retry_after == pytest.approx(100.1)
+    clock.advance(100)
+    assert not limiter.acquire(PARTNER)
+    clock.advance(0.1)
+    assert limiter.acquire(PARTNER)
+    assert not limiter.acquire(PARTNER)
+
+
+def test_debt_grows_by_what_is_settled_later(limiter: Limiter, clock: FakeClock) -> None:
+    """Several jobs that took more than they said owe the sum, also where each is deeper than a minute."""
+    decisions = [limiter.acquire(PARTNER) for _ in range(5)]
+    settled = [limiter.settle(decision, actual=1001) for decision in decisions]
+    assert limiter.peek(PARTNER).retry_after == pytest.approx(500.1)
+    clock.advance(400)
+    limiter.settle(settled[0], actual=1002)
+    assert limiter.peek(PARTNER).retry_after == pytest.approx(100.2)
+
+
+def test_waiting_line_goes_on_behind_a_debt(limiter: Limiter, clock: FakeClock) -> None:
+    """Jobs that are denied by a debt get slots behind it, one after the other, and pass at them."""
+    limiter.settle(limiter.acquire(PARTNER), actual=1005)
+    denied = [limiter.acquire(PARTNER, job=job()) for _ in range(3)]
+    assert [decision.delay for decision in denied] == pytest.approx([100.1, 100.2, 100.3])
+    for decision in denied:
+        clock.advance(100.1 if decision is denied[0] else 0.1)
+        assert limiter.acquire(PARTNER, job=Job(ticket=decision.ticket))
+
+
+def test_leaky_bucket_owes_its_intervals(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that turns out to have called three times keeps the next two instants from others."""
+    limit = LeakyBucket("even", "1/s")
+    limiter.settle(limiter.acquire(limit), actual=3)
+    assert limiter.acquire(limit).retry_after == 3.0
+    clock.advance(3)
+    assert limiter.acquire(limit)
+
+
+@given(costs=st.lists(st.tuples(st.integers(0, 10), st.integers(0, 40), st.integers(0, 90)), max_size=12))
+@pytest.mark.parametrize("limit", ALGORITHMS, ids=lambda limit: limit.name)
+def test_settling_never_lets_more_pass_than_is_left(limit: Limit, costs: list[tuple[int, int, int]]) -> None:
+    """Whatever is settled, what remains is between nothing and the capacity, and is what passes."""
+    clock = FakeClock()
+    limiter = Limiter(MemoryStore(clock_us=clock))
+    decisions: list[Decision] = []
+    for cost, actual, wait in costs:
+        decision = limiter.acquire(limit, cost=cost)
+        decisions += [decision] if decision else []
+        clock.advance(wait)
+        if decisions:
+            limiter.settle(decisions.pop(0), actual=actual)
+        remaining = left(limiter, limit)
+        assert 0 <= remaining <= limit.capacity
+        assert limiter.peek(limit, cost=remaining)
+        assert remaining == limit.capacity or not limiter.peek(limit, cost=remaining + 1)
+
+
+# The decision that comes back
+
+
+def test_settled_decision_is_as_if_that_had_been_its_cost(limiter: Limiter) -> None:
+    """What comes back tells the actual cost, and is else the decision that it was."""
+    decision = limiter.acquire(PARTNER, cost=3)
+    settled = limiter.settle(decision, actual=1)
+    assert settled.cost == 1
+    assert [each.cost for each in settled.charged] == [1]
+    assert [each.at_us for each in settled.charged] == [each.at_us for each in decision.charged]
+    assert (settled.allowed, settled.limit) == (True, PARTNER)
+
+
+def test_cost_of_the_binding_limit_stays_if_another_is_settled(limiter: Limiter) -> None:
+    """The decision's cost is that of its binding limit, whichever limit was corrected."""
+    decision = limiter.acquire(PARTNER, TOKENS, job=job(size=20))
+    assert decision.limit is PARTNER
+    settled = limiter.settle(decision, actual=5)
+    assert settled.cost == 1
+    assert [each.cost for each in settled.charged] == [1, 5]
+
+
+@every_algorithm
+def test_settled_twice_by_what_came_back_is_settled_once(limiter: Limiter, limit: Limit) -> None:
+    """To correct again, settle what came back: then only the difference counts."""
+    decision = limiter.acquire(limit, cost=2)
+    for actual in (6, 3, 3, 8, 1):
+        decision = limiter.settle(decision, actual=actual)
+        assert decision.cost == actual
+        assert left(limiter, limit) == limit.capacity - actual
+
+
+def test_nothing_to_correct_asks_nobody(limiter: Limiter, store: Recorder) -> None:
+    """A cost that was right costs no round trip."""
+    decision = limiter.acquire(PARTNER, cost=3)
+    assert limiter.settle(decision, actual=3) == decision
+    assert store.settled == []
+
+
+def test_several_limits_are_corrected_in_one_call(limiter: Limiter, store: Recorder, clock: FakeClock) -> None:
+    """All that is to be corrected goes to the store at once, with the instant of the grant."""
+    other = TokenBucket("other", "1/s", burst=50, cost=_size)
+    granted_us = clock()
+    decision = limiter.acquire(PARTNER, TOKENS, other, job=job(size=20))
+    clock.advance(0.5)
+    limiter.settle(decision, actual=5)
+    ((first, second),) = store.settled
+    assert (first.by, second.by) == (-15 * 100_000, -15 * 1_000_000)
+    assert (first.granted_us, second.granted_us) == (granted_us, granted_us)
+    assert [each.at_us for each in decision.charged] == [granted_us] * 3
+    assert [first.bucket, second.bucket] == [each.bucket for each in decision.charged[1:]]
+
+
+def test_process_limits_are_settled_in_the_process(limiter: Limiter, store: Recorder) -> None:
+    """A limit of scope "process" is corrected in memory, and the shared one where it is."""
+    share = TokenBucket("share", "1/s", burst=50, scope="process", cost=_size)
+    decision = limiter.acquire(share, TOKENS, job=job(size=20))
+    limiter.settle(decision, actual=5)
+    assert (left(limiter, share), left(limiter, TOKENS)) == (45, 95)
+    assert [[each.bucket for each in corrected] for corrected in store.settled] == [[decision.charged[1].bucket]]
+    limiter.settle(limiter.acquire(share, job=job(size=7)), actual=1)
+    assert left(limiter, share) == 44
+    assert len(store.settled) == 1
+
+
+def test_store_that_does_not_answer_is_told(clock: FakeClock) -> None:
+    """Whether it was corrected is not known: the caller is told so, and may try again."""
+
+    class Mute(Recorder):
+        def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+            raise StoreUnavailable("the store gave no usable answer: TimeoutError")
+
+    limiter = Limiter(Mute(clock))
+    with pytest.raises(StoreUnavailable):
+        limiter.settle(limiter.acquire(PARTNER), actual=3)
+
+
+@every_algorithm
+def test_key_that_was_reset_meanwhile_has_nothing_to_give_back(limiter: Limiter, limit: Limit) -> None:
+    """After a reset nothing is given back; what turned out dearer is charged all the same."""
+    decision = limiter.acquire(limit, cost=5)
+    limiter.reset(limit)
+    limiter.settle(decision, actual=1)
+    assert left(limiter, limit) == limit.capacity
+    limiter.settle(decision, actual=8)
+    assert left(limiter, limit) == limit.capacity - 3
+
+
+def test_log_that_was_driven_below_zero_and_back_forgets_nobody(limiter: Limiter, clock: FakeClock) -> None:
+    """Settled up beyond the amount, and down again, a log still knows all the units that passed."""
+    limit = SlidingLog("exact", "3/minute")
+    decisions = [limiter.acquire(limit) for _ in range(3)]
+    clock.advance(1)
+    dearer = limiter.settle(decisions[-1], actual=3)
+    clock.advance(1)
+    limiter.settle(dearer, actual=1)
+    assert not limiter.acquire(limit)
+    clock.advance(57.999999)
+    assert not limiter.acquire(limit)
+    clock.advance(0.000001)
+    assert limiter.peek(limit).remaining == 1
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_units_of_a_process_are_given_back_by_its_own_clock(
+    store: Recorder, clock: FakeClock, order: tuple[int, int]
+) -> None:
+    """However far the server's clock is off, what is given back to the process's log is the job's own unit."""
+    own = FakeClock(clock() - 30_000_000)
+    limiter = Limiter(store)
+    limiter.deciding.in_process = MemoryStore(clock_us=own)
+    share, fleet = SlidingLog("share", "3/minute", scope="process"), TokenBucket("fleet", "9/s")
+    decision = limiter.acquire(*((share, fleet)[i] for i in order))
+    assert [each.at_us for each in decision.charged] == [(own(), clock())[i] for i in order]
+    own.advance(20)
+    assert limiter.acquire(share)
+    limiter.settle(decision, actual=0, limit=share)
+    own.advance(41)
+    assert left(limiter, share) == 2
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_each_limit_is_told_by_the_clock_that_counts_it(
+    store: Recorder, clock: FakeClock, order: tuple[int, int]
+) -> None:
+    """However far the clocks are apart, the binding limit's figures are reckoned by its own store's."""
+    own = FakeClock(clock() - 30_000_000)
+    limiter = Limiter(store)
+    limiter.deciding.in_process = MemoryStore(clock_us=own)
+    share, fleet = TokenBucket("share", "1/s", burst=4, scope="process"), TokenBucket("fleet", "1/s", burst=9)
+    limits = [(share, fleet)[i] for i in order]
+    decision = limiter.acquire(*limits, cost=2)
+    assert (decision.limit, decision.remaining, decision.reset_after) == (share, 2, 2.0)
+    assert [each.at_us for each in decision.charged] == [(own(), clock())[i] for i in order]
+    limiter.acquire(fleet, cost=6)
+    decision = limiter.acquire(*limits)
+    assert (decision.limit, decision.remaining, decision.reset_after) == (fleet, 0, 9.0)
+    denied = limiter.acquire(*limits)
+    assert (denied.limit, denied.remaining, denied.retry_after, denied.reset_after) == (fleet, 0, 1.0, 9.0)
+    assert denied.charged == ()

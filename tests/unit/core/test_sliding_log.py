@@ -1,0 +1,298 @@
+"""The exact log: never more than the amount in any window, and not one unit less."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from throttlekit import SlidingLog
+from throttlekit._core.algorithm import STALE_US, Use
+from throttlekit._core.algorithms.sliding_log import Log, SlidingLogAlgorithm
+
+SECOND, MINUTE = 1_000_000, 60_000_000
+NOW = 1_800_000_000_000_000
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> tuple[SlidingLogAlgorithm, Log]:
+    """A charge, and a log as the algorithm can leave it: in order, no longer than the amount."""
+    amount = draw(st.integers(1, 12))
+    ages = draw(st.lists(st.integers(-SECOND, 2 * MINUTE), max_size=amount))
+    return SlidingLogAlgorithm(draw(st.integers(1, amount)), amount, MINUTE), Log(
+        tuple(sorted(NOW - age for age in ages))
+    )
+
+
+# The bound
+
+
+@given(
+    amount=st.integers(1, 8),
+    asked=st.lists(st.tuples(st.integers(0, 40) | st.integers(0, 40 * SECOND), st.integers(1, 8)), max_size=60),
+)
+def test_no_window_passes_more_than_its_amount_and_none_is_denied_for_less(
+    amount: int, asked: list[tuple[int, int]]
+) -> None:
+    """In any window [t, t + period) the amount passes at most; and what is denied would have gone beyond it."""
+    state: Log | None = None
+    passed: list[int] = []
+    for (_, cost), off in zip(asked, accumulate(gap for gap, _ in asked), strict=True):
+        now_us = NOW + off
+        charge = SlidingLogAlgorithm(min(cost, amount), amount, MINUTE)
+        in_window = sum(now_us - MINUTE < at_us for at_us in passed)
+        allowed = charge.ready_us(state, now_us) == now_us
+        assert allowed == (in_window + charge.size <= amount)
+        if allowed:
+            state = charge.admit(state, now_us)
+            passed += [now_us] * charge.size
+    for at_us in passed:
+        assert sum(at_us <= other < at_us + MINUTE for other in passed) <= amount
+
+
+def test_bound_is_reached() -> None:
+    """A caller that always asks gets the amount in each period."""
+    charge, now_us, state = SlidingLogAlgorithm(1, 5, MINUTE), NOW, None
+    for _ in range(25):
+        now_us = charge.ready_us(state, now_us)
+        state = charge.admit(state, now_us)
+    assert now_us == NOW + 4 * MINUTE
+
+
+@given(case=logs())
+def test_denied_until_the_promised_instant_and_admitted_at_it(case: tuple[SlidingLogAlgorithm, Log]) -> None:
+    """One microsecond before the promised instant the request is denied, at it the request passes."""
+    charge, state = case
+    ready = charge.ready_us(state, NOW)
+    assert charge.ready_us(state, ready) == ready
+    if ready > NOW:
+        assert charge.ready_us(state, ready - 1) == ready
+
+
+@given(case=logs())
+def test_log_stays_in_order_and_never_grows_beyond_the_amount(case: tuple[SlidingLogAlgorithm, Log]) -> None:
+    """Only the last units are kept, the oldest first."""
+    charge, state = case
+    after = charge.admit(state, NOW)
+    assert after is not None
+    assert after.units == tuple(sorted(after.units))
+    assert len(after.units) == min(charge.amount, len(state.units) + charge.size)
+
+
+# The log
+
+
+@pytest.mark.parametrize(
+    ("size", "state", "ready_us"),
+    [
+        (1, None, NOW),
+        (1, Log(), NOW),
+        (3, None, NOW),
+        (1, Log((NOW - 5, NOW - 3)), NOW),
+        (2, Log((NOW - 5, NOW - 3)), NOW - 5 + MINUTE),
+        (3, Log((NOW - 5, NOW - 3)), NOW - 3 + MINUTE),
+        (1, Log((NOW - 5, NOW - 3, NOW)), NOW - 5 + MINUTE),
+        (3, Log((NOW - 5, NOW - 3, NOW)), NOW + MINUTE),
+        (1, Log((NOW - MINUTE, NOW - 3, NOW)), NOW),
+        (1, Log((NOW - MINUTE + 1, NOW - 3, NOW)), NOW + 1),
+    ],
+)
+def test_unit_passes_once_the_one_the_amount_ago_has_left(size: int, state: Log | None, ready_us: int) -> None:
+    """A request for k units passes when the k oldest of the last `amount` have left the window."""
+    assert SlidingLogAlgorithm(size, 3, MINUTE).ready_us(state, NOW) == ready_us
+
+
+def test_instants_are_kept_in_order_when_the_clock_falls_back() -> None:
+    """A clock that steps back is made to stand still: nothing passes sooner for it."""
+    charge, state = SlidingLogAlgorithm(1, 3, MINUTE), Log((NOW, NOW + 5))
+    assert charge.admit(state, NOW - SECOND) == Log((NOW, NOW + 5, NOW + 5))
+    assert charge.ready_us(Log((NOW, NOW, NOW)), NOW - 30 * SECOND) == NOW + MINUTE
+
+
+@pytest.mark.parametrize(("ahead_us", "believed"), [(STALE_US, True), (STALE_US + 1, False)])
+def test_log_that_lies_far_ahead_counts_as_used_up_now(ahead_us: int, believed: bool) -> None:
+    """Units more than a minute ahead were written by a wrong clock: all of the amount counts as used now."""
+    charge, state = SlidingLogAlgorithm(1, 3, MINUTE), Log((NOW - 9, NOW), NOW + SECOND)
+    assert charge.sanitized(state, NOW - ahead_us) == (state if believed else Log((NOW - ahead_us,) * 3, 0))
+
+
+@pytest.mark.parametrize("state", [None, Log()])
+def test_nothing_stored_is_nothing_to_believe(state: Log | None) -> None:
+    """A key that is not known stays unknown, and a log without units empty."""
+    assert SlidingLogAlgorithm(1, 3, MINUTE).sanitized(state, NOW) is state
+
+
+def test_cost_zero_only_looks() -> None:
+    """A look passes a log that is full, and leaves it as it is."""
+    look, state = SlidingLogAlgorithm(0, 3, MINUTE), Log((NOW, NOW, NOW))
+    assert look.ready_us(state, NOW) == NOW
+    assert look.admit(state, NOW) is state
+    assert look.admit(None, NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "use"),
+    [
+        (None, Use(0, NOW)),
+        (Log(), Use(0, NOW)),
+        (Log((NOW - 2, NOW - 1)), Use(2, NOW - 1 + MINUTE)),
+        (Log((NOW - MINUTE - 1, NOW - MINUTE, NOW - MINUTE + 1)), Use(1, NOW + 1)),
+        (Log((NOW - 2 * MINUTE,)), Use(0, NOW - MINUTE)),
+        (Log((NOW + 9,)), Use(1, NOW + 9 + MINUTE)),
+    ],
+)
+def test_use_is_what_is_in_the_window(state: Log | None, use: Use) -> None:
+    """What is used are the units of the last period, until the youngest has left."""
+    assert SlidingLogAlgorithm(1, 3, MINUTE).use(state, NOW) == use
+
+
+# Settling
+
+
+@given(case=logs(), actual=st.integers(0, 12))
+def test_settled_at_once_is_what_would_have_been_charged(case: tuple[SlidingLogAlgorithm, Log], actual: int) -> None:
+    """A cost that is settled at once leaves the window's units as if the actual one had been charged."""
+    charge, state = case
+    actual = min(actual, charge.amount)
+    units = tuple(at_us for at_us in state.units if NOW - MINUTE < at_us <= NOW)[: charge.amount - charge.size]
+    settled = charge.settled(charge.admit(Log(units), NOW), NOW, NOW, actual - charge.size)
+    assert settled is not None
+    assert settled.units == (units + (NOW,) * actual)[-charge.amount :]
+    assert charge.use(settled, NOW).units == min(charge.amount, len(units) + actual)
+    pushed_out = (units + (NOW,) * actual)[: -charge.amount]
+    assert settled.owed_until_us == (pushed_out[-1] + MINUTE if pushed_out else 0)
+
+
+@given(case=logs(), age_us=st.integers(0, 70 * SECOND), back=st.integers(1, 12))
+def test_giving_back_takes_no_unit_that_passed_later(
+    case: tuple[SlidingLogAlgorithm, Log], age_us: int, back: int
+) -> None:
+    """Only units up to the grant are given back, the youngest of them first: the rest leave when they would have."""
+    charge, state = case
+    granted_us = NOW - age_us
+    after = charge.settled(state, NOW, granted_us, -back)
+    assert after is not None
+    earlier = [at_us for at_us in state.units if at_us <= granted_us]
+    later = [at_us for at_us in state.units if at_us > granted_us]
+    if earlier and earlier[-1] > NOW - MINUTE:
+        earlier = earlier[: max(0, len(earlier) - back)]
+    assert after == Log((*earlier, *later))
+
+
+def test_units_that_count_no_more_are_not_given_back() -> None:
+    """What has left the window, is of a later grant, or of an unknown key, stays as it is."""
+    charge, state = SlidingLogAlgorithm(1, 3, MINUTE), Log((NOW - MINUTE, NOW))
+    assert charge.settled(state, NOW, NOW - 1, -1) is state
+    assert charge.settled(state, NOW, NOW - 2 * MINUTE, -1) is state
+    assert charge.settled(state, NOW, NOW, 0) is state
+    assert charge.settled(None, NOW, NOW, -1) is None
+    assert charge.settled(Log(), NOW, NOW, -1) == Log()
+
+
+@pytest.mark.parametrize(
+    ("by", "after"),
+    [
+        (1, Log((NOW - 9, NOW), 0)),
+        (2, Log((NOW - 9, NOW, NOW), 0)),
+        (3, Log((NOW, NOW, NOW), NOW - 9 + MINUTE)),
+        (4, Log((NOW, NOW, NOW), NOW + MINUTE)),
+        (10**9, Log((NOW, NOW, NOW), NOW + MINUTE)),
+    ],
+)
+def test_units_that_turn_out_dearer_count_from_now_on(by: int, after: Log) -> None:
+    """What a request turns out dearer is used now, up to the amount: then nothing passes for a period."""
+    charge = SlidingLogAlgorithm(1, 3, MINUTE)
+    assert charge.settled(Log((NOW - 9,)), NOW, NOW - 9, by) == after
+    assert charge.settled(None, NOW, NOW, by) == Log((NOW,) * min(by, 3), NOW + MINUTE if by > 3 else 0)
+
+
+@pytest.mark.parametrize(
+    ("state", "by", "owed_until_us"),
+    [
+        (Log((NOW - 7, NOW - 5, NOW - 3)), 1, NOW - 7 + MINUTE),
+        (Log((NOW - 7, NOW - 5, NOW - 3)), 3, NOW - 3 + MINUTE),
+        (Log((NOW - 5, NOW - 3)), 1, 0),
+        (Log((NOW - MINUTE, NOW - 5, NOW - 3)), 1, 0),
+        (Log((NOW - MINUTE + 1, NOW - 5, NOW - 3)), 1, NOW + 1),
+        (Log((NOW - 7, NOW - 5, NOW - 3), NOW - 2 + MINUTE), 1, NOW - 2 + MINUTE),
+        (Log((NOW - 7, NOW - 5, NOW - 3), NOW + 9), 1, NOW - 7 + MINUTE),
+    ],
+)
+def test_debt_is_owed_until_what_it_pushed_out_has_left(state: Log, by: int, owed_until_us: int) -> None:
+    """What counts and is no longer in the log is remembered by when the last of it leaves; what has left is not."""
+    after = SlidingLogAlgorithm(1, 3, MINUTE).settled(state, NOW, NOW, by)
+    assert after is not None
+    assert after.owed_until_us == owed_until_us
+
+
+def test_nothing_is_given_back_while_more_is_owed_than_the_log_holds() -> None:
+    """Until what a debt pushed out has left the window, giving back would make room for what still counts."""
+    charge, owed_us = SlidingLogAlgorithm(1, 3, MINUTE), NOW + 30 * SECOND
+    state = Log((NOW - 5, NOW, NOW), owed_us)
+    assert charge.settled(state, owed_us - 1, NOW, -2) is state
+    assert charge.settled(state, owed_us, NOW, -2) == Log((NOW - 5,), owed_us)
+    assert charge.admit(state, NOW + MINUTE) == Log((NOW, NOW, NOW + MINUTE), owed_us)
+
+
+@given(
+    amount=st.integers(1, 5),
+    steps=st.lists(
+        st.tuples(st.integers(0, 3) | st.integers(0, 40), st.integers(1, 5), st.integers(-8, 8), st.integers(0, 9)),
+        max_size=40,
+    ),
+)
+def test_log_is_never_looser_than_one_that_forgets_nothing(amount: int, steps: list[tuple[int, int, int, int]]) -> None:
+    """Whatever is settled up and down: nothing passes that would not pass if every unit charged were remembered."""
+    state: Log | None = None
+    everything: list[int] = []
+    grants = [NOW]
+    for (_, cost, by, of), off in zip(steps, accumulate(step[0] for step in steps), strict=True):
+        now_us = NOW + off * SECOND
+        charge = SlidingLogAlgorithm(min(cost, amount), amount, MINUTE)
+        if charge.ready_us(state, now_us) == now_us:
+            state = charge.admit(state, now_us)
+            assert sum(at_us > now_us - MINUTE for at_us in everything) + charge.size <= amount
+            everything += [now_us] * charge.size
+            grants.append(now_us)
+        granted_us = grants[-1 - of % len(grants)]
+        state = charge.settled(state, now_us, granted_us, by)
+        everything += [now_us] * by
+        own = [at_us for at_us in everything if at_us <= granted_us]
+        if by < 0 and own and own[-1] > now_us - MINUTE:
+            everything = own[:by] + everything[len(own) :]
+
+
+# The waiting line
+
+
+@pytest.mark.parametrize(
+    ("state", "busy_us"),
+    [
+        (Log((NOW,)), NOW + 20 * SECOND),
+        (Log((NOW - 9, NOW)), NOW + 20 * SECOND),
+        (Log((NOW - 50 * SECOND, NOW, NOW)), NOW + 30 * SECOND),
+        (Log((NOW - 21 * SECOND, NOW, NOW)), NOW + 59 * SECOND),
+        (Log((NOW - 9, NOW, NOW)), NOW + MINUTE),
+        (Log((NOW - MINUTE, NOW - MINUTE, NOW)), NOW + 20 * SECOND),
+        (Log(), 0),
+    ],
+)
+def test_line_is_busy_until_an_interval_after_the_last_unit_could_go(state: Log, busy_us: int) -> None:
+    """Units lie idle from one interval after the last went, or the next was free to go; all do once nothing counts."""
+    assert SlidingLogAlgorithm(1, 3, MINUTE).busy_until_us(state, NOW) == busy_us
+
+
+def test_slots_are_spread_over_the_window() -> None:
+    """Who waits for units that passed at once does not come back at once."""
+    assert SlidingLogAlgorithm(1, 100, MINUTE).spacing_us(0) == 600_000
+    assert SlidingLogAlgorithm(3, 100, MINUTE).spacing_us(50_000) == 1_801_500
+    assert SlidingLogAlgorithm(1, 1, SECOND).needs_slack(50_000)
+    assert not SlidingLogAlgorithm(1, 1, MINUTE).needs_slack(50_000)
+
+
+def test_script_is_told_the_log_by_its_numbers() -> None:
+    """The script needs the amount and the period, and the letter l."""
+    charge = SlidingLog("partner", "100/minute").bind(2)
+    assert (charge.code, charge.size, charge.params) == ("l", 2, (100, MINUTE, 0))

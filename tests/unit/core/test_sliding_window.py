@@ -1,0 +1,366 @@
+"""The two counters, against exact fractions: what the load is, when it falls, and the bound with its worst case."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import accumulate
+from math import floor
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from throttlekit import SlidingWindow
+from throttlekit._core.algorithm import STALE_US, Use
+from throttlekit._core.algorithms.sliding_window import Counts, SlidingWindowAlgorithm, step_us
+from throttlekit._core.limit.rate import LONGEST_PERIOD_US
+
+SECOND, MINUTE = 1_000_000, 60_000_000
+NOW = 1_800_000_000_000_000  # the begin of a minute
+WINDOW = NOW // MINUTE
+
+limits = st.tuples(
+    st.integers(1, 30) | st.sampled_from([1000, 10**6, 10**12 - 1]),
+    st.sampled_from([1, 7, 1000, SECOND, MINUTE, 3_600_000_000, LONGEST_PERIOD_US]),
+)
+
+
+def charge_of(amount: int, period_us: int, size: int = 1) -> SlidingWindowAlgorithm:
+    return SlidingWindowAlgorithm(size, amount, period_us, step_us(amount, period_us))
+
+
+def exact_load(charge: SlidingWindowAlgorithm, state: Counts | None, now_us: int) -> Fraction:
+    """The load by the book, without steps: before × what is left of the window + used."""
+    window = now_us // charge.period_us
+    if state is None or state.window < window - 1:
+        return Fraction(0)
+    before, used = (state.used, 0) if state.window < window else (state.before, state.used)
+    begin_us = max(window, state.window) * charge.period_us
+    left = 1 - Fraction(max(0, now_us - begin_us), charge.period_us)
+    return before * left + used
+
+
+@st.composite
+def states(draw: st.DrawFn) -> tuple[SlidingWindowAlgorithm, Counts, int]:
+    """A charge, a state, and an instant within three windows of it."""
+    amount, period_us = draw(limits)
+    charge = charge_of(amount, period_us, draw(st.integers(1, amount)))
+    window = NOW // period_us
+    state = Counts(window, draw(st.integers(0, amount)), draw(st.integers(0, amount)))
+    return charge, state, NOW + draw(st.integers(0, 3 * period_us))
+
+
+# The load
+
+
+@given(case=states())
+def test_load_is_never_below_the_exact_one(case: tuple[SlidingWindowAlgorithm, Counts, int]) -> None:
+    """What passes would pass by the exact load's whole units too: a step never fades before it is over."""
+    charge, state, now_us = case
+    if charge.ready_us(state, now_us) == now_us:
+        assert floor(exact_load(charge, state, now_us)) + charge.size <= charge.amount
+    assert charge.use(state, now_us).units >= floor(exact_load(charge, state, now_us))
+
+
+@given(case=states())
+def test_load_of_an_ordinary_limit_is_exact(case: tuple[SlidingWindowAlgorithm, Counts, int]) -> None:
+    """Where a step is one microsecond, a request is denied only if the exact load has no room for it."""
+    charge, state, now_us = case
+    if charge.step_us == 1:
+        units = floor(exact_load(charge, state, now_us))
+        assert charge.use(state, now_us).units == units
+        assert (charge.ready_us(state, now_us) == now_us) == (units + charge.size <= charge.amount)
+
+
+@given(
+    amount=st.integers(1, 6),
+    period_us=st.integers(1, 40),
+    before=st.integers(0, 12),
+    used=st.integers(0, 12),
+    now=st.integers(-20, 90),
+    data=st.data(),
+)
+def test_promised_instant_is_the_first_at_which_the_exact_load_has_room(
+    amount: int, period_us: int, before: int, used: int, now: int, data: st.DataObject
+) -> None:
+    """The promise is the very first instant at which whole units of the load leave room, also beyond a debt."""
+    charge = charge_of(amount, period_us, data.draw(st.integers(1, amount)))
+    window = NOW // period_us
+    state, now_us = Counts(window, before, used), window * period_us + now
+    later = (t for t in range(now_us, now_us + 200) if floor(exact_load(charge, state, t)) + charge.size <= amount)
+    assert charge.ready_us(state, now_us) == next(later)
+
+
+@given(case=states())
+def test_denied_until_the_promised_instant_and_admitted_at_it(case: tuple[SlidingWindowAlgorithm, Counts, int]) -> None:
+    """One microsecond before the promised instant the request is denied, at it the request passes."""
+    charge, state, now_us = case
+    ready = charge.ready_us(state, now_us)
+    assert charge.ready_us(state, ready) == ready
+    if ready > now_us:
+        assert charge.ready_us(state, ready - 1) == ready
+
+
+@given(
+    amount=st.integers(1, 10**12 - 1),
+    period_us=st.integers(1, LONGEST_PERIOD_US),
+)
+def test_no_product_leaves_what_a_double_holds(amount: int, period_us: int) -> None:
+    """The deepest load, 60 amounts owed in each window and a cost, is below 2**53 for every limit that can be made."""
+    step = step_us(amount, period_us)
+    steps = -(-period_us // step)
+    assert 121 * amount * steps < 2**53
+    assert step == 1 or amount * period_us > 2**46
+
+
+@pytest.mark.parametrize(("amount", "period_us"), [(100, MINUTE), (10**6, 60 * SECOND), (1000, 86_400 * SECOND)])
+def test_ordinary_limits_slide_by_the_microsecond(amount: int, period_us: int) -> None:
+    """A step is 1 µs unless amount × period is huge."""
+    assert step_us(amount, period_us) == -(-amount * period_us // 2**46)
+    assert step_us(100, MINUTE) == 1
+
+
+# The bound
+
+
+@given(
+    amount=st.integers(1, 12),
+    asked=st.lists(st.tuples(st.integers(0, 3 * SECOND) | st.integers(0, 40), st.integers(1, 12)), max_size=50),
+    slowly=st.booleans(),
+)
+def test_no_window_passes_more_than_its_bound(amount: int, asked: list[tuple[int, int]], slowly: bool) -> None:
+    """In any window of length w, less than amount + 1 + w × amount / period pass: twice the amount in one period."""
+    state: Counts | None = None
+    passed: list[tuple[int, int]] = []
+    for (_, cost), off in zip(asked, accumulate(gap for gap, _ in asked), strict=True):
+        now_us = NOW + off * (20 if slowly else 1)
+        charge = charge_of(amount, MINUTE, min(cost, amount))
+        if charge.ready_us(state, now_us) == now_us:
+            state = charge.admit(state, now_us)
+            passed.append((now_us, charge.size))
+    for i, (first_us, _) in enumerate(passed):
+        units = 0
+        for last_us, cost in passed[i:]:
+            units += cost
+            assert units < amount + 1 + Fraction(last_us - first_us) * amount / MINUTE
+            assert units <= 2 * amount or last_us - first_us >= MINUTE
+
+
+@pytest.mark.parametrize("amount", [1, 2, 3, 10, 100])
+def test_worst_case_is_reached(amount: int) -> None:
+    """A whole amount at the very end of a window, and another as it fades: all within one period, and no unit more."""
+    charge, begin_us = charge_of(amount, MINUTE), NOW + MINUTE - 1
+    state: Counts | None = None
+    for _ in range(amount):
+        assert charge.ready_us(state, begin_us) == begin_us
+        state = charge.admit(state, begin_us)
+    now_us = begin_us
+    for faded in range(amount):
+        # As soon as more than so many units have faded.
+        now_us = charge.ready_us(state, now_us)
+        assert now_us == NOW + MINUTE + faded * MINUTE // amount + 1
+        state = charge.admit(state, now_us)
+    assert now_us < begin_us + MINUTE
+    assert charge.ready_us(state, now_us) == NOW + 2 * MINUTE + 1
+
+
+@given(amount=st.integers(1, 60), phase_us=st.integers(0, MINUTE))
+def test_evenly_spread_traffic_gets_its_amount(amount: int, phase_us: int) -> None:
+    """A request at each interval passes every time; 1 µs late if the intervals fall on the very edges of windows."""
+    charge, interval_us = charge_of(amount, MINUTE), -(-MINUTE // amount)
+    on_the_edge = amount * interval_us == MINUTE and phase_us % interval_us == 0
+    state: Counts | None = None
+    for number in range(5 * amount):
+        now_us = NOW + phase_us + number * interval_us
+        ready_us = charge.ready_us(state, now_us)
+        assert now_us <= ready_us <= now_us + on_the_edge
+        state = charge.admit(state, ready_us)
+
+
+@pytest.mark.parametrize("amount", [1, 3, 60])
+def test_traffic_on_the_edge_of_windows_is_late_by_a_microsecond(amount: int) -> None:
+    """Where the load is exactly the amount, a unit has to have begun to fade: 1 µs, not added up over time."""
+    charge, state = charge_of(amount, MINUTE), None
+    for number in range(5 * amount):
+        now_us = NOW + number * MINUTE // amount
+        ready_us = charge.ready_us(state, now_us)
+        assert ready_us == now_us + (number >= amount)
+        state = charge.admit(state, ready_us)
+
+
+@pytest.mark.parametrize("amount", [1, 3, 7, 60])
+def test_limit_is_used_in_full_by_those_who_always_ask(amount: int) -> None:
+    """Who always takes the next unit gets the amount in every period, once the first has come all at once."""
+    charge, now_us, state = charge_of(amount, MINUTE), NOW, None
+    passed: list[int] = []
+    for _ in range(10 * amount):
+        now_us = charge.ready_us(state, now_us)
+        state = charge.admit(state, now_us)
+        passed.append(now_us)
+    assert [sum(at // MINUTE == WINDOW + number for at in passed) for number in range(10)] == [amount] * 10
+
+
+def test_whole_amount_passes_at_once() -> None:
+    """From nothing used, exactly the amount passes at one instant, in single units or in one."""
+    charge, state = charge_of(3, MINUTE), None
+    for _ in range(3):
+        assert charge.ready_us(state, NOW) == NOW
+        state = charge.admit(state, NOW)
+    assert state == charge_of(3, MINUTE, 3).admit(None, NOW) == Counts(WINDOW, 0, 3)
+    assert charge.ready_us(state, NOW) == NOW + MINUTE + 1
+    assert charge_of(3, MINUTE, 2).ready_us(state, NOW) == NOW + MINUTE + 20 * SECOND + 1
+    assert charge_of(3, MINUTE, 3).ready_us(state, NOW) == NOW + MINUTE + 40 * SECOND + 1
+
+
+# Windows that follow each other
+
+
+@pytest.mark.parametrize(
+    ("now_us", "after"),
+    [
+        (NOW + MINUTE - 1, Counts(WINDOW, 1, 3)),
+        (NOW + MINUTE, Counts(WINDOW + 1, 2, 1)),
+        (NOW + 2 * MINUTE - 1, Counts(WINDOW + 1, 2, 1)),
+        (NOW + 2 * MINUTE, Counts(WINDOW + 2, 0, 1)),
+        (NOW + 9 * MINUTE, Counts(WINDOW + 9, 0, 1)),
+        (NOW - MINUTE, Counts(WINDOW, 1, 3)),
+    ],
+)
+def test_windows_move_on(now_us: int, after: Counts) -> None:
+    """What was used becomes what was used before, and then nothing; the window never goes back."""
+    assert charge_of(9, MINUTE).admit(Counts(WINDOW, 1, 2), now_us) == after
+
+
+@given(back_us=st.integers(1, MINUTE), used=st.integers(0, 5))
+def test_clock_that_falls_back_admits_nothing_extra(back_us: int, used: int) -> None:
+    """With the clock behind the window, the load is what it was at the window's begin."""
+    charge, state = charge_of(5, MINUTE), Counts(WINDOW, 5 - used, used)
+    assert charge.sanitized(state, NOW - back_us) is state
+    assert charge.ready_us(state, NOW - back_us) > NOW - back_us
+    assert charge.ready_us(state, NOW - back_us) == charge.ready_us(state, NOW)
+
+
+@pytest.mark.parametrize(("ahead_us", "believed"), [(STALE_US, True), (STALE_US + 1, False)])
+def test_window_that_lies_far_ahead_counts_as_used_up_now(ahead_us: int, believed: bool) -> None:
+    """A window more than a minute ahead was begun by a wrong clock: this one counts as used up, and no later one."""
+    charge, state, now_us = charge_of(3, MINUTE), Counts(WINDOW, 1, 1), NOW - ahead_us
+    assert charge.sanitized(state, now_us) == (state if believed else Counts(now_us // MINUTE, 0, 3))
+
+
+def test_nothing_stored_is_nothing_to_believe() -> None:
+    """A key that is not known stays unknown."""
+    assert charge_of(3, MINUTE).sanitized(None, NOW) is None
+
+
+def test_cost_zero_only_looks() -> None:
+    """A look passes whatever the load, and leaves it as it is."""
+    look, state = charge_of(3, MINUTE, 0), Counts(WINDOW, 3, 3)
+    assert look.ready_us(state, NOW) == NOW
+    assert look.admit(state, NOW) is state
+    assert look.admit(None, NOW) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "now_us", "use"),
+    [
+        (None, NOW, Use(0, NOW)),
+        (Counts(WINDOW, 0, 2), NOW, Use(2, NOW + 2 * MINUTE)),
+        (Counts(WINDOW, 4, 0), NOW, Use(4, NOW + MINUTE)),
+        (Counts(WINDOW, 4, 0), NOW + 15 * SECOND, Use(3, NOW + MINUTE)),
+        (Counts(WINDOW, 4, 0), NOW + 1, Use(3, NOW + MINUTE)),
+        (Counts(WINDOW, 4, 0), NOW + 15 * SECOND + 1, Use(2, NOW + MINUTE)),
+        (Counts(WINDOW, 4, 0), NOW + MINUTE - 1, Use(0, NOW + MINUTE)),
+        (Counts(WINDOW, 4, 1), NOW + 16 * SECOND, Use(3, NOW + 2 * MINUTE)),
+        (Counts(WINDOW, 0, 0), NOW, Use(0, NOW)),
+        (Counts(WINDOW, 4, 2), NOW + MINUTE, Use(2, NOW + 2 * MINUTE)),
+        (Counts(WINDOW, 4, 2), NOW + 2 * MINUTE, Use(0, NOW + 2 * MINUTE)),
+        (Counts(WINDOW, 0, 9), NOW, Use(9, NOW + 2 * MINUTE)),
+    ],
+)
+def test_use_is_the_load_in_whole_units(state: Counts | None, now_us: int, use: Use) -> None:
+    """The load is told in whole units, rounded down, and until when any of it counts; what remains is the rest."""
+    assert charge_of(5, MINUTE).use(state, now_us) == use
+    assert SlidingWindow("partner", "5/m").remaining(use, now_us) == max(0, 5 - use.units)
+
+
+# Settling
+
+
+@given(before=st.integers(0, 5), used=st.integers(0, 5), cost=st.integers(0, 5), actual=st.integers(0, 60))
+def test_settled_in_its_window_is_what_would_have_been_charged(before: int, used: int, cost: int, actual: int) -> None:
+    """A cost that is settled in its own window leaves it as if the actual one had been charged."""
+    charge = charge_of(5, MINUTE, cost)
+    after = charge.settled(Counts(WINDOW, before, used + cost), NOW, NOW, actual - cost)
+    assert after == Counts(WINDOW, before, used + actual)
+
+
+@given(used=st.integers(0, 5), cost=st.integers(0, 5), back=st.integers(0, 5))
+def test_units_of_the_last_window_are_given_back_there(used: int, cost: int, back: int) -> None:
+    """A request of the last window gets back what of it still fades out."""
+    charge = charge_of(5, MINUTE, cost)
+    after = charge.settled(Counts(WINDOW, 0, used + cost), NOW + MINUTE, NOW, -min(back, cost))
+    assert after == Counts(WINDOW + 1, used + cost - min(back, cost), 0)
+
+
+def test_units_that_count_no_more_are_not_given_back() -> None:
+    """What was used two windows ago, or of an unknown key, is not given back."""
+    charge, state = charge_of(5, MINUTE), Counts(WINDOW, 2, 2)
+    assert charge.settled(state, NOW, NOW - 2 * MINUTE, -1) is state
+    assert charge.settled(state, NOW + 2 * MINUTE, NOW, -1) is state
+    assert charge.settled(None, NOW, NOW, -1) is None
+
+
+def test_windows_are_never_emptier_than_unused() -> None:
+    """More than was taken is not given back, in neither window."""
+    charge, state = charge_of(5, MINUTE), Counts(WINDOW, 2, 2)
+    assert charge.settled(state, NOW, NOW, -9) == Counts(WINDOW, 2, 0)
+    assert charge.settled(state, NOW, NOW - 1, -9) == Counts(WINDOW, 0, 2)
+
+
+@given(by=st.integers(1, 10**9), granted=st.integers(-10, 0))
+def test_units_that_turn_out_dearer_count_from_now_on(by: int, granted: int) -> None:
+    """What a request turns out dearer is charged to the window that runs, up to 60 amounts; nothing passes then."""
+    charge = charge_of(5, MINUTE)
+    after = charge.settled(Counts(WINDOW - 1, 0, 5), NOW, NOW + granted * MINUTE, by)
+    assert after == Counts(WINDOW, 5, min(by, 300))
+    ready = charge.ready_us(after, NOW)
+    assert ready > NOW
+    assert charge.ready_us(after, ready) == ready
+    assert charge.ready_us(after, ready - 1) == ready
+
+
+# The waiting line
+
+
+@pytest.mark.parametrize(
+    ("counts", "now_us", "idle_us"),
+    [
+        (Counts(WINDOW, 0, 3), NOW, 20 * SECOND),
+        (Counts(WINDOW, 0, 0), NOW, -40 * SECOND),
+        (Counts(WINDOW, 3, 0), NOW + 30 * SECOND, 20 * SECOND),
+        (Counts(WINDOW, 0, 1), NOW + 30 * SECOND, 10 * SECOND),
+    ],
+)
+def test_line_is_busy_for_the_load(counts: Counts, now_us: int, idle_us: int) -> None:
+    """The load laid end to end at the limit's rate, and one interval: behind it, units lie idle."""
+    assert charge_of(3, MINUTE).busy_until_us(counts, now_us) == NOW + idle_us
+
+
+def test_line_of_a_short_window_is_busy_while_anything_counts() -> None:
+    """Where the period is no longer than the grace time, the line is busy until all of it can pass."""
+    charge, window = charge_of(3, 5 * SECOND), NOW // (5 * SECOND)
+    assert charge.busy_until_us(Counts(window, 0, 1), NOW) == NOW + 10 * SECOND
+    assert charge.busy_until_us(Counts(window, 1, 0), NOW) == NOW + 5 * SECOND
+
+
+def test_slots_stand_one_interval_apart() -> None:
+    """Units fade in evenly, so slots stand one charge apart, however late the delivery."""
+    assert charge_of(3, MINUTE, 2).spacing_us(0) == charge_of(3, MINUTE, 2).spacing_us(10**6) == 40 * SECOND
+    assert charge_of(1, SECOND).needs_slack(50_000)
+    assert not charge_of(1, MINUTE).needs_slack(50_000)
+
+
+def test_script_is_told_the_window_by_its_numbers() -> None:
+    """The script needs the amount, the period and the step, and the letter s."""
+    charge = SlidingWindow("partner", (10**9, 86_400.0)).bind(2)
+    assert (charge.code, charge.size, charge.params) == ("s", 2, (10**9, 86_400 * SECOND, 1_227_818))

@@ -1,0 +1,184 @@
+"""
+Slots at work: many waiting jobs, few slots and holds of changing length, simulated around the real decision.
+
+With "wake first", whoever gives a slot back lets the one of its lane that has waited longest ask at once.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from throttlekit import Concurrency
+from throttlekit._core.acquire import Ask, Caller, Place, Reason, State, acquire
+from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
+
+MS = 1000
+START_US = 1_800_000_000_000_000
+
+
+@dataclass
+class Outcome:
+    deliveries: float
+    """Deliveries per job that ran; one that was woken and found nothing is none."""
+    woken: float
+    """Questions of those woken that found nothing, per job."""
+    use: float
+    """Share of the slots' time that was held, from the first grant to the last end but one round."""
+    most: int
+    """The most that held a slot at once."""
+    moved: int
+    """By how many places a job ran out of turn, at most."""
+
+
+def simulate(
+    jobs: int,
+    hold_ms: Callable[[int], float],
+    *,
+    amount: int = 10,
+    wake: bool = True,
+    late_ms: tuple[float, float] = (0, 50),
+    arrive_us: int = 700,
+    processes: int = 1,
+    seed: int = 1,
+) -> Outcome:
+    """
+    Deliver *jobs* as fast as workers take them, each denied one again when it was told, but late.
+
+    Args:
+        hold_ms: How long the job of that number holds its slot, by the order of grants.
+        wake: Whether the first waiter of the process that gives back asks at once.
+        processes: Among how many processes the waiting jobs are spread: each wakes its own only.
+    """
+    rnd, state = random.Random(seed), State()
+    limit = Concurrency("x", amount)
+    events: list[tuple[int, int, str, int, Place | None]] = []
+    serial, deliveries, woken, at_once, most, held_us = 0, 0, 0, 0, 0, 0
+    order: list[int] = []
+    ends: list[int] = []
+    waiting: list[dict[int, tuple[int, int]]] = [{} for _ in range(processes)]
+    home = [rnd.randrange(processes) for _ in range(jobs)]
+    granted_at: dict[int, int] = {}
+
+    def push(at_us: int, kind: str, job: int, place: Place | None = None) -> int:
+        nonlocal serial
+        serial += 1
+        heapq.heappush(events, (at_us, serial, kind, job, place))
+        return serial
+
+    def charge(job: int) -> ConcurrencyAlgorithm:
+        return limit.bind(1, 0, f"{job}#x")
+
+    def ask(job: int, now_us: int, place: Place | None) -> bool:
+        nonlocal state, at_once, most, held_us
+        verdict, (state,) = acquire([Ask(charge(job), 0)], [state], now_us, caller=Caller.JOB, place=place)
+        if verdict.allowed:
+            at_once += 1
+            most = max(most, at_once)
+            length_us = round(hold_ms(len(order)) * MS)
+            order.append(job)
+            granted_at[job] = now_us
+            held_us += length_us
+            ends.append(now_us + length_us)
+            push(now_us + length_us, "end", job)
+            return True
+        if verdict.reason is not Reason.EARLY or place is None or job not in waiting[home[job]]:
+            late_us = rnd.uniform(*late_ms) * MS
+            number = push(verdict.due_us + round(late_us), "come", job, Place(0, verdict.due_us))
+            waiting[home[job]][job] = (verdict.due_us, number)
+        return False
+
+    for job in range(jobs):
+        push(START_US + job * arrive_us, "come", job)
+    while events:
+        now_us, number, kind, job, place = heapq.heappop(events)
+        if kind == "end":
+            at_once -= 1
+            state = State(charge(job).released(state.taken, now_us, granted_at[job]), state.line)
+            here = waiting[home[job]]
+            if wake and here:
+                first = min(here)
+                due_us, _ = here[first]
+                if ask(first, now_us, Place(0, due_us)):
+                    del here[first]
+                    deliveries += 1
+                else:
+                    woken += 1
+            continue
+        if place is not None:
+            if waiting[home[job]].get(job, (0, 0))[1] != number:
+                continue
+            del waiting[home[job]][job]
+        deliveries += 1
+        ask(job, now_us, place)
+    full_us = sorted(ends)[-amount] - START_US
+    moved = max(abs(at - job) for at, job in enumerate(order))
+    return Outcome(deliveries / jobs, woken / jobs, held_us / amount / full_us, most, moved)
+
+
+def jump(jobs: int) -> Callable[[int], float]:
+    return lambda number: 500.0 if jobs // 3 <= number < 2 * jobs // 3 else 20.0
+
+
+HOLDS: dict[str, Callable[[int], float]] = {
+    "20 ms": lambda number: 20.0,
+    "100 ms": lambda number: 100.0,
+    "1 s": lambda number: 1000.0,
+    "20 to 500 to 20 ms": jump(2000),
+    "10 to 300 ms": lambda number: random.Random(number).uniform(10, 300),
+    "one in ten of 1 s": lambda number: 1000.0 if number % 10 == 0 else 20.0,
+}
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("holds", HOLDS)
+def test_slots_stay_busy_if_waiters_are_woken_first(holds: str, processes: int) -> None:
+    """Whatever they hold for, and however that changes: slots in use, few deliveries, order, and never one too many."""
+    outcome = simulate(2000, HOLDS[holds], processes=processes)
+    assert outcome.most == 10
+    assert outcome.use >= 0.95
+    assert outcome.deliveries <= 3.05
+    assert outcome.moved <= 150
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_slots_stay_busy_in_many_processes(seed: int) -> None:
+    """Of eight processes each wakes its own only: order suffers, the slots do not."""
+    outcome = simulate(2000, HOLDS["20 to 500 to 20 ms"], processes=8, seed=seed)
+    assert outcome.most == 10
+    assert outcome.use >= 0.93
+    assert outcome.deliveries <= 3.3
+
+
+@pytest.mark.parametrize("holds", [name for name in HOLDS if name != "20 to 500 to 20 ms"])
+def test_pace_alone_keeps_slots_busy(holds: str) -> None:
+    """Where nobody is woken, as by a framework that cannot, the measured mean alone keeps slots in use."""
+    outcome = simulate(2000, HOLDS[holds], wake=False)
+    assert outcome.most == 10
+    assert outcome.use >= 0.85
+    assert outcome.deliveries <= 3.4
+
+
+@pytest.mark.parametrize("amount", [1, 3, 50])
+def test_other_amounts(amount: int) -> None:
+    """One slot, or many."""
+    outcome = simulate(600, HOLDS["100 ms"], amount=amount)
+    assert outcome.most == amount
+    assert outcome.use >= 0.9
+    assert outcome.deliveries <= 3.05
+
+
+if __name__ == "__main__":
+    print("| holds | woken | processes | deliveries a job | woken in vain | use | most | moved |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, holds in HOLDS.items():
+        for wake, processes in ((True, 1), (True, 2), (True, 8), (False, 1)):
+            o = simulate(2000, holds, wake=wake, processes=processes)
+            print(
+                f"| {name} | {'yes' if wake else 'no'} | {processes} | {o.deliveries:.2f} | {o.woken:.2f} "
+                f"| {o.use:.3f} | {o.most} | {o.moved} |"
+            )

@@ -1,0 +1,317 @@
+"""Tiers: one limit with a rate for each, and a job held to its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.servers.blocking import either
+from throttlekit import (
+    ConfigurationError,
+    CostExceedsLimit,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+RATES = {"free": "10/minute", "pro": "100/minute"}
+ALGORITHMS: tuple[Any, ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog)
+
+
+def job(plan: Any, **kwargs: Any) -> Job:
+    return Job(id="1", name="call_partner", kwargs={"plan": plan, **kwargs})
+
+
+@pytest.fixture(params=["sync", "async"])
+def limiter(request: pytest.FixtureRequest) -> Iterator[Limiter]:
+    with either(request.param, MemoryStore(clock_us=FakeClock())) as limiter:
+        yield limiter
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("tier", ["{plan}", lambda job: job.kwargs["plan"]])
+def test_job_is_held_to_its_tier(algorithm: Any, tier: Any) -> None:
+    """Which tier is a job's comes from a template or a callable, for every algorithm."""
+    limit = algorithm("api", RATES, tier=tier, key="{account}", scope="queue", cost=1)
+    free, pro = limit.for_job(job("free")), limit.for_job(job("pro"))
+    assert (free.amount, pro.amount) == (10, 100)
+    assert (free.of_tier, pro.of_tier) == ("free", "pro")
+    for own in (free, pro):
+        assert type(own) is algorithm
+        assert (own.name, own.key, own.cost, own.scope, own.tiers) == ("api", "{account}", 1, "queue", None)
+        assert own.for_job(job("other")) is own
+
+
+def test_limit_without_tiers_is_every_jobs() -> None:
+    """A limit without tiers needs no job to know what it holds it to."""
+    limit = TokenBucket("api", "10/m")
+    assert limit.for_job(None) is limit
+    assert limit.for_job(job("free")) is limit
+
+
+def test_tiers_are_counted_apart_even_with_equal_rates(limiter: Limiter) -> None:
+    """Each tier has a budget of its own: that one tier is used up takes nothing of another."""
+    limit = FixedWindow("api", {"free": "1/day", "pro": "1/day"}, tier="{plan}")
+    assert limiter.acquire(limit, job=job("free"))
+    assert not limiter.acquire(limit, job=job("free"))
+    assert limiter.acquire(limit, job=job("pro"))
+    assert limit.tiers is not None
+    assert limit.tiers["free"].fingerprint != limit.tiers["pro"].fingerprint
+
+
+def test_tier_is_counted_apart_from_a_limit_without_tiers(limiter: Limiter) -> None:
+    """A limit that gets tiers begins anew, also where a tier has its old rate."""
+    limit = TokenBucket("api", {"free": "1/day"}, tier="{plan}")
+    assert limit.for_job(job("free")).fingerprint != TokenBucket("api", "1/day").fingerprint
+
+
+def test_tiers_of_one_key_are_counted_apart(limiter: Limiter) -> None:
+    """With a key as well, each key has a budget in each tier."""
+    limit = SlidingLog("api", {"free": "1/day", "pro": "2/day"}, tier="{plan}", key="{account}")
+    passed = {
+        (plan, account): [limiter.acquire(limit, job=job(plan, account=account)).allowed for _ in range(3)].count(True)
+        for plan in ("free", "pro")
+        for account in (1, 2)
+    }
+    assert passed == {("free", 1): 1, ("free", 2): 1, ("pro", 1): 2, ("pro", 2): 2}
+
+
+def test_unknown_tier_is_an_error_that_names_the_tiers() -> None:
+    """A job of a tier that has no rate fails for good, and the message says what would be right."""
+    limit = TokenBucket("api", RATES, tier="{plan}")
+    with pytest.raises(ConfigurationError) as caught:
+        limit.for_job(job("gold"))
+    assert str(caught.value) == (
+        "limit 'api': the tier '{plan}' came to none of 'free', 'pro' on job 'call_partner': "
+        "add a rate for it, or name a default_tier="
+    )
+
+
+@pytest.mark.parametrize("plan", ["gold", "", "Free", " free", None, 7, True, ["free"], {"free": 1}])
+def test_unknown_tier_is_the_default_if_there_is_one(plan: Any) -> None:
+    """With a default named, every tier without a rate is it; also what is no text at all."""
+    callable_tier = TokenBucket("api", RATES, tier=lambda job: job.kwargs["plan"], default_tier="free")
+    assert callable_tier.for_job(job(plan)).of_tier == "free"
+    if isinstance(plan, (str, int)) and not isinstance(plan, bool):
+        template = TokenBucket("api", RATES, tier="{plan}", default_tier="free")
+        assert template.for_job(job(plan)).of_tier == "free"
+
+
+@pytest.mark.parametrize("plan", [None, 7, ["free"]])
+def test_what_is_no_text_is_no_tier(plan: Any) -> None:
+    """A callable that returns something else than a tier's name is a fault, and its value is not shown."""
+    limit = TokenBucket("api", RATES, tier=lambda job: job.kwargs["plan"])
+    with pytest.raises(ConfigurationError, match="came to none of 'free', 'pro'"):
+        limit.for_job(job(plan))
+
+
+def test_missing_argument_is_no_default() -> None:
+    """A default is for tiers without a rate; a template that names no argument of the job is a mistake all the same."""
+    limit = TokenBucket("api", RATES, tier="{level}", default_tier="free")
+    with pytest.raises(ConfigurationError, match=r"the tier '{level}' names 'level', which job 'call_partner'"):
+        limit.for_job(job("free"))
+
+
+@pytest.mark.parametrize("verb", ["acquire", "peek", "reset"])
+def test_tier_without_a_job_is_refused(limiter: Limiter, verb: str) -> None:
+    """A tier comes from the job: without one, the message says what to pass."""
+    with pytest.raises(ConfigurationError) as caught:
+        getattr(limiter, verb)(TokenBucket("api", RATES, tier="{plan}"))
+    assert str(caught.value) == "limit 'api': it takes its tier from the job ('{plan}'): pass job="
+
+
+def test_one_tier_may_be_asked_by_itself(limiter: Limiter) -> None:
+    """Code outside a job asks a tier by its name; it is the same budget."""
+    limit = TokenBucket("api", RATES, burst=1, tier="{plan}")
+    assert limit.tiers is not None
+    assert limiter.acquire(limit.tiers["pro"])
+    assert not limiter.acquire(limit, job=job("pro"))
+    limiter.reset(limit.tiers["pro"])
+    assert limiter.acquire(limit, job=job("pro"))
+
+
+TIER_FAULTS: list[tuple[dict[str, Any], str]] = [
+    ({"tier": None}, "limit 'api': a rate for each tier needs tier=: which tier is a job's?"),
+    ({"rate": {}}, 'limit \'api\': the rates of tiers must be named by some text, like {"free": "10/m"}'),
+    ({"rate": {"": "1/s"}}, 'limit \'api\': the rates of tiers must be named by some text, like {"free": "10/m"}'),
+    ({"rate": {7: "1/s"}}, 'limit \'api\': the rates of tiers must be named by some text, like {"free": "10/m"}'),
+    ({"rate": {"free": {"a": "1/s"}}}, "limit 'api': the rate of tier 'free' must be a rate, not {'a': '1/s'}"),
+    (
+        {"rate": {"free": "10/minit"}},
+        "limit 'api': 'minit' in rate '10/minit' is not a unit of time: use s, m, h, d, or second … day.",
+    ),
+    ({"tier": 7}, "limit 'api': the tier must be a template like \"{account_id}\" or a callable, not 7"),
+    (
+        {"tier": "plan"},
+        "limit 'api': the tier template 'plan' names no argument: write one in braces, like \"{account_id}\", "
+        "or leave it out to count everything together",
+    ),
+    ({"tier": "{0}"}, "limit 'api': the tier template '{0}' must name its arguments, like \"{account_id}\""),
+    (
+        {"tier": "{"},
+        "limit 'api': the tier template '{' cannot be read: Single '{' encountered in format string",
+    ),
+    ({"default_tier": "gold"}, "limit 'api': default_tier='gold' is none of its tiers 'free', 'pro'"),
+    ({"default_tier": 7}, "limit 'api': default_tier=7 is none of its tiers 'free', 'pro'"),
+    ({"burst": {"free": 1}}, "limit 'api': burst= must have a value for each of the tiers 'free', 'pro'"),
+    (
+        {"burst": {"free": 1, "pro": 2, "gold": 3}},
+        "limit 'api': burst= must have a value for each of the tiers 'free', 'pro'",
+    ),
+    ({"burst": {}}, "limit 'api': burst= must have a value for each of the tiers 'free', 'pro'"),
+    (
+        {"burst": {"free": 1, "pro": 0}},
+        "limit 'api': the burst must be a whole number of at least 1, not 0: it includes the first unit",
+    ),
+    ({"cost": -1}, "limit 'api': a cost must be a whole number of at least 0, not -1"),
+    ({"scope": "tier"}, 'limit \'api\': the scope must be "global", "queue", "job" or "process", not \'tier\''),
+    ({"key": "{"}, "limit 'api': the key template '{' cannot be read: Single '{' encountered in format string"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "told"), TIER_FAULTS)
+def test_tiers_that_cannot_work_are_refused_when_made(wrong: dict[str, Any], told: str) -> None:
+    """A mistake in the tiers fails where it is written, and the message says what would be right."""
+    values: dict[str, Any] = {"rate": RATES, "tier": "{plan}", **wrong}
+    with pytest.raises(ConfigurationError) as caught:
+        TokenBucket("api", values.pop("rate"), **values)
+    assert str(caught.value) == told
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "options", "told"),
+    [
+        (LeakyBucket, {"queue": {"free": 1}}, "queue= must have a value for each of the tiers 'free', 'pro'"),
+        (LeakyBucket, {"queue": {"free": 1, "pro": -1}}, "the queue must be a whole number of at least 0, not -1"),
+        (FixedWindow, {"tz": {"free": "UTC"}}, "tz= must have a value for each of the tiers 'free', 'pro'"),
+    ],
+)
+def test_options_of_every_tier_are_checked(algorithm: Any, options: dict[str, Any], told: str) -> None:
+    """Options by tier are checked like those for all, whatever the algorithm."""
+    with pytest.raises(ConfigurationError) as caught:
+        algorithm("api", RATES, tier="{plan}", **options)
+    assert str(caught.value) == f"limit 'api': {told}"
+
+
+@pytest.mark.parametrize(("burst", "bursts"), [(None, [1, 1]), (7, [7, 7]), ({"free": 2, "pro": 20}, [2, 20])])
+def test_burst_is_for_all_tiers_or_for_each(burst: Any, bursts: list[int]) -> None:
+    """One burst is every tier's; one for each is its own; without one each tier has a second's worth."""
+    limit = TokenBucket("api", RATES, burst=burst, tier="{plan}")
+    assert [limit.for_job(job(plan)).capacity for plan in ("free", "pro")] == bursts
+
+
+def test_queue_is_for_all_tiers_or_for_each(limiter: Limiter) -> None:
+    """One tier's queue is full while another's has room."""
+    limit = LeakyBucket("api", {"free": "1/m", "pro": "1/m"}, queue={"free": 0, "pro": 1}, tier="{plan}")
+    for plan in ("free", "pro"):
+        limiter.acquire(limit, job=job(plan))
+    assert [limiter.acquire(limit, job=job(plan)).reason for plan in ("free", "pro", "pro")] == [
+        "queue full",
+        "exhausted",
+        "queue full",
+    ]
+
+
+def test_cost_that_no_tier_admits_is_refused_when_made() -> None:
+    """A fixed cost that fits no tier fails at once, with the largest that fits one; any other fails in its job."""
+    with pytest.raises(CostExceedsLimit) as caught:
+        TokenBucket("api", RATES, burst={"free": 2, "pro": 20}, tier="{plan}", cost=21)
+    assert (caught.value.cost, caught.value.most, caught.value.limit) == (21, 20, "api")
+    assert caught.value.remedy == "raise the burst to at least 21"
+
+
+def test_cost_that_only_some_tiers_admit_fails_in_the_others(limiter: Limiter) -> None:
+    """A cost that the job's own tier can never admit is told in the job."""
+    limit = TokenBucket("api", RATES, burst={"free": 2, "pro": 20}, tier="{plan}", cost=3)
+    assert limiter.acquire(limit, job=job("pro")).cost == 3
+    with pytest.raises(CostExceedsLimit) as caught:
+        limiter.acquire(limit, job=job("free"))
+    assert (caught.value.cost, caught.value.most) == (3, 2)
+
+
+def test_callable_cost_is_checked_against_the_jobs_tier(limiter: Limiter) -> None:
+    """What a callable returns must fit the tier of its job."""
+    limit = TokenBucket("api", RATES, burst={"free": 2, "pro": 20}, tier="{plan}", cost=lambda job: job.kwargs["size"])
+    assert limiter.acquire(limit, job=job("pro", size=20)).remaining == 0
+    with pytest.raises(CostExceedsLimit, match="at most 2 can pass at once"):
+        limiter.acquire(limit, job=job("free", size=3))
+
+
+@pytest.mark.parametrize("attribute", ["amount", "period_us", "capacity", "burst", "bucket"])
+def test_what_each_tier_has_is_asked_of_a_tier(attribute: str) -> None:
+    """A limit with tiers has no rate of its own: the message says where to look."""
+    limit = TokenBucket("api", RATES, tier="{plan}")
+    with pytest.raises(AttributeError) as caught:
+        getattr(limit, attribute)
+    assert str(caught.value) == f"limit 'api' has tiers, and a '{attribute}' for each: ask one of its .tiers"
+
+
+def test_definition_is_that_of_all_tiers() -> None:
+    """Another rate of any tier, another name of one, or one more, is another definition; their order is none."""
+    limits = [
+        TokenBucket("api", rates, tier="{plan}")
+        for rates in (
+            RATES,
+            {"free": "10/minute", "pro": "101/minute"},
+            {"free": "10/minute", "gold": "100/minute"},
+            {**RATES, "gold": "100/minute"},
+            {"pro": "10/minute", "free": "100/minute"},
+        )
+    ]
+    assert len({limit.fingerprint for limit in limits}) == len(limits)
+    turned = TokenBucket("api", dict(reversed(RATES.items())), tier="{plan}")
+    assert turned.fingerprint == limits[0].fingerprint
+    assert turned == limits[0]
+
+
+def test_tiers_are_kept_as_they_were_given() -> None:
+    """What happens to the mapping afterwards does not reach the limit."""
+    rates = dict(RATES)
+    limit = TokenBucket("api", rates, tier="{plan}")
+    rates["free"] = "1000/s"
+    assert limit == TokenBucket("api", RATES, tier="{plan}")
+    assert limit.rate == RATES
+
+
+def test_function_must_take_the_tiers_argument() -> None:
+    """A template that names an argument the function does not take fails where the two meet."""
+
+    def send(account: int) -> None: ...
+
+    limit = TokenBucket("api", RATES, tier="{plan}", key="{account}")
+    with pytest.raises(
+        ConfigurationError, match=r"limit 'api': its tier '{plan}' names an argument 'plan' that .*send"
+    ):
+        limit.check_function(send)
+    TokenBucket("api", RATES, tier="{account}").check_function(send)
+    TokenBucket("api", RATES, tier=lambda job: "free").check_function(send)
+
+
+def test_waiting_lines_of_tiers_are_apart(limiter: Limiter) -> None:
+    """Who waits in one tier keeps nobody of another waiting, and comes back to its own line."""
+    limit = TokenBucket("api", {"free": "1/m", "pro": "60/m"}, tier="{plan}")
+    for plan in ("free", "pro"):
+        limiter.acquire(limit, job=job(plan))
+    delays = [limiter.acquire(limit, job=job(plan)).delay for plan in ("free", "free", "pro", "pro")]
+    assert delays[:2] == [60.0, 120.02]
+    assert delays[2:] == [1.0, 2.02]
+
+
+def test_ticket_is_of_its_tier(limiter: Limiter) -> None:
+    """A job whose tier has changed while it waited joins the line of its new tier."""
+    limit: Limit = TokenBucket("api", {"free": "1/m", "pro": "1/m"}, tier="{plan}")
+    for plan in ("free", "pro"):
+        limiter.acquire(limit, job=job(plan))
+    ticket = limiter.acquire(limit, job=job("free")).ticket
+    limiter.acquire(limit, job=job("pro"))
+    upgraded = limiter.acquire(limit, job=Job(kwargs={"plan": "pro"}, ticket=ticket))
+    assert (upgraded.reason, upgraded.delay) == ("exhausted", 120.02)

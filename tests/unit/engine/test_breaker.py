@@ -1,0 +1,615 @@
+"""While the store gives no answer: who asks it, how often, and what becomes of jobs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from throttlekit import (
+    ConfigurationError,
+    Decision,
+    Delivery,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limiter,
+    SlidingLog,
+    StoreUnavailable,
+    TokenBucket,
+    hookimpl,
+)
+from throttlekit._core.acquire import Caller, Verdict
+from throttlekit._engine.breaker import CircuitBreaker
+from throttlekit._engine.claims import build_request, resolve_claims
+from throttlekit._engine.ticket import Ticket
+from throttlekit.hookspecs import StoreFailed
+from throttlekit.stores import Correction, MemoryStore, Request
+from throttlekit.testing import FakeClock
+
+CLOSED = TokenBucket("closed", "10/s", burst=5)
+OPEN = TokenBucket("open", "10/s", burst=5, on_store_failure="open")
+LOCAL = TokenBucket("local", "10/s", burst=8, on_store_failure="local", processes=4)
+SHARE = TokenBucket("share", "1/s", burst=1, scope="process")
+JOB = Job(id="1", name="call")
+
+
+class Seconds:
+    """A clock of a guard that stands still."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Failing(MemoryStore):
+    """A store in memory that counts its questions, and can be down: all of it, or a part."""
+
+    def __init__(self) -> None:
+        super().__init__(clock_us=FakeClock())
+        self.asked = 0
+        self.down = False
+        self.cause: Exception = TimeoutError("secret.host:6379")
+        self.part: str | None = ""
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        self._answer()
+        return super().acquire(request, now_us)
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        self._answer()
+        super().settle(corrections, now_us)
+
+    def reset(self, names: Sequence[str]) -> None:
+        self._answer()
+        super().reset(names)
+
+    def _answer(self) -> None:
+        self.asked += 1
+        if self.down:
+            raise StoreUnavailable("the store gave no usable answer: TimeoutError", part=self.part) from self.cause
+
+
+class Seen:
+    """Keeps the events."""
+
+    def __init__(self) -> None:
+        self.events: list[StoreFailed] = []
+
+    @hookimpl
+    def throttlekit_store_failed(self, event: StoreFailed) -> None:
+        self.events.append(event)
+
+
+@pytest.fixture
+def clock() -> Seconds:
+    return Seconds()
+
+
+@pytest.fixture
+def store() -> Failing:
+    return Failing()
+
+
+@pytest.fixture
+def seen() -> Seen:
+    return Seen()
+
+
+@pytest.fixture
+def limiter(store: Failing, clock: Seconds, seen: Seen) -> Limiter:
+    limiter = Limiter(store, plugins=[seen])
+    limiter.deciding.shared = CircuitBreaker(store, clock=clock)
+    limiter.deciding.in_process = MemoryStore(clock_us=FakeClock())
+    return limiter
+
+
+# How often it is asked
+
+
+def test_an_outage_is_one_question_a_second(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+    """Whatever the number of jobs, and whatever they ask: a second's worth of them waits for one time-out."""
+    store.down = True
+    granted = Limiter().acquire(CLOSED)
+    for _ in range(100):
+        assert limiter.acquire(CLOSED, job=JOB).reason == "store unavailable"
+        for verb in (limiter.peek, limiter.reset, lambda _: limiter.settle(granted, actual=3)):
+            with pytest.raises(StoreUnavailable):
+                verb(CLOSED)
+        clock.now += 0.25  # the time-out, or other work
+    assert 25 <= store.asked <= 34
+
+
+def test_the_first_answer_ends_it(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+    """Less than a second after the store is back, one asks, and then everybody may."""
+    store.down = True
+    limiter.acquire(CLOSED)
+    store.down = False
+    assert not limiter.acquire(CLOSED)
+    clock.now += 0.75
+    assert [limiter.acquire(CLOSED).allowed for _ in range(5)] == [True] * 5
+
+
+def test_only_one_asks_while_the_others_come_back_later(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+    """While one waits for the answer, the others are deferred at once: no herd."""
+    store.down = True
+    limiter.acquire(CLOSED)
+    clock.now += 0.75
+    waiting, over = threading.Event(), threading.Event()
+
+    class Slow(Failing):
+        def _answer(self) -> None:
+            super()._answer()
+            waiting.set()
+            over.wait(120)
+
+    slow = Slow()
+    assert isinstance(limiter.deciding.shared, CircuitBreaker)
+    limiter.deciding.shared._store = slow
+    decisions: list[Decision] = []
+    asking = threading.Thread(target=lambda: decisions.append(limiter.acquire(CLOSED)))
+    asking.start()
+    assert waiting.wait(30)
+    assert [limiter.acquire(CLOSED).reason for _ in range(20)] == ["store unavailable"] * 20
+    assert slow.asked == 1
+    over.set()
+    asking.join()
+    assert decisions[0].allowed
+    assert limiter.acquire(CLOSED)
+
+
+def test_one_who_asks_and_is_never_heard_of_again_is_replaced(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+    """A fork, or a thread that is gone, while it asks: a second later another may."""
+    store.down = True
+    limiter.acquire(CLOSED)
+    clock.now += 0.75
+    assert isinstance(limiter.deciding.shared, CircuitBreaker)
+    limiter.deciding.shared._turn_away(["tk1:{closed:}:x"])  # this one asks
+    store.down = False
+    assert not limiter.acquire(CLOSED)
+    clock.now += 1.0
+    assert limiter.acquire(CLOSED)
+
+
+def test_a_question_of_more_than_a_second_is_still_one_at_a_time(
+    limiter: Limiter, store: Failing, clock: Seconds
+) -> None:
+    """Three Sentinels that hang, say: nobody asks beside the one who does, and no delay is in the past."""
+
+    class Slow(Failing):
+        def _answer(self) -> None:
+            self.asked += 1
+            clock.now += 1.1  # two others come meanwhile
+            during.append((limiter.acquire(CLOSED, job=JOB), self.asked))
+            clock.now += 0.4
+            raise StoreUnavailable("the store gave no usable answer: TimeoutError")
+
+    during: list[tuple[Decision, int]] = []
+    slow = Slow()
+    store.down = True
+    limiter.acquire(CLOSED)
+    clock.now += 0.75
+    assert isinstance(limiter.deciding.shared, CircuitBreaker)
+    limiter.deciding.shared._outages[""].took = 1.5
+    limiter.deciding.shared._store = slow
+    asked = limiter.acquire(CLOSED, job=JOB)
+    assert slow.asked == 1
+    assert [number for _, number in during] == [1]
+    assert all(0 < decision.delay <= 1.25 for decision in (asked, during[0][0]))
+
+
+def test_jobs_come_back_within_a_second_and_apart(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+    """A delay ends when the store is next asked, or up to a quarter of a second later: no two together."""
+    store.down = True
+    first = [limiter.acquire(CLOSED, job=JOB).delay for _ in range(50)]
+    clock.now += 0.5
+    second = [limiter.acquire(CLOSED, job=JOB).delay for _ in range(50)]
+    assert all(0.75 <= delay <= 1.0 for delay in first)
+    assert all(0.25 <= delay <= 0.5 for delay in second)
+    assert len({*first, *second}) == 100
+
+
+def test_a_job_keeps_its_place(limiter: Limiter, store: Failing) -> None:
+    """What it carries is given back to it, and it has not been denied once more."""
+    limiter.acquire(CLOSED, cost=5)
+    ticket = limiter.acquire(CLOSED, job=JOB).ticket
+    store.down = True
+    for _ in range(3):
+        assert limiter.acquire(CLOSED, job=Job(id="1", ticket=ticket)).ticket == ticket
+
+
+def test_a_question_that_only_itself_has_no_answer_stops_no_other(
+    limiter: Limiter, store: Failing, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A key of another type, say: the server is well. Its jobs are deferred, the log says so once, others go on."""
+    store.down, store.part = True, None
+    assert [limiter.acquire(CLOSED).reason for _ in range(3)] == ["store unavailable"] * 3
+    assert store.asked == 3
+    store.down = False
+    assert limiter.acquire(OPEN)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "the store gave no usable answer: TimeoutError. Other questions are not affected."
+    ]
+
+
+def test_a_store_in_parts_fails_part_by_part(clock: Seconds) -> None:
+    """One node of a cluster: the limits on the others are asked as ever."""
+
+    class Parts(Failing):
+        def part_of(self, name: str) -> str:
+            return "b" if "open" in name else "a"
+
+    store = Parts()
+    limiter = Limiter(store)
+    limiter.deciding.shared = CircuitBreaker(store, clock=clock)
+    store.down, store.part = True, "a"
+    assert not limiter.acquire(CLOSED, OPEN)
+    store.down = False
+    assert limiter.acquire(OPEN)
+    assert not limiter.acquire(CLOSED)
+    assert not limiter.acquire(CLOSED, OPEN)
+    clock.now += 0.75
+    assert limiter.acquire(CLOSED)
+
+
+class Nodes(Failing):
+    """A store of two nodes, of which one can be away; who serves what can change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.serves = {"closed": "a", "open": "b"}
+        self.away = {"a"}
+        self.settled: list[str] = []
+
+    def part_of(self, name: str) -> str:
+        return next((node for limit, node in self.serves.items() if limit in name), "")
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        self._reach(request.claims[0].bucket)
+        return super().acquire(request, now_us)
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        for each in corrections:
+            self._reach(each.bucket)
+        self.settled += [self.part_of(each.bucket) for each in corrections]
+        super().settle(corrections, now_us)
+
+    def _reach(self, name: str) -> None:
+        if (node := self.part_of(name)) in self.away:
+            raise StoreUnavailable("the store gave no usable answer: TimeoutError", part=node)
+
+
+def test_a_node_that_another_has_taken_over_from_is_forgotten(clock: Seconds, caplog: pytest.LogCaptureFixture) -> None:
+    """After a fail-over nobody asks the dead node any more: the outage is over, and is told to be."""
+    caplog.set_level(logging.INFO, "throttlekit")
+    store = Nodes()
+    guard = CircuitBreaker(store, clock=clock)
+    limiter = Limiter(store)
+    limiter.deciding.shared = guard
+    assert not limiter.acquire(CLOSED)
+    assert limiter.acquire(OPEN)
+    assert list(guard._outages) == ["a"]
+    store.serves["closed"] = "b"
+    clock.now += 4.0
+    assert limiter.acquire(OPEN)
+    assert not guard._outages
+    assert caplog.messages[-1] == "The store answers again, after 4.0 s."
+    assert limiter.acquire(CLOSED)
+
+
+def test_a_node_that_is_away_keeps_nothing_from_the_others(clock: Seconds) -> None:
+    """What concerns several nodes is done on those that answer, known to be away or not; then the failure is told."""
+    store = Nodes()
+    guard = CircuitBreaker(store, clock=clock)
+    corrections = [Correction(f"tk1:{{{name}:}}:x", CLOSED.bind(1), 1, 1) for name in ("closed", "open")]
+    for times in (1, 2):
+        with pytest.raises(StoreUnavailable):
+            guard.settle(corrections)
+        assert store.settled == ["b"] * times
+
+
+def test_a_mistake_is_no_outage(limiter: Limiter, store: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A ConfigurationError of the store goes to the caller, each time."""
+
+    def refuse(*_: Any) -> None:
+        raise ConfigurationError("the store is a node of a cluster")
+
+    monkeypatch.setattr(store, "_answer", refuse)
+    for _ in range(2):
+        with pytest.raises(ConfigurationError):
+            limiter.acquire(OPEN)
+
+
+# What becomes of jobs
+
+
+def test_open_jobs_run_uncharged(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+    """They all run, nothing is charged, and to settle them does nothing: now or later."""
+    store.down = True
+    decisions = [limiter.acquire(OPEN, job=JOB) for _ in range(50)]
+    assert {(each.allowed, each.reason, each.charged) for each in decisions} == {(True, "store unavailable", ())}
+    assert {(each.delay, each.retry_after, each.ticket) for each in decisions} == {(0.0, 0.0, None)}
+    assert decisions[0].headers() == {}
+    assert not decisions[0].refused
+    store.down = False
+    clock.now += 1
+    limiter.settle(decisions[0], actual=4)
+    limiter.settle(decisions[0], actual=4, limit=OPEN)
+    assert limiter.peek(OPEN).remaining == 5
+
+
+@pytest.mark.parametrize("limit", [LOCAL, LeakyBucket("l", "8/s", on_store_failure="local", processes=2),
+                                   SlidingLog("log", "8/h", on_store_failure="local", processes=4),
+                                   FixedWindow("w", "8/d", on_store_failure="local", processes=4)])  # fmt: skip
+@pytest.mark.parametrize("job", [JOB, None])
+def test_local_jobs_are_held_to_the_share(limiter: Limiter, store: Failing, limit: Any, job: Job | None) -> None:
+    """The process's share passes, and no more; who is denied comes back in about a second, and keeps his place."""
+    store.down = True
+    decisions = [limiter.acquire(limit, job=job) for _ in range(6)]
+    passed = [each for each in decisions if each.allowed]
+    assert len(passed) == limit.share.capacity
+    assert {each.reason for each in decisions} == {"store unavailable"}
+    denied = decisions[-1]
+    assert denied.limit.name == limit.name
+    assert 0 < denied.delay <= 1.0
+    assert denied.charged == ()
+    assert (denied.ticket is None) == (job is None)
+
+
+def test_a_share_fills_up_at_its_own_rate(store: Failing, clock: Seconds) -> None:
+    """A quarter of 10/s: one every 400 ms, whatever the clock of the store says."""
+    limiter, time_us = Limiter(store), FakeClock()
+    limiter.deciding.shared, limiter.deciding.in_process = (
+        CircuitBreaker(store, clock=clock),
+        MemoryStore(clock_us=time_us),
+    )
+    store.down = True
+    assert [limiter.acquire(LOCAL).allowed for _ in range(3)] == [True, True, False]
+    assert limiter.acquire(LOCAL).delay == pytest.approx(0.4, abs=0.401)
+    time_us.advance(0.4)
+    assert [limiter.acquire(LOCAL).allowed for _ in range(2)] == [True, False]
+
+
+def test_what_was_taken_of_a_share_can_be_settled(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+    """It goes back to the share, and the store is not asked."""
+    store.down = True
+    decision = limiter.acquire(LOCAL, cost=2)
+    assert limiter.settle(decision, actual=1).cost == 1
+    assert [limiter.acquire(LOCAL).allowed for _ in range(2)] == [True, False]
+    assert store.asked == 1
+    store.down = False
+    clock.now += 1
+    assert limiter.peek(LOCAL).remaining == 8
+
+
+def test_keys_queues_and_tiers_are_counted_apart_in_the_share(limiter: Limiter, store: Failing) -> None:
+    """As they are in the store."""
+    store.down = True
+    common: dict[str, Any] = {"on_store_failure": "local", "processes": 4}
+    keyed = TokenBucket("keyed", "4/h", burst=4, key="{account}", **common)
+    queued = TokenBucket("queued", "4/h", burst=4, scope="queue", **common)
+    tiered = TokenBucket("tiered", {"a": "4/h", "b": "4/h"}, burst=4, tier="{plan}", **common)
+    for limit, jobs in (
+        (keyed, [Job(id=str(n), kwargs={"account": n}) for n in (1, 2)]),
+        (queued, [Job(id=name, queue=name) for name in "ab"]),
+        (tiered, [Job(id=name, kwargs={"plan": name}) for name in "ab"]),
+    ):
+        assert [limiter.acquire(limit, job=job).allowed for job in jobs * 2] == [True, True, False, False]
+
+
+def test_a_job_too_dear_for_the_share_waits_for_the_store(limiter: Limiter, store: Failing) -> None:
+    """The share is 2: a cost of 3 could never pass, and is no error: the store admits it when it is back."""
+    store.down = True
+    decision = limiter.acquire(LOCAL, job=JOB, cost=3)
+    assert (decision.allowed, decision.reason) == (False, "store unavailable")
+
+
+@pytest.mark.parametrize(
+    ("limits", "outcome", "passed"),
+    [
+        ((OPEN, CLOSED), "closed", 0),
+        ((LOCAL, CLOSED), "closed", 0),
+        ((OPEN, LOCAL), "local", 2),
+        ((OPEN, SHARE), "open", 1),
+        ((LOCAL, SHARE), "local", 1),
+        ((CLOSED, SHARE), "closed", 0),
+        ((OPEN,), "open", 4),
+    ],
+)
+def test_the_strictest_of_several_limits_decides(
+    limiter: Limiter, store: Failing, seen: Seen, limits: Any, outcome: str, passed: int
+) -> None:
+    """Any closed one defers; else local ones, and those of the process, are charged, and open ones are not."""
+    store.down = True
+    for order in (limits, limits[::-1]):
+        limiter.deciding.in_process = MemoryStore(clock_us=FakeClock())
+        decisions = [limiter.acquire(*order, job=JOB) for _ in range(4)]
+        assert sum(each.allowed for each in decisions) == passed
+        names = {each.limit.name for each in decisions[0].charged}
+        assert names == ({limit.name for limit in limits if limit.on_store_failure != "open"} if passed else set())
+        kept = tuple(limit for limit in order if limit.scope != "process")
+        assert {(event.outcome, event.limits) for event in seen.events} == {(outcome, kept)}
+        seen.events.clear()
+    assert not passed or limiter.peek(SHARE).remaining == (0 if SHARE in limits else 1)
+
+
+def test_what_ran_uncharged_is_not_settled_on_another_limit(limiter: Limiter, store: Failing) -> None:
+    """Tokens that are open and a share that is charged 1: 500 tokens used are none of the share's."""
+    tokens = TokenBucket("tokens", "900/m", burst=900, cost=lambda job: 10, on_store_failure="open")
+    store.down = True
+    decision = limiter.acquire(tokens, LOCAL, job=JOB)
+    assert (decision.limit.name, [each.cost for each in decision.charged]) == ("tokens", [1])
+    for limit in (None, tokens):
+        assert [each.cost for each in limiter.settle(decision, actual=500, limit=limit).charged] == [1]
+    assert [each.cost for each in limiter.settle(decision, actual=2, limit=LOCAL).charged] == [2]
+
+
+def test_a_peek_is_never_answered_without_the_store(limiter: Limiter, store: Failing) -> None:
+    """Whatever the policy: it says that the store is down."""
+    store.down = True
+    with pytest.raises(StoreUnavailable):
+        limiter.peek(OPEN)
+
+
+# Who is told
+
+
+def test_plugins_are_told_of_each_decision(limiter: Limiter, store: Failing, seen: Seen) -> None:
+    """The error by its class alone, the limits, the policy, the decision and the job."""
+    store.down = True
+    for limit in (CLOSED, OPEN, LOCAL):
+        limiter.acquire(limit, SHARE, job=JOB, cost=0)
+    assert [(event.error, event.limits, event.outcome, event.job) for event in seen.events] == [
+        ("TimeoutError", (CLOSED,), "closed", JOB),
+        ("TimeoutError", (OPEN,), "open", JOB),
+        ("TimeoutError", (LOCAL,), "local", JOB),
+    ]
+    assert [event.decision.allowed for event in seen.events] == [False, True, True]
+    assert "secret" not in repr(seen.events)
+
+
+def test_a_plugin_cannot_overturn_and_one_that_fails_keeps_nothing_from_the_others(
+    store: Failing, seen: Seen, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hooks observe: what they return or raise changes nothing."""
+
+    class Wrong:
+        @hookimpl
+        def throttlekit_store_failed(self) -> str:
+            raise RuntimeError("a mistake")
+
+    limiter = Limiter(store, plugins=[seen, Wrong()])
+    store.down = True
+    assert not limiter.acquire(CLOSED)
+    assert len(seen.events) == 1
+    assert "A plugin failed in throttlekit_store_failed" in caplog.text
+
+
+def test_a_wrapper_is_refused() -> None:
+    """Each plugin is called on its own."""
+
+    class Wrapping:
+        @hookimpl(wrapper=True)
+        def throttlekit_store_failed(self, event: StoreFailed) -> Any:
+            return (yield)
+
+    with pytest.raises(ConfigurationError, match="throttlekit_store_failed cannot be a wrapper"):
+        Limiter(plugins=[Wrapping()])
+
+
+def _told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.INFO]
+
+
+def test_an_outage_is_one_line_and_its_end_another(
+    limiter: Limiter, store: Failing, clock: Seconds, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However many jobs there are, and however long it takes: a WARNING, and an INFO."""
+    caplog.set_level(logging.INFO)
+    store.down = True
+    for _ in range(200):
+        limiter.acquire(CLOSED, job=JOB)
+        clock.now += 0.5
+    store.down = False
+    limiter.acquire(CLOSED)
+    assert _told(caplog) == [
+        "the store gave no usable answer: TimeoutError. It is asked once a second; until it answers jobs are deferred, "
+        "uncharged, but for limits whose on_store_failure= says otherwise.",
+        "The store answers again, after 100.0 s.",
+    ]
+
+
+def test_a_store_that_comes_and_goes_does_not_fill_the_log(
+    limiter: Limiter, store: Failing, clock: Seconds, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two lines in 30 s at most; and one that lasts is told, whatever was told before."""
+    caplog.set_level(logging.INFO)
+    for _ in range(10):
+        store.down = True
+        limiter.acquire(CLOSED)
+        store.down = False
+        clock.now += 1
+        limiter.acquire(CLOSED)
+    assert len(_told(caplog)) == 2
+    store.down = True
+    for _ in range(40):
+        limiter.acquire(CLOSED)
+        clock.now += 1
+    assert len(_told(caplog)) == 3
+
+
+def test_running_uncharged_is_a_warning_for_each_limit(
+    limiter: Limiter, store: Failing, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Every 30 seconds at most."""
+    store.down = True
+    for _ in range(20):
+        limiter.acquire(OPEN)
+        limiter.acquire(OPEN, LOCAL)
+    assert [line for line in _told(caplog) if "uncharged:" in line] == [
+        "Limit 'open' lets jobs run uncharged: the store gives no answer (TimeoutError), and its on_store_failure "
+        'is "open".'
+    ]
+
+
+def test_threads_share_what_one_of_them_learnt(limiter: Limiter, store: Failing) -> None:
+    """Eight threads, 50 jobs each: at most one question of each was on its way when the first one failed."""
+    store.down = True
+    begin = threading.Barrier(8)
+
+    def work() -> None:
+        begin.wait(30)
+        for _ in range(50):
+            assert not limiter.acquire(CLOSED, job=JOB)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert store.asked <= 8
+
+
+def test_requests_of_every_caller_are_guarded(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+    """What a guard passes on is what it was given, and its answer goes back as it is."""
+    requests: list[Caller] = []
+    answer: Callable[..., Verdict] = store.acquire
+
+    def record(request: Request, now_us: int | None = None) -> Verdict:
+        requests.append(request.caller)
+        return answer(request, now_us)
+
+    store.acquire = record  # type: ignore[method-assign]
+    limiter.acquire(CLOSED)
+    limiter.acquire(CLOSED, job=JOB)
+    limiter.peek(CLOSED)
+    limiter.close()
+    assert requests == [Caller.GUEST, Caller.JOB, Caller.PEEK]
+
+
+def test_process_that_decides_nothing_hears_of_the_fleet_again(clock: Seconds) -> None:
+    """What is asked beside decisions is asked once a second in an outage, and when it is over; it takes no turn."""
+
+    class Sharing(Failing):
+        def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+            self._answer()
+            return ["told"]
+
+    store = Sharing()
+    guarded = CircuitBreaker(store, clock=clock)
+    store.down = True
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            guarded.commands([("GET", "x")])
+    assert store.asked == 1
+    store.down = False
+    clock.now += 1
+    assert [guarded.commands([("GET", "x")]) for _ in range(2)] == [["told"]] * 2
+    assert guarded.acquire(
+        build_request(resolve_claims([CLOSED], JOB, None, None, 0.0), JOB, Ticket(), Delivery())
+    ).allowed

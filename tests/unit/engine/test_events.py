@@ -1,0 +1,166 @@
+"""The hook `throttlekit_decided`: each call of `acquire` is told once, with what those who count need."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.servers.stores import Passing
+from throttlekit import (
+    Concurrency,
+    Decision,
+    Delivery,
+    Job,
+    Limiter,
+    RateLimited,
+    StoreUnavailable,
+    TokenBucket,
+    hookimpl,
+)
+from throttlekit._core.acquire import Verdict
+from throttlekit._engine.inline import InlineWaits
+from throttlekit.adapter.rate_limited import limited
+from throttlekit.hookspecs import Decided
+from throttlekit.stores import MemoryStore, Request, Store
+from throttlekit.testing import FakeClock
+
+LIMIT = TokenBucket("partner", "10/s", burst=1)
+OTHER = TokenBucket("other", "1/s", burst=5)
+SLOTS = Concurrency("slots", 2)
+OWN = TokenBucket("own", "10/s", burst=1, scope="process")
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.events: list[Decided] = []
+
+    @hookimpl
+    def throttlekit_decided(self, event: Decided) -> None:
+        self.events.append(event)
+
+
+class Silent(Passing):
+    """A store that gives no answer."""
+
+    inner = MemoryStore()
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        raise StoreUnavailable("silent")
+
+
+def _limiter(store: Store | None = None) -> tuple[Limiter, Listener, FakeClock]:
+    listener, clock = Listener(), FakeClock()
+    return Limiter(store or MemoryStore(clock_us=clock), plugins=[listener]), listener, clock
+
+
+def test_each_acquire_is_told_once() -> None:
+    """Allowed or denied, with a job or without, each call is one event, which holds what its caller got."""
+    limiter, listener, _ = _limiter()
+    made = [limiter.acquire(LIMIT), limiter.acquire(LIMIT), limiter.acquire(LIMIT, job=Job(id="a"))]
+    limiter.peek(LIMIT)
+    assert [event.decision for event in listener.events] == made
+    assert [event.decision.allowed for event in listener.events] == [True, False, False]
+    assert [event.job.id if event.job else None for event in listener.events] == [None, None, "a"]
+
+
+def test_a_job_is_told_with_its_deferrals_and_what_it_waited() -> None:
+    """The start of a job tells how often it was denied before, and the seconds from its first denial to now."""
+    limiter, listener, clock = _limiter()
+    limiter.acquire(LIMIT)
+    denied = limiter.acquire(LIMIT, job=Job())
+    clock.advance(0.25)
+    limiter.acquire(LIMIT, job=Job(ticket=denied.ticket))
+    limiter.acquire(OTHER, job=Job())
+    assert [(event.deferrals, event.waited) for event in listener.events[1:]] == [(1, 0.0), (1, 0.25), (0, 0.0)]
+
+
+def test_the_slot_is_told_beyond_what_one_delay_carries() -> None:
+    """`slot` is how far off the job's slot is, however short the delay that its framework carries."""
+    limiter, listener, _ = _limiter()
+    decisions: list[Decision] = [limiter.acquire(LIMIT, job=Job(), delivery=Delivery(longest=0.15)) for _ in range(4)]
+    assert [decision.delay for decision in decisions] == [0.0, 0.1, 0.15, 0.15]
+    assert [event.slot for event in listener.events] == pytest.approx([0.0, 0.1, 0.2, 0.3], rel=0.05)
+
+
+def test_all_limits_are_told_with_what_is_used_of_them() -> None:
+    """The limits of a call come with their use after it: of a concurrency limit, its holders."""
+    limiter, listener, _ = _limiter()
+    limiter.acquire(SLOTS, OTHER, job=Job())
+    limiter.acquire(SLOTS, OTHER, job=Job())
+    limiter.acquire(SLOTS, OTHER, job=Job())
+    assert {event.limits for event in listener.events} == {(SLOTS, OTHER)}
+    assert [event.uses[0].units for event in listener.events if event.uses[0]] == [1, 2, 2]
+
+
+def test_the_limit_of_a_tier_is_told() -> None:
+    """Of a limit with tiers, it is the job's that is told."""
+    limiter, listener, _ = _limiter()
+    tiered = TokenBucket("api", {"free": "1/s", "pro": "10/s"}, tier="{plan}")
+    limiter.acquire(tiered, job=Job(kwargs={"plan": "pro"}))
+    assert [limit.of_tier for limit in listener.events[0].limits] == ["pro"]
+
+
+def test_the_time_of_the_store_is_told_only_if_it_was_asked() -> None:
+    """A limit that this process keeps alone asks no store, whatever it answers; neither does an open outage."""
+    limiter, listener, _ = _limiter()
+    limiter.acquire(OWN)
+    limiter.acquire(OWN, LIMIT)
+    limiter.acquire(LIMIT)
+    silent, heard, _ = _limiter(Silent())
+    silent.acquire(LIMIT)
+    silent.acquire(LIMIT)
+    assert [event.took is not None for event in listener.events] == [False, False, True]
+    assert [event.took is not None for event in heard.events] == [True, False]
+
+
+def test_a_decision_without_the_store_is_told() -> None:
+    """An outage leaves no call untold: there is a decision, and nothing is known of uses and waits."""
+    limiter, listener, _ = _limiter(Silent())
+    decision = limiter.acquire(LIMIT, job=Job())
+    assert decision.reason == "store unavailable"
+    assert [(e.decision, e.uses, e.waited, e.slot, e.deferrals) for e in listener.events] == [
+        (decision, (), 0.0, 0.0, 0)
+    ]
+
+
+def test_waits_in_place_are_one_call() -> None:
+    """A job that waits its turn in place, and runs, is told once: as a start, with what it waited."""
+    listener = Listener()
+    limiter = Limiter(plugins=[listener])
+    limiter.acquire(LIMIT)
+    decision = limiter.acquire(LIMIT, job=Job(), delivery=Delivery(inline=InlineWaits(1.0)))
+    assert decision.allowed
+    assert len(listener.events) == 2
+    assert listener.events[1].waited > 0
+    assert listener.events[1].deferrals == 0
+
+
+def test_a_429_is_told_as_the_denial_that_it_is() -> None:
+    """A body that heard "429" is asked for once more behind the pause: a decision with the reason "paused"."""
+    limiter, listener, _ = _limiter()
+    limited(limiter, RateLimited(retry_after=30), [LIMIT], job=Job(), delivery=Delivery(), release=lambda: None)
+    assert [(event.decision.reason, event.slot) for event in listener.events] == [
+        ("paused", pytest.approx(30, abs=0.2))
+    ]
+
+
+def test_a_plugin_that_fails_does_not_reach_the_caller() -> None:
+    """A plugin's own trouble is its own: the decision stands, and the others are told."""
+
+    class Broken:
+        @hookimpl
+        def throttlekit_decided(self, event: Decided) -> None:
+            raise RuntimeError("a plugin's own trouble")
+
+    before, after = Listener(), Listener()
+    assert Limiter(plugins=[before, Broken(), after]).acquire(LIMIT).allowed
+    assert (len(before.events), len(after.events)) == (1, 1)
+
+
+def test_nobody_listens_nothing_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a plugin that has the hook, no event is made."""
+
+    def made(*_: object) -> Decided:
+        raise AssertionError("an event was made for nobody")
+
+    monkeypatch.setattr("throttlekit._engine.events.Decided", made)
+    assert Limiter().acquire(LIMIT).allowed

@@ -1,0 +1,170 @@
+"""A fork while another thread holds a lock: the child must not wait for a thread that it does not have."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import pytest
+
+import throttlekit_lua
+from support.servers.processes import Cluster
+from throttlekit import Job, Limiter, TokenBucket
+from throttlekit._engine.breaker import CircuitBreaker
+from throttlekit._engine.builtin_plugins import DeferralLog
+from throttlekit._engine.inline import InlineWaits
+from throttlekit._util import fork_safety
+from throttlekit._util.fork_safety import renew_lock_after_fork
+from throttlekit.hookspecs import Deferred
+from throttlekit.stores import MemoryStore
+from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.sentinel import RedisSentinelStore
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+LIMIT = TokenBucket("partner", "10/s", burst=1)
+
+
+def in_a_child(work: Callable[[], object]) -> int:
+    """Run *work* in a forked child; its exit code, 0 if all went well, or minus the signal that ended it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # that a fork among threads is risky is the point
+        child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            os._exit(0 if work() else 1)
+        finally:
+            os._exit(2)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@contextlib.contextmanager
+def held_elsewhere(lock: AbstractContextManager[object]) -> Iterator[None]:
+    """Another thread holds *lock*."""
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            over.wait(120)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait(30)
+    try:
+        yield
+    finally:
+        over.set()
+        holder.join()
+
+
+def test_deferrals_are_logged_in_a_child() -> None:
+    """A deferral is told in a child that was forked while another thread told one."""
+    log, limiter = DeferralLog(), Limiter()
+    limiter.acquire(LIMIT)
+    event = Deferred(Job(), limiter.peek(LIMIT), 1, 0.0)
+
+    def tell() -> bool:
+        log.throttlekit_deferred(event)
+        return True
+
+    with log._held_back._lock:
+        assert in_a_child(tell) == 0
+
+
+def test_child_asks_a_shared_store() -> None:
+    """Redis-py's pool begins anew in a child, under a lock that another thread may have held at the fork."""
+    store = RedisStore("redis://127.0.0.1:1")
+    limiter = Limiter(store)
+    with held_elsewhere(store._client.connection_pool._lock):
+        assert in_a_child(lambda: limiter.acquire(LIMIT).reason == "store unavailable") == 0
+
+
+def test_child_asks_in_an_outage() -> None:
+    """A child that was forked in the middle of a question asks for itself when its time comes, at most a second on."""
+    now = [0.0]
+    limiter = Limiter("redis://127.0.0.1:1")
+    limiter.deciding.shared = guarded = CircuitBreaker(RedisStore("redis://127.0.0.1:1"), clock=lambda: now[0])
+    assert limiter.acquire(LIMIT).reason == "store unavailable"
+    now[0] += 1
+    guarded._turn_away(["x"])  # another thread asks
+
+    def work() -> bool:
+        turned_away = limiter.acquire(LIMIT).reason == "store unavailable"
+        now[0] += 1
+        guarded._store = MemoryStore()
+        return turned_away and limiter.acquire(LIMIT).allowed
+
+    with guarded._lock:
+        assert in_a_child(work) == 0
+
+
+def test_child_asks_the_sentinels() -> None:
+    """The pools that lead to the Sentinels begin anew, too."""
+    store = RedisSentinelStore("redis+sentinel://127.0.0.1:1,127.0.0.1:2/service")
+    limiter = Limiter(store)
+    with contextlib.ExitStack() as stack:
+        pool = store._client.connection_pool
+        for each in (pool, *(sentinel.connection_pool for sentinel in pool.sentinel_manager.sentinels)):
+            stack.enter_context(held_elsewhere(each._lock))
+        assert in_a_child(lambda: limiter.acquire(LIMIT).reason == "store unavailable") == 0
+
+
+def test_child_asks_a_cluster(cluster: Cluster) -> None:
+    """So does the pool of each node of a cluster."""
+    store = RedisClusterStore(cluster.url, timeout=5)
+    limiter = Limiter(store)
+    hourly = TokenBucket("hourly", "1/h")
+    limiter.acquire(hourly)
+    with contextlib.ExitStack() as stack:
+        for node in store._cluster.get_nodes():
+            if node.redis_connection is not None:
+                stack.enter_context(held_elsewhere(node.redis_connection.connection_pool._lock))
+        assert in_a_child(lambda: limiter.acquire(hourly).reason == "exhausted") == 0
+    limiter.close()
+
+
+def test_scripts_are_not_read_when_first_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The import system has locks too: a child that was forked while another thread read a script would hang."""
+    monkeypatch.delattr(throttlekit_lua, "files")
+    throttlekit_lua.read.cache_clear()
+    assert throttlekit_lua.read("acquire")
+    assert throttlekit_lua.read("settle")
+
+
+def test_child_may_wait_in_place() -> None:
+    """A thread that waits in place at the fork takes no place from the child."""
+    waits = InlineWaits(at_once=1)
+    assert waits._places is not None
+    with waits._places:
+        assert not waits.wait(0.0)
+        assert in_a_child(lambda: waits.wait(0.0)) == 0
+
+
+def test_memory_store_answers_in_a_child() -> None:
+    """A store in memory answers in a child that was forked in the middle of a decision."""
+    store = MemoryStore()
+    limiter = Limiter(store)
+    with store._lock:
+        assert in_a_child(lambda: limiter.acquire(LIMIT).allowed) == 0
+
+
+def test_owner_is_not_kept_alive() -> None:
+    """An owner that is gone is forgotten."""
+
+    class Owner:
+        lock = threading.Lock()
+
+    owner = Owner()
+    renew_lock_after_fork(owner, "lock")
+    assert owner in fork_safety._owners
+    del owner
+    gc.collect()
+    assert not [each for each in fork_safety._owners if isinstance(each, Owner)]

@@ -1,0 +1,374 @@
+"""`hold` and `holding`: limits for code outside a job, in threads and in tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import sys
+import threading
+import time
+import warnings
+from typing import Any
+
+import pytest
+
+from support.servers.stores import Passing
+from support.waiting import wait_until
+from throttlekit import (
+    Concurrency,
+    ConfigurationError,
+    Job,
+    LeakyBucket,
+    Limiter,
+    TokenBucket,
+)
+from throttlekit._core.acquire import Verdict
+from throttlekit.errors import StoreUnavailable, WaitedTooLong
+from throttlekit.stores import MemoryStore, Request
+
+ONE = Concurrency("one", 1)
+
+
+# Under a tracer, Python 3.11 loses what is thrown into a coroutine: nothing that is cancelled can be tried.
+traced = pytest.mark.skipif(
+    sys.gettrace() is not None and sys.version_info[:2] == (3, 11), reason="cancels tasks under a tracer"
+)
+
+
+@pytest.fixture
+def limiter() -> Limiter:
+    return Limiter()
+
+
+class Slow(Passing):
+    """A memory store whose answer comes when it is told to."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryStore()
+        self.asked, self.answer = threading.Event(), threading.Event()
+        self.answer.set()
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        verdict = self.inner.acquire(request, now_us)
+        self.asked.set()
+        assert self.answer.wait(30)
+        return verdict
+
+
+def free(limiter: Limiter, limit: Concurrency = ONE) -> int:
+    return limiter.peek(limit).remaining
+
+
+# In threads
+
+
+def test_holds_while_the_body_runs(limiter: Limiter) -> None:
+    """The slot is held within, and free afterwards; `as` gives the decision."""
+    with limiter.hold(ONE) as held:
+        assert held.decision is not None
+        assert held.decision.allowed
+        assert free(limiter) == 0
+    assert free(limiter) == 1
+
+
+def test_gives_back_what_a_failing_body_held(limiter: Limiter) -> None:
+    """The body's own error comes out as it is."""
+    with pytest.raises(ZeroDivisionError), limiter.hold(ONE):
+        raise ZeroDivisionError
+    assert free(limiter) == 1
+
+
+def test_never_more_at_once_than_the_limit(limiter: Limiter) -> None:
+    """Eight threads that enter twenty times each: at most three are within, and all of them get their turn."""
+    slots, lock = Concurrency("three", 3), threading.Lock()
+    now, most, done = 0, 0, 0
+
+    def work() -> None:
+        nonlocal now, most, done
+        for _ in range(20):
+            with limiter.hold(slots):
+                with lock:
+                    now += 1
+                    most = max(most, now)
+                time.sleep(0.001)
+                with lock:
+                    now -= 1
+                    done += 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert (most <= 3, done) == (True, 160)
+    assert free(limiter, slots) == 3
+
+
+def test_gives_up_after_its_timeout(limiter: Limiter) -> None:
+    """Who has waited for as long as it would is told which limit was in the way; nothing stays held."""
+    with limiter.hold(ONE):
+        began = time.monotonic()
+        with pytest.raises(WaitedTooLong, match="'one' did not let this pass"), limiter.hold(ONE, timeout=0.2):
+            raise AssertionError("never entered")
+        assert time.monotonic() - began >= 0.1
+        with pytest.raises(WaitedTooLong), limiter.hold(ONE, timeout=0):
+            raise AssertionError("never entered")
+    assert free(limiter) == 1
+    with Limiter().hold(ONE, timeout=0) as held:
+        assert held.decision
+
+
+def test_queue_that_is_full_refuses_at_once(limiter: Limiter) -> None:
+    """A `LeakyBucket` that lets nobody wait raises without a wait."""
+    queue = LeakyBucket("queue", "1/hour", queue=0)
+    with limiter.hold(queue):
+        pass
+    with pytest.raises(WaitedTooLong, match="'queue' did not let this pass: queue full"), limiter.hold(queue):
+        raise AssertionError("never entered")
+
+
+def test_store_that_is_away_is_waited_for() -> None:
+    """As long as it takes; with a timeout, until that is over."""
+
+    class Away(Passing):
+        def __init__(self) -> None:
+            self.inner, self.fails = MemoryStore(), 1
+
+        def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+            self.fails -= 1
+            if self.fails >= 0:
+                raise StoreUnavailable("away", part=None)
+            return super().acquire(request, now_us)
+
+    store = Away()
+    limiter = Limiter(store)
+    with limiter.hold(ONE):
+        assert free(limiter) == 0
+    store.fails = 10**6
+    with pytest.raises(WaitedTooLong, match="store unavailable"), limiter.hold(ONE, timeout=0.1):
+        raise AssertionError("never entered")
+
+
+def test_with_a_job_its_key_and_tier_are_meant(limiter: Limiter) -> None:
+    """Keys come from the job, or are given."""
+    each = Concurrency("each", 1, key="{account}")
+    with limiter.hold(each, job=Job(kwargs={"account": 1})), limiter.hold(each, key=2):
+        assert not limiter.peek(each, key=1)
+        assert not limiter.peek(each, key=2)
+        assert limiter.peek(each, key=3)
+    with pytest.raises(ConfigurationError, match="'each'"), limiter.hold(each):
+        raise AssertionError("never entered")
+
+
+def test_each_is_entered_once_at_a_time(limiter: Limiter) -> None:
+    """To enter what is entered, or to leave what is not, is an error that says what to do."""
+    hold = limiter.hold(Concurrency("two", 2))
+    with hold:
+        with pytest.raises(ConfigurationError, match=r"call limiter.hold\(…\) anew"), hold:
+            raise AssertionError("never entered")
+        assert free(limiter, Concurrency("two", 2)) == 1
+    with pytest.raises(ConfigurationError, match="was not entered"):
+        hold.__exit__(None, None, None)
+
+
+def test_mistakes_show_where_it_is_written(limiter: Limiter) -> None:
+    """Before anybody enters."""
+    with pytest.raises(ConfigurationError, match="no limit was given"):
+        limiter.hold()
+    with pytest.raises(ConfigurationError, match="timeout must be a number of seconds"):
+        limiter.hold(ONE, timeout=-1)
+    with pytest.raises(ConfigurationError, match="twice"):
+        limiter.limited(ONE, ONE)
+
+
+# In tasks
+
+
+def test_holds_in_a_task(limiter: Limiter) -> None:
+    """`async with` waits without holding the loop up."""
+
+    async def main() -> list[int]:
+        order: list[int] = []
+
+        async def work(number: int) -> None:
+            async with limiter.hold(ONE) as held:
+                assert held.decision is not None
+                order.append(number)
+                await asyncio.sleep(0.005)
+                assert free(limiter) == 0
+
+        await asyncio.wait_for(asyncio.gather(*(work(number) for number in range(6))), 120)
+        return order
+
+    assert sorted(asyncio.run(main())) == list(range(6))
+    assert free(limiter) == 1
+
+
+@traced
+def test_body_that_is_cancelled_gives_back(limiter: Limiter) -> None:
+    """The slot is free when the task has ended."""
+
+    async def main() -> None:
+        entered = asyncio.Event()
+
+        async def work() -> None:
+            async with limiter.hold(ONE):
+                entered.set()
+                await asyncio.sleep(60)
+
+        task = asyncio.ensure_future(work())
+        await asyncio.wait_for(entered.wait(), 60)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        assert free(limiter) == 1
+
+    asyncio.run(main())
+
+
+@traced
+@pytest.mark.parametrize("when", ["before the answer", "after the answer"])
+def test_task_that_is_cancelled_while_it_asks_holds_nothing(when: str) -> None:
+    """The thread that asks may be given a slot all the same: it is given back, though the loop is gone by then."""
+    store = Slow()
+    limiter = Limiter(store)
+    store.answer.clear()
+
+    async def main() -> None:
+        async def work() -> None:
+            async with limiter.hold(ONE):
+                raise AssertionError("never entered")
+
+        task = asyncio.ensure_future(work())
+        await asyncio.to_thread(store.asked.wait, 60)
+        if when == "after the answer":
+            store.answer.set()
+            # The loop is held up, so that the answer is there before the task hears of it.
+            time.sleep(0.2)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        if when == "before the answer":
+            threading.Timer(0.2, store.answer.set).start()
+
+    asyncio.run(main())
+    wait_until(lambda: free(limiter) == 1, description="the slot is given back")
+
+
+@traced
+def test_task_that_is_cancelled_while_it_waits_books_on_but_holds_nothing(limiter: Limiter) -> None:
+    """Between two questions there is nothing to give back."""
+
+    async def main() -> None:
+        async with limiter.hold(ONE):
+            task = asyncio.ensure_future(limiter.hold(ONE).__aenter__())
+            await asyncio.wait([task], timeout=0.05)
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled()
+
+    asyncio.run(main())
+    assert free(limiter) == 1
+
+
+# As a decorator
+
+
+def test_decorated_function_is_held_to_its_own_arguments(limiter: Limiter) -> None:
+    """Keys, tiers and costs are those of the call; what it returns and is called stays its own."""
+    each = Concurrency("each", 1, key="{account}")
+    tokens = TokenBucket("tokens", "100/hour", burst=100, cost=lambda job: job.arguments["size"])
+
+    @limiter.limited(each, tokens)
+    def call(account: int, size: int = 7) -> tuple[int, int, int]:
+        """What it does."""
+        return account, free_of(account), free_of(account + 1)
+
+    def free_of(account: int) -> int:
+        return limiter.peek(each, key=account).remaining
+
+    assert call(5) == (5, 0, 1)
+    assert call(account=5, size=3) == (5, 0, 1)
+    assert limiter.peek(tokens, cost=0).remaining == 90
+    assert (call.__name__, call.__doc__) == ("call", "What it does.")
+
+
+def test_decorated_coroutine_is_held_while_it_runs(limiter: Limiter) -> None:
+    """Not only while it is called."""
+
+    @limiter.limited(ONE)
+    async def call(number: int) -> tuple[int, int]:
+        await asyncio.sleep(0)
+        return number, free(limiter)
+
+    assert asyncio.run(call(3)) == (3, 0)
+    assert free(limiter) == 1
+
+
+def test_decorated_method_and_partial(limiter: Limiter) -> None:
+    """What has no name of its own can be decorated too."""
+
+    class Client:
+        @limiter.limited(ONE)
+        def call(self) -> int:
+            return free(limiter)
+
+    assert Client().call() == 0
+    assert limiter.limited(ONE)(functools.partial(free, limiter))() == 0
+    assert free(limiter) == 1
+
+
+def test_decorated_function_that_waits_too_long(limiter: Limiter) -> None:
+    """The timeout is each call's."""
+
+    @limiter.limited(ONE, timeout=0.05)
+    def call() -> None:
+        raise AssertionError("never entered")
+
+    with limiter.hold(ONE), pytest.raises(WaitedTooLong):
+        call()
+
+
+def test_template_that_does_not_fit_shows_at_decoration(limiter: Limiter) -> None:
+    """The message names the argument."""
+    with pytest.raises(ConfigurationError, match="account"):
+
+        @limiter.limited(Concurrency("each", 1, key="{account}"))
+        def call(customer: int) -> None: ...
+
+
+@pytest.mark.parametrize("what", [None, "call", 7])
+def test_what_is_no_function_is_refused(limiter: Limiter, what: Any) -> None:
+    """Such as what `holding` was given in place of a limit's call."""
+    with pytest.raises(ConfigurationError, match="decorates a function, not"):
+        limiter.limited(ONE)(what)
+
+
+def test_generators_are_refused(limiter: Limiter) -> None:
+    """Their bodies run when the slot is free again: the limit would hold nobody."""
+
+    def generator() -> Any:
+        yield
+
+    async def agenerator() -> Any:
+        yield
+
+    for function in (generator, agenerator):
+        with pytest.raises(ConfigurationError, match="a generator's body runs after its call"):
+            limiter.limited(ONE)(function)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_fork_within_a_hold_gives_back_nothing(limiter: Limiter) -> None:
+    """The child leaves the block as its parent will: the slot is the parent's."""
+    slots = Concurrency("of the parent", 1)
+    with limiter.hold(slots) as held:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of the heartbeat's thread, which is not in the child
+            child = os.fork()
+        if child == 0:
+            held.release()
+            os._exit(0 if limiter.peek(slots).remaining == 0 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert limiter.peek(slots).remaining == 1

@@ -1,0 +1,386 @@
+"""The heartbeat: one thread that is not there when idle, one round trip for all leases, and nobody told twice."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from support.servers.stores import Passing
+from support.waiting import wait_until
+from throttlekit import Concurrency, Job, Limiter, TokenBucket, hookimpl
+from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
+from throttlekit._engine.leases import Heartbeat
+from throttlekit._engine.running import Running
+from throttlekit.errors import LeaseLost, StoreUnavailable
+from throttlekit.hookspecs import SlotLost
+from throttlekit.stores import Lease, MemoryStore
+
+SHORT = 0.03
+
+
+def lease(name: str) -> Lease:
+    return Lease("bucket", ConcurrencyAlgorithm(1, 1, 1_000_000, name), 0)
+
+
+def beating() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "throttlekit-heartbeat"}
+
+
+class Claim:
+    """Answers renewals as it is told, and remembers them."""
+
+    def __init__(self, answer: Callable[[Lease], bool] = lambda lease: True) -> None:
+        self.answer = answer
+        self.rounds: list[set[str]] = []
+
+    def __call__(self, leases: Sequence[Lease]) -> Sequence[bool]:
+        self.rounds.append({lease.algorithm.holder for lease in leases})  # type: ignore[attr-defined]
+        return [self.answer(lease) for lease in leases]
+
+
+@pytest.fixture
+def lost() -> list[str]:
+    return []
+
+
+def test_no_thread_before_the_first_lease() -> None:
+    """A limiter that keeps nothing starts nothing."""
+    before = beating()
+    asked = Claim()
+    heartbeat = Heartbeat(asked)
+    limiter = Limiter()
+    limiter.release(limiter.acquire(Concurrency("slots", 1)))
+    heartbeat.drop(lease("never kept"))
+    assert beating() <= before
+    assert asked.rounds == []
+
+
+def test_thread_ends_when_nothing_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch, lost: list[str]) -> None:
+    """Whoever makes a limiter for each of many tasks is left with no threads; the next lease is renewed as ever."""
+    monkeypatch.setattr("throttlekit._engine.leases._IDLE", 0.01)
+    before, asked = beating(), Claim()
+    heartbeat = Heartbeat(asked)
+    for name in ("first", "second"):
+        heartbeat.keep(lease(name), SHORT, lambda: lost.append("lost"))
+        wait_until(lambda name=name: {name} in asked.rounds, description="it is renewed")  # type: ignore[misc]
+        heartbeat.drop(lease(name))
+        wait_until(lambda: beating() <= before, description="its thread has ended")
+    assert lost == []
+
+
+def test_one_thread_and_one_round_trip_for_all(lost: list[str]) -> None:
+    """However many leases are kept, one thread renews all of them in one go."""
+    before, asked = beating(), Claim()
+    heartbeat = Heartbeat(asked)
+    names = {f"h{number}" for number in range(50)}
+    for name in names:
+        heartbeat.keep(lease(name), SHORT, lambda: lost.append("lost"))
+    wait_until(lambda: asked.rounds.count(names) >= 3, description="three rounds with all leases")
+    assert len(beating() - before) == 1
+    for name in names:
+        heartbeat.drop(lease(name))
+    rounds = len(asked.rounds)
+    time.sleep(3 * SHORT)
+    assert len(asked.rounds) == rounds, "nothing is asked when nothing is kept"
+    assert lost == []
+    heartbeat.keep(lease("again"), SHORT, lambda: None)
+    wait_until(lambda: {"again"} in asked.rounds, description="the thread goes on with the next lease")
+    assert len(beating() - before) == 1
+    heartbeat.drop(lease("again"))
+
+
+def test_lost_lease_is_told_once_and_tried_on(lost: list[str]) -> None:
+    """The holder is told the first time that others have all slots; what comes free is taken again."""
+    have = {"mine": False}
+    asked = Claim(lambda lease: have["mine"])
+    heartbeat = Heartbeat(asked)
+    heartbeat.keep(lease("mine"), SHORT, lambda: lost.append("mine"))
+    wait_until(lambda: len(asked.rounds) >= 4, description="the lease is tried on")
+    have["mine"] = True
+    rounds = len(asked.rounds)
+    wait_until(lambda: len(asked.rounds) >= rounds + 3, description="and kept again")
+    heartbeat.drop(lease("mine"))
+    assert lost == ["mine"]
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("away"), RuntimeError("a store of one's own"), ValueError("1 of 2")]
+)
+def test_store_that_does_not_answer_loses_the_lease_when_it_ends(lost: list[str], error: Exception) -> None:
+    """A failure or two lose nothing; when the lease must have ended, it is lost. The thread lives on."""
+    failing = threading.Event()
+    failing.set()
+    told_at: list[float] = []
+
+    def renew(leases: Sequence[Lease]) -> Sequence[bool]:
+        if failing.is_set():
+            raise error
+        return [True] * len(leases)
+
+    heartbeat = Heartbeat(renew)
+    began = time.monotonic()
+    heartbeat.keep(lease("mine"), 0.3, lambda: told_at.append(time.monotonic()))
+    wait_until(lambda: bool(told_at), description="the loss is told")
+    assert told_at[0] - began > 0.3
+    failing.clear()
+    asked = Claim()
+    heartbeat._renew = asked  # type: ignore[method-assign]
+    wait_until(lambda: len(asked.rounds) >= 2, description="it is renewed again")
+    heartbeat.drop(lease("mine"))
+    assert len(told_at) == 1
+
+
+def test_answer_of_the_wrong_length_is_no_answer() -> None:
+    """A store that tells too little does not end the heartbeat."""
+    rounds: list[int] = []
+
+    def renew(leases: Sequence[Lease]) -> Sequence[bool]:
+        rounds.append(len(leases))
+        return []
+
+    heartbeat, told = Heartbeat(renew), threading.Event()
+    heartbeat.keep(lease("mine"), SHORT, told.set)
+    wait_until(told.is_set, description="the loss is told")
+    count = len(rounds)
+    wait_until(lambda: len(rounds) > count + 1, description="and the thread lives on")
+    heartbeat.drop(lease("mine"))
+
+
+def test_a_bucket_that_cannot_be_asked_loses_no_other_its_slots(lost: list[str]) -> None:
+    """A node of a cluster that is away, or a key that holds something else: all others are renewed without it."""
+    asked = Claim()
+
+    def renew(leases: Sequence[Lease]) -> Sequence[bool]:
+        if any(each.bucket == "away" for each in leases):
+            raise StoreUnavailable("away", part="one of them")
+        return asked(leases)
+
+    heartbeat = Heartbeat(renew)
+    away = Lease("away", ConcurrencyAlgorithm(1, 1, 1_000_000, "theirs"), 0)
+    heartbeat.keep(away, SHORT, lambda: lost.append("theirs"))
+    for name in ("mine", "another"):
+        heartbeat.keep(lease(name), 0.3, lambda: lost.append("mine"))
+    wait_until(lambda: asked.rounds.count({"mine", "another"}) >= 10, description="the others are renewed, in one go")
+    for each in (away, lease("mine"), lease("another")):
+        heartbeat.drop(each)
+    assert lost == ["theirs"]
+
+
+def test_who_is_told_may_release_and_may_fail() -> None:
+    """To drop the lost lease from within the call, and to raise, hurts no other lease."""
+    asked = Claim(lambda lease: lease.algorithm.holder == "other")  # type: ignore[attr-defined]
+    heartbeat, told = Heartbeat(asked), threading.Event()
+
+    def give_up() -> None:
+        heartbeat.drop(lease("mine"))
+        told.set()
+        raise RuntimeError("a plugin's own")
+
+    heartbeat.keep(lease("mine"), SHORT, give_up)
+    heartbeat.keep(lease("other"), SHORT, lambda: None)
+    wait_until(told.is_set, description="the loss is told")
+    wait_until(lambda: {"other"} in asked.rounds[-2:], description="the other lease is renewed without it")
+    heartbeat.drop(lease("other"))
+
+
+def test_dropped_lease_is_not_renewed_by_a_round_that_is_under_way() -> None:
+    """`drop` returns when no renewal can take the slot again, so that what is released stays released."""
+    inside, go_on, dropped = threading.Event(), threading.Event(), threading.Event()
+
+    def renew(leases: Sequence[Lease]) -> Sequence[bool]:
+        inside.set()
+        assert go_on.wait(60)
+        return [True] * len(leases)
+
+    heartbeat = Heartbeat(renew)
+    heartbeat.keep(lease("mine"), SHORT, lambda: None)
+    assert inside.wait(60)
+
+    def drop() -> None:
+        heartbeat.drop(lease("mine"))
+        dropped.set()
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    assert not dropped.wait(0.1)
+    go_on.set()
+    thread.join(60)
+    assert dropped.is_set()
+
+
+def test_many_threads_keep_and_drop() -> None:
+    """Whatever the order, in the end nothing is kept, and nothing was told lost."""
+    asked, lost_of = Claim(), list[str]()
+    heartbeat = Heartbeat(asked)
+
+    def work(number: int) -> None:
+        for turn in range(100):
+            name = f"{number}-{turn}"
+            heartbeat.keep(lease(name), SHORT, lambda: lost_of.append("lost"))
+            heartbeat.drop(lease(name))
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert heartbeat._known.kept == {}
+    assert lost_of == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_child_keeps_its_own_leases_only() -> None:
+    """A child renews none of its parent's leases, and its own in a thread of its own; even if forked mid-round."""
+    inside = threading.Event()
+
+    def renew(leases: Sequence[Lease]) -> Sequence[bool]:
+        inside.set()
+        time.sleep(0.05)
+        return [True] * len(leases)
+
+    heartbeat = Heartbeat(renew)
+    heartbeat.keep(lease("parents"), SHORT, lambda: None)
+    assert inside.wait(60)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            asked = Claim()
+            heartbeat._renew = asked  # type: ignore[method-assign]
+            heartbeat.keep(lease("childs"), SHORT, lambda: None)
+            deadline = time.monotonic() + 60
+            while len(asked.rounds) < 2 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            heartbeat.drop(lease("childs"))
+            os.write(writing, b"own only" if asked.rounds[:2] == [{"childs"}] * 2 else repr(asked.rounds).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    try:
+        assert os.read(reading, 1000) == b"own only"
+    finally:
+        os.close(reading)
+        os.waitpid(child, 0)
+        heartbeat.drop(lease("parents"))
+
+
+# With the limiter
+
+
+class Watched(Passing):
+    """A memory store that counts renewals, and can be away."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryStore()
+        self.renewals = 0
+        self.away = False
+
+    def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
+        self.renewals += 1
+        if self.away:
+            raise StoreUnavailable("away", part=None)
+        return super().renew(leases, now_us)
+
+    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
+        if self.away:
+            raise StoreUnavailable("away", part=None)
+        super().release(leases, now_us)
+
+
+def test_body_longer_than_its_lease_keeps_its_slot() -> None:
+    """While it runs nobody else gets its slot; when it has ended it is free at once, and nothing is renewed."""
+    store, slots = Watched(), Concurrency("slots", 1, lease=2)
+    limiter = Limiter(store)
+    with limiter.hold(slots) as held:
+        until = time.monotonic() + 4.5
+        while time.monotonic() < until:
+            assert not limiter.peek(slots)
+            time.sleep(0.02)
+        assert not held.lost
+    assert limiter.peek(slots).remaining == 1
+    renewals = store.renewals
+    assert renewals >= 2
+    time.sleep(0.8)
+    assert store.renewals == renewals
+
+
+def test_slot_that_is_lost_is_told_to_the_body_and_to_plugins() -> None:
+    """`lost` turns true, `check` raises, and the hook is called once with the decision and the limit."""
+    events: list[SlotLost] = []
+
+    class Listener:
+        @hookimpl
+        def throttlekit_slot_lost(self, event: SlotLost) -> None:
+            events.append(event)
+            limiter.release(event.decision)
+
+    store, slots = Watched(), Concurrency("slots", 1, lease=5)
+    limiter = Limiter(store, plugins=[Listener()])
+    with limiter.hold(slots) as held:
+        held.check()
+        limiter.reset(slots)
+        assert limiter.acquire(slots, job=Job(id="another"))
+        wait_until(lambda: bool(events), description="the loss is told")
+        assert held.lost
+        with pytest.raises(LeaseLost, match="slot of a concurrency limit is lost"):
+            held.check()
+    assert [(event.decision, event.limit) for event in events] == [(held.decision, slots)]
+    assert limiter.peek(slots).remaining == 0, "the other holds its slot"
+
+
+def test_release_while_the_store_is_away_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be given back comes free with its lease, and is not renewed any more. Told once."""
+    store, slots = Watched(), Concurrency("slots", 2, lease=1)
+    limiter = Limiter(store)
+    first, second = limiter.acquire(slots), limiter.acquire(slots)
+    for decision in (first, second):
+        Running(limiter, decision).keep()
+    store.away = True
+    limiter.release(first)
+    limiter.release(second)
+    store.away = False
+    assert sum("come free when their leases end" in record.message for record in caplog.records) == 1
+    wait_until(lambda: limiter.peek(slots).remaining == 2, description="the leases end")
+
+
+def test_decision_without_slots_is_neither_kept_nor_released() -> None:
+    """A rate alone asks the store nothing at the end."""
+    store = Watched()
+    limiter = Limiter(store)
+    store.away = True
+    running = Running(limiter, limiter.acquire(TokenBucket("rate", "1/s")))
+    running.keep()
+    running.release()
+    Running().keep()
+    Running().release()
+    assert store.renewals == 0
+
+
+def test_a_slot_of_this_process_is_free_though_the_store_is_away() -> None:
+    """The store's comes free with its lease; nobody would ever free the other, which is renewed here."""
+    store = Watched()
+    limiter = Limiter(store)
+    shared, own = Concurrency("shared", 1), Concurrency("own", 1, scope="process")
+    running = Running(limiter, limiter.acquire(shared, own))
+    running.keep()
+    store.away = True
+    running.release()
+    assert limiter.acquire(own)
+    assert not limiter.acquire(shared)
+    assert not any(heartbeat._known.kept for heartbeat in limiter._leases._heartbeats.values())
+
+
+def test_what_is_handed_over_and_what_stays() -> None:
+    """A body in another process renews what the store counts; what is counted here is released here."""
+    limiter = Limiter()
+    shared, own = Concurrency("shared", 1), Concurrency("own", 1, scope="process")
+    decision = limiter.acquire(shared, own)
+    limiter.keep(decision, lambda: None)
+    left = limiter.hand_over(decision, os.getpid() + 1)
+    assert [each.limit for each in left.leases] == [own]
+    assert limiter.hand_over(left, os.getpid()).leases == ()
+    limiter.release(decision)

@@ -1,0 +1,758 @@
+"""The verbs: what reaches the store, and what comes back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import pytest
+
+from support.servers.blocking import either
+from support.servers.stores import Passing
+from throttlekit import (
+    ConfigurationError,
+    CostExceedsLimit,
+    Delivery,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    StoreUnavailable,
+    TokenBucket,
+    hookimpl,
+)
+from throttlekit._core.acquire import Verdict
+from throttlekit._core.serialize import dump, load
+from throttlekit._engine.inline import InlineWaits
+from throttlekit.hookspecs import Deferred
+from throttlekit.stores import MemoryStore, Request
+from throttlekit.testing import FakeClock
+
+PARTNER = TokenBucket("partner", "10/s", burst=5)
+ONE = TokenBucket("one", "10/s", burst=1)
+SLOW = TokenBucket("slow", "1/minute", burst=1)
+ACCOUNT = TokenBucket("account", "10/s", burst=1, key="{account_id}")
+
+
+class Recorder(Passing):
+    """A memory store that keeps what it was asked."""
+
+    def __init__(self, clock: FakeClock | None = None) -> None:
+        self.inner = MemoryStore(clock_us=clock or FakeClock())
+        self.requests: list[Request] = []
+        self.forgotten: list[str] = []
+        self.closed = False
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        self.requests.append(request)
+        return self.inner.acquire(request, now_us)
+
+    def reset(self, names: Sequence[str]) -> None:
+        self.forgotten += names
+        self.inner.reset(names)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Unsettled:
+    """A store of an older release: it knows no settling."""
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        raise NotImplementedError
+
+    reset: Any = acquire
+    close: Any = acquire
+
+
+class Down:
+    """A store that never answers."""
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        raise StoreUnavailable("the store gave no usable answer: TimeoutError")
+
+    reset: Any = acquire
+    settle: Any = acquire
+    release: Any = acquire
+    renew: Any = acquire
+    pause: Any = acquire
+
+    def close(self) -> None: ...
+
+
+class FakeWaits(InlineWaits):
+    """Waits that move the clock in place of sleeping."""
+
+    def __init__(self, clock: FakeClock, longest: float = 0.05) -> None:
+        super().__init__(longest)
+        self.clock = clock
+        self.slept: list[float] = []
+
+    def wait(self, seconds: float) -> bool:
+        if seconds > self.longest:
+            return False
+        self.slept.append(seconds)
+        self.clock.advance(seconds)
+        return True
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> Recorder:
+    return Recorder(clock)
+
+
+@pytest.fixture(params=["sync", "async"])
+def limiter(request: pytest.FixtureRequest, store: Recorder) -> Iterator[Limiter]:
+    with either(request.param, store) as limiter:
+        yield limiter
+
+
+def job(ticket: Any = None, /, **kwargs: Any) -> Job:
+    return Job(id="1", name="call_partner", kwargs=kwargs, ticket=ticket)
+
+
+def bucket(limit: Limit, key: str = "") -> str:
+    return f"tk1:{{{limit.name}:{key}}}:{limit.fingerprint}"
+
+
+def names(request: Request) -> list[str]:
+    return [claim.bucket for claim in request.claims]
+
+
+def test_grant_tells_what_is_left(limiter: Limiter) -> None:
+    """A grant has no delay, and tells what remains and when all is back."""
+    decision = limiter.acquire(PARTNER, cost=2)
+    assert decision.allowed
+    assert (decision.limit, decision.key, decision.cost, decision.reason) == (PARTNER, "", 2, "allowed")
+    assert (decision.remaining, decision.retry_after, decision.delay, decision.reset_after) == (3, 0.0, 0.0, 0.2)
+    assert decision.ticket is None
+
+
+def test_denial_tells_when_to_come_back(limiter: Limiter) -> None:
+    """A denied job is told its own instant, and what would be if nobody else asked."""
+    limiter.acquire(PARTNER, cost=5)
+    limiter.acquire(PARTNER, job=job())
+    decision = limiter.acquire(PARTNER, job=job())
+    assert not decision.allowed
+    assert (decision.remaining, decision.retry_after, decision.delay, decision.reset_after) == (0, 0.2, 0.2, 0.5)
+    assert decision.ticket
+
+
+def test_grant_tells_of_the_limit_with_least_left(limiter: Limiter) -> None:
+    """Of several limits, a grant tells of the one with the smallest share left."""
+    assert limiter.acquire(PARTNER, ONE).limit is ONE
+    limiter.reset(ONE)
+    limiter.acquire(PARTNER, cost=3)
+    assert limiter.acquire(TokenBucket("wide", "1/s", burst=100), PARTNER).limit is PARTNER
+
+
+def test_denial_tells_of_the_binding_limit(limiter: Limiter) -> None:
+    """Of several limits, a denial tells of the one that opens last, with its key and cost."""
+    limiter.acquire(SLOW, ACCOUNT, key=42)
+    decision = limiter.acquire(ACCOUNT, SLOW, key=42)
+    assert (decision.limit, decision.key, decision.delay) == (SLOW, "", 60.0)
+    limiter.reset(SLOW)
+    decision = limiter.acquire(PARTNER, ACCOUNT, key=42)
+    assert (decision.limit, decision.key) == (ACCOUNT, "42")
+
+
+@pytest.mark.parametrize(
+    ("asked", "key"),
+    [
+        ({"job": job(account_id=42)}, "42"),
+        ({"job": Job(args=(7,), function=lambda account_id: None)}, "7"),
+        ({"key": 9}, "9"),
+        ({"key": "nine"}, "nine"),
+        ({"key": 9, "job": job(account_id=42)}, "9"),
+    ],
+)
+def test_key_comes_from_the_job_or_is_given(limiter: Limiter, store: Recorder, asked: dict[str, Any], key: str) -> None:
+    """A key is worked out from the job's arguments, or given in its place."""
+    limiter.acquire(ACCOUNT, **asked)
+    assert names(store.requests[0]) == [bucket(ACCOUNT, key)]
+
+
+def test_given_key_is_for_limits_that_have_one(limiter: Limiter, store: Recorder) -> None:
+    """A limit that counts everything together ignores a key that is given."""
+    limiter.acquire(PARTNER, ACCOUNT, key=9)
+    assert names(store.requests[0]) == [bucket(PARTNER), bucket(ACCOUNT, "9")]
+
+
+@pytest.mark.parametrize("key", [None, 1.5, True, ["a"]])
+def test_key_that_is_none_is_refused(limiter: Limiter, key: Any) -> None:
+    """A limit with a key is not asked without one."""
+    with pytest.raises(ConfigurationError):
+        limiter.acquire(ACCOUNT, key=key)
+
+
+@pytest.mark.parametrize("verb", ["acquire", "peek"])
+def test_cost_may_be_given(limiter: Limiter, verb: str) -> None:
+    """A given cost takes the place of every limit's own."""
+    assert getattr(limiter, verb)(TokenBucket("a", "10/s", burst=5, cost=2), PARTNER, cost=4).cost == 4
+
+
+def test_limits_own_cost_is_charged(limiter: Limiter) -> None:
+    """Without a cost given, each limit charges its own."""
+    tokens = TokenBucket("tokens", "10/s", burst=5, cost=lambda job: job.kwargs["size"])
+    assert limiter.acquire(tokens, PARTNER, job=job(size=3)).remaining == 2
+    assert limiter.peek(PARTNER).remaining == 4
+
+
+@pytest.mark.parametrize("cost", [6, 10**9])
+def test_cost_that_can_never_pass_is_an_error(limiter: Limiter, store: Recorder, cost: int) -> None:
+    """A cost above the burst raises at once, and nothing is asked."""
+    with pytest.raises(CostExceedsLimit):
+        limiter.acquire(PARTNER, cost=cost)
+    assert store.requests == []
+
+
+@pytest.mark.parametrize("cost", [-1, 1.5, True, "1", lambda job: 1])
+def test_cost_that_is_none_is_an_error(limiter: Limiter, cost: Any) -> None:
+    """A cost is a whole number of at least 0."""
+    with pytest.raises(ConfigurationError, match="limit 'partner'"):
+        limiter.acquire(PARTNER, cost=cost)
+
+
+@pytest.mark.parametrize("verb", ["acquire", "peek", "reset"])
+@pytest.mark.parametrize(
+    ("limits", "asked", "told"),
+    [
+        ((), {}, "no limit was given"),
+        (("partner",), {}, "'partner' is not a limit: write TokenBucket"),
+        ((None,), {}, "None is not a limit: write TokenBucket"),
+        ((TokenBucket,), {}, "the class TokenBucket is not a limit: write TokenBucket"),
+        (([PARTNER, ONE],), {}, r"pass them one by one: acquire\(a, b\)"),
+        ((PARTNER, PARTNER), {}, "limit 'partner' was given twice"),
+        ((PARTNER, ONE, PARTNER), {}, "limit 'partner' was given twice"),
+        ((PARTNER,), {"job": {"id": 1}}, "job must be a throttlekit.Job, not dict"),
+        ((PARTNER, ONE), {"key": 42}, "limit 'partner' has no key: drop key="),
+    ],
+)
+def test_what_cannot_be_asked_is_an_error(
+    limiter: Limiter, store: Recorder, verb: str, limits: Any, asked: dict[str, Any], told: str
+) -> None:
+    """A mistake in the code is told as one, with its remedy, by every verb; nothing is asked."""
+    with pytest.raises(ConfigurationError, match=told):
+        getattr(limiter, verb)(*limits, **asked)
+    assert (store.requests, store.forgotten) == ([], [])
+
+
+@pytest.mark.parametrize("store", [None, b"redis://s3cret@host", 5, MemoryStore, object(), Unsettled()])
+def test_what_is_no_store_is_an_error(store: Any) -> None:
+    """What cannot be asked is refused when the limiter is made, and not repeated: it may hold a password."""
+    with pytest.raises(ConfigurationError, match='is not a store: give a URL like "redis://host:6379/0"') as caught:
+        Limiter(store)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_redis_client_is_no_store() -> None:
+    """A client in place of its URL is refused when the limiter is made."""
+    redis = pytest.importorskip("redis")
+    with pytest.raises(ConfigurationError, match="Redis is not a store"):
+        Limiter(redis.Redis())
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "valkey", "valkeys"])
+@pytest.mark.parametrize("place", ["h/notadb", "h/0/1", "h/-1", ":s3cr/et@h/0"])
+def test_database_must_be_a_number(scheme: str, place: str) -> None:
+    """A path that is no number would quietly be database 0; the URL is not repeated."""
+    pytest.importorskip("redis")
+    with pytest.raises(ConfigurationError, match="number of a database") as caught:
+        Limiter(f"{scheme}://{place}")
+    assert "s3cr" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["redis://h", "rediss://h/", "valkey://h:1/12", "unix:///run/redis.sock?db=3"])
+def test_database_may_be_left_out(url: str) -> None:
+    """A URL without a database, or with a number, is fine."""
+    pytest.importorskip("redis")
+    Limiter(url).close()
+
+
+def test_one_name_has_one_definition(limiter: Limiter) -> None:
+    """Two definitions under one name are a mistake: which budget would hold?"""
+    limiter.acquire(PARTNER)
+    with pytest.raises(ConfigurationError, match="the name 'partner' is used for two limits"):
+        limiter.acquire(TokenBucket("partner", "11/s", burst=5))
+
+
+def test_one_definition_may_be_written_twice(limiter: Limiter) -> None:
+    """Two objects that say the same are one limit, and share its budget."""
+    limiter.acquire(PARTNER, cost=5)
+    assert not limiter.acquire(TokenBucket("partner", (10, 1), burst=5))
+
+
+def test_declared_limits_are_checked_at_once(limiter: Limiter) -> None:
+    """Declaring is enough to find two definitions of one name."""
+    limiter.declare(PARTNER, ONE, PARTNER)
+    with pytest.raises(ConfigurationError):
+        limiter.declare(TokenBucket("one", "10/s", burst=2))
+
+
+def test_definitions_never_meet(clock: FakeClock) -> None:
+    """A limit that is defined anew starts with a full bucket: state is never read by rules that did not write it."""
+    store = MemoryStore(clock_us=clock)
+    Limiter(store).acquire(SLOW)
+    assert Limiter(store).acquire(TokenBucket("slow", "1/hour", burst=1))
+
+
+def test_limit_from_a_message_may_differ_from_the_declared(limiter: Limiter) -> None:
+    """A limit that came by value is taken as it came: its sender may run another release."""
+    limiter.declare(PARTNER)
+    sent = load(dump(TokenBucket("partner", "11/s", burst=7), Job()))
+    assert limiter.acquire(sent).remaining == 6
+    limiter.declare(PARTNER)
+
+
+def test_peek_tells_and_changes_nothing(limiter: Limiter, store: Recorder) -> None:
+    """A peek answers as acquire would, any number of times."""
+    assert [limiter.peek(ONE).allowed for _ in range(3)] == [True] * 3
+    assert len(store.inner) == 0
+
+
+def test_peek_answers_the_holder_of_a_place(limiter: Limiter, clock: FakeClock) -> None:
+    """A peek for a job tells what acquire would answer that very job: too early, then its turn."""
+    limiter.acquire(ONE)
+    first = limiter.acquire(ONE, job=job())
+    limiter.acquire(ONE, job=job())
+    assert limiter.peek(ONE, job=job(first.ticket)).reason == "early"
+    clock.advance(first.delay)
+    assert limiter.peek(ONE, job=job()).reason == "in line"
+    assert limiter.peek(ONE, job=job(first.ticket))
+
+
+def test_reset_forgets_bucket_and_line(limiter: Limiter, store: Recorder) -> None:
+    """A reset forgets what was counted under the key, and only there."""
+    limiter.acquire(ACCOUNT, key=1)
+    limiter.acquire(ACCOUNT, key=2)
+    limiter.reset(ACCOUNT, key=1)
+    assert limiter.peek(ACCOUNT, key=1)
+    assert not limiter.peek(ACCOUNT, key=2)
+    assert store.forgotten == [bucket(ACCOUNT, "1"), bucket(ACCOUNT, "1") + ":line"]
+
+
+def test_reset_takes_the_key_from_a_job(limiter: Limiter) -> None:
+    """A reset finds the key as acquire does."""
+    limiter.acquire(ACCOUNT, PARTNER, job=job(account_id=1))
+    limiter.reset(ACCOUNT, PARTNER, job=job(account_id=1))
+    assert limiter.peek(ACCOUNT, PARTNER, key=1).remaining == 1
+
+
+def test_close_reaches_the_store(limiter: Limiter, store: Recorder) -> None:
+    """Closing a limiter closes its store."""
+    limiter.close()
+    assert store.closed
+
+
+def test_job_that_comes_back_keeps_its_place(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that gives back what it carried passes at its instant, before those who came later."""
+    limiter.acquire(ONE)
+    first = limiter.acquire(ONE, job=job())
+    limiter.acquire(ONE, job=job())
+    clock.advance(first.delay)
+    assert limiter.acquire(ONE, job=job()).reason == "in line"
+    assert limiter.acquire(ONE, job=job(first.ticket))
+
+
+def test_job_that_is_early_is_told_the_rest(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that comes back before its instant is sent away for what is left, and keeps its place."""
+    limiter.acquire(SLOW)
+    decision = limiter.acquire(SLOW, job=job())
+    clock.advance(20)
+    decision = limiter.acquire(SLOW, job=job(decision.ticket))
+    assert (decision.reason, decision.delay) == ("early", 40.0)
+    clock.advance(40)
+    assert limiter.acquire(SLOW, job=job(decision.ticket))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"v": 2},
+        {"slot": "soon"},
+        {"slot": -1},
+        {"slot": 2**60},
+        {"slot": 1_800_000_000_000_000 + 10**12},
+        {"ticket": "0000000000:slow"},
+        {"ticket": None},
+        {"n": "x"},
+        {"since": None},
+    ],
+)
+def test_what_was_tampered_with_gives_no_place(limiter: Limiter, change: dict[str, Any]) -> None:
+    """A forged or foreign ticket is ignored: the job joins the end of the line, and nothing is raised."""
+    limiter.acquire(SLOW)
+    first = limiter.acquire(SLOW, job=job())
+    decision = limiter.acquire(SLOW, job=job({**(first.ticket or {}), **change}))
+    assert decision.reason == "exhausted"
+    assert decision.delay == pytest.approx(120, abs=0.1)
+
+
+def test_tickets_of_another_definition_are_void(clock: FakeClock) -> None:
+    """A job that waited under the old definition books again under the new one."""
+    store = MemoryStore(clock_us=clock)
+    old, new = Limiter(store), Limiter(store)
+    old.acquire(SLOW)
+    ticket = old.acquire(SLOW, job=job()).ticket
+    changed = TokenBucket("slow", "2/minute", burst=1)
+    new.acquire(changed)
+    decision = new.acquire(changed, job=job(ticket))
+    assert decision.reason == "exhausted"
+
+
+def test_longest_delay_caps_and_keeps_the_place(limiter: Limiter, clock: FakeClock) -> None:
+    """A delay is capped by what the framework carries; the job comes back early and keeps its place."""
+    delivery = Delivery(longest=25)
+    limiter.acquire(SLOW)
+    delays, ticket = [], None
+    while not (decision := limiter.acquire(SLOW, job=job(ticket), delivery=delivery)):
+        delays.append(decision.delay)
+        ticket = decision.ticket
+        clock.advance(decision.delay)
+    assert delays == [25.0, 25.0, 10.0]
+
+
+def test_max_wait_ends_the_waiting(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that has waited for its longest is told so, and carries nothing any more."""
+    delivery = Delivery(max_wait=45)
+    limiter.acquire(SLOW)
+    first = limiter.acquire(SLOW, job=job(), delivery=delivery)
+    assert first.delay == 45.0
+    clock.advance(45)
+    last = limiter.acquire(SLOW, job=job(first.ticket), delivery=delivery)
+    assert (last.allowed, last.reason, last.delay, last.ticket) == (False, "waited too long", 0.0, None)
+
+
+def test_max_deferrals_ends_the_waiting(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that has been denied as often as it may is told so at the next denial."""
+    delivery = Delivery(max_deferrals=2)
+    reasons, ticket = [], None
+    for _ in range(3):
+        limiter.reset(SLOW)
+        limiter.acquire(SLOW)
+        decision = limiter.acquire(SLOW, job=job(ticket), delivery=delivery)
+        ticket = decision.ticket
+        reasons.append(decision.reason)
+        clock.advance(decision.delay)
+    assert reasons == ["exhausted", "exhausted", "waited too long"]
+
+
+def test_coming_back_early_is_no_deferral(limiter: Limiter, clock: FakeClock) -> None:
+    """A job whose way to its slot takes many hops is not ended for them."""
+    hour = TokenBucket("hour", "1/hour", burst=1)
+    delivery = Delivery(longest=600, max_deferrals=3)
+    limiter.acquire(hour)
+    reasons, ticket = [], None
+    while not (decision := limiter.acquire(hour, job=job(ticket), delivery=delivery)):
+        reasons.append(decision.reason)
+        ticket = decision.ticket
+        clock.advance(decision.delay)
+    assert reasons == ["exhausted"] + ["early"] * 5
+
+
+def patience(store: Recorder) -> list[int | None]:
+    return [request.max_wait_us for request in store.requests]
+
+
+def test_guests_and_patient_jobs_name_no_patience(limiter: Limiter, store: Recorder) -> None:
+    """A job that may wait for ever, and whoever books nothing, leave the patience out."""
+    limiter.acquire(SLOW, delivery=Delivery(max_wait=5))
+    limiter.acquire(SLOW, job=job())
+    limiter.peek(SLOW, job=job())
+    assert patience(store) == [None, None, None]
+
+
+def test_patience_is_what_is_left_of_the_longest_wait(limiter: Limiter, store: Recorder, clock: FakeClock) -> None:
+    """A job has the patience of its max_wait, and after a slot what that leaves."""
+    delivery = Delivery(max_wait=90)
+    limiter.acquire(SLOW)
+    first = limiter.acquire(SLOW, job=job(), delivery=delivery)
+    clock.advance(60)
+    limiter.acquire(SLOW)
+    limiter.acquire(SLOW, job=job(first.ticket), delivery=delivery)
+    assert patience(store) == [None, 90_000_000, None, 30_000_000]
+
+
+def test_job_at_its_last_denial_has_no_patience(limiter: Limiter, store: Recorder, clock: FakeClock) -> None:
+    """A job that will not come back after this denial books nothing."""
+    delivery = Delivery(max_deferrals=1)
+    limiter.acquire(SLOW)
+    first = limiter.acquire(SLOW, job=job(), delivery=delivery)
+    clock.advance(60)
+    limiter.acquire(SLOW, job=job(first.ticket), delivery=delivery)
+    assert patience(store) == [None, None, 0]
+
+
+def test_slot_beyond_the_patience_is_left_to_others(limiter: Limiter) -> None:
+    """A job that will not wait for its slot takes none: the next gets it."""
+    limiter.acquire(SLOW)
+    limiter.acquire(SLOW, job=job(), delivery=Delivery(max_wait=59))
+    assert limiter.acquire(SLOW, job=job()).delay == 60.0
+
+
+def test_job_may_pass_after_its_longest_wait(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that may run runs, however long it has waited: only denials end the waiting."""
+    delivery = Delivery(max_wait=1, max_deferrals=1)
+    limiter.acquire(SLOW)
+    first = limiter.acquire(SLOW, job=job(), delivery=delivery)
+    clock.advance(60)
+    assert limiter.acquire(SLOW, job=job(first.ticket), delivery=delivery)
+
+
+@pytest.mark.parametrize(
+    ("limit", "early", "delay"),
+    [
+        (SLOW, 0.0, 60.0),
+        (SLOW, 10.0, 50.0),
+        (SLOW, 30.0, 60.0),
+        (TokenBucket("roomy", "1/minute", burst=2), 10.0, 60.0),
+    ],
+)
+def test_tight_limits_ask_for_early_delivery(limiter: Limiter, limit: TokenBucket, early: float, delay: float) -> None:
+    """Where the limit has no room for lateness, and the delay is long enough, delivery is asked for a little early."""
+    limiter.acquire(limit, cost=limit.burst)
+    assert limiter.acquire(limit, job=job(), delivery=Delivery(early=early)).delay == delay
+
+
+def test_lateness_spaces_the_slots_of_tight_limits(limiter: Limiter, store: Recorder) -> None:
+    """A tight limit's slots stand further apart for a delivery that comes late."""
+    limiter.acquire(ONE, delivery=Delivery(lateness=0))
+    limiter.acquire(ONE, delivery=Delivery(lateness=0.05))
+    assert [request.claims[0].ask.spacing_us for request in store.requests] == [100_000, 104_000]
+
+
+@pytest.mark.parametrize("limiter", ["sync"], indirect=True)
+def test_short_wait_is_spent_in_place(limiter: Limiter, clock: FakeClock, store: Recorder) -> None:
+    """A job that would wait briefly waits in place, holding its slot, and is not deferred at all."""
+    fast = TokenBucket("fast", "100/s", burst=1)
+    waits = FakeWaits(clock)
+    limiter.acquire(fast)
+    assert limiter.acquire(fast, job=job(), delivery=Delivery(inline=waits))
+    assert waits.slept == [0.01]
+    assert store.requests[-1].place is not None
+
+
+def test_long_wait_is_not_spent_in_place(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that would wait longer goes back to its framework."""
+    waits = FakeWaits(clock)
+    limiter.acquire(ONE)
+    assert limiter.acquire(ONE, job=job(), delivery=Delivery(inline=waits)).delay == 0.1
+    assert waits.slept == []
+
+
+@pytest.mark.parametrize("limiter", ["sync"], indirect=True)
+def test_waits_in_place_are_no_deferrals(limiter: Limiter, clock: FakeClock) -> None:
+    """Waiting in place is not counted among a job's deferrals, though its place and first denial are kept."""
+    fast = TokenBucket("fast", "100/s", burst=1)
+
+    class TooShort(FakeWaits):
+        """Wakes early, and then has no more patience."""
+
+        def wait(self, seconds: float) -> bool:
+            ticket = super().wait(seconds / 2)
+            self.longest = 0.0
+            return ticket
+
+    limiter.acquire(fast)
+    started_us = clock()
+    decision = limiter.acquire(fast, job=job(), delivery=Delivery(inline=TooShort(clock)))
+    assert (decision.reason, decision.delay) == ("early", 0.005)
+    ticket = decision.ticket or {}
+    assert (ticket["n"], ticket["since"], ticket["slot"]) == (1, started_us, started_us + 10_000)
+
+
+def test_guests_never_wait_in_place(limiter: Limiter, clock: FakeClock) -> None:
+    """A caller without a job gets its answer at once."""
+    fast, waits = TokenBucket("fast", "100/s", burst=1), FakeWaits(clock)
+    limiter.acquire(fast)
+    assert not limiter.acquire(fast, delivery=Delivery(inline=waits))
+    assert waits.slept == []
+
+
+def test_store_that_is_down_defers_and_keeps_the_place(limiter: Limiter, clock: FakeClock) -> None:
+    """While the store is down a job is deferred, uncharged, for about a second, and keeps what it carries."""
+    limiter.acquire(SLOW)
+    ticket = limiter.acquire(SLOW, job=job()).ticket
+    decision = Limiter(Down()).acquire(SLOW, PARTNER, job=job(ticket))
+    assert (decision.allowed, decision.reason, decision.limit) == (False, "store unavailable", SLOW)
+    assert 0.75 <= decision.delay <= 1.25
+    assert decision.ticket == ticket
+
+
+def test_deferrals_of_an_outage_are_spread() -> None:
+    """Jobs that an outage sent away do not all come back at once."""
+    limiter = Limiter(Down())
+    assert len({limiter.acquire(SLOW, job=job()).delay for _ in range(20)}) == 20
+
+
+def test_outage_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """An outage is one warning, not one a job."""
+    limiter = Limiter(Down())
+    with caplog.at_level(logging.WARNING):
+        for _ in range(9):
+            limiter.acquire(SLOW, job=job())
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_outage_reaches_who_peeks() -> None:
+    """A peek has nobody to defer: it says that the store is down."""
+    with pytest.raises(StoreUnavailable):
+        Limiter(Down()).peek(SLOW)
+
+
+# Several algorithms
+
+
+def test_five_algorithms_are_one_request(limiter: Limiter, store: Recorder) -> None:
+    """Limits of five algorithms are asked in one request, in the order in which they were named."""
+    limits = (
+        PARTNER,
+        LeakyBucket("even", "1/s"),
+        FixedWindow("f", "9/h"),
+        SlidingWindow("s", "9/h"),
+        SlidingLog("l", "9/h"),
+    )
+    decision = limiter.acquire(*limits, job=job())
+    (request,) = store.requests
+    assert names(request) == [bucket(limit) for limit in limits]
+    assert [claim.ask.algorithm.code for claim in request.claims] == ["t", "t", "f", "s", "l"]
+    assert [(each.limit, each.bucket, each.cost) for each in decision.charged] == [
+        (limit, bucket(limit), 1) for limit in limits
+    ]
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_denial_by_any_algorithm_charges_none(limiter: Limiter, number: int) -> None:
+    """All or nothing across algorithms: the one that denies is told, and the others are as they were."""
+    limits = (PARTNER, FixedWindow("f", "5/h"), SlidingWindow("s", "5/h"), SlidingLog("l", "5/h"))
+    limiter.acquire(limits[number], cost=5)
+    denied = limiter.acquire(*limits, job=job())
+    assert (denied.allowed, denied.limit, denied.charged) == (False, limits[number], ())
+    left = [limiter.peek(limit, cost=0).remaining for limit in limits]
+    assert left == [0 if i == number else 5 for i in range(4)]
+
+
+def test_grant_tells_of_the_algorithm_with_least_left(limiter: Limiter) -> None:
+    """The share that is left is compared across algorithms, whatever their capacities."""
+    large, small = SlidingLog("large", "100/h"), FixedWindow("small", "4/h")
+    limiter.acquire(large, cost=90)
+    decision = limiter.acquire(small, large)
+    assert (decision.limit, decision.remaining) == (large, 9)
+    limiter.acquire(small, cost=3)
+    assert limiter.acquire(small, large, cost=0).limit is small
+
+
+@pytest.mark.parametrize(
+    "limit", [FixedWindow("f", "4/minute"), SlidingWindow("s", "4/minute"), SlidingLog("l", "4/minute")]
+)
+def test_herd_at_the_edge_of_a_window_does_not_exist(limiter: Limiter, limit: Limit) -> None:
+    """Jobs that wait for units of a window come back one after the other, an interval apart."""
+    limiter.acquire(limit, cost=4)
+    delays = [limiter.acquire(limit, job=job()).delay for _ in range(8)]
+    gaps = [later - sooner for sooner, later in pairwise(delays)]
+    assert min(gaps) >= 15
+    assert max(gaps) <= 15 * 26 / 25
+
+
+# A queue
+
+
+@pytest.mark.parametrize("queue", [0, 1, 2, 5, 20])
+@pytest.mark.parametrize("lateness", [0.05, 0.0])
+def test_as_many_wait_as_the_queue_is_long(limiter: Limiter, queue: int, lateness: float) -> None:
+    """The job that finds as many waiting is refused at once: it books nothing and is not deferred."""
+    even, delivery = LeakyBucket("even", "1/s", queue=queue), Delivery(lateness=lateness)
+    assert limiter.acquire(even, job=job(), delivery=delivery)
+    waiting = [limiter.acquire(even, job=job(), delivery=delivery) for _ in range(queue)]
+    assert {decision.reason for decision in waiting} <= {"exhausted"}
+    for _ in range(3):
+        refused = limiter.acquire(even, job=job(), delivery=delivery)
+        assert (refused.allowed, refused.reason, refused.refused) == (False, "queue full", True)
+        assert (refused.delay, refused.ticket) == (0.0, None)
+        assert refused.retry_after > queue
+
+
+def test_place_in_the_queue_is_free_again_once_its_job_has_passed(limiter: Limiter, clock: FakeClock) -> None:
+    """Those in the queue pass at their slots; for each that has, another may wait."""
+    even = LeakyBucket("even", "1/s", queue=2)
+    limiter.acquire(even)
+    first, second = (limiter.acquire(even, job=job()) for _ in range(2))
+    assert limiter.acquire(even, job=job()).refused
+    clock.advance(first.delay)
+    assert limiter.acquire(even, job=job(first.ticket))
+    assert limiter.acquire(even, job=job()).reason == "exhausted"
+    assert limiter.acquire(even, job=job()).refused
+    clock.advance(second.delay - first.delay)
+    assert limiter.acquire(even, job=job(second.ticket))
+
+
+def test_who_waits_is_never_refused(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that is early, or displaced, keeps waiting however full the queue is by then."""
+    even = LeakyBucket("even", "1/s", queue=1)
+    limiter.acquire(even)
+    first = limiter.acquire(even, job=job())
+    assert limiter.acquire(even, job=job()).refused
+    clock.advance(0.5)
+    assert limiter.acquire(even, job=job(first.ticket)).reason == "early"
+    clock.advance(0.5)
+    limiter.settle(limiter.acquire(even, cost=0), actual=1, limit=even)
+    displaced = limiter.acquire(even, job=job(first.ticket))
+    assert (displaced.reason, displaced.refused) == ("exhausted", False)
+
+
+def test_refusal_is_not_told_as_a_deferral(store: Recorder) -> None:
+    """A job that is refused does not come back, so no listener hears of a deferral."""
+
+    class Listener:
+        events: ClassVar[list[Deferred]] = []
+
+        @hookimpl
+        def throttlekit_deferred(self, event: Deferred) -> None:
+            self.events.append(event)
+
+    limiter, even = Limiter(store, plugins=[Listener()]), LeakyBucket("even", "1/s", queue=0)
+    limiter.acquire(even)
+    assert limiter.acquire(even, job=job()).refused
+    assert Listener.events == []
+
+
+def test_guest_finds_the_queue_full_as_well(limiter: Limiter) -> None:
+    """A caller without a job is told that as many wait already as may; a peek tells it too, and changes nothing."""
+    even = LeakyBucket("even", "1/s", queue=0)
+    limiter.acquire(even)
+    assert limiter.peek(even).reason == "queue full"
+    assert limiter.acquire(even).refused
+
+
+def test_full_queue_is_not_waited_out_in_place(limiter: Limiter, clock: FakeClock) -> None:
+    """A refused job does not wait in place either, however short the wait would be."""
+    even, waits = LeakyBucket("even", "100/s", queue=0), FakeWaits(clock)
+    limiter.acquire(even)
+    assert limiter.acquire(even, job=job(), delivery=Delivery(inline=waits)).refused
+    assert waits.slept == []
+
+
+def test_cost_too_dear_for_a_limit_in_a_call_names_it(limiter: Limiter, store: Recorder) -> None:
+    """A cost given in the call must fit every limit; the one that it does not fit is told with its remedy."""
+    with pytest.raises(CostExceedsLimit, match=r"limit 'even' can never admit a cost of 2.*take a TokenBucket"):
+        limiter.acquire(PARTNER, LeakyBucket("even", "1/s"), cost=2)
+    assert store.requests == []
+
+
+def test_tiers_of_one_declared_limit_are_no_two_definitions(limiter: Limiter) -> None:
+    """A limit with tiers may be asked for jobs of any tier, again and again: it is one definition."""
+    api = TokenBucket("api", {"free": "1/s", "pro": "2/s"}, tier="{plan}")
+    for plan in ("free", "pro", "free"):
+        limiter.peek(api, job=job(plan=plan))
+    with pytest.raises(ConfigurationError, match="the name 'api' is used for two limits"):
+        limiter.peek(TokenBucket("api", {"free": "1/s", "pro": "3/s"}, tier="{plan}"), job=job(plan="free"))

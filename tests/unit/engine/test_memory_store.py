@@ -1,0 +1,123 @@
+"""What only the memory store promises: its own clock, and that it forgets by itself."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from throttlekit import FixedWindow, Job, LeakyBucket, Limiter, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.limit.base import Limit
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+LIMIT = TokenBucket("partner", "10/s", burst=5, key="{account}")
+# Each with the seconds after which nothing of it counts any more, once one unit was taken as a second begins.
+EVERY = {
+    LIMIT: 0.1,
+    LeakyBucket("partner", "10/s", key="{account}"): 0.1,
+    FixedWindow("partner", "10/s", key="{account}"): 1.0,
+    SlidingWindow("partner", "10/s", key="{account}"): 2.0,
+    SlidingLog("partner", "10/s", key="{account}"): 1.0,
+}
+every_algorithm = pytest.mark.parametrize("limit", EVERY, ids=lambda limit: limit.algorithm)
+
+
+def test_clock_may_be_given() -> None:
+    """A test moves the store's time by hand."""
+    clock = FakeClock()
+    limiter = Limiter(MemoryStore(clock_us=clock))
+    passed = [bool(limiter.acquire(LIMIT, key=1)) for _ in range(6)]
+    clock.advance(0.1)
+    assert [*passed, bool(limiter.acquire(LIMIT, key=1))] == [True] * 5 + [False, True]
+
+
+def test_fake_clock_moves_as_told() -> None:
+    """The clock stands still until it is moved, forward or back, by whole microseconds."""
+    clock = FakeClock(1_000_000)
+    readings = [clock(), clock()]
+    for seconds in (0.1, 1, -0.6, 1e-6):
+        clock.advance(seconds)
+        readings.append(clock())
+    assert readings == [1_000_000, 1_000_000, 1_100_000, 2_100_000, 1_500_000, 1_500_001]
+
+
+def test_own_clock_tells_the_wall_time() -> None:
+    """Without a clock given, the store begins at the wall clock's time."""
+    store = MemoryStore()
+    before_us = time.time_ns() // 1000
+    assert abs(store._clock_us() - before_us) < 5_000_000
+
+
+@every_algorithm
+def test_keys_that_say_nothing_any_more_are_swept(limit: Limit) -> None:
+    """Unused limits are forgotten by themselves: a store with ever new keys does not grow without end."""
+    clock = FakeClock()
+    store = MemoryStore(clock_us=clock)
+    limiter = Limiter(store)
+    for account in range(10_000):
+        clock.advance(0.01)
+        limiter.acquire(limit, key=account)
+    assert len(store) < 6_000
+
+
+def test_lines_that_nobody_stands_in_are_swept() -> None:
+    """The lines of jobs that never came back are forgotten with the rest."""
+    clock = FakeClock()
+    store = MemoryStore(clock_us=clock)
+    limiter = Limiter(store)
+    limit = LeakyBucket("partner", "10/s", key="{account}")
+    for account in range(5_000):
+        clock.advance(0.02)
+        limiter.acquire(limit, key=account)
+        assert not limiter.acquire(limit, key=account, job=Job(id="1"))
+    assert len(store) < 6_000
+
+
+@every_algorithm
+def test_live_keys_survive_the_sweep(limit: Limit) -> None:
+    """A sweep forgets nothing that still says something."""
+    clock = FakeClock()
+    store = MemoryStore(clock_us=clock)
+    limiter = Limiter(store)
+    for account in range(9_000):
+        limiter.acquire(limit, key=account)
+    assert len(store) == 9_000
+    assert limiter.peek(limit, key=0).remaining == limit.capacity - 1
+
+
+@every_algorithm
+def test_limit_is_forgotten_a_grace_time_after_it_is_full(limit: Limit) -> None:
+    """What is kept says nothing any more once nothing has counted for the grace time; until then it is kept."""
+    clock = FakeClock()
+    store = MemoryStore(clock_us=clock)
+    limiter = Limiter(store)
+    limiter.acquire(limit, key=1)
+    assert limiter.peek(limit, key=1).reset_after == EVERY[limit]
+    [(_, expires_us)] = store._values.values()
+    assert expires_us == clock() + round((EVERY[limit] + 5) * 1_000_000)
+    clock.advance(EVERY[limit] + 5)
+    decision = limiter.peek(limit, key=1)
+    assert (decision.remaining, decision.reset_after) == (limit.capacity, 0.0)
+
+
+@every_algorithm
+def test_correction_keeps_what_it_leaves(limit: Limit) -> None:
+    """A limit that was settled beyond empty is kept for as long as that counts, and no longer than it must be."""
+    clock = FakeClock()
+    store = MemoryStore(clock_us=clock)
+    limiter = Limiter(store)
+    limiter.settle(limiter.acquire(limit, key=1), actual=limit.capacity + 10)
+    reset_after = limiter.peek(limit, key=1).reset_after
+    [(_, expires_us)] = store._values.values()
+    assert reset_after >= EVERY[limit]
+    assert expires_us == clock() + round((reset_after + 5) * 1_000_000)
+
+
+def test_process_scope_is_counted_here_by_the_same_rules() -> None:
+    """A limit of scope "process" is kept in memory whatever the store, and reset with the rest."""
+    limit = SlidingLog("partner", "2/h", scope="process")
+    limiter = Limiter(MemoryStore(clock_us=FakeClock()))
+    assert [bool(limiter.acquire(limit)) for _ in range(3)] == [True, True, False]
+    limiter.reset(limit)
+    assert limiter.acquire(limit)

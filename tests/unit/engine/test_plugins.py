@@ -1,0 +1,238 @@
+"""Hooks: asked in order, never able to hurt a job; and the plugins that come along."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pluggy
+import pytest
+
+from throttlekit import ConfigurationError, Job, Limiter, TokenBucket, hookimpl
+from throttlekit._engine.builtin_plugins import DeferralLog
+from throttlekit.hookspecs import Deferred
+from throttlekit.stores import MemoryStore, Store
+from throttlekit.testing import FakeClock
+
+LIMIT = TokenBucket("partner", "10/s", burst=1)
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.events: list[Deferred] = []
+
+    @hookimpl
+    def throttlekit_deferred(self, event: Deferred) -> None:
+        self.events.append(event)
+
+
+def test_plugin_may_make_the_store() -> None:
+    """A URL of a plugin's own scheme gives the plugin's store."""
+    store = MemoryStore()
+
+    class Mine:
+        @hookimpl
+        def throttlekit_make_store(self, url: str) -> Store | None:
+            return store if url.startswith("mine://") else None
+
+    Limiter("mine://", plugins=[Mine()]).acquire(LIMIT)
+    assert len(store) == 1
+    Limiter("memory://", plugins=[Mine()]).acquire(LIMIT)
+    assert len(store) == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mystery://user:hunter2@host/0",
+        "mystery:hunter2",
+        "hunter2@host",
+        "hunter2",
+        "user:hunter2://host",
+        "memory",
+        "memory:",
+        "redis",
+        "",
+    ],
+)
+def test_unknown_scheme_is_a_configuration_error(url: str) -> None:
+    """A URL that no plugin knows fails at once; only what is surely its scheme is told."""
+    with pytest.raises(ConfigurationError, match="no store is known") as caught:
+        Limiter(url)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("made", [5, "memory://", MemoryStore, object()])
+def test_plugin_that_makes_no_store_is_a_configuration_error(made: Any) -> None:
+    """What a plugin returns is checked when the limiter is made, not when the first job asks."""
+
+    class Mine:
+        @hookimpl
+        def throttlekit_make_store(self, url: str) -> Any:
+            return made
+
+    with pytest.raises(ConfigurationError, match="is not a store: throttlekit_make_store must return"):
+        Limiter("mine://", plugins=[Mine()])
+
+
+class Undecorated:
+    def throttlekit_deferred(self, event: Deferred) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("plugins", "told"),
+    [
+        (Listener(), "plugins= takes a list, not Listener"),
+        ("my_plugin", "plugins= takes a list, not str"),
+        (None, "plugins= takes a list, not NoneType"),
+        ([None], "an object of type NoneType is no plugin"),
+        (["x"], "an object of type str is no plugin"),
+        ([Undecorated()], "no method that is marked with @throttlekit.hookimpl"),
+        ([Listener], "Listener is a class, not a plugin"),
+        ([Listener()] * 2, "given twice"),
+    ],
+)
+def test_what_is_no_plugin_is_a_configuration_error(plugins: Any, told: str) -> None:
+    """What could never be called fails when the limiter is made, and the message says why."""
+    with pytest.raises(ConfigurationError, match=told):
+        Limiter(plugins=plugins)
+
+
+def test_installed_plugin_that_cannot_be_loaded_is_a_configuration_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed plugin that fails on import fails when the limiter is made, as one that is given does."""
+
+    def load(*_: object) -> int:
+        raise ImportError("no module named 'lost'")
+
+    monkeypatch.setattr(pluggy.PluginManager, "load_setuptools_entrypoints", load)
+    with pytest.raises(ConfigurationError, match="a plugin cannot be loaded: ImportError"):
+        Limiter()
+
+
+def test_wrapper_of_deferrals_is_a_configuration_error() -> None:
+    """Each plugin is told of a deferral on its own, so none can wrap the others."""
+
+    class Around:
+        @hookimpl(wrapper=True)
+        def throttlekit_deferred(self) -> Iterator[None]:
+            return (yield)
+
+    with pytest.raises(ConfigurationError, match="cannot be a wrapper"):
+        Limiter(plugins=[Around()])
+
+
+def test_hook_that_does_not_exist_is_a_configuration_error() -> None:
+    """A misspelt hook fails when the limiter is made."""
+
+    class Misspelt:
+        @hookimpl
+        def throttlekit_defered(self, event: Deferred) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="throttlekit_defered"):
+        Limiter(plugins=[Misspelt()])
+
+
+def test_hook_with_other_arguments_is_a_configuration_error() -> None:
+    """A hook that wants what there is not fails when the limiter is made."""
+
+    class Greedy:
+        @hookimpl
+        def throttlekit_deferred(self, event: Deferred, worker: object) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="throttlekit_deferred"):
+        Limiter(plugins=[Greedy()])
+
+
+def test_deferral_is_told_with_what_a_listener_needs() -> None:
+    """Each denial of a job is told once, with the job, the decision, the count and the time waited."""
+    listener, clock = Listener(), FakeClock()
+    limiter = Limiter(MemoryStore(clock_us=clock), plugins=[listener])
+    limiter.acquire(LIMIT)
+    first = limiter.acquire(LIMIT, job=Job(id="a"))
+    limiter.acquire(LIMIT)
+    clock.advance(0.05)
+    second = limiter.acquire(LIMIT, job=Job(id="a", ticket=first.ticket))
+    assert [(e.job.id, e.decision, e.deferrals, e.waited) for e in listener.events] == [
+        ("a", first, 1, 0.0),
+        ("a", second, 1, 0.05),
+    ]
+
+
+def test_hook_may_leave_out_the_event() -> None:
+    """A plugin that only counts needs no argument."""
+    told = []
+
+    class Counter:
+        @hookimpl
+        def throttlekit_deferred(self) -> None:
+            told.append(1)
+
+    limiter = Limiter(plugins=[Counter()])
+    limiter.acquire(LIMIT)
+    limiter.acquire(LIMIT, job=Job())
+    assert told == [1]
+
+
+def test_grants_and_guests_are_no_deferrals() -> None:
+    """A job that runs, and a caller without a job, are not told."""
+    listener = Listener()
+    limiter = Limiter(plugins=[listener])
+    limiter.acquire(LIMIT, job=Job())
+    limiter.acquire(LIMIT)
+    limiter.peek(LIMIT, job=Job())
+    assert listener.events == []
+
+
+class Broken:
+    @hookimpl
+    def throttlekit_deferred(self, event: Deferred) -> None:
+        raise RuntimeError("a listener's own trouble")
+
+
+def test_plugin_that_fails_does_not_reach_the_job(caplog: pytest.LogCaptureFixture) -> None:
+    """An exception in a listener is logged, not once a job, and the job is deferred all the same."""
+    limiter = Limiter(plugins=[Broken()])
+    limiter.acquire(LIMIT)
+    for _ in range(3):
+        decision = limiter.acquire(LIMIT, job=Job())
+        assert decision.reason == "exhausted"
+        assert decision.ticket
+    assert [record.levelname for record in caplog.records if record.exc_info] == ["ERROR"]
+    assert "A plugin failed in throttlekit_deferred" in caplog.text
+
+
+def test_plugin_that_fails_does_not_silence_the_others() -> None:
+    """Whoever fails, before it or after it, the other listeners are told."""
+    before, after = Listener(), Listener()
+    limiter = Limiter(plugins=[before, Broken(), after])
+    limiter.acquire(LIMIT)
+    limiter.acquire(LIMIT, job=Job())
+    assert (len(before.events), len(after.events)) == (1, 1)
+
+
+def test_deferrals_are_told_quietly(caplog: pytest.LogCaptureFixture) -> None:
+    """Each deferral is told at DEBUG; at INFO only the first of a limit, and a summary every 30 seconds."""
+    now = [0.0]
+    log = DeferralLog(every=30, clock=lambda: now[0])
+    limiter = Limiter()
+    limiter.acquire(LIMIT)
+    event = Deferred(Job(id="a", name="send"), limiter.acquire(LIMIT, job=Job()), 1, 0.0)
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, "throttlekit"):
+        for now[0] in (0.0, 1.0, 29.9, 30.0, 31.0):
+            log.throttlekit_deferred(event)
+    told = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
+    assert [message.split(":")[1].split(" ")[1] for message in told] == ["1", "3"]
+    assert sum(record.levelno == logging.DEBUG for record in caplog.records) == 5
+
+
+def test_each_limit_has_its_own_summary(caplog: pytest.LogCaptureFixture) -> None:
+    """A busy limit does not hide the first deferral of another."""
+    log, limiter = DeferralLog(clock=lambda: 0.0), Limiter()
+    with caplog.at_level(logging.INFO, "throttlekit"):
+        for name in ("a", "b", "a"):
+            limit = TokenBucket(name, "10/s", burst=1)
+            limiter.acquire(limit)
+            log.throttlekit_deferred(Deferred(Job(), limiter.peek(limit), 1, 0.0))
+    assert sum("holding jobs back" in record.getMessage() for record in caplog.records) == 2

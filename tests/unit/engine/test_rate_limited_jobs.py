@@ -1,0 +1,287 @@
+"""A job whose body heard "429": its key is paused, and it comes back behind the pause, before all that wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from support.servers.stores import Passing
+from throttlekit import Concurrency, ConfigurationError, Delivery, Job, Limiter, RateLimited, TokenBucket
+from throttlekit._core.acquire import Verdict
+from throttlekit._engine.ticket import Ticket
+from throttlekit.adapter.rate_limited import check_on_429, limited
+from throttlekit.errors import StoreUnavailable
+from throttlekit.stores import MemoryStore, Request, StoreClaim
+from throttlekit.testing import FakeClock
+
+PARTNER = TokenBucket("partner", "1/s", burst=5)
+ACCOUNT = TokenBucket("account", "10/s", burst=5, key="{account}")
+SLOTS = Concurrency("slots", 2)
+JOB = Job(id="7", kwargs={"account": 42})
+PLAIN = Delivery()
+
+
+class Fickle(Passing):
+    """A memory store that is away for what it is told."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.inner = MemoryStore(clock_us=clock)
+        self.away: set[str] = set()
+        self.asked: list[str] = []
+
+    def _ask(self, verb: str) -> None:
+        self.asked.append(verb)
+        if verb in self.away:
+            raise StoreUnavailable("away", part=None)
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        self._ask("acquire")
+        return super().acquire(request, now_us)
+
+    def settle(self, corrections: Any, now_us: int | None = None) -> None:
+        self._ask("settle")
+        super().settle(corrections, now_us)
+
+    def pause(self, claims: Any, for_us: int | None, now_us: int | None = None) -> None:
+        self._ask("pause")
+        super().pause(claims, for_us, now_us)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> Fickle:
+    return Fickle(clock)
+
+
+@pytest.fixture
+def limiter(store: Fickle) -> Limiter:
+    return Limiter(store)
+
+
+def paused(limiter: Limiter) -> set[str]:
+    told = [limiter.peek(limit, job=JOB) for limit in (PARTNER, ACCOUNT, SLOTS)]
+    return {decision.limit.name for decision in told if decision.reason == "paused"}
+
+
+def nothing() -> None:
+    """What `ran` has given back."""
+
+
+def ran(limiter: Limiter, *limits: Any) -> None:
+    """The job's body ran, and its slots are given back."""
+    decision = limiter.acquire(*limits, job=JOB)
+    assert decision.allowed
+    limiter.release(decision)
+
+
+@pytest.mark.parametrize(
+    ("named", "on_429", "expected"),
+    [
+        (None, None, {"partner", "account"}),
+        (PARTNER, None, {"partner"}),
+        ("account", None, {"account"}),
+        ("slots", None, {"slots"}),
+        (None, PARTNER, {"partner"}),
+        (None, "account", {"account"}),
+        ("account", PARTNER, {"account"}),
+        ("unknown", PARTNER, {"partner"}),
+        ("unknown", None, {"partner", "account"}),
+    ],
+)
+def test_what_is_paused(limiter: Limiter, named: Any, on_429: Any, expected: set[str]) -> None:
+    """The limit that the error names, else the job's own setting, else all of its rate limits."""
+    limits = (SLOTS, PARTNER, ACCOUNT)
+    ran(limiter, *limits)
+    decision = limited(
+        limiter, RateLimited(30, limit=named), limits, job=JOB, delivery=PLAIN, release=nothing, on_429=on_429
+    )
+    assert not decision.allowed
+    assert paused(limiter) == expected
+
+
+def test_slots_are_paused_where_there_is_no_rate(limiter: Limiter) -> None:
+    """A job that names nothing but a concurrency limit pauses that."""
+    ran(limiter, SLOTS)
+    decision = limited(limiter, RateLimited(30), [SLOTS], job=JOB, delivery=PLAIN, release=nothing)
+    assert paused(limiter) == {"slots"}
+    assert decision.delay >= 30
+
+
+def test_only_the_jobs_own_key_is_paused(limiter: Limiter) -> None:
+    """Other keys run on."""
+    limited(limiter, RateLimited(30), [ACCOUNT], job=JOB, delivery=PLAIN, release=nothing)
+    assert limiter.peek(ACCOUNT, key=42).reason == "paused"
+    assert limiter.acquire(ACCOUNT, key=43)
+
+
+def test_comes_back_behind_the_pause_before_those_that_have_not_run(limiter: Limiter, clock: FakeClock) -> None:
+    """It has a place in the line already, and its waiting counts on."""
+    ran(limiter, PARTNER)
+    decision = limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=nothing)
+    newcomer = limiter.acquire(PARTNER, job=Job(id="8"))
+    assert (decision.reason, decision.delay) == ("paused", 31.0)
+    assert newcomer.delay > decision.delay
+    assert decision.ticket is not None
+    clock.advance(decision.delay)
+    assert limiter.acquire(PARTNER, job=replace(JOB, ticket=decision.ticket))
+
+
+def test_several_that_ran_come_back_one_by_one(limiter: Limiter) -> None:
+    """Those that were at work when the first was told 429 do not come back at once."""
+    for _ in range(4):
+        ran(limiter, PARTNER)
+    delays = [
+        limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=nothing).delay for _ in range(4)
+    ]
+    assert delays == [31.0, 32.0, 33.0, 34.0]
+
+
+def test_rate_resumes_without_a_burst(limiter: Limiter, clock: FakeClock) -> None:
+    """A minute later at most a minute's worth has passed, and not a burst more."""
+    limited(limiter, RateLimited(30), [PARTNER], job=JOB, delivery=PLAIN, release=nothing)
+    passed = 0
+    for _ in range(600):
+        clock.advance(0.1)
+        passed += limiter.acquire(PARTNER).allowed
+    assert passed == 30
+
+
+@pytest.mark.parametrize("limits", [[PARTNER], [SLOTS], [TokenBucket("fast", "1000000/s", burst=9)]])
+@pytest.mark.parametrize("retry_after", [0, 0.000001, 5])
+def test_endless_429s_end_by_max_wait(
+    limiter: Limiter, clock: FakeClock, limits: list[Any], retry_after: float
+) -> None:
+    """However short the pause: the time since the first denial counts, and then the job is refused."""
+    job, refused_after = JOB, 0.0
+    for _ in range(2000):
+        decision = limiter.acquire(*limits, job=job, delivery=Delivery(max_wait=60))
+        if decision.allowed:
+            limiter.release(decision)
+            error = RateLimited(retry_after)
+            decision = limited(limiter, error, limits, job=job, delivery=Delivery(max_wait=60), release=nothing)
+        if decision.refused:
+            break
+        assert decision.delay > 0
+        refused_after += decision.delay
+        clock.advance(decision.delay)
+        job = replace(JOB, ticket=decision.ticket)
+    assert decision.reason == "waited too long"
+    assert 40 <= refused_after <= 61
+
+
+@pytest.mark.parametrize("limits", [[PARTNER], [SLOTS]])
+def test_endless_429s_end_by_max_deferrals(limiter: Limiter, clock: FakeClock, limits: list[Any]) -> None:
+    """Each 429 is a deferral."""
+    job, count, delivery = JOB, 0, Delivery(max_deferrals=3)
+    while True:
+        decision = limiter.acquire(*limits, job=job, delivery=delivery)
+        if decision.allowed:
+            limiter.release(decision)
+            decision = limited(limiter, RateLimited(0), limits, job=job, delivery=delivery, release=nothing)
+        if decision.refused:
+            break
+        count += 1
+        clock.advance(decision.delay)
+        job = replace(JOB, ticket=decision.ticket)
+    assert (decision.reason, count) == ("waited too long", 3)
+
+
+def test_let_pass_at_once_it_gives_back_what_it_took(limiter: Limiter) -> None:
+    """Where the pause is over at once, the job is deferred for a moment all the same, and holds and takes nothing."""
+    both = [SLOTS, PARTNER]
+    before = limiter.peek(PARTNER).remaining
+    decision = limited(limiter, RateLimited(0, limit=SLOTS), both, job=JOB, delivery=PLAIN, release=nothing)
+    assert (decision.allowed, decision.reason, decision.delay, decision.charged) == (False, "paused", 0.1, ())
+    assert limiter.peek(PARTNER).remaining == before
+    assert limiter.peek(SLOTS).remaining == 2
+    assert Ticket.read(decision.ticket).deferrals == 1
+
+
+def test_what_cannot_be_given_back_stays_charged(limiter: Limiter, store: Fickle) -> None:
+    """Stricter, never looser; and no error."""
+    store.away = {"settle"}
+    decision = limited(limiter, RateLimited(0, limit=SLOTS), [SLOTS, PARTNER], job=JOB, delivery=PLAIN, release=nothing)
+    assert not decision.allowed
+    assert limiter.peek(PARTNER).remaining == 4
+
+
+@pytest.mark.parametrize("away", [{"pause"}, {"pause", "acquire"}])
+def test_store_that_is_away_lets_the_job_wait_as_it_was_told(limiter: Limiter, store: Fickle, away: set[str]) -> None:
+    """Nobody else hears of the 429, but this job waits, for as long as its framework carries, and charges nothing."""
+    store.away = away
+    decision = limited(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=PLAIN, release=nothing)
+    assert (decision.allowed, decision.delay) == (False, 30.0)
+    capped = limited(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=Delivery(longest=7), release=nothing)
+    assert capped.delay == 7.0
+    store.away = set()
+    assert (limiter.peek(PARTNER).remaining, limiter.peek(SLOTS).remaining) == (5, 2)
+
+
+def test_open_limit_lets_nobody_come_back_at_once(limiter: Limiter, store: Fickle) -> None:
+    """While the store is away an open limit lets all pass; a job that heard 429 waits all the same."""
+    store.away = {"pause", "acquire"}
+    limits = [TokenBucket("free", "5/s", on_store_failure="open")]
+    decision = limited(limiter, RateLimited(30), limits, job=JOB, delivery=PLAIN, release=nothing)
+    assert (decision.allowed, decision.delay) == (False, 30.0)
+
+
+def test_store_that_is_away_bounds_the_loop_too(limiter: Limiter, store: Fickle) -> None:
+    """A pause that never gets through does not make a job come back for ever."""
+    store.away, job = {"pause"}, JOB
+    told: list[str] = []
+    three = Delivery(max_deferrals=3)
+    for _ in range(4):
+        decision = limited(limiter, RateLimited(1), [SLOTS], job=job, delivery=three, release=nothing)
+        told.append(decision.reason)
+        job = replace(JOB, ticket=decision.ticket)
+    assert told == ["paused"] * 3 + ["waited too long"]
+
+
+def test_pauses_in_one_round_trip_and_asks_in_another(limiter: Limiter, store: Fickle) -> None:
+    """Two for each job that hears 429, whatever its limits."""
+    limited(limiter, RateLimited(30), [PARTNER, ACCOUNT, SLOTS], job=JOB, delivery=PLAIN, release=nothing)
+    assert store.asked == ["pause", "acquire"]
+
+
+def test_setting_must_be_one_of_the_jobs_limits() -> None:
+    """Told where the job is declared, with its limits."""
+    check_on_429(None, [])
+    check_on_429("partner", [PARTNER, SLOTS])
+    check_on_429(SLOTS, [PARTNER, SLOTS])
+    with pytest.raises(ConfigurationError, match=r"on_429='other' is none of the job's limits \('partner', 'slots'\)"):
+        check_on_429("other", [PARTNER, SLOTS])
+    with pytest.raises(ConfigurationError, match="it names none"):
+        check_on_429(PARTNER, [])
+
+
+def test_claims_of_a_pause_are_of_the_store_that_counts_them(store: Fickle, limiter: Limiter) -> None:
+    """A limit of scope "process" is paused in the process, the shared ones in the store."""
+    own, seen = TokenBucket("own", "1/s", scope="process"), list[StoreClaim]()
+    inner = store.inner.pause
+    store.inner.pause = lambda claims, for_us, now_us=None: (seen.extend(claims), inner(claims, for_us, now_us))[1]  # type: ignore[method-assign]
+    limited(limiter, RateLimited(30), [own, PARTNER], job=JOB, delivery=PLAIN, release=nothing)
+    assert len(seen) == 1
+    assert limiter.peek(own).reason == "paused"
+
+
+@pytest.mark.parametrize("away", [set[str](), {"pause"}])
+def test_its_slots_are_free_once_the_key_is_paused_and_not_before(
+    limiter: Limiter, store: Fickle, away: set[str]
+) -> None:
+    """Whoever waits for one would begin at once, and call downstream as well."""
+    running = limiter.acquire(PARTNER, SLOTS, job=JOB)
+    store.asked, store.away = [], away
+
+    def release() -> None:
+        store.asked.append("release")
+        limiter.release(running)
+
+    decision = limited(limiter, RateLimited(30), [PARTNER, SLOTS], job=JOB, delivery=PLAIN, release=release)
+    assert store.asked[:3] == ["pause", "release", "acquire"]
+    assert decision.delay >= 30

@@ -1,0 +1,290 @@
+"""What a body may say about its own limits, wherever it runs."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+
+from throttlekit import (
+    Concurrency,
+    ConfigurationError,
+    FixedWindow,
+    Job,
+    Limiter,
+    SlidingLog,
+    StoreUnavailable,
+    TokenBucket,
+    current,
+)
+from throttlekit._engine.breaker import CircuitBreaker
+from throttlekit._engine.running import begin, begin_from_receipt, decision_of, end, receipt
+from throttlekit._util.log_limiter import Every
+from throttlekit.stores import Correction, MemoryStore
+from throttlekit.testing import FakeClock
+
+TOKENS = TokenBucket("tokens", "100/hour", burst=100, cost=lambda job: job.kwargs["most"])
+CALLS = FixedWindow("calls", "50/day", tz="Europe/Berlin")
+JOB = Job(id="1", name="summarise", kwargs={"most": 60})
+
+
+@pytest.fixture
+def limiter() -> Limiter:
+    return Limiter(MemoryStore(clock_us=FakeClock()))
+
+
+def test_outside_a_job_there_is_no_decision_and_settle_does_nothing() -> None:
+    """A body that is called by hand or by a test runs as it is."""
+    assert current().decision is None
+    current().settle(5)
+    assert current().decision is None
+
+
+@pytest.mark.parametrize("wrong", [-1, True, 1.5, "5", None])
+def test_what_is_no_number_of_units_is_refused_everywhere(wrong: object) -> None:
+    """Also outside a job: a test of the body shows the mistake."""
+    with pytest.raises(ConfigurationError, match="whole number"):
+        current().settle(wrong)  # type: ignore[arg-type]
+
+
+def test_settle_is_told_the_whole_each_time(limiter: Limiter) -> None:
+    """60 were charged; 10, then 30, then 20 turn out to be right: 80 are left."""
+    begin(limiter, limiter.acquire(TOKENS, CALLS, job=JOB))
+    try:
+        for actual, left in ((10, 90), (30, 70), (20, 80)):
+            current().settle(actual)
+            assert limiter.peek(TOKENS, job=JOB).remaining == left
+        assert limiter.peek(CALLS).remaining == 49
+    finally:
+        end()
+    assert current().decision is None
+
+
+def test_another_limit_can_be_named(limiter: Limiter) -> None:
+    """`limit=` settles one whose cost is no callable."""
+    begin(limiter, limiter.acquire(TOKENS, CALLS, job=JOB))
+    try:
+        current().settle(5, limit=CALLS)
+    finally:
+        end()
+    assert limiter.peek(CALLS).remaining == 45
+
+
+def test_each_thread_has_its_own_job(limiter: Limiter) -> None:
+    """A job that begins in one thread is not another's."""
+    begin(limiter, limiter.acquire(TOKENS, job=JOB))
+    seen: list[object] = []
+    thread = threading.Thread(target=lambda: seen.append(current().decision))
+    thread.start()
+    thread.join()
+    end()
+    assert seen == [None]
+
+
+def test_a_store_that_fails_does_not_fail_the_body(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The job goes on, stays charged as it was, and the log says so once."""
+    monkeypatch.setattr("throttlekit._engine.running._settle_failed", Every())
+
+    class Failing(MemoryStore):
+        def settle(self, *arguments: object, **options: object) -> None:
+            raise StoreUnavailable("gone")
+
+    failing = Limiter()
+    failing.deciding.shared = CircuitBreaker(Failing(clock_us=FakeClock()), clock=count().__next__)
+    decision = failing.acquire(TOKENS, job=JOB)
+    begin(failing, decision)
+    try:
+        current().settle(1)
+        current().settle(2)
+        assert current().decision == replace(decision, charged=(replace(decision.charged[0], cost=1),))
+    finally:
+        end()
+    outage, unsettled = (record.getMessage() for record in caplog.records)
+    assert outage.startswith("gone. It is asked once a second")
+    assert [unsettled] == ["gone. What a job took could not be settled: it stays charged as it was."]
+    assert failing.peek(TOKENS, job=JOB).remaining == 40
+
+
+def test_an_answer_that_is_lost_gives_nothing_back_twice() -> None:
+    """The store corrected, and its answer was lost: 20 were charged, 2 is right, and 38 are left of 100."""
+
+    class Lost(MemoryStore):
+        lost = True
+
+        def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+            super().settle(corrections, now_us)
+            if self.lost:
+                raise StoreUnavailable("gone")
+
+    store = Lost(clock_us=FakeClock())
+    limiter = Limiter(store)
+    limiter.deciding.shared = CircuitBreaker(store, clock=count().__next__)
+    share = TokenBucket("share", "100/hour", burst=100, cost=lambda job: job.kwargs["most"], scope="process")
+    limiter.acquire(TOKENS, share, job=JOB)
+    begin(limiter, limiter.acquire(TOKENS, share, job=Job(kwargs={"most": 20})))
+    try:
+        for _ in range(3):
+            current().settle(2)
+        assert limiter.peek(TOKENS, cost=0).remaining == 38
+        assert limiter.peek(share, cost=0).remaining <= 38
+        store.lost = False
+        current().settle(5)
+        assert limiter.peek(TOKENS, cost=0).remaining == 35
+    finally:
+        end()
+
+
+def test_threads_of_one_body_give_back_once() -> None:
+    """Two threads of a body settle at the same time: 59 of the 60 come back, and not twice."""
+    both = threading.Barrier(2)
+
+    class Slow(MemoryStore):
+        def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(0.2)
+            super().settle(corrections, now_us)
+
+    limiter = Limiter(Slow(clock_us=FakeClock()))
+    limiter.acquire(TOKENS, job=Job(kwargs={"most": 40}))
+    begin(limiter, limiter.acquire(TOKENS, job=JOB))
+    try:
+        body = current()
+        threads = [threading.Thread(target=body.settle, args=(1,)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        end()
+    assert limiter.peek(TOKENS, cost=0).remaining == 59
+
+
+def test_a_receipt_settles_in_another_process(limiter: Limiter) -> None:
+    """What travels as JSON settles the same limits by the same rules: tiers, zones and scopes included."""
+    tiered = TokenBucket(
+        "tiers", {"free": "10/h", "pro": "80/h"}, burst=50, tier="{plan}", scope="job", cost=lambda j: 40
+    )
+    job = Job(name="x", kwargs={"most": 60, "plan": "pro"})
+    told = json.loads(json.dumps(receipt(limiter.acquire(TOKENS, CALLS, tiered, job=job))))
+    begin(limiter, decision_of(told))
+    try:
+        current().settle(10)
+        current().settle(3, limit=CALLS)
+    finally:
+        end()
+    assert limiter.peek(TOKENS, job=job).remaining == 90
+    assert limiter.peek(CALLS).remaining == 47
+    assert limiter.peek(tiered, job=job, cost=0).remaining == 40
+
+
+def test_a_receipt_is_read_when_a_body_asks(limiter: Limiter) -> None:
+    """Most bodies do not, and pay nothing for it."""
+    told = json.loads(json.dumps(receipt(limiter.acquire(TOKENS, job=JOB))))
+    begin_from_receipt(limiter, told)
+    try:
+        current().settle(10)
+        decision = current().decision
+        assert decision is not None
+        assert (decision.limit.name, decision.cost) == ("tokens", 10)
+    finally:
+        end()
+    assert limiter.peek(TOKENS, job=JOB).remaining == 90
+
+
+def test_a_receipt_that_cannot_be_read_shows_where_a_body_asks(limiter: Limiter) -> None:
+    """A body that does not ask runs."""
+    told: dict[str, list[dict[str, Any]]] = {"charged": [{"limit": {}}]}
+    begin_from_receipt(limiter, told)
+    try:
+        with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
+            assert current().decision
+    finally:
+        end()
+
+
+def test_a_receipt_of_a_slot_is_read_at_once(limiter: Limiter) -> None:
+    """Its lease is renewed from the beginning of the body, and it is free after the end, whether or not a body asks."""
+    slots = Concurrency("slots", 1, lease=30)
+    begin_from_receipt(limiter, receipt(limiter.acquire(slots, job=JOB)))
+    assert not limiter.peek(slots)
+    end()
+    assert limiter.peek(slots)
+
+
+def test_a_receipt_tells_of_each_limit_when_it_was_charged() -> None:
+    """Each limit is settled at its own instant, by the clock that counts it: the process's, or the store's."""
+    shared, own = FakeClock(), FakeClock(FakeClock()() - 30_000_000)
+    limiter = Limiter(MemoryStore(clock_us=shared))
+    limiter.deciding.in_process = MemoryStore(clock_us=own)
+    share, log = SlidingLog("share", "9/minute", scope="process"), SlidingLog("log", "9/minute")
+    decision = limiter.acquire(share, log, TOKENS, job=JOB)
+    told = json.loads(json.dumps(receipt(decision)))
+    assert [(each["at"], each["cost"], each["measured"]) for each in told["charged"]] == [
+        (own(), 1, False),
+        (shared(), 1, False),
+        (shared(), 60, True),
+    ]
+    read = decision_of(told)
+    assert [(each.limit.name, each.bucket, each.cost, each.at_us, each.measured) for each in read.charged] == [
+        (each.limit.name, each.bucket, each.cost, each.at_us, each.measured) for each in decision.charged
+    ]
+    assert [each.limit.fingerprint for each in read.charged] == [each.limit.fingerprint for each in decision.charged]
+    shared.advance(59)
+    assert limiter.acquire(log)
+    limiter.settle(read, actual=0, limit=log)
+    assert limiter.peek(log).remaining == 8
+    shared.advance(1)
+    assert limiter.peek(log).remaining == 8
+
+
+def test_a_receipt_can_be_settled_again(limiter: Limiter) -> None:
+    """A settled decision travels as it stands: what was corrected is not corrected again."""
+    decision = limiter.settle(limiter.acquire(TOKENS, job=JOB), actual=20)
+    read = decision_of(json.loads(json.dumps(receipt(decision))))
+    assert (read.allowed, read.cost, read.charged[0].cost) == (True, 20, 20)
+    limiter.settle(read, actual=30)
+    assert limiter.peek(TOKENS, job=JOB).remaining == 70
+
+
+@pytest.mark.parametrize("forged", [{}, [], None, {"charged": []}, {"charged": [{"limit": {}}]}, {"charged": [7]}])
+def test_a_receipt_that_is_none_is_refused(forged: object) -> None:
+    """Nothing is guessed from what another release or somebody else wrote."""
+    with pytest.raises(ConfigurationError):
+        decision_of(forged)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("missing", ["limit", "bucket", "cost", "at", "measured"])
+def test_a_receipt_that_lacks_something_is_refused(limiter: Limiter, missing: str) -> None:
+    """Each limit is told whole: when it was charged too, which was told once for all before."""
+    told = receipt(limiter.acquire(TOKENS, CALLS, job=JOB))
+    del told["charged"][1][missing]
+    with pytest.raises(ConfigurationError, match="receipt"):
+        decision_of({**told, "at": 1})
+
+
+@pytest.mark.parametrize(
+    ("field", "forged"),
+    [
+        ("bucket", "tk1:{other:}:0123456789"),
+        ("bucket", "session:42"),
+        ("bucket", 7),
+        ("at", "x"),
+        ("cost", 1.5),
+        ("cost", -1),
+        ("at", None),
+    ],
+)
+def test_a_receipt_names_no_key_but_its_limits_own(limiter: Limiter, field: str, forged: object) -> None:
+    """Whoever forges one reaches nothing else in the store, and no other definition's count."""
+    told = receipt(limiter.acquire(TOKENS, job=JOB))
+    told["charged"][0][field] = forged
+    with pytest.raises(ConfigurationError, match="receipt"):
+        decision_of(told)

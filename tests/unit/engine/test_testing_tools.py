@@ -1,0 +1,145 @@
+"""The limiter that answers as a user's test wants it to, and pytest's fixtures."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from throttlekit import Concurrency, ConfigurationError, Job, Limiter, StoreUnavailable, TokenBucket
+from throttlekit.testing import FakeClock, allowing, denying, in_memory
+
+LIMIT = TokenBucket("partner", "1/s", burst=1)
+SLOTS = Concurrency("slots", 1)
+OWN = TokenBucket("own", "1/s", burst=1, scope="process")
+AHEAD = TokenBucket("ahead", "100/s", burst=100, prefetch=10)
+NOWHERE = "redis://127.0.0.1:1/0"
+JOB = Job(name="call")
+
+
+@pytest.mark.parametrize("limit", [LIMIT, SLOTS, OWN, AHEAD], ids=lambda limit: limit.name)
+def test_allowing_lets_everything_pass(limit: Any) -> None:
+    """Whatever the limit and however often, a limiter whose server is away lets pass; slots come and go."""
+    limiter = Limiter(NOWHERE)
+    with allowing(limiter) as seen:
+        for _ in range(5):
+            decision = limiter.acquire(limit, job=JOB)
+            assert decision.reason == "allowed"
+        limiter.release(decision)
+        with limiter.hold(limit):
+            pass
+        assert seen.assert_allowed("call", limit=limit.name).decision is not None
+
+
+@pytest.mark.parametrize("limit", [LIMIT, SLOTS, OWN, AHEAD], ids=lambda limit: limit.name)
+def test_denying_lets_nothing_pass(limit: Any) -> None:
+    """Nothing passes, for as long as it lasts, and the delay is the one that was asked for."""
+    limiter = Limiter(NOWHERE)
+    with denying(limiter, delay=7) as seen:
+        assert not limiter.peek(limit)
+        first = limiter.acquire(limit, job=JOB)
+        again = limiter.acquire(limit, job=Job(name="call", ticket=first.ticket))
+        assert (first.allowed, again.allowed) == (False, False)
+        assert seen.assert_deferred("call", limit=limit.name).decision is again
+        assert first.delay == pytest.approx(7)
+        assert again.ticket
+
+
+def test_the_limiter_is_as_it_was_afterwards() -> None:
+    """What a test did leaves no trace: the limiter has its own store, and what was counted there."""
+    clock = FakeClock()
+    with in_memory(clock=clock) as outer:
+        limiter = outer.limiter
+        assert limiter.acquire(LIMIT)
+        with pytest.raises(ConfigurationError), allowing(limiter):
+            limiter.acquire()
+        with allowing(limiter):
+            assert limiter.acquire(LIMIT)
+        assert not limiter.acquire(LIMIT)
+        clock.advance(1)
+        assert limiter.acquire(LIMIT)
+        assert [event.decision.allowed for event in outer.decisions] == [True, False, True]
+
+
+def test_a_real_store_is_never_asked_meanwhile() -> None:
+    """The limiter's own store is away, and nobody notices until it is asked again."""
+    limiter = Limiter(NOWHERE)
+    with in_memory(limiter):
+        assert limiter.acquire(LIMIT)
+        assert not limiter.acquire(LIMIT)
+        limiter.pause(LIMIT, 10)
+    with pytest.raises(StoreUnavailable):
+        limiter.peek(LIMIT)
+    limiter.close()
+
+
+def test_what_was_expected_and_did_not_happen_is_told() -> None:
+    """A failing assertion says which job and limit were expected, and what was decided."""
+    with denying() as seen:
+        seen.limiter.acquire(LIMIT, job=JOB)
+        with pytest.raises(AssertionError, match=r"no job 'call' was let run under 'partner'; .* call exhausted"):
+            seen.assert_allowed("call", limit="partner")
+        with pytest.raises(AssertionError, match="no job 'other' was deferred; decided was: call"):
+            seen.assert_deferred("other")
+        with pytest.raises(AssertionError, match="no job was deferred under 'slots'"):
+            seen.assert_deferred(limit="slots")
+        with pytest.raises(AssertionError, match="no decision was expected"):
+            seen.assert_not_asked()
+    with allowing() as seen:
+        seen.assert_not_asked()
+        with pytest.raises(AssertionError, match="decided was: nothing"):
+            seen.assert_allowed(within=0.01)
+
+
+def test_a_caller_without_a_job_is_not_deferred() -> None:
+    """Nobody waits for a caller that has no job: it was denied, and sent nowhere."""
+    with denying() as seen:
+        seen.limiter.acquire(LIMIT)
+        with pytest.raises(AssertionError):
+            seen.assert_deferred()
+
+
+def test_a_decision_of_another_thread_is_waited_for() -> None:
+    """A worker decides in a thread of its own: the assertion waits for it."""
+    with denying() as seen:
+        thread = threading.Timer(0.05, seen.limiter.acquire, [LIMIT], {"job": JOB})
+        thread.start()
+        seen.assert_deferred("call", within=30)
+        thread.join()
+
+
+_TESTS = """
+import sys
+
+def test_who_uses_none_pays_nothing():
+    assert "throttlekit" not in sys.modules
+
+def test_time_is_the_test_s(throttlekit_limiter, throttlekit_clock):
+    from throttlekit import TokenBucket
+
+    limit = TokenBucket("partner", "1/s", burst=1)
+    assert throttlekit_limiter.acquire(limit)
+    assert not throttlekit_limiter.acquire(limit)
+    throttlekit_clock.advance(1)
+    assert throttlekit_limiter.acquire(limit)
+"""
+
+
+def test_the_fixtures_cost_nothing_until_they_are_used(tmp_path: Path) -> None:
+    """A project's tests find them, and import no throttlekit before one is asked for."""
+    (tmp_path / "test_mine.py").write_text(_TESTS)
+    mine = ["-p", "throttlekit_pytest", "-p", "no:cacheprovider"]
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *mine],
+        cwd=tmp_path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "2 passed" in ran.stdout, ran.stdout + ran.stderr

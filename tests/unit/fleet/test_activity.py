@@ -1,0 +1,253 @@
+"""What a process counts of its decisions, and the report that it makes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from throttlekit import Concurrency, Job, Limiter, StoreUnavailable, TokenBucket
+from throttlekit._core.algorithm import Use
+from throttlekit._core.line import Line
+from throttlekit._core.storage_keys import bucket_name, limit_id, parts_of
+from throttlekit._engine.registry import LimitRegistry
+from throttlekit.fleet import activity
+from throttlekit.fleet.activity import KEYS, Activity
+from throttlekit.fleet.fleet import last_word
+from throttlekit.fleet.snapshot import line_of
+from throttlekit.stores.memory import MemoryStore
+
+API = TokenBucket("api", "1/minute", burst=2)
+ACCOUNT = TokenBucket("account", "1/minute", burst=1, key="{account}")
+
+
+class _Fleet(MemoryStore):
+    """A memory that the fleet sees: keeps the reports."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[dict[str, Any]] = []
+        self.away = False
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        if self.away:
+            raise StoreUnavailable("gone")
+        if commands[-1][2] != len(KEYS):
+            return [[[b"1", b"0"], []]]  # nobody was told anything
+        self.reports.append(json.loads(commands[-1][-1]))
+        return [0] * len(commands)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return dict(pair for report in self.reports for pair in report["counts"])
+
+
+@pytest.fixture
+def fleet() -> _Fleet:
+    return _Fleet()
+
+
+@pytest.fixture
+def limiter(fleet: _Fleet) -> Limiter:
+    return Limiter(fleet)
+
+
+def test_first_beat_asks_nothing(fleet: _Fleet, limiter: Limiter) -> None:
+    """A process that makes one decision pays no round trip before it; what it decided is told at its end."""
+    limiter.acquire(API)
+    assert fleet.reports == []
+    limiter.close()
+    assert len(fleet.reports) == 1
+
+
+def test_each_decision_is_counted_by_limit_and_reason(fleet: _Fleet, limiter: Limiter) -> None:
+    """Grants with their units, denials by their reason, for the limit and for its key."""
+    for number in range(5):
+        limiter.acquire(API, job=Job(id=str(number)))
+    limiter.close()
+    bucket, limit = bucket_name("api", "", API.fingerprint), limit_id("api", API.fingerprint)
+    assert fleet.counts == {f"a {limit}": 2, f"u {limit}": 2, f"e {limit}": 3, f"e {bucket}": 3}
+    (told,) = [each for report in fleet.reports for each in report["keys"]]
+    assert told[:3] == [bucket, 2, 3]
+    assert told[3] > 0
+
+
+def test_threads_lose_no_count(fleet: _Fleet, limiter: Limiter) -> None:
+    """Counts are exact."""
+    wide = TokenBucket("wide", "1000000/s", burst=1_000_000)
+
+    def ask() -> None:
+        for _ in range(500):
+            limiter.acquire(wide)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    limiter.close()
+    assert sum(n for report in fleet.reports for what, n in report["counts"] if what.startswith("a wide:")) == 2000
+
+
+def test_report_is_bounded(fleet: _Fleet, limiter: Limiter) -> None:
+    """However many keys are asked for, the 100 most pressing are told one by one, and all of them in the sum."""
+    for account in range(500):
+        limiter.acquire(ACCOUNT, key=account)
+    limiter.acquire(ACCOUNT, job=Job(id="late", kwargs={"account": 7}))
+    limiter.close()
+    told = [each[0] for report in fleet.reports for each in report["keys"]]
+    assert bucket_name("account", "7", ACCOUNT.fingerprint) in told
+    assert all(len(report["keys"]) <= 100 for report in fleet.reports)
+    assert fleet.counts[f"a {limit_id('account', ACCOUNT.fingerprint)}"] == 500
+
+
+def test_what_is_kept_is_bounded(fleet: _Fleet, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of keys beyond the bound only their limit's sum is kept."""
+    monkeypatch.setattr(activity, "_MOST_KEPT", 10)
+    for account in range(50):
+        limiter.acquire(ACCOUNT, key=account)
+    limiter.close()
+    assert len(fleet.reports[0]["keys"]) == 10
+    assert fleet.counts[f"a {limit_id('account', ACCOUNT.fingerprint)}"] == 50
+
+
+def test_jobs_are_told_by_id_alone(fleet: _Fleet, limiter: Limiter) -> None:
+    """Of a denied job its id, its limit's key and its place are told; no argument, no name. A bounded number."""
+    for number in range(300):
+        limiter.acquire(API, job=Job(id=f"job-{number}", name="secret", args=("secret",), kwargs={"a": "secret"}))
+    limiter.close()
+    jobs = {job_id: json.loads(text) for report in fleet.reports for job_id, text in report["jobs"]}
+    assert 100 <= len(jobs) <= 100 * len(fleet.reports)
+    assert jobs["job-2"][:2] == [bucket_name("api", "", API.fingerprint), "exhausted"]
+    assert "secret" not in json.dumps(fleet.reports)
+
+
+def test_what_gets_no_answer_is_dropped(fleet: _Fleet, limiter: Limiter) -> None:
+    """A report that may have been counted is not sent again; the next says what is new by then."""
+    told = limiter._fleet.activity
+    assert told is not None
+    told._store = fleet
+    limiter.acquire(API)
+    fleet.away = True
+    with pytest.raises(StoreUnavailable):
+        told.beat()
+    fleet.away = False
+    limiter.acquire(API)
+    limiter.close()
+    assert fleet.counts[f"a {limit_id('api', API.fingerprint)}"] == 1
+
+
+def test_limits_of_a_process_are_its_own(fleet: _Fleet, limiter: Limiter) -> None:
+    """What is counted in this process alone is not told."""
+    limiter.acquire(TokenBucket("own", "1/minute", scope="process"))
+    limiter.close()
+    assert all(not report["keys"] and not report["counts"] for report in fleet.reports)
+
+
+def test_definitions_are_told_once_in_a_while(fleet: _Fleet) -> None:
+    """What a limit is, is told with its first decision, and not with each."""
+    told = Activity(fleet)
+    limiter = Limiter(fleet)
+    limiter._fleet.activity = told
+    for _ in range(3):
+        limiter.acquire(API)
+        told.beat()
+    definitions = [each for report in fleet.reports for each in report["limits"]]
+    assert [name for name, _ in definitions] == [limit_id("api", API.fingerprint)]
+    assert json.loads(definitions[0][1])["rate"] == [1, 60_000_000]
+    limiter.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_forked_child_tells_its_own(fleet: _Fleet, limiter: Limiter) -> None:
+    """What the parent has not told yet is not told by its child as well."""
+    limiter.acquire(API)
+    child = os.fork()
+    if child == 0:
+        os._exit(len(limiter._fleet.activity.counts.take()[0]) if limiter._fleet.activity else 9)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    limiter.close()
+    assert fleet.counts[f"a {limit_id('api', API.fingerprint)}"] == 1
+
+
+def test_process_that_ends_at_once_has_a_last_word(
+    fleet: _Fleet, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A young process tells what it decided when it is asked to; an older one does so by itself."""
+    limiter.acquire(API)
+    last_word(limiter)
+    assert len(fleet.reports) == 1
+    assert fleet.reports[0]["process"] == [""]
+    limiter.acquire(API)
+    monkeypatch.setattr(activity, "_SHORT_LIFE", 0.0)
+    last_word(limiter)
+    assert len(fleet.reports) == 1
+    fleet.away = True
+    last_word(limiter)
+    last_word(Limiter())
+
+
+def test_memory_has_nobody_to_tell() -> None:
+    """A limiter whose limits hold in this process only counts nothing, and starts no thread."""
+    before = set(threading.enumerate())
+    limiter = Limiter()
+    limiter.acquire(API)
+    assert limiter._fleet.activity is None
+    assert set(threading.enumerate()) <= before
+
+
+def test_all_places_of_the_fleet_share_a_hash_slot() -> None:
+    """One script may name them all, on a cluster too."""
+    assert {key.partition("}")[0] for key in KEYS} == {"tk1:{fleet"}
+    assert len(set(KEYS)) == len(KEYS)
+
+
+@pytest.mark.parametrize("part", [None, "default", "a:b {c}"])
+@pytest.mark.parametrize("key", ["", "42", "x:y{z}", "é" * 50])
+def test_stored_names_are_taken_apart(key: str, part: str | None) -> None:
+    """Every name of a bucket tells its limit, its key and its part, whatever is in them; no other name does."""
+    parts = parts_of(bucket_name("a: {b}", key, "f00", part))
+    assert parts is not None
+    assert parts[0] == limit_id("a: {b}", "f00")
+    assert (parts[2] is None) == (part is None)
+    assert parts_of(KEYS[0]) is None
+
+
+S = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("line", "full_us", "expected"),
+    [
+        (Line(), 0, (0, None, None)),
+        (Line(tail_us=110 * S), 105 * S, (10, 9.0, None)),
+        (Line(tail_us=110 * S, late_us=112 * S), 105 * S, (12, 11.0, None)),
+        (Line(tail_us=99 * S), 105 * S, (0, None, None)),
+        (Line(tail_us=110 * S), 94 * S, (0, None, None)),
+        (Line(tail_us=130 * S, paused_us=120 * S), 100 * S, (10, 29.0, 20.0)),
+        (Line(paused_us=120 * S), 100 * S, (0, None, 20.0)),
+        (Line(tail_us=101 * S), 105 * S, (1, 0.0, None)),
+    ],
+)
+def test_line_as_it_is_stored(line: Line, full_us: int, expected: tuple[int, float | None, float | None]) -> None:
+    """How many wait, when the last starts, how long it is paused: at second 100, one slot a second."""
+    assert line_of(line, Use(0, full_us), S, 100 * S) == expected
+
+
+def test_definition_of_slots_is_told_with_their_number() -> None:
+    """A concurrency limit that is defined anew keeps its fingerprint, and is told all the same."""
+    fleet = _Fleet()
+    limiter = Limiter(fleet)
+    told = limiter._fleet.activity
+    assert told is not None
+    for amount in (2, 3):
+        limiter._declared = limiter.deciding.declared = LimitRegistry()
+        limiter.acquire(Concurrency("db", amount))
+        told.beat()
+    assert [json.loads(text)["rate"][0] for report in fleet.reports for _, text in report["limits"]] == [2, 3]
+    limiter.close()

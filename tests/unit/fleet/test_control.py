@@ -1,0 +1,559 @@
+"""What becomes of a decision when the fleet was told something about one of its limits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.servers.stores import EventDispatcher, Passing
+from throttlekit import (
+    Concurrency,
+    CostExceedsLimit,
+    Decision,
+    Delivery,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    Limiter,
+    RateLimited,
+    SlidingLog,
+    StoreUnavailable,
+    TokenBucket,
+    hookimpl,
+)
+from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.serialize import dump, load
+from throttlekit._engine.running import decision_of, receipt
+from throttlekit.adapter.rate_limited import limited
+from throttlekit.errors import ConfigurationError
+from throttlekit.fleet.rules import Rule, as_text, data_of, field_of, plain, rule_of
+from throttlekit.hookspecs import Decided, ShadowDenied
+from throttlekit.testing import FakeClock
+
+PARTNER = TokenBucket("partner", "10/s", burst=3)
+OTHER = TokenBucket("other", "10/s", burst=3)
+KEYED = TokenBucket("keyed", "10/s", burst=3, key="{account}", scope="queue")
+TIERED = TokenBucket("tiered", {"free": "1/s", "pro": "10/s"}, tier="{plan}")
+SLOTS = Concurrency("slots", 2)
+
+
+class Fleet:
+    """A limiter, and what is told to it."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.store = EventDispatcher(self.clock)
+        self.observed: list[ShadowDenied] = []
+        self.decided: list[Decided] = []
+        self.limiter = Limiter(self.store, plugins=[self])
+        self.limiter._fleet._follower._clock = lambda: self.clock() / 1_000_000
+
+    @hookimpl
+    def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
+        self.observed.append(event)
+
+    @hookimpl
+    def throttlekit_decided(self, event: Decided) -> None:
+        self.decided.append(event)
+
+    def tell(self, *rules: Rule) -> None:
+        """In place of what was told before."""
+        known = [replace(rule, since_us=rule.since_us or self.clock(), by="ann") for rule in rules]
+        self.store.told = [(field_of(rule.what, rule.name, rule.part), as_text(plain(rule))) for rule in known]
+        self.limiter._fleet.follow()
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.limiter._fleet.follow()
+
+    def ask(self, *limits: Limit, ticket: Any = None, delivery: Any = None, **arguments: Any) -> Decision:
+        job = Job(id="1", queue="q", kwargs=arguments, ticket=ticket)
+        return self.limiter.acquire(*limits, job=job, **({"delivery": delivery} if delivery else {}))
+
+    def passing(self, limit: Limit, **arguments: Any) -> int:
+        """How many pass now."""
+        passed = 0
+        while self.ask(limit, **arguments):
+            passed += 1
+        return passed
+
+
+@pytest.fixture
+def fleet() -> Iterator[Fleet]:
+    fleet = Fleet()
+    yield fleet
+    fleet.limiter.close()
+
+
+# Another rate
+
+
+def test_rate_is_another_and_as_declared_again(fleet: Fleet) -> None:
+    """While it is set, the limit has that rate and burst; afterwards its own, with what had been counted then."""
+    assert fleet.passing(PARTNER) == 3
+    fleet.tell(Rule(what="set", name="partner", rate="100/s", burst=7))
+    assert fleet.passing(PARTNER) == 7
+    decision = fleet.ask(PARTNER)
+    assert (decision.limit.amount, decision.limit.capacity) == (100, 7)
+    fleet.tell()
+    assert not fleet.ask(PARTNER)
+
+
+def test_rate_ends_by_itself(fleet: Fleet) -> None:
+    """To the microsecond by the store's clock, as far as it is known, whenever the last beat was."""
+    fleet.tell(Rule(what="set", name="partner", rate="1/day", burst=1, until_us=fleet.clock() + 2_000_000))
+    assert fleet.passing(PARTNER) == 1
+    fleet.advance(1.9)
+    assert fleet.passing(PARTNER) == 0
+    fleet.advance(0.2)
+    assert fleet.passing(PARTNER) == 3
+    assert fleet.limiter._fleet.overrides.rules == {}
+
+
+@pytest.mark.parametrize(
+    ("limit", "rate", "burst", "becomes"),
+    [
+        (TokenBucket("x", "10/s"), "50/s", None, TokenBucket("x", "50/s")),
+        (TokenBucket("x", "10/s", burst=3), "50/s", None, TokenBucket("x", "50/s", burst=3)),
+        (TokenBucket("x", "10/s", burst=3), "50/s", 9, TokenBucket("x", "50/s", burst=9)),
+        (LeakyBucket("x", "10/s", queue=4), "50/s", None, LeakyBucket("x", "50/s", queue=4)),
+        (FixedWindow("x", "10/s", tz="Asia/Tokyo"), "50/m", None, FixedWindow("x", "50/m", tz="Asia/Tokyo")),
+        (SlidingLog("x", "10/s", key="{a}", scope="job"), "5/s", None, SlidingLog("x", "5/s", key="{a}", scope="job")),
+        (Concurrency("x", 8, lease=60), 4, None, Concurrency("x", 4, lease=60)),
+        (
+            TokenBucket("x", "10/s", on_store_failure="local", processes=2),
+            "4/s",
+            None,
+            TokenBucket("x", "4/s", on_store_failure="local", processes=2),
+        ),
+    ],
+)
+def test_all_but_the_rate_stays(limit: Limit, rate: Any, burst: int | None, becomes: Limit) -> None:
+    """The burst too, unless it was the one that the rate has by default."""
+    new = altered(limit, rate, burst)
+    assert (new, new.fingerprint) == (becomes, becomes.fingerprint)
+    assert repr(new) == repr(becomes)
+
+
+def test_a_tier_stays_that_tier_and_all_of_them_have_no_rate() -> None:
+    """A tier's new rate is counted as that tier; a limit with tiers cannot say which is meant."""
+    limit = TokenBucket("x", {"free": "1/s", "pro": "9/s"}, tier="{plan}")
+    assert limit.tiers is not None
+    becomes = TokenBucket("x", {"free": "2/s"}, tier="{plan}").tiers
+    new = altered(limit.tiers["free"], "2/s")
+    assert becomes is not None
+    assert (new.of_tier, new.fingerprint) == ("free", becomes["free"].fingerprint)
+    with pytest.raises(ConfigurationError, match="limit 'x' has tiers: name the one whose rate is meant"):
+        altered(limit, "2/s")
+
+
+def test_holders_go_on_counting(fleet: Fleet) -> None:
+    """An amount that was lowered admits nobody until as many have ended: not the old ones and the new besides."""
+    held = [fleet.ask(SLOTS) for _ in range(2)]
+    fleet.tell(Rule(what="set", name="slots", rate=1))
+    fleet.limiter.release(held[0])
+    assert not fleet.limiter.peek(SLOTS)
+    fleet.limiter.release(held[1])
+    assert fleet.limiter.peek(SLOTS)
+    fleet.tell(Rule(what="set", name="slots", rate=5))
+    assert sum(fleet.ask(SLOTS).allowed for _ in range(9)) == 5
+
+
+@pytest.mark.parametrize(
+    ("limit", "rule", "told"),
+    [
+        (FixedWindow("x", "3/s"), Rule(what="set", name="x", rate="5/s", burst=5), "a FixedWindow, which has no burst"),
+        (FixedWindow("x", "3/s"), Rule(what="set", name="x", rate=5), "5 is not a rate"),
+        (Concurrency("x", 3), Rule(what="set", name="x", rate="5/s"), "must be a whole number"),
+        (TokenBucket("x", "3/s", cost=3), Rule(what="set", name="x", rate="2/s"), "can never admit a cost of 3"),
+        (TokenBucket("x", {"a": "3/s"}, tier=lambda job: "a"), Rule(what="set", name="x", rate="5/s"), "names none"),
+    ],
+)
+def test_what_a_limit_cannot_take_is_told_and_is_none(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture, limit: Limit, rule: Rule, told: str
+) -> None:
+    """It stays as it was declared; one line in the log names the limit, what was said, by whom, and what is wrong."""
+    fleet.tell(rule)
+    for _ in range(3):
+        fleet.ask(limit)
+    (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert told in line
+    assert "'x'" in line
+    assert "ann" in line
+    assert fleet.store.names() == {claim for claim in fleet.store.names() if limit.for_job(Job()).fingerprint in claim}
+
+
+def test_tier_has_a_rate_of_its_own(fleet: Fleet) -> None:
+    """The others keep theirs."""
+    fleet.tell(Rule(what="set", name="tiered", part="free", rate="5/s"))
+    assert fleet.passing(TIERED, plan="free") == 5
+    assert fleet.passing(TIERED, plan="pro") == 10
+
+
+def test_limit_that_travels_by_value_follows_too(fleet: Fleet) -> None:
+    """By its name, whoever declared it."""
+    fleet.tell(Rule(what="set", name="keyed", rate="10/s", burst=2), Rule(what="pause", name="keyed", part="8"))
+    travelled = [load(dump(KEYED, Job(queue="q", kwargs={"account": account}))) for account in (7, 8)]
+    assert fleet.passing(travelled[0]) == 2
+    assert fleet.ask(travelled[1]).reason == "paused"
+    assert fleet.passing(KEYED, account=7) == 0, "it is the same budget"
+
+
+def test_cost_that_the_rate_never_admits_waits(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    """A job is not failed by what an operator set; one that could never pass as declared either is refused as ever."""
+    dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
+    fleet.tell(Rule(what="set", name="dear", rate="2/s"))
+    assert fleet.ask(dear, cost=2)
+    denied = fleet.ask(dear, OTHER, cost=5)
+    assert (denied.allowed, denied.reason, denied.limit.name, denied.cost) == (False, "paused", "dear", 5)
+    assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5})).reason == "paused"
+    assert "more than 2" in caplog.text
+    with pytest.raises(CostExceedsLimit):
+        fleet.ask(dear, cost=11)
+    fleet.tell(Rule(what="set", name="dear", rate="2/s"), Rule(what="pause", name="dear"))
+    assert fleet.ask(dear, cost=5).reason == "paused"
+    assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5})).reason == "paused"
+    fleet.tell()
+    fleet.advance(1)
+    assert fleet.ask(dear, cost=5, ticket=denied.ticket)
+
+
+def test_429_pauses_the_limit_that_is_in_force(fleet: Fleet) -> None:
+    """What a body heard holds for the rate that it ran under, and so do `pause`, `resume`, `reset` and `peek`."""
+    fleet.tell(Rule(what="set", name="partner", rate="20/s"))
+    error = RateLimited(30)
+    denied = limited(
+        fleet.limiter, error, [PARTNER], job=Job(id="1"), delivery=Delivery(), release=lambda: None
+    )  # fmt: skip
+    assert denied.delay >= 29
+    assert fleet.ask(PARTNER).reason == "paused"
+    fleet.limiter.reset(PARTNER)
+    assert fleet.limiter.peek(PARTNER)
+    fleet.limiter.pause(PARTNER, 5)
+    assert fleet.limiter.peek(PARTNER).limit.amount == 20
+    assert fleet.limiter.peek(PARTNER).reason == "paused"
+    fleet.limiter.resume(PARTNER)
+    fleet.limiter.pause(TIERED, 5)
+    assert fleet.ask(TIERED, plan="pro").reason == "paused"
+
+
+# Paused
+
+
+def test_paused_limit_asks_nobody_and_charges_nothing(fleet: Fleet) -> None:
+    """Not the job's other limits either; and its end leaves nothing behind."""
+    fleet.tell(Rule(what="pause", name="partner"))
+    asked = len(fleet.store.asked)
+    for _ in range(5):
+        decision = fleet.ask(OTHER, PARTNER)
+        assert (decision.allowed, decision.reason, decision.limit) == (False, "paused", PARTNER)
+    assert fleet.limiter.peek(OTHER, PARTNER).reason == "paused"
+    assert fleet.limiter.acquire(PARTNER).reason == "paused"
+    assert len(fleet.store.asked) == asked
+    fleet.tell()
+    assert fleet.passing(OTHER) == 3
+
+
+def test_those_who_count_hear_of_it(fleet: Fleet) -> None:
+    """A paused job is told to the hook for decisions, and to what `throttlekit top` shows, as any denial."""
+    fleet.tell(Rule(what="pause", name="keyed"))
+    fleet.ask(KEYED, account=7)
+    (event,) = fleet.decided
+    assert (event.decision.reason, event.decision.key, event.deferrals) == ("paused", "q:7", 1)
+    activity = fleet.limiter._fleet.activity
+    assert activity is not None
+    (seen,), _ = activity.counts.take()
+    assert seen.denied == {"paused": 1}
+
+
+@pytest.mark.parametrize(("part", "paused"), [(None, [7, 8]), ("7", [7]), ("q:7", [7]), ("9", [])])
+def test_pause_of_a_key(fleet: Fleet, part: str | None, paused: list[int]) -> None:
+    """All keys, or one: as it is, or as a decision tells it, with the queue that it is counted for."""
+    fleet.tell(Rule(what="pause", name="keyed", part=part))
+    denied = [account for account in (7, 8) if fleet.ask(KEYED, account=account).reason == "paused"]
+    assert denied == paused
+    assert fleet.limiter.acquire(KEYED, job=Job(queue="q"), key=7).allowed is (7 not in paused)
+
+
+def test_job_keeps_its_place_through_a_pause(fleet: Fleet) -> None:
+    """What it waited for before it still has, and is first when the pause is over."""
+    fleet.passing(PARTNER)
+    first = fleet.ask(PARTNER)
+    fleet.tell(Rule(what="pause", name="partner", until_us=fleet.clock() + 10_000_000))
+    fleet.advance(5)
+    again = fleet.ask(PARTNER, ticket=first.ticket)
+    assert again.reason == "paused"
+    assert first.ticket is not None
+    assert again.ticket is not None
+    assert {**again.ticket, "n": 1} == {**first.ticket, "n": 1}
+    fleet.advance(5.1)
+    assert fleet.ask(PARTNER, ticket=again.ticket)
+
+
+def test_pause_with_an_end_sends_jobs_behind_it_in_their_order(fleet: Fleet) -> None:
+    """None comes back before it is over, and each later one later, over a tenth of its length."""
+    until_us = fleet.clock() + 60_000_000
+    fleet.tell(Rule(what="pause", name="partner", until_us=until_us))
+    back = []
+    for _ in range(7):
+        decision = fleet.ask(PARTNER)
+        back.append(fleet.clock() / 1e6 + decision.delay)
+        fleet.advance(8)
+    assert back[0] == pytest.approx(until_us / 1e6, abs=0.1)
+    assert back == sorted(back)
+    assert back[-1] <= until_us / 1e6 + 6.1
+    assert len(set(back)) == len(back)
+
+
+def test_job_whose_slot_comes_after_the_pause_comes_back_for_it(fleet: Fleet) -> None:
+    """Those behind a long line do not all come back when the pause ends, to be told that they are too early."""
+    slow = TokenBucket("slow", "1/minute", burst=1)
+    assert fleet.ask(slow)
+    ticket = [fleet.ask(slow).ticket for _ in range(3)]
+    fleet.tell(Rule(what="pause", name="slow", until_us=fleet.clock() + 90_000_000))
+    denied = [fleet.ask(slow, ticket=each) for each in ticket]
+    assert [round(each.retry_after) for each in denied] == [90] * 3
+    assert [round(each.delay) for each in denied][1:] == [120, 180]
+    assert 90 <= denied[0].delay < 99.1
+
+
+def test_pause_without_an_end_is_asked_about_a_few_times(fleet: Fleet) -> None:
+    """A job asks after part of the time that it has lasted, a minute at most: about 80 times in an hour."""
+    fleet.tell(Rule(what="pause", name="partner"))
+    began, asked, ticket = fleet.clock(), 0, None
+    while fleet.clock() - began < 3600 * 1_000_000:
+        decision = fleet.ask(PARTNER, ticket=ticket)
+        ticket = decision.ticket
+        assert 1 <= decision.delay <= 60
+        fleet.clock.advance(decision.delay)
+        asked += 1
+    assert 60 <= asked <= 140
+    assert ticket is not None
+    assert ticket["n"] == 1, "to be told again is no denial"
+
+
+@pytest.mark.parametrize(
+    ("delivery", "refused_after"), [(Delivery(max_wait=30), 30), (Delivery(max_deferrals=0), 0), (Delivery(), None)]
+)
+def test_job_that_may_not_wait_so_long_ends_as_it_was_told(
+    fleet: Fleet, delivery: Delivery, refused_after: int | None
+) -> None:
+    """Its `max_wait` and `max_deferrals` hold in a pause as ever."""
+    fleet.tell(Rule(what="pause", name="partner"))
+    decision = fleet.ask(PARTNER, delivery=delivery)
+    assert decision.refused is (refused_after == 0)
+    fleet.advance(31)
+    again = fleet.ask(PARTNER, delivery=delivery, ticket=decision.ticket)
+    assert again.refused is (refused_after is not None)
+
+
+def test_longest_pause_tells(fleet: Fleet) -> None:
+    """Of several limits that are paused, and of a key's pause and its limit's, the one that ends last."""
+    soon, late = fleet.clock() + 5_000_000, fleet.clock() + 50_000_000
+    fleet.tell(
+        Rule(what="pause", name="partner", until_us=soon),
+        Rule(what="pause", name="keyed", until_us=soon),
+        Rule(what="pause", name="keyed", part="7", until_us=late),
+    )
+    assert fleet.ask(PARTNER, KEYED, account=7).retry_after == pytest.approx(50, abs=0.5)
+    assert fleet.ask(PARTNER, KEYED, account=8).retry_after == pytest.approx(5, abs=0.5)
+
+
+def test_limit_of_each_process_is_steered_too(fleet: Fleet) -> None:
+    """What each process counts on its own has no other way to be reached."""
+    own = TokenBucket("own", "10/s", scope="process")
+    fleet.tell(Rule(what="set", name="own", rate="2/s"))
+    assert fleet.passing(own) == 2
+    fleet.tell(Rule(what="pause", name="own"))
+    assert fleet.ask(own).reason == "paused"
+
+
+# ShadowDenied
+
+
+def test_observed_limit_denies_nobody_and_counts(fleet: Fleet) -> None:
+    """Every job runs; what the limit would have held back is told, and what it lets pass is charged."""
+    fleet.tell(Rule(what="observe", name="partner"))
+    decisions = [fleet.ask(PARTNER) for _ in range(10)]
+    assert all(decision.allowed and decision.reason == "allowed" and decision.delay == 0 for decision in decisions)
+    assert len(fleet.observed) == 7
+    assert {event.decision.allowed for event in fleet.observed} == {False}
+    assert {event.decision.limit for event in fleet.observed} == {PARTNER}
+    fleet.tell()
+    assert not fleet.ask(PARTNER), "three were charged"
+
+
+def test_the_others_decide_as_ever(fleet: Fleet) -> None:
+    """A job that another limit denies is not asked of the observed one, and charges nothing there."""
+    fleet.tell(Rule(what="observe", name="partner"))
+    assert sum(fleet.ask(PARTNER, OTHER).allowed for _ in range(5)) == 3
+    assert fleet.observed == []
+    fleet.tell()
+    assert fleet.limiter.peek(PARTNER).remaining == 0
+    fleet.advance(0.1)
+    assert fleet.ask(PARTNER)
+
+
+def test_observed_with_another_rate_tries_that_one(fleet: Fleet) -> None:
+    """To set and to observe go together: what would a lower rate have held back?"""
+    fleet.tell(Rule(what="observe", name="partner"), Rule(what="set", name="partner", rate="1/s", burst=1))
+    for _ in range(4):
+        assert fleet.ask(PARTNER)
+    assert [event.decision.limit.amount for event in fleet.observed] == [1, 1, 1]
+
+
+def test_cost_that_the_observed_rate_never_admits_passes(fleet: Fleet) -> None:
+    """It would have been held back for as long as that rate is set: that is told, and the job runs."""
+    dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
+    fleet.tell(Rule(what="set", name="dear", rate="2/s"), Rule(what="observe", name="dear"))
+    assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5}))
+    for limits in ([dear], [OTHER, dear]):
+        decision = fleet.ask(*limits, cost=5)
+        assert (decision.allowed, decision.reason) == (True, "allowed")
+        fleet.limiter.settle(decision, actual=7, limit=dear)
+    assert [(event.decision.reason, event.decision.cost) for event in fleet.observed] == [("paused", 5)] * 2
+    with pytest.raises(CostExceedsLimit):
+        fleet.ask(dear, cost=11)
+
+
+def test_observed_slots_are_given_back(fleet: Fleet) -> None:
+    """Those that were given are held and released; who got none runs all the same, and has none to release."""
+    fleet.tell(Rule(what="observe", name="slots"))
+    decisions = [fleet.ask(SLOTS, OTHER) for _ in range(3)]
+    assert [len(decision.leases) for decision in decisions] == [1, 1, 0]
+    assert all(decision.allowed for decision in decisions)
+    for decision in decisions:
+        fleet.limiter.release(decision)
+    fleet.tell()
+    assert sum(fleet.ask(SLOTS).allowed for _ in range(3)) == 2
+
+
+@pytest.mark.parametrize("limits", [[OTHER, "tokens"], ["tokens"]])
+def test_settle_is_right_whatever_was_observed(fleet: Fleet, limits: list[Any]) -> None:
+    """What an observed limit gave is settled; to settle what it would not have given is no mistake: it does nothing."""
+    tokens = TokenBucket("tokens", "10/s", burst=10, cost=lambda job: 8)
+    named = [tokens if limit == "tokens" else limit for limit in limits]
+    fleet.tell(Rule(what="observe", name="tokens"))
+    given, not_given = fleet.ask(*named), fleet.ask(*named)
+    assert len(fleet.observed) == 1
+    for decision in (not_given, decision_of(receipt(not_given))):
+        for meant in (None, tokens):
+            assert fleet.limiter.settle(decision, actual=2, limit=meant)
+    assert fleet.limiter.peek(tokens, job=Job()).allowed
+    fleet.limiter.settle(given, actual=2)
+    fleet.tell()
+    assert fleet.limiter.peek(tokens, job=Job()).allowed
+
+
+@pytest.mark.parametrize("limits", [[PARTNER], [OTHER, PARTNER]])
+def test_observed_limit_of_a_store_that_is_away_denies_nobody(fleet: Fleet, limits: list[Limit]) -> None:
+    """It says closed; but it is only observed."""
+    fleet.tell(Rule(what="observe", name="partner"))
+
+    class Away(Passing):
+        inner = fleet.store.inner
+
+        def acquire(self, request: Any, now_us: int | None = None) -> Any:
+            if any("partner" in claim.bucket for claim in request.claims):
+                raise StoreUnavailable("away")
+            return super().acquire(request, now_us)
+
+    fleet.store.inner = Away()
+    decision = fleet.ask(*limits)
+    assert decision.allowed
+    assert fleet.limiter.settle(decision, actual=0, limit=PARTNER).allowed
+
+
+def test_what_it_would_have_held_back_stands_in_the_log(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    """One line in 30 seconds."""
+    fleet.tell(Rule(what="observe", name="partner"))
+    with caplog.at_level(logging.INFO, "throttlekit"):
+        for _ in range(9):
+            fleet.ask(PARTNER)
+    lines = [record.getMessage() for record in caplog.records if "would have held back" in record.getMessage()]
+    assert lines == ["Limit 'partner', which is only observed, would have held back 1 jobs since last told."]
+
+
+# Followed
+
+
+def test_without_rules_nothing_is_asked_more(fleet: Fleet) -> None:
+    """A decision costs what it costs; a rule for another limit costs no question either."""
+    for rules in ([], [Rule(what="pause", name="somebody's")]):
+        fleet.tell(*rules)
+        before = len(fleet.store.asked)
+        fleet.ask(PARTNER, OTHER)
+        assert len(fleet.store.asked) == before + 1
+
+
+def test_rules_known_last_stay_in_force_while_the_store_is_away(fleet: Fleet) -> None:
+    """But for those that end meanwhile, by the time that has passed."""
+    fleet.tell(Rule(what="pause", name="partner"))
+    fleet.store.fault = StoreUnavailable("away")
+    with pytest.raises(StoreUnavailable):
+        fleet.limiter._fleet.follow()
+    assert fleet.ask(PARTNER).reason == "paused"
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        ("torn", '{"v":1'),
+        ('["set","partner"]', "{}"),
+        ('["set","partner",null]', '{"v":2,"since":1,"until":0,"by":"x","rate":"1/day"}'),
+        ('["explode","partner",null]', '{"v":1,"since":1,"until":0,"by":"x"}'),
+        ('["set","partner",null]', '{"v":1,"since":1,"until":0,"by":"x","rate":1.5}'),
+        ('["pause","partner",7]', '{"v":1,"since":1,"until":0,"by":"x"}'),
+        ("[" * 50_000, "x"),
+    ],
+)
+def test_what_is_not_ours_is_ignored_with_one_line(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture, told: tuple[str, str]
+) -> None:
+    """Of a later version, torn, or foreign: the other rules hold all the same."""
+    fleet.tell(Rule(what="pause", name="other"))
+    fleet.store.told.append(told)
+    for _ in range(3):
+        fleet.limiter._fleet.follow()
+    assert fleet.ask(PARTNER)
+    assert fleet.ask(OTHER).reason == "paused"
+    assert caplog.text.count("are not of this release") == 1
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
+        st.sampled_from(["v", "since", "until", "by", "rate", "burst", "x"]), inner, max_size=6
+    ),
+    max_leaves=9,
+)  # fmt: skip
+
+
+@given(field=_JSON, told=_JSON)
+def test_reading_a_rule_never_fails(field: Any, told: Any) -> None:
+    """Whatever stands there is a rule or none."""
+    rule = rule_of(field, told)
+    assert rule is None or rule_of(data_of(field_of(rule.what, rule.name, rule.part)), plain(rule)) == rule
+
+
+def test_limiter_that_is_gone_beats_no_more() -> None:
+    """Who makes limiters and drops them leaves no thread behind."""
+    import gc
+    import threading
+
+    from support.waiting import wait_until
+
+    before = set(threading.enumerate())
+    limiter = Limiter(EventDispatcher(FakeClock()))
+    limiter.acquire(PARTNER)
+    assert set(threading.enumerate()) - before
+    del limiter
+    gc.collect()
+    wait_until(lambda: set(threading.enumerate()) <= before, description="its thread has ended")

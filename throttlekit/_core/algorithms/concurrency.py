@@ -1,0 +1,256 @@
+"""
+So many at once: a set of holders, each with an expiry of its own.
+
+Rule 1: a holder is a member of a set, never a count: nobody can give back twice, or what another holds.
+Rule 2: a holder that is not heard of for as long as its lease is gone. So a worker that is killed frees its slots.
+Rule 3: no clock tells when a slot comes free. The line is paced by how long holders held theirs, on average, and
+no less than the last one that was admitted holds its own already.
+
+lua/throttlekit_lua/concurrency.lua and lease.lua mirror this file. Change all, or the parity tests fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar, NamedTuple
+
+from throttlekit._core.algorithm import STALE_US, Use
+from throttlekit._core.limit.base import Cost, Limit, Rates, Scope, Tier
+from throttlekit._core.limit.local_share import OnStoreFailure, shared_window
+from throttlekit._core.limit.template import Key
+from throttlekit.errors import ConfigurationError
+
+__all__ = ["Concurrency", "ConcurrencyAlgorithm", "Holders"]
+
+_FIRST_HOLD_US = 100_000
+"""What a hold is taken to last until the first has ended."""
+_LEARN = 4  # a hold counts for a quarter of the mean: one that was wrong tenfold is right within some ten holds
+_SLACK = 25  # slots stand 1/25 further apart than they come free, so that a waiter seldom finds none
+_SHORTEST_US = 1_000
+_MOST_AMOUNT = 1_000_000
+_SHORTEST_LEASE, _LONGEST_LEASE = 1.0, 86_400.0
+
+
+class Holders(NamedTuple):
+    """The state. Times in µs; 0: never."""
+
+    leases: tuple[tuple[str, int], ...] = ()
+    """Who holds a slot, and until when; in the order of their expiry, then of their names."""
+    mean_us: int = 0
+    """How long they hold it; 0: not known."""
+    granted_us: int = 0
+    """When the last one was admitted."""
+    freed_us: int = 0
+    """When one last gave its slot back."""
+    longest_us: int = 0
+    """The longest lease of them: while a limit is defined anew, they may have several."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyAlgorithm:
+    """What one request means to the holders: a slot for *holder*, for as long as it is heard of within *lease_us*."""
+
+    size: int
+    amount: int
+    lease_us: int
+    holder: str = ""
+
+    code: ClassVar[str] = "c"
+    estimates: ClassVar[bool] = True
+
+    @property
+    def params(self) -> tuple[int | str, int | str, int | str]:
+        return self.amount, self.lease_us, self.holder
+
+    def sanitized(self, state: Holders | None, now_us: int) -> Holders | None:
+        """Expiries far ahead were left by a clock that was wrong: one lease from now is the most that they can be."""
+        if state is None or not state.leases:
+            return state
+        most_us = now_us + max(self.lease_us, state.longest_us)
+        if state.leases[-1][1] <= most_us + STALE_US:
+            return state
+        return state._replace(leases=_ordered((holder, min(until_us, most_us)) for holder, until_us in state.leases))
+
+    def exhausted(self, state: Holders | None, at_us: int) -> Holders | None:
+        return state
+
+    def ready_us(self, state: Holders | None, now_us: int) -> int:
+        if self.size == 0 or state is None or len(_living(state, now_us)) < self.amount:
+            return now_us
+        return now_us + self._pace_us(state, now_us)
+
+    def admit(self, state: Holders | None, now_us: int) -> Holders | None:
+        if self.size == 0:
+            return state
+        return self._with(state or Holders(), now_us)._replace(granted_us=now_us)
+
+    def settled(self, state: Holders | None, now_us: int, granted_us: int, by: int) -> Holders | None:
+        """Given back at once, when another limit denied: no hold to learn from."""
+        if state is None or by >= 0 or self.holder not in dict(state.leases):
+            return state
+        return self._without(state)
+
+    def released(self, state: Holders | None, now_us: int, granted_us: int) -> Holders | None:
+        """The state once *holder* has given back the slot that it got at *granted_us*; *state* if it has none."""
+        if state is None or self.holder not in dict(_living(state, now_us)):
+            return state
+        held_us = max(1, now_us - granted_us)
+        mean_us = ((_LEARN - 1) * state.mean_us + held_us) // _LEARN if state.mean_us else held_us
+        return self._without(state)._replace(mean_us=mean_us, freed_us=now_us)
+
+    def renewed(self, state: Holders | None, now_us: int) -> tuple[Holders | None, bool]:
+        """The state, and whether *holder* has a slot: it keeps its own, or, if that was lost, gets one that is free."""
+        living = _living(state, now_us) if state else ()
+        if self.holder in dict(living) or len(living) < self.amount:
+            return self._with(state or Holders(), now_us), True
+        return state, False
+
+    def use(self, state: Holders | None, now_us: int) -> Use:
+        living = _living(state, now_us) if state else ()
+        return Use(len(living), living[-1][1] if living else now_us)
+
+    def busy_until_us(self, state: Holders, now_us: int) -> int:
+        if len(_living(state, now_us)) >= self.amount:
+            return now_us
+        return max(state.granted_us, state.freed_us)
+
+    def spacing_us(self, lateness_us: int) -> int:
+        return 0
+
+    def distance_us(self, state: Holders | None, now_us: int, spacing_us: int) -> int:
+        pace_us = self._pace_us(state or Holders(), now_us)
+        return pace_us + pace_us // _SLACK
+
+    def needs_slack(self, lateness_us: int) -> bool:
+        return False
+
+    def _pace_us(self, state: Holders, now_us: int) -> int:
+        """
+        How long it takes until one of them gives back: the mean hold, shared by all.
+
+        Every holder has held for at least as long as nobody was admitted: a hold that turns out longer than
+        the mean shows at once. Where no hold has ended yet, the first is taken to be half over.
+        """
+        age_us = now_us - state.granted_us if state.granted_us else 0
+        hold_us = max(state.mean_us, age_us) if state.mean_us else max(_FIRST_HOLD_US, 2 * age_us)
+        return max(_SHORTEST_US, hold_us // self.amount)
+
+    def _with(self, state: Holders, now_us: int) -> Holders:
+        others = (lease for lease in _living(state, now_us) if lease[0] != self.holder)
+        leases = _ordered((*others, (self.holder, now_us + self.lease_us)))
+        return state._replace(leases=leases, longest_us=max(self.lease_us, state.longest_us))
+
+    def _without(self, state: Holders) -> Holders:
+        return state._replace(leases=tuple(lease for lease in state.leases if lease[0] != self.holder))
+
+
+class Concurrency(Limit):
+    """
+    So many at once, and no rate.
+
+    Guarantee: at most `amount` jobs hold a slot at any instant, by the store's clock. A job holds its slot from
+    its grant until its body has ended; its worker renews the lease meanwhile, three times in its length. A worker
+    that is killed frees its slots within the lease. A job that cannot renew for as long as its lease
+    (its process is frozen, the store is away) may lose the slot to another while it still runs: it is told
+    (`throttlekit.current().lost`, the hook `throttlekit_slot_lost`); until it ends there is one more at work
+    than the limit says, for each such job.
+
+    When to choose it: what is downstream minds how many are at work at once: a database with 8 connections, a
+    service with 4 workers, a model that answers two at a time. Costs some 600 bytes per key in the store, and 40 to
+    75 for each holder more.
+
+    Args:
+        name, key, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
+        amount: How many may hold a slot at once: a whole number of at least 1. Or one for each tier, with *tier*.
+        lease: Seconds, or a timedelta, after which a holder that is not heard of is gone: 1 second to a day. A job
+            may run for much longer. Short: a killed worker's slots are soon free again. Long: the store may be
+            away for longer before a job loses its slot.
+        cost: 1, or 0 for a job that needs no slot; or a callable that says so. A cost that `acquire` is given for
+            all of its limits counts as 1.
+
+    Raises:
+        ConfigurationError: A value that can never work, at once.
+        CostExceedsLimit: The cost is more than 1.
+
+    Jobs that wait come back as slots come free: one mean hold / amount after the other, by the holds of late.
+    Whatever the definition, one name is one set of holders: after a change of the amount those
+    who hold a slot are counted under the new one.
+    """
+
+    __slots__ = ("lease", "lease_us")
+
+    algorithm = "concurrency"
+    options = ("lease",)
+
+    lease: float
+    lease_us: int
+
+    def __init__(
+        self,
+        name: str,
+        amount: int | Mapping[str, int],
+        *,
+        lease: float | timedelta | Mapping[str, float | timedelta] = 30.0,
+        key: Key = None,
+        cost: Cost = 1,
+        scope: Scope = "global",
+        tier: Tier = None,
+        default_tier: str | None = None,
+        on_store_failure: OnStoreFailure = "closed",
+        processes: int | None = None,
+    ) -> None:
+        amounts: Any = amount
+        self._define(name, amounts, {"lease": lease}, key, cost, scope, tier, default_tier, on_store_failure, processes)
+
+    def _parse_rate(self, rate: Rates) -> tuple[int, int]:
+        amount: Any = rate
+        if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= _MOST_AMOUNT:
+            raise ConfigurationError(f"the amount must be a whole number from 1 to {_MOST_AMOUNT}, not {amount!r}")
+        return amount, 0
+
+    def _shape(self, *, lease: Any = 30.0, **options: Any) -> tuple[int, str]:
+        seconds = lease.total_seconds() if isinstance(lease, timedelta) else lease
+        if (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, (int, float))
+            or not _SHORTEST_LEASE <= seconds <= _LONGEST_LEASE
+        ):
+            raise ConfigurationError(
+                f"the lease must be a number of seconds from 1 to a day ({_LONGEST_LEASE:.0f}), not {lease!r}"
+            )
+        self._set(lease=float(seconds), lease_us=round(seconds * 1_000_000))
+        return self.amount, self.algorithm
+
+    def shared_out(self, processes: int, options: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
+        amount, _ = shared_window(self.amount, 0, processes)
+        return amount, {"lease": self.lease}
+
+    @property
+    def definition(self) -> object:
+        return (self.fingerprint, self.amount, self.lease) if self.tiers is None else super().definition
+
+    @classmethod
+    def rate_from(cls, amount: int, period_us: int) -> Any:
+        return amount if period_us == 0 else None
+
+    def bind(self, cost: int, around_us: int = 0, holder: str = "") -> ConcurrencyAlgorithm:
+        return ConcurrencyAlgorithm(min(1, cost), self.amount, self.lease_us, holder)
+
+    def _most(self, capacity: int) -> int:
+        return 1
+
+    def given_cost(self, cost: int) -> int:
+        return min(1, self.check_units(cost))
+
+    def _remedy(self, cost: int) -> str:
+        return "say 1: a job holds one slot"
+
+
+def _living(state: Holders, now_us: int) -> tuple[tuple[str, int], ...]:
+    return tuple(lease for lease in state.leases if lease[1] > now_us)
+
+
+def _ordered(leases: Any) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted(leases, key=lambda lease: (lease[1], lease[0])))

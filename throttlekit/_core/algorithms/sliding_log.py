@@ -1,0 +1,159 @@
+"""
+The exact one: the instants of the last `amount` units. A unit passes if the one `amount` units ago has left the window.
+
+Rule 1: never more than `amount` units in any window `[t, t + period)`. No approximation, no edge.
+Rule 2: only the last `amount` units matter, whatever was charged: older ones have left the window before any of them.
+So a debt needs no more room; but until what it pushed out has left the window, nothing is given back.
+Rule 3: the log is in order. A clock that steps back is made to stand still.
+
+lua/throttlekit_lua/sliding_log.lua mirrors this file. Change both, or the parity tests fail.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from throttlekit._core.algorithm import STALE_US, Use
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.line import window_spacing_us, window_tight
+from throttlekit.errors import ConfigurationError
+
+__all__ = ["Log", "SlidingLog", "SlidingLogAlgorithm"]
+
+_MOST_UNITS = 1_000_000
+_GROUPS = 64
+
+
+class Log(NamedTuple):
+    """The state: an instant for each of the last `amount` units at most, the oldest first."""
+
+    units: tuple[int, ...] = ()
+    owed_until_us: int = 0
+    """Until then there is more in the window than the log holds: a settled cost pushed it out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingLogAlgorithm:
+    """What one request means to the log: `size` of `amount` units."""
+
+    size: int
+    amount: int
+    period_us: int
+
+    code: ClassVar[str] = "l"
+    estimates: ClassVar[bool] = False
+
+    @property
+    def params(self) -> tuple[int | str, int | str, int | str]:
+        return self.amount, self.period_us, 0
+
+    def sanitized(self, state: Log | None, now_us: int) -> Log | None:
+        if state is None or not state.units or state.units[-1] - now_us <= STALE_US:
+            return state
+        return Log((now_us,) * self.amount)
+
+    def exhausted(self, state: Log | None, at_us: int) -> Log:
+        """
+        In at most `_GROUPS` groups of units that passed at once: each as late as the last of them. Counted from the
+        newest, no unit is older than it was: what really passed is in every window that it was in.
+        """
+        groups = min(self.amount, _GROUPS)
+        units: list[int] = []
+        for group in range(groups):
+            instant_us = at_us - self.period_us - (-(group + 1) * self.period_us // groups)
+            begin, end = -(-group * self.amount // groups), -(-(group + 1) * self.amount // groups)
+            units += [max(1, instant_us)] * (end - begin)
+        if state is None:
+            return Log(tuple(units))
+        older = self.amount - len(state.units)
+        units[older:] = map(max, units[older:], state.units)
+        return Log(tuple(units), state.owed_until_us)
+
+    def ready_us(self, state: Log | None, now_us: int) -> int:
+        units = state.units if state else ()
+        last = self.size - 1 - self.amount + len(units)
+        if self.size == 0 or last < 0:
+            return now_us
+        return max(now_us, units[last] + self.period_us)
+
+    def admit(self, state: Log | None, now_us: int) -> Log | None:
+        return state if self.size == 0 else self._with(state or Log(), now_us, self.size)
+
+    def settled(self, state: Log | None, now_us: int, granted_us: int, by: int) -> Log | None:
+        if by > 0:
+            return self._with(state or Log(), now_us, min(by, self.amount + 1))
+        if state is None or now_us < state.owed_until_us:
+            return state
+        units, end = state.units, bisect_right(state.units, granted_us)
+        if by == 0 or end == 0 or units[end - 1] + self.period_us <= now_us:
+            return state
+        return Log(units[: max(0, end + by)] + units[end:], state.owed_until_us)
+
+    def use(self, state: Log | None, now_us: int) -> Use:
+        if state is None or not state.units:
+            return Use(0, now_us)
+        units = state.units
+        return Use(len(units) - bisect_right(units, now_us - self.period_us), units[-1] + self.period_us)
+
+    def busy_until_us(self, state: Log, now_us: int) -> int:
+        """When the last unit went, or the next was free to go, and one interval more."""
+        if not state.units:
+            return 0
+        oldest_us, newest_us = state.units[0], state.units[-1]
+        free_us = oldest_us + self.period_us if len(state.units) == self.amount else 0
+        return min(max(newest_us, free_us) - (-self.period_us // self.amount), newest_us + self.period_us)
+
+    def spacing_us(self, lateness_us: int) -> int:
+        return window_spacing_us(self.size, self.amount, self.period_us, lateness_us)
+
+    def distance_us(self, state: Log | None, now_us: int, spacing_us: int) -> int:
+        return spacing_us
+
+    def needs_slack(self, lateness_us: int) -> bool:
+        return window_tight(self.period_us, lateness_us)
+
+    def _with(self, state: Log, now_us: int, more: int) -> Log:
+        at_us = max(now_us, state.units[-1]) if state.units else now_us
+        units = state.units + (at_us,) * more
+        forgotten_us = units[-self.amount - 1] + self.period_us if len(units) > self.amount else 0
+        owed_until_us = max(state.owed_until_us, forgotten_us if forgotten_us > now_us else 0)
+        return Log(units[-self.amount :], owed_until_us)
+
+
+class SlidingLog(Limit):
+    """
+    Exactly so many units per period, from any instant on.
+
+    Guarantee: in any window of the period's length, at most `amount` units pass. Exactly: no
+    approximation, no edge. The bound is reached.
+
+    When to choose it: the partner counts "100 requests in any 60 seconds", and punishes the 101st. All of the
+    amount may pass at once. Costs 7 bytes per unit and key in the store, so it is for small amounts; a job is
+    decided on in the same time whatever the amount.
+
+    Args:
+        name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
+            The amount is at most 1 000 000: a key's log is then 7 MB.
+
+    Raises:
+        ConfigurationError: A value that can never work, at once.
+
+    The log of requests, kept as a ring of instants.
+    """
+
+    __slots__ = ()
+
+    algorithm = "sliding-log"
+
+    def _shape(self, **options: Any) -> tuple[int, str]:
+        if self.amount > _MOST_UNITS:
+            raise ConfigurationError(
+                f"the amount of {self.rate!r} is more than {_MOST_UNITS}: a sliding log keeps 7 bytes for each unit. "
+                "Take a SlidingWindow or a TokenBucket, which keep none"
+            )
+        return self.amount, f"{self.algorithm} {self.amount} {self.period_us}"
+
+    def bind(self, cost: int, around_us: int = 0, holder: str = "") -> SlidingLogAlgorithm:
+        return SlidingLogAlgorithm(cost, self.amount, self.period_us)

@@ -1,0 +1,181 @@
+"""
+Two counters, and a weight that slides: the last window's units fade out evenly while this one's come in.
+
+Rule 1: the load is `before × (what is left of this window) + used`. A request passes if whole units of the load and
+its own stay within the amount.
+Rule 2: time is cut into steps, so that no product leaves 2**53. A step counts only once it is over.
+
+The bound: in any window of length w, less than amount + 1 + w × amount / period units. Proof: the load jumps up by
+what is admitted, and then is less than amount + 1; else it falls, by before / period ≤ amount / period at most, and
+it is continuous where windows meet (before fades out to 0, used becomes before). So over a time w that admits n units
+it ends below amount + 1, began at 0 at least, and fell by w × amount / period at most: n is less than their sum.
+In one period that is 2 × amount at most. The worst takes a whole amount at the very end of a window, and another as it
+fades. Evenly spread traffic gets its amount, exactly: what has faded of a unit makes room for the next.
+
+lua/throttlekit_lua/sliding_window.lua mirrors this file. Change both, or the parity tests fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from throttlekit._core.algorithm import STALE_US, Use
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.line import GRACE_US, window_tight
+
+__all__ = ["Counts", "SlidingWindow", "SlidingWindowAlgorithm", "step_us"]
+
+_LARGEST_LOAD = 2**46
+_MOST_DEBT = 60  # times the amount. Twice that, and one more, is less than 2**53 of load: also with steps rounded up
+
+
+class Counts(NamedTuple):
+    """The state: the number of the window, the units used in the one before it, and in it."""
+
+    window: int
+    before: int
+    used: int
+
+
+def step_us(amount: int, period_us: int) -> int:
+    """The shortest step that keeps the load within what a double holds exactly: 1 µs for all ordinary limits."""
+    return -(-amount * period_us // _LARGEST_LOAD)
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindowAlgorithm:
+    """What one request means to the two counters: `size` of `amount` units."""
+
+    size: int
+    amount: int
+    period_us: int
+    step_us: int
+
+    code: ClassVar[str] = "s"
+    estimates: ClassVar[bool] = False
+
+    @property
+    def params(self) -> tuple[int | str, int | str, int | str]:
+        return self.amount, self.period_us, self.step_us
+
+    @property
+    def _steps(self) -> int:
+        return -(-self.period_us // self.step_us)
+
+    def sanitized(self, state: Counts | None, now_us: int) -> Counts | None:
+        if state is None or state.window * self.period_us - now_us <= STALE_US:
+            return state
+        return Counts(now_us // self.period_us, 0, self.amount)
+
+    def exhausted(self, state: Counts | None, at_us: int) -> Counts:
+        window = at_us // self.period_us
+        if state is not None and state.window > window:
+            return state
+        over = (at_us - window * self.period_us) // self.step_us
+        used = -(-self.amount * over // self._steps)
+        if state is not None and state.window == window:
+            return Counts(window, max(state.before, self.amount), max(state.used, used))
+        debt = state.used if state is not None and state.window == window - 1 else 0
+        return Counts(window, max(debt, self.amount), used)
+
+    def ready_us(self, state: Counts | None, now_us: int) -> int:
+        window, before, used = self._running(state, now_us)
+        if self.size == 0 or self._units(state, now_us) + self.size <= self.amount:
+            return now_us
+        begin_us, fading, room = window * self.period_us, before, self.amount - used - self.size
+        if room < 0:
+            begin_us, fading, room = begin_us + self.period_us, used, self.amount - self.size
+        # Less than room + 1 units may be left of those that fade.
+        faded = self._steps + 1 + -(room + 1) * self._steps // fading
+        return max(now_us, begin_us + min(self.period_us, faded * self.step_us))
+
+    def admit(self, state: Counts | None, now_us: int) -> Counts | None:
+        if self.size == 0:
+            return state
+        window, before, used = self._running(state, now_us)
+        return Counts(window, before, used + self.size)
+
+    def settled(self, state: Counts | None, now_us: int, granted_us: int, by: int) -> Counts | None:
+        window, before, used = self._running(state, now_us)
+        if by > 0:
+            return Counts(window, before, min(used + by, _MOST_DEBT * self.amount))
+        granted = granted_us // self.period_us
+        if state is None or granted not in (window, window - 1):
+            return state
+        if granted == window:
+            return Counts(window, before, max(0, used + by))
+        return Counts(window, max(0, before + by), used)
+
+    def use(self, state: Counts | None, now_us: int) -> Use:
+        if state is None:
+            return Use(0, now_us)
+        units = self._units(state, now_us)
+        return Use(units, self._full_us(state) if state.used or state.before else now_us)
+
+    def busy_until_us(self, state: Counts, now_us: int) -> int:
+        """As if the load had been laid end to end at the limit's rate, up to now."""
+        if self.period_us <= GRACE_US:
+            return self._full_us(state)
+        interval_us = -(-self.period_us // self.amount)
+        return now_us - self.period_us + self._load(state, now_us) // self.amount * self.step_us + interval_us
+
+    def spacing_us(self, lateness_us: int) -> int:
+        return -(-self.size * self.period_us // self.amount)
+
+    def distance_us(self, state: Counts | None, now_us: int, spacing_us: int) -> int:
+        return spacing_us
+
+    def needs_slack(self, lateness_us: int) -> bool:
+        return window_tight(self.period_us, lateness_us)
+
+    def _running(self, state: Counts | None, now_us: int) -> Counts:
+        window = now_us // self.period_us
+        if state is None or state.window < window - 1:
+            return Counts(window, 0, 0)
+        return Counts(window, state.used, 0) if state.window < window else state
+
+    def _units(self, state: Counts | None, now_us: int) -> int:
+        return self._load(state, now_us) // self._steps
+
+    def _load(self, state: Counts | None, now_us: int) -> int:
+        """Units × steps."""
+        window, before, used = self._running(state, now_us)
+        over = max(0, now_us - window * self.period_us) // self.step_us
+        return before * (self._steps - over) + used * self._steps
+
+    def _full_us(self, state: Counts) -> int:
+        return (state.window + (2 if state.used else 1)) * self.period_us
+
+
+class SlidingWindow(Limit):
+    """
+    So many units per period, by two counters: the last window's fades out as this one's comes in.
+
+    Guarantee: in any window of length w, less than `amount + 1 + w × amount / period` units pass: at most
+    `2 × amount` in any one period. The worst case takes a whole amount at the very end of a window, nothing
+    before it, and another as it fades; evenly spread traffic gets its amount. Proof in the module.
+
+    When to choose it: "100 requests a minute" for a great many keys, where bursts up to the amount are
+    welcome and the edge of a `FixedWindow` is not. If the partner counts exactly, take `SlidingLog`. Costs
+    three numbers per key in the store, whatever the amount.
+
+    Args:
+        name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
+
+    Raises:
+        ConfigurationError: A value that can never work, at once.
+
+    The approximated sliding window, as described by Cloudflare ("How we built rate limiting capable of scaling to
+    millions of domains", 2017), in integers. Windows begin at multiples of the period since 1970, UTC.
+    """
+
+    __slots__ = ()
+
+    algorithm = "sliding-window"
+
+    def _shape(self, **options: Any) -> tuple[int, str]:
+        return self.amount, f"{self.algorithm} {self.amount} {self.period_us}"
+
+    def bind(self, cost: int, around_us: int = 0, holder: str = "") -> SlidingWindowAlgorithm:
+        return SlidingWindowAlgorithm(cost, self.amount, self.period_us, step_us(self.amount, self.period_us))

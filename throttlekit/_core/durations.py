@@ -1,0 +1,45 @@
+"""Read options that take seconds or a timedelta."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+
+from throttlekit._core.limit.template import safe_repr
+from throttlekit.errors import ConfigurationError
+
+__all__ = ["finite_seconds", "seconds_in"]
+
+_FOR_EVER = 1e9  # some thirty years
+
+
+def seconds_in(option: str, value: float | timedelta | None) -> float:
+    """
+    Read an option that takes seconds; None is for ever.
+
+    Raises:
+        ConfigurationError: It is no number of seconds of at least 0. Names *option*.
+    """
+    if value is None:
+        return math.inf
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < math.inf:
+        raise ConfigurationError(
+            f"{option} must be a number of seconds of at least 0, or a timedelta, not {safe_repr(value)}"
+        )
+    return float(seconds) if seconds < _FOR_EVER else math.inf
+
+
+def finite_seconds(option: str, value: float | timedelta, most: float) -> float:
+    """
+    Read an option that takes seconds, and cannot mean for ever.
+
+    Raises:
+        ConfigurationError: It is no number of seconds from 0 to *most*. Names *option*.
+    """
+    seconds = math.inf if value is None else seconds_in(option, value)  # pyright: ignore[reportUnnecessaryComparison]
+    if seconds > most:
+        raise ConfigurationError(
+            f"{option} must be a number of seconds from 0 to {most:.0f}, or a timedelta, not {value!r}"
+        )
+    return seconds

@@ -1,0 +1,188 @@
+"""What limits take from a job: templates over its arguments, callables, and what counts as a key's text."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import string
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+from throttlekit._core.job import Job
+from throttlekit.errors import ConfigurationError
+
+__all__ = ["Key", "check_names", "check_source", "check_units", "from_job", "key_text", "safe_repr", "shown"]
+
+Key: TypeAlias = "str | Callable[[Job], object] | None"
+
+
+def key_text(key: object) -> str:
+    """
+    Read what a key template or callable came to as text.
+
+    Raises:
+        ConfigurationError: It is None, or of a type whose text would not be the same everywhere.
+    """
+    if isinstance(key, bool) or not isinstance(key, (str, int)):
+        # The type, not the value: it may be a job's argument, and this may be logged.
+        raise ConfigurationError(f"a key must be text or a whole number, not {type(key).__name__}")
+    if isinstance(key, int) and key.bit_length() > _MOST_BITS:
+        raise ConfigurationError("a key that is a whole number must have less than 600 digits")
+    return str(key)
+
+
+class _Formatter(string.Formatter):
+    def convert_field(self, value: Any, conversion: str | None) -> Any:
+        text = super().convert_field(value, conversion)
+        if conversion and _ADDRESS.search(text):
+            raise ConfigurationError(
+                f"a key must not hold an address in memory, as the text of this {type(value).__name__} does"
+            )
+        return text
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        return format(value if format_spec else key_text(value), format_spec)
+
+
+_FORMATTER = _Formatter()
+_ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>")  # it would be a key of its own in each process
+_CONVERSIONS = (None, "s", "r", "a")
+_WIDE = re.compile(r"\d{4}")
+_LONGEST_TOLD = 200
+_MOST_BITS = 2_000  # some 600 digits: Python writes out no number of many thousands
+
+
+def from_job(what: str, source: object, job: Job | None) -> object:
+    """
+    What the template or callable *source* comes to on *job*.
+
+    Raises:
+        ConfigurationError: There is no job, the template names an argument that it does not have, or the
+            callable failed.
+    """
+    if job is None:
+        instead = "pass job=" if what == "tier" else f"pass job=, or the {what} itself as {what}="
+        raise ConfigurationError(f"it takes its {what} from the job ({shown(source)}): {instead}")
+    try:
+        if isinstance(source, str):
+            name = _only_name(source)
+            if name is not None:
+                return key_text(job.arguments[name])
+            return _FORMATTER.vformat(source, (), job.arguments)
+        return source(job)  # type: ignore[operator]
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        if isinstance(source, str) and isinstance(error, (KeyError, AttributeError, IndexError)):
+            has = ", ".join(sorted(map(str, job.arguments))) or "no arguments"
+            fault = f"the {what} {shown(source)} names {error}, which job {job.name!r} does not have; it has {has}"
+        else:
+            # The kind of error, not its text: that may hold a job's argument, and this may be logged.
+            fault = f"the {what} {shown(source)} failed on job {job.name!r}: {type(error).__name__}"
+        raise ConfigurationError(fault) from error
+
+
+def check_names(what: str, source: object, function: Callable[..., Any]) -> None:
+    """
+    Make sure that *source* can be worked out from the arguments of *function*.
+
+    Raises:
+        ConfigurationError: A template names an argument that *function* does not take.
+    """
+    if not isinstance(source, str):
+        return
+    parameters = inspect.signature(function).parameters
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        return
+    for name in _argument_names(source):
+        if name not in parameters:
+            raise ConfigurationError(
+                f"its {what} {source!r} names an argument {name!r} that "
+                f"{getattr(function, '__qualname__', function)!s}({', '.join(parameters)}) does not take"
+            )
+
+
+def check_source(what: str, source: object) -> None:
+    """
+    Make sure that *source* can be a limit's key or tier.
+
+    Raises:
+        ConfigurationError: It is neither a callable nor a template that names an argument.
+    """
+    if source is None or callable(source):
+        return
+    if not isinstance(source, str):
+        raise ConfigurationError(
+            f'the {what} must be a template like "{{account_id}}" or a callable, not {safe_repr(source)}'
+        )
+    try:
+        names = _argument_names(source)
+        _check_formats(source)
+    except ValueError as error:
+        raise ConfigurationError(f"the {what} template {source!r} cannot be read: {error}") from None
+    if not names:
+        raise ConfigurationError(
+            f'the {what} template {source!r} names no argument: write one in braces, like "{{account_id}}", '
+            "or leave it out to count everything together"
+        )
+    if not all(name.isidentifier() for name in names):
+        raise ConfigurationError(f'the {what} template {source!r} must name its arguments, like "{{account_id}}"')
+
+
+def check_units(cost: object) -> None:
+    """
+    Make sure that *cost* is a number of units.
+
+    Raises:
+        ConfigurationError: It is not a whole number of at least 0.
+    """
+    if isinstance(cost, bool) or not isinstance(cost, int) or cost < 0 or cost.bit_length() > _MOST_BITS:
+        what = safe_repr(cost) if isinstance(cost, (int, float)) else type(cost).__name__
+        raise ConfigurationError(f"a cost must be a whole number of at least 0, not {what}")
+
+
+def safe_repr(value: object) -> str:
+    """*value* as an error message repeats it: cut short, and only its type where Python cannot write it out."""
+    try:
+        text = repr(value)
+    except Exception:
+        return f"something of type {type(value).__name__}"
+    return text if len(text) <= _LONGEST_TOLD else f"{text[:_LONGEST_TOLD]}…"
+
+
+def shown(source: object) -> str:
+    """*source* as an error message shows it."""
+    return safe_repr(source) if isinstance(source, str) else str(getattr(source, "__qualname__", safe_repr(source)))
+
+
+def _check_formats(template: str) -> None:
+    """
+    A job's argument must not say how long a key gets to be, nor a slip of the pen: that is memory.
+
+    Raises:
+        ValueError: A field has a format that holds another field, or a width of more than three digits, or a
+            conversion that is none.
+    """
+    for _, _, spec, conversion in _FORMATTER.parse(template):
+        if spec and "{" in spec:
+            raise ValueError("a format must not hold a field of its own")
+        if spec and _WIDE.search(spec):
+            raise ValueError("a width or precision must be less than 1000")
+        if conversion not in _CONVERSIONS:
+            raise ValueError(f"there is no conversion !{conversion}")
+
+
+@lru_cache
+def _only_name(template: str) -> str | None:
+    """The argument's name, where there is nothing else in the template: that need not be formatted."""
+    name = template[1:-1]
+    return name if template == f"{{{name}}}" and name.isidentifier() else None
+
+
+def _argument_names(template: str) -> list[str]:
+    names: list[str] = []
+    for _, field_name, _, _ in _FORMATTER.parse(template):
+        if field_name is not None:
+            names.append(field_name.split(".")[0].split("[")[0])
+    return names

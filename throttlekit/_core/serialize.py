@@ -1,0 +1,82 @@
+"""Limits by value: as plain data in a message, for a process that may not have declared them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.algorithms.fixed_window import FixedWindow
+from throttlekit._core.algorithms.sliding_log import SlidingLog
+from throttlekit._core.algorithms.sliding_window import SlidingWindow
+from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
+from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.template import safe_repr
+from throttlekit.errors import ConfigurationError
+
+__all__ = ["dump", "load", "plain"]
+
+_KINDS: tuple[type[Limit], ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog, Concurrency)
+_ALGORITHMS: dict[str, type[Limit]] = {kind.algorithm: kind for kind in _KINDS}
+
+
+def dump(limit: Limit, job: Job) -> dict[str, Any]:
+    """*limit* as it stands for *job*: its key, cost and tier worked out."""
+    limit = limit.for_job(job)
+    return plain(limit, limit.key_of(job), limit.cost_of(job))
+
+
+def plain(limit: Limit, key: str, cost: int) -> dict[str, Any]:
+    """*limit* with *key* and *cost* in place of its own."""
+    return {
+        "algorithm": limit.algorithm,
+        "name": limit.name,
+        "rate": [limit.amount, limit.period_us],
+        "key": key,
+        "cost": cost,
+        **({} if limit.scope == "global" else {"scope": limit.scope}),
+        **({} if limit.of_tier is None else {"tier": limit.of_tier}),
+        **({} if limit.on_store_failure == "closed" else {"on_store_failure": limit.on_store_failure}),
+        **({} if limit.processes is None else {"processes": limit.processes}),
+        **({} if limit.prefetch is None else {"prefetch": limit.prefetch, "prefetch_for": limit.prefetch_for}),
+        **{option: getattr(limit, option) for option in limit.options},
+    }
+
+
+def load(data: Mapping[str, Any]) -> Limit:
+    """
+    The limit that `dump` or `plain` wrote. It may differ from one of the same name that is declared here: the
+    message's sender may run another release.
+
+    Raises:
+        ConfigurationError: *data* is not what `dump` writes.
+    """
+    try:
+        # Messages older than the other algorithms name none.
+        algorithm = _ALGORITHMS[data.get("algorithm", "token-bucket")]
+        make: Any = algorithm
+        amount, period_us = data["rate"]
+        key, tier = data["key"], data.get("tier")
+        if not isinstance(key, str) or not isinstance(tier, (str, type(None))):
+            raise ValueError("key")
+        limit: Limit = make(
+            data["name"],
+            algorithm.rate_from(amount, period_us),
+            key=_always(key) if key else None,
+            cost=data["cost"],
+            scope=data.get("scope", "global"),
+            on_store_failure=data.get("on_store_failure", "closed"),
+            processes=data.get("processes"),
+            **{option: data[option] for option in ("prefetch", "prefetch_for") if data.get(option) is not None},
+            **{option: data[option] for option in algorithm.options},
+        )
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise ConfigurationError(
+            f"a limit in the message is not one that throttlekit wrote: {safe_repr(error)}"
+        ) from None
+    return limit.by_value_of(tier)
+
+
+def _always(key: str) -> Callable[[Job], str]:
+    return lambda job: key

@@ -1,0 +1,119 @@
+"""The plugins that come with throttlekit: the stores by URL, and the quiet log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from throttlekit._util.log_limiter import CountedEvery, Every
+from throttlekit.hookspecs import Deferred, ShadowDenied, SlotLost, StoreFailed, hookimpl
+from throttlekit.stores.base import Store
+from throttlekit.stores.memory import MemoryStore
+
+__all__ = ["DeferralLog", "ShadowLog", "SlotLostLog", "Stores", "UnchargedLog"]
+
+_SERVERS = ("redis", "rediss", "valkey", "valkeys")
+
+
+class Stores:
+    """memory:// and redis:// (rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://)."""
+
+    @hookimpl
+    def throttlekit_make_store(self, url: str) -> Store | None:
+        scheme, colon, _ = url.partition("://")
+        if not colon:
+            return None
+        if scheme == "memory":
+            return MemoryStore()
+        server, _, shape = scheme.partition("+")
+        if shape == "sentinel" and server in _SERVERS:
+            from throttlekit.stores.sentinel import RedisSentinelStore
+
+            return RedisSentinelStore(url)
+        if shape == "cluster" and server in _SERVERS:
+            from throttlekit.stores.cluster import RedisClusterStore
+
+            return RedisClusterStore(url)
+        if scheme in (*_SERVERS, "unix"):
+            from throttlekit.stores.redis import RedisStore
+
+            return RedisStore(url)
+        return None
+
+
+class DeferralLog:
+    """
+    Says at DEBUG that a job was deferred, and at INFO, once per limit per *every* seconds, how many were.
+
+    The first deferral of a limit is told at once, so that a waiting queue explains itself.
+    """
+
+    def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = logging.getLogger("throttlekit")
+        self._held_back = CountedEvery(every, clock)
+
+    @hookimpl
+    def throttlekit_deferred(self, event: Deferred) -> None:
+        limit, delay = event.decision.limit.name, event.decision.delay
+        self._log.debug(
+            "Job %s (%s) deferred for %.3f s by limit %r: %s, deferral %d.",
+            event.job.id, event.job.name, delay, limit, event.decision.reason, event.deferrals,
+        )  # fmt: skip
+        if event.decision.reason == "store unavailable":
+            return  # nothing that the limit did: the outage is told as one
+        if count := self._held_back.one_more(limit):
+            self._log.info(
+                "Limit %r is holding jobs back: %d deferred since last told, this one for %.1f s.",
+                limit, count, delay,
+            )  # fmt: skip
+
+
+class UnchargedLog:
+    """Warns, once per limit per *every* seconds, that jobs run uncharged while the store gives no answer."""
+
+    def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = logging.getLogger("throttlekit")
+        self._every = every
+        self._clock = clock
+        self._told: dict[str, Every] = {}
+
+    @hookimpl
+    def throttlekit_store_failed(self, event: StoreFailed) -> None:
+        if not event.decision.allowed:
+            return
+        for limit in event.limits:
+            if limit.on_store_failure == "open":
+                told = self._told.setdefault(limit.name, Every(self._every, self._clock))
+                if told.due():
+                    self._log.warning(
+                        "Limit %r lets jobs run uncharged: the store gives no answer (%s), and its on_store_failure "
+                        'is "open".', limit.name, event.error,
+                    )  # fmt: skip
+
+
+class SlotLostLog:
+    """Warns of each slot that a job lost while it ran: there may be one more at work than the limit says."""
+
+    @hookimpl
+    def throttlekit_slot_lost(self, event: SlotLost) -> None:
+        logging.getLogger("throttlekit").warning(
+            "A job lost its slot of limit %r while it runs: its lease could not be renewed in time.",
+            event.limit.name,
+        )
+
+
+class ShadowLog:
+    """Says at INFO, once per limit per *every* seconds, how many jobs one that is only observed would have denied."""
+
+    def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = logging.getLogger("throttlekit")
+        self._held_back = CountedEvery(every, clock)
+
+    @hookimpl
+    def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
+        limit = event.decision.limit.name
+        if count := self._held_back.one_more(limit):
+            self._log.info(
+                "Limit %r, which is only observed, would have held back %d jobs since last told.", limit, count
+            )

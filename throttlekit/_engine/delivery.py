@@ -1,0 +1,52 @@
+"""What the limiter must know of a framework's delayed delivery."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from throttlekit._core.decision import Decision
+from throttlekit._engine.inline import InlineWaits
+from throttlekit._engine.ticket import Ticket
+
+__all__ = ["Delivery"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """
+    What the limiter must know of a framework's delayed delivery. Seconds.
+
+    Attributes:
+        longest: The longest delay that the framework carries safely. A job whose slot is further
+            off comes back then, and is deferred again with the same slot.
+        lateness: How late the framework delivers, in all but rare cases.
+        early: How much before its slot to ask for a job whose limit has no room for lateness; it
+            waits out the rest in place.
+        max_wait: How long a job may wait in all, from its first denial.
+        max_deferrals: How often a job may be denied. Coming back before its slot is no denial.
+        inline: Where short waits are slept in place; None: nowhere.
+    """
+
+    longest: float = 600.0
+    lateness: float = 0.05
+    early: float = 0.0
+    max_wait: float = math.inf
+    max_deferrals: float = math.inf
+    inline: InlineWaits | None = None
+
+    def max_wait_us(self, ticket: Ticket) -> int | None:
+        """How far off a slot a job that has *waited* so far would come back for; None: any."""
+        if ticket.deferrals >= self.max_deferrals:
+            return 0
+        return None if self.max_wait == math.inf else ticket.max_wait_us(round(self.max_wait * 1_000_000))
+
+    def deferred(self, decision: Decision, ticket: Ticket, now_us: int) -> Decision:
+        """A denial as the job's adapter is told it: with a delay that it can carry, or as waited too long."""
+        passed = ticket.seconds(now_us)
+        if passed >= self.max_wait or ticket.deferrals > self.max_deferrals:
+            return replace(decision, reason="waited too long", delay=0.0, ticket=None)
+        algorithm = decision.limit.bind(decision.cost)
+        tight = algorithm.needs_slack(round(self.lateness * 1_000_000)) and decision.delay > 2 * self.early
+        delay = min(decision.delay - (self.early if tight else 0.0), self.longest, self.max_wait - passed)
+        return replace(decision, delay=delay, ticket=ticket.write())

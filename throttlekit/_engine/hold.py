@@ -1,0 +1,164 @@
+"""Limits for code outside a job: it waits in line where it stands."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from throttlekit._core.decision import Decision
+from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
+from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.running import Running
+from throttlekit.errors import ConfigurationError, WaitedTooLong
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from throttlekit.limiter import Limiter
+
+__all__ = ["Hold", "limited_by"]
+
+_T = TypeVar("_T")
+_F = TypeVar("_F", bound=Callable[..., object])
+_LATENESS = 0.01
+_LONGEST_SLEEP = 5.0
+
+
+class Hold:
+    """What `Limiter.hold` returns: a context manager, for `with` and for `async with`. Each is entered once."""
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        limits: Sequence[Limit],
+        job: Job | None,
+        key: str | int | None,
+        cost: int | None,
+        timeout: float,
+    ) -> None:
+        self._limiter = limiter
+        self._limits = limits
+        self._job = Job() if job is None else job
+        self._given: dict[str, Any] = {"key": key, "cost": cost}
+        self._delivery = Delivery(longest=_LONGEST_SLEEP, lateness=_LATENESS, max_wait=timeout)
+        self._timeout = timeout
+        self._began: float | None = None
+        self._running: Running | None = None
+        self._deciding = threading.Lock()
+        self._left = False
+        self._got: Decision | None = None
+
+    def __enter__(self) -> Running:
+        while not (decision := self._ask()).allowed:
+            time.sleep(decision.delay)
+        return self._begin(decision)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end().release()
+
+    async def __aenter__(self) -> Running:
+        import asyncio  # a third of what `import throttlekit` would cost
+
+        while True:
+            try:
+                decision = await _in_a_thread(self._ask_if_wanted)
+            except asyncio.CancelledError:
+                # The thread may be given a slot all the same, and the loop may be gone by then.
+                with self._deciding:
+                    self._left, got = True, self._got
+                if got is not None:
+                    await _in_a_thread(functools.partial(self._limiter.release, got))
+                raise
+            if decision.allowed:
+                return self._begin(decision)
+            await asyncio.sleep(decision.delay)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await _in_a_thread(self._end().release)
+
+    def _ask(self) -> Decision:
+        if self._running is not None or self._left:
+            raise ConfigurationError("this hold is in use: call limiter.hold(…) anew for each with")
+        decision = self._limiter.acquire(*self._limits, job=self._job, delivery=self._delivery, **self._given)
+        self._job = replace(self._job, ticket=decision.ticket)
+        self._began = time.monotonic() if self._began is None else self._began
+        over = not decision.allowed and time.monotonic() - self._began >= self._timeout
+        if decision.refused or over:
+            raise WaitedTooLong(f"limit {decision.limit.name!r} did not let this pass: {decision.reason}")
+        return decision
+
+    def _begin(self, decision: Decision) -> Running:
+        self._running = Running(self._limiter, decision)
+        self._running.keep()
+        return self._running
+
+    def _end(self) -> Running:
+        if self._running is None:
+            raise ConfigurationError("this hold was not entered")
+        running, self._running = self._running, None
+        return running
+
+    def _ask_if_wanted(self) -> Decision:
+        decision = self._ask()
+        with self._deciding:
+            self._got, left = decision, self._left
+        if left:
+            self._limiter.release(decision)
+        return decision
+
+
+def _in_a_thread(function: Callable[[], _T]) -> asyncio.Future[_T]:
+    """*function* is on its way to a thread once this returns, and runs to its end though the caller is cancelled."""
+    import asyncio
+
+    return asyncio.shield(asyncio.get_running_loop().run_in_executor(None, function))
+
+
+def limited_by(limiter: Limiter, limits: Sequence[Limit], timeout: float) -> Callable[[_F], _F]:
+    """The decorator that `Limiter.holding` returns."""
+
+    def decorate(function: _F) -> _F:
+        if not callable(function):  # pyright: ignore[reportUnnecessaryComparison]
+            raise ConfigurationError(f"holding decorates a function, not {function!r}")
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise ConfigurationError(
+                f"holding cannot decorate {function!r}: a generator's body runs after its call. "
+                "Write `with limiter.hold(…)` in its body"
+            )
+        for limit in limits:
+            limit.check_function(function)
+
+        def hold(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hold:
+            name = getattr(function, "__qualname__", type(function).__name__)
+            job = Job(name=name, args=args, kwargs=kwargs, function=function)
+            return Hold(limiter, limits, job, None, None, timeout)
+
+        if inspect.iscoroutinefunction(function):
+            coroutine: Callable[..., Any] = function
+
+            @functools.wraps(function)
+            async def held_async(*args: Any, **kwargs: Any) -> Any:
+                async with hold(args, kwargs):
+                    return await coroutine(*args, **kwargs)
+
+            return cast(_F, held_async)
+
+        @functools.wraps(function)
+        def held(*args: Any, **kwargs: Any) -> Any:
+            with hold(args, kwargs):
+                return function(*args, **kwargs)
+
+        return cast(_F, held)
+
+    return decorate

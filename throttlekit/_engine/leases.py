@@ -1,0 +1,208 @@
+"""Leases are renewed while what they are for goes on: one thread a store, one round trip for all of them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from throttlekit._core.decision import Charged, Decision
+from throttlekit._core.limit.base import Limit
+from throttlekit._util.fork_safety import renew_lock_after_fork
+from throttlekit.stores.base import Lease, Store
+
+__all__ = ["Heartbeat", "Leases"]
+
+_AGAIN_AFTER = 1 / 10
+"""Of the lease: so soon it is tried again if the store did not answer."""
+
+
+_IDLE = 5.0
+"""Seconds without a lease until the thread ends."""
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """A lease, when it is to be renewed next, and whether it ever was. Seconds of the monotonic clock."""
+
+    lease: Lease
+    seconds: float
+    on_lost: Callable[[], None]
+    due: float
+    renewed_at: float
+    asked: bool = False
+    lost: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Known:
+    """What is kept in this process; a forked child begins with none: its parent's leases are not its own."""
+
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    asking: threading.Lock = field(default_factory=threading.Lock)
+    kept: dict[Lease, _Kept] = field(default_factory=dict[Lease, _Kept])
+    running: bool = False
+
+
+class Heartbeat:
+    """
+    Renews each lease that is kept when a third of it is over, until it is dropped.
+
+    Its thread starts with the first lease, sleeps while there is none, and ends after some seconds without any: of a
+    limiter that nobody uses any more nothing is left.
+
+    Args:
+        renew: Asks the store; tells of each lease whether its holder has a slot.
+    """
+
+    def __init__(self, renew: Callable[[Sequence[Lease]], Sequence[bool]]) -> None:
+        self._renew = renew
+        self._known = _Known()
+        renew_lock_after_fork(self, "_known", _Known)
+
+    def keep(self, lease: Lease, seconds: float, on_lost: Callable[[], None]) -> None:
+        """
+        Keep *lease*, which lasts for *seconds*, from now on.
+
+        Args:
+            on_lost: Called once, in the heartbeat's thread, when the store says that others have all slots, or has
+                not answered for as long as the lease lasts. It is tried on all the same: a slot that comes free
+                is taken again.
+        """
+        known, now = self._known, time.monotonic()
+        with known.changed:
+            known.kept[lease] = _Kept(lease, seconds, on_lost, now + seconds / 3, now)
+            if not known.running:
+                threading.Thread(target=self._beat, args=(known,), name="throttlekit-heartbeat", daemon=True).start()
+                known.running = True
+            known.changed.notify()
+
+    def drop(self, lease: Lease) -> bool:
+        """
+        Renew *lease* no more. Once this returns, no renewal is under way that could take it again.
+
+        Returns:
+            Whether it was renewed.
+        """
+        known = self._known
+        with known.changed:
+            kept = known.kept.pop(lease, None)
+        with known.asking:
+            return kept is not None and kept.asked
+
+    def _beat(self, known: _Known) -> None:
+        while True:
+            with known.changed:
+                while not known.kept:
+                    if not known.changed.wait(_IDLE) and not known.kept:
+                        known.running = False
+                        return
+                wait = min(kept.due for kept in known.kept.values()) - time.monotonic()
+                if wait > 0:
+                    known.changed.wait(wait)
+                    continue
+            with known.asking:
+                with known.changed:
+                    every = list(known.kept.values())
+                lost = self._renew_all(every) if every else []
+            # Whoever is told may release what is lost, which waits for `asking`.
+            for kept in lost:
+                with suppress(Exception):
+                    kept.on_lost()
+
+    def _renew_all(self, every: Sequence[_Kept]) -> list[_Kept]:
+        """Returns those that are lost, and have not been told so."""
+        asked_at = time.monotonic()
+        for kept in every:
+            kept.asked = True
+        held = self._told(every)
+        lost: list[_Kept] = []
+        now = time.monotonic()
+        for kept, answer in zip(every, held, strict=True):
+            kept.due = now + kept.seconds * (_AGAIN_AFTER if answer is None else 1 / 3)
+            if answer:
+                kept.renewed_at = asked_at
+            gone = answer is False or now - kept.renewed_at > kept.seconds
+            if gone and not kept.lost:
+                kept.lost = True
+                lost.append(kept)
+        return lost
+
+    def _told(self, every: Sequence[_Kept]) -> Sequence[bool | None]:
+        """
+        What the store says of each; None: nothing.
+
+        All in one go. If that gets no answer, bucket by bucket: a node of a cluster that is away, or a key that
+        holds something else, must not lose the slots of all others.
+        """
+        with suppress(Exception):  # whatever a store raises, it has not answered; the thread lives on
+            told = self._renew([kept.lease for kept in every])
+            if len(told) == len(every):
+                return told
+        buckets: dict[str, list[int]] = {}
+        for number, kept in enumerate(every):
+            buckets.setdefault(kept.lease.bucket, []).append(number)
+        held: list[bool | None] = [None] * len(every)
+        if len(buckets) > 1:
+            for numbers in buckets.values():
+                for number, answer in zip(numbers, self._told([every[number] for number in numbers]), strict=True):
+                    held[number] = answer
+        return held
+
+
+class Leases:
+    """
+    The leases that are kept in this process.
+
+    Args:
+        shared: Where limits are counted.
+        own: Where those of scope "process" are.
+    """
+
+    def __init__(self, shared: Store, own: Store) -> None:
+        self._stores = {False: shared, True: own}
+        self._heartbeats = {in_process: Heartbeat(store.renew) for in_process, store in self._stores.items()}
+
+    def keep(self, decision: Decision, on_lost: Callable[[Limit], None]) -> None:
+        """Renew what *decision* holds, until it is released; *on_lost* is told what is lost."""
+        for each in decision.leases:
+            limit: Any = each.limit
+            self._heartbeats[_in_process(each)].keep(_lease(each), limit.lease, partial(on_lost, each.limit))
+
+    def hand_over(self, decision: Decision, pid: int) -> Decision:
+        """Renew no more what process *pid* does of what *decision* holds. Returns what is to be released here yet."""
+        elsewhere = pid != os.getpid()
+
+        def stays(each: Charged) -> bool:
+            if elsewhere and _in_process(each):
+                return True
+            return self._heartbeats[_in_process(each)].drop(_lease(each))
+
+        return replace(decision, charged=tuple([each for each in decision.leases if stays(each)]))
+
+    def release(self, decision: Decision) -> None:
+        """
+        Give back what *decision* holds.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        for in_process in (True, False):  # first what always answers: the other may raise
+            leases = [_lease(each) for each in decision.leases if _in_process(each) is in_process]
+            for lease in leases:
+                self._heartbeats[in_process].drop(lease)
+            if leases:
+                self._stores[in_process].release(leases)
+
+
+def _in_process(charged: Charged) -> bool:
+    return charged.limit.scope == "process"
+
+
+def _lease(charged: Charged) -> Lease:
+    return Lease(charged.bucket, charged.limit.bind(1, 0, charged.holder), charged.at_us)

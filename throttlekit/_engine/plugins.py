@@ -1,0 +1,115 @@
+"""What a limiter is put together from: its plugins and its store. Refuses what could only fail later."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+
+import pluggy
+
+from throttlekit import hookspecs
+from throttlekit._engine.builtin_plugins import DeferralLog, ShadowLog, SlotLostLog, Stores, UnchargedLog
+from throttlekit.errors import ConfigurationError
+from throttlekit.stores.base import Store
+
+__all__ = ["plugin_manager", "store_from", "store_of"]
+
+_log = logging.getLogger("throttlekit")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}", re.ASCII)
+_GIVE_A_LIST = "give a list of objects with hooks: Limiter(…, plugins=[MyPlugin()])"
+
+
+def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
+    """
+    The shipped plugins, the installed ones, and *plugins*.
+
+    Raises:
+        ConfigurationError: One is no plugin, is given twice, or cannot be loaded.
+    """
+    if isinstance(plugins, str) or not isinstance(plugins, Sequence):
+        raise ConfigurationError(f"plugins= takes a list, not {type(plugins).__name__}: {_GIVE_A_LIST}")
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(Stores())
+    manager.register(DeferralLog())
+    manager.register(UnchargedLog())
+    manager.register(SlotLostLog())
+    manager.register(ShadowLog())
+    try:
+        manager.load_setuptools_entrypoints(hookspecs.PROJECT)
+        for plugin in plugins:
+            _register(manager, plugin)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise ConfigurationError(f"a plugin has a hook that does not exist, or other arguments: {error}") from None
+    except ConfigurationError:
+        raise
+    except Exception as error:
+        raise ConfigurationError(f"a plugin cannot be loaded: {error!r}. Mend it, or uninstall it") from error
+    observed = (
+        manager.hook.throttlekit_decided,
+        manager.hook.throttlekit_deferred,
+        manager.hook.throttlekit_slot_lost,
+        manager.hook.throttlekit_shadow_denied,
+        manager.hook.throttlekit_store_failed,
+    )
+    for hook in observed:
+        if any(impl.hookwrapper or impl.wrapper for impl in hook.get_hookimpls()):
+            raise ConfigurationError(f"a hook of {hook.name} cannot be a wrapper: each is called on its own")
+    return manager
+
+
+def _register(manager: pluggy.PluginManager, plugin: object) -> None:
+    told = plugin.__name__ if isinstance(plugin, type) else f"an object of type {type(plugin).__name__}"
+    if isinstance(plugin, type):
+        raise ConfigurationError(f"{told} is a class, not a plugin: give an object of it, {told}()")
+    if manager.is_registered(plugin):
+        raise ConfigurationError(f"{told} is given twice as a plugin, or is installed as one already: name it once")
+    manager.register(plugin)
+    if not manager.get_hookcallers(plugin):
+        raise ConfigurationError(
+            f"{told} is no plugin: it has no method that is marked with @throttlekit.hookimpl. {_GIVE_A_LIST}"
+        )
+
+
+def store_from(store: str | Store, hooks: pluggy.PluginManager) -> Store:
+    """
+    The store that *store* is, or that a plugin makes from the URL.
+
+    Raises:
+        ConfigurationError: It is none. The message repeats no text but a URL's scheme: it may hold a password.
+    """
+    if not isinstance(store, str):
+        return _checked(store, 'give a URL like "redis://host:6379/0", or an object')
+    made: Store | None = hooks.hook.throttlekit_make_store(url=store)
+    if made is not None:
+        return _checked(made, "throttlekit_make_store must return an object")
+    scheme, colon, _ = store.partition("://")
+    begins = f" that begin with {scheme!r}" if colon and _SCHEME.fullmatch(scheme) else " like the one given"
+    raise ConfigurationError(
+        f"no store is known for URLs{begins}: write memory://, redis://, rediss://, unix://, valkey://, "
+        "redis+cluster:// or redis+sentinel://"
+    )
+
+
+def store_of(client: object, *, also: bool) -> Store:
+    """
+    The store on the server of a *client* of redis-py.
+
+    Raises:
+        ConfigurationError: A store was given *also*, or *client* is none.
+    """
+    if also:
+        raise ConfigurationError("a limiter asks one store: give a URL or client=, not both")
+    from throttlekit.stores.from_client import store_of_client
+
+    return store_of_client(client)
+
+
+def _checked(store: Store, remedy: str) -> Store:
+    verbs = ("acquire", "settle", "release", "renew", "pause", "reset", "close")
+    if isinstance(store, type) or not all(callable(getattr(store, verb, None)) for verb in verbs):
+        told = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__
+        raise ConfigurationError(f"{told} is not a store: {remedy} with the methods {', '.join(verbs)}")
+    return store

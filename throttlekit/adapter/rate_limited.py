@@ -1,0 +1,121 @@
+"""A body said that downstream asks for quiet: the key is paused, and the job comes back behind the pause."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.decision import Decision
+from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
+from throttlekit._engine.claims import Claim, resolve_claims
+from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.rate_limited import RateLimited
+from throttlekit._engine.ticket import Ticket
+from throttlekit.errors import ConfigurationError, StoreUnavailable
+from throttlekit.limiter import Limiter
+
+__all__ = ["check_on_429", "give_back", "limited"]
+
+_MOMENT = 0.1
+"""Whoever heard a 429 does not call again sooner, whatever it was told."""
+
+
+def check_on_429(on_429: Limit | str | None, limits: Sequence[Limit]) -> None:
+    """
+    Make sure that the option `on_429` of a job names one of its *limits*.
+
+    Raises:
+        ConfigurationError: It does not.
+    """
+    if on_429 is not None and _named(on_429) not in [limit.name for limit in limits]:
+        raise ConfigurationError(
+            f"on_429={on_429!r} is none of the job's limits "
+            f"({', '.join(repr(limit.name) for limit in limits) or 'it names none'}): name the one to pause on a 429"
+        )
+
+
+def limited(
+    limiter: Limiter,
+    error: RateLimited,
+    limits: Sequence[Limit],
+    *,
+    job: Job,
+    delivery: Delivery,
+    release: Callable[[], None],
+    on_429: Limit | str | None = None,
+) -> Decision:
+    """
+    For adapters: the body of *job*, which *limits* had let run, raised *error*. Pauses what it means.
+
+    Args:
+        job: As it was asked for, with `waited` as it was carried then.
+        release: Gives back the slots that the body holds. Called once the key is paused: before that, whoever waits
+            for one would begin, and call downstream.
+        on_429: Which limit is paused if the error does not say: the job's own setting.
+
+    Returns:
+        When the job is to come back, as a denial of `Limiter.acquire`: behind the pause, before those that have not
+        run yet. Refused, if it has waited for too long by now.
+
+    Raises:
+        ConfigurationError: As for `Limiter.acquire`.
+    """
+    delivery = replace(delivery, inline=None)
+    asked = resolve_claims(limiter.in_force(limits, job), job, None, None, delivery.lateness)
+    meant = _meant(asked, error.limit) or _meant(asked, on_429) or _rates(asked)
+    ticket = Ticket.read(job.ticket).first_again(meant[0].limit)
+    job = replace(job, ticket=ticket.write())
+    try:
+        limiter.pause_asked(meant, round(error.retry_after * 1_000_000))
+    except StoreUnavailable:
+        # Nobody else hears of it. The job itself waits as it was told to.
+        release()
+        decision = limiter.acquire(*limits, job=job, delivery=delivery)
+        give_back(limiter, decision)
+        delay = min(delivery.longest, max(error.retry_after, decision.delay))
+        denied = _denied(decision, job, meant[0].limit, delivery)
+        return denied if denied.refused else replace(denied, delay=delay)
+    release()
+    decision = limiter.acquire(*limits, job=job, delivery=delivery)
+    give_back(limiter, decision)
+    denied = _denied(decision, job, meant[0].limit, delivery)
+    return denied if denied.refused else replace(denied, delay=max(denied.delay, _MOMENT))
+
+
+def _meant(asked: Sequence[Claim], what: Limit | str | None) -> list[Claim]:
+    return [] if what is None else [each for each in asked if each.limit.name == _named(what)]
+
+
+def _rates(asked: Sequence[Claim]) -> list[Claim]:
+    return [each for each in asked if not isinstance(each.limit, Concurrency)] or list(asked)
+
+
+def _named(limit: Limit | str) -> str:
+    return limit.name if isinstance(limit, Limit) else limit
+
+
+def give_back(limiter: Limiter, decision: Decision) -> None:
+    """*decision* let a job pass that will not run for it: nothing stays charged, if the store answers."""
+    limiter.release(decision)
+    for each in decision.charged:
+        if not each.holder:
+            try:
+                limiter.settle(decision, actual=0, limit=each.limit)
+            except StoreUnavailable:
+                return  # it stays charged: stricter, never looser
+
+
+def _denied(decision: Decision, job: Job, limit: Limit, delivery: Delivery) -> Decision:
+    """As a denial what was let pass: it waits for a moment, and that counts as any denial does."""
+    if not decision.allowed:
+        return decision
+    now_us = decision.charged[0].at_us if decision.charged else time.time_ns() // 1000  # the store may be away
+    ticket = Ticket.read(job.ticket).denied(limit, 1, now_us)
+    if ticket.seconds(now_us) >= delivery.max_wait or ticket.deferrals > delivery.max_deferrals:
+        return replace(decision, allowed=False, charged=(), delay=0.0, reason="waited too long", ticket=None)
+    return replace(
+        decision, allowed=False, charged=(), reason="paused", delay=_MOMENT, retry_after=_MOMENT, ticket=ticket.write()
+    )

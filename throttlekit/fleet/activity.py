@@ -1,0 +1,277 @@
+"""
+What this process decides, counted, and told to the whole fleet with each beat: what `throttlekit top` shows.
+
+Rule 1: a decision costs one count in memory. The store is told beside it, in one round trip a beat.
+Rule 2: everything is bounded, here and there: of many keys the most pressing are told one by one, all of them in
+their limit's sum.
+Rule 3: what cannot be told is dropped. A report that got no answer may have been counted: to send it again could
+count it twice.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import throttlekit_lua
+from throttlekit._core.acquire import Verdict
+from throttlekit._core.decision import Decision
+from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.serialize import plain
+from throttlekit._core.storage_keys import fleet_name, limit_id
+from throttlekit._engine.ticket import Ticket
+from throttlekit._util.fork_safety import renew_lock_after_fork
+
+__all__ = ["JOBS_KNOWN", "KEYS", "LETTERS", "Activity", "Counts", "Told"]
+
+_STEPS = 5
+JOBS_KNOWN = fleet_name("jobs:known")
+KEYS = (
+    *(fleet_name(what) for what in ("keys", "lines", "limits", "processes", "jobs")),
+    JOBS_KNOWN,
+    *(fleet_name(f"{what}:{step}") for step in range(_STEPS) for what in ("passed", "denied", "counts")),
+)
+"""Where it is told, in the order of report.lua."""
+
+LETTERS = {"exhausted": "e", "in line": "l", "early": "y", "queue full": "f", "paused": "p"}
+"""Each reason for which a store denies, as the fleet counts it."""
+
+_FRAMEWORKS = ("dramatiq", "rq", "celery")
+_MOST_KEPT = 10_000
+_MOST_TOLD = 100
+_ALIVE_EVERY = 5.0
+_SHORT_LIFE = 2.0
+_DEFINED_EVERY = 60.0
+_LONGEST_ID = 200
+
+
+def _script() -> str:
+    return throttlekit_lua.script("fleet_report")
+
+
+_REPORT = _script()
+
+
+class Told(Protocol):
+    """The place that the whole fleet sees; see `throttlekit.stores.Shared`."""
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]: ...
+
+
+@dataclass(slots=True, eq=False)
+class _Seen:
+    """What was decided on one key, or on the rest of a limit's, since the last report."""
+
+    limit: Limit
+    bucket: str
+    allowed: int = 0
+    units: int = 0
+    denied: dict[str, int] = field(default_factory=dict[str, int])
+    due_us: int = 0
+    wait_us: int = 0
+
+    @property
+    def denials(self) -> int:
+        return sum(self.denied.values())
+
+    def add(self, other: _Seen) -> None:
+        self.allowed += other.allowed
+        self.units += other.units
+        for reason, count in other.denied.items():
+            self.denied[reason] = self.denied.get(reason, 0) + count
+        self.wait_us = max(self.wait_us, other.wait_us)
+
+    def reasons(self) -> list[tuple[str, int]]:
+        told = [(LETTERS.get(reason), count) for reason, count in self.denied.items()]
+        return [(f"{code} {self.bucket}", count) for code, count in told if code]
+
+
+class Counts:
+    """
+    What was decided since the last report. Bounded: of keys beyond the 10 000th only their limit's sum is kept.
+
+    A count is exact, whatever the number of threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[str, _Seen] = {}
+        self._jobs: dict[str, tuple[str, str, int, int, int, int]] = {}
+
+    def decided(self, decision: Decision, bucket: str, verdict: Verdict, ticket: Ticket, job: Job | None) -> None:
+        """
+        Count what the store decided.
+
+        Args:
+            bucket: The name under which the binding limit counts.
+            waited: What the job brought.
+        """
+        now_us, since_us, reason = verdict.now_us, ticket.since_us, decision.reason
+        with self._lock:
+            if decision.allowed:
+                for each in decision.charged:
+                    seen = self._seen.get(each.bucket) or self._meet(each.bucket, each.limit)
+                    seen.allowed += 1
+                    seen.units += each.cost
+                    if since_us and ticket.limit_ref.startswith(each.limit.fingerprint):
+                        seen.wait_us = max(seen.wait_us, now_us - since_us)
+                if not since_us or job is None:
+                    return
+                bucket, due_us = "", 0
+            else:
+                seen = self._seen.get(bucket) or self._meet(bucket, decision.limit)
+                seen.denied[reason] = seen.denied.get(reason, 0) + 1
+                if job is None or reason == "queue full":
+                    return
+                due_us = verdict.due_us
+                if due_us > seen.due_us:
+                    seen.due_us = due_us
+                if since_us and now_us - since_us > seen.wait_us:
+                    seen.wait_us = now_us - since_us
+            jobs = self._jobs
+            if job.id and (len(jobs) < _MOST_TOLD or job.id in jobs):
+                jobs[job.id] = (bucket, reason, since_us or now_us, ticket.deferrals, due_us, now_us)
+
+    def passed(self, limit: Limit, bucket: str, jobs: int, units: int) -> None:
+        """Count jobs that passed with units that had been taken ahead."""
+        with self._lock:
+            seen = self._seen.get(bucket) or self._meet(bucket, limit)
+            seen.allowed += jobs
+            seen.units += units
+
+    def take(self) -> tuple[list[_Seen], list[list[str]]]:
+        """What was counted, and what is known of jobs; both begin anew."""
+        with self._lock:
+            seen, self._seen = self._seen, {}
+            jobs, self._jobs = self._jobs, {}
+        return list(seen.values()), [[job_id[:_LONGEST_ID], _written(*known)] for job_id, known in jobs.items()]
+
+    def _meet(self, bucket: str, limit: Limit) -> _Seen:
+        if len(self._seen) >= _MOST_KEPT:
+            bucket = limit_id(limit.name, limit.fingerprint)
+            if bucket in self._seen:
+                return self._seen[bucket]
+        seen = self._seen[bucket] = _Seen(limit, bucket)
+        return seen
+
+
+@dataclass(slots=True, eq=False)
+class _Here:
+    """What is of this process: a forked child begins anew."""
+
+    counts: Counts = field(default_factory=Counts)
+    began: float = 0.0
+    told_at: float = 0.0
+    took_us: int = 0
+    known_as: str = ""
+    defined: dict[str, tuple[object, float]] = field(default_factory=dict[str, "tuple[object, float]"])
+
+
+class Activity:
+    """
+    Counts what this process decides, and tells the fleet. See the module.
+
+    Args:
+        store: Where it is told.
+    """
+
+    def __init__(self, store: Told) -> None:
+        self._store = store
+        self._here = _Here()
+        renew_lock_after_fork(self, "_here", _Here)
+
+    @property
+    def counts(self) -> Counts:
+        """Where to count."""
+        return self._here.counts
+
+    def beat(self) -> None:
+        """
+        Tell what is new. The first beat of a process tells nothing: it comes before its first decision.
+
+        Raises:
+            StoreUnavailable: The store did not answer. What was new is dropped.
+        """
+        here, now = self._here, time.monotonic()
+        here.began = here.began or now
+        seen, jobs = here.counts.take()
+        # One that ends at once, like a work-horse, is no process that anybody could look for.
+        lives = now - here.began > _SHORT_LIFE
+        if not seen and not (lives and now - here.told_at > _ALIVE_EVERY):
+            return
+        name = f"{socket.gethostname()}:{os.getpid()} {_framework()} {here.took_us}" if lives else ""
+        report = {
+            "process": [here.known_as, name] if name else [here.known_as],
+            "limits": self._definitions(here, seen, now),
+            "jobs": jobs,
+            **_numbers(seen),
+        }
+        began = time.perf_counter()
+        self._store.commands([("EVAL", _REPORT, len(KEYS), *KEYS, json.dumps(report, separators=(",", ":")))])
+        here.took_us, here.known_as = round((time.perf_counter() - began) * 1_000_000), name
+        here.told_at = now if lives else here.told_at
+
+    def last_word(self) -> None:
+        """
+        As `beat`, if the process is so young that it may be one that ends before its next.
+
+        Raises:
+            StoreUnavailable: The store did not answer. What was new is dropped.
+        """
+        if time.monotonic() - self._here.began < _SHORT_LIFE:
+            self.beat()
+
+    def _definitions(self, here: _Here, seen: Sequence[_Seen], now: float) -> list[list[str]]:
+        """Those that the fleet has not been told of for a minute."""
+        told: dict[str, str] = {}
+        for each in seen:
+            limit = each.limit
+            if limit.scope == "process" or len(told) == _MOST_TOLD:
+                continue
+            name = limit_id(limit.name, limit.fingerprint)
+            known, at = here.defined.get(name, (None, 0.0))
+            if name not in told and (known != limit.definition or now - at > _DEFINED_EVERY):
+                told[name] = json.dumps({**plain(limit, "", 0), "keyed": limit.key is not None})
+                here.defined[name] = (limit.definition, now)
+        if len(here.defined) > _MOST_KEPT:
+            here.defined.clear()
+        return [[name, text] for name, text in told.items()]
+
+
+def _numbers(seen: Sequence[_Seen]) -> dict[str, list[Any]]:
+    """The counts of a report: each limit's sum, and of the keys the most pressing."""
+    shared = [each for each in seen if each.limit.scope != "process"]
+    sums: dict[str, _Seen] = {}
+    for each in shared:
+        name = limit_id(each.limit.name, each.limit.fingerprint)
+        sums.setdefault(name, _Seen(each.limit, name)).add(each)
+    keys = [each for each in shared if each.bucket not in sums]
+    keys.sort(key=lambda each: (each.due_us, each.denials, each.units), reverse=True)
+    limits, keys = list(sums.values())[:_MOST_TOLD], keys[:_MOST_TOLD]
+    passed = [(f"{code} {each.bucket}", n) for each in limits for code, n in (("a", each.allowed), ("u", each.units))]
+    told = [*limits, *keys]
+    return {
+        "keys": [[each.bucket, each.units, each.denials, each.due_us] for each in keys],
+        "counts": [*passed, *(pair for each in told for pair in each.reasons())],
+        "waits": [[f"w {each.bucket}", each.wait_us] for each in told if each.wait_us],
+    }
+
+
+def _written(bucket: str, reason: str, since_us: int, deferrals: int, due_us: int, now_us: int) -> str:
+    """What the fleet is told of a job: the deferrals with the last one, unless the job only came back too early."""
+    return json.dumps((bucket, reason, since_us, deferrals + (reason not in ("allowed", "early")), due_us, now_us))
+
+
+def _framework() -> str:
+    """The framework whose worker this is, by its command, else by the adapter that is at work; "-" if none is."""
+    command = os.path.normpath(sys.argv[0] if sys.argv else "").split(os.sep)[-3:]
+    named = [name for name in _FRAMEWORKS if name in command]
+    return (named or [name for name in _FRAMEWORKS if f"throttlekit_{name}" in sys.modules] or ["-"])[0]

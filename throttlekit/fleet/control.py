@@ -1,0 +1,386 @@
+"""Live control: what an operator tells the whole fleet about a limit, without a restart."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
+
+from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.algorithms.token_bucket import TokenBucket
+from throttlekit._core.durations import finite_seconds
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.template import key_text, safe_repr
+from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.storage_keys import patterns_of
+from throttlekit._engine.breaker import CircuitBreaker
+from throttlekit._engine.plugins import plugin_manager, store_from
+from throttlekit._engine.rate_limited import LONGEST_PAUSE
+from throttlekit.errors import ConfigurationError
+from throttlekit.fleet.rule_follower import KEPT_MS, read_rules
+from throttlekit.fleet.rules import HISTORY, LARGEST, RULES, Rule, What, as_text, data_of, field_of, plain, rule_of
+from throttlekit.limiter import Limiter
+from throttlekit.stores.base import Store
+
+__all__ = ["MOST_RULES", "Change", "Control", "Verb"]
+
+_MOST_CHANGES = 1000
+MOST_RULES = 1000
+"""So many may be in force at once."""
+_LONGEST_TEXT = 1000
+_VERSION = 1
+
+Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "observe", "enforce", "reset"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """
+    What was changed.
+
+    Attributes:
+        at: When, by the store's clock: seconds since 1970.
+        by: By whom.
+        verb: How.
+        name: The limit's name.
+        part: The key, or the tier; None: all there is.
+        before, after: What was in force, and what is; None: the limit as it is declared.
+        forgotten: Of "reset": how many stored values were deleted.
+    """
+
+    at: float
+    by: str
+    verb: Verb
+    name: str
+    part: str | None = None
+    before: Rule | None = None
+    after: Rule | None = None
+    forgotten: int = 0
+
+
+class Control:
+    """
+    Tells every process that asks the same store what to do with a limit, by its name. They follow within 2 seconds;
+    a process that starts, at its first decision. A process that is not there, or that asks another store, hears
+    nothing. Nothing is asked of a limit's definition: who says a wrong name changes nothing; see `names`.
+
+    Each verb returns the changes that it made; none if there was nothing to change. Each change is kept, the last
+    1 000 of them: see `history`. Two operators at the same instant: the last one counts.
+
+    Args:
+        store: The limiter's URL, the limiter itself, or its store.
+        by: Who says so, as the history shows it. Default: user@host.
+
+    Raises:
+        ConfigurationError: The store is of this process alone; its limits are paused and resumed by its limiter.
+    """
+
+    def __init__(self, store: str | Store | Limiter, *, by: str | None = None) -> None:
+        self._own = not isinstance(store, Limiter)
+        if isinstance(store, Limiter):
+            self._store = store.deciding.shared
+        else:
+            self._store = CircuitBreaker(store_from(store, plugin_manager([])))
+        if not self._store.shared:
+            raise ConfigurationError(
+                "live control needs a store that the whole fleet sees, like redis://localhost:6379/0. The limits of a "
+                "limiter in memory are changed by itself: limiter.pause(limit, 30)"
+            )
+        self._by = _text("by", _user() if by is None else by)
+
+    def set(
+        self,
+        limit: Limit | str,
+        rate: str | int,
+        *,
+        burst: int | None = None,
+        tier: str | None = None,
+        for_: float | timedelta | None = None,
+    ) -> Sequence[Change]:
+        """
+        Let a limit have another rate; a concurrency limit, another amount.
+
+        A rate begins anew: its bucket is full, its line is empty, and jobs that wait under the old one join it as they
+        come back; a pause after a 429 is the old one's, and does not hold for the new one. While the fleet follows,
+        both admit. An amount counts those who hold a slot already.
+
+        A limit that cannot take it (another kind, a burst where there is none, a cost that would never pass) stays as
+        it is, and says so in its process's log: here only what no limit takes is refused, unless a limit is given
+        in place of a name.
+
+        Args:
+            rate: "50/s"; or a whole number, for a concurrency limit.
+            burst: Of a token bucket. Default: as declared, or as the new rate has it if that was the declared rate's.
+            tier: Which tier's. A limit with tiers needs one.
+            for_: Seconds until the limit is as declared again. Default: until `unset`.
+
+        Raises:
+            ConfigurationError: A value that can never work, or 1 000 rules are in force already.
+            StoreUnavailable: The store did not answer. It may be set, or not.
+        """
+        name = _name(limit)
+        text = _text("the rate", rate).strip() if isinstance(rate, str) else ""
+        amount: Any = int(text) if text.isascii() and text.isdigit() else rate
+        if not isinstance(amount, (int, str)):
+            raise ConfigurationError(f'the rate must be like "50/s", or a whole number, not {safe_repr(rate)}')
+        if tier is not None and isinstance(limit, Limit) and limit.tiers is None:
+            raise ConfigurationError(f"limit {name!r} has no tiers: leave tier= out")
+        if isinstance(limit, Limit):
+            altered(limit.tiers.get(tier or "", limit) if limit.tiers else limit, amount, burst)
+        elif isinstance(amount, int):
+            altered(Concurrency(name, 1), amount, burst)
+        else:
+            TokenBucket(name, amount, burst=burst)
+        rule = Rule(what="set", name=name, part=None if tier is None else _text("tier", tier), rate=amount, burst=burst)
+        return self._tell("set", rule, for_)
+
+    def unset(self, limit: Limit | str, *, tier: str | None = None) -> Sequence[Change]:
+        """
+        Let a limit have the rate that it was declared with; of all its tiers, if none is named.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        return self._end("unset", "set", _name(limit), tier)
+
+    def pause(
+        self, limit: Limit | str, *, key: str | int | None = None, for_: float | timedelta | None = None
+    ) -> Sequence[Change]:
+        """
+        Let nobody pass a limit. Its jobs are deferred, uncharged, and keep the places that they have.
+
+        Unlike `Limiter.pause`, it needs no limit at hand, holds for every key at once, and leaves the limit to fill up
+        meanwhile: up to one burst follows.
+
+        Args:
+            key: Only this one; default: all of them.
+            for_: Seconds until it ends. Default: until `resume`.
+
+        Raises:
+            ConfigurationError: A value that can never work, or 1 000 rules are in force already.
+            StoreUnavailable: The store did not answer. It may be paused, or not.
+        """
+        part = None if key is None else key_text(key)
+        return self._tell("pause", Rule(what="pause", name=_name(limit), part=part), for_)
+
+    def resume(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
+        """
+        End a pause that `pause` began; of all keys, if none is named. What a 429 has paused stays so: see `reset`.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        return self._end("resume", "pause", _name(limit), None if key is None else key_text(key))
+
+    def observe(self, limit: Limit | str, *, for_: float | timedelta | None = None) -> Sequence[Change]:
+        """
+        Let a limit decide and count, and deny nobody. How many it would have held back stands in the log of each
+        process every 30 seconds, and goes to the hook `throttlekit_shadow_denied`.
+
+        Args:
+            for_: Seconds until it denies again. Default: until `enforce`.
+
+        Raises:
+            ConfigurationError: A value that can never work, or 1 000 rules are in force already.
+            StoreUnavailable: The store did not answer. It may be observed, or not.
+        """
+        return self._tell("observe", Rule(what="observe", name=_name(limit)), for_)
+
+    def enforce(self, limit: Limit | str) -> Sequence[Change]:
+        """
+        Let a limit deny again.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        return self._end("enforce", "observe", _name(limit), None)
+
+    def reset(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
+        """
+        Forget what was counted under a limit, of a key or of all: full buckets, empty lines, no holders, no pause
+        after a 429. What `set`, `pause` and `observe` said stays. Looks at every name in the store, a thousand at a
+        time: seconds, where there are millions.
+
+        Raises:
+            StoreUnavailable: The store did not answer. Some may be forgotten.
+        """
+        name, part = _name(limit), None if key is None else key_text(key)
+        forgotten = sum(self._store.forget(pattern) for pattern in patterns_of(name, part))
+        if not forgotten:
+            return ()
+        now_us, _ = read_rules(self._store)
+        change = Change(
+            at=now_us / 1_000_000, by=self._by, verb="reset", name=name, part=part, forgotten=forgotten
+        )  # fmt: skip
+        self._store.commands(_recorded(change))
+        return (change,)
+
+    def rules(self) -> Sequence[Rule]:
+        """
+        What is in force now.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        now_us, found = self._known()
+        rules = [rule for _, rule in found if rule is not None and not rule.over(now_us)]
+        return tuple(sorted(rules, key=lambda rule: (rule.name, rule.what, rule.part or "")))
+
+    def names(self) -> Sequence[str]:
+        """
+        The names of the limits that the fleet has used lately, in order. A name that is not among them may be mistyped,
+        or its limit was not used within the hour.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        from throttlekit.fleet.snapshot import names_of  # costly to import, and seldom asked
+
+        return names_of(self._store)
+
+    def history(self, limit: Limit | str | None = None) -> Sequence[Change]:
+        """
+        The last changes, the newest first; of one limit, or of all.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        name = None if limit is None else _name(limit)
+        kept = self._store.commands([("LRANGE", HISTORY, 0, _MOST_CHANGES - 1)])[0]
+        changes = [change for change in map(_change_of, kept) if change is not None]
+        return tuple(change for change in changes if name is None or change.name == name)
+
+    def close(self) -> None:
+        """Let go of the store's connections, unless they are a limiter's."""
+        if self._own:
+            self._store.close()
+
+    def __enter__(self) -> Control:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _known(self) -> tuple[int, list[tuple[str, Rule | None]]]:
+        now_us, kept = read_rules(self._store)
+        pairs = zip(kept[::2], kept[1::2], strict=True)
+        return now_us, [
+            (field.decode("utf-8", "replace"), rule_of(data_of(field), data_of(value))) for field, value in pairs
+        ]
+
+    def _tell(self, verb: Verb, rule: Rule, for_: float | timedelta | None) -> Sequence[Change]:
+        for_us = 0 if for_ is None else round(finite_seconds("for_", for_, LONGEST_PAUSE) * 1_000_000)
+        if for_ is not None and for_us < 1:
+            raise ConfigurationError(f"for_ must be more than 0 seconds, not {safe_repr(for_)}")
+        now_us, found = self._known()
+        rule = replace(rule, since_us=now_us, until_us=now_us + for_us if for_us else 0, by=self._by)
+        field = field_of(rule.what, rule.name, rule.part)
+        others = sum(1 for kept, old in found if kept != field and not (old is not None and old.over(now_us)))
+        if others >= MOST_RULES:
+            raise ConfigurationError(
+                f"{others} rules are in force already, and every process reads them all once a second: end some first. "
+                "`throttlekit rules` lists them. To hold many keys at once, pause the limit"
+            )
+        before = next((old for kept, old in found if kept == field and old is not None and not old.over(now_us)), None)
+        change = Change(
+            at=now_us / 1_000_000, by=self._by, verb=verb, name=rule.name, part=rule.part, before=before, after=rule
+        )  # fmt: skip
+        over = [kept for kept, old in found if old is not None and old.over(now_us) and kept != field]
+        self._store.commands(
+            [
+                *_recorded(change),
+                ("HSET", RULES, field, as_text(plain(rule))),
+                ("PEXPIRE", RULES, KEPT_MS),
+                *([("HDEL", RULES, *over)] if over else []),
+            ]
+        )
+        return (change,)
+
+    def _end(self, verb: Verb, what: What, name: str, part: str | None) -> Sequence[Change]:
+        now_us, found = self._known()
+        ended = [
+            rule
+            for _, rule in found
+            if rule is not None
+            and (rule.what, rule.name) == (what, name)
+            and part in (None, rule.part)
+            and not rule.over(now_us)
+        ]
+        changes = [
+            Change(at=now_us / 1_000_000, by=self._by, verb=verb, name=name, part=rule.part, before=rule)
+            for rule in ended
+        ]
+        if changes:
+            recorded = [command for change in changes for command in _recorded(change)]
+            fields = [field_of(what, name, rule.part) for rule in ended]
+            self._store.commands([*recorded, ("HDEL", RULES, *fields)])
+        return tuple(changes)
+
+
+def _recorded(change: Change) -> list[tuple[str | int, ...]]:
+    """What keeps *change* in the history. It goes first: nothing is changed that is not recorded."""
+    entry = {
+        "v": _VERSION,
+        "at": round(change.at * 1_000_000),
+        "by": change.by,
+        "verb": change.verb,
+        "name": change.name,
+        "part": change.part,
+        "before": _kept(change.before),
+        "after": _kept(change.after),
+        "forgotten": change.forgotten,
+    }
+    return [
+        ("LPUSH", HISTORY, as_text(entry)),
+        ("LTRIM", HISTORY, 0, _MOST_CHANGES - 1),
+        ("PEXPIRE", HISTORY, KEPT_MS),
+    ]
+
+
+def _kept(rule: Rule | None) -> list[Any] | None:
+    return None if rule is None else [[rule.what, rule.name, rule.part], plain(rule)]
+
+
+def _change_of(kept: bytes) -> Change | None:
+    entry = data_of(kept)
+    try:
+        at, part = entry["at"], entry["part"]
+        if (
+            entry["v"] != _VERSION
+            or type(at) is not int
+            or not 0 <= at < LARGEST
+            or type(part) not in (str, type(None))
+        ):
+            return None
+        before, after = (None if each is None else rule_of(*each) for each in (entry["before"], entry["after"]))
+        return Change(
+            at=at / 1_000_000, by=str(entry["by"]), verb=entry["verb"], name=str(entry["name"]),
+            part=part, before=before, after=after, forgotten=int(entry["forgotten"]),
+        )  # fmt: skip
+    except (TypeError, KeyError, ValueError):
+        return None
+
+
+def _name(limit: Limit | str) -> str:
+    return limit.name if isinstance(limit, Limit) else _text("the limit's name", limit)
+
+
+def _text(what: str, text: object) -> str:
+    if not isinstance(text, str) or not text or len(text) > _LONGEST_TEXT:
+        raise ConfigurationError(
+            f"{what} must be some text of at most {_LONGEST_TEXT} characters, not {safe_repr(text)}"
+        )
+    return text
+
+
+def _user() -> str:
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container may run under a number that has no name
+        user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
+    return f"{user}@{socket.gethostname()}"

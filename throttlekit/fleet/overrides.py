@@ -1,0 +1,190 @@
+"""A decision where the fleet was told something about one of the limits."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from throttlekit._core.decision import Decision
+from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.template import key_text, safe_repr
+from throttlekit._core.limit.with_rate import altered
+from throttlekit._engine.claims import Claim
+from throttlekit._engine.ticket import Ticket
+from throttlekit._util.log_limiter import Every
+from throttlekit.errors import ConfigurationError, CostExceedsLimit
+from throttlekit.fleet.rule_follower import RuleFollower
+from throttlekit.fleet.rules import Rule, Rules
+
+__all__ = ["OverriddenLimits", "Overrides", "Paused"]
+
+_log = logging.getLogger("throttlekit")
+
+_SOONEST, _LATEST = 2.0, 60.0  # after which a job asks again whether a pause without an end is over
+_LONGEST_WHY = 500
+_SPREAD, _SPREAD_SHARE = 10.0, 0.1  # over which those come back that a pause with an end kept
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The limit that lets nobody pass, and the rule that says so."""
+
+    limit: Limit
+    rule: Rule
+
+
+@dataclass(frozen=True, slots=True)
+class OverriddenLimits:
+    """
+    What becomes of a call's limits.
+
+    Attributes:
+        limits: Those that decide.
+        observed: Those that are asked, and deny nobody.
+        paused: The one that lets nobody pass.
+    """
+
+    limits: list[Limit]
+    observed: list[Limit]
+    paused: Paused | None = None
+
+
+class Overrides:
+    """
+    Applies what the fleet was told to the limits of a call.
+
+    A rule that a limit cannot take is told once, and is none.
+    """
+
+    def __init__(self, follower: RuleFollower) -> None:
+        self._follower = follower
+        self._made: dict[tuple[str, str | None], tuple[Limit, Rule, Limit]] = {}
+        self._refused: dict[str, Every] = {}
+        self._dear = Every()
+
+    @property
+    def rules(self) -> dict[str, Rules]:
+        """Those in force; empty nearly always."""
+        return self._follower.rules
+
+    def apply(self, limits: Sequence[Limit], job: Job | None, key: str | int | None) -> OverriddenLimits:
+        """
+        What becomes of *limits*, for *job*.
+
+        Raises:
+            ConfigurationError: A key or a tier cannot be worked out.
+        """
+        rules, now_us = self.rules, self._follower.now_us()
+        overridden = OverriddenLimits([], [])
+        for declared in limits:
+            own = rules.get(declared.name)
+            if own is None:
+                overridden.limits.append(declared)
+                continue
+            limit = self._altered(declared.for_job(job), own.set, now_us)
+            paused = _pause(limit, job, key, own.pause, now_us) if own.pause else None
+            if paused is not None and (overridden.paused is None or _end(paused.rule) > _end(overridden.paused.rule)):
+                overridden = replace(overridden, paused=paused)
+            observed = any(not rule.over(now_us) for rule in own.observe.values())
+            (overridden.observed if observed else overridden.limits).append(limit)
+        return overridden
+
+    def too_dear(self, error: CostExceedsLimit, limits: Sequence[Limit], job: Job | None) -> Paused:
+        """
+        A cost that the rate that was set never admits: the job waits until the rule has ended, or another is set.
+
+        Raises:
+            CostExceedsLimit: The limit never admits it as it was declared either.
+        """
+        for limit in (declared.for_job(job) for declared in limits if declared.name == error.limit):
+            own = self.rules.get(limit.name)
+            rule = own.set.get(limit.of_tier) if own is not None else None
+            if own is not None and rule is not None and error.cost <= limit.most:
+                if not own.observe and self._dear.due():
+                    _log.warning(
+                        "Limit %r holds back jobs that cost more than %d: no more passes at the rate that %s set. "
+                        "Set a greater burst or rate, or unset it.", limit.name, error.most, rule.by,
+                    )  # fmt: skip
+                return Paused(limit, rule)
+        raise error
+
+    def in_force(self, limits: Sequence[Limit], job: Job | None) -> list[Limit]:
+        """*limits* as they count now; those with tiers as the one of *job*'s tier, or as they are if there is none."""
+        rules, now_us = self.rules, self._follower.now_us()
+        return [
+            declared
+            if (own := rules.get(declared.name)) is None or (job is None and declared.tiers is not None)
+            else self._altered(declared.for_job(job), own.set, now_us)
+            for declared in limits
+        ]
+
+    def held_back(self, asked: Claim, rule: Rule, ticket: Ticket) -> tuple[Decision, Ticket, int]:
+        """
+        The denial of a call that a pause keeps, what the job carries then, and the time.
+
+        Nobody is asked, and the job keeps the place that it has. A pause with an end sends its jobs to just behind it,
+        in their order, or to their slots if those come later; one without, for a part of the time that it has lasted:
+        so that a job asks a few times, however long it lasts, and comes back soon after it has ended.
+        """
+        now_us = self._follower.now_us()
+        began_us = ticket.since_us or now_us
+        if rule.until_us:
+            lasts, left = rule.until_us - rule.since_us, (rule.until_us - now_us) / 1_000_000
+            place_us = ticket.due_us if rule.since_us <= ticket.due_us <= rule.until_us else began_us
+            part = min(1.0, max(0.0, (place_us - rule.since_us) / max(1, lasts)))
+            retry = max(0.0, left)
+            delay = retry + part * min(_SPREAD, _SPREAD_SHARE * lasts / 1_000_000)
+            if ticket.due_us > rule.until_us:  # before that it would only be too early, all at the same moment
+                delay = max(delay, (ticket.due_us - now_us) / 1_000_000)
+        else:
+            lasted = (now_us - rule.since_us) / 1_000_000
+            retry = delay = min(_LATEST, max(_SOONEST, lasted / 2)) * random.uniform(0.5, 1)
+        decision = Decision(
+            allowed=False, limit=asked.limit, key=asked.key, cost=asked.cost,
+            remaining=0, retry_after=retry, delay=delay, reset_after=0.0, reason="paused",
+        )  # fmt: skip
+        return decision, replace(ticket, since_us=began_us, deferrals=max(1, ticket.deferrals)), now_us
+
+    def _altered(self, limit: Limit, rules: dict[str | None, Rule], now_us: int) -> Limit:
+        rule = rules.get(limit.of_tier)
+        if rule is None and None in rules and limit.of_tier is not None:
+            self._refuse(rules[None], "it has tiers, and the rule names none")
+        if rule is None or rule.over(now_us):
+            return limit
+        made = self._made.get((limit.name, limit.of_tier))
+        if made is not None and made[0] is limit and made[1] is rule:
+            return made[2]
+        try:
+            new = altered(limit, rule.rate, rule.burst)
+        except ConfigurationError as error:
+            self._refuse(rule, str(error))
+            new = limit
+        if not limit.by_value:  # those are made anew for each job
+            self._made[limit.name, limit.of_tier] = limit, rule, new
+        return new
+
+    def _refuse(self, rule: Rule, why: str) -> None:
+        if self._refused.setdefault(rule.name, Every()).due():
+            _log.warning(
+                "Limit %r stays as it was declared: it cannot take the rate %s that %s set: %s.",
+                rule.name, safe_repr(rule.rate), rule.by, why.rstrip(".")[:_LONGEST_WHY],
+            )  # fmt: skip
+
+
+def _end(rule: Rule) -> float:
+    return rule.until_us or math.inf
+
+
+def _pause(
+    limit: Limit, job: Job | None, key: str | int | None, rules: dict[str | None, Rule], now_us: int
+) -> Paused | None:
+    """The longest pause that is meant for *job*'s key."""
+    text = limit.key_of(job) if key is None or limit.key is None else key_text(key)
+    part = limit.part_of(job)
+    told = text if part is None else f"{part}:{text}" if text else part
+    found = [rules[name] for name in {None, text, told} if name in rules and not rules[name].over(now_us)]
+    return Paused(limit, max(found, key=_end)) if found else None

@@ -1,0 +1,109 @@
+"""What the fleet was told about its limits, as this process knows it: it asks once a second."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from throttlekit._engine.breaker import CircuitBreaker
+from throttlekit._util.fork_safety import renew_lock_after_fork
+from throttlekit._util.log_limiter import Every
+from throttlekit.errors import StoreUnavailable
+from throttlekit.fleet.rules import RULES, Rule, Rules, data_of, rule_of, rules_of
+
+__all__ = ["KEPT_MS", "RuleFollower", "read_rules"]
+
+_log = logging.getLogger("throttlekit")
+
+KEPT_MS = 400 * 86_400_000
+"""What was told is kept for so long after it was told, or followed, last."""
+
+_READ = "return {redis.call('TIME'), redis.call('HGETALL', KEYS[1])}"
+_KEEP_EVERY = 3600.0
+_FEW = 2
+
+
+def read_rules(store: CircuitBreaker) -> tuple[int, list[bytes]]:
+    """
+    The time by the store's clock, µs, and what it keeps of rules: fields and values, one after the other.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    ((seconds, micros), kept) = store.commands([("EVAL", _READ, 1, RULES)])[0]
+    return int(seconds) * 1_000_000 + int(micros), kept
+
+
+class RuleFollower:
+    """
+    Knows the rules that are in force. While the store gives no answer, those that it knew last.
+
+    Attributes:
+        rules: Those in force, by the limit's name. Replaced as a whole, never changed.
+    """
+
+    def __init__(self, store: CircuitBreaker, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._store = store
+        self._clock = clock
+        self._lock = threading.Lock()  # one after the other: what was read first must not replace what was read last
+        renew_lock_after_fork(self, "_lock")
+        self._kept: list[bytes] = []
+        self._known: list[Rule] = []
+        self._ahead_us = 0
+        self._kept_at = clock()
+        self._foreign, self._refused = Every(), Every()
+        self._failures = 0
+        self.rules: dict[str, Rules] = {}
+
+    def follow(self) -> None:
+        """
+        Ask what is in force: one command.
+
+        Raises:
+            StoreUnavailable: The store did not answer. The rules stay as they were, but for those that end.
+        """
+        with self._lock:
+            self._follow()
+
+    def now_us(self) -> int:
+        """About what time it is by the store's clock."""
+        return self._ahead_us + round(self._clock() * 1_000_000)
+
+    def _follow(self) -> None:
+        try:
+            began = self._clock()
+            now_us, kept = read_rules(self._store)
+            self._ahead_us = now_us - round((began + self._clock()) / 2 * 1_000_000)
+            if kept != self._kept:
+                self._read(kept)
+            if kept and self._clock() - self._kept_at > _KEEP_EVERY:
+                self._kept_at = self._clock()
+                self._store.commands([("PEXPIRE", RULES, KEPT_MS)])
+            self._failures = 0
+        except StoreUnavailable as error:
+            self._failures += 1
+            # Without a part it is no outage, which would be told elsewhere.
+            if error.part is None and self._failures > _FEW and self._refused.due():
+                _log.warning("What the fleet is told about its limits cannot be read here: %s.", error)
+            raise
+        finally:
+            now_us = self.now_us()
+            if any(rule.over(now_us) for rule in self._known):
+                self._take([rule for rule in self._known if not rule.over(now_us)])
+
+    def _read(self, kept: list[bytes]) -> None:
+        pairs = zip(kept[::2], kept[1::2], strict=True)
+        found = [rule_of(data_of(field), data_of(value)) for field, value in pairs]
+        if None in found and self._foreign.due():
+            _log.warning(
+                "%d of the fleet's rules are not of this release, and are ignored here: is a newer one at work?",
+                found.count(None),
+            )
+        self._kept = kept
+        self._take([rule for rule in found if rule is not None])
+
+    def _take(self, rules: list[Rule]) -> None:
+        self._known = rules
+        self.rules = rules_of(rules)

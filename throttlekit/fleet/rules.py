@@ -1,0 +1,131 @@
+"""What an operator has told the fleet about a limit, as a value, and as the store keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+from throttlekit._core.storage_keys import fleet_name
+
+__all__ = [
+    "HISTORY",
+    "LARGEST",
+    "RULES",
+    "Rule",
+    "Rules",
+    "What",
+    "as_text",
+    "data_of",
+    "field_of",
+    "plain",
+    "rule_of",
+    "rules_of",
+]
+
+RULES = fleet_name("control")
+"""A hash of what is in force."""
+HISTORY = fleet_name("history")
+"""A list of what was changed, the newest first."""
+
+_VERSION = 1
+LARGEST = 2**53
+"""Above any time, µs, and what other languages count exactly."""
+
+What: TypeAlias = Literal["set", "pause", "observe"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """
+    One thing that an operator told the fleet about a limit.
+
+    Attributes:
+        what: "set": another rate. "pause": nobody passes. "observe": it decides, and denies nobody.
+        name: The limit's name.
+        part: The key that is paused, or the tier whose rate is set; None: all there is.
+        since_us, until_us: By the store's clock, µs. 0: until it is ended.
+        by: Who said so.
+        rate: Of "set": as a limit takes it; of a concurrency limit, the amount.
+        burst: Of "set"; None: as it was declared.
+    """
+
+    what: What
+    name: str
+    part: str | None = None
+    since_us: int = 0
+    until_us: int = 0
+    by: str = ""
+    rate: str | int | None = None
+    burst: int | None = None
+
+    def over(self, now_us: int) -> bool:
+        return 0 < self.until_us <= now_us
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Those of one limit: by tier, by key."""
+
+    set: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
+    pause: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
+    observe: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
+
+
+def field_of(what: str, name: str, part: str | None) -> str:
+    """What a rule is kept under: a later one of the same field takes its place."""
+    return as_text([what, name, part])
+
+
+def as_text(data: object) -> str:
+    import json  # a good part of what `import throttlekit` would cost, and seldom needed
+
+    return json.dumps(data, separators=(",", ":"))
+
+
+def data_of(text: bytes | str) -> Any:
+    """What `as_text` wrote; None for anything else."""
+    import json
+
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def plain(rule: Rule) -> dict[str, Any]:
+    """*rule* as plain data, as it is kept under its field."""
+    told = {"v": _VERSION, "since": rule.since_us, "until": rule.until_us, "by": rule.by}
+    return {**told, "rate": rule.rate, "burst": rule.burst} if rule.what == "set" else told
+
+
+def rule_of(field: Any, told: Any) -> Rule | None:
+    """The rule that `plain` made, of its *field* read; None for anything else: torn, foreign, or of a later version."""
+    try:
+        what, name, part = field
+        version, rate, burst = told["v"], told.get("rate"), told.get("burst")
+        since_us, until_us, by = told["since"], told["until"], told["by"]
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    right = (
+        version == _VERSION
+        and all(isinstance(text, str) for text in (what, name, by))
+        and what in get_args(What)
+        and isinstance(part, (str, type(None)))
+        and all(type(at) is int and 0 <= at < LARGEST for at in (since_us, until_us))
+        and type(burst) in (int, type(None))
+        and (type(rate) in (int, str) if what == "set" else rate is None)
+    )
+    if not right:
+        return None
+    return Rule(
+        what=what, name=name, part=part, since_us=since_us, until_us=until_us, by=by, rate=rate, burst=burst
+    )  # fmt: skip
+
+
+def rules_of(rules: Iterable[Rule]) -> dict[str, Rules]:
+    """*rules* by the name of their limit."""
+    named: dict[str, Rules] = {}
+    for rule in rules:
+        getattr(named.setdefault(rule.name, Rules()), rule.what)[rule.part] = rule
+    return named

@@ -1,0 +1,382 @@
+"""
+What the fleet shows of itself, read from the store alone: its limits, and the keys that press most.
+
+Three short questions, whatever the number of keys: what the fleet told of the last minute (look.lua); what is used of
+the chosen keys now (a peek, by the script that decides on jobs); and their waiting lines. On a cluster the last two
+are put to the nodes key by key.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import throttlekit_lua
+from throttlekit._core.acquire import Ask, Caller, Verdict
+from throttlekit._core.algorithm import Use
+from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.line import EMPTY, GRACE_US, Line
+from throttlekit._core.serialize import load
+from throttlekit._core.storage_keys import fleet_name, held_since, limit_id, line_name, parts_of
+from throttlekit.errors import ConfigurationError
+from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, LETTERS
+from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
+from throttlekit.stores.base import Request, StoreClaim
+
+__all__ = [
+    "ORDERS",
+    "Fleet",
+    "FleetStore",
+    "Key",
+    "Known",
+    "Minute",
+    "Process",
+    "Waiting",
+    "line_of",
+    "look",
+    "look_up",
+    "names_of",
+    "time_of",
+    "told_of",
+]
+
+ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
+"""Which keys are told of first, for each order in which they may be shown; see look.lua."""
+
+_LOOK = throttlekit_lua.script("fleet_snapshot")
+_REASONS = {code: reason for reason, code in LETTERS.items()}
+_AT_ONCE = 100
+_MOST_HOLDERS = 200
+_LATENESS_US = 50_000
+
+
+class FleetStore(Protocol):
+    """A store that the whole fleet sees."""
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict: ...
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """What was decided in the last minute, all processes together."""
+
+    allowed: int | None = None
+    """Decisions that let something pass; not known of a key."""
+    units: int = 0
+    """Units that passed."""
+    denied: Mapping[str, int] | None = None
+    """Denials by reason."""
+    longest_wait: float = 0.0
+    """The longest wait of a job that asked, in seconds, from its first denial on. Who has waited longest asks next."""
+
+    @property
+    def denials(self) -> int:
+        return sum((self.denied or {}).values())
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A definition that somebody in the fleet holds jobs to."""
+
+    id: str
+    limit: Limit
+    keyed: bool
+    """Whether it counts each key apart."""
+    minute: Minute
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """
+    What a limit counts under one key, now. Durations in seconds; of what lies ahead, None: nobody, or not known.
+
+    Attributes:
+        key: As it is stored: quoted, or a digest. "": all is counted together.
+        part: What the limit's scope adds: the queue's or the job's name.
+        used, capacity: Units that count now, and the most that can.
+        waiting: About how many stand in line.
+        last_starts: When the last of them starts.
+        paused: How long nobody passes yet.
+        mean_hold, held: Of a concurrency limit: how long a slot is held, and how long ago the last was given.
+        oldest_hold: How long the oldest of its holders has had its slot, by the clock of the process that asked for it;
+            where there are more than 200, of those whose leases end first.
+    """
+
+    bucket: str
+    id: str
+    limit: Limit
+    key: str
+    part: str | None
+    minute: Minute
+    used: int
+    capacity: int
+    waiting: int = 0
+    last_starts: float | None = None
+    paused: float | None = None
+    mean_hold: float | None = None
+    held: float | None = None
+    oldest_hold: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One that has decided, and was heard of in the last 15 s."""
+
+    name: str
+    framework: str
+    latency: float
+    """Seconds that the store took for its last report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """
+    Everything that one look shows. Seconds.
+
+    Attributes:
+        now: The store's clock.
+        rules: What an operator has told the fleet, and is in force.
+        asked: How long our own questions took.
+    """
+
+    now: float
+    processes: tuple[Process, ...]
+    limits: tuple[Known, ...]
+    keys: tuple[Key, ...]
+    rules: tuple[Rule, ...]
+    asked: float
+
+    @property
+    def latency(self) -> float | None:
+        """What the store takes for a report, by the median of the processes."""
+        return statistics.median(each.latency for each in self.processes) if self.processes else None
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """
+    What is known of a job that was denied.
+
+    Attributes:
+        bucket: Under which name the binding limit counts it; "" once it was allowed.
+        reason: That of its last decision.
+        since, slot, told: Its first denial, its slot (0: none) and its last decision; seconds of the store's clock.
+    """
+
+    bucket: str
+    reason: str
+    since: float
+    deferrals: int
+    slot: float
+    told: float
+
+
+def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "") -> Fleet:
+    """
+    Look at the fleet.
+
+    Args:
+        order: One of `ORDERS`.
+        most: How many keys to tell of.
+        name: Only limits that have this in their name, as it is stored.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    began = time.perf_counter()
+    (now, processes, told, counted), ruled = store.commands(
+        [("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name), ("HGETALL", RULES)]
+    )
+    minutes = {_text(each): _minute(counts) for each, counts in _pairs(counted)}
+    every = [_known(_text(name), text, minutes) for name, text in _pairs(told)]
+    limits = {each.id: each for each in every if each is not None}
+    found = [_key(bucket, limits, minute) for bucket, minute in minutes.items()]
+    keys = tuple(_looked_at(store, [each for each in found if each is not None]))
+    living = {each.name: each for each in map(_process, map(_text, processes))}  # of several limiters one
+    rules = tuple(rule for rule in _rules(ruled) if not rule.over(int(now) * 1_000_000))
+    return Fleet(float(now), tuple(living.values()), tuple(limits.values()), keys, rules, time.perf_counter() - began)
+
+
+def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]:
+    """
+    What is known of the job, and of the key that it waits for. None: nothing.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    (text,) = store.commands([("HGET", JOBS_KNOWN, job_id[:200])])
+    try:
+        bucket, reason, since_us, deferrals, due_us, told_us = json.loads(text or b"null")
+        job = Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, due_us / 1e6, told_us / 1e6)
+    except (TypeError, ValueError):
+        return None, None
+    parts = parts_of(job.bucket)
+    if parts is None:
+        return job, None
+    (text,) = store.commands([("HGET", fleet_name("limits"), parts[0])])
+    known = _known(parts[0], text or b"", {})
+    key = None if known is None else _key(job.bucket, {known.id: known}, Minute())
+    return job, None if key is None else _looked_at(store, [key])[0]
+
+
+def told_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
+    """
+    The store's clock, in seconds, and what an operator has told the fleet about *limit*.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    now = time_of(store)
+    rules = _rules(store.commands([("HGETALL", RULES)])[0])
+    return now, tuple(rule for rule in rules if rule.name == limit.name and not rule.over(round(now * 1_000_000)))
+
+
+def names_of(store: FleetStore) -> tuple[str, ...]:
+    """
+    The names of the limits that the fleet has used lately, in order. There are 1 000 definitions at most.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    kept: Any = store.commands([("HVALS", fleet_name("limits"))])[0]
+    told: list[Any] = [data_of(text.partition(b" ")[2]) for text in kept]
+    named: list[dict[str, Any]] = [each for each in told if isinstance(each, dict)]
+    # What another release wrote must not keep anybody from a pause.
+    return tuple(sorted({str(each["name"]) for each in named if "name" in each}))
+
+
+def time_of(store: FleetStore) -> float:
+    """
+    The store's clock, in seconds.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    ((seconds, micros),) = store.commands([("EVAL", "return redis.call('TIME')", 1, KEYS[0])])
+    return int(seconds) + int(micros) / 1e6
+
+
+def line_of(line: Line, use: Use, distance_us: int, now_us: int) -> tuple[int, float | None, float | None]:
+    """
+    What a stored line comes to: about how many wait in it, in how many seconds the last of them starts, and for how
+    many the key is paused yet.
+
+    Args:
+        distance_us: From one slot to the next.
+    """
+    paused = (line.paused_us - now_us) / 1e6 if line.paused_us > now_us else None
+    if now_us - max(use.full_us, line.paused_us) >= GRACE_US:
+        return 0, None, paused  # given up: whoever comes next passes
+    last_us = line.end_us - distance_us
+    waiting = (line.end_us - max(now_us, line.paused_us)) // max(1, distance_us)
+    return (waiting, max(0, last_us - now_us) / 1e6, paused) if waiting > 0 else (0, None, paused)
+
+
+def _rules(kept: Any) -> list[Rule]:
+    # Clients read this reply as a mapping, or, in a pipeline, as it comes.
+    pairs = kept.items() if hasattr(kept, "items") else _pairs(kept)
+    return [rule for field, value in pairs if (rule := rule_of(data_of(field), data_of(value))) is not None]
+
+
+def _key(bucket: str, limits: Mapping[str, Known], minute: Minute) -> Key | None:
+    parts = parts_of(bucket)
+    known = None if parts is None else limits.get(parts[0])
+    if parts is None or known is None:
+        return None
+    return Key(bucket, known.id, known.limit, parts[1], parts[2], minute, 0, known.limit.capacity)
+
+
+def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
+    """*keys* as they are now."""
+    found: list[Key] = []
+    for at in range(0, len(keys), _AT_ONCE):
+        some, around_us = keys[at : at + _AT_ONCE], time.time_ns() // 1000
+        claims = [
+            StoreClaim(each.bucket, line_name(each.bucket), Ask(each.limit.bind(0, around_us), 0)) for each in some
+        ]
+        verdict = store.acquire(Request(claims, Caller.PEEK))
+        asked_us = verdict.asked_us or (verdict.now_us,) * len(some)
+        questions = [_questions(claim, now_us) for claim, now_us in zip(claims, asked_us, strict=True)]
+        answers = iter(store.commands([each for those in questions for each in those]))
+        for key, claim, use, now_us in zip(some, claims, verdict.uses, asked_us, strict=True):
+            line, holders, since = _line(next(answers)), None, None
+            if isinstance(claim.ask.algorithm, ConcurrencyAlgorithm):
+                holders = Holders(mean_us=_kept(next(answers)), granted_us=_kept(next(answers)))
+                since = min(filter(None, (held_since(data.decode()) for data in next(answers))), default=None)
+            key = _with(key, line, use or Use(0, now_us), holders, now_us)
+            found.append(key if since is None else replace(key, oldest_hold=max(0.0, now_us / 1e6 - since)))
+    return found
+
+
+def _questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]]:
+    line = ("GET", claim.line)
+    if not isinstance(claim.ask.algorithm, ConcurrencyAlgorithm):
+        return [line]
+    holders = ("ZRANGEBYSCORE", claim.bucket, f"({now_us}", "+inf", "LIMIT", 0, _MOST_HOLDERS)
+    return [line, ("ZSCORE", claim.bucket, ":mean"), ("ZSCORE", claim.bucket, ":granted"), holders]
+
+
+def _kept(score: Any) -> int:
+    """A number of a concurrency limit, which keeps it by minus its value."""
+    return 0 if score is None else -int(float(score))
+
+
+def _with(key: Key, line: Line, use: Use, holders: Holders | None, now_us: int) -> Key:
+    algorithm: Any = key.limit.bind(1, now_us)
+    distance_us = algorithm.distance_us(holders, now_us, algorithm.spacing_us(_LATENESS_US))
+    waiting, last_starts, paused = line_of(line, use, distance_us, now_us)
+    used = key.limit.capacity - key.limit.remaining(use, now_us)
+    key = replace(key, used=used, waiting=waiting, last_starts=last_starts, paused=paused)
+    if holders is None:
+        return key
+    return replace(
+        key,
+        mean_hold=holders.mean_us / 1e6 if holders.mean_us else None,
+        held=max(0, now_us - holders.granted_us) / 1e6 if holders.granted_us else None,
+    )
+
+
+def _line(text: bytes | None) -> Line:
+    try:
+        return Line(*(int(number) for number in (text or b"").split()))
+    except (TypeError, ValueError):
+        return EMPTY
+
+
+def _known(name: str, text: bytes, minutes: Mapping[str, Minute]) -> Known | None:
+    """None: what was told is of another release."""
+    try:
+        data = json.loads(text.partition(b" ")[2])
+        limit = load(data)
+        known = Known(name, limit, bool(data["keyed"]), minutes.get(name, Minute()))
+    except (ConfigurationError, KeyError, TypeError, ValueError):
+        return None
+    return known if limit_id(limit.name, limit.fingerprint) == name else None
+
+
+def _minute(counts: Sequence[bytes]) -> Minute:
+    found = {code.decode(): int(count) for code, count in _pairs(counts)}
+    denied = {_REASONS[code]: count for code, count in found.items() if code in _REASONS and count}
+    return Minute(found.get("a"), found.get("u", 0), denied, found.get("w", 0) / 1e6)
+
+
+def _process(text: str) -> Process:
+    name, framework, took_us = (*text.rsplit(" ", 2), "", "0")[:3]
+    if not took_us.isdecimal():  # told by another release
+        return Process(text, "-", 0.0)
+    return Process(name, framework, int(took_us) / 1e6)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
+
+
+def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
+    return list(zip(flat[::2], flat[1::2], strict=True))

@@ -1,0 +1,111 @@
+"""A store from a client of redis-py that the user has made."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import redis
+from redis.cluster import ClusterNode
+
+from throttlekit.errors import ConfigurationError
+from throttlekit.stores.base import Store
+from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.redis import RedisStore, own_options
+from throttlekit.stores.sentinel import following
+
+__all__ = ["store_of_client"]
+
+_TIMEOUT = 0.25
+# What redis-py ties to the pool it stands in, or what would ask again by itself.
+_NOT_OURS = frozenset(
+    {
+        "connection_pool",
+        "event_dispatcher",
+        "himport_registry",
+        "maint_notifications_config",
+        "maint_notifications_pool_handler",
+        "oss_cluster_maint_notifications_handler",
+        "orig_host_address",
+        "orig_socket_connect_timeout",
+        "orig_socket_timeout",
+        "retry_on_error",
+        "retry_on_timeout",
+    }
+)
+
+
+def store_of_client(client: object) -> Store:
+    """
+    A store on the server that *client* is connected to. The client says where, as whom and how (TLS, a Sentinel's
+    service, a cluster's nodes); the connections are our own, so its time-outs, retries and decoding are not ours,
+    and it stays as it is.
+
+    Raises:
+        ConfigurationError: It is no `redis.Redis` or `redis.RedisCluster` that writes to a master.
+    """
+    try:
+        if isinstance(client, redis.RedisCluster):
+            return _ClusterOfClient(client)
+        if isinstance(client, redis.Redis):
+            return _ServerOfClient(client)
+    except TypeError as error:
+        # Its text may hold a password.
+        raise ConfigurationError(
+            "no connections can be made like those of client=: its connection class takes other arguments than "
+            "redis-py's. Give a URL, or a store of your own"
+        ) from error
+    module, name = type(client).__module__, type(client).__name__
+    how = "an asyncio client" if "asyncio" in module else f"a {name}"
+    raise ConfigurationError(
+        f"client= takes a redis.Redis or redis.RedisCluster, not {how}: the limiter blocks for a round trip. "
+        "Give it redis.Redis(…), or a URL"
+    )
+
+
+class _ServerOfClient(RedisStore):
+    def __init__(self, client: Any) -> None:
+        self._options = own_options(_TIMEOUT)
+        pool = client.connection_pool
+        if not hasattr(pool, "sentinel_manager"):
+            self._use(_client_like(pool))
+            return
+        if not pool.is_master:
+            raise ConfigurationError(
+                "client= reads from replicas, which take no writes: make it with Sentinel.master_for"
+            )
+        manager = copy.copy(pool.sentinel_manager)
+        manager.sentinels = [_client_like(each.connection_pool) for each in manager.sentinels]
+        own = _settings(pool.connection_kwargs)
+        manager.connection_kwargs = {**own, "connection_class": pool.connection_class}
+        self._use(following(manager, pool.service_name))
+
+
+class _ClusterOfClient(RedisClusterStore):
+    def __init__(self, client: Any) -> None:
+        nodes = client.nodes_manager
+        self._settings = _settings(nodes.connection_kwargs)
+        kind = self._settings.pop("connection_class", None)  # from_url leaves it there, and takes it nowhere else
+        if isinstance(kind, type) and issubclass(kind, redis.SSLConnection):
+            self._settings["ssl"] = True
+        self._nodes = [(node.host, node.port) for node in (*nodes.startup_nodes.values(), *client.get_nodes())]
+        self._address_remap = nodes.address_remap
+        host, port = self._nodes[0]
+        super().__init__(f"redis+cluster://{host}:{port}")
+
+    def _connect(self) -> Any:
+        node: Any = ClusterNode
+        return redis.RedisCluster(
+            startup_nodes=[node(host, port) for host, port in self._nodes],
+            address_remap=self._address_remap,
+            **self._settings,
+        )
+
+
+def _client_like(pool: Any) -> Any:
+    own = redis.ConnectionPool(connection_class=pool.connection_class, **_settings(pool.connection_kwargs))
+    return redis.Redis(connection_pool=own)
+
+
+def _settings(told: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in told.items() if name not in _NOT_OURS} | own_options(_TIMEOUT)
