@@ -21,8 +21,8 @@ test-oldest: $(VENV)/made-oldest
 	cd $(VENV) && $(OLDEST) -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/adapters/celery -n 3 --dist loadfile --no-loadscope-reorder \
 		-k "$(OF_THE_OLDEST)" $(PYTEST)
 
-OF_THE_OLDEST := not celery/test_slots and (not celery/test_processes or two_limits) and not one_429_stops and not consumer_timeout \
-	and not visibility_timeout and not celery_multi and not gevent and not solo and not (celery/test_keeps and threads)
+OF_THE_OLDEST := not test_slots.py and (not test_processes.py or two_limits) and not one_429_stops and not consumer_timeout \
+	and not visibility_timeout and not celery_multi and not gevent and not solo and not (test_keeps.py and threads)
 
 OLDEST := PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(BIN)/python
 
