@@ -211,7 +211,7 @@ def test_no_json_at_all_gets_past(garbage: Any) -> None:
     throttle = Throttle(Limiter())
     message = dramatiq.Message("q", "job", (), {}, {"throttle": garbage})
     try:
-        limits = throttle._terms.limits_of(message)
+        limits = throttle._options.options(message).limits
         if limits:
             throttle.limiter.acquire(*limits, job=Job(id="1"))
         else:
