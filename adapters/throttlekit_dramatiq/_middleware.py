@@ -92,7 +92,7 @@ class Throttle(Middleware):
         when_over: WhenOver = "fail",
         max_inline_wait: float | timedelta = 0.05,
     ) -> None:
-        self.limiter = check_limiter(limiter, 'Throttle takes a limiter: Throttle(Limiter("redis://…"))')
+        check_limiter(limiter, 'Throttle takes a limiter: Throttle(Limiter("redis://…"))')
         rules = WaitRules.read(max_wait, max_deferrals, when_over)
         self._options = Options(limiter, throttle, on_429, rules)
         self._throttling = Throttling(limiter, self._options, rules=rules, log=_log, noun="Message")
@@ -101,6 +101,11 @@ class Throttle(Middleware):
         self._consumers = DelayedConsumers()
         self._bodies = Bodies(self._rate_limited)
         self._worker: Any = None
+
+    @property
+    def limiter(self) -> Limiter:
+        """The limiter that decides."""
+        return self._throttling.limiter
 
     @property
     def actor_options(self) -> set[str]:

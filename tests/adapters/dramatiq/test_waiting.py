@@ -113,7 +113,7 @@ def test_random_histories_are_those_of_a_sorted_list() -> None:
             lane = chance.choice("ab")
             in_lane = [entry for entry in model if entry[2][1].options.get(TICKET) == {"lane": lane}]
             first = waiting.first_in(lane)
-            assert (first and first.item) is (in_lane[0][2] if in_lane else None)
+            assert (first and first.item.item) is (in_lane[0][2] if in_lane else None)
             if first is not None and waiting.remove(first):
                 waiting.task_done()
                 model.remove(in_lane[0])
