@@ -206,7 +206,7 @@ class _AsksFirst:
         untyped(self).queue_class = Asking
 
     def _start_scheduler(self, *args: Any, **options: Any) -> None:
-        """Start none: it is a process that could outlive the worker, which promotes due jobs itself while it is idle."""
+        """Start none: it could outlive the worker, which promotes due jobs itself while it is idle."""
 
     def fork_work_horse(self, job: Any, queue: Any) -> None:
         # Not `instance`, which raises for a job whose data cannot be read: that job fails in the work-horse.

@@ -338,7 +338,7 @@ def test_limits_in_memory_are_warned_of(
     throttled_site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A work-horse would forget them: a warning names the store to give."""
-    monkeypatch.setattr("throttlekit_rq._admission._told_of_memory", Every(float("inf")))
+    monkeypatch.setattr("throttlekit_rq._admission._memory_warning", Every(float("inf")))
     configure(Limiter())
     for _ in range(2):
         throttled_site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])
