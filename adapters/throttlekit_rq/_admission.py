@@ -135,19 +135,18 @@ class Grant:
 def admit(
     job: Any,
     declared: Declared,
-    record: Record | None,
-    ticket: Mapping[str, Any] | None,
+    record: Record,
     redelivery: Redelivery,
     patience: Patience | None = None,
 ) -> Grant | Deferred | Failed | Dropped:
     """
-    Ask for *job*, which carries *ticket*. What denials left on it, its *record*, is undone if it may run.
+    Ask for *job*. What denials left on it, its *record*, is undone if it may run.
 
     Args:
         patience: What is left of it is used up over several calls. None: that of one call.
     """
     try:
-        throttling = throttling_of(job, declared, ticket, redelivery, patience)
+        throttling = throttling_of(job, declared, record.ticket, redelivery, patience)
     except ConfigurationError as error:
         return Failed(error)
     if throttling.limiter.in_memory and _memory_warning.due():
@@ -159,7 +158,7 @@ def admit(
     outcome = throttling.admit(job)
     if not isinstance(outcome, Run):
         return outcome
-    grant = Grant(throttling, outcome, record.expires_ms if record is not None else None)
+    grant = Grant(throttling, outcome, record.expires_ms)
     try:
         clear_deferral(job, record)
     except BaseException:
@@ -169,12 +168,7 @@ def admit(
 
 
 def conclude(
-    job: Any,
-    record: Record | None,
-    outcome: Deferred | Failed | Dropped,
-    *,
-    by_ticks: bool = False,
-    at_end: bool = False,
+    job: Any, record: Record, outcome: Deferred | Failed | Dropped, *, by_ticks: bool = False, at_end: bool = False
 ) -> Callable[[Any], None]:
     """
     Conclude an *outcome* by which *job* does not run now.

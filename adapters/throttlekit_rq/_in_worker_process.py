@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from throttlekit import ConfigurationError
@@ -108,13 +109,12 @@ def _asking_body(job: Any, declared: Declared) -> Generator[Body, None, None]:
 def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
     """Ask for *job* until it is decided. If it may not run, it is put back or cancelled when its execution ends."""
     record = read_record(job)
-    ticket = record.ticket if record is not None else None
     if is_expired(job, record):
-        return end_with(job, conclude(job, record, Deferred(0.0, ticket, None)))
+        return end_with(job, conclude(job, record, Deferred(0.0, record.ticket, None)))
     patience, left = Patience(job), _LONGEST_IN_PLACE
     while True:
         with log_once(job.connection):
-            outcome = admit(job, declared, record, ticket, BY_RQ_SCHEDULER, patience)
+            outcome = admit(job, declared, record, BY_RQ_SCHEDULER, patience)
         if isinstance(outcome, Grant):
             return outcome
         if not isinstance(outcome, Deferred):
@@ -128,7 +128,7 @@ def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
             time.sleep(min(_BRAKE, left, patience.left))
             return end_with(job, conclude(job, record, outcome, at_end=True))
         time.sleep(outcome.delay)
-        ticket = outcome.ticket
+        record = replace(record, ticket=outcome.ticket)
         left -= outcome.delay
         patience.left -= outcome.delay
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 from rq.job import Job as RqJob
@@ -122,7 +123,7 @@ class ThrottledQueue(Queue):
             own.max_wait,
             self._on_429(function, limits, given.get(ON_429)),
         ).write()
-        if _carries(self.serializer):
+        if _carries(untyped(self.serializer)):
             job._instance = Carried(text, job.instance)
         else:
             job._args = [text, job.func_name, list(job.args), job.kwargs]
@@ -147,15 +148,11 @@ def _with_options(function: Any, keywords: dict[str, Any]) -> Any:
     return _Call(function, given) if given else function
 
 
-_carriers: dict[Any, bool] = {}
-
-
+@cache
 def _carries(serializer: Any) -> bool:
     """Whether *serializer* loads a `Carried` as what it was."""
-    if serializer not in _carriers:
-        try:
-            loaded = serializer.loads(serializer.dumps(("function", Carried("{}"), (), {})))
-            _carriers[serializer] = isinstance(loaded[1], Carried)
-        except Exception:
-            _carriers[serializer] = False
-    return _carriers[serializer]
+    try:
+        loaded = serializer.loads(serializer.dumps(("function", Carried("{}"), (), {})))
+    except Exception:
+        return False
+    return isinstance(loaded[1], Carried)

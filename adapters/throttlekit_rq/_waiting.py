@@ -29,25 +29,24 @@ _DENY = throttlekit_lua.script("rq_deny")
 _PROMOTE = throttlekit_lua.script("rq_promote")
 
 
-def read_record(job: Any) -> Record | None:
-    """What *job* carries from earlier denials; None if it has not been denied since it was enqueued."""
-    if not job.enqueue_at_front:  # a denial sets it, so most jobs cost no round trip here
-        return None
-    text, expires = job.connection.hmget(job.key, FIELD, EXPIRES)
-    return Record.read(text, expires, created(job))
+def read_record(job: Any) -> Record:
+    """What *job* carries from denials since it was enqueued."""
+    record = None
+    if job.enqueue_at_front:  # a denial sets it, so most jobs cost no round trip here
+        text, expires = job.connection.hmget(job.key, FIELD, EXPIRES)
+        record = Record.read(text, expires, created(job))
+    return record or Record(None, job.enqueue_at_front)
 
 
-def is_expired(job: Any, record: Record | None) -> bool:
+def is_expired(job: Any, record: Record) -> bool:
     """Whether the ttl of *job* is over, by the server's clock: RQ's scheduler starts the ttl anew when it promotes."""
-    if record is None or record.expires_ms is None:
+    if record.expires_ms is None:
         return False
     seconds, micros = job.connection.time()
     return bool(record.expires_ms < seconds * 1000 + micros / 1000)
 
 
-def deny(
-    job: Any, record: Record | None, outcome: Deferred, *, by_ticks: bool, at_end: bool, pipeline: Any = None
-) -> None:
+def deny(job: Any, record: Record, outcome: Deferred, *, by_ticks: bool, at_end: bool, pipeline: Any = None) -> None:
     """
     Put *job* back as *outcome* tells.
 
@@ -57,7 +56,6 @@ def deny(
         pipeline: The transaction with which the worker ends a job that has begun. None: it has not begun, and goes
             back at once.
     """
-    front = job.enqueue_at_front if record is None else record.front
     lane = "" if by_ticks else lane_in(outcome.ticket)
     queue = Queue(job.origin, connection=job.connection)
     keys = [
@@ -72,9 +70,9 @@ def deny(
     arguments = [
         job.id,
         "" if at_end else round(outcome.delay * 1_000_000),
-        Record(outcome.ticket, front).write(created(job)),
+        Record(outcome.ticket, record.front).write(created(job)),
         "0" if pipeline is None else "1",
-        record.expires_ms if record is not None and record.expires_ms is not None else "",
+        "" if record.expires_ms is None else record.expires_ms,
         round(job.enqueued_at.replace(tzinfo=timezone.utc).timestamp() * 1000) if job.enqueued_at else "",
         "1" if by_ticks else "0",
         "1" if lane else "0",
@@ -107,9 +105,9 @@ def cancel(job: Any, pipeline: Any = None) -> None:
         at_once.execute()
 
 
-def clear_deferral(job: Any, record: Record | None) -> None:
+def clear_deferral(job: Any, record: Record) -> None:
     """Undo what denials left on *job*, which runs or ends now. It runs once, even if a kill has left a second copy."""
-    if record is None:
+    if not job.enqueue_at_front:  # as for `read_record`
         return
     job.enqueue_at_front = record.front
     with job.connection.pipeline() as pipeline:

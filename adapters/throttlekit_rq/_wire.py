@@ -136,9 +136,9 @@ class Record:
     What a denied job carries in its hash until it runs.
 
     Attributes:
-        ticket: Its place in the waiting line.
+        ticket: Its place in the waiting line; None: it has not been denied.
         front: The job's own `enqueue_at_front`, which is set to True while it waits.
-        expires_ms: When its ttl ends; None: it has none.
+        expires_ms: When its ttl ends; None: it has none, or has not been denied.
     """
 
     ticket: Mapping[str, Any] | None

@@ -158,13 +158,12 @@ class _Dispatcher:
 
     def _ask(self, job: Any, declared: Declared) -> bool:
         record = read_record(job)
-        ticket = record.ticket if record is not None else None
         by_ticks = job.origin in self._ticking
         outcome: Grant | Deferred | Failed | Dropped
         if is_expired(job, record):
-            outcome = Deferred(0.0, ticket, None)
+            outcome = Deferred(0.0, record.ticket, None)
         else:
-            outcome = admit(job, declared, record, ticket, BY_RQ_SCHEDULER if by_ticks else BY_WORKER)
+            outcome = admit(job, declared, record, BY_RQ_SCHEDULER if by_ticks else BY_WORKER)
         if isinstance(outcome, Grant):
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.
