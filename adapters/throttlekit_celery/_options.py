@@ -58,8 +58,8 @@ class TaskLimits:
             )
             if options.limits and task.Strategy != _STRATEGY:
                 raise ConfigurationError(
-                    f"task {task.name!r}: its class has its own Strategy, as celery-batches has, which gives tasks to "
-                    "the pool without a look at their limits: remove the limits, and call the limiter in the body"
+                    f"task {task.name!r}: its class has a Strategy of its own, as celery-batches has, which gives tasks "
+                    "to the pool past their limits: remove the limits, and call the limiter in the body"
                 )
             self._known[task.name] = options
         return options

@@ -116,8 +116,8 @@ def received(gate: Gate, ticket: dict[str, Any]) -> tuple[Consumer, Request]:
 @pytest.mark.usefixtures("reserved")
 def test_a_copy_is_held_once_and_then_it_asks(gate: Gate, limiter: Limiter) -> None:
     """
-    The store may have lost its line since, or use another clock: a task that asks passes, and one that does not would wait
-    for a place that the store does not keep. So a task is held unasked once, for no longer than a task may be held.
+    The store may have lost its line since, or use another clock: a task that asks passes, and one that does not would
+    wait for a place that the store does not keep. So a task is held unasked once, for as long as a task may be held.
     """
     ticket = denied(limiter, PARTNER)
     limiter.reset(PARTNER)
