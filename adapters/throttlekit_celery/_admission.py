@@ -39,7 +39,7 @@ _NATIVE_AFTER = 0.5
 """Where the broker itself can delay, in whole seconds, it keeps a task that waits longer than this."""
 
 _UNASKED_AFTER = 1.0
-"""A task that comes with a ticket for more than so many seconds from now is held, and the store is not asked."""
+"""A task that comes with a ticket for more than so many seconds from now is held, without a call to the store."""
 
 _NATIVE_LATENESS = 1.0
 _LATENESS = 0.05
@@ -209,7 +209,7 @@ class Gate:
 
     def _rests(self, held: HeldTask) -> bool:
         """
-        Hold a task that has just come, if its ticket says that it is not due yet: the store is not asked.
+        Hold a task that has just come, if its ticket says that it is not due yet, without a call to the store.
 
         Never twice: the store may have lost its line, or use another clock, and would admit it.
         """
@@ -224,7 +224,7 @@ class Gate:
             return False  # `admit` meets the same error, and reports it
         if rest is None or (rest := min(rest, delivery.longest)) <= _UNASKED_AFTER:
             return False
-        held.ticket = Ticket.read(held.carried).write()  # not the message's own object: next time the store is asked
+        held.ticket = Ticket.read(held.carried).write()  # another object: next time it is admitted or denied
         self._wait(held, rest)
         return True
 
@@ -268,9 +268,8 @@ class Gate:
     def _put_back(self, held: HeldTask, delay: float) -> bool:
         """Put *held* back into its queue; it is held until the broker has confirmed the copy."""
         held.becomes(State.REQUEUEING)
-        done = partial(self._copied, held)
         try:
-            sent = self._copies.put_back(held.consumer, held.request, held.queue, held.ticket, delay, done)
+            sent = self._copies.put_back(held, delay, partial(self._copied, held))
         except Exception as error:
             if self._copy_failed.due():
                 _log.warning(

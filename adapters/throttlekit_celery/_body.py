@@ -8,13 +8,12 @@ raises `RateLimited` goes back to the main process, as `GoesBack`.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from throttlekit import Delivery, RateLimited, current
+from throttlekit import Delivery, Job, RateLimited, current
 from throttlekit.adapter import (
     Deferred,
     Dropped,
@@ -116,10 +115,10 @@ class Bodies:
             headers: dict[str, Any] = request.headers or {}
             headers.pop(RECEIPT, None)  # a retry of the body is charged again
             request.headers = headers or None
-            run = self._run_of(task, receipt)
-            request.__dict__[LISTENER] = partial(self._rate_limited, run)
+            job = job_of(task, request, queue=receipt["queue"], ticket=receipt["ticket"])
+            request.__dict__[LISTENER] = partial(self._rate_limited, task, job, receipt["delivery"])
             if receipt["charged"]:
-                begin_from_receipt(self._throttling.limiter, receipt, run.job)
+                begin_from_receipt(self._throttling.limiter, receipt, job)
 
     def after(self, task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
         """Celery's signal `task_postrun`. Celery drops the request right after it, with its listener."""
@@ -134,14 +133,11 @@ class Bodies:
         else:
             end(error)
 
-    def _run_of(self, task: Any, receipt: Mapping[str, Any]) -> Run:
+    def _rate_limited(self, task: Any, job: Job, numbers: tuple[float, ...], error: RateLimited) -> None:
         options = self._limits.of(task)
-        job = job_of(task, task.request, queue=receipt["queue"], ticket=receipt["ticket"])
-        longest, lateness, max_wait, max_deferrals = receipt["delivery"]
+        longest, lateness, max_wait, max_deferrals = numbers
         delivery = Delivery(longest=longest, lateness=lateness, max_wait=max_wait, max_deferrals=max_deferrals)
-        return Run(job, options.limits, None, delivery, options.on_429)
-
-    def _rate_limited(self, run: Run, error: RateLimited) -> None:
+        run = Run(job, options.limits, None, delivery, options.on_429)
         outcome = self._throttling.rate_limited(run, error, release=partial(end, error))
         if isinstance(outcome, Run):
             raise error  # to run the task once more, at once, would only call downstream again

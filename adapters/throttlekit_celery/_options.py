@@ -58,7 +58,7 @@ class TaskLimits:
             )
             if options.limits and task.Strategy != _STRATEGY:
                 raise ConfigurationError(
-                    f"task {task.name!r}: its class has a Strategy of its own, as celery-batches has, which gives tasks "
+                    f"task {task.name!r}: its class has a Strategy of its own (celery-batches has), which gives tasks "
                     "to the pool past their limits: remove the limits, and call the limiter in the body"
                 )
             self._known[task.name] = options

@@ -6,12 +6,13 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeAlias
 
 from throttlekit_celery._host import Producer, VirtualChannel, delayed_routing_key, has_delayed_delivery
+from throttlekit_celery._waiting import HeldTask
 
 __all__ = ["CONFIRMED_WITHIN", "TICKET", "Copies", "delays_natively", "queue_of"]
 
@@ -45,17 +46,9 @@ class Copies:
         self._unconfirmed: dict[int, tuple[float, str, _Done]] = {}
         self._lock = threading.RLock()
 
-    def put_back(
-        self,
-        consumer: Any,
-        request: Any,
-        queue: str | None,
-        ticket: Mapping[str, Any] | None,
-        delay: float,
-        done: _Done,
-    ) -> bool:
+    def put_back(self, held: HeldTask, delay: float, done: _Done) -> bool:
         """
-        Publish a copy of *request*'s message to *queue*.
+        Publish a copy of *held*'s message, with its ticket as it is now, to its queue.
 
         Args:
             delay: Seconds, rounded up, for which native delayed delivery keeps the copy. 0: not at all.
@@ -67,13 +60,13 @@ class Copies:
         Raises:
             Exception: An error of the broker's client. The copy may be there, or not.
         """
-        target = _target(consumer, request, queue, delay)
+        target = _target(held, delay)
         if target is None:
             return False
-        message, properties = request.message, request.message.properties
+        message, properties = held.request.message, held.request.message.properties
         headers = {name: value for name, value in message.headers.items() if not name.startswith(_OF_THE_DELIVERY)}
-        if ticket:
-            headers[TICKET] = dict(ticket)
+        if held.ticket:
+            headers[TICKET] = dict(held.ticket)
         with self._lock:
             try:
                 producer = self._connected()
@@ -83,7 +76,7 @@ class Copies:
                     content_encoding=message.content_encoding,
                     compression=headers.get("compression"),
                     headers=headers,
-                    expiration=_left_of(request.expires),
+                    expiration=_left_of(held.request.expires),
                     timeout=_TIMEOUT,
                     mandatory=_confirms(
                         producer
@@ -98,7 +91,7 @@ class Copies:
                 self._number += 1
                 self._unconfirmed[self._number] = time.monotonic(), target["routing_key"], done
                 if len(self._unconfirmed) == 1:
-                    consumer.timer.call_after(_CHECK_EVERY, self._check, (consumer,))
+                    self._check_later(held.consumer)
                 return True
         done(True)
         return True
@@ -115,7 +108,10 @@ class Copies:
     def _check(self, consumer: Any) -> None:
         self._read(0)
         if self._unconfirmed:
-            consumer.timer.call_after(_CHECK_EVERY, self._check, (consumer,))
+            self._check_later(consumer)
+
+    def _check_later(self, consumer: Any) -> None:
+        consumer.timer.call_after(_CHECK_EVERY, self._check, (consumer,))
 
     def _read(self, timeout: float) -> None:
         """Read the confirmations that have come. If one is overdue, all copies that are unconfirmed count as lost."""
@@ -196,20 +192,16 @@ def queue_of(consumer: Any, request: Any) -> str | None:
     return None
 
 
-def _target(consumer: Any, request: Any, name: str | None, delay: float) -> dict[str, Any] | None:
+def _target(held: HeldTask, delay: float) -> dict[str, Any] | None:
     """Where to publish the copy: straight to the queue, so that no other queue of the exchange gets it too."""
-    if name is None or _is_subscription(consumer, request, name):
-        return None
+    queue = _queue(held.consumer, held.queue)
+    exchange = getattr(queue, "exchange", None)
+    on_fanout = exchange is not None and exchange.type == "fanout"
+    if held.queue is None or (on_fanout and isinstance(held.request.message.channel, VirtualChannel)):
+        return None  # a fanout on Redis has no queue to write to
     if delay:
-        key = delayed_routing_key(math.ceil(delay), _queue(consumer, name).routing_key)
-        return {"exchange": _DELAY_EXCHANGE, "routing_key": key}
-    return {"exchange": "", "routing_key": name}
-
-
-def _is_subscription(consumer: Any, request: Any, name: str) -> bool:
-    """Whether the queue belongs to a fanout on Redis, where there is no queue to write to."""
-    exchange = getattr(_queue(consumer, name), "exchange", None)
-    return exchange is not None and exchange.type == "fanout" and isinstance(request.message.channel, VirtualChannel)
+        return {"exchange": _DELAY_EXCHANGE, "routing_key": delayed_routing_key(math.ceil(delay), queue.routing_key)}
+    return {"exchange": "", "routing_key": held.queue}
 
 
 def _queue(consumer: Any, name: str | None) -> Any:

@@ -1,8 +1,8 @@
 """
 The tasks that a worker holds: delivered, denied, and waiting in its memory until they are due.
 
-A held task stays unacknowledged, so a killed worker loses none. The worker's prefetch count is one higher for each, so
-that other tasks are fetched past them, however many they are.
+A held task stays unacknowledged, so a killed worker loses no task. The worker's prefetch count is one higher for each,
+so that other tasks are fetched past them, however many they are.
 """
 
 from __future__ import annotations
