@@ -41,6 +41,8 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
 
 def test_no_page_links_out_of_the_site() -> None:
     """What docs/ links to is in docs/, so that the site has it too."""
-    for page in all_pages()[1:]:
+    for page in all_pages():
+        if not page.path.startswith("docs/"):
+            continue
         for link in page.links():
             assert not link.startswith(".."), f"{page.path}: {link}"
