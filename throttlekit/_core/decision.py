@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.value import soon_made
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Charged", "Decision", "DecisionReason", "settled_of"]
@@ -18,9 +17,7 @@ DecisionReason: TypeAlias = Literal[
 ]
 
 
-@soon_made
-@dataclass(frozen=True, slots=True)
-class Charged:
+class Charged(NamedTuple):
     """One limit of a decision that was allowed, and what it took."""
 
     limit: Limit
@@ -35,7 +32,6 @@ class Charged:
     """Who holds the slot of a concurrency limit; "" for what nobody gives back."""
 
 
-@soon_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from throttlekit._core.acquire import Ask, Caller, Reason, Verdict
+from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.concurrency import Concurrency, ConcurrencyAlgorithm
 from throttlekit._core.decision import Charged, Decision
@@ -40,7 +40,7 @@ class Claim:
         return self.limit.scope == "process"
 
     def charged(self, at_us: int) -> Charged:
-        algorithm = self.claim.ask.algorithm
+        algorithm = self.claim.algorithm
         if isinstance(algorithm, ConcurrencyAlgorithm):
             return Charged(
                 self.limit, self.claim.bucket, self.cost, at_us, holder=algorithm.holder if self.cost else ""
@@ -94,7 +94,7 @@ def _asked(
     algorithm = limit.bind(units, now_us, holder)
     bucket = bucket_name(limit.name, text, limit.fingerprint, part)
     spacing_us = algorithm.spacing_us(round(lateness * 1_000_000))
-    claim = StoreClaim(bucket, line_name(bucket), Ask(algorithm, spacing_us, limit.max_queue_us(algorithm)))
+    claim = StoreClaim(bucket, line_name(bucket), algorithm, spacing_us, limit.max_queue_us(algorithm))
     told = text if part is None else f"{part}:{text}" if text else part
     return Claim(limit, told, units, claim)
 

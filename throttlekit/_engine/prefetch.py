@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from throttlekit._core.acquire import Ask, Caller, Reason, Verdict
+from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
@@ -306,6 +306,6 @@ def _enlarged(request: Request, purses: dict[int, _Purse], taking: dict[int, int
         if purse.ahead is None or purse.ahead[0] != units:
             limit: Any = purse.limit
             algorithm = limit.bind_ahead(units)
-            purse.ahead = (units, StoreClaim(claim.bucket, claim.line, Ask(algorithm, algorithm.size)))
+            purse.ahead = (units, StoreClaim(claim.bucket, claim.line, algorithm, algorithm.size))
         claims[number] = purse.ahead[1]
     return Request(claims, Caller.GUEST, None, 0)

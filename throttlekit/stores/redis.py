@@ -103,8 +103,8 @@ class RedisStore:
             arguments += (claim.bucket, claim.line)
         arguments += ("" if now_us is None else now_us, "" if for_us is None else for_us)
         for claim in claims:
-            arguments += (claim.ask.algorithm.code, *claim.ask.algorithm.params)
-        script = script_for("pause", frozenset(claim.ask.algorithm.code for claim in claims))
+            arguments += (claim.algorithm.code, *claim.algorithm.params)
+        script = script_for("pause", frozenset(claim.algorithm.code for claim in claims))
         self._asked(claims[0].bucket, lambda: self._run(script, arguments))
 
     def reset(self, names: Sequence[str]) -> None:
