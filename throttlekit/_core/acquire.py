@@ -2,7 +2,7 @@
 One decision over several claims: all or nothing. The authority that every store is held to.
 
 Each algorithm says what one claim means (`Algorithm`); this file names no algorithm. The memory store runs it;
-lua/throttlekit_lua/acquire.lua and pause.lua mirror it. Change all three, or the parity tests fail.
+lua/throttlekit_lua/acquire.lua and pause.lua mirror it. Change all, or the parity tests fail.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Any
 from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.concurrency import Concurrency, ConcurrencyAlgorithm
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -18,7 +19,7 @@ from throttlekit._core.limit.template import key_text
 from throttlekit._core.storage_keys import bucket_name, holder_name, line_name
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.ticket import Ticket, lane_of
-from throttlekit.stores.base import Request, StoreClaim
+from throttlekit.stores.base import Request
 
 __all__ = ["Claim", "build_peek", "build_request", "decision_from", "peek_decision", "resolve_claims", "ticket_after"]
 

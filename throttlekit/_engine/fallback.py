@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from throttlekit._core.acquire import Caller
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.local_share import OnStoreFailure
 from throttlekit._core.storage_keys import line_name
 from throttlekit._engine.claims import Claim, decision_from
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.base import Request, StoreClaim
+from throttlekit.stores.base import Request
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["decide_without_store"]

@@ -19,6 +19,7 @@ import throttlekit_lua
 from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import EMPTY, GRACE_US, Line
 from throttlekit._core.serialize import load
@@ -26,7 +27,7 @@ from throttlekit._core.storage_keys import fleet_name, held_since, limit_id, lin
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, LETTERS
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
-from throttlekit.stores.base import Request, StoreClaim
+from throttlekit.stores.base import Request
 
 __all__ = [
     "ORDERS",

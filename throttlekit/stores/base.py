@@ -19,7 +19,6 @@ __all__ = [
     "Searched",
     "Shared",
     "Store",
-    "StoreClaim",
     "answer_of",
 ]  # fmt: skip
 

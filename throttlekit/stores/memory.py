@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from throttlekit._core.acquire import State, Verdict, acquire, kept_until_us, pause
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import GRACE_US
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.stores.base import Correction, Lease, Request, StoreClaim
+from throttlekit.stores.base import Correction, Lease, Request
 
 __all__ = ["MemoryStore"]
 

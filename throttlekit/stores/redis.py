@@ -19,9 +19,10 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
     raise ImportError("a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'") from error
 
 from throttlekit._core.acquire import Verdict
+from throttlekit._core.claim import StoreClaim
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import Correction, Lease, Request, StoreClaim
+from throttlekit.stores.base import Correction, Lease, Request
 from throttlekit.stores.errors import UNREADABLE, answered, lost_touch
 from throttlekit.stores.pool import Connections
 from throttlekit.stores.wire import Script, arguments_of, command, frame_of, script_for, script_of, verdict_of

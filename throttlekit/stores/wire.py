@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import throttlekit_lua
 from throttlekit._core.acquire import ELSEWHERE, Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
-from throttlekit.stores.base import Request, StoreClaim
+from throttlekit._core.claim import StoreClaim
+from throttlekit.stores.base import Request
 
 __all__ = ["Script", "arguments_of", "command", "frame_of", "script_for", "script_of", "verdict_of"]
 

@@ -11,9 +11,10 @@ from typing import ClassVar
 from throttlekit._core.acquire import Caller, Place, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.token_bucket import TokenBucket
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, line_name
-from throttlekit.stores.base import Correction, Request, Store, StoreClaim
+from throttlekit.stores.base import Correction, Request, Store
 
 __all__ = ["NAME", "NOW_US", "ONE", "SECOND_US", "SLOW", "STEP_US", "TEN", "Bench", "OnTheBench"]
 

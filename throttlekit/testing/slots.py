@@ -9,9 +9,10 @@ from collections.abc import Sequence
 
 from throttlekit._core.acquire import Caller, Place, Reason, Verdict
 from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, line_name
-from throttlekit.stores.base import Lease, Request, StoreClaim
+from throttlekit.stores.base import Lease, Request
 from throttlekit.testing.bench import NAME, SECOND_US, TEN, Bench, OnTheBench
 from throttlekit.testing.rules import RULES, Rule, each
 

@@ -116,7 +116,7 @@ def most(limit: Limit, first_us: int, last_us: int) -> int:
     """The bound that the limit's docstring states, of a window that begins and ends with an admission."""
     amount, period_us, length_us = limit.amount, limit.period_us, last_us - first_us
     if isinstance(limit, TokenBucket):
-        return limit.burst + length_us * amount // period_us
+        return limit.capacity + length_us * amount // period_us
     if isinstance(limit, SlidingWindow):
         # Less than amount + 1 + w × amount / period.
         return amount - (-length_us * amount // period_us)
@@ -302,11 +302,11 @@ def test_a_debt_is_made_up_for_before_anything_passes(limit: Limit, units: int) 
 def test_bucket_reaches_its_bound(limit: TokenBucket) -> None:
     """A bucket passes its burst at once and a unit in every interval after: the bound, in every length."""
     key, interval_us = Key(limit), -(-limit.period_us // limit.amount)
-    assert key.drain(START_US) == limit.burst
+    assert key.drain(START_US) == limit.capacity
     for number in range(1, 200):
         assert not key.ask(START_US + number * interval_us - 1)
         assert key.ask(START_US + number * interval_us)
-        assert len(key.passed) == limit.burst + number
+        assert len(key.passed) == limit.capacity + number
 
 
 @pytest.mark.parametrize("amount", [1, 5, 100])

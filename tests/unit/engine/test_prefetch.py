@@ -513,8 +513,8 @@ def test_calls_that_cannot_work_are_refused_as_ever(limiter: Limiter) -> None:
         ({"prefetch": 50, "prefetch_for": "1"}, "prefetch_for must be"),
         ({"prefetch": 50, "prefetch_for": 0.001}, "never be taken"),
         ({"prefetch": 3, "burst": 3}, "never be taken"),
-        ({"prefetch_for": 0.25}, "without prefetch"),
-        ({"prefetch": 50, "scope": "process"}, "asks no store"),
+        ({"prefetch_for": 0.25}, "prefetch_for= needs prefetch="),
+        ({"prefetch": 50, "scope": "process"}, "uses no store"),
         ({"prefetch": {"free": 50}}, "prefetch must be"),
     ],
 )

@@ -14,13 +14,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use
-from throttlekit._core.limit.base import Cost, Limit, Rates, Scope, Tier
-from throttlekit._core.limit.local_share import OnStoreFailure, shared_window
-from throttlekit._core.limit.template import Key
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.local_share import shared_window
+from throttlekit._core.limit.options import LimitOptions, Rates
+from throttlekit._core.limit.per_tier import PerTier
+from throttlekit._core.limit.shape import Shape
 from throttlekit.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Concurrency", "ConcurrencyAlgorithm", "Holders"]
 
@@ -29,8 +34,8 @@ _FIRST_HOLD_US = 100_000
 _LEARN = 4  # a hold counts for a quarter of the mean: one that was wrong tenfold is right within some ten holds
 _SLACK = 25  # slots stand 1/25 further apart than they come free, so that a waiter seldom finds none
 _SHORTEST_US = 1_000
-_MOST_AMOUNT = 1_000_000
-_SHORTEST_LEASE, _LONGEST_LEASE = 1.0, 86_400.0
+_LARGEST_AMOUNT = 1_000_000
+_SHORTEST_LEASE_S, _LONGEST_LEASE_S = 1.0, 86_400.0
 
 
 class Holders(NamedTuple):
@@ -179,13 +184,14 @@ class Concurrency(Limit):
     who hold a slot are counted under the new one.
     """
 
-    __slots__ = ("lease", "lease_us")
+    __slots__ = ("_lease", "_lease_us")
 
     algorithm = "concurrency"
     options = ("lease",)
 
-    lease: float
-    lease_us: int
+    _lease_us: int
+    lease = PerTier[float]()
+    lease_us = PerTier[int]()
 
     def __init__(
         self,
@@ -193,35 +199,29 @@ class Concurrency(Limit):
         amount: int | Mapping[str, int],
         *,
         lease: float | timedelta | Mapping[str, float | timedelta] = 30.0,
-        key: Key = None,
-        cost: Cost = 1,
-        scope: Scope = "global",
-        tier: Tier = None,
-        default_tier: str | None = None,
-        on_store_failure: OnStoreFailure = "closed",
-        processes: int | None = None,
+        **options: Unpack[LimitOptions],
     ) -> None:
         amounts: Any = amount
-        self._define(name, amounts, {"lease": lease}, key, cost, scope, tier, default_tier, on_store_failure, processes)
+        super().__init__(name, amounts, _own={"lease": lease}, **options)
 
     def _parse_rate(self, rate: Rates) -> tuple[int, int]:
         amount: Any = rate
-        if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= _MOST_AMOUNT:
-            raise ConfigurationError(f"the amount must be a whole number from 1 to {_MOST_AMOUNT}, not {amount!r}")
+        if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= _LARGEST_AMOUNT:
+            raise ConfigurationError(f"the amount must be a whole number from 1 to {_LARGEST_AMOUNT}, not {amount!r}")
         return amount, 0
 
-    def _shape(self, *, lease: Any = 30.0, **options: Any) -> tuple[int, str]:
+    def _shape(self, amount: int, period_us: int, *, lease: Any = 30.0, **options: Any) -> Shape:
         seconds = lease.total_seconds() if isinstance(lease, timedelta) else lease
         if (
             isinstance(seconds, bool)
             or not isinstance(seconds, (int, float))
-            or not _SHORTEST_LEASE <= seconds <= _LONGEST_LEASE
+            or not _SHORTEST_LEASE_S <= seconds <= _LONGEST_LEASE_S
         ):
             raise ConfigurationError(
-                f"the lease must be a number of seconds from 1 to a day ({_LONGEST_LEASE:.0f}), not {lease!r}"
+                f"the lease must be a number of seconds from 1 to a day ({_LONGEST_LEASE_S:.0f}), not {lease!r}"
             )
-        self._set(lease=float(seconds), lease_us=round(seconds * 1_000_000))
-        return self.amount, self.algorithm
+        own = {"_lease": float(seconds), "_lease_us": round(seconds * 1_000_000)}
+        return Shape(amount, 1, self.algorithm, own)
 
     def shared_out(self, processes: int, options: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
         amount, _ = shared_window(self.amount, 0, processes)
@@ -236,10 +236,7 @@ class Concurrency(Limit):
         return amount if period_us == 0 else None
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> ConcurrencyAlgorithm:
-        return ConcurrencyAlgorithm(min(1, cost), self.amount, self.lease_us, holder)
-
-    def _most(self, capacity: int) -> int:
-        return 1
+        return ConcurrencyAlgorithm(min(1, cost), self._amount, self._lease_us, holder)
 
     def given_cost(self, cost: int) -> int:
         return min(1, self.check_units(cost))

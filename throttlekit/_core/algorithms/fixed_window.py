@@ -12,14 +12,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use
-from throttlekit._core.limit.base import Cost, Limit, Rates, Scope, Tier
-from throttlekit._core.limit.local_share import OnStoreFailure
-from throttlekit._core.limit.template import Key, safe_repr
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.options import LimitOptions, Rates
+from throttlekit._core.limit.per_tier import PerTier
+from throttlekit._core.limit.shape import Shape
+from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.line import window_spacing_us, window_tight
 from throttlekit.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["UTC", "Count", "FixedWindow", "FixedWindowAlgorithm", "Zone", "zone_around"]
 
@@ -208,43 +213,30 @@ class FixedWindow(Limit):
     clocks are sent along: those of 200 days around.
     """
 
-    __slots__ = ("_zone", "tz")
+    __slots__ = ("_tz", "_zone")
 
     algorithm = "fixed-window"
     options = ("tz",)
 
-    tz: str | None
     _zone: tzinfo | None
+    tz = PerTier["str | None"]()
 
-    def __init__(
-        self,
-        name: str,
-        rate: Rates,
-        *,
-        tz: str | None = None,
-        key: Key = None,
-        cost: Cost = 1,
-        scope: Scope = "global",
-        tier: Tier = None,
-        default_tier: str | None = None,
-        on_store_failure: OnStoreFailure = "closed",
-        processes: int | None = None,
-    ) -> None:
-        self._define(name, rate, {"tz": tz}, key, cost, scope, tier, default_tier, on_store_failure, processes)
+    def __init__(self, name: str, rate: Rates, *, tz: str | None = None, **options: Unpack[LimitOptions]) -> None:
+        super().__init__(name, rate, _own={"tz": tz}, **options)
 
-    def _shape(self, *, tz: str | None = None, **options: Any) -> tuple[int, str]:
-        if _DAY_US % self.period_us:
+    def _shape(self, amount: int, period_us: int, *, tz: str | None = None, **options: Any) -> Shape:
+        if _DAY_US % period_us:
             raise ConfigurationError(
                 f"the period of {self.rate!r} must fit evenly into a day, like 10s, 15m, 6h or 1d: "
                 "a fixed window begins with the calendar's. For any other, take a SlidingWindow or a SlidingLog"
             )
         zone = None if tz is None else _zone_named(tz)
-        self._set(tz=tz, _zone=zone)
-        return self.amount, f"{self.algorithm} {self.amount} {self.period_us} {'UTC' if zone is None else tz}"
+        definition = f"{self.algorithm} {amount} {period_us} {'UTC' if zone is None else tz}"
+        return Shape(amount, amount, definition, {"_tz": tz, "_zone": zone})
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> FixedWindowAlgorithm:
-        zone = UTC if self._zone is None else _zone_on(self._zone, around_us // _DAY_US, self.period_us)
-        return FixedWindowAlgorithm(cost, self.amount, self.period_us, zone)
+        zone = UTC if self._zone is None else _zone_on(self._zone, around_us // _DAY_US, self._period_us)
+        return FixedWindowAlgorithm(cost, self._amount, self._period_us, zone)
 
 
 def _zone_named(tz: object) -> tzinfo | None:

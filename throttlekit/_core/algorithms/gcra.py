@@ -17,11 +17,12 @@ lua/throttlekit_lua/token_bucket.lua mirrors this file. Change both, or the pari
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use
 
-__all__ = ["Bucket", "GcraAlgorithm", "Tat"]
+__all__ = ["Bucket", "GcraAlgorithm", "Tat", "bucket_definition"]
 
 _WORTH_ROUNDING = 200  # at most 1/200 of the rate is given up to make the interval whole
 _SLACK = 25  # a tight bucket's slots stand up to 1/25 further apart …
@@ -141,6 +142,12 @@ class Bucket:
         """Whole units that would pass at *now_us*, from 0 to burst."""
         left = self.burst * self.numerator - max(0, tat_us - now_us) * self.denominator
         return max(0, left // self.numerator)
+
+
+def bucket_definition(algorithm: str, amount: int, period_us: int, burst: int) -> str:
+    """What a bucket is: its interval and its burst. 60 a minute is 1 a second."""
+    common = gcd(amount, period_us)
+    return f"{algorithm} {amount // common} {period_us // common} {burst}"
 
 
 def _from_us(state: Tat | None, now_us: int) -> int:

@@ -17,12 +17,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.shape import Shape
 from throttlekit._core.line import window_spacing_us, window_tight
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Log", "SlidingLog", "SlidingLogAlgorithm"]
 
-_MOST_UNITS = 1_000_000
+_LARGEST_AMOUNT = 1_000_000
 _GROUPS = 64
 
 
@@ -147,13 +148,13 @@ class SlidingLog(Limit):
 
     algorithm = "sliding-log"
 
-    def _shape(self, **options: Any) -> tuple[int, str]:
-        if self.amount > _MOST_UNITS:
+    def _shape(self, amount: int, period_us: int, **options: Any) -> Shape:
+        if amount > _LARGEST_AMOUNT:
             raise ConfigurationError(
-                f"the amount of {self.rate!r} is more than {_MOST_UNITS}: a sliding log keeps 7 bytes for each unit. "
+                f"the amount of {self.rate!r} is more than {_LARGEST_AMOUNT}: a sliding log keeps 7 bytes a unit. "
                 "Take a SlidingWindow or a TokenBucket, which keep none"
             )
-        return self.amount, f"{self.algorithm} {self.amount} {self.period_us}"
+        return Shape(amount, amount, f"{self.algorithm} {amount} {period_us}")
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> SlidingLogAlgorithm:
-        return SlidingLogAlgorithm(cost, self.amount, self.period_us)
+        return SlidingLogAlgorithm(cost, self._amount, self._period_us)

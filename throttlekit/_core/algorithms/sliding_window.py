@@ -22,6 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.shape import Shape
 from throttlekit._core.line import GRACE_US, window_tight
 
 __all__ = ["Counts", "SlidingWindow", "SlidingWindowAlgorithm", "step_us"]
@@ -174,8 +175,8 @@ class SlidingWindow(Limit):
 
     algorithm = "sliding-window"
 
-    def _shape(self, **options: Any) -> tuple[int, str]:
-        return self.amount, f"{self.algorithm} {self.amount} {self.period_us}"
+    def _shape(self, amount: int, period_us: int, **options: Any) -> Shape:
+        return Shape(amount, amount, f"{self.algorithm} {amount} {period_us}")
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> SlidingWindowAlgorithm:
-        return SlidingWindowAlgorithm(cost, self.amount, self.period_us, step_us(self.amount, self.period_us))
+        return SlidingWindowAlgorithm(cost, self._amount, self._period_us, step_us(self._amount, self._period_us))
