@@ -15,12 +15,12 @@ from throttlekit._core.acquire import ELSEWHERE, Caller, Place, State, acquire, 
 from throttlekit._core.algorithm import STALE_US, Algorithm
 from throttlekit._core.algorithms import concurrency, fixed_window, sliding_log, sliding_window
 from throttlekit._core.algorithms.concurrency import Holders
-from throttlekit._core.algorithms.fixed_window import UTC, Zone
 from throttlekit._core.algorithms.gcra import Tat
 from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import GRACE_US, GUESTS_US, Line
 from throttlekit._core.storage_keys import bucket_name, line_name
+from throttlekit._core.time_zone import UTC, Zone
 from throttlekit.stores import Correction, Lease, Request, StoreClaim
 
 __all__ = [

@@ -33,10 +33,10 @@ from support.printed.listed import Listed
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.acquire import Caller, Place, State, acquire
 from throttlekit._core.algorithms.concurrency import Holders
-from throttlekit._core.algorithms.fixed_window import Zone
 from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.algorithms.sliding_window import Counts
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.time_zone import Zone
 from throttlekit.stores import Correction, Lease, MemoryStore, Request, StoreClaim
 from throttlekit.stores.redis import RedisStore
 
@@ -373,7 +373,7 @@ class _Teller:
             charge = each.bind(1, self._holder())
             by = self._draw(st.sampled_from([-1, 1, 3, 10**12, 10**18]) | st.integers(-9, 9).filter(bool))
             granted_us = self._draw(st.sampled_from(self._instants))
-            by = by * charge.size if isinstance(each.limit, TokenBucket) else by
+            by = by * charge.size if isinstance(each.limit, (TokenBucket, LeakyBucket)) else by
             corrections.append(Correction(each.bucket, charge, granted_us, by))
         return self._reference.settle(self._now_us, corrections)
 

@@ -47,8 +47,8 @@ def plain(limit: Limit, key: str, cost: int) -> dict[str, Any]:
 
 def load(data: Mapping[str, Any]) -> Limit:
     """
-    The limit that `dump` or `plain` wrote. It may differ from one of the same name that is declared here: the
-    message's sender may run another release.
+    The limit that `dump` or `plain` wrote. It may differ from a limit of the same name that is declared here: the
+    sender of the message may run another release.
 
     Raises:
         ConfigurationError: *data* is not what `dump` writes.
