@@ -168,7 +168,7 @@ def test_limit_that_was_not_charged_is_an_error(limiter: Limiter) -> None:
     with pytest.raises(ConfigurationError) as caught:
         limiter.settle(decision, actual=1, limit=TokenBucket("other", "1/s"))
     assert str(caught.value) == (
-        "limit 'other' is none of those that the decision charged; it charged 'partner', 'tokens'"
+        "limit 'other' is not one that the decision charged; it charged 'partner', 'tokens'"
     )
 
 
