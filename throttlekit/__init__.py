@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from throttlekit._core.limit.base import Limit
     from throttlekit._engine.delivery import Delivery
     from throttlekit._engine.rate_limited import RateLimited
-    from throttlekit._engine.running import current
+    from throttlekit._engine.running import Running, current
     from throttlekit.aio import AsyncLimiter
     from throttlekit.errors import (
         ConfigurationError,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         LeaseLost,
         StoreUnavailable,
         ThrottleError,
+        WaitedTooLong,
     )
     from throttlekit.fleet.control import Control
     from throttlekit.hookspecs import hookimpl
@@ -45,11 +46,13 @@ __all__ = [
     "Limit",
     "Limiter",
     "RateLimited",
+    "Running",
     "SlidingLog",
     "SlidingWindow",
     "StoreUnavailable",
     "ThrottleError",
     "TokenBucket",
+    "WaitedTooLong",
     "current",
     "hookimpl",
 ]
@@ -65,12 +68,19 @@ _WHERE = {
     "_core.algorithms.sliding_window": ("SlidingWindow",),
     "_core.algorithms.leaky_bucket": ("LeakyBucket",),
     "_core.algorithms.token_bucket": ("TokenBucket",),
-    "_engine.running": ("current",),
+    "_engine.running": ("Running", "current"),
     "_engine.delivery": ("Delivery",),
     "_engine.rate_limited": ("RateLimited",),
     "aio": ("AsyncLimiter",),
     "fleet.control": ("Control",),
-    "errors": ("ConfigurationError", "CostExceedsLimit", "LeaseLost", "StoreUnavailable", "ThrottleError"),
+    "errors": (
+        "ConfigurationError",
+        "CostExceedsLimit",
+        "LeaseLost",
+        "StoreUnavailable",
+        "ThrottleError",
+        "WaitedTooLong",
+    ),
     "hookspecs": ("hookimpl",),
     "limiter": ("Limiter",),
 }
