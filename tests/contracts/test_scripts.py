@@ -366,7 +366,7 @@ def test_header_says_what_is_stored_and_what_the_numbers_are(path: Path) -> None
     """The header says what a, b and c are, as far as they are used, and what is in the key."""
     header, body = _parts(path)
     used = {name for name in "abc" if re.search(rf"\bc\.{name}\b", body)}
-    documented = re.search(r"^  ((?:\w, )*\w)   ?", header.partition("Letter")[2], re.MULTILINE)
+    documented = re.search(r"^  ((?:\w, )*\w)   ?", header.partition("Code")[2], re.MULTILINE)
     told = set(re.findall(r"^  (a(?:, b)?(?:, c)?|b|c) ", header, re.MULTILINE))
     assert documented
     assert {name for names in told for name in names.split(", ")} == used
