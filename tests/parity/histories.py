@@ -242,7 +242,8 @@ class Reference:
         self._count(verdict.reason.value, now_us, before, asks)
         uses = [number for use in verdict.uses if use is not None for number in use]
         reply = [REASONS.index(verdict.reason.value), verdict.claim + 1, now_us, verdict.retry_us, verdict.due_us]
-        request = Request([StoreClaim(*rule.keys, ask) for rule, ask in asked], caller, place, max_wait_us)
+        claims = [replace(claim, bucket=rule.keys[0], line=rule.keys[1]) for rule, claim in asked]
+        request = Request(claims, caller, place, max_wait_us)
         return self._step(now_us, [key for rule, _ in asked for key in rule.keys], request, reply + uses, expires_us)
 
     def settle(self, now_us: int, corrections: Sequence[Correction]) -> Step:
