@@ -179,11 +179,11 @@ class Gate:
             _log.exception("Task %s could not be decided on; it is deferred.", gated.request.id)
             self._held.hold(gated, _PANIC_DELAY)
             return self._step_aside(gated.consumer)
-        if decision.allowed or (decision.refused and self._settings.rules.when_over == "run"):
+        if decision.allowed or (decision.final and self._settings.rules.when_over == "run"):
             told = told_to_body(decision, gated.ticket, gated.queue, self._delivery(gated))
             gated.request.request_dict[RECEIPT] = told
             return self._granted.execute(gated, decision, pool, **options)
-        if decision.refused:
+        if decision.final:
             self._end(gated, decision)
         else:
             self._defer(gated, decision)
@@ -223,7 +223,7 @@ class Gate:
             return  # the broker has it still, and gives it to somebody
         # What Celery noted of the body that has ended: whoever terminates the task must not hit another.
         request.time_start = request.worker_pid = request._apply_result = None
-        if denial.refused:
+        if denial.final:
             self._end(gated, denial)
         elif not self._stopping:
             self._defer(gated, denial)

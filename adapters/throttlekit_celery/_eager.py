@@ -38,7 +38,7 @@ def _waits(limiter: Limiter, limits: tuple[Limit, ...], job: Job, on_429: Any) -
             if denied is not None:
                 job = replace(job, ticket=denied.ticket)
                 # A full queue gives no delay: it is asked again when one more may wait.
-                time.sleep(max(denied.retry_after, _LEAST) if denied.refused else denied.delay)
+                time.sleep(max(denied.retry_after, _LEAST) if denied.final else denied.delay)
             decision = limiter.acquire(*limits, job=job, delivery=_DELIVERY)
             if decision.allowed:
                 begin(limiter, decision)

@@ -91,7 +91,7 @@ def listener(
             _log.exception("The 429 that task %s met could not be told; it is deferred.", job.id)
             delay = min(delivery.longest, max(_PANIC_DELAY, error.retry_after))
             raise GoesBack("paused", "", delay, job.ticket) from None
-        if denial.refused and when_over == "run":
+        if denial.final and when_over == "run":
             raise error  # to run it once more, at once, would only ask downstream for more
         raise GoesBack(denial.reason, denial.limit.name, denial.delay, denial.ticket) from None
 

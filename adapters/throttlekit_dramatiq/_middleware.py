@@ -200,7 +200,7 @@ class Throttle(Middleware):
             holder = holder_of(message)
             if holder is not None and holder.probe:
                 self._releases.wake(lanes(decision), probe=True)
-        elif not decision.refused:
+        elif not decision.final:
             if decision.reason == "early" and self._stays(message):
                 self._skip(broker, message, Deferral(None, 0, grant.consumer))
             self._defer(broker, message, decision.delay, decision.ticket, grant.consumer)
@@ -244,7 +244,7 @@ class Throttle(Middleware):
             delay = min(delivery.longest, max(_PANIC_DELAY, error.retry_after))
             self._defer(broker, message, delay, grant.job.ticket, grant.consumer)
         else:
-            if not decision.refused:
+            if not decision.final:
                 self._defer(broker, message, decision.delay, decision.ticket, grant.consumer)
             elif self._rules.when_over != "run":
                 self._refuse(broker, message, decision)

@@ -168,7 +168,7 @@ def _limited(job: Any, grant: Grant, error: RateLimited) -> Denied:
             release=grant.give_back,
             on_429=grant.terms.on_429,
         )
-    if decision.refused:
+    if decision.final:
         ended = over(job, decision)
         if ended is None:
             raise error  # it has just run: to run it once more, uncharged, is no way out

@@ -119,7 +119,7 @@ def _ask_in_place(job: Any, terms: Terms) -> Grant | Denied:
             decision = ask(job, terms, ticket, BY_RQ_SCHEDULER, patience)
         if decision.allowed:
             return granted(job, terms, record, decision, ticket)
-        if decision.refused:
+        if decision.final:
             admit(job, record)  # whoever requeues it later has it begin anew
             return over(job, decision) or granted(job, terms, None, decision, ticket)
         ticket = decision.ticket

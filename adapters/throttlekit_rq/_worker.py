@@ -169,7 +169,7 @@ class _Dispatcher:
         decision = ask(job, terms, ticket, BY_RQ_SCHEDULER if ticking else BY_WORKER)
         if decision.allowed:
             return self._grant(job, terms, record, decision)
-        if decision.refused:
+        if decision.final:
             return self._over(job, terms, record, decision)
         deny(job, record, Return(decision.ticket, decision.delay, by_ticks=ticking))
         self._look_at = min(self._look_at, time.monotonic() + decision.delay)

@@ -77,8 +77,8 @@ class Decision:
     charged: tuple[Charged, ...] = ()
 
     @property
-    def refused(self) -> bool:
-        """Whether asking again is not what is wanted: the job ends now, by whatever its adapter was told."""
+    def final(self) -> bool:
+        """Whether the job ends here: a job with this decision must not ask again ("queue full", "waited too long")."""
         return self.reason in ("queue full", "waited too long")
 
     @property

@@ -94,7 +94,7 @@ class Hold:
         self._job = replace(self._job, ticket=decision.ticket)
         self._began = time.monotonic() if self._began is None else self._began
         over = not decision.allowed and time.monotonic() - self._began >= self._timeout
-        if decision.refused or over:
+        if decision.final or over:
             raise WaitedTooLong(f"limit {decision.limit.name!r} did not let this pass: {decision.reason}")
         return decision
 

@@ -142,7 +142,7 @@ class Pipeline:
         else:
             decision = decision_from(answer, asked)
             self.fleet.decided(decision, asked[answer.claim].claim.bucket, answer, ticket, job)
-            if not decision.allowed and not decision.refused and job is not None:
+            if not decision.allowed and not decision.final and job is not None:
                 bound = asked[answer.claim]
                 if not bound.in_process and self.shared.one_clock(bound.claim.bucket):
                     self.store_clock.told(answer.now_us)
@@ -186,7 +186,7 @@ class Pipeline:
     def deferred(self, decision: Decision, verdict: Verdict, job: Job, ticket: Ticket, delivery: Delivery) -> Decision:
         """The denial of a job as its adapter is told it; plugins are told, too."""
         decision = delivery.deferred(decision, ticket, verdict.now_us)
-        if not decision.refused:
+        if not decision.final:
             self.events.deferred(job, decision, ticket.deferrals, ticket.seconds(verdict.now_us))
         return decision
 

@@ -77,12 +77,12 @@ def limited(
         give_back(limiter, decision)
         delay = min(delivery.longest, max(error.retry_after, decision.delay))
         denied = _denied(decision, job, meant[0].limit, delivery)
-        return denied if denied.refused else replace(denied, delay=delay)
+        return denied if denied.final else replace(denied, delay=delay)
     release()
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     give_back(limiter, decision)
     denied = _denied(decision, job, meant[0].limit, delivery)
-    return denied if denied.refused else replace(denied, delay=max(denied.delay, _MOMENT))
+    return denied if denied.final else replace(denied, delay=max(denied.delay, _MOMENT))
 
 
 def _meant(asked: Sequence[Claim], what: Limit | str | None) -> list[Claim]:

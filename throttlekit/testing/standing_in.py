@@ -94,7 +94,7 @@ def _limits(event: Decided) -> list[str]:
 
 
 def _deferred(event: Decided) -> bool:
-    return event.job is not None and not event.decision.allowed and not event.decision.refused
+    return event.job is not None and not event.decision.allowed and not event.decision.final
 
 
 def allowing(limiter: Limiter | None = None) -> AbstractContextManager[Seen]:

@@ -335,7 +335,7 @@ def test_open_jobs_run_uncharged(limiter: Limiter, store: Failing, clock: Second
     assert {(each.allowed, each.reason, each.charged) for each in decisions} == {(True, "store unavailable", ())}
     assert {(each.delay, each.retry_after, each.ticket) for each in decisions} == {(0.0, 0.0, None)}
     assert decisions[0].headers() == {}
-    assert not decisions[0].refused
+    assert not decisions[0].final
     store.down = False
     clock.now += 1
     limiter.settle(decisions[0], actual=4)

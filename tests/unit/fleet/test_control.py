@@ -348,10 +348,10 @@ def test_job_that_may_not_wait_so_long_ends_as_it_was_told(
     """Its `max_wait` and `max_deferrals` hold in a pause as ever."""
     fleet.tell(Rule(what="pause", name="partner"))
     decision = fleet.ask(PARTNER, delivery=delivery)
-    assert decision.refused is (refused_after == 0)
+    assert decision.final is (refused_after == 0)
     fleet.advance(31)
     again = fleet.ask(PARTNER, delivery=delivery, ticket=decision.ticket)
-    assert again.refused is (refused_after is not None)
+    assert again.final is (refused_after is not None)
 
 
 def test_longest_pause_tells(fleet: Fleet) -> None:
