@@ -25,7 +25,7 @@ class Charged:
 
     limit: Limit
     bucket: str
-    """The name under which the store counts it; "" if nothing was taken: the limit was only observed."""
+    """The name under which the store counts it; "" if nothing was taken: the limit was in shadow mode."""
     cost: int
     at_us: int
     """When it was charged, by the clock of the store that counts it."""

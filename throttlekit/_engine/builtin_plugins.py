@@ -104,7 +104,7 @@ class SlotLostLog:
 
 
 class ShadowLog:
-    """Says at INFO, once per limit per *every* seconds, how many jobs one that is only observed would have denied."""
+    """Logs at INFO, once per limit per *every* seconds, how many jobs a limit in shadow mode would have denied."""
 
     def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = logging.getLogger("throttlekit")
@@ -115,5 +115,5 @@ class ShadowLog:
         limit = event.decision.limit.name
         if count := self._held_back.one_more(limit):
             self._log.info(
-                "Limit %r, which is only observed, would have held back %d jobs since last told.", limit, count
+                "Limit %r, in shadow mode, would have held back %d jobs since the last such line.", limit, count
             )

@@ -13,8 +13,9 @@ from typing import Any
 
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.limit.base import Limit
+from throttlekit._engine.stores import Stores
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.stores.base import Lease, Store
+from throttlekit.stores.base import Lease
 
 __all__ = ["Heartbeat", "Leases"]
 
@@ -156,17 +157,14 @@ class Heartbeat:
 
 
 class Leases:
-    """
-    The leases that are kept in this process.
+    """The leases that are renewed in this process, one heartbeat for each of the *stores*."""
 
-    Args:
-        shared: Where limits are counted.
-        own: Where those of scope "process" are.
-    """
-
-    def __init__(self, shared: Store, own: Store) -> None:
-        self._stores = {False: shared, True: own}
-        self._heartbeats = {in_process: Heartbeat(store.renew) for in_process, store in self._stores.items()}
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._heartbeats = {
+            False: Heartbeat(lambda leases: stores.shared.renew(leases)),
+            True: Heartbeat(lambda leases: stores.in_process.renew(leases)),
+        }
 
     def keep(self, decision: Decision, on_lost: Callable[[Limit], None]) -> None:
         """Renew what *decision* holds, until it is released; *on_lost* is told what is lost."""
@@ -197,7 +195,7 @@ class Leases:
             for lease in leases:
                 self._heartbeats[in_process].drop(lease)
             if leases:
-                self._stores[in_process].release(leases)
+                (self._stores.in_process if in_process else self._stores.shared).release(leases)
 
 
 def _in_process(charged: Charged) -> bool:

@@ -32,7 +32,7 @@ MOST_RULES = 1000
 _LONGEST_TEXT = 1000
 _VERSION = 1
 
-Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "observe", "enforce", "reset"]
+Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "shadow", "enforce", "reset"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class Control:
     def __init__(self, store: str | Store | Limiter, *, by: str | None = None) -> None:
         self._own = not isinstance(store, Limiter)
         if isinstance(store, Limiter):
-            self._store = store.deciding.shared
+            self._store = store.stores.shared
         else:
             self._store = CircuitBreaker(store_from(store, plugin_manager([])))
         if not self._store.shared:
@@ -174,9 +174,9 @@ class Control:
         """
         return self._end("resume", "pause", _name(limit), None if key is None else key_text(key))
 
-    def observe(self, limit: Limit | str, *, for_: float | timedelta | None = None) -> Sequence[Change]:
+    def shadow(self, limit: Limit | str, *, for_: float | timedelta | None = None) -> Sequence[Change]:
         """
-        Let a limit decide and count, and deny nobody. How many it would have held back stands in the log of each
+        Shadow mode: let a limit decide and count, and deny no job. How many it would have held back stands in the log of each
         process every 30 seconds, and goes to the hook `throttlekit_shadow_denied`.
 
         Args:
@@ -184,9 +184,9 @@ class Control:
 
         Raises:
             ConfigurationError: A value that can never work, or 1 000 rules are in force already.
-            StoreUnavailable: The store did not answer. It may be observed, or not.
+            StoreUnavailable: The store did not answer. It may be set, or not.
         """
-        return self._tell("observe", Rule(what="observe", name=_name(limit)), for_)
+        return self._tell("shadow", Rule(what="shadow", name=_name(limit)), for_)
 
     def enforce(self, limit: Limit | str) -> Sequence[Change]:
         """
@@ -195,12 +195,12 @@ class Control:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        return self._end("enforce", "observe", _name(limit), None)
+        return self._end("enforce", "shadow", _name(limit), None)
 
     def reset(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
         Forget what was counted under a limit, of a key or of all: full buckets, empty lines, no holders, no pause
-        after a 429. What `set`, `pause` and `observe` said stays. Looks at every name in the store, a thousand at a
+        after a 429. What `set`, `pause` and `shadow` said stays. Looks at every name in the store, a thousand at a
         time: seconds, where there are millions.
 
         Raises:

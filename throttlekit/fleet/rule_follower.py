@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from throttlekit._engine.breaker import CircuitBreaker
+from throttlekit._engine.store_access import StoreAccess
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
@@ -25,7 +25,7 @@ _KEEP_EVERY = 3600.0
 _FEW = 2
 
 
-def read_rules(store: CircuitBreaker) -> tuple[int, list[bytes]]:
+def read_rules(store: StoreAccess) -> tuple[int, list[bytes]]:
     """
     The time by the store's clock, µs, and what it keeps of rules: fields and values, one after the other.
 
@@ -44,7 +44,7 @@ class RuleFollower:
         rules: Those in force, by the limit's name. Replaced as a whole, never changed.
     """
 
-    def __init__(self, store: CircuitBreaker, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: StoreAccess, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self._lock = threading.Lock()  # one after the other: what was read first must not replace what was read last

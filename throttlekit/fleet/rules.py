@@ -32,7 +32,7 @@ _VERSION = 1
 LARGEST = 2**53
 """Above any time, µs, and what other languages count exactly."""
 
-What: TypeAlias = Literal["set", "pause", "observe"]
+What: TypeAlias = Literal["set", "pause", "shadow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class Rule:
     One thing that an operator told the fleet about a limit.
 
     Attributes:
-        what: "set": another rate. "pause": nobody passes. "observe": it decides, and denies nobody.
+        what: "set": another rate. "pause": no job passes. "shadow": it decides, and denies no job.
         name: The limit's name.
         part: The key that is paused, or the tier whose rate is set; None: all there is.
         since_us, until_us: By the store's clock, µs. 0: until it is ended.
@@ -69,7 +69,7 @@ class Rules:
 
     set: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
     pause: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
-    observe: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
+    shadow: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
 
 
 def field_of(what: str, name: str, part: str | None) -> str:

@@ -136,7 +136,7 @@ def _standing_in(limiter: Limiter | None, store: Store) -> Generator[Seen, None,
     seen = Seen()
     other = Limiter(store, plugins=[seen])
     if isinstance(store, _Answering):
-        vars(other.deciding)["in_process"] = store
+        other.stores.in_process = store
     seen.limiter = other if limiter is None else limiter
     kept = vars(seen.limiter).copy()
     vars(seen.limiter).update(vars(other))

@@ -56,7 +56,7 @@ class Clocked(Limiter):
 
     def __init__(self, store: Shared, clock: FakeClock) -> None:
         super().__init__(store)
-        self.deciding.in_process = MemoryStore(clock_us=clock)
+        self.stores.in_process = MemoryStore(clock_us=clock)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def own() -> FakeClock:
 @pytest.fixture
 def limiter(store: FakeClock, own: FakeClock) -> Limiter:
     limiter = Limiter(MemoryStore(clock_us=store))
-    limiter.deciding.store_clock = StoreClock(clock_us=own)
+    limiter.pipeline.store_clock = StoreClock(clock_us=own)
     return limiter
 
 
