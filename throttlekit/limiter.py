@@ -337,7 +337,7 @@ class Limiter:
             self._registry.add(limit)
 
     def close(self) -> None:
-        """Close the store's connections, drop prefetched units, and stop the fleet's thread. Using it opens it again."""
+        """Close the connections, drop prefetched units, stop the thread of the fleet. The next use opens it again."""
         if self.fleet is not None:
             self.fleet.close()
         if self.prefetcher is not None:

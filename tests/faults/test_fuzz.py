@@ -32,8 +32,8 @@ from throttlekit._core.durations import seconds_in
 from throttlekit._core.limit.rate import LONGEST_PERIOD_US, parse_rate
 from throttlekit._core.serialize import load, plain
 from throttlekit._engine.plugins import plugin_manager, store_from
-from throttlekit.adapter import decision_from_receipt, receipt
 from throttlekit._engine.ticket import Ticket
+from throttlekit.adapter import decision_from_receipt, receipt
 from throttlekit.errors import StoreUnavailable
 
 KINDS: list[tuple[type[Limit], list[str]]] = [

@@ -119,9 +119,7 @@ class EventDispatcher:
             asked = uses[0] is not None and limit.scope != "process"
         else:
             limits = tuple([claim.limit for claim in claims])
-            asked = any(
-                use is not None and limit.scope != "process" for limit, use in zip(limits, uses, strict=True)
-            )
+            asked = any(use is not None and limit.scope != "process" for limit, use in zip(limits, uses, strict=True))
         now_us, since_us = verdict.now_us, ticket.since_us
         self._decided.emit(
             _new(

@@ -41,9 +41,7 @@ class Verbs(Holder, Protocol):
 class Hold:
     """What `Limiter.hold` returns: a context manager, for `with` and for `async with`. Each is entered once."""
 
-    def __init__(
-        self, limiter: Verbs, call: Call, timeout: float
-    ) -> None:
+    def __init__(self, limiter: Verbs, call: Call, timeout: float) -> None:
         self._limiter = limiter
         delivery = Delivery(longest=_LONGEST_SLEEP, lateness=_LATENESS, max_wait=timeout)
         self._call = call._replace(job=call.job or Job(), delivery=delivery)

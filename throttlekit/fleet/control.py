@@ -176,8 +176,8 @@ class Control:
 
     def shadow(self, limit: Limit | str, *, for_: float | timedelta | None = None) -> Sequence[Change]:
         """
-        Shadow mode: let a limit decide and count, and deny no job. How many it would have held back stands in the log of each
-        process every 30 seconds, and goes to the hook `throttlekit_shadow_denied`.
+        Shadow mode: let a limit decide and count, and deny no job. How many it would have held back stands in the log
+        of each process every 30 seconds, and goes to the hook `throttlekit_shadow_denied`.
 
         Args:
             for_: Seconds until it denies again. Default: until `enforce`.

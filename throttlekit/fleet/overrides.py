@@ -127,8 +127,8 @@ class Overrides:
         """
         The denial of a call that a pause holds back, what the job carries then, and the time.
 
-        No store is asked, and the job keeps the place that it has. A pause with an end sends its jobs to just behind it,
-        in their order, or to their slots if those come later; one without, for a part of the time that it has lasted:
+        No store is asked, and the job keeps its place. A pause with an end sends its jobs to just behind it, in their
+        order, or to their slots if those come later; one without, for a part of the time that it has lasted:
         so that a job asks a few times, however long it lasts, and comes back soon after it has ended.
         """
         now_us = self._follower.now_us()

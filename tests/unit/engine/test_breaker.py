@@ -12,7 +12,6 @@ import pytest
 from throttlekit import (
     ConfigurationError,
     Decision,
-    Delivery,
     FixedWindow,
     Job,
     LeakyBucket,
@@ -24,7 +23,9 @@ from throttlekit import (
 )
 from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._engine.breaker import CircuitBreaker
-from throttlekit._engine.claims import build_request, resolve_claims
+from throttlekit._engine.call import Call
+from throttlekit._engine.claims import ClaimResolver, build_request
+from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.ticket import Ticket
 from throttlekit.hookspecs import StoreFailed
 from throttlekit.stores import Correction, MemoryStore, Request
@@ -610,6 +611,5 @@ def test_process_that_decides_nothing_hears_of_the_fleet_again(clock: Seconds) -
     store.down = False
     clock.now += 1
     assert [guarded.commands([("GET", "x")]) for _ in range(2)] == [["told"]] * 2
-    assert guarded.acquire(
-        build_request(resolve_claims([CLOSED], JOB, None, None, 0.0), JOB, Ticket(), Delivery())
-    ).allowed
+    call = Call([CLOSED], JOB)
+    assert guarded.acquire(build_request(call, ClaimResolver(LimitRegistry()).resolve(call), Ticket())).allowed

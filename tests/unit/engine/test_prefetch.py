@@ -34,7 +34,6 @@ from throttlekit._core.acquire import Ask, Caller, Verdict
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine import prefetch as prefetching
-from throttlekit._engine.prefetch import Prefetcher
 from throttlekit.fleet.activity import Counts
 from throttlekit.hookspecs import Decided
 from throttlekit.stores import MemoryStore, Request
@@ -350,10 +349,7 @@ def test_what_is_on_its_way_meanwhile_is_not_spent(limiter: Limiter, store: Flee
     fill(limiter)
     spendable(limiter, API)
     fill(limiter)
-    while (
-        limiter.prefetcher._held.entries
-        and next(iter(limiter.prefetcher._held.entries.values())).quota.left
-    ):
+    while limiter.prefetcher._held.entries and next(iter(limiter.prefetcher._held.entries.values())).quota.left:
         limiter.acquire(API)
     real = store._decide
 
@@ -395,10 +391,7 @@ def test_outage_units_in_hand_are_spent(limiter: Limiter, store: Fleet, clock: F
 def test_a_question_that_failed_is_put_again_for_more(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
     """A fault while more is asked for hinders nobody from asking for more later."""
     fill(limiter)
-    while (
-        limiter.prefetcher._held.entries
-        and next(iter(limiter.prefetcher._held.entries.values())).quota.left
-    ):
+    while limiter.prefetcher._held.entries and next(iter(limiter.prefetcher._held.entries.values())).quota.left:
         limiter.acquire(API)
     store.down = True
     assert not limiter.acquire(API)
@@ -462,11 +455,11 @@ def test_a_child_spends_nothing_of_its_parents(limiter: Limiter, store: Fleet) -
 
 def test_wallets_are_bounded(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many keys, the wallet that asked longest ago goes, with all that is known of it."""
-    monkeypatch.setattr(prefetching, "_MOST", 3)
+    monkeypatch.setattr(prefetching, "_MOST_ENTRIES", 3)
     for key in "abcd":
         fill(limiter, TENANTS, key=key)
     held = limiter.prefetcher._held
-    assert (len(held.purses), len(held.quick)) == (3, 3)
+    assert (len(held.entries), len(held.quick)) == (3, 3)
     assert spendable(limiter, TENANTS, key="a") == 0
     assert spendable(limiter, TENANTS, key="d") == 15
 

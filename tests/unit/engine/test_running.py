@@ -24,8 +24,8 @@ from throttlekit import (
     current,
 )
 from throttlekit._engine.breaker import CircuitBreaker
-from throttlekit.adapter import begin, begin_from_receipt, decision_from_receipt, end, receipt
 from throttlekit._util.log_limiter import Every
+from throttlekit.adapter import begin, begin_from_receipt, decision_from_receipt, end, receipt
 from throttlekit.stores import Correction, MemoryStore
 from throttlekit.testing import FakeClock
 

@@ -17,7 +17,6 @@ from throttlekit._core.storage_keys import bucket_name, limit_id, parts_of
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit.fleet import activity
 from throttlekit.fleet.activity import KEYS, Activity
-from throttlekit.fleet.fleet import last_word
 from throttlekit.fleet.snapshot import line_of
 from throttlekit.stores.memory import MemoryStore
 
@@ -180,16 +179,16 @@ def test_process_that_ends_at_once_has_a_last_word(
 ) -> None:
     """A young process tells what it decided when it is asked to; an older one does so by itself."""
     limiter.acquire(API)
-    last_word(limiter)
+    limiter.flush()
     assert len(fleet.reports) == 1
     assert fleet.reports[0]["process"] == [""]
     limiter.acquire(API)
     monkeypatch.setattr(activity, "_SHORT_LIFE", 0.0)
-    last_word(limiter)
+    limiter.flush()
     assert len(fleet.reports) == 1
     fleet.away = True
-    last_word(limiter)
-    last_word(Limiter())
+    limiter.flush()
+    Limiter().flush()
 
 
 def test_memory_has_nobody_to_tell() -> None:

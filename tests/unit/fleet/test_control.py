@@ -401,7 +401,7 @@ def test_the_others_decide_as_ever(fleet: Fleet) -> None:
     assert fleet.ask(PARTNER)
 
 
-def test_observed_with_another_rate_tries_that_one(fleet: Fleet) -> None:
+def test_shadow_mode_with_another_rate_tries_that_one(fleet: Fleet) -> None:
     """To set and to shadow go together: what would a lower rate have held back?"""
     fleet.tell(Rule(what="shadow", name="partner"), Rule(what="set", name="partner", rate="1/s", burst=1))
     for _ in range(4):
@@ -409,7 +409,7 @@ def test_observed_with_another_rate_tries_that_one(fleet: Fleet) -> None:
     assert [event.decision.limit.amount for event in fleet.shadowed] == [1, 1, 1]
 
 
-def test_cost_that_the_observed_rate_never_admits_passes(fleet: Fleet) -> None:
+def test_cost_that_the_shadow_rate_never_admits_passes(fleet: Fleet) -> None:
     """It would have been held back for as long as that rate is set: that is told, and the job runs."""
     dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
     fleet.tell(Rule(what="set", name="dear", rate="2/s"), Rule(what="shadow", name="dear"))
@@ -423,7 +423,7 @@ def test_cost_that_the_observed_rate_never_admits_passes(fleet: Fleet) -> None:
         fleet.ask(dear, cost=11)
 
 
-def test_observed_slots_are_given_back(fleet: Fleet) -> None:
+def test_slots_in_shadow_mode_are_given_back(fleet: Fleet) -> None:
     """Those that were given are held and released; who got none runs all the same, and has none to release."""
     fleet.tell(Rule(what="shadow", name="slots"))
     decisions = [fleet.ask(SLOTS, OTHER) for _ in range(3)]
@@ -436,8 +436,8 @@ def test_observed_slots_are_given_back(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("limits", [[OTHER, "tokens"], ["tokens"]])
-def test_settle_is_right_whatever_was_observed(fleet: Fleet, limits: list[Any]) -> None:
-    """What a limit in shadow mode gave is settled; to settle what it would not have given is no mistake: it does nothing."""
+def test_settle_is_right_whatever_was_in_shadow_mode(fleet: Fleet, limits: list[Any]) -> None:
+    """What a limit in shadow mode gave is settled; to settle what it would not have given does nothing."""
     tokens = TokenBucket("tokens", "10/s", burst=10, cost=lambda job: 8)
     named = [tokens if limit == "tokens" else limit for limit in limits]
     fleet.tell(Rule(what="shadow", name="tokens"))
