@@ -1,5 +1,5 @@
 """
-The hooks of throttlekit: what a plugin may observe and configure. None can overturn a denial.
+The hooks of throttlekit: what a plugin may configure and observe. None can overturn a denial.
 
 A plugin is any object with methods of these names, marked with `throttlekit.hookimpl`. Give it to
 `Limiter(plugins=[…])`, or let an installed package name it under the entry point group "throttlekit".
@@ -13,11 +13,11 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import pluggy
 
-from throttlekit._core.algorithm import Use
+from throttlekit._core.algorithm import Use as _Use
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.local_share import OnStoreFailure
+from throttlekit._core.limit.local_share import OnStoreFailure as _OnStoreFailure
 from throttlekit.stores.base import Store
 
 __all__ = [
@@ -57,8 +57,28 @@ PROJECT = "throttlekit"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
+OnStoreFailure: TypeAlias = _OnStoreFailure
+"""What becomes of a call while the store does not answer: "closed", "open" or "local"."""
+Use: TypeAlias = _Use
+"""What is used of a limit: `units`, and `full_us`, the instant from which nothing is used, by the store's clock."""
 Outcome: TypeAlias = Literal["succeeded", "failed", "rate limited", "interrupted"]
 """How a body ended. "interrupted": by its framework, like a time limit or a shutdown."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailing:
+    """
+    The store gave no usable answer, and the call is not decided yet.
+
+    Attributes:
+        error: What went wrong, by the name of the error's class.
+        limits: Those of the call that are kept in the store.
+        job: The job, if the call was for one.
+    """
+
+    error: str
+    limits: tuple[Limit, ...]
+    job: Job | None
 
 
 class Decided(NamedTuple):  # one is made for each decision, where a plugin listens
@@ -91,22 +111,6 @@ class Decided(NamedTuple):  # one is made for each decision, where a plugin list
 
 
 @dataclass(frozen=True, slots=True)
-class StoreFailing:
-    """
-    The store gave no usable answer, and the call is not decided yet.
-
-    Attributes:
-        error: What went wrong, by the name of the error's class.
-        limits: Those of the call that are kept in the store.
-        job: The job, if the call was for one.
-    """
-
-    error: str
-    limits: tuple[Limit, ...]
-    job: Job | None
-
-
-@dataclass(frozen=True, slots=True)
 class Deferred:
     """
     A job was denied and goes back to its framework.
@@ -121,54 +125,6 @@ class Deferred:
     decision: Decision
     deferrals: int
     waited: float
-
-
-@dataclass(frozen=True, slots=True)
-class SlotLost:
-    """
-    A job runs on without its slot of a concurrency limit: one more is at work than the limit says, or may be.
-
-    Attributes:
-        decision: The decision that let the job run.
-        limit: The limit.
-    """
-
-    decision: Decision
-    limit: Limit
-
-
-@dataclass(frozen=True, slots=True)
-class StoreFailed:
-    """
-    A call was decided without the store.
-
-    Attributes:
-        error: What went wrong, by the name of the error's class: its text may hold a host or a user.
-        limits: Those of the call that are kept in the store.
-        outcome: The policy that decided, the strictest of those limits': "closed", "open" or "local".
-        decision: What was decided. Of limits that are open nothing is charged.
-        job: The job, if the call was for one.
-    """
-
-    error: str
-    limits: tuple[Limit, ...]
-    outcome: OnStoreFailure
-    decision: Decision
-    job: Job | None
-
-
-@dataclass(frozen=True, slots=True)
-class ShadowDenied:
-    """
-    A limit in shadow mode would have denied; the job runs.
-
-    Attributes:
-        decision: The denial that it would have been.
-        job: The job, if the call was for one.
-    """
-
-    decision: Decision
-    job: Job | None
 
 
 class Started(NamedTuple):
@@ -231,6 +187,54 @@ class RateLimitHeard(NamedTuple):
     job: Job
     limit: Limit
     retry_after: float
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLost:
+    """
+    A job runs on without its slot of a concurrency limit: one more is at work than the limit says, or may be.
+
+    Attributes:
+        decision: The decision that let the job run.
+        limit: The limit.
+    """
+
+    decision: Decision
+    limit: Limit
+
+
+@dataclass(frozen=True, slots=True)
+class StoreFailed:
+    """
+    A call was decided without the store.
+
+    Attributes:
+        error: What went wrong, by the name of the error's class: its text may hold a host or a user.
+        limits: Those of the call that are kept in the store.
+        outcome: The policy that decided, the strictest of those limits': "closed", "open" or "local".
+        decision: What was decided. Of limits that are open nothing is charged.
+        job: The job, if the call was for one.
+    """
+
+    error: str
+    limits: tuple[Limit, ...]
+    outcome: OnStoreFailure
+    decision: Decision
+    job: Job | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShadowDenied:
+    """
+    A limit in shadow mode would have denied; the job runs.
+
+    Attributes:
+        decision: The denial that it would have been.
+        job: The job, if the call was for one.
+    """
+
+    decision: Decision
+    job: Job | None
 
 
 @hookspec(firstresult=True)

@@ -106,7 +106,9 @@ class FailureFor:
     def throttlekit_on_store_failure(self, event: StoreFailing) -> OnStoreFailure | None:
         if all(limit.name not in self._policies for limit in event.limits):
             return None
-        policies = [self._policies.get(limit.name, limit.on_store_failure) for limit in event.limits]
+        policies: list[OnStoreFailure] = [
+            self._policies.get(limit.name, limit.on_store_failure) for limit in event.limits
+        ]
         strictest: tuple[OnStoreFailure, ...] = ("closed", "local", "open")
         return min(policies, key=strictest.index)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from throttlekit_cli._main import missing
+from throttlekit_cli._extras import missing
 
 if TYPE_CHECKING:
     from throttlekit import Control

@@ -78,7 +78,7 @@ def test_the_oldest_holders_age_is_seen(limiter: Limiter, store: RedisStore, mon
     monkeypatch.undo()
     assert limiter.acquire(slots).allowed
     store.renew([_lease(each) for each in oldest.leases])
-    limiter.fleet.last_word()
+    limiter.flush()
     (key,) = look(store).keys
     assert key.oldest_hold == pytest.approx(3_600, abs=60)
     limiter.release(oldest)

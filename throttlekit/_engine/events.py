@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, get_args
 
 import pluggy
 
@@ -41,6 +41,7 @@ from throttlekit.hookspecs import (
 __all__ = ["EventDispatcher"]
 
 _log = logging.getLogger("throttlekit")
+_T = TypeVar("_T")
 _new: Callable[..., Decided] = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
@@ -231,23 +232,22 @@ class _Advisers:
         self._name, self._failed = hook.name, Every()
         self.functions = [_adviser(each) for each in reversed(hook.get_hookimpls())]
 
-    def all_of(self, read: Callable[[Any], Any], **arguments: object) -> Iterable[Any]:
+    def all_of(self, read: Callable[[Any], _T], **arguments: object) -> Iterator[_T]:
         """The advice of each plugin that gives some, as *read* returns it."""
         for function in self.functions:
             try:
                 advice = function(arguments)
-                if advice is not None:
-                    advice = read(advice)
+                found = None if advice is None else read(advice)
             except Exception:
                 if self._failed.due():
                     _log.exception("A plugin failed in %s; what it returned is not used.", self._name)
                 continue
-            if advice is not None:
-                yield advice
+            if found is not None:
+                yield found
 
-    def first_of(self, read: Callable[[Any], Any], **arguments: object) -> Any:
+    def first_of(self, read: Callable[[Any], _T], **arguments: object) -> _T | None:
         """The first advice that *read* takes, as it returns it; None if there is none."""
-        return next(iter(self.all_of(read, **arguments)), None)
+        return next(self.all_of(read, **arguments), None)
 
 
 def _observer(hook: pluggy.HookImpl) -> Callable[[object], object]:

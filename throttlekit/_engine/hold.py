@@ -22,7 +22,7 @@ from throttlekit.errors import ConfigurationError, WaitedTooLong
 if TYPE_CHECKING:
     import asyncio
 
-__all__ = ["Hold", "limited_by"]
+__all__ = ["Hold", "Verbs", "limited_by"]
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., object])

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from throttlekit._core.acquire import Ask, Caller, Reason, Verdict
 from throttlekit._core.algorithms.token_bucket import TokenBucket
@@ -139,8 +139,8 @@ class Prefetcher:
                 else:
                     rest.append(number)
         if not parts:
-            return self._refill(attempt)
-        parts += [Part(Rest(attempt, rest, _Refill(self._refill)), rest)] if rest else []
+            return self.refill(attempt)
+        parts += [Part(Rest(attempt, rest, _Refill(self)), rest)] if rest else []
         return acquire_in_parts(parts, attempt.request)
 
     def passed(self) -> list[tuple[Limit, str, int, int]]:
@@ -175,7 +175,7 @@ class Prefetcher:
             for entry in [each for each in held.entries.values() if meant(each.name)]:
                 _drop(held, entry)
 
-    def _refill(self, attempt: Attempt) -> Verdict:
+    def refill(self, attempt: Attempt) -> Verdict:
         """Ask below for *attempt*, and for units ahead where that pays; if they are denied, for *attempt* alone."""
         claims, request = attempt.claims, attempt.request
         if request.caller is Caller.PEEK:
@@ -277,10 +277,14 @@ class _Spent:
             self._entry.quota.put_back(self._cost, self._until_us)
 
 
-class _Refill(NamedTuple):
-    """`Prefetcher._refill` as the layer that decides the rest of an attempt."""
+class _Refill:
+    """A layer that asks below, and takes units ahead; see `Prefetcher.refill`."""
 
-    decide: Callable[[Attempt], Verdict]
+    def __init__(self, prefetcher: Prefetcher) -> None:
+        self._prefetcher = prefetcher
+
+    def decide(self, attempt: Attempt) -> Verdict:
+        return self._prefetcher.refill(attempt)
 
 
 def _ready(quota: LocalQuota, cost: int, now_us: int, caller: Caller) -> bool:
