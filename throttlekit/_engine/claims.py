@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from throttlekit._core.acquire import Ask, Caller, Place, Reason, Verdict
+from throttlekit._core.acquire import Ask, Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.concurrency import Concurrency, ConcurrencyAlgorithm
 from throttlekit._core.decision import Charged, Decision
@@ -156,15 +156,12 @@ def _claim(
 def build_request(call: Call, claims: Sequence[Claim], ticket: Ticket) -> Request:
     """The request that *call* makes of *claims*, for a job that carries *ticket*."""
     asked = [each.claim for each in claims]
+    place = ticket.place([each.limit for each in claims]) if ticket.due_us else None
     if call.peek:
-        return Request(asked, Caller.PEEK, _place(claims, ticket))
+        return Request(asked, Caller.PEEK, place)
     if call.job is None:
         return Request(asked, Caller.GUEST)
-    return Request(asked, Caller.JOB, _place(claims, ticket), call.delivery.max_wait_us(ticket))
-
-
-def _place(claims: Sequence[Claim], ticket: Ticket) -> Place | None:
-    return ticket.place([each.limit for each in claims]) if ticket.due_us else None
+    return Request(asked, Caller.JOB, place, call.delivery.max_wait_us(ticket))
 
 
 def ticket_after(verdict: Verdict, claims: Sequence[Claim], ticket: Ticket) -> Ticket:

@@ -14,6 +14,7 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.claims import ClaimResolver, build_request, decision_from, ticket_after
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.fallback import decide_without_store
+from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.store_clock import StoreClock
 from throttlekit._engine.stores import Stores
 from throttlekit._engine.ticket import Ticket
@@ -59,7 +60,7 @@ class Pipeline:
             except StoreUnavailable as error:
                 return self.without_store(attempt, error)
             decision = self.decision(attempt, verdict)
-            if not _waits_in_place(call, decision):
+            if call.delivery.inline is None or not _waits_in_place(call.delivery.inline, call, decision):
                 return self.conclude(attempt, verdict, decision)
             attempt = self._next_attempt(attempt, verdict)
 
@@ -93,20 +94,18 @@ class Pipeline:
         return [answers[number] for number in range(len(attempts))]
 
     def decision(self, attempt: Attempt, verdict: Verdict) -> Decision:
-        """The decision that *verdict* means. It is counted, and a denied job's verdict sets the clock."""
+        """The decision that *verdict* means, counted for the fleet."""
         decision = decision_from(verdict, attempt.claims)
-        binding, job = attempt.claims[verdict.claim], attempt.call.job
         if self._count is not None:
-            self._count(decision, binding.claim.bucket, verdict, attempt.ticket, job)
-        waits = job is not None and not decision.allowed and not decision.final
-        if waits and not binding.in_process and self._stores.shared.one_clock(binding.claim.bucket):
-            self.store_clock.set(verdict.now_us)
+            bucket = attempt.claims[verdict.claim].claim.bucket
+            self._count(decision, bucket, verdict, attempt.ticket, attempt.call.job)
         return decision
 
     def conclude(self, attempt: Attempt, verdict: Verdict, decision: Decision) -> Decision:
         """Give a denied job its ticket and its delay, and emit the events. Returns the decision for the caller."""
         ticket, job = attempt.ticket, attempt.call.job
         if job is not None and not decision.allowed and not decision.final:
+            self._set_clock(attempt, verdict)
             ticket = ticket_after(verdict, attempt.claims, ticket)
             decision = self.defer(attempt.call, job, decision, ticket, verdict.now_us)
         if self.events.decisions:
@@ -115,9 +114,10 @@ class Pipeline:
 
     def defer(self, call: Call, job: Job, decision: Decision, ticket: Ticket, now_us: int) -> Decision:
         """The denial of *job* with a delay that its framework can carry, or the end of its waiting; emits the event."""
-        decision = call.delivery.deferred(decision, ticket, now_us)
+        waited = ticket.seconds(now_us)
+        decision = call.delivery.deferred(decision, ticket, waited)
         if not decision.final:
-            self.events.deferred(job, decision, ticket.deferrals, ticket.seconds(now_us))
+            self.events.deferred(job, decision, ticket.deferrals, waited)
         return decision
 
     def without_store(self, attempt: Attempt, error: StoreUnavailable) -> Decision:
@@ -136,17 +136,22 @@ class Pipeline:
 
     def _next_attempt(self, attempt: Attempt, verdict: Verdict) -> Attempt:
         """The attempt after a wait in place, which counts as no deferral."""
+        self._set_clock(attempt, verdict)
         ticket = replace(ticket_after(verdict, attempt.claims, attempt.ticket), deferrals=attempt.ticket.deferrals)
         request = build_request(attempt.call, attempt.claims, ticket)
         return attempt._replace(ticket=ticket, request=request, began=self._now())
+
+    def _set_clock(self, attempt: Attempt, verdict: Verdict) -> None:
+        """Learn the store's time from the denial of a job, if the store that denied it has one clock."""
+        binding = attempt.claims[verdict.claim]
+        if not binding.in_process and self._stores.shared.one_clock(binding.claim.bucket):
+            self.store_clock.set(verdict.now_us)
 
     def _now(self) -> float:
         return time.perf_counter() if self.events.decisions else 0.0
 
 
-def _waits_in_place(call: Call, decision: Decision) -> bool:
-    """Wait out a short delay in this thread, if *call* allows that; return whether it was waited out."""
-    inline = call.delivery.inline
-    if inline is None or call.job is None or decision.allowed or decision.final:
-        return False
-    return inline.wait(decision.delay)
+def _waits_in_place(inline: InlineWaits, call: Call, decision: Decision) -> bool:
+    """Wait out a job's short delay in this thread; return whether it was waited out."""
+    waits = call.job is not None and not decision.allowed and not decision.final
+    return waits and inline.wait(decision.delay)

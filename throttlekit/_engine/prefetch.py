@@ -246,13 +246,14 @@ class PrefetchedCalls:
         self._events, self._below = events, below
 
     def acquire(self, call: Call) -> Decision:
-        decision = self.spend(call)
-        return self._below.acquire(call) if decision is None else decision
+        if len(call.limits) == 1 and getattr(call.limits[0], "prefetch_quota", None) is not None:
+            decision = self.spend(call)
+            if decision is not None:
+                return decision
+        return self._below.acquire(call)
 
     def spend(self, call: Call) -> Decision | None:
         """As `Prefetcher.spend`, with its event. A plugin that configures claims has to be asked about each job."""
-        if call.limits and getattr(call.limits[0], "prefetch_quota", None) is None:
-            return None
         if call.job is not None and self._events.configures_claims:
             return None
         decision = self.prefetcher.spend(call)
