@@ -127,8 +127,8 @@ class Limiter:
         Limits of scope "process" are asked first, and without any.
 
         With a *job*, a denial gives it a place in the binding limit's waiting line: come back after
-        `decision.delay` with `decision.waited` as `job.waited`. Without one, nobody waits for the
-        caller: nothing is kept, and `decision.delay` spreads such callers out. They pass when no job
+        `decision.delay` with `decision.ticket` as `job.ticket`. Without one, the caller has no place in
+        the line: nothing is kept, and `decision.delay` spreads such callers out. They pass when no job
         waits, so under a lasting backlog of jobs hardly at all.
 
         Args:
@@ -164,7 +164,7 @@ class Limiter:
         Correct a cost that is only known afterwards: charge what *actual* is more than what was charged when
         *decision* was allowed, or give back what it is less.
 
-        May charge more than the limit has: then nobody passes until a bucket has made up for it, or a window is
+        May charge more than the limit has: then no job passes until a bucket has made up for it, or a window is
         over. Never gives back more than still counts: a bucket is never fuller than its burst, what a window
         that is over took stays taken, and a `SlidingLog` that is owed more than it holds gives nothing back.
 
@@ -177,7 +177,7 @@ class Limiter:
             *decision*, as if *actual* had been its cost.
 
         Raises:
-            ConfigurationError: The decision was not allowed, *actual* is no number of units, the limit is none of
+            ConfigurationError: The decision was not allowed, *actual* is not a number of units, the limit is not one of
                 the decision's, or it is not clear which is meant.
             StoreUnavailable: The store did not answer. It may have been corrected, or not: to settle *decision*
                 again may give back twice.
@@ -264,7 +264,7 @@ class Limiter:
             timeout: Seconds to wait at most. Default: as long as it takes, a store that is away included.
 
         Returns:
-            What `with … as` gives is as `throttlekit.current()`: it has the decision, and tells if a lease is lost.
+            What `with … as` gives is as `throttlekit.current()`: it has the decision, and says whether a lease is lost.
 
         Raises:
             ConfigurationError, CostExceedsLimit: As for `acquire`.
@@ -286,7 +286,7 @@ class Limiter:
         self, limit: Limit, seconds: float | timedelta, *, job: Job | None = None, key: str | int | None = None
     ) -> None:
         """
-        Let nobody pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
+        Let no job pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
         lasts longer already stays. Afterwards the limit begins empty, and fills at its rate.
 
         Jobs whose slots come meanwhile are deferred to behind the pause, in their order.
@@ -295,7 +295,7 @@ class Limiter:
             job, key: What is paused, as for `acquire`. Of a limit with tiers, all if there is no job.
 
         Raises:
-            ConfigurationError: As for `acquire`; *seconds* is no number of seconds from 0 to 366 days.
+            ConfigurationError: As for `acquire`; *seconds* is not a number of seconds from 0 to 366 days.
             StoreUnavailable: The store did not answer. It may be paused, or not.
         """
         for_us = round(finite_seconds("seconds", seconds, LONGEST_PAUSE) * 1_000_000)
@@ -314,7 +314,7 @@ class Limiter:
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
         Forget what was counted under *limits*: full buckets, empty lines. Jobs that wait come back when
-        they were told to.
+        they are due.
 
         Raises:
             ConfigurationError: As for `acquire`.

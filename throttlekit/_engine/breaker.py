@@ -1,4 +1,4 @@
-"""The circuit breaker before a store: while it does not answer, it is asked about once a second."""
+"""The circuit breaker in front of a store: while the store does not answer, one call a second goes there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Outage:
     name: str  # one of those that failed
     ask_at: float = math.inf
     took: float = 0.0  # the last question
-    told: bool = False
+    logged: bool = False
 
 
 class CircuitBreaker(StoreAccess):
@@ -92,8 +92,8 @@ class CircuitBreaker(StoreAccess):
         asked = [number for number in range(len(requests)) if number not in answers]
         began = self._clock()
         try:
-            told = batched.acquire_all([requests[number] for number in asked]) if asked else ()
-            answers.update(zip(asked, told, strict=True))
+            found = batched.acquire_all([requests[number] for number in asked]) if asked else ()
+            answers.update(zip(asked, found, strict=True))
         except StoreUnavailable as error:
             answers.update(dict.fromkeys(asked, error))
         took = self._clock() - began
@@ -171,9 +171,9 @@ class CircuitBreaker(StoreAccess):
                 next_at = now + _PAUSE_AFTER_FAILURE
                 outage.ask_at = min(outage.ask_at, next_at) if outage.ask_at > now else next_at
                 outage.error, outage.took, error.rest = error, took, min(outage.ask_at - now, _PROBE_INTERVAL)
-                if outage.told or not self._begin.due():
+                if outage.logged or not self._begin.due():
                     continue
-                outage.told = True
+                outage.logged = True
                 _log.warning(
                     "%s. It is asked once a second; until it answers jobs are deferred, uncharged, "
                     "but for limits whose on_store_failure= says otherwise.", error,
@@ -182,11 +182,11 @@ class CircuitBreaker(StoreAccess):
     def _answered(self, names: Iterable[str]) -> None:
         parts, now = self._parts(names), self._clock()
         with self._lock:
-            # After a fail-over another node serves what the dead one did: nobody asks that one any more.
+            # After a fail-over another node serves what the dead one did: no call goes to the dead one any more.
             moved = [part for part, outage in self._outages.items() if self._part(outage.name) != part]
             over = [self._outages.pop(part) for part in {*parts, *moved, ""} if part in self._outages]
         for outage in over:
-            if outage.told:
+            if outage.logged:
                 _log.info("The store answers again, after %.1f s.", now - outage.since)
 
     def _parts(self, names: Iterable[str]) -> dict[str, str]:

@@ -74,7 +74,7 @@ class DeferralLog:
             return  # not the limit's doing: the breaker logs the outage
         if count := self._held_back.one_more(limit):
             self._log.info(
-                "Limit %r is holding jobs back: %d deferred since last told, this one for %.1f s.",
+                "Limit %r is holding jobs back: %d deferred since the last such line, this one for %.1f s.",
                 limit, count, delay,
             )  # fmt: skip
 
@@ -86,7 +86,7 @@ class UnchargedLog:
         self._log = logging.getLogger("throttlekit")
         self._every = every
         self._clock = clock
-        self._told: dict[str, Every] = {}
+        self._every_limit: dict[str, Every] = {}
 
     @hookimpl
     def throttlekit_store_failed(self, event: StoreFailed) -> None:
@@ -94,8 +94,8 @@ class UnchargedLog:
             return
         for limit in event.limits:
             if limit.on_store_failure == "open":
-                told = self._told.setdefault(limit.name, Every(self._every, self._clock))
-                if told.due():
+                every = self._every_limit.setdefault(limit.name, Every(self._every, self._clock))
+                if every.due():
                     self._log.warning(
                         "Limit %r lets jobs run uncharged: the store gives no answer (%s), and its on_store_failure "
                         'is "open".', limit.name, event.error,

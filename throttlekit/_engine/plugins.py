@@ -65,15 +65,15 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
 
 
 def _register(manager: pluggy.PluginManager, plugin: object) -> None:
-    told = plugin.__name__ if isinstance(plugin, type) else f"an object of type {type(plugin).__name__}"
+    shown = plugin.__name__ if isinstance(plugin, type) else f"an object of type {type(plugin).__name__}"
     if isinstance(plugin, type):
-        raise ConfigurationError(f"{told} is a class, not a plugin: give an object of it, {told}()")
+        raise ConfigurationError(f"{shown} is a class, not a plugin: give an object of it, {shown}()")
     if manager.is_registered(plugin):
-        raise ConfigurationError(f"{told} is given twice as a plugin, or is installed as one already: name it once")
+        raise ConfigurationError(f"{shown} is given twice as a plugin, or is installed as one already: name it once")
     manager.register(plugin)
     if not manager.get_hookcallers(plugin):
         raise ConfigurationError(
-            f"{told} is not a plugin: it has no method that is marked with @throttlekit.hookimpl. {_GIVE_A_LIST}"
+            f"{shown} is not a plugin: it has no method that is marked with @throttlekit.hookimpl. {_GIVE_A_LIST}"
         )
 
 
@@ -114,6 +114,6 @@ def store_of(client: object, *, also: bool) -> Store:
 def _checked(store: Store, remedy: str) -> Store:
     verbs = ("acquire", "settle", "release", "renew", "pause", "reset", "close")
     if isinstance(store, type) or not all(callable(getattr(store, verb, None)) for verb in verbs):
-        told = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__
-        raise ConfigurationError(f"{told} is not a store: {remedy} with the methods {', '.join(verbs)}")
+        shown = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__
+        raise ConfigurationError(f"{shown} is not a store: {remedy} with the methods {', '.join(verbs)}")
     return store

@@ -1,4 +1,4 @@
-"""What a denied job carries in its message until it asks again: its ticket, and how long it has waited."""
+"""What a denied job carries in its message until it comes back: its place, and how long it has waited."""
 
 from __future__ import annotations
 

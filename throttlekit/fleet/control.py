@@ -1,4 +1,4 @@
-"""Live control: what an operator tells the whole fleet about a limit, without a restart."""
+"""Live control: an operator changes a limit in the whole fleet, without a restart."""
 
 from __future__ import annotations
 
@@ -62,16 +62,16 @@ class Change:
 
 class Control:
     """
-    Tells every process that asks the same store what to do with a limit, by its name. They follow within 2 seconds;
-    a process that starts, at its first decision. A process that is not there, or that asks another store, hears
-    nothing. Nothing is asked of a limit's definition: who says a wrong name changes nothing; see `names`.
+    Sets rules for limits, by name, for every process that uses the same store. They follow within 2 seconds; a
+    process that starts, at its first decision. A process that uses another store does not follow. A limit's
+    definition plays no part: a rule for a wrong name changes nothing; see `names`.
 
     Each verb returns the changes that it made; none if there was nothing to change. Each change is kept, the last
     1 000 of them: see `history`. Two operators at the same instant: the last one counts.
 
     Args:
         store: The limiter's URL, the limiter itself, or its store.
-        by: Who says so, as the history shows it. Default: user@host.
+        by: The operator, as the history shows it. Default: user@host.
 
     Raises:
         ConfigurationError: The store is of this process alone; its limits are paused and resumed by its limiter.
@@ -149,7 +149,7 @@ class Control:
         self, limit: Limit | str, *, key: str | int | None = None, for_: float | timedelta | None = None
     ) -> Sequence[Change]:
         """
-        Let nobody pass a limit. Its jobs are deferred, uncharged, and keep the places that they have.
+        Let no job pass a limit. Its jobs are deferred, uncharged, and keep the places that they have.
 
         Unlike `Limiter.pause`, it needs no limit at hand, holds for every key at once, and leaves the limit to fill up
         meanwhile: up to one burst follows.

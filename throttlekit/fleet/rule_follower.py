@@ -1,4 +1,4 @@
-"""What the fleet was told about its limits, as this process knows it: it asks once a second."""
+"""The rules that are in force, as this process knows them: it reads them once a second."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["KEPT_MS", "RuleFollower", "read_rules"]
 _log = logging.getLogger("throttlekit")
 
 KEPT_MS = 400 * 86_400_000
-"""What was told is kept for so long after it was told, or followed, last."""
+"""Rules are kept for so long after they were written, or read, last."""
 
 _READ = "return {redis.call('TIME'), redis.call('HGETALL', KEYS[1])}"
 _KEEP_EVERY = 3600.0
-_FEW = 2
+_FAILURES_BEFORE_LOG = 2
 
 
 def read_rules(store: StoreAccess) -> tuple[int, list[bytes]]:
@@ -84,9 +84,9 @@ class RuleFollower:
             self._failures = 0
         except StoreUnavailable as error:
             self._failures += 1
-            # Without a part it is no outage, which would be told elsewhere.
-            if error.part is None and self._failures > _FEW and self._refused.due():
-                _log.warning("What the fleet is told about its limits cannot be read here: %s.", error)
+            # Without a part it is not an outage, which the breaker would log.
+            if error.part is None and self._failures > _FAILURES_BEFORE_LOG and self._refused.due():
+                _log.warning("The rules of live control cannot be read here: %s.", error)
             raise
         finally:
             now_us = self.now_us()
