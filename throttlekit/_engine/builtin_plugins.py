@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from throttlekit._util.log_limiter import CountedEvery, Every
+from throttlekit._util.log_limiter import CountedEvery, Every, is_first_in_fleet
 from throttlekit.hookspecs import (
     Deferred,
     Finished,
@@ -72,7 +72,7 @@ class DeferralLog:
         )  # fmt: skip
         if event.decision.reason == "store unavailable":
             return  # not the limit's doing: the breaker logs the outage
-        if count := self._held_back.one_more(limit):
+        if (count := self._held_back.one_more(limit)) and _logs_summary(self._log, limit):
             self._log.info(
                 "Limit %r is holding jobs back: %d deferred since the last such line, this one for %.1f s.",
                 limit, count, delay,
@@ -123,7 +123,7 @@ class ShadowLog:
     @hookimpl
     def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
         limit = event.decision.limit.name
-        if count := self._held_back.one_more(limit):
+        if (count := self._held_back.one_more(limit)) and _logs_summary(self._log, limit):
             self._log.info(
                 "Limit %r, in shadow mode, would have held back %d jobs since the last such line.", limit, count
             )
@@ -160,8 +160,12 @@ class RateLimitLog:
     @hookimpl
     def throttlekit_rate_limited(self, event: RateLimitHeard) -> None:
         limit = event.limit.name
-        if count := self._heard.one_more(limit):
+        if (count := self._heard.one_more(limit)) and _logs_summary(self._log, limit):
             self._log.info(
                 "Limit %r is paused: downstream rate limited %d jobs since the last such line; retry in %.1f s.",
                 limit, count, event.retry_after,
             )  # fmt: skip
+
+
+def _logs_summary(log: logging.Logger, limit: str) -> bool:
+    return log.isEnabledFor(logging.INFO) and is_first_in_fleet(limit)
