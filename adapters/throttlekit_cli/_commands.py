@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from throttlekit_cli import _control, _seeing
-from throttlekit_cli._main import missing
+from throttlekit_cli._extras import missing
 
 if TYPE_CHECKING:
     from throttlekit_cli.demo.plan import Framework

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from throttlekit_cli._main import missing
+from throttlekit_cli._extras import missing
 
 if TYPE_CHECKING:
     from throttlekit import Control
     from throttlekit.fleet.control import Change
 
-__all__ = ["COMMANDS", "enforce", "history", "observe", "pause", "reset", "resume", "rules", "set_", "unset"]
+__all__ = ["COMMANDS", "enforce", "history", "pause", "reset", "resume", "rules", "set_", "shadow", "unset"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -221,13 +221,13 @@ def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
         _tell(control.unset(name, tier=tier), f"{name} has the rate that it was declared with.")
 
 
-@click.command(short_help="Let a limit decide and count, and deny nobody.")
+@click.command(short_help="Shadow mode: a limit decides and counts, and denies no job.")
 @_name
 @_for
 @_common
-def observe(name: str, for_: float | None, url: str | None, by: str | None) -> None:
+def shadow(name: str, for_: float | None, url: str | None, by: str | None) -> None:
     """
-    Let the limit NAME decide and count, and deny nobody: to try a limit on live traffic first.
+    Let the limit NAME decide and count, and deny no job: to try a limit on live traffic first.
 
     How many jobs it would have held back stands in each worker's log every 30 seconds. With `throttlekit set` before
     it, that is how a lower rate is tried.
@@ -239,13 +239,13 @@ def observe(name: str, for_: float | None, url: str | None, by: str | None) -> N
 
     \b
     Examples:
-      throttlekit observe partner-api --for 1h
+      throttlekit shadow partner-api --for 1h
     """
     with _control(url, by, name) as control:
-        _tell(control.observe(name, for_=for_), "")
+        _tell(control.shadow(name, for_=for_), "")
 
 
-@click.command(short_help="Let a limit that was observed deny again.")
+@click.command(short_help="Let a limit in shadow mode deny again.")
 @_name
 @_common
 def enforce(name: str, url: str | None, by: str | None) -> None:
@@ -255,7 +255,7 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
     \b
     Exit codes:
       0  done
-      1  it was not observed
+      1  it was not in shadow mode
       2  not done: a wrong option, or the store does not answer
 
     \b
@@ -263,7 +263,7 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
       throttlekit enforce partner-api
     """
     with _control(url, by, name) as control:
-        _tell(control.enforce(name), f"{name} is not observed: it denies.")
+        _tell(control.enforce(name), f"{name} is not in shadow mode: it denies.")
 
 
 @click.command(short_help="Forget what was counted under a limit.")
@@ -273,7 +273,7 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
 def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
     Forget what was counted under the limit NAME: of one key, or of all. Full buckets, empty lines, no holders, no
-    pause after a 429. What `pause`, `set` and `observe` said stays.
+    pause after a 429. What `pause`, `set` and `shadow` said stays.
 
     As many as the burst pass at once afterwards; of a concurrency limit, as many as its amount besides those that are
     at work. It looks at every name in the store: some seconds, where there are millions.
@@ -329,12 +329,12 @@ def history(name: str | None, most: int, as_json: bool, url: str | None) -> None
         sys.exit(0 if changes else _NOTHING)
 
 
-@click.command(short_help="What is in force now: pauses, other rates, limits only observed.")
+@click.command(short_help="What is in force now: pauses, other rates, limits in shadow mode.")
 @_json
 @_url
 def rules(as_json: bool, url: str | None) -> None:
     """
-    What is in force now: which limits are paused, have another rate, or are only observed; since when, until when, and
+    What is in force now: which limits are paused, have another rate, or are in shadow mode; since when, until when, and
     by whom.
 
     \b
@@ -361,4 +361,4 @@ def rules(as_json: bool, url: str | None) -> None:
         sys.exit(0 if found else _NOTHING)
 
 
-COMMANDS = (pause, resume, set_, unset, observe, enforce, reset, rules, history)
+COMMANDS = (pause, resume, set_, unset, shadow, enforce, reset, rules, history)

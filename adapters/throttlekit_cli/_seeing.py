@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import click
 
-from throttlekit_cli._main import missing
+from throttlekit_cli._extras import missing
 
 __all__ = ["explain", "top"]
 

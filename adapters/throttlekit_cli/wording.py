@@ -42,8 +42,8 @@ def _rule(rule: Rule | None) -> str:
     until = f" until {_at(rule.until_us / 1_000_000)}" if rule.until_us else ""
     if rule.what == "pause":
         return f"paused{until}"
-    if rule.what == "observe":
-        return f"only observed{until}"
+    if rule.what == "shadow":
+        return f"shadow{until}"
     burst = f" burst {rule.burst}" if rule.burst is not None else ""
     return f"{rule.rate}{burst}{until}"
 

@@ -37,7 +37,7 @@ def run(redis_url: str) -> Run:
             ["unset", "api", "--tier", "pro"],
             "api (tier pro): as declared -> 9/m",
         ),
-        (["observe", "api"], ["enforce", "api"], "api: as declared -> only observed\n"),
+        (["shadow", "api"], ["enforce", "api"], "api: as declared -> shadow\n"),
     ],
 )
 def test_each_command_and_its_opposite(run: Run, begin: list[str], end: list[str], told: str) -> None:
@@ -83,7 +83,7 @@ def test_reset(run: Run, redis_url: str) -> None:
     assert (outcome.exit_code, outcome.stdout) == (0, "api: reset: 1 stored values forgotten\n")
 
 
-@pytest.mark.parametrize("words", [["pause", "partner-ap"], ["set", "partner-ap", "5/s"], ["observe", "partner-ap"]])
+@pytest.mark.parametrize("words", [["pause", "partner-ap"], ["set", "partner-ap", "5/s"], ["shadow", "partner-ap"]])
 def test_a_name_that_nobody_uses_is_done_with_a_warning(run: Run, redis_url: str, words: list[str]) -> None:
     """The limit may be to come; a name that is near to one the fleet uses is told. One that it uses has no warning."""
     with contextlib.closing(Limiter(redis_url)) as limiter:

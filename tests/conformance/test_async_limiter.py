@@ -229,11 +229,11 @@ def test_cancelled_after_the_answer_came_is_given_back_too() -> None:
     async def work(limiter: AsyncLimiter) -> None:
         assert (await limiter.peek(LIMIT)).remaining == 40
         (batches,) = limiter._loops.values()
-        told, batches._told = batches._told, lambda *args: (told(*args), task.cancel())  # type: ignore[method-assign]
+        told, batches._finish = batches._finish, lambda *args: (told(*args), task.cancel())  # type: ignore[method-assign]
         task = asyncio.create_task(limiter.acquire(LIMIT))
         with pytest.raises(asyncio.CancelledError):
             await task
-        batches._told = told  # type: ignore[method-assign]
+        batches._finish = told  # type: ignore[method-assign]
         assert (await limiter.peek(LIMIT)).remaining == 40
 
     _run(work, store)
@@ -247,19 +247,19 @@ def test_answer_that_comes_just_after_the_cancellation_is_given_back() -> None:
         task = asyncio.create_task(limiter.acquire(LIMIT))
         await _asked(store)
         (batches,) = limiter._loops.values()
-        told, come = batches._told, asyncio.Event()
+        told, come = batches._finish, asyncio.Event()
 
         def tell(*args: Any) -> None:
             task.cancel()
             told(*args)
             come.set()
 
-        batches._told = tell  # type: ignore[method-assign]
+        batches._finish = tell  # type: ignore[method-assign]
         store.go.set()
         await asyncio.wait_for(come.wait(), 30)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, 10)
-        batches._told = told  # type: ignore[method-assign]
+        batches._finish = told  # type: ignore[method-assign]
         assert (await limiter.peek(LIMIT)).remaining == 40
 
     _run(work, store)
@@ -270,7 +270,10 @@ def test_cancelled_under_live_control_is_given_back_first(monkeypatch: pytest.Mo
     store = Slow()
 
     async def work(limiter: AsyncLimiter) -> None:
-        monkeypatch.setattr(limiter._deciding.fleet, "has_overrides", lambda: True)
+        async def in_force() -> bool:
+            return True
+
+        monkeypatch.setattr(limiter, "_has_overrides", in_force)
         task = asyncio.create_task(limiter.acquire(LIMIT, SLOTS, cost=1))
         await _asked(store)
         task.cancel()

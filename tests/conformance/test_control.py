@@ -55,19 +55,19 @@ def test_running_processes_follow(redis_url: str, control: Control, limiter: Lim
 
 
 def test_each_verb_does_what_it_says(control: Control, limiter: Limiter) -> None:
-    """Another rate, observed, enforced again, and as it was declared."""
+    """Another rate, shadow mode, enforced again, and as it was declared."""
     assert reason(limiter) == "allowed"
     control.set("api", "1/day", burst=1)
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert [reason(limiter) for _ in range(2)] == ["allowed", "exhausted"]
-    control.observe("api")
-    limiter._fleet.follow()
+    control.shadow("api")
+    limiter.fleet.follow()
     assert [reason(limiter) for _ in range(3)] == ["allowed"] * 3
     control.enforce("api")
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert reason(limiter) != "allowed"
     control.unset("api")
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert reason(limiter) == "allowed"
 
 
@@ -77,11 +77,11 @@ def test_pause_holds_for_every_key_or_for_one(control: Control, limiter: Limiter
     assert reason(limiter, KEYED, account=7) == "paused"
     assert reason(limiter, KEYED, account=8) == "allowed"
     control.pause(KEYED)
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert reason(limiter, KEYED, account=8) == "paused"
     (one, other) = control.resume(KEYED)
     assert {one.part, other.part} == {None, "7"}
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert reason(limiter, KEYED, account=7) == "allowed"
 
 
@@ -102,7 +102,7 @@ def test_amount_of_a_concurrency_limit_counts_those_who_hold(control: Control, l
     """From 3 to 2: the third waits until two have ended, for the holders go on counting."""
     held = [limiter.acquire(SLOTS, job=Job(id=str(number))) for number in range(3)]
     control.set(SLOTS, 2)
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     limiter.release(held[0])
     assert not limiter.peek(SLOTS)
     limiter.release(held[1])
@@ -197,7 +197,7 @@ def test_works_on_a_cluster(cluster: Cluster) -> None:
         for account in range(9):
             assert reason(limiter, KEYED, account=account) == "allowed"
         control.pause(KEYED)
-        limiter._fleet.follow()
+        limiter.fleet.follow()
         assert reason(limiter, KEYED, account=1) == "paused"
         control.resume(KEYED)
         (change,) = control.reset(KEYED)

@@ -68,7 +68,7 @@ def rule_shown(rule: Rule, now: float, *, clear: bool) -> str:
     rate = f" to {rule.rate}" if rule.rate is not None else ""
     burst = f" burst {rule.burst}" if rule.burst is not None else ""
     left = f", for {lasting(rule.until_us / 1e6 - now)} yet" if rule.until_us else ""
-    word = {"set": "set", "pause": "paused", "observe": "observed"}[rule.what]
+    word = {"set": "set", "pause": "paused", "shadow": "shadow mode"}[rule.what]
     return f"{word}{part}{rate}{burst} by {rule.by}{left}"
 
 
