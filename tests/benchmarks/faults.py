@@ -9,7 +9,6 @@ same fault, with bodies of 0.1 s so that it meets as many. Exits with 1 if a pro
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import sys
@@ -23,9 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from support.dramatiq.workers import clean_up_when_terminated
 from support.faults.kinds import FAULTS
 from support.faults.strike import Case, Outcome, strike
+from support.reports.command import parser_of
 
 _OF_FRAMEWORK = ("workers SIGKILL", "workers SIGTERM", "broker restart", "broker SIGKILL")
 _TITLES = ["workers", "fault", "who", "done", "lost", "twice", "may", "429", "too many", "may be", "well again s"]
@@ -86,11 +85,9 @@ def row(case: Case, found: Outcome | None) -> list[str]:
 
 
 def main() -> int:
-    clean_up_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, only="the cases whose name holds this text")
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="the cases whose name holds this text")
     parser.add_argument("--markdown", type=Path, help="write the table to this file as well, for the docs")
     options = parser.parse_args()
     progress = Console(stderr=True, highlight=False, width=200)

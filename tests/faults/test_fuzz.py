@@ -15,7 +15,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from support.faults.fuzz import Values, hanging_fails
-from support.printed.listed import Listed
+from support.servers.stores import Listed
 from throttlekit import (
     ConfigurationError,
     Delivery,

@@ -28,7 +28,7 @@ from parity.histories import (
     written_as,
 )
 from support.ids import told
-from support.printed.listed import Listed
+from support.servers.stores import Listed
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.acquire import Ask, Caller, Place, State, acquire
 from throttlekit._core.algorithms.concurrency import Holders

@@ -4,7 +4,7 @@ Real workers of each framework, with jobs that do nothing, with and without thro
     with Bench() as bench:
         timing = bench.run(SETUPS["Dramatiq, Redis"], "limit", jobs=3000)   # a job, once the first tenth is done
 
-What a worker does is told by $TK_THROUGHPUT; `support.throughput_*` are the workers' modules.
+What a worker does is told by $TK_THROUGHPUT; the other modules of `support.throughput` are the workers' modules.
 """
 
 from __future__ import annotations

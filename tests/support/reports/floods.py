@@ -18,8 +18,9 @@ from rich.table import Table
 
 from support.flood.figures import Figures
 from support.flood.run import Flood, FloodLimit
+from support.reports.command import parser_of
 
-__all__ = ["LEAST_USE", "MOST_DELIVERIES", "Report", "Row", "add_arguments"]
+__all__ = ["LEAST_USE", "MOST_DELIVERIES", "Report", "Row", "flood_options"]
 
 MOST_DELIVERIES = 2.2
 LEAST_USE = 0.97
@@ -68,12 +69,14 @@ class Row:
         return [f"{self.name}: {promise}" for promise, kept in checks.items() if not kept]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that every flood benchmark has."""
-    parser.add_argument("--quick", action="store_true", help="small backlogs: is it all there?")
-    parser.add_argument("--only", default="", help="the rows whose name holds this text")
+def flood_options(doc: str | None, *, broker: bool = False) -> argparse.Namespace:
+    """The options of a flood benchmark, as they were given."""
+    parser = parser_of(
+        doc, broker=broker, quick="small backlogs: is it all there?", only="the rows whose name holds this text"
+    )
     parser.add_argument("--json", type=Path, help="write all figures to this file as well")
     parser.add_argument("--markdown", type=Path, help="write the table to this file as well, for the docs")
+    return parser.parse_args()
 
 
 class Report:
