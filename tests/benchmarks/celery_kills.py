@@ -36,6 +36,7 @@ KILLS = 6
 _JOBS = 1500
 _BODY = 0.02
 _LIMITS = (FloodLimit("partner", "50/s", 50),)
+_TITLES = "broker", "signal", "acks", "who", "seed", "ended", "begun twice", "ended twice", "lost", "bound, grants"
 _SIGNALS = (signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL)
 _RECOVERY = {
     "broker_transport_options": {
@@ -74,8 +75,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=1, help="how many schedules of signals")
     options = parser.parse_args()
     table = Table(title=f"{KILLS} × a signal to 2 workers × 2 processes, {_JOBS} jobs of {1000 * _BODY:.0f} ms")
-    titles = ("broker", "signal", "acks", "who", "seed", "ended", "begun twice", "ended twice", "lost", "bound, grants")
-    for title in titles:
+    for title in _TITLES:
         table.add_column(title, no_wrap=True)
     faults, notes = list[str](), list[str]()
     for where in each_broker(options):
