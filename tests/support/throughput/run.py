@@ -208,7 +208,7 @@ def _celery(pool: str) -> Callable[[str, str, str], list[str]]:
 def _rq(stock: str, ours: str) -> Callable[[str, str, str], list[str]]:
     def command(url: str, queue: str, variant: str) -> list[str]:
         if variant in WITHOUT_THROTTLEKIT:
-            return rq_worker(url, queue, kind=stock, options=["-c", "support.throughput.rq_plain"])
+            return rq_worker(url, queue, kind=stock, options=["-c", "support.throughput.run"])
         return rq_worker(url, queue, kind=ours, options=["-c", "support.throughput.rq"])
 
     return command
