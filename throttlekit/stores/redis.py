@@ -19,9 +19,10 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
     raise ImportError("a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'") from error
 
 from throttlekit._core.acquire import Verdict
+from throttlekit._core.claim import StoreClaim
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import Correction, Lease, Request, StoreClaim
+from throttlekit.stores.base import Correction, Lease, Request
 from throttlekit.stores.errors import UNREADABLE, answered, lost_touch
 from throttlekit.stores.pool import Connections
 from throttlekit.stores.wire import Script, arguments_of, command, frame_of, script_for, script_of, verdict_of
@@ -103,8 +104,8 @@ class RedisStore:
             arguments += (claim.bucket, claim.line)
         arguments += ("" if now_us is None else now_us, "" if for_us is None else for_us)
         for claim in claims:
-            arguments += (claim.ask.algorithm.code, *claim.ask.algorithm.params)
-        script = script_for("pause", frozenset(claim.ask.algorithm.code for claim in claims))
+            arguments += (claim.algorithm.code, *claim.algorithm.params)
+        script = script_for("pause", frozenset(claim.algorithm.code for claim in claims))
         self._asked(claims[0].bucket, lambda: self._run(script, arguments))
 
     def reset(self, names: Sequence[str]) -> None:

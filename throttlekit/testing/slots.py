@@ -7,11 +7,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from throttlekit._core.acquire import Ask, Caller, Place, Reason, Verdict
+from throttlekit._core.acquire import Caller, Place, Reason, Verdict
 from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, line_name
-from throttlekit.stores.base import Lease, Request, StoreClaim
+from throttlekit.stores.base import Lease, Request
 from throttlekit.testing.bench import NAME, SECOND_US, TEN, Bench, OnTheBench
 from throttlekit.testing.rules import RULES, Rule, each
 
@@ -25,7 +26,7 @@ def _claim(bench: Bench, limit: Limit, holder: str = "") -> StoreClaim:
     algorithm = limit.bind(1, bench.now_us, holder)
     name = f"{limit.name}-{limit.fingerprint}" if bench.spread else limit.name
     bucket = bucket_name(name, "", limit.fingerprint)
-    return StoreClaim(bucket, line_name(bucket), Ask(algorithm, algorithm.spacing_us(0), limit.max_queue_us(algorithm)))
+    return StoreClaim(bucket, line_name(bucket), algorithm, algorithm.spacing_us(0), limit.max_queue_us(algorithm))
 
 
 def _take(
@@ -44,7 +45,7 @@ def _take(
 
 def _lease(bench: Bench, holder: str, granted_us: int | None = None, limit: Limit = _SLOTS) -> Lease:
     claim = _claim(bench, limit, holder)
-    return Lease(claim.bucket, claim.ask.algorithm, bench.now_us if granted_us is None else granted_us)
+    return Lease(claim.bucket, claim.algorithm, bench.now_us if granted_us is None else granted_us)
 
 
 def _held(bench: Bench, limit: Limit = _SLOTS) -> int:

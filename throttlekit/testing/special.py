@@ -8,9 +8,10 @@ from datetime import datetime, timedelta, timezone
 
 from throttlekit._core.acquire import Caller, Reason
 from throttlekit._core.algorithms.fixed_window import FixedWindow
+from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
 from throttlekit._core.algorithms.sliding_log import SlidingLog
 from throttlekit._core.algorithms.sliding_window import SlidingWindow
-from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
+from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit.testing.bench import NAME, NOW_US, SLOW, STEP_US, Bench, OnTheBench
 
 __all__ = ["CalendarConformance", "LongPeriodConformance", "QueueConformance"]
