@@ -12,7 +12,6 @@ the limit would have spread over 12 seconds. Exit code 1 if a job was lost or ru
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -24,7 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.dramatiq.workers import clean_up_when_terminated, workers
+from support.dramatiq.workers import workers
+from support.reports.command import parser_of
 from support.rq.workers import Fleet, rq_worker
 from support.servers.processes import redis_server
 from support.waiting import wait_until
@@ -152,11 +152,9 @@ def changed(control: Any, flood: Flood, tell: Any) -> list[float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="pause and resume, once, and judge no times")
+    parser = parser_of(__doc__, quick="pause and resume, once, and judge no times")
     parser.add_argument("--jobs", type=int, default=200, help="how many to each framework")
     chosen = parser.parse_args()
-    clean_up_when_terminated()
 
     def tell(what: str, seconds: list[float]) -> None:
         print(f"| {what} | {' | '.join(f'{each:.2f}' for each in seconds)} |", flush=True)

@@ -11,7 +11,6 @@ nothing but that it can be looked.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -25,6 +24,7 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from throttlekit import Job, Limiter, TokenBucket
 from throttlekit._core.acquire import Reason, Verdict
@@ -112,9 +112,8 @@ def per_decision() -> list[tuple[str, float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, quick="small: is it all there?")
     parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     with redis_server() as base:
         url = f"{base}/0"

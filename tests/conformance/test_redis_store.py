@@ -12,8 +12,8 @@ import pytest
 import redis
 from redis import exceptions
 
-from support.printed.listed import Listed
 from support.servers.processes import free_port
+from support.servers.stores import Listed
 from support.waiting import wait_until
 from throttlekit import (
     ConfigurationError,

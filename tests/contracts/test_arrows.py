@@ -90,7 +90,7 @@ def _layer(module: str) -> int:
 
 
 def test_every_module_has_its_layer() -> None:
-    """A new module is put into a layer by hand: none falls to the package's by accident."""
+    """Every module is listed in one layer by hand; no new module gets its package's layer by accident."""
     rooms = {prefix for _, prefixes in LAYERS for prefix in prefixes} - {"throttlekit"}
     homeless = [
         name
@@ -137,7 +137,7 @@ def test_the_engine_knows_no_fleet(module: str) -> None:
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("throttlekit._core")])
 def test_the_core_is_pure(module: str) -> None:
-    """_core imports no clock, no I/O, no client, no logging and no plugins: only values and arithmetic."""
+    """_core imports only values and arithmetic: no clock, I/O, client, logging or plugins."""
     for name, names in _imports(module):
         top = name.partition(".")[0]
         own = {"zoneinfo"} if module == CALENDAR else set()
@@ -171,7 +171,7 @@ def test_the_core_is_pure(module: str) -> None:
 
 
 def test_time_zones_are_read_only_by_those_who_name_one() -> None:
-    """The zones' files are looked at where a zone is named, and by nobody else: not on import."""
+    """Time zone files are read only when a limit names a zone, not on import."""
     at_import = {name for node in parsed(CALENDAR).body for name in _of(node)}
     assert "zoneinfo" not in at_import
     assert "zoneinfo" in {name for name, _ in _imports(CALENDAR)}
@@ -186,7 +186,7 @@ def _of(node: ast.stmt) -> Iterator[str]:
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_algorithms_know_none_of_each_other(algorithm: str) -> None:
-    """One algorithm a module: it knows what all have in common, and of the others nothing."""
+    """Each algorithm is one module, which imports what all share and no other algorithm."""
     known = {name.rpartition(".")[2] for name, _ in _imports(f"throttlekit._core.algorithms.{algorithm}")}
     allowed = {"gcra"} if algorithm in ("token_bucket", "leaky_bucket") else set()
     assert known & ALGORITHMS == allowed
@@ -195,20 +195,20 @@ def test_algorithms_know_none_of_each_other(algorithm: str) -> None:
 @pytest.mark.parametrize("module", COMMON)
 def test_what_is_common_knows_no_algorithm(module: str) -> None:
     """
-    The decision, the line and what all limits have know no algorithm: a new one is a new module, and no change; but
-    for the table by which a message names one.
+    The decision, the line and the base of all limits import no algorithm, so that a new one is a new module and no
+    other change. Only the table by which a message names an algorithm knows them.
     """
     assert not [name for name, _ in _imports(module) if name.startswith("throttlekit._core.algorithms.")]
 
 
 def test_decision_over_claims_is_pure_of_limits() -> None:
-    """acquire.py knows charges and lines: neither limits, nor keys, nor jobs."""
+    """acquire.py imports algorithms' protocol and lines, but no limits, keys or jobs."""
     known = {name for name, _ in _imports("throttlekit._core.acquire") if name.startswith("throttlekit")}
     assert known == {f"throttlekit._core.{name}" for name in ("algorithm", "claim", "line")}
 
 
 def test_errors_import_nothing() -> None:
-    """errors.py is a leaf."""
+    """errors.py imports nothing of throttlekit."""
     assert [name for name, _ in _imports("throttlekit.errors")] == ["__future__"]
 
 
@@ -278,7 +278,7 @@ def test_only_the_redis_stores_know_redis(package: str, knowing: set[str]) -> No
 
 
 def test_stores_know_no_algorithm() -> None:
-    """A store keeps states and asks charges: which algorithms there are, only the core and the scripts know."""
+    """A store imports no single algorithm: only the core and the scripts know which exist."""
     for module in (name for name in MODULES if name.startswith("throttlekit.stores")):
         known = {name.rpartition(".")[2] for name, _ in _imports(module)}
         assert not known & ALGORITHMS, module
@@ -292,7 +292,7 @@ HEAVY = {
 
 
 def test_import_brings_nothing_slow() -> None:
-    """`import throttlekit` loads none of what would cost more than it does: what needs it loads it when it does."""
+    """`import throttlekit` loads no slow module; the code that needs one imports it on first use."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "lua")])}
     use = "from throttlekit import Limiter, TokenBucket"
     script = f"import sys; before = set(sys.modules); {use}; print(' '.join(set(sys.modules) - before))"

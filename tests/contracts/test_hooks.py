@@ -37,7 +37,7 @@ def test_each_hook_says_when_it_is_called() -> None:
 
 
 def test_each_hook_has_a_shipped_user() -> None:
-    """No hook without a plugin of our own that uses it."""
+    """Every hook is used by a plugin that ships with throttlekit."""
     plugins = [
         parsed(name)
         for name in MODULES

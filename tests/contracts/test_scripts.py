@@ -97,7 +97,7 @@ def _documented(header: str, word: str) -> set[tuple[int, int]]:
 
 @every_script
 def test_script_runs_on_old_and_new_servers(path: Path) -> None:
-    """No word that some server's Lua does not have: no shebang, %d only where it is whole, no later command."""
+    """A script uses only what every supported server has: no shebang or later command, %d for whole numbers only."""
     assert not read(path).startswith("#!")
     body = _body(path).replace(_PROBE, "")
     assert not re.search(r"format\([^)]*%d|(?<!table\.)\bunpack\b|PXAT|EXAT|GETEX|//|\bgoto\b|&|~=\s*~", body)
@@ -105,7 +105,7 @@ def test_script_runs_on_old_and_new_servers(path: Path) -> None:
 
 @every_script
 def test_script_knows_the_servers_commands_by_name(path: Path) -> None:
-    """A command is written out, and is one that reads or writes what the header says."""
+    """A script writes each command's name out, and calls only commands that these tests know as reads or writes."""
     for command, _ in _calls(_body(path)):
         assert re.fullmatch(f"{_WRITING}|{_READING}", command), command
 
@@ -136,7 +136,7 @@ def _is_text(value: str, body: str, seen: tuple[str, ...] = ()) -> bool:
 
 @every_script
 def test_every_number_goes_through_one_format(path: Path) -> None:
-    """Each value handed to the server is text, and its numbers are written by `whole`, `ttl` or `bytes`."""
+    """Each value that a script sends to the server is text, whose numbers `whole`, `ttl` or `bytes` format."""
     body = _body(path)
     for command, arguments in _calls(body):
         if command == "TIME":
@@ -163,7 +163,7 @@ def test_every_number_goes_through_one_format(path: Path) -> None:
     ],
 )
 def test_number_that_is_not_formatted_is_noticed(value: str, body: str) -> None:
-    """The check above would notice a number that reaches the server as it is."""
+    """The check above finds a number that reaches the server unformatted."""
     assert not _is_text(value, body)
 
 
@@ -353,7 +353,7 @@ def test_no_two_algorithms_share_a_code() -> None:
 
 @every_script
 def test_mirrors_know_of_each_other(path: Path) -> None:
-    """The module that a script mirrors says so as well: whoever changes one is told of the other."""
+    """The Python module that a script mirrors names that script, so that an editor of one finds the other."""
     for name in re.findall(r"throttlekit/_core/([\w/]+)\.py", _parts(path)[0]):
         docstring = ast.get_docstring(parsed(f"throttlekit._core.{name.replace('/', '.')}")) or ""
         told = rf"lua/throttlekit_lua/(\w+\.lua and )?{path.name} (and \w+\.lua )?mirrors? (this file|it)\. "

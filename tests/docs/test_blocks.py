@@ -16,7 +16,7 @@ import pytest
 
 import throttlekit
 import throttlekit_dramatiq
-from support.printed.pages import Page, all_pages
+from support.markdown import Page, all_pages
 
 _PAGES = [page for page in all_pages() if page.blocks("python") and "/tutorial-" not in page.path]
 """The pages with blocks. test_tutorials.py runs each tutorial as a whole."""

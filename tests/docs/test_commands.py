@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from support.printed.pages import ROOT, all_pages
+from support.markdown import ROOT, all_pages
 from throttlekit_cli._commands import cli
 
 

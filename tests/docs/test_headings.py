@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from support.printed.pages import ROOT, Page
+from support.markdown import ROOT, Page
 
 _FRAMEWORKS = ("dramatiq", "rq", "celery")
 _SHARED = (

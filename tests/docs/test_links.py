@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.printed.pages import ROOT, Page, all_pages
+from support.markdown import ROOT, Page, all_pages
 
 
 @pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.path)

@@ -17,7 +17,7 @@ import pytest
 
 import throttlekit
 from support.faults.processes import Command
-from support.printed.pages import Page
+from support.markdown import Page
 from support.servers.processes import redis_server
 from support.waiting import wait_until
 

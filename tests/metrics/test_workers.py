@@ -13,7 +13,7 @@ from celery import Celery
 from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 
 from support.faults.processes import Command
-from support.printed.scrapes import samples
+from support.prometheus import samples
 from support.rq.workers import Fleet, rq_worker
 from support.servers.processes import free_port
 from support.waiting import wait_until

@@ -29,7 +29,7 @@ from parity.histories import (
 )
 from support.claims import claim_of
 from support.ids import told
-from support.printed.listed import Listed
+from support.servers.stores import Listed
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.acquire import Caller, Place, State, acquire
 from throttlekit._core.algorithms.concurrency import Holders
@@ -192,18 +192,17 @@ def _check(client: Any, steps: Sequence[Step], shas: _Shas) -> None:
         reply = next(replies)
         if step.question is None:
             continue
-        where = f"step {number}: {step}"
-        assert _numbers(reply) == step.reply, where
+        assert _numbers(reply) == step.reply, f"step {number}: {step}"
         kept = next(replies)
         for i, key in enumerate(step.keys):
             stored, expiry_ms = written_as(step.stored[i]), step.expiry_ms[i]
             found, left_ms = _read(kept[2 * i], stored), kept[2 * i + 1]
             if expiry_ms is None:
-                assert (found, left_ms) == (stored, -2 if stored is None else -1), f"{key}, {where}"
+                assert (found, left_ms) == (stored, -2 if stored is None else -1), f"{key}, step {number}: {step}"
             else:
-                assert found == stored, f"{key}, {where}"
+                assert found == stored, f"{key}, step {number}: {step}"
                 told_ms = max(1, expiry_ms)  # what lives no longer is written all the same, for a moment
-                assert told_ms - 10_000 * (not exactly) <= left_ms <= told_ms, f"{key}, {where}"
+                assert told_ms - 10_000 * (not exactly) <= left_ms <= told_ms, f"{key}, step {number}: {step}"
         for _ in _forgotten(step):
             next(replies)
 

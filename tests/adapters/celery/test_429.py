@@ -11,8 +11,8 @@ import pytest
 from celery import Celery, chain, chord
 
 from support.celery.site import CelerySite, celery_site
+from support.celery.spans import Spans
 from support.partner.angry import AngryPartner
-from support.printed.spans import Spans
 from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, ConfigurationError, Limiter, RateLimited, TokenBucket

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import date
-from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
@@ -18,8 +14,10 @@ from rich.table import Table
 
 from support.flood.figures import Figures
 from support.flood.run import Flood, FloodLimit
+from support.reports.command import parser_of
+from support.reports.tables import page
 
-__all__ = ["LEAST_USE", "MOST_DELIVERIES", "Report", "Row", "add_arguments"]
+__all__ = ["LEAST_USE", "MOST_DELIVERIES", "Report", "Row", "flood_options"]
 
 MOST_DELIVERIES = 2.2
 LEAST_USE = 0.97
@@ -68,12 +66,14 @@ class Row:
         return [f"{self.name}: {promise}" for promise, kept in checks.items() if not kept]
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that every flood benchmark has."""
-    parser.add_argument("--quick", action="store_true", help="small backlogs: is it all there?")
-    parser.add_argument("--only", default="", help="the rows whose name holds this text")
+def flood_options(doc: str | None, *, broker: bool = False) -> argparse.Namespace:
+    """The options of a flood benchmark, as they were given."""
+    parser = parser_of(
+        doc, broker=broker, quick="small backlogs: is it all there?", only="the rows whose name holds this text"
+    )
     parser.add_argument("--json", type=Path, help="write all figures to this file as well")
     parser.add_argument("--markdown", type=Path, help="write the table to this file as well, for the docs")
+    return parser.parse_args()
 
 
 class Report:
@@ -139,7 +139,10 @@ class Report:
         if self._options.json:
             self._options.json.write_text(json.dumps(self._all, indent=1))
         if self._options.markdown:
-            self._options.markdown.write_text(self._page(" ".join(["python", *sys.argv])))
+            rows = list(zip(*(map(str, column.cells) for column in self._table.columns), strict=True))
+            verdict = [*self._lines, *([f"BROKEN: {fault}" for fault in self._faults] or ["Every promise kept."])]
+            text = page(self._heading, self._packages, _TITLES.split("|"), rows, self._footnotes, verdict)
+            self._options.markdown.write_text(text)
         return 1 if self._faults else 0
 
     def _uneven(self) -> list[str]:
@@ -151,28 +154,6 @@ class Report:
             for many in rest
             if abs(many - few) > 0.1 * min(few, many)
         ]
-
-    def _page(self, command: str) -> str:
-        versions = ", ".join(f"{name} {metadata.version(name)}" for name in self._packages)
-        columns = [list(column.cells) for column in self._table.columns]
-        lines = [
-            f"# {self._heading}",
-            "",
-            f"Printed by `{command}` on {date.today()}; not edited by hand.",
-            f"Python {platform.python_version()}, {versions}, on {os.cpu_count()} cores of {platform.system()} "
-            f"{platform.machine()}: read the ratios, not the seconds.",
-            "",
-            "| " + " | ".join(str(column.header) for column in self._table.columns) + " |",
-            "|" + "---|" * len(columns),
-            *("| " + " | ".join(map(str, row)) + " |" for row in zip(*columns, strict=True)),
-            "",
-            *(f"* {note}" for note in self._footnotes.replace("\n  ", " ").splitlines()),
-            "",
-            *(line + "\n" for line in self._lines),
-            *(f"BROKEN: {fault}" for fault in self._faults),
-            *([] if self._faults else ["Every promise kept."]),
-        ]
-        return "\n".join(lines) + "\n"
 
 
 def _cells(kind: str, row: Row, found: Figures, wrong: list[str]) -> list[str]:

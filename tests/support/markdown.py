@@ -14,7 +14,7 @@ from markdown_it.token import Token
 
 __all__ = ["ROOT", "Block", "Page", "all_pages"]
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 _FRAGMENT = re.compile(r"<!-- fragment: (.+?) -->")
 _TITLE = re.compile(r'title="([^"]+)"')
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
 from importlib import metadata
 
-__all__ = ["PROMISES", "Promise", "about", "promises", "ratios", "spread", "table"]
+__all__ = ["PROMISES", "Promise", "about", "page", "promises", "ratios", "spread", "table"]
 
 PROMISES = ("measured by", "what", "measured", "asked for", "kept")
 """The titles of the table that `tests/benchmarks/page.py` gathers from all commands."""
@@ -55,6 +57,32 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     if len(values) > 3:
         low, _, high = statistics.quantiles(values, n=4, method="inclusive")
     return f"{statistics.median(values):.{digits}f} [{low:.{digits}f} … {high:.{digits}f}]"
+
+
+def page(
+    heading: str,
+    packages: Sequence[str],
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    notes: str,
+    verdict: Sequence[str],
+) -> str:
+    """A page of the docs with one table, which the command that runs now prints; *notes* wrap by two blanks."""
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
+    lines = [
+        f"# {heading}",
+        "",
+        f"Printed by `{' '.join(['python', *sys.argv])}` on {date.today()}; not edited by hand.",
+        f"Python {platform.python_version()}, {versions}, on {os.cpu_count()} cores of {platform.system()} "
+        f"{platform.machine()}: read the ratios, not the seconds.",
+        "",
+        *("| " + " | ".join(cells) + " |" for cells in (titles, ["---"] * len(titles), *rows)),
+        "",
+        *(f"* {note}" for note in notes.replace("\n  ", " ").splitlines()),
+        "",
+        *(line + "\n" for line in verdict),
+    ]
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def about(*packages: str, servers: Sequence[str] = ()) -> str:
