@@ -152,16 +152,16 @@ def test_forgotten_script_is_sent_again_for_a_batch(client: Any, redis_url: str)
 def test_time_out_grants_nobody(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No answer to a round trip is none to anybody in it; once the server answers again all go on."""
     store = Counting(redis_url)
-    ask_all = store._connections.ask_all
+    ask_all = store._pool.execute_all
 
     def silent(frames: Sequence[bytes]) -> list[Any]:
         ask_all(frames)
         raise redis.TimeoutError("no answer")
 
     async def work(limiter: AsyncLimiter) -> None:
-        monkeypatch.setattr(store._connections, "ask_all", silent)
+        monkeypatch.setattr(store._pool, "execute_all", silent)
         assert await _take(limiter, OTHER, times=5) == ["store unavailable"] * 5
-        monkeypatch.setattr(store._connections, "ask_all", ask_all)
+        monkeypatch.setattr(store._pool, "execute_all", ask_all)
         while "allowed" not in await _take(limiter, OTHER, times=2):
             await asyncio.sleep(0.05)
 

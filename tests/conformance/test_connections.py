@@ -16,7 +16,7 @@ from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores import pool
-from throttlekit.stores.pool import Connections
+from throttlekit.stores.pool import ConnectionPool
 from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.wire import command
 
@@ -66,9 +66,9 @@ def test_as_many_connections_as_questions_at_once(client: Any, store: RedisStore
     """They are kept for the next ones, and all are closed in the end."""
     limiter, together = Limiter(store), threading.Barrier(4)
     limiter.acquire(LIMIT)  # the first asks one question more: what the fleet was told
-    store.pool.drop()
-    make = store.pool._make
-    store.pool._make = lambda: (together.wait(10), make())[1]
+    store._pool.close_idle()
+    make = store._pool._make
+    store._pool._make = lambda: (together.wait(10), make())[1]
     threads = [threading.Thread(target=limiter.acquire, args=(LIMIT,)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -81,13 +81,13 @@ def test_as_many_connections_as_questions_at_once(client: Any, store: RedisStore
 
 def test_connection_in_use_is_not_kept_after_the_close(client: Any, store: RedisStore) -> None:
     """What is under way as the store is closed is answered, and its connection closed then."""
-    ask = store.pool.ask
+    ask = store._pool.execute
     assert ask(command("ECHO", "first")) == b"first"
-    ((connection, _),) = store.pool._idle
+    ((connection, _),) = store._pool._idle
     read = connection.read_response
     connection.read_response = lambda: (store.close(), read())[1]
     assert ask(command("ECHO", "second")) == b"second"
-    assert not store.pool._idle
+    assert not store._pool._idle
 
 
 def test_connection_that_the_server_closed_costs_no_decision(
@@ -98,47 +98,47 @@ def test_connection_that_the_server_closed_costs_no_decision(
     assert limiter.acquire(LIMIT)
     (old,) = _ours(client)
     client.client_kill_filter(_id=old)
-    monkeypatch.setattr(pool, "_TRUSTED", -1.0)
+    monkeypatch.setattr(pool, "_CHECKED_AFTER_S", -1.0)
     assert limiter.acquire(LIMIT).reason == "allowed"
     assert _ours(client) != [old]
 
 
 def test_answer_after_an_interrupt_is_nobody_elses(client: Any, store: RedisStore) -> None:
     """A thread that is interrupted between question and answer takes its connection with it."""
-    ask = store.pool.ask
+    ask = store._pool.execute
     assert ask(command("ECHO", "first")) == b"first"
-    ((connection, _),) = store.pool._idle
+    ((connection, _),) = store._pool._idle
     read, connection.read_response = connection.read_response, _interrupt
     with pytest.raises(KeyboardInterrupt):
         ask(command("ECHO", "interrupted"))
     connection.read_response = read
     assert ask(command("ECHO", "second")) == b"second"
-    assert connection not in [each for each, _ in store.pool._idle]
+    assert connection not in [each for each, _ in store._pool._idle]
 
 
 def test_error_that_the_server_answers_keeps_the_connection(client: Any, store: RedisStore) -> None:
     """It is an answer, read to its end."""
     for _ in range(3):
         with pytest.raises(redis.ResponseError):
-            store.pool.ask(command("EVALSHA", "0" * 40, 0))
+            store._pool.execute(command("EVALSHA", "0" * 40, 0))
     assert len(_ours(client)) == 1
 
 
 def test_no_connection_is_used_in_a_child(client: Any, store: RedisStore) -> None:
     """A child makes its own, also where the fork told nobody; the parent's stays as it was."""
-    assert store.pool.ask(command("ECHO", "parent")) == b"parent"
+    assert store._pool.execute(command("ECHO", "parent")) == b"parent"
     before = _ours(client)
-    ((connection, since),) = store.pool._idle
+    ((connection, since),) = store._pool._idle
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
-            told_nothing = not store.pool._idle
-            store.pool._idle.append((connection, since))
-            fine = store.pool.ask(command("ECHO", "child")) == b"child" and told_nothing
+            told_nothing = not store._pool._idle
+            store._pool._idle.append((connection, since))
+            fine = store._pool.execute(command("ECHO", "child")) == b"child" and told_nothing
             os._exit(0 if fine else 1)
         os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
-    assert store.pool.ask(command("ECHO", "again")) == b"again"
+    assert store._pool.execute(command("ECHO", "again")) == b"again"
     assert _ours(client) == before
 
 
@@ -159,7 +159,7 @@ def test_question_is_sent_once(client: Any, redis_url: str) -> None:
 
     store = RedisStore(redis_url)
     with contextlib.closing(store):
-        store._connections = Connections(Failing)
+        store._pool = ConnectionPool(Failing)
         with pytest.raises(StoreUnavailable):
             store.reset(["tk1:{x}"])
     assert len(sent) == 1

@@ -199,7 +199,7 @@ def _ask_of_one_that_fails(monkeypatch: pytest.MonkeyPatch, fault: type[Exceptio
     def fail(*_: Any, **__: Any) -> None:
         raise _raised(fault)
 
-    monkeypatch.setattr(store._connections, "ask", fail)
+    monkeypatch.setattr(store._pool, "execute", fail)
     verbs = {
         "acquire": lambda: store.acquire(_request(LIMIT)),
         "settle": lambda: store.settle([Correction(BUCKET, LIMIT.bind(1), NOW_US, 1)]),
@@ -258,7 +258,7 @@ def _numbers(stored: bytes) -> list[int]:
 def test_reply_of_another_shape_is_a_store_failure(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
     """A reply that our script does not write (a proxy's, say) is no answer."""
     store = RedisStore("redis://localhost:1/0")
-    monkeypatch.setattr(store._connections, "ask", lambda _: reply)
+    monkeypatch.setattr(store._pool, "execute", lambda _: reply)
     with pytest.raises(StoreUnavailable):
         store.acquire(_request(LIMIT))
 
@@ -270,7 +270,7 @@ def test_fault_of_our_own_is_not_disguised(monkeypatch: pytest.MonkeyPatch) -> N
     def fail(*_: Any) -> None:
         raise AttributeError("a mistake")
 
-    monkeypatch.setattr(store._connections, "ask", fail)
+    monkeypatch.setattr(store._pool, "execute", fail)
     with pytest.raises(AttributeError):
         store.acquire(_request(LIMIT))
 
@@ -394,7 +394,7 @@ def test_every_key_of_every_algorithm_expires(client: Any, limit: Limit, redis_u
     """After each single command, every key that there is has a time to live, and one that its limit can explain."""
     store = RedisStore(redis_url, timeout=5)
     longest_ms = 2 * 86_400_000 + 5_000
-    inner = store._connections.ask
+    inner = store._pool.execute
     seen: set[bytes] = set()
 
     def checked(frame: bytes) -> Any:
@@ -404,7 +404,7 @@ def test_every_key_of_every_algorithm_expires(client: Any, limit: Limit, redis_u
         seen.update(ttls)
         return answer
 
-    store._connections.ask = checked  # type: ignore[method-assign]
+    store._pool.execute = checked  # type: ignore[method-assign]
     _used_in_every_way(Limiter(store), limit)
     assert {name.rpartition(b":")[2] == b"line" for name in seen} == {False, True}
     store.close()

@@ -214,7 +214,7 @@ def test_a_server_older_than_redis_5_says_so(monkeypatch: pytest.MonkeyPatch) ->
             "non deterministic commands. Call redis.replicate_commands() at the start of your script"
         )
 
-    monkeypatch.setattr(store._connections, "ask", refuse)
+    monkeypatch.setattr(store._pool, "execute", refuse)
     with pytest.raises(StoreUnavailable, match=r"it is older than Redis 5: take 6\.2 or later"):
         store.reset([BUCKET])
 
@@ -303,9 +303,9 @@ def test_cut_connections_are_one_failure_and_not_one_each(own_server: Any) -> No
     with Proxy(port) as proxy, contextlib.closing(RedisStore(_url(own_server, port=proxy.port), timeout=5)) as store:
         with ThreadPoolExecutor(5) as threads:
             together = Barrier(5)
-            store._connections._make = lambda make=store._connections._make: (together.wait(), make())[1]  # type: ignore[misc]
+            store._pool._make = lambda make=store._pool._make: (together.wait(), make())[1]  # type: ignore[misc]
             list(threads.map(lambda _: store.reset([BUCKET]), range(5)))
-        connections = [connection for connection, _ in store._connections._idle]
+        connections = [connection for connection, _ in store._pool._idle]
         assert len(connections) == 5
         pid = own_server.info("server")["process_id"]
         os.kill(pid, signal.SIGSTOP)

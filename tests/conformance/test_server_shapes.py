@@ -30,7 +30,7 @@ from support.servers.sentinel import Watched, guarded
 from support.servers.sentinel import watched as sentinel_watching
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Decision, Job, Limiter, SlidingLog, TokenBucket
-from throttlekit.stores.cluster import RedisClusterStore, _Refresh
+from throttlekit.stores.cluster import RedisClusterStore, _NodeRefresh
 from throttlekit.stores.from_client import _ClusterOfClient
 from throttlekit.stores.redis import RedisStore
 
@@ -330,7 +330,7 @@ def test_threads_do_not_wait_for_one_another_to_ask_for_the_nodes() -> None:
             wait_until(lambda: len(asked) > 1 or len(refused) == 7, description="the others have been refused"),
         )
     )
-    _Refresh(manager, 0.1)
+    _NodeRefresh(manager, 0.1)
 
     def ask() -> None:
         try:

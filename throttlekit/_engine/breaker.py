@@ -16,16 +16,16 @@ from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import (
-    Batched,
     Correction,
     Lease,
-    Parted,
     Request,
-    Searched,
-    Shared,
     Store,
     StoreClaim,
-    answer_of,
+    SupportsBatch,
+    SupportsCommands,
+    SupportsForget,
+    SupportsParts,
+    acquire_or_error,
 )
 from throttlekit.stores.memory import MemoryStore
 
@@ -67,8 +67,8 @@ class CircuitBreaker:
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         # Once: to find out what it can takes 10 to 20 µs.
-        self._parted = store if isinstance(store, Parted) else None
-        self._batched = store if isinstance(store, Batched) else None
+        self._parted = store if isinstance(store, SupportsParts) else None
+        self._batched = store if isinstance(store, SupportsBatch) else None
         self._clock = clock
         self._outages: dict[str, _Outage] = {}
         self._lock = threading.Lock()
@@ -90,7 +90,7 @@ class CircuitBreaker:
         """
         batched = self._batched
         if batched is None:
-            return [answer_of(self, request) for request in requests]
+            return [acquire_or_error(self, request) for request in requests]
         answers: dict[int, Verdict | Exception] = {}
         for number, request in enumerate(requests) if self._outages else ():
             try:
@@ -135,18 +135,18 @@ class CircuitBreaker:
     @property
     def shared(self) -> bool:
         """Whether it takes `commands`."""
-        return isinstance(self._store, Shared)
+        return isinstance(self._store, SupportsCommands)
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         """
-        As `Shared.commands`. During an outage it is asked when somebody may ask, and takes nobody's turn: whoever
-        decides finds out when it ends.
+        As `SupportsCommands.commands`. During an outage it is tried when a call is due, but does not count as that
+        call: the next decision finds out when the outage ends.
 
         Raises:
             TypeError: The store has no such place; see `shared`.
         """
         store = self._store
-        if not isinstance(store, Shared):
+        if not isinstance(store, SupportsCommands):
             raise TypeError(f"a {type(store).__name__} has no place that the whole fleet sees")
         names = [str(commands[0][3 if commands[0][0] == "EVAL" else 1])]
         began = self._clock()
@@ -164,12 +164,12 @@ class CircuitBreaker:
 
     def forget(self, pattern: str) -> int:
         """
-        As `Searched.forget`.
+        As `SupportsForget.forget`.
 
         Raises:
             TypeError: The store cannot.
         """
-        if not isinstance(self._store, Searched):
+        if not isinstance(self._store, SupportsForget):
             raise TypeError(f"a {type(self._store).__name__} cannot find names")
         return self._store.forget(pattern)
 
@@ -216,10 +216,10 @@ class CircuitBreaker:
                     outage.ask_at = now + min(max(_EVERY, outage.took + _REST), _LONGEST)
                 return
             error, rest = last.error, min(last.ask_at - now, _EVERY)
-        raise StoreUnavailable(str(error), part=error.part, rest=rest, asked=False) from error.__cause__
+        raise StoreUnavailable(str(error), part=error.part, retry_after=rest, called=False) from error.__cause__
 
     def _failed(self, names: Iterable[str], error: StoreUnavailable, took: float) -> None:
-        error.rest = _REST
+        error.retry_after = _REST
         if error.part is None:
             if self._fault.due():
                 _log.warning("%s. Other questions are not affected.", error)
@@ -230,7 +230,7 @@ class CircuitBreaker:
                 outage = self._outages.setdefault(part, _Outage(error, now, parts.get(part, "")))
                 next_at = now + _REST
                 outage.ask_at = min(outage.ask_at, next_at) if outage.ask_at > now else next_at
-                outage.error, outage.took, error.rest = error, took, min(outage.ask_at - now, _EVERY)
+                outage.error, outage.took, error.retry_after = error, took, min(outage.ask_at - now, _EVERY)
                 if outage.told or not self._begin.due():
                     continue
                 outage.told = True

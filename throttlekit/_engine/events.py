@@ -62,7 +62,7 @@ class EventDispatcher:
         verdict: Verdict | StoreUnavailable | None = answer
         limits = (asked[0].limit,) if len(asked) == 1 else tuple([each.limit for each in asked])
         if isinstance(answer, StoreUnavailable):  # not kept: its traceback holds much
-            asked_at, verdict = began if answer.asked else None, None
+            asked_at, verdict = began if answer.called else None, None
         event = _new(Decided, (job, decision, limits, verdict, ticket, asked_at, ended))
         self._decided.tell(event)
 

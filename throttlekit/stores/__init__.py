@@ -1,4 +1,4 @@
-"""Where limits keep their state."""
+"""Stores: where limits keep their state."""
 
 from throttlekit.stores.base import Correction, Lease, Request, Store, StoreClaim
 from throttlekit.stores.memory import MemoryStore
