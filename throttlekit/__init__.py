@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         LeaseLost,
         StoreUnavailable,
         ThrottleError,
+        WaitedTooLong,
     )
     from throttlekit.fleet.control import Control
     from throttlekit.hookspecs import hookimpl
@@ -49,6 +50,7 @@ __all__ = [
     "StoreUnavailable",
     "ThrottleError",
     "TokenBucket",
+    "WaitedTooLong",
     "current",
     "hookimpl",
 ]
@@ -68,7 +70,14 @@ _WHERE = {
     "_engine.rate_limited": ("RateLimited",),
     "aio": ("AsyncLimiter",),
     "fleet.control": ("Control",),
-    "errors": ("ConfigurationError", "CostExceedsLimit", "LeaseLost", "StoreUnavailable", "ThrottleError"),
+    "errors": (
+        "ConfigurationError",
+        "CostExceedsLimit",
+        "LeaseLost",
+        "StoreUnavailable",
+        "ThrottleError",
+        "WaitedTooLong",
+    ),
     "hookspecs": ("hookimpl",),
     "limiter": ("Limiter",),
 }
