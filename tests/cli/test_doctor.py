@@ -166,13 +166,13 @@ def test_behind_sentinels_the_master_is_looked_at() -> None:
         assert "evicts keys (volatile-lru)" in graded(found, "fault")
         assert "Replication is asynchronous" in graded(found, "note")
         found = looked_at(pair.url.replace("/limits/", "/unheard/") + "?socket_timeout=2")
-        assert "know no service" in graded(found, "fault")
+        assert "do not know the service" in graded(found, "fault")
 
 
 def test_a_database_that_is_not_there_is_told(redis_base: str) -> None:
     """A server has 16 unless it was told otherwise."""
     found = looked_at(f"{redis_base}/99999?socket_timeout=2")
-    assert "no database of the number" in graded(found, "fault")
+    assert "no database with the number" in graded(found, "fault")
 
 
 def test_tls_that_is_not_trusted_is_told(tmp_path: Path) -> None:
