@@ -32,12 +32,12 @@ from throttlekit.stores import Correction, Request, Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.testing import FakeClock
 from throttlekit.testing.bench import NOW_US, Bench
-from throttlekit.testing.mixtures import FIVE, MixtureConformance
+from throttlekit.testing.several_limits import FIVE_CASES, SeveralLimitsConformance
 
 _SLOTS = 16384
 
 
-class TestAcrossSlots(MixtureConformance):
+class TestAcrossSlots(SeveralLimitsConformance):
     """Each limit has a name of its own, so the claims of one request lie in many hash slots."""
 
     spread = True
@@ -112,7 +112,7 @@ def _calls(nodes: Sequence[Any], command: str) -> list[int]:
 
 def test_one_call_where_all_claims_share_a_hash_slot(cluster: Cluster) -> None:
     """Five limits of five algorithms in one hash slot are one EVALSHA, allowed or denied."""
-    limits = [rule.limit for rule in FIVE]
+    limits = [case.limit for case in FIVE_CASES]
     with _nodes(cluster) as nodes, contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
         bench = Bench(store)
         assert bench.ask(*limits).allowed
