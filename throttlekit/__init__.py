@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from throttlekit._core.limit.base import Limit
     from throttlekit._engine.delivery import Delivery
     from throttlekit._engine.rate_limited import RateLimited
-    from throttlekit._engine.running import current
+    from throttlekit._engine.running import Running, current
     from throttlekit.aio import AsyncLimiter
     from throttlekit.errors import (
         ConfigurationError,
@@ -45,6 +45,7 @@ __all__ = [
     "Limit",
     "Limiter",
     "RateLimited",
+    "Running",
     "SlidingLog",
     "SlidingWindow",
     "StoreUnavailable",
@@ -65,7 +66,7 @@ _WHERE = {
     "_core.algorithms.sliding_log": ("SlidingLog",),
     "_core.algorithms.sliding_window": ("SlidingWindow",),
     "_core.algorithms.token_bucket": ("LeakyBucket", "TokenBucket"),
-    "_engine.running": ("current",),
+    "_engine.running": ("Running", "current"),
     "_engine.delivery": ("Delivery",),
     "_engine.rate_limited": ("RateLimited",),
     "aio": ("AsyncLimiter",),

@@ -118,7 +118,7 @@ def a_job(drawn: Values) -> Any:
         return Job(kwargs={"a": drawn.any()}, ticket=drawn.mutated(ticket))
     if kind < 0.8:
         texts = {field: drawn.text() for field in ("id", "name", "queue")}
-        return Job(**texts, **{field: drawn.any() for field in ("args", "kwargs", "waited") if rnd.random() < 0.4})
+        return Job(**texts, **{field: drawn.any() for field in ("args", "kwargs", "ticket") if rnd.random() < 0.4})
     return None if kind < 0.95 else drawn.any()
 
 
