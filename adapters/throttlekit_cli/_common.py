@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
-from throttlekit_cli._packages import missing
+from throttlekit_cli._extras import missing
 
 __all__ = ["CommandFailed", "require", "store_errors", "url_option"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from throttlekit_cli._packages import missing
+from throttlekit_cli._extras import missing
 
 __all__ = ["main"]
 

@@ -311,7 +311,7 @@ def test_url_of_one_node_is_a_configuration_error(cluster: Cluster) -> None:
         assert limiter.peek(limits[0]).remaining == 1
 
 
-def test_what_keeps_a_cluster_from_being_asked_is_told(
+def test_cluster_that_cannot_be_used_says_why(
     cluster: Cluster, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server that is not a cluster, a user who may not list the nodes, a wrong password: each with a remedy."""
@@ -392,7 +392,7 @@ def test_node_that_is_down_gives_back_what_the_others_charged(own_cluster: Clust
     limiter.close()
 
 
-def test_node_that_hangs_is_asked_once(cluster: Cluster) -> None:
+def test_node_that_hangs_is_called_once(cluster: Cluster) -> None:
     """A node that does not answer in time is StoreUnavailable, and the command is not sent again."""
     limits = [_on_node(node, SlidingLog, "5/h") for node in range(3)]
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=1))

@@ -133,7 +133,7 @@ def test_a_user_with_the_named_rights_is_enough(own_server: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", SEVERAL, ids=lambda limit: limit.algorithm)
-def test_a_key_of_another_type_says_so_and_stops_nobody_else(
+def test_a_key_of_another_type_stops_no_other_limit(
     own_server: Any, caplog: pytest.LogCaptureFixture, limit: Any
 ) -> None:
     """WRONGTYPE: jobs of that limit are deferred, others are not; once the key is deleted all run again."""
@@ -283,7 +283,7 @@ def test_a_hung_server_costs_one_time_out_a_second(own_server: Any) -> None:
 
 
 @pytest.mark.parametrize("by_client", [False, True], ids=["url", "client"])
-def test_a_hundred_and_twenty_ask_at_once(own_server: Any, by_client: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hundred_and_twenty_calls_at_once(own_server: Any, by_client: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """With greenlets, for example. The server answers all of them, so it is not down; redis-py alone stops at 100."""
     monkeypatch.setattr("throttlekit.stores.from_client._TIMEOUT", 20.0)
     limiter = Limiter(client=own_server) if by_client else Limiter(RedisStore(_url(own_server), timeout=20))

@@ -254,7 +254,7 @@ def test_a_client_gives_address_and_user(redis_url: str, decoded: bool) -> None:
     client.close()
 
 
-def test_a_clients_retries_never_put_a_question_twice(redis_base: str) -> None:
+def test_a_clients_retries_never_send_twice(redis_base: str) -> None:
     """The client would send five times after a time-out, each a charge. The limiter sends once."""
     with redis_server() as url, redis.Redis.from_url(url) as control:
         client = redis.Redis.from_url(

@@ -1,4 +1,4 @@
-"""Which packages are missing, and how to install them. Imports nothing that an extra brings."""
+"""Which packages of an extra are missing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ _INSTALL = "pip install 'throttlekit-jobs[demo]'"
 
 
 def missing(packages: Sequence[str]) -> str | None:
-    """One line that names which of *packages* are not installed and how to install them; None if all are."""
+    """One line that names which of *packages* are not installed and how to get them; None if all are."""
     absent = [name for name in packages if importlib.util.find_spec(name) is None]
     return f"this needs {', '.join(absent)}: {_INSTALL}" if absent else None
