@@ -1,4 +1,4 @@
-"""The commands of live control: pause a limit, change its rate, or only observe it, in the whole fleet."""
+"""The commands of live control: pause a limit, change its rate, or put it into shadow mode, in the whole fleet."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from throttlekit import Control
     from throttlekit.fleet.control import Change
 
-__all__ = ["COMMANDS", "enforce", "history", "observe", "pause", "reset", "resume", "rules", "set_", "unset"]
+__all__ = ["COMMANDS", "enforce", "history", "pause", "reset", "resume", "rules", "set_", "shadow", "unset"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -213,13 +213,13 @@ def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
         _print_changes(control.unset(name, tier=tier), f"{name} already has its declared rate.")
 
 
-@click.command(short_help="Let a limit decide and count, and deny nobody.")
+@click.command(short_help="Shadow mode: a limit decides and counts, and denies no job.")
 @_name
 @_for
 @_common
-def observe(name: str, for_: float | None, url: str | None, by: str | None) -> None:
+def shadow(name: str, for_: float | None, url: str | None, by: str | None) -> None:
     """
-    Let the limit NAME decide and count, and deny nobody: to try a limit on live traffic first.
+    Let the limit NAME decide and count, and deny no job: to try a limit on live traffic first.
 
     How many jobs it would have held back stands in each worker's log every 30 seconds. With `throttlekit set` before
     it, that is how a lower rate is tried.
@@ -231,13 +231,13 @@ def observe(name: str, for_: float | None, url: str | None, by: str | None) -> N
 
     \b
     Examples:
-      throttlekit observe partner-api --for 1h
+      throttlekit shadow partner-api --for 1h
     """
     with _control(url, by, name) as control:
-        _print_changes(control.observe(name, for_=for_), "")
+        _print_changes(control.shadow(name, for_=for_), "")
 
 
-@click.command(short_help="Let a limit that was observed deny again.")
+@click.command(short_help="Let a limit in shadow mode deny again.")
 @_name
 @_common
 def enforce(name: str, url: str | None, by: str | None) -> None:
@@ -247,7 +247,7 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
     \b
     Exit codes:
       0  done
-      1  it was not observed
+      1  it was not in shadow mode
       2  not done: a wrong option, or the store does not answer
 
     \b
@@ -255,7 +255,7 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
       throttlekit enforce partner-api
     """
     with _control(url, by, name) as control:
-        _print_changes(control.enforce(name), f"{name} is not observed: it denies.")
+        _print_changes(control.enforce(name), f"{name} is not in shadow mode: it denies.")
 
 
 @click.command(short_help="Delete the counts of a limit: it begins as if unused.")
@@ -265,7 +265,7 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
 def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
     Delete the counts of the limit NAME, for one key or for all keys: full buckets, empty waiting lines, no held slots,
-    no pause after a 429 response. Changes by `pause`, `set` and `observe` stay.
+    no pause after a 429 response. Changes by `pause`, `set` and `shadow` stay.
 
     Afterwards one full burst can pass at once. For a concurrency limit, as many jobs as it has slots can start beside
     the jobs that run already. The command scans all keys of the store: with millions, that takes some seconds.
@@ -322,12 +322,12 @@ def history(name: str | None, most: int, as_json: bool, url: str | None) -> None
         sys.exit(0 if changes else _NOTHING_CHANGED)
 
 
-@click.command(short_help="List what is in force now: pauses, changed rates, limits only observed.")
+@click.command(short_help="List what is in force now: pauses, changed rates, limits in shadow mode.")
 @_json
 @url_option()
 def rules(as_json: bool, url: str | None) -> None:
     """
-    List what is in force now: which limits are paused, have a changed rate, or are only observed; since when, until
+    List what is in force now: which limits are paused, have a changed rate, or are in shadow mode; since when, until
     when, and by whom.
 
     \b
@@ -354,4 +354,4 @@ def rules(as_json: bool, url: str | None) -> None:
         sys.exit(0 if found else _NOTHING_CHANGED)
 
 
-COMMANDS = (pause, resume, set_, unset, observe, enforce, reset, rules, history)
+COMMANDS = (pause, resume, set_, unset, shadow, enforce, reset, rules, history)

@@ -83,7 +83,7 @@ def format_active_rule(rule: Rule, now: float, *, clear: bool) -> str:
     rate = f" to {rule.rate}" if rule.rate is not None else ""
     burst = f" burst {rule.burst}" if rule.burst is not None else ""
     left = f", for {format_duration(rule.until_us / 1e6 - now)} yet" if rule.until_us else ""
-    word = {"set": "set", "pause": "paused", "observe": "observed"}[rule.what]
+    word = {"set": "set", "pause": "paused", "shadow": "shadow mode"}[rule.what]
     return f"{word}{part}{rate}{burst} by {rule.by}{left}"
 
 
@@ -115,8 +115,8 @@ def _format_effect(rule: Rule | None) -> str:
     until = f" until {_format_time(rule.until_us / 1_000_000)}" if rule.until_us else ""
     if rule.what == "pause":
         return f"paused{until}"
-    if rule.what == "observe":
-        return f"only observed{until}"
+    if rule.what == "shadow":
+        return f"shadow{until}"
     burst = f" burst {rule.burst}" if rule.burst is not None else ""
     return f"{rule.rate}{burst}{until}"
 

@@ -5,7 +5,7 @@ How long a fleet takes to follow live control: a flood on Dramatiq and RQ at onc
 
 Two worker processes of each framework. Prints for each command when it took effect, from the instant at which it had
 returned: the last start of a job after `pause`; the first after `resume`; after `set` the beginning of the last second
-with more starts than the new rate allows; and, 2 seconds after `observe`, the start of the last of 120 new jobs, which
+with more starts than the new rate allows; and, 2 seconds after `shadow`, the start of the last of 120 new jobs, which
 the limit would have spread over 12 seconds. Exit code 1 if a job was lost or run twice, or a worker followed later than
 2 seconds and what it takes to start a job.
 """
@@ -129,7 +129,7 @@ def paused(control: Any, flood: Flood, tell: Any) -> list[float]:
 
 
 def changed(control: Any, flood: Flood, tell: Any) -> list[float]:
-    """Set a lower rate, then observe it."""
+    """Set a lower rate, then put it into shadow mode."""
     control.set("partner", "10/s", burst=1)
     told = time.time()
     time.sleep(5)
@@ -137,7 +137,7 @@ def changed(control: Any, flood: Flood, tell: Any) -> list[float]:
     over = [at for at in late if sum(at < other <= at + 1 for other in late) > 12]
     effects = [max(over, default=told) - told]
     tell("set 10/s: the last second with more begins", effects)
-    control.observe("partner")
+    control.shadow("partner")
     time.sleep(FOLLOW)  # who asks before is denied as ever, and comes back at its slot
     told = time.time()
     fresh = flood.send(60)
@@ -145,7 +145,7 @@ def changed(control: Any, flood: Flood, tell: Any) -> list[float]:
         lambda: fresh <= {index for _, _, index in flood.starts()}, description="all new jobs have run", every=0.1
     )
     ran = [at for at, _, index in flood.starts() if index in fresh]
-    tell(f"observe, {FOLLOW:g} s later: the last of {len(fresh)} new jobs starts", [max(ran) - told])
+    tell(f"shadow, {FOLLOW:g} s later: the last of {len(fresh)} new jobs starts", [max(ran) - told])
     control.enforce("partner")
     control.unset("partner")
     return effects

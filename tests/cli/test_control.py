@@ -37,7 +37,7 @@ def run(redis_url: str) -> Run:
             ["unset", "api", "--tier", "pro"],
             "api (tier pro): as declared -> 9/m",
         ),
-        (["observe", "api"], ["enforce", "api"], "api: as declared -> only observed\n"),
+        (["shadow", "api"], ["enforce", "api"], "api: as declared -> shadow\n"),
     ],
 )
 def test_each_command_and_its_opposite(run: Run, begin: list[str], end: list[str], line: str) -> None:
@@ -83,7 +83,7 @@ def test_reset(run: Run, redis_url: str) -> None:
     assert (outcome.exit_code, outcome.stdout) == (0, "api: reset: 1 stored values deleted\n")
 
 
-@pytest.mark.parametrize("words", [["pause", "partner-ap"], ["set", "partner-ap", "5/s"], ["observe", "partner-ap"]])
+@pytest.mark.parametrize("words", [["pause", "partner-ap"], ["set", "partner-ap", "5/s"], ["shadow", "partner-ap"]])
 def test_a_name_that_is_not_in_use_gets_a_warning(run: Run, redis_url: str, words: list[str]) -> None:
     """The change is made: the limit may be deployed later. Similar names are printed. A known name has no warning."""
     with contextlib.closing(Limiter(redis_url)) as limiter:

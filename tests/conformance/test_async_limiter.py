@@ -229,11 +229,11 @@ def test_grant_of_a_task_cancelled_after_the_reply_is_given_back() -> None:
     async def work(limiter: AsyncLimiter) -> None:
         assert (await limiter.peek(LIMIT)).remaining == 40
         (batches,) = limiter._loops.values()
-        deliver, batches._told = batches._told, lambda *args: (deliver(*args), task.cancel())  # type: ignore[method-assign]
+        deliver, batches._finish = batches._finish, lambda *args: (deliver(*args), task.cancel())  # type: ignore[method-assign]
         task = asyncio.create_task(limiter.acquire(LIMIT))
         with pytest.raises(asyncio.CancelledError):
             await task
-        batches._told = deliver  # type: ignore[method-assign]
+        batches._finish = deliver  # type: ignore[method-assign]
         assert (await limiter.peek(LIMIT)).remaining == 40
 
     _run(work, store)
@@ -247,19 +247,19 @@ def test_grant_just_after_the_cancellation_is_given_back() -> None:
         task = asyncio.create_task(limiter.acquire(LIMIT))
         await _asked(store)
         (batches,) = limiter._loops.values()
-        deliver, come = batches._told, asyncio.Event()
+        deliver, come = batches._finish, asyncio.Event()
 
         def tell(*args: Any) -> None:
             task.cancel()
             deliver(*args)
             come.set()
 
-        batches._told = tell  # type: ignore[method-assign]
+        batches._finish = tell  # type: ignore[method-assign]
         store.go.set()
         await asyncio.wait_for(come.wait(), 30)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, 10)
-        batches._told = deliver  # type: ignore[method-assign]
+        batches._finish = deliver  # type: ignore[method-assign]
         assert (await limiter.peek(LIMIT)).remaining == 40
 
     _run(work, store)
@@ -270,7 +270,10 @@ def test_grant_under_live_control_is_given_back_before_the_error(monkeypatch: py
     store = Slow()
 
     async def work(limiter: AsyncLimiter) -> None:
-        monkeypatch.setattr(limiter._deciding.fleet, "has_overrides", lambda: True)
+        async def in_force() -> bool:
+            return True
+
+        monkeypatch.setattr(limiter, "_has_overrides", in_force)
         task = asyncio.create_task(limiter.acquire(LIMIT, SLOTS, cost=1))
         await _asked(store)
         task.cancel()

@@ -58,16 +58,16 @@ def test_each_verb_does_what_it_says(control: Control, limiter: Limiter) -> None
     """Another rate, shadow mode, enforced again, and as declared."""
     assert reason(limiter) == "allowed"
     control.set("api", "1/day", burst=1)
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert [reason(limiter) for _ in range(2)] == ["allowed", "exhausted"]
-    control.observe("api")
-    limiter._fleet.follow()
+    control.shadow("api")
+    limiter.fleet.follow()
     assert [reason(limiter) for _ in range(3)] == ["allowed"] * 3
     control.enforce("api")
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert reason(limiter) != "allowed"
     control.unset("api")
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert reason(limiter) == "allowed"
 
 
@@ -77,11 +77,11 @@ def test_pause_holds_for_every_key_or_for_one(control: Control, limiter: Limiter
     assert reason(limiter, KEYED, account=7) == "paused"
     assert reason(limiter, KEYED, account=8) == "allowed"
     control.pause(KEYED)
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert reason(limiter, KEYED, account=8) == "paused"
     (one, other) = control.resume(KEYED)
     assert {one.part, other.part} == {None, "7"}
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert reason(limiter, KEYED, account=7) == "allowed"
 
 
@@ -102,7 +102,7 @@ def test_new_amount_of_a_concurrency_limit_counts_the_holders(control: Control, 
     """From 3 to 2: the third waits until two have ended, because the holders still count."""
     held = [limiter.acquire(SLOTS, job=Job(id=str(number))) for number in range(3)]
     control.set(SLOTS, 2)
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     limiter.release(held[0])
     assert not limiter.peek(SLOTS)
     limiter.release(held[1])
@@ -197,7 +197,7 @@ def test_works_on_a_cluster(cluster: Cluster) -> None:
         for account in range(9):
             assert reason(limiter, KEYED, account=account) == "allowed"
         control.pause(KEYED)
-        limiter._fleet.follow()
+        limiter.fleet.follow()
         assert reason(limiter, KEYED, account=1) == "paused"
         control.resume(KEYED)
         (change,) = control.reset(KEYED)

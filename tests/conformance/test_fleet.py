@@ -78,7 +78,7 @@ def test_the_oldest_holders_age_is_shown(limiter: Limiter, store: RedisStore, mo
     monkeypatch.undo()
     assert limiter.acquire(slots).allowed
     store.renew([_lease(each) for each in oldest.leases])
-    limiter._fleet.last_word()
+    limiter.flush()
     (key,) = look(store).keys
     assert key.oldest_hold == pytest.approx(3_600, abs=60)
     limiter.release(oldest)
@@ -134,7 +134,7 @@ def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:
     limit = TokenBucket("api", "10/s", burst=1)
     limiter.acquire(limit)
     denied = limiter.acquire(limit, job=Job(id="late"))
-    limiter._fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
     job, key = look_up(store, "late")
     assert job is not None
     assert key is not None
@@ -142,7 +142,7 @@ def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:
     assert job.slot == pytest.approx(job.since + denied.delay, abs=0.001)
     back = Job(id="late", ticket=denied.ticket)
     wait_until(lambda: limiter.acquire(limit, job=back).allowed, description="its slot comes")
-    limiter._fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
     job, key = look_up(store, "late")
     assert job is not None
     assert (job.reason, key) == ("allowed", None)
@@ -155,7 +155,7 @@ def test_pause_and_longest_wait_are_shown(limiter: Limiter, store: RedisStore) -
     limiter.pause(limit, 60)
     for number in range(3):
         limiter.acquire(limit, job=_job(number))
-    limiter._fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
     (key,) = look(store).keys
     assert 0 < key.paused <= 60
     assert key.last_starts is not None
@@ -170,7 +170,7 @@ def test_longest_lines_come_first(limiter: Limiter, store: RedisStore) -> None:
         limiter.acquire(limit, job=_job(number, f"waits-{number % 2}"))
     for number in range(9):
         limiter.acquire(limit, job=_job(number, "passes"), cost=1)
-    limiter._fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
     assert {each.key for each in look(store, most=2).keys} == {"waits-0", "waits-1"}
     assert [each.key for each in look(store, order="use", most=3).keys if each.key == "passes"] == ["passes"]
 

@@ -88,6 +88,6 @@ def test_leases_on_a_cluster(cluster: Cluster) -> None:
     beside = TokenBucket("beside", "1/h", burst=40)
     passed = sum(limiter.acquire(limit, beside).allowed for _ in range(60))
     assert passed == 40
-    in_hand = sum(purse.quota.left for purse in limiter.deciding.prefetcher._held.purses.values())
+    in_hand = sum(entry.quota.left for entry in limiter.prefetcher._held.entries.values())
     assert 1000 - limiter.peek(limit).remaining <= 40 + in_hand
     limiter.close()

@@ -18,14 +18,32 @@ LAYERS = [
     ("scripts", ["throttlekit_lua"]),
     ("_core", ["throttlekit._core"]),
     ("stores", ["throttlekit.stores"]),
-    ("engine", ["throttlekit.hookspecs", "throttlekit._engine", "throttlekit.fleet"]),
+    ("hookspecs", ["throttlekit.hookspecs"]),
+    ("tickets", [f"throttlekit._engine.{name}" for name in ("ticket", "inline", "delivery", "store_clock")]),
+    ("calls", [f"throttlekit._engine.{name}" for name in ("call", "registry", "claims", "attempt", "rate_limited")]),
+    ("events", [f"throttlekit._engine.{name}" for name in ("events", "builtin_plugins", "plugins")]),
     (
-        "limiter",
-        ["throttlekit.limiter", "throttlekit._engine.running", "throttlekit._engine.hold", "throttlekit.fleet.control"],
+        "layers",
+        [
+            f"throttlekit._engine.{name}"
+            for name in ("store_access", "stores", "breaker", "fallback", "prefetch", "leases")
+        ],
     ),
+    ("pipeline", ["throttlekit._engine.pipeline"]),
+    ("running", ["throttlekit._engine", "throttlekit._engine.running", "throttlekit._engine.hold"]),
+    ("fleet", ["throttlekit.fleet"]),
+    ("limiter", ["throttlekit.limiter"]),
+    ("control", ["throttlekit.fleet.control"]),
     (
         "face",
-        ["throttlekit", "throttlekit.adapter", "throttlekit.aio", "throttlekit.metrics", "throttlekit.testing"],
+        [
+            "throttlekit",
+            "throttlekit.adapter",
+            "throttlekit.aio",
+            "throttlekit.metrics",
+            "throttlekit.plugins",
+            "throttlekit.testing",
+        ],
     ),
     ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery", "throttlekit_pytest"]),
     ("cli", ["throttlekit_cli"]),
@@ -87,6 +105,34 @@ def test_arrows_run_one_way(module: str) -> None:
     """A module imports from its own layer and from those below it."""
     wrong = [name for name, _ in _imports(module) if name.startswith("throttlekit") and _layer(name) > _layer(module)]
     assert wrong == []
+
+
+def _circles() -> list[set[str]]:
+    """Sets of modules that import each other, nested imports and those for type checkers included."""
+    reached = {name: {other for other, _ in _imports(name) if other in MODULES and other != name} for name in MODULES}
+    changed = True
+    while changed:
+        changed = False
+        for name, others in reached.items():
+            more = others.union(*(reached[other] for other in others))
+            changed = changed or more != others
+            reached[name] = more
+    in_circles = [name for name in MODULES if name in reached[name]]
+    circles = [
+        {other for other in in_circles if other in reached[name] and name in reached[other]} for name in in_circles
+    ]
+    return [circle for number, circle in enumerate(circles) if circle not in circles[:number]]
+
+
+def test_no_import_circle_between_files() -> None:
+    """No module imports itself over others: each can be read, and tested, after those that it imports."""
+    assert _circles() == []
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("throttlekit._engine")])
+def test_the_engine_knows_no_fleet(module: str) -> None:
+    """The fleet is a wing: it imports the engine, and the limiter hands its layer in."""
+    assert not [name for name, _ in _imports(module) if name.startswith("throttlekit.fleet")]
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if name.startswith("throttlekit._core")])

@@ -220,12 +220,12 @@ def test_a_changed_limit_exports_its_new_rate() -> None:
 
 
 def test_rules_of_live_control_are_counted(redis_url: str) -> None:
-    """A pause in force denies, though nobody is asked; a limit that is observed tells what it would have denied."""
+    """A pause in force denies, though nobody is asked; a limit in shadow mode counts what it would have denied."""
     registry = CollectorRegistry()
     with contextlib.closing(Limiter(redis_url, plugins=[PrometheusMetrics(registry=registry)])) as limiter:
         with Control(redis_url, by="test") as control:
             control.pause(WIDE)
-            control.observe(LIMIT)
+            control.shadow(LIMIT)
         limiter.acquire(WIDE, job=Job())
         limiter.acquire(LIMIT, cost=1)
         limiter.acquire(LIMIT, cost=1)
@@ -233,7 +233,7 @@ def test_rules_of_live_control_are_counted(redis_url: str) -> None:
     assert found["decisions_total{limit=wide,outcome=denied,reason=paused}"] == 1
     assert found["paused_until_timestamp_seconds{limit=wide}"] > time.time() - 60
     assert found["decisions_total{limit=partner,outcome=allowed,reason=allowed}"] == 2
-    assert found["decisions_total{limit=partner,outcome=observed,reason=exhausted}"] == 1
+    assert found["decisions_total{limit=partner,outcome=shadow,reason=exhausted}"] == 1
 
 
 @pytest.mark.parametrize(

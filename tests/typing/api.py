@@ -179,7 +179,7 @@ def ask(limiter: Limiter, job: Job) -> None:
     mixed: Decision = limiter.acquire(even, daily, sliding, exactly, tiered, job=again)
     settled: Decision = limiter.settle(mixed, actual=12)
     limiter.settle(settled, actual=7, limit=tiered)
-    refused: bool = mixed.refused
+    final: bool = mixed.final
     charged: list[tuple[Limit, str, int, int, bool]] = [
         (each.limit, each.bucket, each.cost, each.at_us, each.measured) for each in mixed.charged
     ]
@@ -187,7 +187,7 @@ def ask(limiter: Limiter, job: Job) -> None:
     limiter.reset(partner, account, key=42)
     limiter.declare(partner, account)
     limiter.close()
-    print(allowed, waits, limit, key, counts, reason, headers, looked, refused)
+    print(allowed, waits, limit, key, counts, reason, headers, looked, final)
 
 
 def body() -> None:

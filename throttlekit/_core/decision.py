@@ -25,7 +25,7 @@ class Charged:
 
     limit: Limit
     bucket: str
-    """The name under which the store counts it; "" if nothing was taken: the limit was only observed."""
+    """The name under which the store counts it; "" if nothing was taken: the limit was in shadow mode."""
     cost: int
     at_us: int
     """When it was charged, by the clock of the store that counts it."""
@@ -77,8 +77,8 @@ class Decision:
     charged: tuple[Charged, ...] = ()
 
     @property
-    def refused(self) -> bool:
-        """Whether asking again is not what is wanted: the job ends now, by whatever its adapter was told."""
+    def final(self) -> bool:
+        """Whether the job ends here: a job with this decision must not ask again ("queue full", "waited too long")."""
         return self.reason in ("queue full", "waited too long")
 
     @property

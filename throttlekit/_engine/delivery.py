@@ -9,7 +9,7 @@ from throttlekit._core.decision import Decision
 from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.ticket import Ticket
 
-__all__ = ["Delivery"]
+__all__ = ["PLAIN_DELIVERY", "Delivery"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +36,26 @@ class Delivery:
     inline: InlineWaits | None = None
 
     def max_wait_us(self, ticket: Ticket) -> int | None:
-        """How far off a slot a job that has *waited* so far would come back for; None: any."""
+        """How far off a slot may be for a job with *ticket* to come back for it; None: any."""
         if ticket.deferrals >= self.max_deferrals:
             return 0
         return None if self.max_wait == math.inf else ticket.max_wait_us(round(self.max_wait * 1_000_000))
 
-    def deferred(self, decision: Decision, ticket: Ticket, now_us: int) -> Decision:
-        """A denial as the job's adapter is told it: with a delay that it can carry, or as waited too long."""
-        passed = ticket.seconds(now_us)
-        if passed >= self.max_wait or ticket.deferrals > self.max_deferrals:
+    def deferred(self, decision: Decision, ticket: Ticket, waited: float) -> Decision:
+        """
+        A denial as an adapter gets it: with a delay that its framework can carry, or as waited too long.
+
+        Args:
+            waited: Seconds since the job's first denial.
+        """
+        if waited >= self.max_wait or ticket.deferrals > self.max_deferrals:
             return replace(decision, reason="waited too long", delay=0.0, ticket=None)
-        algorithm = decision.limit.bind(decision.cost)
-        tight = algorithm.needs_slack(round(self.lateness * 1_000_000)) and decision.delay > 2 * self.early
-        delay = min(decision.delay - (self.early if tight else 0.0), self.longest, self.max_wait - passed)
+        delay = decision.delay
+        if self.early and delay > 2 * self.early:
+            tight = decision.limit.bind(decision.cost).needs_slack(round(self.lateness * 1_000_000))
+            delay -= self.early if tight else 0.0
+        delay = min(delay, self.longest, self.max_wait - waited)
         return replace(decision, delay=delay, ticket=ticket.write())
+
+
+PLAIN_DELIVERY = Delivery()

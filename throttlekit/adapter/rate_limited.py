@@ -10,31 +10,18 @@ from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.claims import Claim, resolve_claims
+from throttlekit._engine.call import Call
+from throttlekit._engine.claims import Claim
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.ticket import Ticket
-from throttlekit.errors import ConfigurationError, StoreUnavailable
+from throttlekit.errors import StoreUnavailable
 from throttlekit.limiter import Limiter
 
-__all__ = ["check_on_429", "give_back", "limited"]
+__all__ = ["limited"]
 
 _MOMENT = 0.1
 """Whoever heard a 429 does not call again sooner, whatever it was told."""
-
-
-def check_on_429(on_429: Limit | str | None, limits: Sequence[Limit]) -> None:
-    """
-    Make sure that the option `on_429` of a job names one of its *limits*.
-
-    Raises:
-        ConfigurationError: It does not.
-    """
-    if on_429 is not None and _named(on_429) not in [limit.name for limit in limits]:
-        raise ConfigurationError(
-            f"on_429={on_429!r} is none of the job's limits "
-            f"({', '.join(repr(limit.name) for limit in limits) or 'it names none'}): name the one to pause on a 429"
-        )
 
 
 def limited(
@@ -64,25 +51,25 @@ def limited(
         ConfigurationError: As for `Limiter.acquire`.
     """
     delivery = replace(delivery, inline=None)
-    asked = resolve_claims(limiter.in_force(limits, job), job, None, None, delivery.lateness)
+    asked = limiter.claims(Call(limits, job, delivery=delivery))
     meant = _meant(asked, error.limit) or _meant(asked, on_429) or _rates(asked)
     ticket = Ticket.read(job.ticket).first_again(meant[0].limit)
     job = replace(job, ticket=ticket.write())
     try:
-        limiter.pause_asked(meant, round(error.retry_after * 1_000_000))
+        limiter.pause_claims(meant, round(error.retry_after * 1_000_000))
     except StoreUnavailable:
         # Nobody else hears of it. The job itself waits as it was told to.
         release()
         decision = limiter.acquire(*limits, job=job, delivery=delivery)
-        give_back(limiter, decision)
+        limiter.cancel(decision)
         delay = min(delivery.longest, max(error.retry_after, decision.delay))
         denied = _denied(decision, job, meant[0].limit, delivery)
-        return denied if denied.refused else replace(denied, delay=delay)
+        return denied if denied.final else replace(denied, delay=delay)
     release()
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
-    give_back(limiter, decision)
+    limiter.cancel(decision)
     denied = _denied(decision, job, meant[0].limit, delivery)
-    return denied if denied.refused else replace(denied, delay=max(denied.delay, _MOMENT))
+    return denied if denied.final else replace(denied, delay=max(denied.delay, _MOMENT))
 
 
 def _meant(asked: Sequence[Claim], what: Limit | str | None) -> list[Claim]:
@@ -95,17 +82,6 @@ def _rates(asked: Sequence[Claim]) -> list[Claim]:
 
 def _named(limit: Limit | str) -> str:
     return limit.name if isinstance(limit, Limit) else limit
-
-
-def give_back(limiter: Limiter, decision: Decision) -> None:
-    """*decision* let a job pass that will not run for it: nothing stays charged, if the store answers."""
-    limiter.release(decision)
-    for each in decision.charged:
-        if not each.holder:
-            try:
-                limiter.settle(decision, actual=0, limit=each.limit)
-            except StoreUnavailable:
-                return  # it stays charged: stricter, never looser
 
 
 def _denied(decision: Decision, job: Job, limit: Limit, delivery: Delivery) -> Decision:

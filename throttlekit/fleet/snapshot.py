@@ -1,7 +1,7 @@
 """
 What the fleet shows of itself, read from the store alone: its limits, and the keys that press most.
 
-Three short questions, whatever the number of keys: what the fleet told of the last minute (look.lua); what is used of
+Three short questions for any number of keys: what the fleet reported of the last minute (look.lua); what is used of
 the chosen keys now (a peek, by the script that decides on jobs); and their waiting lines. On a cluster the last two
 are put to the nodes key by key.
 """
@@ -46,7 +46,7 @@ __all__ = [
 ]
 
 ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
-"""Which keys are told of first, for each order in which they may be shown; see look.lua."""
+"""Which keys come first, for each order in which they may be shown; see look.lua."""
 
 _LOOK = throttlekit_lua.script("fleet_snapshot")
 _REASONS = {code: reason for reason, code in LETTERS.items()}
@@ -83,7 +83,7 @@ class Minute:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A definition that somebody in the fleet holds jobs to."""
+    """A definition that a process of the fleet holds jobs to."""
 
     id: str
     limit: Limit
@@ -95,7 +95,7 @@ class Known:
 @dataclass(frozen=True, slots=True)
 class Key:
     """
-    What a limit counts under one key, now. Durations in seconds; of what lies ahead, None: nobody, or not known.
+    What a limit counts under one key, now. Durations in seconds; of what lies ahead, None: no job, or not known.
 
     Attributes:
         key: As it is stored: quoted, or a digest. "": all is counted together.
@@ -103,7 +103,7 @@ class Key:
         used, capacity: Units that count now, and the most that can.
         waiting: About how many stand in line.
         last_starts: When the last of them starts.
-        paused: How long nobody passes yet.
+        paused: For how long no job passes yet.
         mean_hold, held: Of a concurrency limit: how long a slot is held, and how long ago the last was given.
         oldest_hold: How long the oldest of its holders has had its slot, by the clock of the process that asked for it;
             where there are more than 200, of those whose leases end first.
@@ -142,7 +142,7 @@ class Fleet:
 
     Attributes:
         now: The store's clock.
-        rules: What an operator has told the fleet, and is in force.
+        rules: The rules of live control that are in force.
         asked: How long our own questions took.
     """
 
@@ -184,7 +184,7 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
 
     Args:
         order: One of `ORDERS`.
-        most: How many keys to tell of.
+        most: How many keys to return.
         name: Only limits that have this in their name, as it is stored.
 
     Raises:
@@ -228,7 +228,7 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
 
 def told_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
     """
-    The store's clock, in seconds, and what an operator has told the fleet about *limit*.
+    The store's clock, in seconds, and the rules of live control for *limit*.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -273,7 +273,7 @@ def line_of(line: Line, use: Use, distance_us: int, now_us: int) -> tuple[int, f
     """
     paused = (line.paused_us - now_us) / 1e6 if line.paused_us > now_us else None
     if now_us - max(use.full_us, line.paused_us) >= GRACE_US:
-        return 0, None, paused  # given up: whoever comes next passes
+        return 0, None, paused  # given up: the next job passes
     last_us = line.end_us - distance_us
     waiting = (line.end_us - max(now_us, line.paused_us)) // max(1, distance_us)
     return (waiting, max(0, last_us - now_us) / 1e6, paused) if waiting > 0 else (0, None, paused)
@@ -351,7 +351,7 @@ def _line(text: bytes | None) -> Line:
 
 
 def _known(name: str, text: bytes, minutes: Mapping[str, Minute]) -> Known | None:
-    """None: what was told is of another release."""
+    """None: the report is of another release."""
     try:
         data = json.loads(text.partition(b" ")[2])
         limit = load(data)
@@ -369,7 +369,7 @@ def _minute(counts: Sequence[bytes]) -> Minute:
 
 def _process(text: str) -> Process:
     name, framework, took_us = (*text.rsplit(" ", 2), "", "0")[:3]
-    if not took_us.isdecimal():  # told by another release
+    if not took_us.isdecimal():  # reported by another release
         return Process(text, "-", 0.0)
     return Process(name, framework, int(took_us) / 1e6)
 

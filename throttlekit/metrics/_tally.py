@@ -15,9 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.algorithms.concurrency import Concurrency
-from throttlekit._core.decision import Decision
 from throttlekit._core.limit.base import Limit
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError
@@ -54,7 +52,7 @@ class Tally:
     Attributes:
         allowed, denied: Decisions by reason. An allowed job counts for all its limits, a denied one for the limit that
             denied it.
-        observed: By reason, denials that there would have been if the limit were not only observed.
+        shadow: By reason, denials that there would have been if the limit were not in shadow mode.
         units: Units charged.
         slots_lost: Slots that a job lost while it ran.
         line_end, paused_until: When the waiting line and the pause end, in seconds since the epoch, by the last
@@ -76,8 +74,8 @@ class Tally:
         "limit",
         "line_end",
         "name",
-        "observed",
         "paused_until",
+        "shadow",
         "slots_lost",
         "tier",
         "units",
@@ -87,7 +85,7 @@ class Tally:
         self.name, self.tier = name, tier
         self.allowed: defaultdict[str, int] = defaultdict(int)
         self.denied: defaultdict[str, int] = defaultdict(int)
-        self.observed: defaultdict[str, int] = defaultdict(int)
+        self.shadow: defaultdict[str, int] = defaultdict(int)
         self.units = 0
         self.slots_lost = 0
         self.line_end = 0.0
@@ -100,25 +98,25 @@ class Tally:
 
     def outcomes(self) -> tuple[tuple[str, dict[str, int]], ...]:
         """Decisions by reason, by outcome."""
-        return ("allowed", self.allowed), ("denied", self.denied), ("observed", self.observed)
+        return ("allowed", self.allowed), ("denied", self.denied), ("shadow", self.shadow)
 
     def define(self, limit: Limit) -> None:
         """Count for *limit* from now on."""
         if self.name != OTHER:
             self.limit, self.has_slots = limit, isinstance(limit, Concurrency)
 
-    def count_denied(self, decision: Decision, verdict: Verdict | None) -> None:
-        reason, limit = decision.reason, decision.limit
+    def count_denied(self, event: Decided) -> None:
+        decision, reason, limit = event.decision, event.decision.reason, event.decision.limit
         self.denied[reason] += 1
         if self.limit is None:
             self.define(limit)
-        if verdict is None:
+        if reason == "store unavailable":
             return
         if reason == "paused":
             self.paused_until = time.time() + decision.retry_after
-        if decision.ticket is not None and reason != "early" and verdict.due_us > verdict.now_us:
-            self.line_end = time.time() + (verdict.due_us - verdict.now_us) / 1_000_000
-        if self.has_slots and verdict.uses:
+        if decision.ticket is not None and reason != "early" and event.due > 0:
+            self.line_end = time.time() + event.due
+        if self.has_slots and event.uses:
             self.holders = limit.amount - decision.remaining
             self.holder_updates += 1
 
@@ -205,8 +203,8 @@ class CountingPlugin(ABC):
 
     @hookimpl
     def throttlekit_decided(self, event: Decided) -> None:
-        _, decision, limits, _, history, _, _ = event
-        if decision.reason == "allowed" and not history.since_us and len(limits) == 1:
+        decision = event.decision
+        if decision.reason == "allowed" and not event.waited and len(event.limits) == 1:
             tallies = self._tallies
             counter = tallies.fast.get(id(decision.limit))
             if counter is not None:
@@ -225,12 +223,12 @@ class CountingPlugin(ABC):
         with tallies.lock:
             if decision.allowed:
                 self._count_allowed(event)
-                if event.history.since_us and event.waited:
+                if event.waited:
                     line = self._tally(_line_of(event))
             else:
                 if decision.reason == "paused":
                     tallies.drop_fast()
-                self._tally(decision.limit).count_denied(decision, event.verdict)
+                self._tally(decision.limit).count_denied(event)
             sampled = tallies.until_sample <= 0
             tallies.until_sample -= 1
         if line is not None:
@@ -266,7 +264,7 @@ class CountingPlugin(ABC):
     def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
         reason = event.decision.reason
         with self._tallies.lock:
-            self._tally(event.decision.limit).observed[reason] += 1
+            self._tally(event.decision.limit).shadow[reason] += 1
         if self.export_at_once:
             self.export([event.decision.limit])
 
@@ -296,8 +294,7 @@ class CountingPlugin(ABC):
 
 def _line_of(event: Decided) -> Limit:
     """The limit in whose line a job that starts has waited last."""
-    name = event.history.limit_ref.partition(":")[2]
-    return next((limit for limit in event.limits if limit.name == name), event.decision.limit)
+    return next((limit for limit in event.limits if limit.name == event.waited_for), event.decision.limit)
 
 
 def bucket_bounds(buckets: Sequence[float]) -> tuple[float, ...]:

@@ -52,8 +52,9 @@ def acquire_in_parts(parts: Sequence[Part], request: Request, now_us: int | None
         except StoreUnavailable:
             _give_back(granted, request, now_us)
             raise
-        for number, use in zip(part.claims, verdict.uses, strict=True):
-            uses[number], asked_us[number] = use, verdict.now_us
+        at_us = verdict.asked_us or (verdict.now_us,) * len(verdict.uses)
+        for number, use, instant_us in zip(part.claims, verdict.uses, at_us, strict=True):
+            uses[number], asked_us[number] = use, instant_us
         verdict = replace(verdict, claim=part.claims[verdict.claim])
         if request.caller is not Caller.PEEK:
             answer = verdict

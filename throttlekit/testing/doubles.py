@@ -94,7 +94,7 @@ def _limits(event: Decided) -> list[str]:
 
 
 def _deferred(event: Decided) -> bool:
-    return event.job is not None and not event.decision.allowed and not event.decision.refused
+    return event.job is not None and not event.decision.allowed and not event.decision.final
 
 
 def allowing(limiter: Limiter | None = None) -> AbstractContextManager[Seen]:
@@ -135,7 +135,7 @@ def _replace_store(limiter: Limiter | None, store: Store) -> Generator[Seen, Non
     seen = Seen()
     other = Limiter(store, plugins=[seen])
     if isinstance(store, _FixedStore):
-        vars(other.deciding)["in_process"] = store
+        other.stores.in_process = store
     seen.limiter = other if limiter is None else limiter
     kept = vars(seen.limiter).copy()
     vars(seen.limiter).update(vars(other))

@@ -206,7 +206,7 @@ class _Operator:
             time.sleep(0.02)
         if decision.allowed:
             self._granted(decision, key)
-        elif job is not None and not decision.refused and len(self._waiting) < _MOST_WAITING:
+        elif job is not None and not decision.final and len(self._waiting) < _MOST_WAITING:
             due = time.monotonic() + decision.delay
             self._waiting.append((due, limits, Job(id=job.id, kwargs=job.kwargs, ticket=decision.ticket)))
 

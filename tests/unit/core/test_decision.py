@@ -89,7 +89,7 @@ def test_headers_without_a_store_promise_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "refused"),
+    ("reason", "final"),
     [
         ("allowed", False),
         ("exhausted", False),
@@ -100,9 +100,9 @@ def test_headers_without_a_store_promise_nothing() -> None:
         ("waited too long", True),
     ],
 )
-def test_refused_is_what_need_not_ask_again(reason: Any, refused: bool) -> None:
+def test_final_is_what_need_not_ask_again(reason: Any, final: bool) -> None:
     """A full queue and a wait that was too long end the job; every other denial is asked again."""
-    assert _decision(allowed=reason == "allowed", reason=reason).refused is refused
+    assert _decision(allowed=reason == "allowed", reason=reason).final is final
 
 
 NOON_US = 1_800_000_000_000_000 + 4 * 3_600_000_000  # 12:00 UTC
