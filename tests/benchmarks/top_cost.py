@@ -81,7 +81,7 @@ def server_ms(client: Any) -> float:
 def looks(client: Any, url: str, times: int, *options: str) -> tuple[float, float, float]:
     """Of `top --once`, medians: the server's time, the whole command's, and the questions'."""
     from throttlekit.fleet.snapshot import look
-    from throttlekit_cli.top.watch import opened
+    from throttlekit_cli.top.watch import open_store
 
     command = [sys.executable, "-m", "throttlekit_cli", "top", "--once", "--url", url, *options]
     served, lasted, asked = [], [], []
@@ -90,7 +90,7 @@ def looks(client: Any, url: str, times: int, *options: str) -> tuple[float, floa
         subprocess.run(command, check=True, capture_output=True)
         lasted.append(time.perf_counter() - began)
         served.append(server_ms(client) - before)
-        with opened(url) as store:
+        with open_store(url) as store:
             asked.append(look(store).asked)
     return statistics.median(served), statistics.median(lasted), statistics.median(asked)
 

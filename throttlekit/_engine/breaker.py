@@ -15,7 +15,7 @@ from throttlekit._engine.store_access import StoreAccess
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.base import Request, Shared, Store, answer_of
+from throttlekit.stores.base import Request, Store, SupportsCommands, acquire_or_error
 
 __all__ = ["CircuitBreaker"]
 
@@ -82,7 +82,7 @@ class CircuitBreaker(StoreAccess):
         """
         batched = self._batched
         if batched is None:
-            return [answer_of(self, request) for request in requests]
+            return [acquire_or_error(self, request) for request in requests]
         answers: dict[int, Verdict | Exception] = {}
         for number, request in enumerate(requests) if self._outages else ():
             try:
@@ -107,14 +107,14 @@ class CircuitBreaker(StoreAccess):
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         """
-        As `Shared.commands`. During an outage they are sent as often as decisions are, and do not take the turn of
-        a decision: only a decision ends the outage.
+        As `SupportsCommands.commands`. During an outage they are sent as often as decisions are, and do not take the
+        turn of a decision: only a decision ends the outage.
 
         Raises:
             TypeError: The store has no such place; see `shared`.
         """
         store = self._store
-        if not isinstance(store, Shared):
+        if not isinstance(store, SupportsCommands):
             raise TypeError(f"a {type(store).__name__} has no place that the whole fleet sees")
         names = [str(commands[0][3 if commands[0][0] == "EVAL" else 1])]
         began = self._clock()
@@ -156,10 +156,10 @@ class CircuitBreaker(StoreAccess):
                     outage.ask_at = now + min(max(_PROBE_INTERVAL, outage.took + _PAUSE_AFTER_FAILURE), _LONGEST_PROBE)
                 return
             error, rest = last.error, min(last.ask_at - now, _PROBE_INTERVAL)
-        raise StoreUnavailable(str(error), part=error.part, rest=rest, asked=False) from error.__cause__
+        raise StoreUnavailable(str(error), part=error.part, retry_after=rest, called=False) from error.__cause__
 
     def _failed(self, names: Iterable[str], error: StoreUnavailable, took: float) -> None:
-        error.rest = _PAUSE_AFTER_FAILURE
+        error.retry_after = _PAUSE_AFTER_FAILURE
         if error.part is None:
             if self._fault.due():
                 _log.warning("%s. Other questions are not affected.", error)
@@ -170,7 +170,7 @@ class CircuitBreaker(StoreAccess):
                 outage = self._outages.setdefault(part, _Outage(error, now, parts.get(part, "")))
                 next_at = now + _PAUSE_AFTER_FAILURE
                 outage.ask_at = min(outage.ask_at, next_at) if outage.ask_at > now else next_at
-                outage.error, outage.took, error.rest = error, took, min(outage.ask_at - now, _PROBE_INTERVAL)
+                outage.error, outage.took, error.retry_after = error, took, min(outage.ask_at - now, _PROBE_INTERVAL)
                 if outage.logged or not self._begin.due():
                     continue
                 outage.logged = True

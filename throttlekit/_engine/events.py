@@ -142,7 +142,7 @@ class EventDispatcher:
     def decided_without_store(self, attempt: Attempt, decision: Decision, error: StoreUnavailable) -> None:
         """Emit a *decision* that was made because the store gave no usable answer."""
         ticket, limits = attempt.ticket, tuple([claim.limit for claim in attempt.claims])
-        took = time.perf_counter() - attempt.began if error.asked else None
+        took = time.perf_counter() - attempt.began if error.called else None
         self._decided.emit(
             Decided(attempt.call.job, decision, limits, (), ticket.deferrals, 0.0, ticket.limit_name, 0.0, took)
         )

@@ -39,7 +39,7 @@ def decide_without_store(
     """
     shared = [each for each in claims if not each.in_process]
     policies: list[OnStoreFailure] = [chosen or each.limit.on_store_failure for each in shared]
-    delay = error.rest + random.uniform(0, _SPREAD)
+    delay = error.retry_after + random.uniform(0, _SPREAD)
     first = shared[0]
     unknown = Decision(
         allowed=False, limit=first.limit, key=first.key, cost=first.cost, remaining=0, retry_after=delay, delay=delay,

@@ -93,7 +93,8 @@ class Hold:
         self._began = time.monotonic() if self._began is None else self._began
         over = not decision.allowed and time.monotonic() - self._began >= self._timeout
         if decision.final or over:
-            raise WaitedTooLong(f"limit {decision.limit.name!r} did not let this pass: {decision.reason}")
+            name, reason = decision.limit.name, decision.reason
+            raise WaitedTooLong(f"limit {name!r} did not let this pass: {reason}", limit=name, reason=reason)
         return decision
 
     def _begin(self, decision: Decision) -> Running:

@@ -10,15 +10,15 @@ from throttlekit._core.acquire import Verdict
 from throttlekit._core.claim import StoreClaim
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import (
-    Batched,
     Correction,
     Lease,
-    Parted,
     Request,
-    Searched,
-    Shared,
     Store,
-    answer_of,
+    SupportsBatch,
+    SupportsCommands,
+    SupportsForget,
+    SupportsParts,
+    acquire_or_error,
 )
 from throttlekit.stores.memory import MemoryStore
 
@@ -37,8 +37,8 @@ class StoreAccess:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._parted = store if isinstance(store, Parted) else None
-        self._batched = store if isinstance(store, Batched) else None
+        self._parted = store if isinstance(store, SupportsParts) else None
+        self._batched = store if isinstance(store, SupportsBatch) else None
 
     @property
     def in_memory(self) -> bool:
@@ -51,7 +51,7 @@ class StoreAccess:
     def acquire_all(self, requests: Sequence[Request]) -> list[Verdict | Exception]:
         """`acquire` each of *requests*, in one round trip if the store can. An error takes its answer's place."""
         if self._batched is None:
-            return [answer_of(self, request) for request in requests]
+            return [acquire_or_error(self, request) for request in requests]
         try:
             return list(self._batched.acquire_all(requests))
         except StoreUnavailable as error:
@@ -79,27 +79,27 @@ class StoreAccess:
     @property
     def shared(self) -> bool:
         """Whether it takes `commands`."""
-        return isinstance(self._store, Shared)
+        return isinstance(self._store, SupportsCommands)
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         """
-        As `Shared.commands`.
+        As `SupportsCommands.commands`.
 
         Raises:
             TypeError: The store has no such place; see `shared`.
         """
-        if not isinstance(self._store, Shared):
+        if not isinstance(self._store, SupportsCommands):
             raise TypeError(f"a {type(self._store).__name__} has no place that the whole fleet sees")
         return self._store.commands(commands)
 
     def forget(self, pattern: str) -> int:
         """
-        As `Searched.forget`.
+        As `SupportsForget.forget`.
 
         Raises:
             TypeError: The store cannot.
         """
-        if not isinstance(self._store, Searched):
+        if not isinstance(self._store, SupportsForget):
             raise TypeError(f"a {type(self._store).__name__} cannot find names")
         return self._store.forget(pattern)
 

@@ -61,7 +61,7 @@ _REPORT = _script()
 
 
 class Told(Protocol):
-    """The place that the whole fleet sees; see `throttlekit.stores.Shared`."""
+    """The place that the whole fleet sees; see `throttlekit.stores.base.SupportsCommands`."""
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]: ...
 

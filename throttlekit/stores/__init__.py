@@ -1,4 +1,4 @@
-"""Where limits keep their state."""
+"""Stores: where limits keep their state."""
 
 from throttlekit._core.claim import StoreClaim
 from throttlekit.stores.base import Correction, Lease, Request, Store

@@ -1,6 +1,6 @@
 """
-For the tests of those who use throttlekit: a limiter that answers as a test wants it to, a clock that stands still,
-and the behaviour every store must show. docs/testing.md has the examples.
+Tools for the tests of your program: a limiter that allows or denies as a test wants, a clock that stands still, and
+the tests that every store must pass. docs/testing.md has the examples.
 
     with denying(limiter, delay=30) as seen:
         call_partner.send(42)
@@ -17,7 +17,7 @@ and the behaviour every store must show. docs/testing.md has the examples.
 """
 
 from throttlekit.testing.clock import FakeClock
-from throttlekit.testing.standing_in import Seen, allowing, denying, in_memory
+from throttlekit.testing.doubles import Seen, allowing, denying, in_memory
 from throttlekit.testing.store import StoreConformance
 
 __all__ = ["FakeClock", "Seen", "StoreConformance", "allowing", "denying", "in_memory"]

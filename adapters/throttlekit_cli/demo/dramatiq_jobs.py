@@ -1,4 +1,4 @@
-"""The demo on Dramatiq: one actor, with the limit or without. `dramatiq throttlekit_cli.demo.jobs:boot` starts it."""
+"""The demo on Dramatiq: one actor, with the limit or without it. Workers start with the `boot` of this module."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from throttlekit_cli.demo.plan import Plan, Settings
 from throttlekit_cli.demo.store import QuietStore
 from throttlekit_dramatiq import Throttle
 
-__all__ = ["DramatiqSide", "boot", "declare"]
+__all__ = ["DramatiqFramework", "boot", "declare"]
 
 _QUEUE = "demo"
 
-# The same with and without throttlekit. Dramatiq's own would wait 15 s before a first retry, and the
-# contrast would take an hour; these are what somebody would set who knows the partner's limit.
+# The same with and without throttlekit. With its defaults Dramatiq waits 15 s before a first retry, and the
+# contrast would take an hour; these are sensible for a caller that knows the partner's limit.
 _RETRIES = {"min_backoff": 500, "max_backoff": 8_000, "max_retries": 20}
 
 
 class _Watch(Middleware):
-    """Tells the ledger when a worker is ready, and when Dramatiq gives a job up."""
+    """Records when a worker is ready, and when Dramatiq gives a job up."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -40,8 +40,8 @@ class _Watch(Middleware):
         self._ledger.given_up()
 
 
-class DramatiqSide:
-    """The demo's own view of Dramatiq; see `throttlekit_cli.demo.sides.Side`."""
+class DramatiqFramework:
+    """The demo's own view of Dramatiq; see `throttlekit_cli.demo.frameworks.DemoFramework`."""
 
     def __init__(self, settings: Settings, ledger: Ledger) -> None:
         self._actor: Any = declare(settings)
@@ -63,7 +63,7 @@ class DramatiqSide:
         return bool(self._actor.broker.do_qsize(_QUEUE) == 0)
 
     def clear(self) -> None:
-        """Nothing: Dramatiq's keys begin with the run's name, as the ledger's do."""
+        """Does nothing: Dramatiq's keys begin with the run's name, as the ledger's do."""
 
 
 def declare(settings: Settings) -> dramatiq.Actor[..., None]:
@@ -92,6 +92,6 @@ def boot() -> None:
 
 def _broker(settings: Settings) -> dramatiq.Broker:
     make: Any = RedisBroker  # untyped
-    # No maintenance: it looks through the whole database, which may be a user's own.
+    # No maintenance: it scans the whole database, which may be the user's own.
     broker: dramatiq.Broker = make(url=settings.broker_url, namespace=settings.run, maintenance_chance=0)
     return broker

@@ -1,4 +1,4 @@
-"""A limiter that answers as a test wants it to, and what it was asked."""
+"""Test doubles: a limiter that allows or denies as a test wants, and a record of its decisions."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ __all__ = ["Seen", "allowing", "denying", "in_memory"]
 
 class Seen:
     """
-    What a limiter was asked, and answered.
+    A record of a limiter's decisions.
 
     Attributes:
         limiter: The limiter.
-        decisions: Each decision of `acquire`, in order, as the hook `throttlekit_decided` tells it.
+        decisions: Each decision of `acquire`, in order, as the hook `throttlekit_decided` receives it.
     """
 
     def __init__(self) -> None:
@@ -40,50 +40,50 @@ class Seen:
 
     def assert_allowed(self, job: str | None = None, *, limit: str | None = None, within: float = 0.0) -> Decided:
         """
-        Fail, unless a job was let run.
+        Fail unless a job was allowed to run.
 
         Args:
-            job: By its name (the actor's, the function's, the task's). Default: any.
-            limit: The name of a limit that it was held to, among others. Default: any.
+            job: The job's name (the actor's, the function's, the task's). Default: any.
+            limit: The name of one of the job's limits. Default: any.
             within: Seconds to wait for it at most: workers decide in threads of their own.
 
         Returns:
             The last such decision.
 
         Raises:
-            AssertionError: There is none. The message says what was decided.
+            AssertionError: There is none. The message lists the decisions.
         """
-        return self._find("let run", lambda event: event.decision.allowed, job, limit, within)
+        return self._find("allowed", lambda event: event.decision.allowed, job, limit, within)
 
     def assert_deferred(self, job: str | None = None, *, limit: str | None = None, within: float = 0.0) -> Decided:
-        """Fail, unless a job was denied and sent back to wait. Takes, returns and raises the same."""
+        """Fail unless a job was denied and deferred. Arguments, result and error as for `assert_allowed`."""
         return self._find("deferred", _deferred, job, limit, within)
 
     def assert_not_asked(self) -> None:
-        """Fail, if there was any decision: the job has no limit, or its framework's test mode asks for none."""
+        """Fail if there was a decision: the job should have no limit, or its framework's test mode should skip them."""
         if self.decisions:
-            raise AssertionError(f"no decision was expected; there were: {self._told()}")
+            raise AssertionError(f"no decision was expected; there were: {self._summary()}")
 
     def _find(
         self, what: str, wanted: Callable[[Decided], bool], job: str | None, limit: str | None, within: float
     ) -> Decided:
         def last() -> Decided | None:
             for event in reversed(self.decisions):
-                named = (job is None or _job(event) == job) and (limit is None or limit in _limits(event))
-                if named and wanted(event):
+                matches = (job is None or _job(event) == job) and (limit is None or limit in _limits(event))
+                if matches and wanted(event):
                     return event
             return None
 
         with self._more:
             found = self._more.wait_for(last, within)
         if found is None:
-            who = f"no job{f' {job!r}' if job else ''} was {what}{f' under {limit!r}' if limit else ''}"
-            raise AssertionError(f"{who}; decided was: {self._told()}")
+            missing = f"no job{f' {job!r}' if job else ''} was {what}{f' under {limit!r}' if limit else ''}"
+            raise AssertionError(f"{missing}; the decisions were: {self._summary()}")
         return found
 
-    def _told(self) -> str:
-        told = [f"{_job(each)} {each.decision.reason} by {each.decision.limit.name!r}" for each in self.decisions]
-        return "; ".join(told) or "nothing"
+    def _summary(self) -> str:
+        texts = [f"{_job(each)} {each.decision.reason} by {each.decision.limit.name!r}" for each in self.decisions]
+        return "; ".join(texts) or "none"
 
 
 def _job(event: Decided) -> str:
@@ -100,43 +100,42 @@ def _deferred(event: Decided) -> bool:
 
 def allowing(limiter: Limiter | None = None) -> AbstractContextManager[Seen]:
     """
-    `with allowing(limiter) as seen:` everything passes, and nothing is charged. No store is asked.
+    `with allowing(limiter) as seen:` every job is allowed, and nothing is charged. No store is called.
 
     Args:
-        limiter: The one that your program has made, whose adapters go on with it. Default: a new one, `seen.limiter`.
+        limiter: The limiter that your program has made; adapters keep using it. Default: a new one, `seen.limiter`.
 
     Returns:
-        A context manager that gives what the limiter was asked, as a `Seen`. Afterwards the limiter is as it was.
+        A context manager that returns the record of the decisions, a `Seen`. At its end the limiter is restored.
     """
-    return _standing_in(limiter, _Answering(None))
+    return _replace_store(limiter, _FixedStore(None))
 
 
 def denying(limiter: Limiter | None = None, *, delay: float = 60.0) -> AbstractContextManager[Seen]:
     """
-    `with denying(limiter) as seen:` nothing passes, and all jobs are told to come back after *delay* seconds. As
-    `allowing`. What waits in place for its turn (`hold`, an eager task) waits for ever.
+    `with denying(limiter) as seen:` every job is denied with a delay of *delay* seconds. As `allowing`. Code that
+    waits in place for its turn (`hold`, an eager task) waits for ever.
     """
-    return _standing_in(limiter, _Answering(delay))
+    return _replace_store(limiter, _FixedStore(delay))
 
 
 def in_memory(
     limiter: Limiter | None = None, *, clock: Callable[[], int] | None = None
 ) -> AbstractContextManager[Seen]:
     """
-    `with in_memory(limiter) as seen:` limits are what they are, and begin unused, in this process's memory. As
-    `allowing`.
+    `with in_memory(limiter) as seen:` the limits hold, and begin unused, in this process's memory. As `allowing`.
 
     Args:
-        clock: A `FakeClock`. Default: time passes.
+        clock: A `FakeClock`. Default: the real time.
     """
-    return _standing_in(limiter, MemoryStore(clock_us=clock))
+    return _replace_store(limiter, MemoryStore(clock_us=clock))
 
 
 @contextmanager
-def _standing_in(limiter: Limiter | None, store: Store) -> Generator[Seen, None, None]:
+def _replace_store(limiter: Limiter | None, store: Store) -> Generator[Seen, None, None]:
     seen = Seen()
     other = Limiter(store, plugins=[seen])
-    if isinstance(store, _Answering):
+    if isinstance(store, _FixedStore):
         other.stores.in_process = store
     seen.limiter = other if limiter is None else limiter
     kept = vars(seen.limiter).copy()
@@ -148,8 +147,8 @@ def _standing_in(limiter: Limiter | None, store: Store) -> Generator[Seen, None,
         other.close()
 
 
-class _Answering:
-    """A store that always says the same: come back after *delay* seconds, or, without one, yes."""
+class _FixedStore:
+    """A store that denies every request with *delay* seconds, or, without one, allows every request."""
 
     def __init__(self, delay: float | None) -> None:
         self._delay = delay

@@ -1,4 +1,4 @@
-"""One limit of each algorithm, and what follows from it: the numbers are worked out by hand."""
+"""The cases of the store conformance suite: one limit of each algorithm, with instants that are worked out by hand."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.limit.base import Limit
 from throttlekit.testing.bench import NAME, NOW_US, SECOND_US, Bench
 
-__all__ = ["RULES", "SEVERAL", "Rule", "each"]
+__all__ = ["BURST_CASES", "CASES", "Case", "for_each"]
 
 _HOUR_US = 3600 * SECOND_US
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class Case:
     """
-    A limit, and what follows from it if all of it is taken at once at `start_us`. Times count from there.
+    A limit, and what follows if its whole capacity is taken at `start_us`. All other times count from there.
 
     Attributes:
-        interval_us: From one waiter's slot to the next.
+        interval_us: From the due instant of one waiting job to that of the next.
         first_us: When one unit passes.
         full_us: When nothing counts any more.
         owed_us: When one unit passes, if two more were charged afterwards.
-        idle_us: Until when a waiting line of which nobody comes keeps the limit busy.
-        fits_us: When everything passes at once; None: at `full_us`.
+        idle_us: Until when a waiting line keeps the limit busy if none of its jobs comes.
+        fits_us: When the whole capacity passes at once; None: at `full_us`.
     """
 
     label: str
@@ -49,12 +49,12 @@ class Rule:
 
     @property
     def whole_us(self) -> int:
-        """When everything passes at once."""
+        """When the whole capacity passes at once."""
         return self.full_us if self.fits_us is None else self.fits_us
 
 
-RULES: Sequence[Rule] = (
-    Rule(
+CASES: Sequence[Case] = (
+    Case(
         label="token_bucket",
         make=lambda: TokenBucket(NAME, "10/s", burst=5),
         interval_us=100_000,
@@ -63,7 +63,7 @@ RULES: Sequence[Rule] = (
         owed_us=300_000,
         idle_us=500_000,
     ),
-    Rule(
+    Case(
         label="leaky_bucket",
         make=lambda: LeakyBucket(NAME, "10/s"),
         interval_us=100_000,
@@ -72,8 +72,8 @@ RULES: Sequence[Rule] = (
         owed_us=300_000,
         idle_us=100_000,
     ),
-    # From the twentieth second of its minute; the next minute begins anew, whatever is owed.
-    Rule(
+    # From the twentieth second of its minute. The next minute begins with the whole amount, whatever the debt.
+    Case(
         label="fixed_window",
         make=lambda: FixedWindow(NAME, "5/m"),
         start_us=NOW_US + 20 * SECOND_US,
@@ -84,7 +84,7 @@ RULES: Sequence[Rule] = (
         idle_us=40 * SECOND_US,
     ),
     # From nine o'clock in the morning in Berlin.
-    Rule(
+    Case(
         label="fixed_window_of_a_zone",
         make=lambda: FixedWindow(NAME, "5/d", tz="Europe/Berlin"),
         interval_us=17_280 * SECOND_US,
@@ -93,10 +93,10 @@ RULES: Sequence[Rule] = (
         owed_us=15 * _HOUR_US,
         idle_us=15 * _HOUR_US,
     ),
-    # From the twentieth second of its minute. Whole units count of those that fade: 4 of 5 as soon as the next minute
-    # has begun, none once less than 1 is left, after 48 s. Of 7, 4 count once less than 5 are left, after 120/7 s. Laid
-    # end to end, 5 units last for a minute from its begin, and one interval of grace.
-    Rule(
+    # From the twentieth second of its minute. In the next minute the last one's units fade, and count rounded down:
+    # 4 of 5 as soon as it has begun, none once less than 1 is left, after 48 s. Of 7, 4 count once less than 5 are
+    # left, after 120/7 s. Laid end to end, 5 units last for a minute from its start, and one interval of grace.
+    Case(
         label="sliding_window",
         make=lambda: SlidingWindow(NAME, "5/m"),
         start_us=NOW_US + 20 * SECOND_US,
@@ -107,8 +107,8 @@ RULES: Sequence[Rule] = (
         owed_us=40 * SECOND_US + 17_142_858,
         idle_us=52 * SECOND_US,
     ),
-    # Whatever was charged at one instant leaves the window at one instant, what is owed with the rest.
-    Rule(
+    # All units charged at one instant leave the window at one instant, a debt included.
+    Case(
         label="sliding_log",
         make=lambda: SlidingLog(NAME, "5/m"),
         interval_us=12 * SECOND_US,
@@ -120,42 +120,42 @@ RULES: Sequence[Rule] = (
 )
 """Five algorithms, six limits."""
 
-SEVERAL: Sequence[Rule] = tuple(rule for rule in RULES if rule.label != "leaky_bucket")
-"""Those under which several units may pass at once."""
+BURST_CASES: Sequence[Case] = tuple(case for case in CASES if case.label != "leaky_bucket")
+"""The cases in which several units may pass at once."""
 
-_Check: TypeAlias = "Callable[[Any, Bench, Rule], None]"
+_Check: TypeAlias = "Callable[[Any, Bench, Case], None]"
 
 
-class each:  # noqa: N801 - read as a word: @each(RULES)
+class for_each:  # noqa: N801 - read as a word: @for_each(CASES)
     """
-    Make a test for each of *rules* of a method that takes a bench and a rule: `test_x` becomes
-    `test_x_token_bucket`, `test_x_leaky_bucket`, …, whatever runner finds them.
+    Turn a method that takes a bench and a case into one test for each of *cases*: `test_x` becomes
+    `test_x_token_bucket`, `test_x_leaky_bucket`, …, so that any runner finds them by name.
     """
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
-        self._rules = rules
+    def __init__(self, cases: Sequence[Case]) -> None:
+        self._cases = cases
         self._check: _Check | None = None
 
-    def __call__(self, check: _Check) -> each:
+    def __call__(self, check: _Check) -> for_each:
         self._check = check
         return self
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         delattr(owner, name)
-        for rule in self._rules:
-            test = self._test_of(rule)
-            test.__name__ = f"{name}_{rule.label}"
+        for case in self._cases:
+            test = self._test_of(case)
+            test.__name__ = f"{name}_{case.label}"
             test.__qualname__ = f"{owner.__qualname__}.{test.__name__}"
             test.__doc__ = self._check.__doc__
             setattr(owner, test.__name__, test)
 
-    def _test_of(self, rule: Rule) -> Callable[[Any], None]:
+    def _test_of(self, case: Case) -> Callable[[Any], None]:
         check = self._check
-        assert check is not None, "@each(RULES) stands above a method"  # noqa: S101
+        assert check is not None, "@for_each(CASES) stands above a method"  # noqa: S101
 
         def test(suite: Any) -> None:
             with suite.bench() as bench:
-                bench.now_us = rule.start_us
-                check(suite, bench, rule)
+                bench.now_us = case.start_us
+                check(suite, bench, case)
 
         return test

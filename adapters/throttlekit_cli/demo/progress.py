@@ -1,4 +1,4 @@
-"""Looking on: what can be seen of a run from outside, several times a second, until it is over."""
+"""The progress of a run: samples taken several times a second, the seconds that they make up, and an ETA."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from throttlekit_cli.demo.plan import Plan
 
-__all__ = ["Pace", "Sample", "Second"]
+__all__ = ["Progress", "Sample", "Second"]
 
-_REMEMBERED = 5.0
+_PACE_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +26,13 @@ class Sample:
 
     @property
     def waiting(self) -> int:
-        """Jobs that have been sent and neither run now nor are over."""
+        """Jobs that were sent, do not run now, and are not over."""
         return max(0, self.sent - self.done - self.given_up - self.running)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Second:
-    """One second of a run: the calls that arrived in it, and how things stood at its end."""
+    """One second of a run: the calls that arrived in it, and the sample at its end."""
 
     number: int
     calls: int
@@ -41,8 +41,8 @@ class Second:
     eta: float | None
 
 
-class Pace:
-    """Turns samples into seconds, and knows how long it will take."""
+class Progress:
+    """Turns samples into seconds, and estimates how long the run will take."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -52,8 +52,8 @@ class Pace:
 
     def eta(self, sample: Sample) -> float | None:
         """
-        Seconds until the last job is done at the pace of the last seconds, which the burst of the
-        beginning does not flatter. None: nothing moves, or it is too early to tell.
+        Seconds until the last job is done, at the pace of the last seconds, so that the first burst does not
+        count. None: no job was done in them, or it is too early to say.
         """
         first = self._recent[0]
         if sample.at <= first.at or sample.done <= first.done:
@@ -67,7 +67,7 @@ class Pace:
             return None
         return self._close(sample, int(sample.at))
 
-    def rest(self, sample: Sample) -> Second | None:
+    def last_second(self, sample: Sample) -> Second | None:
         """The last, unfinished second, if anything happened in it."""
         return self._close(sample, self._number + 1) if sample.calls > self._last.calls else None
 
@@ -81,6 +81,6 @@ class Pace:
         )
         self._last, self._number = sample, number
         self._recent.append(sample)
-        while sample.at - self._recent[0].at > _REMEMBERED + 0.5:
+        while sample.at - self._recent[0].at > _PACE_SECONDS + 0.5:
             self._recent.popleft()
         return second
