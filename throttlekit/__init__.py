@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from throttlekit._core.algorithms.concurrency import Concurrency
     from throttlekit._core.algorithms.fixed_window import FixedWindow
+    from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
     from throttlekit._core.algorithms.sliding_log import SlidingLog
     from throttlekit._core.algorithms.sliding_window import SlidingWindow
-    from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
+    from throttlekit._core.algorithms.token_bucket import TokenBucket
     from throttlekit._core.decision import Decision
     from throttlekit._core.job import Job
     from throttlekit._core.limit.base import Limit
@@ -65,7 +66,8 @@ _WHERE = {
     "_core.limit.base": ("Limit",),
     "_core.algorithms.sliding_log": ("SlidingLog",),
     "_core.algorithms.sliding_window": ("SlidingWindow",),
-    "_core.algorithms.token_bucket": ("LeakyBucket", "TokenBucket"),
+    "_core.algorithms.leaky_bucket": ("LeakyBucket",),
+    "_core.algorithms.token_bucket": ("TokenBucket",),
     "_engine.running": ("Running", "current"),
     "_engine.delivery": ("Delivery",),
     "_engine.rate_limited": ("RateLimited",),

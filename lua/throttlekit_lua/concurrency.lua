@@ -1,5 +1,5 @@
 --[[
-  Mirrors throttlekit/_core/algorithms/concurrency.py. Letter c.
+  Mirrors throttlekit/_core/algorithms/concurrency.py. Code c.
   a, b, c  amount, lease, microseconds, and the holder
   Key      sorted set: each holder by the end of its lease; ":mean", ":granted", ":freed" and ":lease", the
            longest of them, by minus their value

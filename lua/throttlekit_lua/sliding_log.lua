@@ -1,5 +1,5 @@
 --[[
-  Mirrors throttlekit/_core/algorithms/sliding_log.py. Letter l.
+  Mirrors throttlekit/_core/algorithms/sliding_log.py. Code l.
   a, b   amount and period, microseconds
   Key    numbers of 7 bytes: the place of the oldest unit; until when more is owed than the log holds, microseconds;
          and a ring of `amount` instants, microseconds. What is not there yet, or was given back, is 0

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.printed.listed import Listed
 from support.servers.processes import redis_server
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import Ask, Caller
+from throttlekit._core.acquire import Caller
 from throttlekit._core.storage_keys import bucket_name, holder_name, line_name
 from throttlekit.stores import Request, StoreClaim
 
@@ -50,7 +50,7 @@ class Recorder(Listed):
         for limit in limits:
             charge = limit.bind(cost, 0, holder_name(str(uuid.uuid4()), secrets.token_hex(6), time.time_ns() // 1000))
             bucket = bucket_name(limit.name, tenant, limit.fingerprint)
-            claims.append(StoreClaim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(50_000))))
+            claims.append(StoreClaim(bucket, line_name(bucket), charge, charge.spacing_us(50_000)))
         self.acquire(Request(claims, Caller.JOB))
         return self.sent
 

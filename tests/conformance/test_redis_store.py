@@ -26,7 +26,7 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.acquire import Ask, Caller, Place, Reason
+from throttlekit._core.acquire import Caller, Place, Reason
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, line_name
 from throttlekit.stores import Correction, Request, StoreClaim
@@ -63,7 +63,7 @@ def store(redis_url: str) -> Iterator[RedisStore]:
 def _claim(limit: Limit, cost: int = 1) -> StoreClaim:
     charge = limit.bind(cost, NOW_US)
     bucket = bucket_name(limit.name, "", limit.fingerprint)
-    return StoreClaim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(0), limit.max_queue_us(charge)))
+    return StoreClaim(bucket, line_name(bucket), charge, charge.spacing_us(0), limit.max_queue_us(charge))
 
 
 def _request(*limits: Limit, caller: Caller = Caller.JOB) -> Request:
@@ -241,7 +241,7 @@ def test_log_is_stored_as_a_ring_behind_a_head(client: Any, store: RedisStore) -
     assert _numbers(client.get(claim.bucket)) == [2, 0, NOW_US, NOW_US]
     assert store.acquire(Request([claim], Caller.JOB), now_us=NOW_US + 7).allowed
     assert _numbers(client.get(claim.bucket)) == [4, 0, NOW_US, NOW_US, NOW_US + 7, NOW_US + 7]
-    store.settle([Correction(claim.bucket, claim.ask.algorithm, NOW_US + 7, 3)], now_us=NOW_US + 9)
+    store.settle([Correction(claim.bucket, claim.algorithm, NOW_US + 7, 3)], now_us=NOW_US + 9)
     # The first two instants are pushed out, and owed for until an hour after them.
     ring = [NOW_US + 9, NOW_US + 9, NOW_US + 7, NOW_US + 7, NOW_US + 9]
     assert _numbers(client.get(claim.bucket)) == [2, NOW_US + 3_600_000_000, *ring]
@@ -417,7 +417,7 @@ def test_stale_keys_expire_too(client: Any, store: RedisStore) -> None:
         request = Request([_claim(limit, limit.capacity)], Caller.JOB)
         assert store.acquire(request, now_us=ahead_us).allowed
         assert not store.acquire(request, now_us=NOW_US).allowed
-        charge = _claim(limit).ask.algorithm
+        charge = _claim(limit).algorithm
         store.settle([Correction(request.claims[0].bucket, charge, NOW_US, 1)], now_us=NOW_US)
     ttls = {key: client.pttl(key) for key in client.scan_iter("*")}
     assert len(ttls) == 10
@@ -447,7 +447,7 @@ def test_idle_line_leaves_no_key(client: Any, store: RedisStore) -> None:
         claim = _claim(limit, limit.capacity)
         store.acquire(Request([claim], Caller.JOB), now_us=NOW_US)
         last_us = [store.acquire(_request(limit), now_us=NOW_US).due_us for _ in range(9)][-1]
-        end_ms = (last_us + claim.ask.spacing_us // limit.capacity - NOW_US) // 1000
+        end_ms = (last_us + claim.spacing_us // limit.capacity - NOW_US) // 1000
         assert end_ms + 1_000 < client.pttl(claim.line) <= end_ms + 5_001, limit
         assert client.pttl(claim.bucket) <= client.pttl(claim.line), limit
 
@@ -540,7 +540,7 @@ def test_no_number_is_ever_sent_in_exponent_form(request: pytest.FixtureRequest,
             store.acquire(Request([one], Caller.JOB, Place(0, start_us - 1)), now_us=start_us)
             assert store.acquire(Request([one], Caller.JOB, Place(0, due_us)), now_us=due_us).allowed
             for by in (100_000_000, -100_000_000, 10**12):
-                store.settle([Correction(claim.bucket, claim.ask.algorithm, due_us, by)], now_us=due_us)
+                store.settle([Correction(claim.bucket, claim.algorithm, due_us, by)], now_us=due_us)
             store.acquire(Request([one], Caller.GUEST), now_us=start_us)
             store.acquire(Request([one], Caller.GUEST), now_us=start_us - 4 * 366 * 86_400_000_000)
             store.reset([claim.bucket, claim.line])

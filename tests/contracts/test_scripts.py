@@ -186,10 +186,10 @@ def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
 
 def test_scripts_are_put_together_from_every_file() -> None:
     """A verb's script is the common head, the algorithms that are asked for, and the verb; none stands in it twice."""
-    assert {_letter(path): path.stem for path in ALGORITHMS} == throttlekit_lua.ALGORITHMS
+    assert {_code(path): path.stem for path in ALGORITHMS} == throttlekit_lua.ALGORITHMS
     for verb, letters in product(VERBS, ["t", "fs", "l", "c", "tfslc"]):
         text = throttlekit_lua.read(verb.stem, frozenset(letters))
-        parts = [COMMON, *(path for path in ALGORITHMS if _letter(path) in letters), verb]
+        parts = [COMMON, *(path for path in ALGORITHMS if _code(path) in letters), verb]
         assert sorted(path for path in LUA if read(path) in text) == sorted(parts)
         assert len(text) == sum(len(read(path)) for path in parts) + len(parts) - 1
         assert text.startswith(read(COMMON))
@@ -285,7 +285,7 @@ def test_header_numbers_the_reasons() -> None:
 
 @every_verb
 def test_verb_knows_no_algorithm(path: Path) -> None:
-    """A verb asks each claim's algorithm by the names in the head, and none by its letter."""
+    """A verb calls each claim's algorithm by the names in the head, and none by its code."""
     body = _body(path)
     assert not re.search(r"algorithms\.\w", body)
     assert set(re.findall(r"\.of\.(\w+)\(", body)) <= {*_verbs_of_an_algorithm(), *_verbs_of_leases()}
@@ -308,11 +308,11 @@ def _functions(path: Path) -> list[str]:
     return re.findall(r"^  (\w+) = function\(", _body(path), re.MULTILINE)
 
 
-def _letter(path: Path) -> str:
+def _code(path: Path) -> str:
     match = re.search(
-        r"^  Mirrors throttlekit/_core/algorithms/(\w+)\.py\. Letter (\w)\.$", _parts(path)[0], re.MULTILINE
+        r"^  Mirrors throttlekit/_core/algorithms/(\w+)\.py\. Code (\w)\.$", _parts(path)[0], re.MULTILINE
     )
-    assert match, "the header does not say what it mirrors, and its letter"
+    assert match, "the header does not say what it mirrors, and its code"
     return match.group(2)
 
 
@@ -330,10 +330,10 @@ def test_algorithm_answers_all_that_the_head_says_and_no_more(path: Path) -> Non
 
 
 @every_algorithm
-def test_algorithm_adds_itself_under_its_letter(path: Path) -> None:
-    """The letter in the header is the one under which the script and the core know it."""
-    assert re.findall(r"^algorithms\.(\w) = \{", _body(path), re.MULTILINE) == [_letter(path)]
-    letters = [
+def test_algorithm_adds_itself_under_its_code(path: Path) -> None:
+    """The code in the header is the one under which the script and the core know it."""
+    assert re.findall(r"^algorithms\.(\w) = \{", _body(path), re.MULTILINE) == [_code(path)]
+    codes = [
         ast.literal_eval(node.value)
         for node in ast.walk(parsed(_mirrored(path)))
         if isinstance(node, ast.AnnAssign)
@@ -341,12 +341,12 @@ def test_algorithm_adds_itself_under_its_letter(path: Path) -> None:
         and node.target.id == "code"
         and node.value is not None
     ]
-    assert letters == [_letter(path)]
+    assert codes == [_code(path)]
 
 
-def test_no_two_algorithms_share_a_letter() -> None:
-    """Each algorithm of the core that the script knows has its own letter, and every one of the core is there."""
-    assert len({_letter(path) for path in ALGORITHMS}) == len(ALGORITHMS)
+def test_no_two_algorithms_share_a_code() -> None:
+    """Each algorithm of the core that the script knows has its own code, and every one of the core is there."""
+    assert len({_code(path) for path in ALGORITHMS}) == len(ALGORITHMS)
     charges = {f"throttlekit._core.algorithms.{name}" for name in _CHARGES}
     assert {_mirrored(path) for path in ALGORITHMS} == charges
 
@@ -366,7 +366,7 @@ def test_header_says_what_is_stored_and_what_the_numbers_are(path: Path) -> None
     """The header says what a, b and c are, as far as they are used, and what is in the key."""
     header, body = _parts(path)
     used = {name for name in "abc" if re.search(rf"\bc\.{name}\b", body)}
-    documented = re.search(r"^  ((?:\w, )*\w)   ?", header.partition("Letter")[2], re.MULTILINE)
+    documented = re.search(r"^  ((?:\w, )*\w)   ?", header.partition("Code")[2], re.MULTILINE)
     told = set(re.findall(r"^  (a(?:, b)?(?:, c)?|b|c) ", header, re.MULTILINE))
     assert documented
     assert {name for names in told for name in names.split(", ")} == used

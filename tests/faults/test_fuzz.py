@@ -190,7 +190,8 @@ def test_verbs_answer_or_refuse(seed: int) -> None:
             key=rnd.choice([*keys, lambda job: drawn.any()]),
             cost=rnd.choice([1, 2, lambda job: drawn.any()]),
             scope=rnd.choice(["global", "queue", "job", "process"]),
-        ).by_value_of(None)  # it is made anew each time, under one name
+            _by_value=True,  # type: ignore[call-arg]  # it is made anew each time, under one name
+        )
         limits = [limit] if rnd.random() < 0.9 else [limit, drawn.any()]
         options = {name: drawn.any() for name in ("key", "cost") if rnd.random() < 0.2}
         verb = rnd.choice(["acquire", "acquire", "peek", "reset"])
@@ -220,7 +221,7 @@ def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
         kind, _ = rnd.choice(KINDS)
         make: Any = kind
         rate = (rnd.choice([1, 7, 10**3, 10**6, 10**9, 10**12 - 1]), rnd.choice([1, 1e-6, 86_400, 366 * 86_400]))
-        limit: Limit = make("x", rate, key="{a}").by_value_of(None)
+        limit: Limit = make("x", rate, key="{a}", _by_value=True)
         ticket = Ticket(drawn.rnd.randint(1, 2**53 - 1), f"{limit.fingerprint}:x", 1, 1).write()
         job = Job(kwargs={"a": drawn.text()}, ticket=drawn.rnd.choice([None, ticket, drawn.mutated(ticket)]))
         cost = rnd.choice([None, 0, 1, limit.capacity, rnd.randint(0, limit.capacity)])

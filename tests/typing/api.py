@@ -213,7 +213,7 @@ def fail(limiter: Limiter) -> None:
 def store_of_my_own(request: Request) -> None:
     for claim in request.claims:
         stored: tuple[str, str] = (claim.bucket, claim.line)
-        print(stored, claim.ask.algorithm.size, claim.ask.max_queue_us, request.caller.value, request.place)
+        print(stored, claim.algorithm.size, claim.max_queue_us, request.caller.value, request.place)
 
 
 def corrections_of_my_own(corrections: Sequence[Correction]) -> None:

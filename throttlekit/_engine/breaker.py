@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from throttlekit._core.acquire import Verdict
+from throttlekit._core.claim import StoreClaim
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
@@ -20,7 +21,6 @@ from throttlekit.stores.base import (
     Lease,
     Request,
     Store,
-    StoreClaim,
     SupportsBatch,
     SupportsCommands,
     SupportsForget,

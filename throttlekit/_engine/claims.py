@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from throttlekit._core.acquire import Ask, Caller, Reason, Verdict
+from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.concurrency import Concurrency, ConcurrencyAlgorithm
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -18,7 +19,7 @@ from throttlekit._core.limit.template import key_text
 from throttlekit._core.storage_keys import bucket_name, holder_name, line_name
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.ticket import Ticket, lane_of
-from throttlekit.stores.base import Request, StoreClaim
+from throttlekit.stores.base import Request
 
 __all__ = ["Claim", "build_peek", "build_request", "decision_from", "peek_decision", "resolve_claims", "ticket_after"]
 
@@ -40,7 +41,7 @@ class Claim:
         return self.limit.scope == "process"
 
     def charged(self, at_us: int) -> Charged:
-        algorithm = self.claim.ask.algorithm
+        algorithm = self.claim.algorithm
         if isinstance(algorithm, ConcurrencyAlgorithm):
             return Charged(
                 self.limit, self.claim.bucket, self.cost, at_us, holder=algorithm.holder if self.cost else ""
@@ -94,7 +95,7 @@ def _asked(
     algorithm = limit.bind(units, now_us, holder)
     bucket = bucket_name(limit.name, text, limit.fingerprint, part)
     spacing_us = algorithm.spacing_us(round(lateness * 1_000_000))
-    claim = StoreClaim(bucket, line_name(bucket), Ask(algorithm, spacing_us, limit.max_queue_us(algorithm)))
+    claim = StoreClaim(bucket, line_name(bucket), algorithm, spacing_us, limit.max_queue_us(algorithm))
     told = text if part is None else f"{part}:{text}" if text else part
     return Claim(limit, told, units, claim)
 

@@ -7,13 +7,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from throttlekit._core.acquire import Ask, Caller
+from throttlekit._core.acquire import Caller
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.local_share import OnStoreFailure
 from throttlekit._core.storage_keys import line_name
 from throttlekit._engine.claims import Claim, decision_from
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.base import Request, StoreClaim
+from throttlekit.stores.base import Request
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["decide_without_store"]
@@ -63,9 +64,9 @@ def _share(asked: Claim) -> Claim | None:
     share = asked.limit.share
     if share is None:
         return None
-    holder = getattr(asked.claim.ask.algorithm, "holder", "")
+    holder = getattr(asked.claim.algorithm, "holder", "")
     algorithm = share.bind(asked.cost, time.time_ns() // 1000, holder)
     bucket = asked.claim.bucket.removesuffix(asked.limit.fingerprint) + share.fingerprint
     return Claim(
-        share, asked.key, asked.cost, StoreClaim(bucket, line_name(bucket), Ask(algorithm, algorithm.spacing_us(0)))
+        share, asked.key, asked.cost, StoreClaim(bucket, line_name(bucket), algorithm, algorithm.spacing_us(0))
     )

@@ -8,8 +8,9 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from throttlekit._core.acquire import Ask, Caller, Reason, Verdict
+from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithms.token_bucket import TokenBucket
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -18,7 +19,7 @@ from throttlekit._core.local_quota import LocalQuota
 from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.claims import Claim, decision_from
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.stores.base import Correction, Request, StoreClaim
+from throttlekit.stores.base import Correction, Request
 from throttlekit.stores.composite import Part, acquire_in_parts
 from throttlekit.stores.memory import MemoryStore
 
@@ -306,6 +307,6 @@ def _enlarged(request: Request, purses: dict[int, _Purse], taking: dict[int, int
         if purse.ahead is None or purse.ahead[0] != units:
             limit: Any = purse.limit
             algorithm = limit.bind_ahead(units)
-            purse.ahead = (units, StoreClaim(claim.bucket, claim.line, Ask(algorithm, algorithm.size)))
+            purse.ahead = (units, StoreClaim(claim.bucket, claim.line, algorithm, algorithm.size))
         claims[number] = purse.ahead[1]
     return Request(claims, Caller.GUEST, None, 0)

@@ -119,7 +119,7 @@ class Running:
             # It may have been given back all the same: to be sure, it is not given back again.
             meant = settled_of(self.decision, limit)
             charged = [
-                replace(each, cost=min(each.cost, actual)) if each in meant else each for each in self.decision.charged
+                each._replace(cost=min(each.cost, actual)) if each in meant else each for each in self.decision.charged
             ]
             self._decision = replace(self.decision, charged=tuple(charged))
             if _settle_failed.due():

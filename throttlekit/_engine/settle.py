@@ -16,7 +16,7 @@ def settle(decision: Decision, actual: int, limit: Limit | None, *, shared: Stor
     """See `Limiter.settle`."""
     meant = settled_of(decision, limit)
     charged = tuple(
-        replace(each, cost=each.limit.check_units(actual)) if each in meant else each for each in decision.charged
+        each._replace(cost=each.limit.check_units(actual)) if each in meant else each for each in decision.charged
     )
     around_us = time.time_ns() // 1000
     for own, store in ((False, shared), (True, in_process)):

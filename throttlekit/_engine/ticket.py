@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from throttlekit._core.acquire import Place
+from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.base import Limit
 
 __all__ = ["Ticket", "lane_of"]
 
 _VERSION = 1
-_LARGEST = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Ticket:
             return cls()
         due_us, limit_ref, deferrals, since_us = (data.get(name) for name in ("slot", "ticket", "n", "since"))
         if not isinstance(limit_ref, str) or not all(
-            isinstance(number, int) and 0 <= number < _LARGEST for number in (due_us, deferrals, since_us)
+            isinstance(number, int) and 0 <= number <= LARGEST_EXACT for number in (due_us, deferrals, since_us)
         ):
             return cls()
         lane = data.get("lane", "")

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.durations import finite_seconds
+from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import key_text, safe_repr
 from throttlekit._core.limit.with_rate import altered
@@ -20,7 +21,7 @@ from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.rule_follower import KEPT_MS, read_rules
-from throttlekit.fleet.rules import HISTORY, LARGEST, RULES, Rule, What, as_text, data_of, field_of, plain, rule_of
+from throttlekit.fleet.rules import HISTORY, RULES, Rule, What, as_text, data_of, field_of, plain, rule_of
 from throttlekit.limiter import Limiter
 from throttlekit.stores.base import Store
 
@@ -350,7 +351,7 @@ def _change_of(kept: bytes) -> Change | None:
         if (
             entry["v"] != _VERSION
             or type(at) is not int
-            or not 0 <= at < LARGEST
+            or not 0 <= at <= LARGEST_EXACT
             or type(part) not in (str, type(None))
         ):
             return None

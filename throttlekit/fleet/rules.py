@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
+from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.storage_keys import fleet_name
 
 __all__ = [
     "HISTORY",
-    "LARGEST",
     "RULES",
     "Rule",
     "Rules",
@@ -29,8 +29,6 @@ HISTORY = fleet_name("history")
 """A list of what was changed, the newest first."""
 
 _VERSION = 1
-LARGEST = 2**53
-"""Above any time, µs, and what other languages count exactly."""
 
 What: TypeAlias = Literal["set", "pause", "observe"]
 
@@ -112,7 +110,7 @@ def rule_of(field: Any, told: Any) -> Rule | None:
         and all(isinstance(text, str) for text in (what, name, by))
         and what in get_args(What)
         and isinstance(part, (str, type(None)))
-        and all(type(at) is int and 0 <= at < LARGEST for at in (since_us, until_us))
+        and all(type(at) is int and 0 <= at <= LARGEST_EXACT for at in (since_us, until_us))
         and type(burst) in (int, type(None))
         and (type(rate) in (int, str) if what == "set" else rate is None)
     )

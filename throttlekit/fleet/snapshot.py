@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import throttlekit_lua
-from throttlekit._core.acquire import Ask, Caller, Verdict
+from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import EMPTY, GRACE_US, Line
 from throttlekit._core.serialize import load
@@ -26,7 +27,7 @@ from throttlekit._core.storage_keys import fleet_name, held_since, limit_id, lin
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, LETTERS
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
-from throttlekit.stores.base import Request, StoreClaim
+from throttlekit.stores.base import Request
 
 __all__ = [
     "ORDERS",
@@ -298,16 +299,14 @@ def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
     found: list[Key] = []
     for at in range(0, len(keys), _AT_ONCE):
         some, around_us = keys[at : at + _AT_ONCE], time.time_ns() // 1000
-        claims = [
-            StoreClaim(each.bucket, line_name(each.bucket), Ask(each.limit.bind(0, around_us), 0)) for each in some
-        ]
+        claims = [StoreClaim(each.bucket, line_name(each.bucket), each.limit.bind(0, around_us), 0) for each in some]
         verdict = store.acquire(Request(claims, Caller.PEEK))
         asked_us = verdict.asked_us or (verdict.now_us,) * len(some)
         questions = [_questions(claim, now_us) for claim, now_us in zip(claims, asked_us, strict=True)]
         answers = iter(store.commands([each for those in questions for each in those]))
         for key, claim, use, now_us in zip(some, claims, verdict.uses, asked_us, strict=True):
             line, holders, since = _line(next(answers)), None, None
-            if isinstance(claim.ask.algorithm, ConcurrencyAlgorithm):
+            if isinstance(claim.algorithm, ConcurrencyAlgorithm):
                 holders = Holders(mean_us=_kept(next(answers)), granted_us=_kept(next(answers)))
                 since = min(filter(None, (held_since(data.decode()) for data in next(answers))), default=None)
             key = _with(key, line, use or Use(0, now_us), holders, now_us)
@@ -317,7 +316,7 @@ def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
 
 def _questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]]:
     line = ("GET", claim.line)
-    if not isinstance(claim.ask.algorithm, ConcurrencyAlgorithm):
+    if not isinstance(claim.algorithm, ConcurrencyAlgorithm):
         return [line]
     holders = ("ZRANGEBYSCORE", claim.bucket, f"({now_us}", "+inf", "LIMIT", 0, _MOST_HOLDERS)
     return [line, ("ZSCORE", claim.bucket, ":mean"), ("ZSCORE", claim.bucket, ":granted"), holders]

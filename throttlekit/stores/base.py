@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from throttlekit._core.acquire import Ask, Caller, Place, Verdict
+from throttlekit._core.acquire import Caller, Place, Verdict
 from throttlekit._core.algorithm import Algorithm
-from throttlekit._core.limit.value import soon_made
+from throttlekit._core.claim import StoreClaim
 
 __all__ = [
     "Correction",
@@ -24,22 +24,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StoreClaim:
-    """
-    One limit's part of a request: the names that its state is stored under, and what it would take.
-
-    The same object may come in many requests, so a store can cache what it computed from it.
-    """
-
-    bucket: str
-    line: str
-    ask: Ask
-
-
-@soon_made
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """Everything that one decision depends on. No two claims share a name."""
 
     claims: Sequence[StoreClaim]

@@ -12,9 +12,10 @@ from redis.crc import key_slot
 from redis.exceptions import RedisClusterException
 
 from throttlekit._core.acquire import Verdict
+from throttlekit._core.claim import StoreClaim
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import Correction, Lease, Request, StoreClaim, acquire_or_error
+from throttlekit.stores.base import Correction, Lease, Request, acquire_or_error
 from throttlekit.stores.composite import Part, acquire_in_parts
 from throttlekit.stores.redis import RedisStore, renew_pool_lock_after_fork
 from throttlekit.stores.wire import arguments_of, script_of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from throttlekit._core.acquire import ELSEWHERE, Caller, Place, Reason, Verdict
@@ -54,7 +53,7 @@ def acquire_in_parts(parts: Sequence[Part], request: Request, now_us: int | None
             raise
         for number, use in zip(part.claims, verdict.uses, strict=True):
             uses[number], asked_us[number] = use, verdict.now_us
-        verdict = replace(verdict, claim=part.claims[verdict.claim])
+        verdict = verdict._replace(claim=part.claims[verdict.claim])
         if request.caller is not Caller.PEEK:
             answer = verdict
             if verdict.allowed:
@@ -66,12 +65,12 @@ def acquire_in_parts(parts: Sequence[Part], request: Request, now_us: int | None
     if answer is None:
         raise ValueError("a request needs at least one part")
     if answer.allowed:
-        return replace(answer, claim=0, uses=tuple(uses), asked_us=tuple(asked_us))
+        return answer._replace(claim=0, uses=tuple(uses), asked_us=tuple(asked_us))
     _give_back(granted, request, now_us)
     for part, _ in granted:
         for number in part.claims:
             uses[number] = None
-    return replace(answer, uses=tuple(uses), asked_us=tuple(asked_us))
+    return answer._replace(uses=tuple(uses), asked_us=tuple(asked_us))
 
 
 def _delay_us(verdict: Verdict) -> int:
@@ -83,16 +82,16 @@ def _request_of(part: Part, request: Request) -> Request:
     if place is not None:
         claim = part.claims.index(place.claim) if place.claim in part.claims else ELSEWHERE
         place = Place(claim, place.due_us)
-    return replace(request, claims=[request.claims[number] for number in part.claims], place=place)
+    return request._replace(claims=[request.claims[number] for number in part.claims], place=place)
 
 
 def _give_back(granted: Sequence[tuple[Part, Verdict]], request: Request, now_us: int | None) -> None:
     for part, verdict in granted:
         claims = [request.claims[number] for number in part.claims]
         corrections = [
-            Correction(claim.bucket, claim.ask.algorithm, verdict.now_us, -claim.ask.algorithm.size)
+            Correction(claim.bucket, claim.algorithm, verdict.now_us, -claim.algorithm.size)
             for claim in claims
-            if claim.ask.algorithm.size
+            if claim.algorithm.size
         ]
         if corrections:
             with suppress(StoreUnavailable):  # it stays charged: stricter, never looser

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from throttlekit._core.acquire import State, Verdict, acquire, kept_until_us, pause
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import GRACE_US
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.stores.base import Correction, Lease, Request, StoreClaim
+from throttlekit.stores.base import Correction, Lease, Request
 
 __all__ = ["MemoryStore"]
 
@@ -44,18 +45,16 @@ class MemoryStore:
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
         with self._lock:
             now_us = self._clock_us() if now_us is None else now_us
-            states = [State(self._get(c.bucket, now_us), self._get(c.line, now_us)) for c in request.claims]  # type: ignore[arg-type]
-            asks = [claim.ask for claim in request.claims]
-            verdict, changed = acquire(
-                asks, states, now_us, caller=request.caller, place=request.place, max_wait_us=request.max_wait_us
-            )
-            for claim, before, after in zip(request.claims, states, changed, strict=True):
+            claims, caller, place, max_wait_us = request
+            states = [State(self._get(c.bucket, now_us), self._get(c.line, now_us)) for c in claims]  # type: ignore[arg-type]
+            verdict, changed = acquire(claims, states, now_us, caller=caller, place=place, max_wait_us=max_wait_us)
+            for claim, before, after in zip(claims, states, changed, strict=True):
                 if after.taken is not before.taken:
-                    self._put(claim.bucket, after.taken, claim.ask.algorithm.use(after.taken, now_us).full_us, now_us)
+                    self._put(claim.bucket, after.taken, claim.algorithm.use(after.taken, now_us).full_us, now_us)
                 if after.line is None:
                     self._values.pop(claim.line, None)
                 elif after.line is not before.line:
-                    self._put(claim.line, after.line, kept_until_us(after, claim.ask.algorithm, now_us), now_us)
+                    self._put(claim.line, after.line, kept_until_us(after, claim.algorithm, now_us), now_us)
             return verdict
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
@@ -83,7 +82,7 @@ class MemoryStore:
                 before = State(self._get(each.bucket, now_us), self._get(each.line, now_us))  # type: ignore[arg-type]
                 after = pause(before, now_us, for_us)
                 if after.line != before.line:
-                    self._put(each.line, after.line, kept_until_us(after, each.ask.algorithm, now_us), now_us)
+                    self._put(each.line, after.line, kept_until_us(after, each.algorithm, now_us), now_us)
 
     def reset(self, names: Sequence[str]) -> None:
         with self._lock:

@@ -19,9 +19,10 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
     raise ImportError("a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'") from error
 
 from throttlekit._core.acquire import Verdict
+from throttlekit._core.claim import StoreClaim
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import Correction, Lease, Request, StoreClaim
+from throttlekit.stores.base import Correction, Lease, Request
 from throttlekit.stores.errors import URL_ERRORS, is_connection_error, map_errors
 from throttlekit.stores.pool import ConnectionPool
 from throttlekit.stores.wire import Script, arguments_of, command, frame_of, script_for, script_of, verdict_of
@@ -96,7 +97,7 @@ class RedisStore:
 
     def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
         keys = [name for claim in claims for name in (claim.bucket, claim.line)]
-        rows = [(claim.ask.algorithm.code, *claim.ask.algorithm.params) for claim in claims]
+        rows = [(claim.algorithm.code, *claim.algorithm.params) for claim in claims]
         self._run_script("pause", keys, [_or_empty(now_us), _or_empty(for_us)], rows)
 
     def reset(self, names: Sequence[str]) -> None:

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import throttlekit_lua
 from throttlekit._core.acquire import ELSEWHERE, Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
-from throttlekit.stores.base import Request, StoreClaim
+from throttlekit._core.claim import StoreClaim
+from throttlekit.stores.base import Request
 
 __all__ = ["Script", "arguments_of", "command", "frame_of", "script_for", "script_of", "verdict_of"]
 
@@ -35,7 +36,7 @@ def script_for(verb: str, codes: frozenset[str]) -> Script:
 
 def script_of(request: Request) -> Script:
     """The script that decides *request*."""
-    return script_for("acquire", frozenset([claim.ask.algorithm.code for claim in request.claims]))
+    return script_for("acquire", frozenset([claim.algorithm.code for claim in request.claims]))
 
 
 def arguments_of(request: Request, now_us: int | None) -> list[Any]:
@@ -102,8 +103,8 @@ def _caller_arguments(request: Request, now_us: int | None) -> tuple[Any, ...]:
 
 
 def _claim_arguments(claim: StoreClaim) -> tuple[Any, ...]:
-    algorithm, queue_us = claim.ask.algorithm, claim.ask.max_queue_us
-    return algorithm.code, algorithm.size, *algorithm.params, claim.ask.spacing_us, "" if queue_us is None else queue_us
+    algorithm, queue_us = claim.algorithm, claim.max_queue_us
+    return algorithm.code, algorithm.size, *algorithm.params, claim.spacing_us, "" if queue_us is None else queue_us
 
 
 def _encode(arguments: Iterable[str | int]) -> bytes:
@@ -113,7 +114,7 @@ def _encode(arguments: Iterable[str | int]) -> bytes:
 
 @lru_cache(_CACHED_CLAIMS)
 def _encode_claim(claim: StoreClaim) -> tuple[str, bytes, bytes]:
-    return claim.ask.algorithm.code, _encode(_keys(claim)), _encode(_claim_arguments(claim))
+    return claim.algorithm.code, _encode(_keys(claim)), _encode(_claim_arguments(claim))
 
 
 @lru_cache

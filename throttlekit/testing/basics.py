@@ -68,7 +68,7 @@ class BasicConformance(ConformanceSuite):
                 for _ in range(3):
                     verdict = bench.store.acquire(Request([claim], Caller.JOB))
                     assert verdict.allowed, (case.label, verdict)
-                    back = Correction(claim.bucket, claim.ask.algorithm, verdict.now_us, -claim.ask.algorithm.size)
+                    back = Correction(claim.bucket, claim.algorithm, verdict.now_us, -claim.algorithm.size)
                     bench.store.settle([back])
 
     def test_works_again_after_close(self) -> None:

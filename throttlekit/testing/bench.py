@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import ClassVar
 
-from throttlekit._core.acquire import Ask, Caller, Place, Verdict
+from throttlekit._core.acquire import Caller, Place, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.token_bucket import TokenBucket
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, line_name
-from throttlekit.stores.base import Correction, Request, Store, StoreClaim
+from throttlekit.stores.base import Correction, Request, Store
 
 __all__ = [
     "NAME",
@@ -132,9 +133,7 @@ class Bench:
         algorithm = limit.bind(1 if cost is None else cost, self.now_us, holder)
         name = f"{limit.name}-{limit.fingerprint}" if self.spread else limit.name
         bucket = bucket_name(name, key, limit.fingerprint)
-        return StoreClaim(
-            bucket, line_name(bucket), Ask(algorithm, algorithm.spacing_us(0), limit.max_queue_us(algorithm))
-        )
+        return StoreClaim(bucket, line_name(bucket), algorithm, algorithm.spacing_us(0), limit.max_queue_us(algorithm))
 
 
 class ConformanceSuite:

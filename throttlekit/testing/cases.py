@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from throttlekit._core.algorithms.fixed_window import FixedWindow
+from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
 from throttlekit._core.algorithms.sliding_log import SlidingLog
 from throttlekit._core.algorithms.sliding_window import SlidingWindow
-from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
+from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.limit.base import Limit
 from throttlekit.testing.bench import NAME, NOW_US, SECOND_US, Bench
 

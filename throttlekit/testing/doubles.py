@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager, contextmanager
 
 from throttlekit._core.acquire import Reason, Verdict
 from throttlekit._core.algorithm import Use
+from throttlekit._core.claim import StoreClaim
 from throttlekit.hookspecs import Decided, hookimpl
 from throttlekit.limiter import Limiter
 from throttlekit.stores import MemoryStore, Store
-from throttlekit.stores.base import Correction, Lease, Request, StoreClaim
+from throttlekit.stores.base import Correction, Lease, Request
 
 __all__ = ["Seen", "allowing", "denying", "in_memory"]
 

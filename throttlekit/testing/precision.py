@@ -7,9 +7,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from throttlekit._core.algorithms.fixed_window import FixedWindow
+from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
 from throttlekit._core.algorithms.sliding_log import SlidingLog
 from throttlekit._core.algorithms.sliding_window import SlidingWindow
-from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
+from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit.testing.bench import NAME, NOW_US, ConformanceSuite
 
 __all__ = ["PrecisionConformance"]

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from throttlekit._core.acquire import Caller, Reason
-from throttlekit._core.algorithms.token_bucket import LeakyBucket
+from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
 from throttlekit.testing.bench import NAME, NOW_US, SLOW, STEP_US, ConformanceSuite
 
 __all__ = ["QueueConformance"]

@@ -24,7 +24,7 @@ def _take(
 
 def _lease(bench: Bench, holder: str, granted_us: int | None = None, limit: Limit = _SLOTS) -> Lease:
     claim = bench.claim(limit, holder=holder)
-    return Lease(claim.bucket, claim.ask.algorithm, bench.now_us if granted_us is None else granted_us)
+    return Lease(claim.bucket, claim.algorithm, bench.now_us if granted_us is None else granted_us)
 
 
 def _held(bench: Bench, limit: Limit = _SLOTS) -> int:

@@ -58,7 +58,7 @@ def test_a_message_is_decided_by_the_limits_that_it_carries(site: Site) -> None:
     with site.working():
         site.until_ran(1)
     assert (store.denials, store.grants) == (2, 1)
-    assert {r.claims[0].ask.algorithm.capacity_us for r, _ in store.asked} == {300_000}
+    assert {r.claims[0].algorithm.capacity_us for r, _ in store.asked} == {300_000}
     assert sent.options["throttle"][0]["name"] == "partner"
 
 

@@ -250,7 +250,7 @@ class _Operator:
 
 
 def _gives_back(limit: Limit) -> bool:
-    return not isinstance(limit, TokenBucket)  # of which a LeakyBucket is one
+    return not isinstance(limit, (TokenBucket, LeakyBucket))
 
 
 def _main(url: str, file: str, operations: str, seed: str) -> None:

@@ -57,7 +57,7 @@ class RecordingStore:
         self._count(f"store: {verdict.reason.value}")
         if verdict.allowed:
             buckets = [
-                (claim.bucket, claim.ask.algorithm.size, use.full_us)
+                (claim.bucket, claim.algorithm.size, use.full_us)
                 for claim, use in zip(request.claims, verdict.uses, strict=True)
                 if use is not None
             ]

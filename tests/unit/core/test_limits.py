@@ -193,7 +193,7 @@ OWN_FAULTS: list[tuple[type[Limit], dict[str, Any], str]] = [
     (
         SlidingLog,
         {"rate": "1000001/s"},
-        "limit 'partner': the amount of '1000001/s' is more than 1000000: a sliding log keeps 7 bytes for each unit. "
+        "limit 'partner': the amount of '1000001/s' is more than 1000000: a sliding log keeps 7 bytes a unit. "
         "Take a SlidingWindow or a TokenBucket, which keep none",
     ),
 ]

@@ -528,7 +528,7 @@ def test_lateness_spaces_the_slots_of_tight_limits(limiter: Limiter, store: Reco
     """A tight limit's slots stand further apart for a delivery that comes late."""
     limiter.acquire(ONE, delivery=Delivery(lateness=0))
     limiter.acquire(ONE, delivery=Delivery(lateness=0.05))
-    assert [request.claims[0].ask.spacing_us for request in store.requests] == [100_000, 104_000]
+    assert [request.claims[0].spacing_us for request in store.requests] == [100_000, 104_000]
 
 
 @pytest.mark.parametrize("limiter", ["sync"], indirect=True)
@@ -625,7 +625,7 @@ def test_five_algorithms_are_one_request(limiter: Limiter, store: Recorder) -> N
     decision = limiter.acquire(*limits, job=job())
     (request,) = store.requests
     assert names(request) == [bucket(limit) for limit in limits]
-    assert [claim.ask.algorithm.code for claim in request.claims] == ["t", "t", "f", "s", "l"]
+    assert [claim.algorithm.code for claim in request.claims] == ["t", "t", "f", "s", "l"]
     assert [(each.limit, each.bucket, each.cost) for each in decision.charged] == [
         (limit, bucket(limit), 1) for limit in limits
     ]

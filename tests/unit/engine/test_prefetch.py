@@ -30,7 +30,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.acquire import Ask, Caller, Verdict
+from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine import prefetch as prefetching
@@ -168,7 +168,7 @@ def test_units_in_hand_end_with_their_lease(limiter: Limiter, store: Fleet, cloc
     fill(limiter)
     clock.advance(0.25)
     assert spendable(limiter, API) == 0
-    assert store.asked[-1][0].claims[0].ask.algorithm.size == API.bind(1).size
+    assert store.asked[-1][0].claims[0].algorithm.size == API.bind(1).size
 
 
 def test_a_process_that_asks_seldom_takes_nothing_ahead(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
@@ -177,7 +177,7 @@ def test_a_process_that_asks_seldom_takes_nothing_ahead(limiter: Limiter, store:
         limiter.acquire(API)
         assert len(store.asked) == number
         clock.advance(0.25)
-    assert {request.claims[0].ask.algorithm.size for request, _ in store.asked} == {API.bind(1).size}
+    assert {request.claims[0].algorithm.size for request, _ in store.asked} == {API.bind(1).size}
 
 
 @pytest.mark.parametrize("cost", [3, 16, 17, 500])
@@ -250,7 +250,7 @@ def test_a_denied_question_for_more_writes_nothing(store: Fleet, clock: FakeCloc
     before = dict(store.inner._values)  # type: ignore[attr-defined]
     (request, verdict) = store.asked[-1]
     claim = request.claims[0]
-    store.inner.acquire(Request([replace(claim, ask=Ask(ahead, 1))], Caller.GUEST, None, 0))
+    store.inner.acquire(Request([replace(claim, algorithm=ahead, spacing_us=1)], Caller.GUEST, None, 0))
     assert verdict.allowed
     assert dict(store.inner._values) == before  # type: ignore[attr-defined]
 
@@ -263,7 +263,7 @@ def test_a_returning_job_has_right_of_way_for_itself(limiter: Limiter, store: Fl
     asked = len(store.asked)
     assert limiter.acquire(API, job=job(ticket=denied.ticket)).allowed
     assert [request.place is not None for request, _ in store.asked[asked:]] == [True]
-    assert store.asked[-1][0].claims[0].ask.algorithm.size == API.bind(1).size
+    assert store.asked[-1][0].claims[0].algorithm.size == API.bind(1).size
 
 
 # Several limits
@@ -368,7 +368,7 @@ def test_what_is_on_its_way_meanwhile_is_not_spent(limiter: Limiter, store: Flee
 
     store._decide = slow  # type: ignore[method-assign]
     assert limiter.acquire(API).allowed
-    assert store.asked[-1][0].claims[0].ask.algorithm.size == API.bind(16).size
+    assert store.asked[-1][0].claims[0].algorithm.size == API.bind(16).size
     assert spendable(limiter, API) == 0
 
 
@@ -412,7 +412,7 @@ def test_settled_after_the_fact(limiter: Limiter, store: Fleet) -> None:
     uneven = TokenBucket("uneven", "30000/s", burst=3000, prefetch=50)
     decisions = [limiter.acquire(uneven) for _ in range(1000)]
     assert all(decisions)
-    charged = sum(request.claims[0].ask.algorithm.size for request, verdict in store.asked if verdict.allowed)
+    charged = sum(request.claims[0].algorithm.size for request, verdict in store.asked if verdict.allowed)
     for decision in decisions:
         settled = limiter.settle(decision, actual=0)
         assert [each.cost for each in settled.charged] == [0]
@@ -513,8 +513,8 @@ def test_calls_that_cannot_work_are_refused_as_ever(limiter: Limiter) -> None:
         ({"prefetch": 50, "prefetch_for": "1"}, "prefetch_for must be"),
         ({"prefetch": 50, "prefetch_for": 0.001}, "never be taken"),
         ({"prefetch": 3, "burst": 3}, "never be taken"),
-        ({"prefetch_for": 0.25}, "without prefetch"),
-        ({"prefetch": 50, "scope": "process"}, "asks no store"),
+        ({"prefetch_for": 0.25}, "prefetch_for= needs prefetch="),
+        ({"prefetch": 50, "scope": "process"}, "uses no store"),
         ({"prefetch": {"free": 50}}, "prefetch must be"),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_store_that_fails_does_not_fail_the_body(
     try:
         current().settle(1)
         current().settle(2)
-        assert current().decision == replace(decision, charged=(replace(decision.charged[0], cost=1),))
+        assert current().decision == replace(decision, charged=(decision.charged[0]._replace(cost=1),))
     finally:
         end()
     outage, unsettled = (record.getMessage() for record in caplog.records)
