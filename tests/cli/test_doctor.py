@@ -280,7 +280,7 @@ def test_rq_queues_without_a_promoter_are_a_fault(redis_url: str) -> None:
     """A queue whose delayed jobs no process brings back; then one with throttlekit's worker; then overdue jobs."""
     from rq import Queue
 
-    from throttlekit_rq._deferral import announce
+    from throttlekit_rq._waiting import announce
 
     connection: Any = redis.Redis.from_url(redis_url)
     queue = Queue("reports", connection=connection)

@@ -5,32 +5,32 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Protocol
 
-from throttlekit._core.decision import Charged, Decision, settled_of
+from throttlekit._core.decision import Decision, settled_of
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
-from throttlekit._core.serialize import load, plain
-from throttlekit._core.storage_keys import is_bucket_of
-from throttlekit._engine.ticket import lane_of
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, LeaseLost, StoreUnavailable
 
-if TYPE_CHECKING:
-    from throttlekit.limiter import Limiter
-
-__all__ = [
-    "Running", "begin", "begin_from_receipt", "current", "decision_of", "end", "lanes", "receipt", "resume", "running",
-]  # fmt: skip
+__all__ = ["NOTHING", "RUNNING", "Holder", "Running", "current"]
 
 _log = logging.getLogger("throttlekit")
 _settle_failed = Every()
+
+
+class Holder(Protocol):
+    """What a running body needs of a limiter."""
+
+    def settle(self, decision: Decision, *, actual: int, limit: Limit | None = None) -> Decision: ...
+
+    def release(self, decision: Decision) -> None: ...
+
+    def keep(self, decision: Decision, on_lost: Callable[[], None]) -> None: ...
 
 
 class Running:
@@ -47,7 +47,7 @@ class Running:
 
     def __init__(
         self,
-        limiter: Limiter | None = None,
+        limiter: Holder | None = None,
         decision: Decision | None = None,
         *,
         read: Callable[[], Decision] | None = None,
@@ -84,7 +84,7 @@ class Running:
             self._limiter.keep(self.decision, self._lose)
 
     def release(self) -> None:
-        """For adapters: what the decision holds is free for the next. A fork of that process frees none."""
+        """For adapters: release the decision's leases. Does nothing in a forked child."""
         if self._pid and self._pid == os.getpid() and self._limiter is not None and self.decision is not None:
             self._limiter.release(self.decision)
 
@@ -126,108 +126,10 @@ class Running:
                 _log.warning("%s. What a job took could not be settled: it stays charged as it was.", error)
 
 
-_NOTHING = Running()
-_running: ContextVar[Running] = ContextVar("throttlekit_running", default=_NOTHING)
+NOTHING = Running()
+RUNNING: ContextVar[Running] = ContextVar("throttlekit_running", default=NOTHING)
 
 
 def current() -> Running:
     """The job that runs in this thread or task. Outside of one, its `decision` is None and `settle` does nothing."""
-    return _running.get()
-
-
-def begin(limiter: Limiter, decision: Decision) -> None:
-    """For adapters: the body that *decision* let run begins in this thread. Its leases are renewed from now on."""
-    running = Running(limiter, decision)
-    _running.set(running)
-    running.keep()
-
-
-def begin_from_receipt(limiter: Limiter, told: Mapping[str, Any]) -> None:
-    """
-    For adapters: as `begin`, of a decision that another process made, by its `receipt`.
-
-    Raises:
-        ConfigurationError: It holds slots, and is not what `receipt` writes. Another is read when somebody asks for it.
-    """
-    if any(each.get("holder") for each in told["charged"]):
-        begin(limiter, decision_of(told))
-    else:
-        _running.set(Running(limiter, read=partial(decision_of, told)))
-
-
-def end() -> None:
-    """For adapters: it has ended. What it held is free for the next."""
-    try:
-        current().release()  # first: an interrupt in between must not leave a lease that is renewed for ever
-    finally:
-        _running.set(_NOTHING)
-
-
-def resume(running: Running) -> None:
-    """For adapters: one that ran within *running* has ended."""
-    _running.set(running)
-
-
-@contextmanager
-def running(limiter: Limiter, decision: Decision) -> Generator[None, None, None]:
-    """For adapters that call the body themselves. Within a job that runs already, that one stays the current."""
-    inner = Running(limiter, decision)
-    token = _running.set(inner) if current().decision is None else None
-    inner.keep()
-    try:
-        yield
-    finally:
-        if token is not None:
-            _running.set(_NOTHING)
-        inner.release()
-
-
-def lanes(decision: Decision) -> tuple[str, ...]:
-    """For adapters: whom to wake first when *decision*'s job has ended: those that wait with `waited["lane"]`."""
-    return tuple(lane_of(each.bucket) for each in decision.leases)
-
-
-def receipt(decision: Decision) -> dict[str, Any]:
-    """For adapters whose bodies run in another process: what `settle` needs of *decision*, as plain data."""
-    charged = [
-        {
-            "limit": plain(each.limit, "", 0),
-            "bucket": each.bucket,
-            "cost": each.cost,
-            "at": each.at_us,
-            "measured": each.measured,
-            **({"holder": each.holder} if each.holder else {}),
-        }
-        for each in decision.charged
-    ]
-    return {"charged": charged}
-
-
-def decision_of(receipt: Mapping[str, Any]) -> Decision:
-    """
-    The decision that *receipt* is of, as far as `settle` needs it.
-
-    Raises:
-        ConfigurationError: It is not what `receipt` writes.
-    """
-    try:
-        charged = tuple(_charged(each) for each in receipt["charged"])
-        first = charged[0]
-        return Decision(
-            allowed=True, limit=first.limit, key="", cost=first.cost, remaining=0, retry_after=0.0, delay=0.0,
-            reset_after=0.0, reason="allowed", charged=charged,
-        )  # fmt: skip
-    except (KeyError, TypeError, IndexError) as error:
-        raise ConfigurationError(f"a job's receipt is not one that throttlekit wrote: {safe_repr(error)}") from None
-
-
-def _charged(data: Mapping[str, Any]) -> Charged:
-    limit, bucket, cost, at_us = load(data["limit"]), data["bucket"], data["cost"], data["at"]
-    if not isinstance(bucket, str) or (bucket and not is_bucket_of(bucket, limit.fingerprint)):
-        raise TypeError("bucket")
-    if type(cost) is not int or type(at_us) is not int or min(cost, at_us) < 0:
-        raise TypeError("cost, at")
-    holder = data.get("holder", "")
-    if not isinstance(holder, str):
-        raise TypeError("holder")
-    return Charged(limit, bucket, cost, at_us, bool(data["measured"]), holder)
+    return RUNNING.get()

@@ -1,0 +1,86 @@
+"""
+The floor that every adapter stands on: write one for your framework with these names, and no other.
+
+Options (`JobOptions`, `WaitRules`) are read where jobs are declared, admission (`Throttling`) turns a message into one
+of four outcomes, the body runs between `begin` and `end`, and what a process holds waits in a `WaitingRoom`.
+docs/write-an-adapter.md is a whole adapter in 150 lines; `throttlekit.testing.AdapterConformance` is its test suite.
+"""
+
+from throttlekit._core.durations import seconds_in
+from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.inline import InlineWaits
+from throttlekit._engine.running import Running
+from throttlekit._engine.ticket import Ticket, lane_of
+from throttlekit._util.log_limiter import Every, once_in_fleet
+from throttlekit.adapter.admission import Host, Throttling
+from throttlekit.adapter.body import (
+    begin,
+    begin_from_receipt,
+    decision_from_receipt,
+    end,
+    flush,
+    receipt,
+    resume,
+    running,
+)
+from throttlekit.adapter.options import (
+    MAX_WAIT,
+    ON_429,
+    THROTTLE,
+    JobOptions,
+    WaitRules,
+    WhenOver,
+    check_function,
+    check_limiter,
+    check_on_429,
+    dump_limits,
+    is_dumped,
+    load_limits,
+    name_of,
+    read_limits,
+)
+from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
+from throttlekit.adapter.waiting import Entry, WaitingRoom, lane_in
+
+__all__ = [
+    "MAX_WAIT",
+    "ON_429",
+    "THROTTLE",
+    "Deferred",
+    "Delivery",
+    "Dropped",
+    "Entry",
+    "Every",
+    "Failed",
+    "Host",
+    "InlineWaits",
+    "JobOptions",
+    "Outcome",
+    "Run",
+    "Running",
+    "Throttling",
+    "Ticket",
+    "WaitRules",
+    "WaitingRoom",
+    "WhenOver",
+    "begin",
+    "begin_from_receipt",
+    "check_function",
+    "check_limiter",
+    "check_on_429",
+    "decision_from_receipt",
+    "dump_limits",
+    "end",
+    "flush",
+    "is_dumped",
+    "lane_in",
+    "lane_of",
+    "load_limits",
+    "name_of",
+    "once_in_fleet",
+    "read_limits",
+    "receipt",
+    "resume",
+    "running",
+    "seconds_in",
+]

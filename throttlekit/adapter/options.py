@@ -1,46 +1,106 @@
-"""What users write into an adapter's options: limits, seconds, and how long a job may wait."""
+"""
+What users write about a job: `throttle=`, `on_429=`, `throttle_max_wait=`, and how long a job may wait.
+
+Every option is checked here, once for all frameworks, and this file is the authority for how limits travel by value
+in a message.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
-from throttlekit._core.decision import Decision
 from throttlekit._core.durations import seconds_in
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.serialize import dump, load
+from throttlekit._engine.delivery import Delivery
 from throttlekit.errors import ConfigurationError
+from throttlekit.limiter import Limiter
 
 __all__ = [
+    "MAX_WAIT",
+    "ON_429",
+    "THROTTLE",
+    "JobOptions",
     "WaitRules",
     "WhenOver",
+    "check_function",
+    "check_limiter",
+    "check_on_429",
     "dump_limits",
     "is_dumped",
-    "limits_in",
     "load_limits",
-    "refusal",
+    "name_of",
+    "read_limits",
 ]
 
+THROTTLE, ON_429, MAX_WAIT = "throttle", "on_429", "throttle_max_wait"
+"""The options' names, in every framework."""
+
 WhenOver: TypeAlias = Literal["fail", "drop", "run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOptions:
+    """
+    What one job is held to.
+
+    Attributes:
+        limits: The job's limits. Empty: it runs at once.
+        on_429: The name of the limit that a `RateLimited` in the job's body pauses, where the error names no limit.
+            None: every limit of the job that is not a concurrency limit.
+        max_wait: Seconds that the job may wait in all, from its first denial. None: as the adapter's `WaitRules` say.
+    """
+
+    limits: tuple[Limit, ...] = ()
+    on_429: str | None = None
+    max_wait: float | None = None
+
+    @classmethod
+    def read(
+        cls,
+        throttle: Any = None,
+        *,
+        on_429: Limit | str | None = None,
+        max_wait: float | timedelta | None = None,
+        limiter: Limiter | None = None,
+        function: Callable[..., Any] | None = None,
+    ) -> JobOptions:
+        """
+        Read and check the options where they are declared, so that a mistake shows at once.
+
+        Args:
+            limiter: Learns the limits' names: one name stands for one definition.
+            function: The job's function: templates of keys and tiers may name its arguments only.
+
+        Raises:
+            ConfigurationError: An option can never work. The message names the value; the caller adds the job's name.
+        """
+        limits = read_limits(throttle)
+        if limiter is not None:
+            limiter.declare(*limits)
+        check_on_429(on_429, limits)
+        if function is not None:
+            check_function(limits, function)
+        seconds = None if max_wait is None else seconds_in(MAX_WAIT, max_wait)
+        return cls(limits=limits, on_429=name_of(on_429), max_wait=seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class WaitRules:
     """
-    How long a job may wait, and what then.
+    How long a job may wait, and what becomes of it afterwards.
 
     Attributes:
         max_wait: Seconds from the first denial.
-        max_deferrals: How often it may be denied.
-        when_over: What becomes of it past either.
-
-    Raises:
-        ConfigurationError: A value can never work.
+        max_deferrals: How often a job may be denied.
+        when_over: What becomes of a job past either, or refused by the full queue of a `LeakyBucket`: "fail" ends it
+            with `WaitedTooLong`, "drop" ends it unrun, "run" runs it uncharged, **beyond the limit**.
     """
 
     max_wait: float = math.inf
@@ -48,17 +108,75 @@ class WaitRules:
     when_over: WhenOver = "fail"
 
     @classmethod
-    def of(cls, max_wait: float | timedelta | None, max_deferrals: int | None, when_over: WhenOver) -> WaitRules:
+    def read(cls, max_wait: float | timedelta | None, max_deferrals: int | None, when_over: WhenOver) -> WaitRules:
+        """
+        Read and check an adapter's arguments; None means any.
+
+        Raises:
+            ConfigurationError: A value can never work.
+        """
         if when_over not in ("fail", "drop", "run"):
             raise ConfigurationError(f'when_over must be "fail", "drop" or "run", not {when_over!r}')
         if max_deferrals is not None and (type(max_deferrals) is not int or max_deferrals < 0):
             raise ConfigurationError(f"max_deferrals must be a whole number of at least 0, not {max_deferrals!r}")
         return cls(seconds_in("max_wait", max_wait), math.inf if max_deferrals is None else max_deferrals, when_over)
 
+    def delivery(self, framework: Delivery, max_wait: float | None) -> Delivery:
+        """*framework*'s delivery for a job whose own longest wait is *max_wait*; None: it has none of its own."""
+        return replace(
+            framework, max_wait=self.max_wait if max_wait is None else max_wait, max_deferrals=self.max_deferrals
+        )
 
-def limits_in(spec: Any) -> tuple[Limit, ...]:
+
+def check_limiter(limiter: object, usage: str) -> Limiter:
     """
-    Read a `throttle=` option: a limit, several, or None for none.
+    Return *limiter* if it is one.
+
+    Args:
+        usage: How the call is written, for the error: "Throttle takes a limiter: Throttle(Limiter(…))".
+
+    Raises:
+        ConfigurationError: It is something else.
+    """
+    if not isinstance(limiter, Limiter):
+        raise ConfigurationError(f"{usage}, not {limiter!r}")
+    return limiter
+
+
+def check_function(limits: Iterable[Limit], function: Callable[..., Any]) -> None:
+    """
+    Make sure that the keys and tiers of *limits* can be worked out from the arguments of *function*.
+
+    Raises:
+        ConfigurationError: A template names an argument that *function* does not take.
+    """
+    for limit in limits:
+        limit.check_function(function)
+
+
+def check_on_429(on_429: Limit | str | None, limits: Iterable[Limit]) -> None:
+    """
+    Make sure that the option `on_429` of a job names one of its *limits*.
+
+    Raises:
+        ConfigurationError: It does not.
+    """
+    names = [limit.name for limit in limits]
+    if on_429 is not None and name_of(on_429) not in names:
+        raise ConfigurationError(
+            f"on_429={on_429!r} is none of the job's limits "
+            f"({', '.join(map(repr, names)) or 'it names none'}): name the one to pause on a 429"
+        )
+
+
+def name_of(on_429: Limit | str | None) -> str | None:
+    """The option `on_429` as it is kept and travels: the limit's name."""
+    return on_429.name if isinstance(on_429, Limit) else on_429
+
+
+def read_limits(spec: Any) -> tuple[Limit, ...]:
+    """
+    Read a `throttle=` option: a limit, several limits, or None.
 
     Raises:
         ConfigurationError: It is something else, or names one limit twice.
@@ -103,10 +221,3 @@ def load_limits(spec: Any) -> tuple[Limit, ...]:
     if not is_dumped(spec):
         raise ConfigurationError("the job's throttle option is not one that throttlekit wrote")
     return tuple(load(data) for data in spec)
-
-
-def refusal(decision: Decision) -> str:
-    """Why a job ends that *decision* refused, as its error or its log says it."""
-    if decision.reason == "queue full":
-        return f"limit {decision.limit.name!r} refused this job: as many wait already as its queue takes"
-    return f"limit {decision.limit.name!r} denied this job past its max_wait or max_deferrals"

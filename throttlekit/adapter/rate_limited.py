@@ -14,27 +14,13 @@ from throttlekit._engine.claims import Claim, resolve_claims
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.ticket import Ticket
-from throttlekit.errors import ConfigurationError, StoreUnavailable
+from throttlekit.errors import StoreUnavailable
 from throttlekit.limiter import Limiter
 
-__all__ = ["check_on_429", "give_back", "limited"]
+__all__ = ["give_back", "limited"]
 
 _MOMENT = 0.1
 """Whoever heard a 429 does not call again sooner, whatever it was told."""
-
-
-def check_on_429(on_429: Limit | str | None, limits: Sequence[Limit]) -> None:
-    """
-    Make sure that the option `on_429` of a job names one of its *limits*.
-
-    Raises:
-        ConfigurationError: It does not.
-    """
-    if on_429 is not None and _named(on_429) not in [limit.name for limit in limits]:
-        raise ConfigurationError(
-            f"on_429={on_429!r} is none of the job's limits "
-            f"({', '.join(repr(limit.name) for limit in limits) or 'it names none'}): name the one to pause on a 429"
-        )
 
 
 def limited(

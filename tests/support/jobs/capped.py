@@ -10,7 +10,7 @@ __all__ = ["CAP", "call", "call_rq"]
 
 CAP = 2.0
 
-_options._LONGEST = CAP
+_options._LONGEST_DELAY = CAP
 object.__setattr__(_admission.BY_WORKER.delivery, "longest", CAP)
 
 from support.jobs.control import call, call_rq  # noqa: E402

@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from throttlekit import ConfigurationError, FixedWindow, Job, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit import (
+    Concurrency,
+    ConfigurationError,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
 from throttlekit._core.serialize import dump, load
 
 ALGORITHMS: tuple[Any, ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog)
@@ -158,3 +168,10 @@ def test_a_share_that_is_too_slow_for_a_limit_is_refused() -> None:
     """One unit a year among four would be one in four years."""
     with pytest.raises(ConfigurationError, match="processes=4 leaves each of them a share that cannot be held"):
         TokenBucket("a", "1/365d", on_store_failure="local", processes=4)
+
+
+def test_slots_are_shared_out_with_their_lease() -> None:
+    """Of 8 slots among 4 processes each has 2, for as long."""
+    share = _share(Concurrency("a", 8, lease=60, on_store_failure="local", processes=4))
+    assert (share.amount, share.capacity, share.most, share.scope) == (2, 2, 1, "process")
+    assert repr(share) == "Concurrency('a', 2, lease=60.0, scope='process')"

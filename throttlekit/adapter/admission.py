@@ -1,0 +1,137 @@
+"""Ask for a job, and turn every answer and every error into an outcome."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from throttlekit._core.decision import Decision
+from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
+from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.rate_limited import RateLimited
+from throttlekit.adapter.options import JobOptions, WaitRules
+from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
+from throttlekit.adapter.rate_limited import limited
+from throttlekit.errors import ConfigurationError, WaitedTooLong
+from throttlekit.limiter import Limiter
+
+__all__ = ["Host", "Throttling"]
+
+_PANIC_DELAY = 1.0
+"""Seconds after which a job comes back that an error kept from being decided on."""
+
+_M = TypeVar("_M", contravariant=True)
+
+
+class Host(Protocol[_M]):
+    """What an adapter knows of its framework's messages. Whatever these methods raise harms no job."""
+
+    def options(self, message: _M) -> JobOptions:
+        """
+        What *message* is held to.
+
+        Raises:
+            ConfigurationError: It carries options that cannot be read.
+        """
+        ...
+
+    def job(self, message: _M) -> Job:
+        """*message* as limits see it, with the ticket that it carries."""
+        ...
+
+    def delivery(self, message: _M, max_wait: float | None) -> Delivery:
+        """How the framework would deliver *message* later; *max_wait* is the job's own, in seconds, if it has one."""
+        ...
+
+
+class Throttling(Generic[_M]):
+    """
+    Admits an adapter's jobs.
+
+    Args:
+        limiter: Decides.
+        host: Reads the framework's messages.
+        rules: How long jobs may wait.
+        log: The adapter's logger.
+        noun: What the framework calls a job, in log lines: "Message", "Task", "Job".
+    """
+
+    def __init__(
+        self, limiter: Limiter, host: Host[_M], *, rules: WaitRules, log: logging.Logger, noun: str = "Job"
+    ) -> None:
+        self.limiter = limiter
+        self.rules = rules
+        self._host = host
+        self._log, self._noun = log, noun
+
+    def admit(self, message: _M) -> Outcome:
+        """
+        Ask for *message*: one round trip, or none if it names no limit.
+
+        Never raises: an error of the configuration is `Failed`, any other error is logged and defers the job for a
+        second. Only `Run` has charged anything.
+        """
+        job = _UNKNOWN
+        try:
+            options = self._host.options(message)
+            if not options.limits:
+                return _UNTHROTTLED
+            job = self._host.job(message)
+            delivery = self._host.delivery(message, options.max_wait)
+            decision = self.limiter.acquire(*options.limits, job=job, delivery=delivery)
+        except ConfigurationError as error:
+            return Failed(error)
+        except Exception:
+            self._log.exception("%s %s could not be decided on; it is deferred.", self._noun, job.id)
+            return Deferred(_PANIC_DELAY, job.ticket, None)
+        return self._outcome(decision, job, options.limits, delivery, options.on_429)
+
+    def rate_limited(self, run: Run, error: RateLimited, *, release: Callable[[], None]) -> Outcome:
+        """
+        The body of the job that *run* let run raised *error*: downstream asks for a pause.
+
+        Pauses the limits that *error* means, in the whole fleet, and puts the job in front of those that have not
+        run. Never raises.
+
+        Args:
+            release: Gives back the slots that the body holds. Called once the pause is stored: before that, a waiting
+                job would take the slot and call downstream.
+
+        Returns:
+            `Deferred` nearly always. `Run` means that the job may wait no longer and runs no second time: *error* ends
+            it like any other error of its body.
+        """
+        job, delivery = run.job, run.delivery
+        try:
+            decision = limited(
+                self.limiter, error, run.limits, job=job, delivery=delivery, release=release, on_429=run.on_429
+            )
+        except ConfigurationError as fault:
+            return Failed(fault)
+        except Exception:
+            self._log.exception("The 429 of %s %s could not be recorded; it is deferred.", self._noun.lower(), job.id)
+            return Deferred(min(delivery.longest, max(_PANIC_DELAY, error.retry_after)), job.ticket, None)
+        return self._outcome(decision, job, run.limits, delivery, run.on_429)
+
+    def _outcome(
+        self, decision: Decision, job: Job, limits: tuple[Limit, ...], delivery: Delivery, on_429: str | None
+    ) -> Outcome:
+        if decision.allowed or (decision.refused and self.rules.when_over == "run"):
+            return Run(job, limits, decision, delivery, on_429)
+        if not decision.refused:
+            return Deferred(decision.delay, decision.ticket, decision)
+        if self.rules.when_over == "drop":
+            return Dropped(_refusal(decision))
+        return Failed(WaitedTooLong(_refusal(decision)), decision)
+
+
+_UNKNOWN = Job(id="(unknown)")
+_UNTHROTTLED = Run(Job(), (), None, Delivery())
+
+
+def _refusal(decision: Decision) -> str:
+    if decision.reason == "queue full":
+        return f"limit {decision.limit.name!r} refused this job: as many wait already as its queue takes"
+    return f"limit {decision.limit.name!r} denied this job past its max_wait or max_deferrals"

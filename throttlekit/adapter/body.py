@@ -1,0 +1,133 @@
+"""The body of a job while it runs: what `throttlekit.current()` returns there, and the leases it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from throttlekit._core.decision import Charged, Decision
+from throttlekit._core.job import Job
+from throttlekit._core.limit.template import safe_repr
+from throttlekit._core.serialize import load, plain
+from throttlekit._core.storage_keys import is_bucket_of
+from throttlekit._engine.running import NOTHING, RUNNING, Running, current
+from throttlekit.errors import ConfigurationError
+from throttlekit.fleet.fleet import last_word
+from throttlekit.limiter import Limiter
+
+__all__ = [
+    "begin", "begin_from_receipt", "decision_from_receipt", "end", "flush", "receipt", "resume", "running",
+]  # fmt: skip
+
+
+def begin(limiter: Limiter, decision: Decision, job: Job | None = None) -> None:
+    """The body that *decision* let run begins in this thread. Its leases are renewed from now on."""
+    running = Running(limiter, decision)
+    RUNNING.set(running)
+    running.keep()
+
+
+def begin_from_receipt(limiter: Limiter, receipt: Mapping[str, Any], job: Job | None = None) -> None:
+    """
+    As `begin`, for a decision that another process made and wrote down with `receipt`.
+
+    Raises:
+        ConfigurationError: It holds slots, and is not what `receipt` writes. Any other is read when it is used.
+    """
+    if any(each.get("holder") for each in receipt["charged"]):
+        begin(limiter, decision_from_receipt(receipt), job)
+    else:
+        RUNNING.set(Running(limiter, read=partial(decision_from_receipt, receipt)))
+
+
+def end(error: BaseException | None = None) -> None:
+    """
+    The body has ended, with *error* if it raised one: its leases are released.
+
+    Does nothing where no body runs. Call it as often as the framework's hooks do.
+    """
+    try:
+        current().release()  # first: an interrupt in between must not leave a lease that is renewed for ever
+    finally:
+        RUNNING.set(NOTHING)
+
+
+def resume(running: Running) -> None:
+    """A job that ran inside the body of *running*, in its thread, has ended: that body is the current one again."""
+    RUNNING.set(running)
+
+
+@contextmanager
+def running(limiter: Limiter, decision: Decision, job: Job | None = None) -> Generator[None, None, None]:
+    """
+    For adapters that call the body themselves: `begin` and `end` around it.
+
+    Inside the body of another job, that job stays the current one.
+    """
+    inner = Running(limiter, decision)
+    token = RUNNING.set(inner) if current().decision is None else None
+    inner.keep()
+    try:
+        yield
+    finally:
+        if token is not None:
+            RUNNING.set(NOTHING)
+        inner.release()
+
+
+def receipt(decision: Decision) -> dict[str, Any]:
+    """What the body's own process needs of *decision*, as plain JSON data, where another process admitted the job."""
+    charged = [
+        {
+            "limit": plain(each.limit, "", 0),
+            "bucket": each.bucket,
+            "cost": each.cost,
+            "at": each.at_us,
+            "measured": each.measured,
+            **({"holder": each.holder} if each.holder else {}),
+        }
+        for each in decision.charged
+    ]
+    return {"charged": charged}
+
+
+def decision_from_receipt(receipt: Mapping[str, Any]) -> Decision:
+    """
+    The decision that *receipt* was written of, as far as `settle` and `release` need it.
+
+    Raises:
+        ConfigurationError: It is not what `receipt` writes.
+    """
+    try:
+        charged = tuple(_charged(each) for each in receipt["charged"])
+        first = charged[0]
+        return Decision(
+            allowed=True, limit=first.limit, key="", cost=first.cost, remaining=0, retry_after=0.0, delay=0.0,
+            reset_after=0.0, reason="allowed", charged=charged,
+        )  # fmt: skip
+    except (KeyError, TypeError, IndexError) as error:
+        raise ConfigurationError(f"a job's receipt is not one that throttlekit wrote: {safe_repr(error)}") from None
+
+
+def _charged(data: Mapping[str, Any]) -> Charged:
+    limit, bucket, cost, at_us = load(data["limit"]), data["bucket"], data["cost"], data["at"]
+    if not isinstance(bucket, str) or (bucket and not is_bucket_of(bucket, limit.fingerprint)):
+        raise TypeError("bucket")
+    if type(cost) is not int or type(at_us) is not int or min(cost, at_us) < 0:
+        raise TypeError("cost, at")
+    holder = data.get("holder", "")
+    if not isinstance(holder, str):
+        raise TypeError("holder")
+    return Charged(limit, bucket, cost, at_us, bool(data["measured"]), holder)
+
+
+def flush(limiter: Limiter) -> None:
+    """
+    Report now what *limiter* decided here, for processes that end without notice, like RQ's work-horse.
+
+    One round trip in a process younger than two seconds; none in an older one, which reports by itself. If the store
+    does not answer, the report is dropped.
+    """
+    last_word(limiter)

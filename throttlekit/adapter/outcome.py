@@ -1,0 +1,91 @@
+"""What becomes of a job that an adapter asked about: one of four values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from throttlekit._core.decision import Decision
+from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
+from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.ticket import lane_of
+
+__all__ = ["Deferred", "Dropped", "Failed", "Outcome", "Run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """
+    The job may run. Keep it while the body runs: `Throttling.rate_limited` needs it.
+
+    Attributes:
+        job: The job, with the ticket that it carried when it was admitted.
+        limits: What it was asked for. Empty: it names no limit, and nothing was asked.
+        decision: What the limiter decided; None where nothing was asked, or where another process keeps it. Not
+            allowed: the job waited for too long, and `when_over="run"` runs it uncharged.
+        delivery: How it would be deferred.
+        on_429: The limit that a 429 pauses, by its name.
+    """
+
+    job: Job
+    limits: tuple[Limit, ...]
+    decision: Decision | None
+    delivery: Delivery
+    on_429: str | None = None
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """The lanes of the jobs that wait for a slot that this one holds: wake them when it has ended."""
+        return () if self.decision is None else tuple(lane_of(each.bucket) for each in self.decision.leases)
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """
+    The job goes back through its framework's delayed delivery.
+
+    Attributes:
+        delay: Seconds until it is to come back.
+        ticket: What its message carries until then, as plain JSON data. None: it keeps no place.
+        decision: The denial. None: an error kept the limiter from deciding, and the job comes back soon.
+    """
+
+    delay: float
+    ticket: Mapping[str, Any] | None
+    decision: Decision | None
+
+    @property
+    def early(self) -> bool:
+        """Whether the job came back before its place was due: not a new denial."""
+        return self.decision is not None and self.decision.reason == "early"
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """
+    The job ends as failed, without its body and without a retry: to ask again cannot help.
+
+    Attributes:
+        error: What the job's result shows: a `ConfigurationError`, or `WaitedTooLong`.
+        decision: The denial that was the last one, if there was one.
+    """
+
+    error: Exception
+    decision: Decision | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """
+    The job ends unrun, and not as a failure: `when_over="drop"`.
+
+    Attributes:
+        reason: Why, for a log line or a revoked task's message.
+    """
+
+    reason: str
+
+
+Outcome: TypeAlias = Run | Deferred | Failed | Dropped
