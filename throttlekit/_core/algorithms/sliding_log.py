@@ -22,7 +22,7 @@ from throttlekit.errors import ConfigurationError
 
 __all__ = ["Log", "SlidingLog", "SlidingLogAlgorithm"]
 
-_MOST_UNITS = 1_000_000
+_MOST_UNITS = 100_000
 _GROUPS = 64
 
 
@@ -135,7 +135,7 @@ class SlidingLog(Limit):
 
     Args:
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
-            The amount is at most 1 000 000: a key's log is then 7 MB.
+            The amount is at most 100 000: a key's log is then 700 kB.
 
     Raises:
         ConfigurationError: A value that can never work, at once.
