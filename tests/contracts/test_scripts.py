@@ -113,7 +113,8 @@ def test_script_knows_the_servers_commands_by_name(path: Path) -> None:
 
 
 # The holder of a slot comes as text, and is nothing else.
-_TEXT = r"'[^']*'|c\.c|(?:whole|ttl|bytes|get|string\.(?:sub|rep)|table\.concat|range)\(.*\)|redis\.call\('GET', c\.key\)(?: or '')?"
+_FORMATS = r"whole|ttl|bytes|get|string\.(?:sub|rep)|table\.concat|range"
+_TEXT = rf"'[^']*'|c\.c|(?:{_FORMATS})\(.*\)|redis\.call\('GET', c\.key\)(?: or '')?"
 
 
 def _is_text(value: str, body: str, seen: tuple[str, ...] = ()) -> bool:
