@@ -19,7 +19,9 @@ every_script = pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
 every_verb = pytest.mark.parametrize("path", VERBS, ids=lambda path: path.name)
 every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.name)
 
-_WRITING = "SET|SETRANGE|DEL|PEXPIRE|EXPIRE|INCRBY|HSET|HDEL|ZADD|ZREM|ZREMRANGEBYSCORE|UNLINK|PERSIST|APPEND"
+_WRITING = (
+    "SET|SETRANGE|DEL|PEXPIRE|EXPIRE|INCRBY|HSET|HDEL|ZADD|ZREM|ZREMRANGEBYRANK|ZREMRANGEBYSCORE|UNLINK|PERSIST|APPEND"
+)
 _READING = "GET|GETRANGE|TIME|ZCOUNT|ZRANGEBYSCORE|ZREVRANGE|ZSCORE"
 
 
@@ -111,7 +113,8 @@ def test_script_knows_the_servers_commands_by_name(path: Path) -> None:
 
 
 # The holder of a slot comes as text, and is nothing else.
-_TEXT = r"'[^']*'|c\.c|(?:whole|ttl|bytes|get|string\.(?:sub|rep)|range)\(.*\)|redis\.call\('GET', c\.key\)(?: or '')?"
+_FORMATS = r"whole|ttl|bytes|get|string\.(?:sub|rep)|table\.concat|range"
+_TEXT = rf"'[^']*'|c\.c|(?:{_FORMATS})\(.*\)|redis\.call\('GET', c\.key\)(?: or '')?"
 
 
 def _is_text(value: str, body: str, seen: tuple[str, ...] = ()) -> bool:

@@ -24,7 +24,7 @@ from throttlekit.errors import ConfigurationError
 
 __all__ = ["Log", "SlidingLog", "SlidingLogAlgorithm"]
 
-_LARGEST_AMOUNT = 1_000_000
+_LARGEST_AMOUNT = 100_000
 _PAUSED_GROUPS = 64
 
 
@@ -137,7 +137,7 @@ class SlidingLog(Limit):
 
     Args:
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
-            The amount is at most 1 000 000: a key's log is then 7 MB.
+            The amount is at most 100 000: a key's log is then 700 kB.
 
     Raises:
         ConfigurationError: A value that can never work, as soon as the limit is made.
