@@ -31,8 +31,8 @@ from dramatiq.brokers.stub import StubBroker
 from dramatiq.common import current_millis, q_name
 from dramatiq.message import Message
 
-from throttlekit_dramatiq._message_state import DEFERRAL, HOLDER, Deferral, Holder, holder_of
-from throttlekit_dramatiq._waiting import TICKET, Entry, Waiting, due_and_message
+from throttlekit_dramatiq._message_state import DEFERRAL, HOLDER, TICKET, Deferral, Holder, holder_of
+from throttlekit_dramatiq._waiting import Waiting, WaitingEntry, due_and_message
 
 __all__ = ["DelayedConsumers"]
 
@@ -122,7 +122,7 @@ class DelayedConsumers:
         """
         if not lanes or len(self._busy) >= self._threads:
             return
-        found: list[tuple[Entry, Any, Waiting]] = []
+        found: list[tuple[WaitingEntry, Any, Waiting]] = []
         for thread in list(self._known):
             queue = thread.delay_queue
             if thread.running and isinstance(queue, Waiting):
@@ -132,10 +132,10 @@ class DelayedConsumers:
             if self._bring_up(thread, queue, entry, probe=probe):
                 return
 
-    def _bring_up(self, thread: Any, queue: Waiting, entry: Entry, *, probe: bool) -> bool:
-        if entry.message.actor_name not in thread.broker.actors or not queue.remove(entry):
+    def _bring_up(self, thread: Any, queue: Waiting, entry: WaitingEntry, *, probe: bool) -> bool:
+        if entry.item.message.actor_name not in thread.broker.actors or not queue.remove(entry):
             return False
-        self._hand_over(thread, entry, _released(entry.message), probe=probe)
+        self._hand_over(thread, entry, _released(entry.item.message), probe=probe)
         queue.task_done()
         return True
 
@@ -144,7 +144,7 @@ class DelayedConsumers:
         if len(self._busy) >= self._threads or now - self._probed_at.get(thread, 0.0) < _PROBE_EVERY:
             return
         self._probed_at[thread] = now
-        entry = queue.first_in_a_still_lane()
+        entry = queue.first_in_still_lane()
         if entry is not None:
             self._bring_up(thread, queue, entry, probe=True)
 
@@ -168,15 +168,15 @@ class DelayedConsumers:
         queue, now = thread.delay_queue, current_millis()
         next_in = _IDLE_POLL_MS
         while (entry := queue.first()) is not None:
-            if entry.due > now or not self._may_go(entry.message, now - entry.due):
-                next_in = entry.due - now
+            if entry.due > now or not self._may_go(entry.item.message, now - int(entry.due)):
+                next_in = int(entry.due) - now
                 break
             if queue.remove(entry):
                 try:
                     self._let_go(thread, entry)
                 except Exception:
                     # Dramatiq gives back what is in the queue, and forgets what is not.
-                    queue.put(entry.item)
+                    queue.put(entry.item.item)
                     raise
                 finally:
                     queue.task_done()
@@ -199,8 +199,8 @@ class DelayedConsumers:
     def _may_go(self, message: Any, overdue_ms: int) -> bool:
         return TICKET not in message.options or len(self._busy) < self._threads or overdue_ms >= _PATIENCE_MS
 
-    def _let_go(self, thread: Any, entry: Entry) -> None:
-        message = entry.message
+    def _let_go(self, thread: Any, entry: WaitingEntry) -> None:
+        message = entry.item.message
         released = _released(message)
         ours = TICKET in message.options
         if ours and len(self._busy) < self._threads and message.actor_name in thread.broker.actors:
@@ -209,12 +209,14 @@ class DelayedConsumers:
             thread.broker.enqueue(released)
             thread.post_process_message(message)
 
-    def _hand_over(self, thread: Any, entry: Entry, released: Any, *, probe: bool) -> None:
+    def _hand_over(self, thread: Any, entry: WaitingEntry, released: Any, *, probe: bool) -> None:
         # A proxy of its own: what waits on stays as it is, and before Dramatiq 2.2 none can be processed twice.
-        message: Any = object.__new__(entry.message.__class__)
-        message.__dict__.update(entry.message.__dict__)
+        message: Any = object.__new__(entry.item.message.__class__)
+        message.__dict__.update(entry.item.message.__dict__)
         message._message = released
-        setattr(message, HOLDER, Holder(thread, thread.consumer, thread.delay_queue, entry.item, entry.due, probe))
+        setattr(
+            message, HOLDER, Holder(thread, thread.consumer, thread.delay_queue, entry.item.item, int(entry.due), probe)
+        )
         self.take(message)
         thread.handle_message(message)
 

@@ -10,7 +10,7 @@ from dramatiq.middleware import AgeLimit, CurrentMessage, Middleware, ShutdownNo
 
 from throttlekit_dramatiq._message_state import DEFERRAL, consumer_of
 
-__all__ = ["calm", "quieten", "still_ours", "take_position", "tell_prometheus"]
+__all__ = ["calm", "count_in_prometheus", "quieten", "still_ours", "take_position"]
 
 _BEHIND_US = (TimeLimit, ShutdownNotifications, CurrentMessage)
 _log = logging.getLogger("throttlekit.dramatiq")
@@ -54,7 +54,7 @@ def still_ours(worker: Any, message: Any, consumer: Any) -> bool:
     return same and consumer.channel.is_open and message._tag in consumer.known_tags
 
 
-def tell_prometheus(broker: Broker, throttle: Middleware, message: Any) -> None:
+def count_in_prometheus(broker: Broker, throttle: Middleware, message: Any) -> None:
     """
     Let a Prometheus middleware behind us count the message in.
 

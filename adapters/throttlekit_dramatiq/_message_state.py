@@ -1,17 +1,21 @@
-"""What a message in this worker's hands is marked with: who holds it, how it goes back, what it was granted."""
+"""The state that a message carries: its ticket while it waits, and the marks of the worker that handles it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from throttlekit import Decision, Delivery, Job, Limit
+from throttlekit.adapter import Run
 
-__all__ = ["DEFERRAL", "GRANT", "HOLDER", "Deferral", "Grant", "Holder", "consumer_of", "holder_of", "take_mark"]
+__all__ = [
+    "DEFERRAL", "GRANT", "HOLDER", "TICKET", "Deferral", "Grant", "Holder", "consumer_of", "holder_of", "take_mark",
+]  # fmt: skip
+
+TICKET = "throttlekit"
+"""The message option in which a denied message carries its ticket."""
 
 DEFERRAL = "_throttlekit_deferral"
-"""The attribute that marks a message as denied, and holds how it goes back."""
+"""The attribute of a denied message: its `Deferral`."""
 
 HOLDER = "_throttlekit_holder"
 GRANT = "_throttlekit_grant"
@@ -19,7 +23,7 @@ GRANT = "_throttlekit_grant"
 
 @dataclass(slots=True)
 class Deferral:
-    """A denied message on its way back: the copy to put into the delay queue, and when. No copy: it never left."""
+    """A denied message on its way back: the copy to put into the delay queue, and its delay. No copy: it never left."""
 
     copy: Any
     delay_ms: int
@@ -30,8 +34,8 @@ class Deferral:
 @dataclass(frozen=True, slots=True)
 class Holder:
     """
-    Who a released message is to be acknowledged by: a thread, and the connection it came on. With the item of its
-    delay queue that it was, when that is due, and whether it was brought up only to ask.
+    The consumer thread that acknowledges a released message, and the connection that it came on; with the item of its
+    delay queue, when that is due (ms), and whether the message was released early, to ask whether a slot is free.
     """
 
     thread: Any
@@ -44,27 +48,20 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """
-    A message that runs: the decision on it, and what it takes to defer it all the same. Its job is as it was asked
-    for, its consumer the one that it came from.
-    """
+    """A message that was admitted, and the consumer that it came from."""
 
-    decision: Decision
-    limits: Sequence[Limit]
-    job: Job
-    delivery: Delivery
-    broker: Any
+    run: Run
     consumer: Any
 
 
 def holder_of(message: Any) -> Holder | None:
-    """Who holds a released *message*; None for any other."""
+    """The holder of a released *message*; None for any other."""
     holder: Holder | None = getattr(message, HOLDER, None)
     return holder
 
 
 def consumer_of(worker: Any, message: Any) -> Any:
-    """The broker's consumer that *message* is to be acknowledged on, as it is now."""
+    """The broker's consumer on which *message* is acknowledged, as of now."""
     if worker is None:
         return None
     holder = holder_of(message)
@@ -73,5 +70,5 @@ def consumer_of(worker: Any, message: Any) -> Any:
 
 
 def take_mark(message: Any, mark: str) -> Any:
-    """The *mark* of a message, which it then has no more; None if it had none."""
+    """Remove and return the *mark* of a message; None if it has none."""
     return message.__dict__.pop(mark, None)

@@ -6,32 +6,51 @@ import logging
 import math
 from collections.abc import Iterable
 from datetime import timedelta
+from functools import partial
 from typing import Any, NoReturn
 
 from dramatiq import Actor, Broker
 from dramatiq.common import current_millis, q_name
 from dramatiq.middleware import Middleware, SkipMessage
 
-from throttlekit import ConfigurationError, Decision, Limit, Limiter, RateLimited
-from throttlekit._core.durations import seconds_in
-from throttlekit._engine.inline import InlineWaits
-from throttlekit._engine.running import begin, end, lanes
-from throttlekit.adapter.options import WaitRules, WhenOver, refusal
-from throttlekit.adapter.rate_limited import limited
-from throttlekit.errors import WaitedTooLong
+from throttlekit import ConfigurationError, Limit, Limiter, RateLimited
+from throttlekit.adapter import (
+    MAX_WAIT,
+    ON_429,
+    THROTTLE,
+    Deferred,
+    Dropped,
+    Failed,
+    InlineWaits,
+    Outcome,
+    Run,
+    Throttling,
+    WaitRules,
+    WhenOver,
+    begin,
+    check_limiter,
+    end,
+    seconds_in,
+)
 from throttlekit_dramatiq._body import Bodies
 from throttlekit_dramatiq._delayed_consumer import DelayedConsumers
 from throttlekit_dramatiq._errors import AnyError, DeferFailed, as_middleware_error
-from throttlekit_dramatiq._host import calm, quieten, still_ours, take_position, tell_prometheus
-from throttlekit_dramatiq._message_state import DEFERRAL, GRANT, Deferral, Grant, consumer_of, holder_of, take_mark
-from throttlekit_dramatiq._options import MAX_WAIT, ON_429, OPTION, Terms
-from throttlekit_dramatiq._waiting import TICKET
+from throttlekit_dramatiq._host import calm, count_in_prometheus, quieten, still_ours, take_position
+from throttlekit_dramatiq._message_state import (
+    DEFERRAL,
+    GRANT,
+    TICKET,
+    Deferral,
+    Grant,
+    consumer_of,
+    holder_of,
+    take_mark,
+)
+from throttlekit_dramatiq._options import Options
 
 __all__ = ["Throttle"]
 
 _log = logging.getLogger("throttlekit.dramatiq")
-
-_PANIC_DELAY = 1.0
 
 
 class Throttle(Middleware):
@@ -73,37 +92,43 @@ class Throttle(Middleware):
         when_over: WhenOver = "fail",
         max_inline_wait: float | timedelta = 0.05,
     ) -> None:
-        if not isinstance(limiter, Limiter):
-            raise ConfigurationError(f'Throttle takes a limiter: Throttle(Limiter("redis://…")), not {limiter!r}')
-        self.limiter = limiter
-        self._rules = WaitRules.of(max_wait, max_deferrals, when_over)
-        self._terms = Terms(limiter, throttle, on_429, self._rules)
+        check_limiter(limiter, 'Throttle takes a limiter: Throttle(Limiter("redis://…"))')
+        rules = WaitRules.read(max_wait, max_deferrals, when_over)
+        self._options = Options(limiter, throttle, on_429, rules)
+        self._throttling = Throttling(limiter, self._options, rules=rules, log=_log, noun="Message")
         self._max_inline_wait = seconds_in("max_inline_wait", max_inline_wait)
         self._queues: set[str] = set()
-        self._releases = DelayedConsumers()
-        self._bodies = Bodies(self._limited)
+        self._consumers = DelayedConsumers()
+        self._bodies = Bodies(self._rate_limited)
         self._worker: Any = None
 
     @property
+    def limiter(self) -> Limiter:
+        """The limiter that decides."""
+        return self._throttling.limiter
+
+    @property
     def actor_options(self) -> set[str]:
-        return {OPTION, ON_429, MAX_WAIT}
+        return {THROTTLE, ON_429, MAX_WAIT}
 
     # Declaration
 
     def before_declare_actor(self, broker: Broker, actor: Actor[..., Any]) -> None:
+        self._options.broker = broker
         try:
-            limits = self._terms.declare(actor)
+            options = self._options.declare(actor)
         except Exception as error:
             # Dramatiq would log any other error, and declare the actor without its limits.
             raise as_middleware_error(ConfigurationError(f"actor {actor.actor_name!r}: {error}")) from error
         self._bodies.watch(actor)
-        if limits:
+        if options.limits:
             self._queues.add(actor.queue_name)
 
     def before_enqueue(self, broker: Broker, message: Any, delay: int | None) -> None:
-        """Limits given with the message travel in it by value, their keys and costs worked out here."""
+        """Limits given with the message travel in it by value, with the keys and costs that they have here."""
+        self._options.broker = broker
         try:
-            self._terms.write(broker, message)
+            self._options.write(message)
         except ConfigurationError as error:
             raise as_middleware_error(ConfigurationError(f"message for {message.actor_name!r}: {error}")) from None
 
@@ -113,10 +138,10 @@ class Throttle(Middleware):
         self._check_boot(broker)
         take_position(broker, self)
         quieten()
-        self._worker = worker
-        self._releases.boot(worker)
+        self._worker, self._options.broker = worker, broker
+        self._consumers.boot(worker)
         at_once = max(1, worker.worker_threads // 4) if self._max_inline_wait else 0
-        self._terms.wait_in_place(InlineWaits(self._max_inline_wait, at_once))
+        self._options.wait_in_place(InlineWaits(self._max_inline_wait, at_once))
 
     def after_worker_shutdown(self, broker: Broker, worker: Any) -> None:
         self._worker = None
@@ -133,42 +158,31 @@ class Throttle(Middleware):
             raise as_middleware_error(ConfigurationError(fault))
         actors: dict[str, Any] = _untyped(broker).actors
         for name, actor in actors.items():
-            if not self._terms.knows(name):  # declared before this middleware was added
+            if not self._options.knows(name):  # declared before this middleware was added
                 self.before_declare_actor(broker, actor)
 
     def after_consumer_thread_boot(self, broker: Broker, thread: Any) -> None:
         if q_name(thread.queue_name) in self._queues:
-            self._releases.adopt(thread)
+            self._consumers.adopt(thread)
 
     def before_consumer_thread_shutdown(self, broker: Broker, thread: Any) -> None:
         if q_name(thread.queue_name) in self._queues:
-            self._releases.retire(thread)
+            self._consumers.retire(thread)
 
     # A message's way
 
     def before_process_message(self, broker: Broker, message: Any) -> None:
-        try:
-            limits = self._terms.limits_of(message)
-            if not limits:
-                self._releases.take(message)
-                return
-            delivery, job = self._terms.delivery(broker, message), self._terms.job(broker, message)
-            decision = self.limiter.acquire(*limits, job=job, delivery=delivery)
-        except ConfigurationError as error:
-            self._fail(broker, message, error)
-        except Exception:
-            # Dramatiq would log what leaves this hook, and then run the message unthrottled.
-            _log.exception("Message %s could not be decided on; it is deferred.", message.message_id)
-            self._defer(broker, message, _PANIC_DELAY, message.options.get(TICKET), self._consumer(message))
+        outcome = self._throttling.admit(message)
+        if isinstance(outcome, Run) and outcome.decision is None:
+            self._consumers.take(message)
         else:
-            grant = Grant(decision, limits, job, delivery, broker, self._consumer(message))
-            self._follow(broker, message, decision, grant)
+            self._follow(broker, message, outcome, self._consumer(message))
 
     def after_process_message(
         self, broker: Broker, message: Any, *, result: Any = None, exception: BaseException | None = None
     ) -> None:
-        take_mark(message, DEFERRAL)  # whatever became of it: it did not end as a skip
-        self._over(message)
+        take_mark(message, DEFERRAL)  # the message did not end as a skip
+        self._over(message, exception)
 
     def after_skip_message(self, broker: Broker, message: Any) -> None:
         self._over(message)
@@ -193,82 +207,63 @@ class Throttle(Middleware):
             raise DeferFailed(reason) from error  # type: ignore[no-untyped-call]
         deferral.sent = True
 
-    def _follow(self, broker: Broker, message: Any, decision: Decision, grant: Grant) -> None:
-        if decision.allowed:
-            self._run(message, grant)
-            begin(self.limiter, decision)
-            holder = holder_of(message)
-            if holder is not None and holder.probe:
-                self._releases.wake(lanes(decision), probe=True)
-        elif not decision.refused:
-            if decision.reason == "early" and self._stays(message):
-                self._skip(broker, message, Deferral(None, 0, grant.consumer))
-            self._defer(broker, message, decision.delay, decision.ticket, grant.consumer)
-        elif self._rules.when_over == "run":
-            self._run(message, grant)
-        else:
-            self._refuse(broker, message, decision)
+    def _follow(self, broker: Broker, message: Any, outcome: Outcome, consumer: Any) -> None:
+        match outcome:
+            case Run():
+                self._run(message, outcome, consumer)
+            case Deferred(early=True) if self._stays(message):
+                self._skip(broker, message, Deferral(None, 0, consumer))
+            case Deferred():
+                copy = message.copy(options={TICKET: outcome.ticket} if outcome.ticket else {})
+                self._skip(broker, message, Deferral(copy, max(1, math.ceil(outcome.delay * 1000)), consumer))
+            case Dropped():
+                self._count(broker, message)
+                raise SkipMessage(f"dropped: {outcome.reason}")
+            case Failed():
+                self._fail(broker, message, outcome.error)
 
-    def _run(self, message: Any, grant: Grant) -> None:
+    def _run(self, message: Any, run: Run, consumer: Any) -> None:
         # The body's own retries ask anew: they call downstream again.
         message.options.pop(TICKET, None)
-        self._releases.take(message)
-        setattr(message, GRANT, grant)
+        self._consumers.take(message)
+        setattr(message, GRANT, Grant(run, consumer))
         self._bodies.expect(message)
+        if run.decision is not None and run.decision.allowed:
+            begin(self.limiter, run.decision, run.job)
+            holder = holder_of(message)
+            if holder is not None and holder.probe:
+                self._consumers.wake(run.lanes, probe=True)
 
-    def _over(self, message: Any) -> None:
+    def _over(self, message: Any, error: BaseException | None = None) -> None:
         """The body of *message* has ended, or will not begin. In the thread that it had, any number of times."""
         grant: Grant | None = take_mark(message, GRANT)
         if grant is None:
-            self._releases.give_back(message)
+            self._consumers.give_back(message)
             return
         self._bodies.expect(None)  # it may not have begun
-        end()
-        self._releases.give_back(message)
-        self._releases.wake(lanes(grant.decision))
+        end(error)
+        self._consumers.give_back(message)
+        self._consumers.wake(grant.run.lanes)
 
-    def _limited(self, message: Any, error: RateLimited) -> None:
+    def _rate_limited(self, message: Any, error: RateLimited) -> None:
         """The body of *message* has raised *error*. Returns if that is an error like any other."""
         grant: Grant = getattr(message, GRANT)
-        broker, delivery = grant.broker, grant.delivery
+        broker = self._options.broker
         calm(broker, self, message)
-        try:
-            on_429 = self._terms.on_429(message)
-            decision = limited(
-                self.limiter, error, grant.limits, job=grant.job, delivery=delivery, release=end, on_429=on_429
-            )
-        except ConfigurationError as fault:
-            self._fail(broker, message, fault)
-        except Exception:
-            _log.exception("The 429 that message %s met could not be told; it is deferred.", message.message_id)
-            delay = min(delivery.longest, max(_PANIC_DELAY, error.retry_after))
-            self._defer(broker, message, delay, grant.job.ticket, grant.consumer)
-        else:
-            if not decision.refused:
-                self._defer(broker, message, decision.delay, decision.ticket, grant.consumer)
-            elif self._rules.when_over != "run":
-                self._refuse(broker, message, decision)
-
-    def _refuse(self, broker: Broker, message: Any, decision: Decision) -> None:
-        if self._rules.when_over == "drop":
-            self._tell_prometheus(broker, message)
-            raise SkipMessage(f"dropped: {refusal(decision)}")
-        self._fail(broker, message, WaitedTooLong(refusal(decision)))
+        outcome = self._throttling.rate_limited(grant.run, error, release=partial(end, error))
+        if not isinstance(outcome, Run):
+            self._follow(broker, message, outcome, grant.consumer)
 
     def _stays(self, message: Any) -> bool:
         """Whether *message* was brought up before it is due, so that it can go on waiting where it did."""
         holder = holder_of(message)
         return holder is not None and holder.due > current_millis() and holder.consumer is holder.thread.consumer
 
-    def _defer(self, broker: Broker, message: Any, delay: float, ticket: Any, consumer: Any) -> NoReturn:
-        copy = message.copy(options={TICKET: ticket} if ticket else {})
-        self._skip(broker, message, Deferral(copy, max(1, math.ceil(delay * 1000)), consumer))
-
     def _skip(self, broker: Broker, message: Any, deferral: Deferral) -> NoReturn:
         setattr(message, DEFERRAL, deferral)
-        # On the dying original only, after the copy: Results would store a None for whoever waits.
+        # On the dying original only, after the copy: Results would store a None, and end a reader's wait.
         message.options["store_results"] = False
-        self._tell_prometheus(broker, message)
+        self._count(broker, message)
         raise SkipMessage("deferred by throttlekit")
 
     def _fail(self, broker: Broker, message: Any, error: Exception) -> NoReturn:
@@ -276,15 +271,15 @@ class Throttle(Middleware):
         # Asking again cannot help.
         message.options["throws"] = AnyError()
         message.fail()
-        self._tell_prometheus(broker, message)
+        self._count(broker, message)
         raise as_middleware_error(error)
 
-    def _tell_prometheus(self, broker: Broker, message: Any) -> None:
+    def _count(self, broker: Broker, message: Any) -> None:
         if not hasattr(message, GRANT):
-            tell_prometheus(broker, self, message)
+            count_in_prometheus(broker, self, message)
 
     def _consumer(self, message: Any) -> Any:
-        """Whom *message* came from: by the time its body has ended, another may have taken that one's place."""
+        """The consumer that *message* came from: another may have taken its place when the body has ended."""
         holder = holder_of(message)
         return holder.consumer if holder else consumer_of(self._worker, message)
 

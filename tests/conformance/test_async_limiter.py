@@ -270,7 +270,7 @@ def test_cancelled_under_live_control_is_given_back_first(monkeypatch: pytest.Mo
     store = Slow()
 
     async def work(limiter: AsyncLimiter) -> None:
-        monkeypatch.setattr(limiter._deciding.fleet, "steers", lambda: True)
+        monkeypatch.setattr(limiter._deciding.fleet, "has_overrides", lambda: True)
         task = asyncio.create_task(limiter.acquire(LIMIT, SLOTS, cost=1))
         await _asked(store)
         task.cancel()

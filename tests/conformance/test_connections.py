@@ -66,9 +66,9 @@ def test_as_many_connections_as_questions_at_once(client: Any, store: RedisStore
     """They are kept for the next ones, and all are closed in the end."""
     limiter, together = Limiter(store), threading.Barrier(4)
     limiter.acquire(LIMIT)  # the first asks one question more: what the fleet was told
-    store.pool.drop()
-    make = store.pool._make
-    store.pool._make = lambda: (together.wait(10), make())[1]
+    store._connections.drop()
+    make = store._connections._make
+    store._connections._make = lambda: (together.wait(10), make())[1]
     threads = [threading.Thread(target=limiter.acquire, args=(LIMIT,)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -81,13 +81,13 @@ def test_as_many_connections_as_questions_at_once(client: Any, store: RedisStore
 
 def test_connection_in_use_is_not_kept_after_the_close(client: Any, store: RedisStore) -> None:
     """What is under way as the store is closed is answered, and its connection closed then."""
-    ask = store.pool.ask
+    ask = store._connections.ask
     assert ask(command("ECHO", "first")) == b"first"
-    ((connection, _),) = store.pool._idle
+    ((connection, _),) = store._connections._idle
     read = connection.read_response
     connection.read_response = lambda: (store.close(), read())[1]
     assert ask(command("ECHO", "second")) == b"second"
-    assert not store.pool._idle
+    assert not store._connections._idle
 
 
 def test_connection_that_the_server_closed_costs_no_decision(
@@ -105,40 +105,40 @@ def test_connection_that_the_server_closed_costs_no_decision(
 
 def test_answer_after_an_interrupt_is_nobody_elses(client: Any, store: RedisStore) -> None:
     """A thread that is interrupted between question and answer takes its connection with it."""
-    ask = store.pool.ask
+    ask = store._connections.ask
     assert ask(command("ECHO", "first")) == b"first"
-    ((connection, _),) = store.pool._idle
+    ((connection, _),) = store._connections._idle
     read, connection.read_response = connection.read_response, _interrupt
     with pytest.raises(KeyboardInterrupt):
         ask(command("ECHO", "interrupted"))
     connection.read_response = read
     assert ask(command("ECHO", "second")) == b"second"
-    assert connection not in [each for each, _ in store.pool._idle]
+    assert connection not in [each for each, _ in store._connections._idle]
 
 
 def test_error_that_the_server_answers_keeps_the_connection(client: Any, store: RedisStore) -> None:
     """It is an answer, read to its end."""
     for _ in range(3):
         with pytest.raises(redis.ResponseError):
-            store.pool.ask(command("EVALSHA", "0" * 40, 0))
+            store._connections.ask(command("EVALSHA", "0" * 40, 0))
     assert len(_ours(client)) == 1
 
 
 def test_no_connection_is_used_in_a_child(client: Any, store: RedisStore) -> None:
     """A child makes its own, also where the fork told nobody; the parent's stays as it was."""
-    assert store.pool.ask(command("ECHO", "parent")) == b"parent"
+    assert store._connections.ask(command("ECHO", "parent")) == b"parent"
     before = _ours(client)
-    ((connection, since),) = store.pool._idle
+    ((connection, since),) = store._connections._idle
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
-            told_nothing = not store.pool._idle
-            store.pool._idle.append((connection, since))
-            fine = store.pool.ask(command("ECHO", "child")) == b"child" and told_nothing
+            told_nothing = not store._connections._idle
+            store._connections._idle.append((connection, since))
+            fine = store._connections.ask(command("ECHO", "child")) == b"child" and told_nothing
             os._exit(0 if fine else 1)
         os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
-    assert store.pool.ask(command("ECHO", "again")) == b"again"
+    assert store._connections.ask(command("ECHO", "again")) == b"again"
     assert _ours(client) == before
 
 

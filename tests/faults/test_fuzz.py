@@ -32,8 +32,8 @@ from throttlekit._core.durations import seconds_in
 from throttlekit._core.limit.rate import LONGEST_PERIOD_US, parse_rate
 from throttlekit._core.serialize import load, plain
 from throttlekit._engine.plugins import plugin_manager, store_from
-from throttlekit._engine.running import decision_of, receipt
 from throttlekit._engine.ticket import Ticket
+from throttlekit.adapter import decision_from_receipt, receipt
 from throttlekit.errors import StoreUnavailable
 
 KINDS: list[tuple[type[Limit], list[str]]] = [
@@ -118,7 +118,7 @@ def a_job(drawn: Values) -> Any:
         return Job(kwargs={"a": drawn.any()}, ticket=drawn.mutated(ticket))
     if kind < 0.8:
         texts = {field: drawn.text() for field in ("id", "name", "queue")}
-        return Job(**texts, **{field: drawn.any() for field in ("args", "kwargs", "waited") if rnd.random() < 0.4})
+        return Job(**texts, **{field: drawn.any() for field in ("args", "kwargs", "ticket") if rnd.random() < 0.4})
     return None if kind < 0.95 else drawn.any()
 
 
@@ -266,7 +266,7 @@ def test_receipts_are_read_or_refused() -> None:
     with_two = receipt(Limiter().acquire(TokenBucket("x", "10/s", burst=5), SlidingLog("y", "10/s")))
 
     def take(drawn: Values) -> None:
-        decision = decision_of(drawn.mutated(with_two) if drawn.rnd.random() < 0.95 else drawn.any())
+        decision = decision_from_receipt(drawn.mutated(with_two) if drawn.rnd.random() < 0.95 else drawn.any())
         assert all(each.bucket == "" or each.bucket.startswith("tk1:{") for each in decision.charged)
         Limiter.settle(limiter, decision, actual=1, limit=decision.limit)
 

@@ -16,7 +16,8 @@ import pytest
 from support.servers.processes import RedisProcess, free_port
 from support.servers.proxy import Proxy
 from throttlekit import ConfigurationError, Job, Limiter, SlidingLog, StoreUnavailable, TokenBucket
-from throttlekit._engine.running import begin, current, end
+from throttlekit._engine.running import current
+from throttlekit.adapter import begin, end
 
 PASSWORD = "tr0ub4dor-and-3"
 ARGUMENT = "jane.doe@example.org"

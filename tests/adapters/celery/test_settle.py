@@ -10,7 +10,7 @@ import pytest
 from support.celery.site import celery_site
 from support.servers.processes import patient
 from throttlekit import Job, Limiter, TokenBucket
-from throttlekit._engine.running import receipt
+from throttlekit.adapter import receipt
 
 pytestmark = [
     pytest.mark.workers,

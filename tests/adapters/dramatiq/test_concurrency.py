@@ -262,7 +262,7 @@ def test_who_is_woken_in_vain_waits_on_and_the_broker_hears_nothing(
         (message,) = queue.messages()
         lane, eta = message.options["throttlekit"]["lane"], message.options["eta"]
         for _ in range(20):
-            throttle._releases.wake([lane])
+            throttle._consumers.wake([lane])
             wait_until(lambda: held(worker, site) == 1, description="it waits again")
         assert (operations.enqueued, operations.acked) == before
         wait_until(lambda: [each.options["eta"] for each in queue.messages()] == [eta], description="as it was")

@@ -41,7 +41,7 @@ def throttled(site: Site, store: Recording, **options: Any) -> Enqueues:
 
 def test_a_capped_delay_comes_back_early_and_keeps_its_slot(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot an hour off is asked for in hops, none of which counts; each return finds it, and books no other."""
-    monkeypatch.setattr(adapter, "_LONGEST", 0.05)
+    monkeypatch.setattr(adapter, "_LONGEST_DELAY", 0.05)
     store = Recording()
     enqueues = throttled(site, store, max_deferrals=1, when_over="drop")
 
@@ -66,7 +66,7 @@ def test_a_capped_delay_comes_back_early_and_keeps_its_slot(site: Site, monkeypa
 
 def test_early_returns_do_not_move_those_behind(stub: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often those in line come back early, the line stays as long as there are jobs in it."""
-    monkeypatch.setattr(adapter, "_LONGEST", 0.03)
+    monkeypatch.setattr(adapter, "_LONGEST_DELAY", 0.03)
     store = Recording()
     throttled(stub, store, max_inline_wait=0)
     limit = TokenBucket("slow", "5/s", burst=1)

@@ -12,7 +12,7 @@ import pytest
 from dramatiq.errors import BrokerError, ConnectionClosed
 from dramatiq.middleware import AgeLimit, Middleware
 
-import throttlekit_dramatiq._middleware as adapter
+import throttlekit.adapter.admission as admission
 from support.dramatiq.helpers import DenyBefore, Recording, Site, dead_letters, working
 from support.servers.processes import free_port, redis_server
 from support.waiting import wait_until
@@ -39,7 +39,7 @@ class Deferrals:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dramatiq.worker, "POST_PROCESS_MESSAGE_RETRY_DELAY_SECS", 0.05)
-    monkeypatch.setattr(adapter, "_PANIC_DELAY", 0.05)
+    monkeypatch.setattr(admission, "_PANIC_DELAY", 0.05)
 
 
 def runner(site: Site, **options: Any) -> Any:

@@ -144,7 +144,7 @@ def test_the_keys_of_a_job_are_the_same_before_and_after_a_denial(site: Site) ->
         told.append(job)
         return "one"
 
-    site.broker.middleware[-1].limiter = Limiter(DenyBefore(2))
+    site.broker.middleware[-1]._throttling.limiter = Limiter(DenyBefore(2))
     job = body(site, throttle=TokenBucket("keyed", "10/s", key=key))
     job.send(1, word="x")
     with site.working():
@@ -211,7 +211,7 @@ def test_no_json_at_all_gets_past(garbage: Any) -> None:
     throttle = Throttle(Limiter())
     message = dramatiq.Message("q", "job", (), {}, {"throttle": garbage})
     try:
-        limits = throttle._terms.limits_of(message)
+        limits = throttle._options.options(message).limits
         if limits:
             throttle.limiter.acquire(*limits, job=Job(id="1"))
         else:

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from throttlekit_dramatiq._waiting import TICKET, Waiting, due_and_message
+from throttlekit_dramatiq._message_state import TICKET
+from throttlekit_dramatiq._waiting import Waiting, due_and_message
 
 
 def item(due: int, lane: Any = None) -> Any:
@@ -56,14 +57,14 @@ def test_a_lane_that_nobody_stirs_is_told_of_and_each_in_its_turn(monkeypatch: p
     now = 100.0
     monkeypatch.setattr("throttlekit_dramatiq._waiting.time", SimpleNamespace(monotonic=lambda: now))
     waiting = filled(item(1), item(5, "a"), item(9, "b"), item(3, "a"))
-    assert [waiting.first_in_a_still_lane() for _ in range(4)] == [None] * 4
+    assert [waiting.first_in_still_lane() for _ in range(4)] == [None] * 4
     now = 100.5
-    told = [waiting.first_in_a_still_lane() for _ in range(2)]
+    told = [waiting.first_in_still_lane() for _ in range(2)]
     assert [entry and entry.due for entry in told] == [3, 9]
     assert waiting.remove(told[0])  # type: ignore[arg-type]
-    told = [waiting.first_in_a_still_lane() for _ in range(2)]
+    told = [waiting.first_in_still_lane() for _ in range(2)]
     assert [entry and entry.due for entry in told] == [None, 9]
-    assert Waiting().first_in_a_still_lane() is None
+    assert Waiting().first_in_still_lane() is None
 
 
 def test_what_was_given_out_is_in_no_lane_any_more() -> None:
@@ -112,12 +113,12 @@ def test_random_histories_are_those_of_a_sorted_list() -> None:
             lane = chance.choice("ab")
             in_lane = [entry for entry in model if entry[2][1].options.get(TICKET) == {"lane": lane}]
             first = waiting.first_in(lane)
-            assert (first and first.item) is (in_lane[0][2] if in_lane else None)
+            assert (first and first.item.item) is (in_lane[0][2] if in_lane else None)
             if first is not None and waiting.remove(first):
                 waiting.task_done()
                 model.remove(in_lane[0])
         assert waiting.qsize() == waiting.unfinished_tasks == len(model)
-        assert len(waiting._entries) <= 2 * len(model) + 1001
+        assert len(waiting._room._entries) <= 2 * len(model) + 1001
 
 
 def test_a_queue_whose_messages_are_all_taken_from_lanes_stays_small() -> None:
@@ -126,7 +127,7 @@ def test_a_queue_whose_messages_are_all_taken_from_lanes_stays_small() -> None:
     for due in range(10_000):
         waiting.put(item(due, "a"))
         assert waiting.remove(waiting.first_in("a"))  # type: ignore[arg-type]
-    assert len(waiting._entries) + sum(len(lane.entries) for lane in waiting._lanes.values()) < 5_000
+    assert len(waiting._room._entries) + sum(len(lane.entries) for lane in waiting._room._lanes.values()) < 5_000
     assert waiting.qsize() == 5
 
 

@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from throttlekit_dramatiq import _terms
-from throttlekit_rq import _asking
+from throttlekit_dramatiq import _options
+from throttlekit_rq import _admission
 
 __all__ = ["CAP", "call", "call_rq"]
 
 CAP = 2.0
 
-_terms._LONGEST = CAP
-object.__setattr__(_asking.BY_WORKER.delivery, "longest", CAP)
+_options._LONGEST_DELAY = CAP
+object.__setattr__(_admission.BY_WORKER.delivery, "longest", CAP)
 
 from support.jobs.control import call, call_rq  # noqa: E402

@@ -11,7 +11,8 @@ from support.servers.stores import Passing
 from throttlekit import Concurrency, ConfigurationError, Delivery, Job, Limiter, RateLimited, TokenBucket
 from throttlekit._core.acquire import Verdict
 from throttlekit._engine.ticket import Ticket
-from throttlekit.adapter.rate_limited import check_on_429, limited
+from throttlekit.adapter import check_on_429
+from throttlekit.adapter.rate_limited import limited
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores import MemoryStore, Request, StoreClaim
 from throttlekit.testing import FakeClock

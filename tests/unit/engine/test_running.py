@@ -24,8 +24,8 @@ from throttlekit import (
     current,
 )
 from throttlekit._engine.breaker import CircuitBreaker
-from throttlekit._engine.running import begin, begin_from_receipt, decision_of, end, receipt
 from throttlekit._util.log_limiter import Every
+from throttlekit.adapter import begin, begin_from_receipt, decision_from_receipt, end, receipt
 from throttlekit.stores import Correction, MemoryStore
 from throttlekit.testing import FakeClock
 
@@ -174,7 +174,7 @@ def test_a_receipt_settles_in_another_process(limiter: Limiter) -> None:
     )
     job = Job(name="x", kwargs={"most": 60, "plan": "pro"})
     told = json.loads(json.dumps(receipt(limiter.acquire(TOKENS, CALLS, tiered, job=job))))
-    begin(limiter, decision_of(told))
+    begin(limiter, decision_from_receipt(told))
     try:
         current().settle(10)
         current().settle(3, limit=CALLS)
@@ -232,7 +232,7 @@ def test_a_receipt_tells_of_each_limit_when_it_was_charged() -> None:
         (shared(), 1, False),
         (shared(), 60, True),
     ]
-    read = decision_of(told)
+    read = decision_from_receipt(told)
     assert [(each.limit.name, each.bucket, each.cost, each.at_us, each.measured) for each in read.charged] == [
         (each.limit.name, each.bucket, each.cost, each.at_us, each.measured) for each in decision.charged
     ]
@@ -248,7 +248,7 @@ def test_a_receipt_tells_of_each_limit_when_it_was_charged() -> None:
 def test_a_receipt_can_be_settled_again(limiter: Limiter) -> None:
     """A settled decision travels as it stands: what was corrected is not corrected again."""
     decision = limiter.settle(limiter.acquire(TOKENS, job=JOB), actual=20)
-    read = decision_of(json.loads(json.dumps(receipt(decision))))
+    read = decision_from_receipt(json.loads(json.dumps(receipt(decision))))
     assert (read.allowed, read.cost, read.charged[0].cost) == (True, 20, 20)
     limiter.settle(read, actual=30)
     assert limiter.peek(TOKENS, job=JOB).remaining == 70
@@ -258,7 +258,7 @@ def test_a_receipt_can_be_settled_again(limiter: Limiter) -> None:
 def test_a_receipt_that_is_none_is_refused(forged: object) -> None:
     """Nothing is guessed from what another release or somebody else wrote."""
     with pytest.raises(ConfigurationError):
-        decision_of(forged)  # type: ignore[arg-type]
+        decision_from_receipt(forged)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("missing", ["limit", "bucket", "cost", "at", "measured"])
@@ -267,7 +267,7 @@ def test_a_receipt_that_lacks_something_is_refused(limiter: Limiter, missing: st
     told = receipt(limiter.acquire(TOKENS, CALLS, job=JOB))
     del told["charged"][1][missing]
     with pytest.raises(ConfigurationError, match="receipt"):
-        decision_of({**told, "at": 1})
+        decision_from_receipt({**told, "at": 1})
 
 
 @pytest.mark.parametrize(
@@ -287,4 +287,4 @@ def test_a_receipt_names_no_key_but_its_limits_own(limiter: Limiter, field: str,
     told = receipt(limiter.acquire(TOKENS, job=JOB))
     told["charged"][0][field] = forged
     with pytest.raises(ConfigurationError, match="receipt"):
-        decision_of(told)
+        decision_from_receipt(told)

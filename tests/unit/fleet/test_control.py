@@ -30,7 +30,7 @@ from throttlekit import (
 )
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.serialize import dump, load
-from throttlekit._engine.running import decision_of, receipt
+from throttlekit.adapter import decision_from_receipt, receipt
 from throttlekit.adapter.rate_limited import limited
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.rules import Rule, as_text, data_of, field_of, plain, rule_of
@@ -443,7 +443,7 @@ def test_settle_is_right_whatever_was_observed(fleet: Fleet, limits: list[Any]) 
     fleet.tell(Rule(what="observe", name="tokens"))
     given, not_given = fleet.ask(*named), fleet.ask(*named)
     assert len(fleet.observed) == 1
-    for decision in (not_given, decision_of(receipt(not_given))):
+    for decision in (not_given, decision_from_receipt(receipt(not_given))):
         for meant in (None, tokens):
             assert fleet.limiter.settle(decision, actual=2, limit=meant)
     assert fleet.limiter.peek(tokens, job=Job()).allowed
