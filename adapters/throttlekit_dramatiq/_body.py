@@ -1,4 +1,4 @@
-"""An actor's function, watched: what it raises about downstream reaches the limiter first, and no other middleware."""
+"""Watch an actor's function: a `RateLimited` from its body reaches Throttle before any other middleware."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ __all__ = ["Bodies"]
 
 class Bodies:
     """
-    Calls *limited* if the body of a granted message raises `RateLimited`; what that returns from, is raised on.
+    Calls *rate_limited* if the body of an admitted message raises `RateLimited`; if that returns, the error is raised
+    on.
 
-    Dramatiq tells its middleware of an error after the worker has logged it, and those that count, retry
-    and call back are told before us. So it is caught where it leaves the body.
+    Dramatiq calls its middleware after the worker has logged an error, and the middleware that count, retry
+    and call back come before Throttle. So the error is caught where it leaves the body.
 
     Args:
-        limited: Takes the message and the error.
+        rate_limited: Takes the message and the error.
     """
 
-    def __init__(self, limited: Callable[[Any, RateLimited], None]) -> None:
-        self._limited = limited
+    def __init__(self, rate_limited: Callable[[Any, RateLimited], None]) -> None:
+        self._rate_limited = rate_limited
         self._here = threading.local()
 
     def expect(self, message: Any) -> None:
-        """The next body in this thread is that of *message*; None: of none that was granted."""
+        """The next body in this thread is that of *message*; None: of a message without limits."""
         self._here.message = message
 
     def watch(self, actor: Any) -> None:
-        """Have *actor*'s function watched. Called by hand, or within another body, it is as it was."""
+        """Watch *actor*'s function. Called by hand, or in another body, it does what it did."""
         function = actor.fn
 
         @functools.wraps(function)
@@ -42,7 +43,7 @@ class Bodies:
                 return function(*args, **kwargs)
             except RateLimited as error:
                 if message is not None:
-                    self._limited(message, error)
+                    self._rate_limited(message, error)
                 raise
 
         actor.fn = body

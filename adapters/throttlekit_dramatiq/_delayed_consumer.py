@@ -1,19 +1,20 @@
 """
-How a waiting message comes back: straight to a thread of the process that holds it.
+The consumers of delay queues: a message that is due goes straight to a thread of the process that holds it.
 
 Dramatiq puts a delayed message that is due at the end of its main queue. Behind a backlog of
-thousands it would come seconds after its slot, and so would everybody whose slots follow: units
-would run out unused, and each of those jobs would have to be deferred once more. Measured with
+thousands it would arrive seconds late, and so would every message behind it: units
+would go unused, and each of those jobs would be deferred once more. Measured with
 4 000 waiting at 50/s: 2.0 deliveries a job this way, 3.0 the other.
 
-So a message that waits in our line, and is due, is handed to this worker's own threads if one of
-them is free of bodies. It stays unacknowledged in its delay queue until it has run, so a killed
-worker loses nothing. If no thread is free it goes Dramatiq's way after a moment, so that another
+So a message that waits in the line of a limit, and is due, is handed to this worker's own threads if one of
+them runs no body. It stays unacknowledged in its delay queue until it has run, so a killed
+worker loses nothing. If no thread is free, it goes Dramatiq's way after a moment, so that another
 process can take it.
 
-One that waits for a slot of a concurrency limit is handed over before it is due, when a body here has
-given such a slot back: when slots come free is only an estimate. If another was quicker, it waits on where it was.
-Where all those bodies run in other processes, one that waits here is brought up to ask twice a second.
+A message that waits for a slot of a concurrency limit is handed over before it is due when a body of this process
+releases such a slot: the instant at which slots come free is an estimate. If another job was quicker, the message
+goes on waiting where it was. Where all those bodies run in other processes, one waiting message is handed over twice
+a second, to ask.
 
 Everything here is an attribute set on Dramatiq's consumer threads, in `DelayedConsumers.adopt`.
 """
@@ -37,13 +38,13 @@ from throttlekit_dramatiq._waiting import Waiting, WaitingEntry, due_and_message
 __all__ = ["DelayedConsumers"]
 
 _IDLE_POLL_MS = 50
-"""How often an idle consumer of a delay queue looks for messages. Dramatiq's own: up to 1000."""
+"""How often an idle consumer of a delay queue looks for messages. Dramatiq itself: up to 1000."""
 
 _PREFETCH = 65_535
-"""How many delayed messages a consumer holds, so that none that is due waits behind those that are not."""
+"""Delayed messages that a consumer holds, so that no message that is due waits behind others that are not."""
 
 _log = logging.getLogger("throttlekit.dramatiq")
-_PATIENCE_MS = 100
+_PATIENCE_MS = 100  # that a due message waits for a free thread here before it goes Dramatiq's way
 _PROBE_EVERY = 0.05
 _SEND_EVERY = 0.005
 _SHORTEST_POLL_MS = 3
@@ -53,8 +54,8 @@ class _Tag(int):
     """
     A delivery tag that is equal to no other connection's.
 
-    Each begins to count at 1 again, and Dramatiq acknowledges what came on a lost connection on the next: it would
-    take another message's tag, and that one, if it was denied, would be put back by nobody.
+    Each connection counts from 1, and Dramatiq acknowledges what came on a lost connection on the next one: the tag
+    would then be another message's, and that message, if it was denied, would be lost.
     """
 
     __hash__ = object.__hash__
@@ -64,11 +65,11 @@ class _Tag(int):
 
 
 class DelayedConsumers:
-    """Knows how many of a worker's threads are taken, and lets due messages go to those that are not."""
+    """Counts the busy threads of a worker, and hands due messages to the free ones."""
 
     def __init__(self) -> None:
         self._threads = 0
-        self._busy: set[int] = set()  # the messages that threads are taken by; a set, since it needs no lock
+        self._busy: set[int] = set()  # ids of the messages that threads work on; a set, since it needs no lock
         self._known: dict[Any, tuple[Any, Any]] = {}
         self._timers: dict[Any, tuple[Any, int]] = {}
         self._sent_at: dict[Any, float] = {}
@@ -96,8 +97,8 @@ class DelayedConsumers:
         """
         Give back what a consumer thread that stops has fetched and not looked at.
 
-        Dramatiq gives back what it has looked at. On Redis the rest would stay with this process's id until
-        it is taken for dead: a minute at least, for up to thousands of waiting messages.
+        Dramatiq gives back what it has looked at. On Redis the rest would stay under this process's id until
+        Dramatiq takes the process for dead: a minute at least, for up to thousands of waiting messages.
         """
         consumer = thread.consumer
         messages = [_decode(data) for data in getattr(consumer, "message_cache", ()) if data]
@@ -106,19 +107,19 @@ class DelayedConsumers:
             consumer.requeue(messages)
 
     def take(self, message: Any) -> None:
-        """A thread is about to be taken by *message*."""
+        """A thread is about to work on *message*."""
         self._busy.add(id(message))
 
     def give_back(self, message: Any) -> None:
-        """The thread that *message* took, if it took one, is free again."""
+        """The thread that worked on *message*, if one did, is free again."""
         self._busy.discard(id(message))
 
     def wake(self, lanes: Sequence[str], *, probe: bool = False) -> None:
         """
-        Bring up whoever is due first of those that wait here in one of *lanes*, if a thread is free.
+        Hand over the message that is due first of those that wait in one of *lanes*, if a thread is free.
 
         Args:
-            probe: It is a guess that there is a slot. If there is, there may be more.
+            probe: That a slot is free is a guess. If it is right, more slots may be free.
         """
         if not lanes or len(self._busy) >= self._threads:
             return
@@ -149,19 +150,19 @@ class DelayedConsumers:
             self._bring_up(thread, queue, entry, probe=True)
 
     def _turn(self, thread: Any) -> None:
-        """What a delay queue's consumer does after each message that it was given, and when there is none."""
+        """What a delay queue's consumer does after each message, and when there is none."""
         self._release_due(thread)
         connection, now = getattr(thread.consumer, "connection", None), time.monotonic()
         if connection is not None and now - self._sent_at.get(thread, 0.0) >= _SEND_EVERY:
-            # RabbitMQ's acknowledgements wait for the consumer's loop, which first hands over all that was
-            # fetched: thousands, after a restart. A kill before they are sent would run each job again.
+            # RabbitMQ's acknowledgements wait for the consumer's loop, which first hands over all fetched messages:
+            # thousands, after a restart. A kill before they are sent would run each of those jobs again.
             self._sent_at[thread] = now
             with contextlib.suppress(Exception):  # the consumer meets the same fault next, and names it
                 connection.process_data_events(time_limit=0)
 
     def _release_due(self, thread: Any) -> None:
         if not thread.running:
-            # A timer, while the connection is being closed: the acknowledgement of what is let go now
+            # A timer, while the connection is being closed: the acknowledgement of a message that is released now
             # would not be sent, and RabbitMQ would deliver it again.
             return
         self._rescue(thread)
@@ -175,7 +176,7 @@ class DelayedConsumers:
                 try:
                     self._let_go(thread, entry)
                 except Exception:
-                    # Dramatiq gives back what is in the queue, and forgets what is not.
+                    # Dramatiq gives back what is in the queue, and forgets what is not in it.
                     queue.put(entry.item.item)
                     raise
                 finally:
@@ -189,7 +190,7 @@ class DelayedConsumers:
         if hasattr(consumer, "timeout"):
             consumer.timeout = after_ms
             return
-        # RabbitMQ's consumer cannot be told to look sooner, but its connection keeps timers.
+        # RabbitMQ's consumer has no time-out to shorten, but its connection keeps timers.
         now, at = current_millis(), current_millis() + after_ms
         known, set_for = self._timers.get(thread, (None, 0))
         if after_ms < _IDLE_POLL_MS and (known is not consumer or not now < set_for <= at):
@@ -210,7 +211,7 @@ class DelayedConsumers:
             thread.post_process_message(message)
 
     def _hand_over(self, thread: Any, entry: WaitingEntry, released: Any, *, probe: bool) -> None:
-        # A proxy of its own: what waits on stays as it is, and before Dramatiq 2.2 none can be processed twice.
+        # A new proxy: the waiting message stays as it is, and before Dramatiq 2.2 a proxy cannot be processed twice.
         message: Any = object.__new__(entry.item.message.__class__)
         message.__dict__.update(entry.item.message.__dict__)
         message._message = released
@@ -224,8 +225,8 @@ class DelayedConsumers:
         """
         Give back what a broken connection made Dramatiq forget.
 
-        It drops the messages that it holds, and those that it has fetched and not looked at. RabbitMQ gives
-        them to somebody else; on Redis they would stay with this process, unseen, until it ends.
+        It drops the messages that it holds, and those that it has fetched and not looked at. RabbitMQ delivers
+        them again; on Redis they would stay with this process, unseen, until it ends.
         """
         queue, consumer = self._known[thread]
         if queue is thread.delay_queue and consumer is thread.consumer:
@@ -272,15 +273,15 @@ def _post_process(original: Any, message: Any) -> None:
         _put_back(holder)
     elif not hasattr(message, "_tag") or holder.consumer is holder.thread.consumer:
         holder.thread.post_process_message(message)
-    # Else RabbitMQ has given it to somebody else, and its tag may now be another message's.
+    # Else RabbitMQ has delivered it again, and its tag may now be another message's.
 
 
 def _put_back(holder: Holder) -> None:
-    """It came before its slot, and in vain: it waits on as it did, with no word to the broker."""
+    """The message was handed over before it was due, and denied: it goes on waiting, without a broker operation."""
     message = due_and_message(holder.item)[1]
     if holder.thread.delay_queue is holder.queue:
         holder.queue.put(holder.item)
-    elif not hasattr(message, "_tag"):  # RabbitMQ has given it to somebody else
+    elif not hasattr(message, "_tag"):  # RabbitMQ has delivered it again
         holder.thread.requeue_messages([message])
 
 

@@ -1,4 +1,4 @@
-"""Errors that Dramatiq's worker must see as its own."""
+"""Errors in the shape that Dramatiq's worker expects."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def as_middleware_error(error: _E) -> _E:
     """
     The same error, also a MiddlewareError: the only kind that Dramatiq lets out of a `before_` hook.
 
-    It keeps its name and module, so that whoever reads a stored result sees the error that was meant.
+    It keeps its name and module, so that a reader of the stored result sees the error that was meant.
     """
     kind = type(error)
     namespace = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}

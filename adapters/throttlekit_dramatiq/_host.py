@@ -1,4 +1,4 @@
-"""Where Throttle stands among the middleware, and what a denial must not disturb in a running worker."""
+"""The worker around the middleware: Throttle's position in it, and what a denial must not disturb."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def still_ours(worker: Any, message: Any, consumer: Any) -> bool:
     """
     Whether *message* is still to be acknowledged by us.
 
-    RabbitMQ gives every unacknowledged message to somebody else once the connection is lost: putting
-    such a message back would double it. A consumer that is closed, that has been replaced since, or
-    that does not know the message's tag tells so. In the instant before the loss shows, nothing does.
+    RabbitMQ delivers every unacknowledged message again once the connection is lost: putting
+    such a message back would double it. The loss shows in a consumer that is closed, that has been replaced, or
+    that does not know the message's tag. In the instant before, nothing shows it.
     """
     if consumer is None or not hasattr(message, "_tag"):
         return True
@@ -58,7 +58,7 @@ def count_in_prometheus(broker: Broker, throttle: Middleware, message: Any) -> N
     """
     Let a Prometheus middleware behind us count the message in.
 
-    Dramatiq tells every middleware of a skip, also those that were not told of the start: its gauge
+    Dramatiq calls every middleware at a skip, also those that it did not call at the start: the gauge
     of messages in progress would fall below zero.
     """
     behind = broker.middleware[broker.middleware.index(throttle) + 1 :]
@@ -67,16 +67,16 @@ def count_in_prometheus(broker: Broker, throttle: Middleware, message: Any) -> N
             try:
                 middleware.before_process_message(broker, message)
             except Exception:
-                # As Dramatiq does. Whatever leaves the hook of a denied message would set it free.
+                # As Dramatiq does. An error that leaves the hook of a denied message would run it.
                 _log.exception("%r failed on a message that is not run.", middleware)
 
 
 def calm(broker: Broker, throttle: Middleware, message: Any) -> None:
     """
-    Tell those behind us that could interrupt the thread of *message* that its body has ended, before the worker does.
+    End *message* for the middleware behind Throttle that could interrupt its thread, before the worker does.
 
-    A time limit that struck between the mark and the skip would run the job twice. CurrentMessage is never
-    told of a skip.
+    A time limit that struck between the mark and the skip would run the job twice. Dramatiq does not call
+    CurrentMessage at a skip.
     """
     behind: list[Any] = broker.middleware[broker.middleware.index(throttle) + 1 :]
     for middleware in behind:
@@ -84,15 +84,15 @@ def calm(broker: Broker, throttle: Middleware, message: Any) -> None:
             middleware.after_process_message(broker, message)  # type: ignore[no-untyped-call]
 
 
-class _DeferralsAreNoNews(logging.Filter):
+class _WithoutDeferrals(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         denied = record.msg == "Message %s was skipped." and record.args and hasattr(record.args[0], DEFERRAL)  # type: ignore[index]
         return not denied
 
 
-_FILTER = _DeferralsAreNoNews()
+_FILTER = _WithoutDeferrals()
 
 
 def quieten() -> None:
-    """Drop Dramatiq's warning, arguments and all, for each denied message. Ours says it once in a while."""
+    """Drop Dramatiq's warning, arguments included, for each denied message: one summary a limit replaces them."""
     logging.getLogger("dramatiq.worker.WorkerThread").addFilter(_FILTER)

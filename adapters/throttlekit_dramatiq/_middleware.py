@@ -64,10 +64,10 @@ class Throttle(Middleware):
     actors are declared; it takes its right place among the middleware by itself when a worker boots.
 
     Args:
-        limiter: Asks the store. Make it at import; it connects on first use.
+        limiter: Decides. Make it at import; it connects on first use.
         throttle: Limits for every actor that names none of its own.
-        on_429: Which of them is paused if a body raises `RateLimited` and does not say; a limit or its name. An
-            actor, or a message, that names limits of its own may have an `on_429` of its own too.
+        on_429: The one of them that is paused if a body raises `RateLimited` without naming a limit; a limit or its
+            name. An actor or a message with limits of its own may have an `on_429` of its own too.
         max_wait: How long a message may wait in all, in seconds, from its first denial. The option
             `throttle_max_wait` of an actor goes before it, and that of a message before both. Default: for ever.
         max_deferrals: How often a message may be denied. Default: any number of times.
@@ -75,7 +75,7 @@ class Throttle(Middleware):
             refuses: "fail" dead-letters it with `WaitedTooLong`, "drop" acknowledges it unrun, "run" runs it
             uncharged, **beyond the limit**.
         max_inline_wait: The longest wait, in seconds, that a worker thread sleeps in place. At most a
-            quarter of a worker's threads (and always one) do so at once. 0: none does.
+            quarter of a worker's threads (at least one) do so at once. 0: no thread does.
 
     Raises:
         ConfigurationError: An argument can never work.
