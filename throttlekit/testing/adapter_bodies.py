@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 
 from throttlekit.testing.adapter_bench import CLOCKS, OnSite
-from throttlekit.testing.adapter_site import COUNT, LONG_SLOT, RATE, SLOT, TOKENS, End, wait_until
+from throttlekit.testing.adapter_site import COUNT, LONG_SLOT, RATE, SLOT, TOKENS, End, Settings, wait_until
 
 __all__ = ["BodyConformance", "LeaseConformance", "RateLimitedConformance"]
 
@@ -34,7 +34,7 @@ class LeaseConformance(OnSite):
         """The slot of a concurrency limit is free when the body has returned, has failed, or has raised 429."""
         with self.bench() as bench:
             for step in ("return", "fail", "429 1"):
-                bench.body_ended(sent := bench.send("long slot", step, "return"))
+                bench.body_ended(sent := bench.send("long_slot", step, "return"))
                 wait_until(lambda: bench.allowed(LONG_SLOT), f"the slot is free after {step!r}", within=20)
                 bench.end(sent)
 
@@ -51,7 +51,7 @@ class LeaseConformance(OnSite):
 
     def test_a_killed_worker_frees_its_lease(self) -> None:
         """After SIGKILL the slot of the body is free within the lease time, and not before a lease has passed."""
-        with self.bench() as bench:
+        with self.bench(Settings(killed=True)) as bench:
             sent = bench.send("slot", "wait")
             bench.begun(sent)
             killed_at = time.time()
@@ -76,13 +76,16 @@ class RateLimitedConformance(OnSite):
             assert min(bench.begun(sent).at for sent in held) >= until - CLOCKS
             assert bench.begun(angry, 2).at >= until - CLOCKS
 
-    def test_a_429_is_not_charged(self) -> None:
-        """A job that heard 429 and then succeeded is charged once."""
+    def test_a_429_defers_uncharged(self) -> None:
+        """The two runs of a job that hears 429 once are charged, and its wait between them is not."""
         with self.bench() as bench:
-            sent = bench.send("counted", "429 0.2", "return")
-            bench.end(sent)
+            sent = bench.send("counted", "429 0.5", "return")
+            bench.body_ended(sent)
+            wait_until(lambda: bench.paused(RATE), "the key is paused")
+            assert bench.remaining(COUNT) == COUNT.burst - 1
+            bench.body_ended(sent, 2)
             bench.until_empty()
-            assert (bench.runs(sent), bench.remaining(COUNT)) == (2, COUNT.burst - 1)
+            assert (bench.runs(sent), bench.remaining(COUNT)) == (2, COUNT.burst - 2)
 
     def test_a_429_costs_no_retry(self) -> None:
         """429, a failure, 429 again and success: the failure has used the one retry, the 429s none."""

@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit.errors import ConfigurationError
-from throttlekit.testing.adapter_bench import CLOCKS, AdapterBench, OnSite
+from throttlekit.testing.adapter_bench import CLOCKS, OnSite
 from throttlekit.testing.adapter_site import COUNT, RATE, End
 
 __all__ = ["DeclarationConformance"]
@@ -28,7 +30,7 @@ class DeclarationConformance(OnSite):
         """Options that can never work raise `ConfigurationError` where the job is declared."""
         with self.bench() as bench:
             for what, options in _WRONG.items():
-                assert _refused(lambda: bench.site.declare(**options), self), what  # noqa: B023
+                assert _refused(partial(bench.site.declare, **options)), what
 
     def test_limits_by_message(self) -> None:
         """Limits that travel with a message hold that message."""
@@ -43,21 +45,17 @@ class DeclarationConformance(OnSite):
         """Options that can never work raise `ConfigurationError` where the message is sent."""
         with self.bench() as bench:
             for options in ({"throttle": "100/minute"}, {"throttle": [RATE], "on_429": COUNT.name}):
-                assert _refused(lambda: bench.send("free", **options), self), options  # noqa: B023
+                assert _refused(partial(bench.send, "free", **options)), options
 
     def test_a_limit_that_cannot_be_worked_out_fails_the_job(self) -> None:
         """A key that raises fails the job once, with `ConfigurationError`: no body, no retry, no charge."""
         with self.bench() as bench:
             sent = bench.send("faulty")
             assert bench.end(sent).error == "ConfigurationError"
-            assert (bench.runs(sent), _all_of_count(bench)) == (0, True)
+            assert (bench.runs(sent), bench.remaining(COUNT)) == (0, COUNT.burst)
 
 
-def _all_of_count(bench: AdapterBench) -> bool:
-    return bench.remaining(COUNT) == COUNT.burst
-
-
-def _refused(call: Any, _suite: OnSite) -> bool:
+def _refused(call: Callable[[], object]) -> bool:
     try:
         call()
     except ConfigurationError:

@@ -23,7 +23,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import current
-from throttlekit.adapter.options import WaitRules
+from throttlekit.adapter.options import MAX_WAIT, ON_429, THROTTLE, WaitRules
 from throttlekit.limiter import Limiter
 
 __all__ = [
@@ -62,6 +62,11 @@ class JobKind:
     max_wait: float | None = None
     retries: int = 0
 
+    def options(self) -> dict[str, Any]:
+        """The options that are set, by their names in every framework."""
+        found = {THROTTLE: list(self.throttle), ON_429: self.on_429, MAX_WAIT: self.max_wait}
+        return {name: option for name, option in found.items() if option}
+
 
 JOBS: Mapping[str, JobKind] = {
     "free": JobKind(),
@@ -72,7 +77,7 @@ JOBS: Mapping[str, JobKind] = {
     "steady": JobKind(throttle=[STEADY]),
     "tokens": JobKind(throttle=[TOKENS]),
     "slot": JobKind(throttle=[SLOT]),
-    "long slot": JobKind(throttle=[RATE, LONG_SLOT], on_429=RATE.name),
+    "long_slot": JobKind(throttle=[RATE, LONG_SLOT], on_429=RATE.name),
     "faulty": JobKind(throttle=[COUNT, TokenBucket("conformance-faulty", "1/s", key=_broken_key)], retries=1),
 }
 """Every kind of job of the suite, by name. A site declares all of them, each with the function that calls `perform`."""
@@ -174,10 +179,12 @@ class Settings:
     Attributes:
         rules: Its `max_wait`, `max_deferrals` and `when_over`.
         longest: The longest delay, in seconds, that jobs are deferred by at once; None: the adapter's own.
+        killed: The test kills the workers: they must be processes of their own.
     """
 
     rules: WaitRules = WaitRules()
     longest: float | None = None
+    killed: bool = False
 
     def limiter(self, store: Any) -> Limiter:
         """The limiter that a site gives to its adapter."""
