@@ -1,7 +1,5 @@
 """A site under test: what the tests of `AdapterConformance` have in common."""
 
-# ruff: noqa: S101 - these are tests, shipped
-
 from __future__ import annotations
 
 import functools

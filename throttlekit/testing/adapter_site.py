@@ -182,7 +182,7 @@ class Settings:
         killed: The test kills the workers: they must be processes of their own.
     """
 
-    rules: WaitRules = WaitRules()
+    rules: WaitRules = field(default_factory=WaitRules)
     longest: float | None = None
     killed: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from celery import Celery
@@ -97,7 +97,11 @@ class CelerySite(AdapterSite):
 def _declared(key: str) -> None: ...
 
 
-_BY_MESSAGE = "Celery's tasks carry no limits: they are declared with the task, or by its name"
+_BY_MESSAGE = "a message names no limits of its own: the task has them, or `install(throttle=…)` by its name"
+_UNSUPPORTED = {
+    "limits_by_message": _BY_MESSAGE,
+    "wrong_message_options_fail_where_they_are_written": _BY_MESSAGE,
+}
 
 
 class _Celery(AdapterConformance):
@@ -130,10 +134,7 @@ def on_rabbitmq(rabbitmq_url: str) -> Iterator[SharedSites[CelerySite]]:
 
 
 class TestRedis(_Celery):
-    unsupported = {
-        "limits_by_message": _BY_MESSAGE,
-        "wrong_message_options_fail_where_they_are_written": _BY_MESSAGE,
-    }
+    unsupported: ClassVar[Mapping[str, str]] = _UNSUPPORTED
 
     @pytest.fixture(autouse=True)
     def _servers(self, on_redis: SharedSites[CelerySite]) -> None:
@@ -141,7 +142,7 @@ class TestRedis(_Celery):
 
 
 class TestRabbitMQ(_Celery):
-    unsupported = TestRedis.unsupported
+    unsupported: ClassVar[Mapping[str, str]] = _UNSUPPORTED
 
     @pytest.fixture(autouse=True)
     def _servers(self, on_rabbitmq: SharedSites[CelerySite]) -> None:

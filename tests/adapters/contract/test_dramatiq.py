@@ -87,7 +87,9 @@ class DramatiqSite(AdapterSite):
         held = 0
         if self._worker is not None:
             consumers = self._worker.consumers.values()
-            held = self._worker.work_queue.unfinished_tasks + sum(each.delay_queue.unfinished_tasks for each in consumers)
+            held = self._worker.work_queue.unfinished_tasks + sum(
+                each.delay_queue.unfinished_tasks for each in consumers
+            )
         return held + left_over(self.broker, self.queue)
 
     def declare(self, **options: Any) -> None:
@@ -137,5 +139,3 @@ class TestRabbitMQ(_Dramatiq):
     @pytest.fixture(autouse=True)
     def _servers(self, rabbit: Site, rabbitmq_url: str, redis_url: str) -> None:
         self._where, self._urls = rabbit, (rabbitmq_url, patient(redis_url))
-
-

@@ -54,10 +54,8 @@ class RqSite(AdapterSite):
         self._logged += self._fleet.log()
         self._fleet.close()
         self._fleet = None
-        # As if the minute had passed after which RQ's scheduler, and a worker's name, are free for others.
-        for pattern in ("rq:scheduler-lock:*", "rq:worker:*"):
-            for key in self.connection.scan_iter(pattern):
-                self.connection.delete(key)
+        # As if the minute had passed after which RQ's scheduler is free for others.
+        self.connection.delete(f"rq:scheduler-lock:{self.queue.name}")
 
     def close(self) -> None:
         if self._fleet is not None:
@@ -79,11 +77,9 @@ class RqSite(AdapterSite):
             told["retry"] = Retry(max=JOBS[kind].retries)
         if JOBS[kind].max_wait is not None:
             told["throttle_max_wait"] = JOBS[kind].max_wait
-        job = self.queue.enqueue(
-            getattr(contract, kind), args=arguments, on_failure=Callback(contract.failed), **told
-        )
+        job = self.queue.enqueue(getattr(contract, kind), args=arguments, on_failure=Callback(contract.failed), **told)
         if following is not None:
-            self.queue.enqueue(getattr(contract, "free"), args=following, depends_on=job, description="next")
+            self.queue.enqueue(contract.free, args=following, depends_on=job, description="next")
         return job
 
     def id_of(self, job: Any) -> str:

@@ -12,7 +12,6 @@ from support.toy.queue import Message, Queue
 from throttlekit.testing import AdapterConformance
 from throttlekit.testing.adapter_site import JOBS, AdapterSite, End, Settings, note_failure, perform
 
-
 _CURRENT = ContextVar[Message]("message")
 
 

@@ -32,9 +32,7 @@ class _Failures(Middleware):
 def _job(key: str, notes: str, name: str, steps: list[str]) -> str:
     message: Any = CurrentMessage.get_current_message()
     options = {name: value for name, value in message.options.items() if name not in _CHANGED_BY_DRAMATIQ}
-    return perform(
-        key, notes, name, steps, {"id": message.message_id, "queue": message.queue_name, "options": options}
-    )
+    return perform(key, notes, name, steps, {"id": message.message_id, "queue": message.queue_name, "options": options})
 
 
 def declare_all(broker: Any, queue: str, limiter: Any, settings: Settings) -> None:

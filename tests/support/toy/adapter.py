@@ -5,15 +5,32 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
-
-from throttlekit import ConfigurationError, Job, Limiter, RateLimited
-from throttlekit.adapter import (
-    MAX_WAIT, ON_429, THROTTLE, Deferred, Delivery, Dropped, Failed, JobOptions, Outcome, Run, Throttling, WaitRules,
-    WhenOver, begin, check_limiter, check_on_429, dump_limits, end, load_limits, name_of, read_limits,
-)  # fmt: skip
 
 from support.toy.queue import Message, Plugin, Queue, Task
+from throttlekit import ConfigurationError, Job, Limiter, RateLimited
+from throttlekit.adapter import (
+    MAX_WAIT,
+    ON_429,
+    THROTTLE,
+    Deferred,
+    Delivery,
+    Dropped,
+    Failed,
+    JobOptions,
+    Outcome,
+    Run,
+    Throttling,
+    WaitRules,
+    WhenOver,
+    begin,
+    check_limiter,
+    check_on_429,
+    dump_limits,
+    end,
+    load_limits,
+    name_of,
+    read_limits,
+)  # fmt: skip
 
 __all__ = ["Throttle"]
 

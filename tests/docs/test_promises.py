@@ -1,0 +1,27 @@
+"""The pages about adapters say what the suite and the toy adapter say."""
+
+from __future__ import annotations
+
+from support.printed.pages import ROOT, Page
+from support.printed.promises import page, promises, sites
+
+_PAGE = Page("docs/promises.md")
+
+
+def test_the_page_names_every_promise_and_every_site() -> None:
+    """Its table has a row for each promise, in its words, and a column for each site; nothing is broken or left out."""
+    rows = [line for line in _PAGE.text.splitlines() if line.startswith("| ")]
+    as_printed = [line for line in page({}, {}).splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[0] for row in rows] == [row.split(" | ")[0] for row in as_printed]
+    assert rows[0].strip("| ").split(" | ") == ["promise", *sites()]
+    assert len(rows) == len(promises()) + 2
+    assert "✗" not in _PAGE.text
+    assert "not run" not in _PAGE.text
+
+
+def test_the_example_of_the_page_is_the_toy_adapter() -> None:
+    """docs/write-an-adapter.md shows the adapter that passes the suite, word for word, and it is short."""
+    code = (ROOT / "tests/support/toy/adapter.py").read_text("utf-8")
+    (shown,) = [block for block in Page("docs/write-an-adapter.md").blocks("python") if block.title]
+    assert shown.text == code
+    assert len(code.splitlines()) < 150
