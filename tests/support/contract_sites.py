@@ -14,6 +14,8 @@ __all__ = ["SharedSites", "settings_from", "settings_to"]
 
 
 class _Closing(Protocol):
+    def log(self) -> str: ...
+
     def close(self) -> None: ...
 
 
@@ -34,6 +36,7 @@ class SharedSites(Generic[_S]):
         try:
             yield self._made[settings]
         except BaseException:
+            print(self._made[settings].log()[-6000:])  # pytest shows it
             self._drop(settings)
             raise
         if settings.killed:

@@ -27,6 +27,12 @@ pytestmark = [
 ]
 
 _NAMES = itertools.count(1)
+_SOON_VISIBLE = {
+    # What a killed worker held comes to others after these seconds, on Redis.
+    "broker_transport_options": {
+        "visibility_timeout": 5, "unacked_restore_interval": 1, "unacked_restore_throttle": 1, "unacked_mutex_expire": 2
+    }
+}  # fmt: skip
 
 
 class CelerySite(AdapterSite):
@@ -35,8 +41,7 @@ class CelerySite(AdapterSite):
     def __init__(self, kind: str, broker: str, base: str, settings: Settings) -> None:
         store = patient(f"{base}/12")
         self._settings = settings
-        # A worker that was killed leaves what it held to others after this time, on Redis.
-        conf = {"broker_transport_options": {"visibility_timeout": 5}} if settings.killed and kind == "redis" else {}
+        conf = _SOON_VISIBLE if settings.killed and kind == "redis" else {}
         self._closing = celery_site(
             kind, broker, base, module="support.celery.contract", store=store, settings=settings_to(settings), conf=conf
         )
@@ -91,7 +96,7 @@ class CelerySite(AdapterSite):
     def declare(self, **options: Any) -> None:
         with closing(Celery("declares", set_as_current=False)) as app:
             install(app, self.limiter)
-            app.task(_declared, name="declared", shared=False, **options)
+            app.task(name="declared", shared=False, **options)(_declared)
 
 
 def _declared(key: str) -> None: ...

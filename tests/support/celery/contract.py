@@ -17,7 +17,7 @@ from throttlekit_celery import install
 __all__ = ["app"]
 
 _SEEN = (
-    "id", "task", "retries", "expires", "shadow", "timelimit", "correlation_id", "headers", "origin", "ignore_result",
+    "id", "task", "retries", "expires", "shadow", "timelimit", "headers", "origin", "ignore_result",
     "parent_id", "group", "chord", "eta", "stamps",
 )  # fmt: skip
 
