@@ -17,7 +17,7 @@ from typing import Any, ClassVar, NamedTuple
 from throttlekit._core.limit.base import Limit
 from throttlekit.testing.adapter_site import RATE, AdapterSite, End, Note, Notes, Settings, wait_until
 
-__all__ = ["CLOCKS", "AdapterBench", "OnSite", "Sent"]
+__all__ = ["CLOCKS", "AdapterBench", "Logged", "OnSite", "Sent"]
 
 _NUMBERS = itertools.count(1)
 CLOCKS = 0.02

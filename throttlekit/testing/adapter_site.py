@@ -27,8 +27,8 @@ from throttlekit.adapter.options import MAX_WAIT, ON_429, THROTTLE, WaitRules
 from throttlekit.limiter import Limiter
 
 __all__ = [
-    "COUNT", "JOBS", "RATE", "SLOT", "STEADY", "TOKENS", "AdapterSite", "End", "JobKind", "Note", "Notes", "Settings",
-    "note_failure", "perform", "wait_until",
+    "COUNT", "JOBS", "LONG_SLOT", "RATE", "SLOT", "STEADY", "TOKENS", "AdapterSite", "End", "JobKind", "Note", "Notes",
+    "Settings", "note_failure", "perform", "wait_until",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -284,7 +284,7 @@ class AdapterSite(ABC):
         return ""
 
 
-def wait_until(condition: Callable[[], _T], what: str, *, within: float = 60.0) -> _T:
+def wait_until(condition: Callable[[], _T | None], what: str, *, within: float = 60.0) -> _T:
     """
     Return what *condition* returned once that is true.
 

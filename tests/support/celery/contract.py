@@ -33,7 +33,8 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
     settings = settings_from(told["settings"])
     install(app, settings.limiter(told["store"]), **settings.options())
     for name, kind in JOBS.items():
-        retried: dict[str, Any] = {"autoretry_for": (RuntimeError,), "retry_backoff": False, "default_retry_delay": 0}
+        # Without a delay Celery may write RETRY after the next run has written SUCCESS: its state is wrong for ever.
+        retried: dict[str, Any] = {"autoretry_for": (RuntimeError,), "retry_kwargs": {"countdown": 0.3}}
         options = retried if kind.retries else {}
         app.task(_job, name=name, bind=True, max_retries=kind.retries, **options, **kind.options())
 
