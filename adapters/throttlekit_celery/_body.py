@@ -1,72 +1,150 @@
-"""The body's side, in the pool: what `throttlekit.current()` gives there, and its slots until it has ended."""
+"""
+The body's side, in the pool: what `throttlekit.current()` returns there, its slots, and its `RateLimited`.
+
+The worker's main process admits a task and writes a receipt into its headers; the pool reads it here. A body that
+raises `RateLimited` goes back to the main process, as `GoesBack`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from contextvars import ContextVar
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from throttlekit import Decision, Delivery, Limiter
-from throttlekit._engine.running import Running, begin_from_receipt, current, end, receipt, resume
-from throttlekit.adapter.options import WhenOver
-from throttlekit_celery._host import is_of
+from throttlekit import Delivery, Job, RateLimited, current
+from throttlekit.adapter import (
+    Deferred,
+    Dropped,
+    Failed,
+    Run,
+    Running,
+    Throttling,
+    begin_from_receipt,
+    end,
+    receipt,
+    resume,
+)
+from throttlekit_celery._host import Ignore, is_of, job_of
 from throttlekit_celery._options import TaskLimits
-from throttlekit_celery._rate_limited import ON_429, listener
 
-__all__ = ["RECEIPT", "begins", "ends", "told_to_body"]
+__all__ = ["LISTENER", "RECEIPT", "Bodies", "GoesBack", "listens", "receipt_of"]
 
 RECEIPT = "throttlekit_receipt"
-"""The header, from the gate to the pool only, that says what a task has charged. The gate drops a sender's."""
+"""The header, between the main process and the pool only, with what a task has charged. A sender's is dropped."""
+
+LISTENER = "_throttlekit_on_429"
+"""The attribute of the request of a body that runs under limits: what is called with its `RateLimited`."""
+
+_LISTENS = "_throttlekit_hears"
 
 _outer: ContextVar[tuple[Running, ...]] = ContextVar("throttlekit_celery_outer", default=())
-"""What was current before each task that runs here: a body may run others in its place, by `apply`."""
+"""What was current before each task that runs here: a body may run others inside it, by `apply`."""
 
 
-def told_to_body(decision: Decision, ticket: Any, queue: str | None, delivery: Delivery) -> dict[str, Any]:
-    """What the pool must know of a task that may run: what it charged, and how it was asked for."""
+class GoesBack(Ignore):  # type: ignore[misc]
+    """
+    Raised in the pool in place of a `RateLimited`: to Celery the task has no outcome.
+
+    Attributes:
+        outcome: What becomes of the task, without the decision: limits cannot always be pickled.
+        limit: The name of the limit that denied it.
+    """
+
+    def __init__(self, outcome: Deferred | Failed | Dropped, limit: str) -> None:
+        super().__init__(outcome, limit)  # pyright: ignore[reportUnknownMemberType]
+        self.outcome = outcome
+        self.limit = limit
+
+
+def receipt_of(run: Run) -> dict[str, Any]:
+    """What the pool needs to know of a task that may run: what it charged, and how it would be deferred."""
+    delivery = run.delivery
     # As plain numbers: a dataclass takes a pool process four times as long to read.
-    told = delivery.longest, delivery.lateness, delivery.max_wait, delivery.max_deferrals
-    return {**receipt(decision), "waited": ticket, "queue": queue or "", "delivery": told}
+    numbers = delivery.longest, delivery.lateness, delivery.max_wait, delivery.max_deferrals
+    charged: dict[str, Any] = {"charged": []} if run.decision is None else receipt(run.decision)
+    return {**charged, "ticket": run.job.ticket, "queue": run.job.queue, "delivery": numbers}
 
 
-def begins(app: Any, limiter: Limiter, limits: TaskLimits, when_over: WhenOver) -> Callable[..., None]:
-    """A receiver for Celery's signal `task_prerun`."""
+def listens(task: Any) -> None:
+    """Catch the `RateLimited` of *task*'s body before Celery does: within `autoretry_for`, which might count it."""
+    attribute = "_orig_run" if hasattr(task, "_orig_run") else "run"
+    body = getattr(task, attribute)
+    if hasattr(body, _LISTENS):
+        return
 
-    def receive(task: Any = None, **_: Any) -> None:
-        if not is_of(task, app) or not limits.any_of(task):
+    @functools.wraps(body)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        while True:
+            try:
+                return body(*args, **kwargs)
+            except RateLimited as error:
+                # A task that is called directly has a request of its own, without a listener.
+                listener = task.request.__dict__.get(LISTENER)
+                if listener is None:
+                    raise
+                listener(error)
+
+    setattr(run, _LISTENS, True)
+    setattr(task, attribute, run)
+
+
+class Bodies:
+    """Receives Celery's signals at both ends of the bodies of one app's tasks."""
+
+    def __init__(self, app: Any, throttling: Throttling[Any], limits: TaskLimits) -> None:
+        self._app = app
+        self._throttling = throttling
+        self._limits = limits
+
+    def before(self, task: Any = None, **_: Any) -> None:
+        """Celery's signal `task_prerun`."""
+        if not is_of(task, self._app) or not self._limits.limited(task):
             return
         request = task.request
-        # Never from the headers: those may be what a sender calls "headers".
-        told: Any = request.__dict__.pop(RECEIPT, None)
+        # Never from the headers: a sender may have written those.
+        receipt: Any = request.__dict__.pop(RECEIPT, None)
         if request.is_eager:
             _outer.set((*_outer.get(), current()))
             return
         end()
         if _outer.get():
             _outer.set(())
-        if told is not None:
+        if receipt is not None:
             headers: dict[str, Any] = request.headers or {}
-            headers.pop(RECEIPT, None)  # a retry of the body charges anew
+            headers.pop(RECEIPT, None)  # a retry of the body is charged again
             request.headers = headers or None
-            request.__dict__[ON_429] = listener(limiter, limits, when_over, task, told)
-            if told["charged"]:
-                begin_from_receipt(limiter, told)
+            job = job_of(task, request, queue=receipt["queue"], ticket=receipt["ticket"])
+            request.__dict__[LISTENER] = partial(self._rate_limited, task, job, receipt["delivery"])
+            if receipt["charged"]:
+                begin_from_receipt(self._throttling.limiter, receipt, job)
 
-    return receive
-
-
-def ends(app: Any, limits: TaskLimits) -> Callable[..., None]:
-    """A receiver for Celery's signal `task_postrun`. The request goes right after it, with its `ON_429`."""
-
-    def receive(task: Any = None, **_: Any) -> None:
-        if not is_of(task, app) or not limits.any_of(task):
+    def after(self, task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
+        """Celery's signal `task_postrun`. Celery drops the request right after it, with its listener."""
+        if not is_of(task, self._app) or not self._limits.limited(task):
             return
+        error = retval if state != "SUCCESS" and isinstance(retval, BaseException) else None
         if outer := _outer.get():
             _outer.set(outer[:-1])
             if current() is not outer[-1]:
-                end()
+                end(error)
             resume(outer[-1])
         else:
-            end()
+            end(error)
 
-    return receive
+    def _rate_limited(self, task: Any, job: Job, numbers: tuple[float, ...], error: RateLimited) -> None:
+        options = self._limits.of(task)
+        longest, lateness, max_wait, max_deferrals = numbers
+        delivery = Delivery(longest=longest, lateness=lateness, max_wait=max_wait, max_deferrals=max_deferrals)
+        run = Run(job, options.limits, None, delivery, options.on_429)
+        outcome = self._throttling.rate_limited(run, error, release=partial(end, error))
+        if isinstance(outcome, Run):
+            raise error  # to run the task once more, at once, would only call downstream again
+        if isinstance(outcome, Dropped):
+            raise GoesBack(outcome, "") from None
+        if outcome.decision is not None:
+            raise GoesBack(replace(outcome, decision=None), outcome.decision.limit.name) from None
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        raise GoesBack(outcome, run.limits[0].name) from None

@@ -2,53 +2,75 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
-from throttlekit import Decision, Delivery, Job, Limit, Limiter
-from throttlekit._engine.rate_limited import RateLimited
-from throttlekit._engine.running import begin, end
-from throttlekit.adapter.rate_limited import limited
+from throttlekit import Delivery, Job, Limiter, RateLimited
+from throttlekit.adapter import Deferred, Failed, JobOptions, Outcome, Run, Throttling, WaitRules, begin, end
+from throttlekit_celery._body import LISTENER
+from throttlekit_celery._host import job_of
 from throttlekit_celery._options import TaskLimits
-from throttlekit_celery._rate_limited import ON_429, job_of
 
 __all__ = ["waits_in_place"]
 
+_log = logging.getLogger("throttlekit.celery")
 _LEAST = 0.01
-_DELIVERY = Delivery(lateness=0.01)
 
 
 def waits_in_place(app: Any, limiter: Limiter, limits: TaskLimits) -> Callable[..., None]:
     """A receiver for Celery's signal `task_prerun` that returns when an eager task of *app* may run."""
+    throttling = Throttling(limiter, _EagerHost(), rules=WaitRules(), log=_log, noun="Task")
 
     def receive(task: Any = None, **_: Any) -> None:
-        if task.request.is_eager and task.app is app and (of_task := limits.of(task)):
-            task.request.__dict__[ON_429] = _waits(limiter, of_task, job_of(task), limits.on_429_of(task))
+        if task.request.is_eager and task.app is app and (options := limits.of(task)).limits:
+            _EagerTask(task, options).start(throttling)
 
     return receive
 
 
-def _waits(limiter: Limiter, limits: tuple[Limit, ...], job: Job, on_429: Any) -> Callable[[RateLimited], None]:
-    """Wait until *job* may begin; and what waits until it may begin once more, as it has heard "429"."""
+class _EagerTask:
+    """One eager task. It may begin several times, once after each 429."""
 
-    def wait(job: Job, denied: Decision | None) -> Job:
-        while True:
-            if denied is not None:
-                job = replace(job, ticket=denied.ticket)
-                # A full queue gives no delay: it is asked again when one more may wait.
-                time.sleep(max(denied.retry_after, _LEAST) if denied.refused else denied.delay)
-            decision = limiter.acquire(*limits, job=job, delivery=_DELIVERY)
-            if decision.allowed:
-                begin(limiter, decision)
-                return job
-            denied = decision
+    def __init__(self, task: Any, options: JobOptions) -> None:
+        self.task = task
+        self.options = options
+        self.ticket: Mapping[str, Any] | None = None
 
-    def once_more(error: RateLimited) -> None:
-        nonlocal job
-        denied = limited(limiter, error, limits, job=job, delivery=_DELIVERY, release=end, on_429=on_429)
-        job = wait(job, denied)
+    def start(self, throttling: Throttling[_EagerTask]) -> None:
+        """Return when the body may begin."""
+        while not isinstance(outcome := throttling.admit(self), Run):
+            self._wait(outcome)
+        if outcome.decision is not None:
+            begin(throttling.limiter, outcome.decision, outcome.job)
+        self.task.request.__dict__[LISTENER] = partial(self._start_again, throttling, outcome)
 
-    job = wait(job, None)
-    return once_more
+    def _start_again(self, throttling: Throttling[_EagerTask], run: Run, error: RateLimited) -> None:
+        self._wait(throttling.rate_limited(run, error, release=partial(end, error)))
+        self.start(throttling)
+
+    def _wait(self, outcome: Outcome) -> None:
+        if isinstance(outcome, Deferred):
+            self.ticket = outcome.ticket
+            time.sleep(outcome.delay)
+        elif isinstance(outcome, Failed):
+            if outcome.decision is None:
+                raise outcome.error
+            # A full queue gives no delay: the next try is when one more task may wait.
+            self.ticket = outcome.decision.ticket
+            time.sleep(max(outcome.decision.retry_after, _LEAST))
+
+
+class _EagerHost:
+    """Eager tasks as `Throttling` reads them. They wait for any time."""
+
+    def options(self, message: _EagerTask) -> JobOptions:
+        return message.options
+
+    def job(self, message: _EagerTask) -> Job:
+        return job_of(message.task, message.task.request, ticket=message.ticket)
+
+    def delivery(self, message: _EagerTask, max_wait: float | None) -> Delivery:
+        return Delivery(lateness=0.01)

@@ -1,12 +1,14 @@
-"""Celery and kombu as this package uses them. They are untyped, so all is Any; it is taken from them here alone."""
+"""Celery and kombu as this package uses them. They are untyped, so all is Any; only this module imports them."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from typing import Any
+
+from throttlekit import Job
 
 __all__ = [
     "RUN",
@@ -19,6 +21,8 @@ __all__ = [
     "has_delayed_delivery",
     "in_pool_process",
     "is_of",
+    "job_of",
+    "real_app",
     "signals",
     "whenever_finalized",
     "whenever_made",
@@ -38,7 +42,7 @@ signals: Any = importlib.import_module("celery.signals")
 
 @cache
 def worker_state() -> Any:
-    """What the worker knows of its requests. Imported late: those who only send tasks need no worker."""
+    """The worker's lists of its requests. Imported late: a process that only sends tasks needs no worker."""
     return importlib.import_module("celery.worker.state")
 
 
@@ -55,18 +59,38 @@ def has_delayed_delivery() -> bool:
 
 
 def in_pool_process() -> bool:
-    """Whether this process is one of a prefork pool's, where no gate stands, and has its tasks already."""
+    """Whether this is a process of a prefork pool that has its tasks already. No task is admitted in such a process."""
     fresh = _was_spawned() and importlib.import_module("celery._state").get_current_task() is None
     return bool(_process().daemon and not fresh)
 
 
 def is_of(task: Any, app: Any) -> bool:
-    """Whether *task* is one of *app*. A pool process that was spawned runs its tasks with a copy of the app."""
+    """Whether *task* belongs to *app*. A pool process that was spawned runs its tasks with a copy of the app."""
     return task.app is app or (task.app.main == app.main and _process().daemon and _was_spawned())
 
 
+def job_of(task: Any, request: Any, *, queue: str = "", ticket: Mapping[str, Any] | None = None) -> Job:
+    """One *request* for *task*, as limits see it. Both of Celery's kinds of request will do."""
+    return Job(
+        id=request.id,
+        name=task.name,
+        queue=queue,
+        args=tuple(request.args or ()),
+        kwargs=request.kwargs or {},
+        function=task.run,
+        ticket=ticket,
+    )
+
+
+def real_app(app: Any) -> Any:
+    """The app itself, where *app* is a proxy such as `current_app`; None if it is not a Celery app."""
+    get = getattr(app, "_get_current_object", None)
+    real = get() if callable(get) else app
+    return real if hasattr(real, "steps") and hasattr(real, "tasks") else None
+
+
 def whenever_finalized(call: Callable[[Any], None]) -> None:
-    """Call *call* with each app of this process once its tasks are bound: a spawned pool process has a copy of ours."""
+    """Call *call* with each app of this process once its tasks are bound; a spawned pool process has a copy of ours."""
     state: Any = importlib.import_module("celery._state")
 
     def finalizing(app: Any) -> None:
@@ -79,7 +103,7 @@ def whenever_finalized(call: Callable[[Any], None]) -> None:
 
 
 def whenever_made(app: Any, call: Callable[[Any], None]) -> None:
-    """Call *call* with each task that *app* makes of a function from now on."""
+    """Call *call* with each task that *app* makes from a function from now on."""
     make = app._task_from_fun
 
     @wraps(make)
@@ -96,5 +120,5 @@ def _process() -> Any:
 
 
 def _was_spawned() -> bool:
-    """For a pool process: whether it was started anew, and so imports the app and its tasks itself."""
+    """Whether pool processes are started anew, and so import the app and its tasks themselves."""
     return bool(importlib.import_module("billiard").get_start_method() != "fork")

@@ -1,9 +1,8 @@
-"""The one call: signals are connected, options are checked, and the worker learns to give back what it holds."""
+"""The one call: it connects signals, checks options, and makes workers put back what they hold."""
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Mapping
@@ -11,22 +10,21 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit._core.durations import seconds_in
-from throttlekit.adapter.options import WaitRules, WhenOver
+from throttlekit.adapter import WaitRules, WhenOver, check_limiter, seconds_in
 from throttlekit_celery._admission import Gate, Settings
-from throttlekit_celery._body import begins, ends
+from throttlekit_celery._body import Bodies, listens
 from throttlekit_celery._eager import waits_in_place
 from throttlekit_celery._host import (
     RUN,
     StartStopStep,
     in_pool_process,
     is_of,
+    real_app,
     signals,
     whenever_finalized,
     whenever_made,
 )
 from throttlekit_celery._options import TaskLimits
-from throttlekit_celery._rate_limited import hears
 
 __all__ = ["gate_of", "install"]
 
@@ -46,7 +44,7 @@ def install(
     eager: Literal["ignore", "wait"] = "ignore",
 ) -> None:
     """
-    Hold limits over every worker of *app* that makes this call and names the same store.
+    Hold the workers of *app* to limits, together with all workers whose limiter uses the same store.
 
     A task that its limits deny waits in the worker's main process, or goes back to its queue, and runs when
     its turn has come: same id, arguments, options, retries, result, chain, chord. Call it once, where the app
@@ -55,12 +53,12 @@ def install(
     Args:
         limiter: Asks the store. Make it at import; it connects on first use.
         throttle: Limits by task name, for tasks that are not yours. They go before the task's own option
-            `throttle`; None or an empty list frees a task from that.
+            `throttle`; None or an empty list frees a task from that option.
         max_wait: How long a task may wait in all, in seconds, from its first denial. The option
             `throttle_max_wait` of a task goes before it. Default: for ever.
         max_deferrals: How often a task may be denied. Default: any number of times.
-        when_over: What becomes of a task past either: "fail" ends it as FAILURE with `WaitedTooLong`, "drop"
-            as REVOKED, "run" runs it uncharged, **beyond the limit**.
+        when_over: What becomes of a task past either, or refused by the full queue of a `LeakyBucket`: "fail" ends it
+            as FAILURE with `WaitedTooLong`, "drop" as REVOKED, "run" runs it uncharged, **beyond the limit**.
         max_hold: The longest that a worker holds a task unacknowledged, in seconds. Default: 10 minutes, or
             a third of `visibility_timeout` or of a queue's `x-consumer-timeout` if that is less. Set it to a
             third of RabbitMQ's `consumer_timeout` if that is less than 30 minutes on your server.
@@ -71,9 +69,8 @@ def install(
         ConfigurationError: An argument can never work, it was called before for this app, or this is a
             process of a worker's pool.
     """
-    app = _real(app)
-    if not isinstance(limiter, Limiter):
-        raise ConfigurationError(f'install takes a limiter: install(app, Limiter("redis://…")), not {limiter!r}')
+    app = _app(app)
+    check_limiter(limiter, 'install takes a limiter: install(app, Limiter("redis://…"))')
     if in_pool_process():
         raise ConfigurationError("install(app, …) in a pool process comes too late: call it where the app is made")
     if app in _gates:
@@ -82,7 +79,7 @@ def install(
         raise ConfigurationError(f'eager must be "ignore" or "wait", not {eager!r}')
     limits = TaskLimits(limiter, throttle)
     settings = Settings(
-        rules=WaitRules.of(max_wait, max_deferrals, when_over),
+        rules=WaitRules.read(max_wait, max_deferrals, when_over),
         max_hold=None if max_hold is None else _hold(max_hold),
         max_held=_whole("max_held", max_held, 1),
     )
@@ -94,24 +91,23 @@ def install(
     signals.task_received.connect(gate.receive, weak=False)
     signals.worker_shutdown.connect(gate.close, weak=False)
     atexit.register(gate.close)  # a cold shutdown does not send the signal
-    _hear(app, limits)
-    signals.task_prerun.connect(begins(app, limiter, limits, settings.rules.when_over), weak=False)
-    signals.task_postrun.connect(ends(app, limits), weak=False)
+    _listen(app, limits)
+    bodies = Bodies(app, gate.throttling, limits)
+    signals.task_prerun.connect(bodies.before, weak=False)
+    signals.task_postrun.connect(bodies.after, weak=False)
     if eager == "wait":
         signals.task_prerun.connect(waits_in_place(app, limiter, limits), weak=False)
     _gates[app] = gate
 
 
 def gate_of(app: Any) -> Gate | None:
-    """The gate that `install` put before the pool of *app*, if it did."""
-    return _gates.get(_real(app))
+    """The gate of *app*; None if `install` was not called for it."""
+    return _gates.get(_app(app))
 
 
-def _real(app: Any) -> Any:
-    """The app itself, where a proxy such as `current_app` was given."""
-    get = getattr(app, "_get_current_object", None)
-    real = get() if callable(get) else app
-    if not hasattr(real, "steps") or not hasattr(real, "tasks"):
+def _app(app: Any) -> Any:
+    real = real_app(app)
+    if real is None:
         raise ConfigurationError(f"install takes a Celery app: install(app, limiter), not {app!r}")
     return real
 
@@ -130,17 +126,17 @@ def _whole(option: str, value: object, least: int) -> int:
 
 
 def _checking(task: Callable[..., Any], limits: TaskLimits) -> Callable[..., Any]:
-    """`app.task`, with a look at our options before Celery puts them away until later."""
+    """`app.task`, with a check of our options: Celery itself reads them later, in the worker."""
 
     @functools.wraps(task)
     def checked(*args: Any, **options: Any) -> Any:
-        found = limits.check_options(options)
+        check_function = limits.check_declaration(options)
         declared = task(*args, **options)
-        if args or not found:
+        if args or check_function is None:
             return declared
 
         def declare(function: Callable[..., Any]) -> Any:
-            limits.check_function(found, function)
+            check_function(function)
             return declared(function)
 
         return declare
@@ -148,27 +144,26 @@ def _checking(task: Callable[..., Any], limits: TaskLimits) -> Callable[..., Any
     return checked
 
 
-def _hear(app: Any, limits: TaskLimits) -> None:
-    """Make all throttled tasks hear their bodies' `RateLimited`: of *app*, and of a pool process's copy of it."""
+def _listen(app: Any, limits: TaskLimits) -> None:
+    """Catch the `RateLimited` of all throttled tasks: of *app*, and of a pool process's copy of it."""
 
-    def hear(task: Any) -> None:
-        with contextlib.suppress(ConfigurationError):  # told when the worker starts
-            if is_of(task, app) and limits.of(task):
-                hears(task)
+    def listen(task: Any) -> None:
+        if is_of(task, app) and limits.limited(task):
+            listens(task)
 
-    def hear_all(bound: Any) -> None:
+    def listen_all(bound: Any) -> None:
         for task in list(bound.tasks.values()):
-            hear(task)
+            listen(task)
 
     if app.finalized:
-        hear_all(app)
-    whenever_finalized(hear_all)
-    whenever_made(app, hear)  # without a worker nobody may finalize it
+        listen_all(app)
+    whenever_finalized(listen_all)
+    whenever_made(app, listen)  # a process without a worker may never finalize the app
 
 
 def _step(gate: Gate) -> type[Any]:
     class ThrottlekitHeld(StartStopStep):  # type: ignore[misc]
-        """Checks the limits of all tasks at start, and looks after what the worker holds at its end."""
+        """Checks the limits of all tasks as the worker starts, and puts back what it holds as it stops."""
 
         requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -180,7 +175,7 @@ def _step(gate: Gate) -> type[Any]:
             gate.start(consumer)
 
         def stop(self, consumer: Any) -> None:
-            # Celery 5.7 may end over a connection that is lost: then too nothing can be acknowledged any more, and a
+            # Celery 5.7 may end because its connection is lost: then too nothing can be acknowledged any more, and a
             # copy would be one too many.
             if consumer.controller.blueprint.state == RUN or consumer.connection is None:
                 gate.disconnected(consumer)

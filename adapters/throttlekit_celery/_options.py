@@ -1,30 +1,24 @@
-"""Which limits a task has, read once for each task, and checked."""
+"""Which limits a task has: read and checked once for each task."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit._core.durations import seconds_in
-from throttlekit.adapter.options import limits_in
-from throttlekit.adapter.rate_limited import check_on_429
+from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, JobOptions, check_function
 
-__all__ = ["MAX_WAIT", "ON_429", "OPTION", "TaskLimits"]
-
-OPTION = "throttle"
-MAX_WAIT = "throttle_max_wait"
-ON_429 = "on_429"
+__all__ = ["TaskLimits"]
 
 _STRATEGY = "celery.worker.strategy:default"
 
 
 class TaskLimits:
     """
-    Looks up limits by task: those of *by_name* first, then the task's own option `throttle`.
+    Looks up options by task. Limits of *by_name* go before the task's own option `throttle`.
 
     Raises:
-        ConfigurationError: *by_name* is no mapping of names to limits.
+        ConfigurationError: *by_name* is not a mapping of names to limits.
     """
 
     def __init__(self, limiter: Limiter, by_name: Mapping[str, Any] | None) -> None:
@@ -34,95 +28,69 @@ class TaskLimits:
             )
         self._limiter = limiter
         self._by_name: dict[str, tuple[Limit, ...]] = {}
-        self._known: dict[str, tuple[Limit, ...]] = {}
+        self._known: dict[str, JobOptions] = {}
         for name, spec in (by_name or {}).items():
             if not isinstance(name, str):
                 raise ConfigurationError(f"throttle= takes task names, not {name!r}: write task.name")
-            self._by_name[name] = self._read(name, spec)
+            self._by_name[name] = self._read(name, spec).limits
 
     @property
     def names(self) -> set[str]:
-        """The tasks that were given limits by name."""
+        """The tasks that have limits by name."""
         return set(self._by_name)
 
-    def check_options(self, options: Mapping[str, Any]) -> tuple[Limit, ...]:
+    def of(self, task: Any) -> JobOptions:
         """
-        The limits among the options of a task that is being declared.
-
-        Raises:
-            ConfigurationError: They can never work.
-        """
-        seconds_in(MAX_WAIT, options.get(MAX_WAIT))
-        limits = limits_in(options.get(OPTION))
-        self._limiter.declare(*limits)
-        if OPTION in options:
-            check_on_429(options.get(ON_429), limits)
-        return limits
-
-    def check_function(self, limits: Iterable[Limit], function: Callable[..., Any]) -> None:
-        """
-        Make sure that the keys of *limits* can be worked out from the arguments of *function*.
-
-        Raises:
-            ConfigurationError: One cannot; the message names the function.
-        """
-        for limit in limits:
-            limit.check_function(function)
-
-    def of(self, task: Any) -> tuple[Limit, ...]:
-        """
-        The limits of *task*.
+        The options of *task*.
 
         Raises:
             ConfigurationError: They can never work; the message names the task.
         """
-        limits = self._known.get(task.name)
-        if limits is None:
-            limits = self._by_name.get(task.name)
-            if limits is None:
-                limits = self._read(task.name, getattr(task, OPTION, None))
-            if limits and task.Strategy != _STRATEGY:
+        options = self._known.get(task.name)
+        if options is None:
+            spec = self._by_name.get(task.name)
+            options = self._read(
+                task.name,
+                getattr(task, THROTTLE, None) if spec is None else spec,
+                on_429=getattr(task, ON_429, None),
+                max_wait=getattr(task, MAX_WAIT, None),
+                function=task.run,
+            )
+            if options.limits and task.Strategy != _STRATEGY:
                 raise ConfigurationError(
-                    f"task {task.name!r}: its class has a Strategy of its own (celery-batches has), which hands tasks "
-                    "to the pool past their limits: take them away, and ask the limiter in the body"
+                    f"task {task.name!r}: its class has a Strategy of its own (celery-batches has), which gives tasks "
+                    "to the pool past their limits: remove the limits, and call the limiter in the body"
                 )
-            try:
-                self.check_function(limits, task.run)
-                check_on_429(self.on_429_of(task), limits)
-            except ConfigurationError as error:
-                raise ConfigurationError(f"task {task.name!r}: {error}") from error
-            _max_wait(task.name, getattr(task, MAX_WAIT, None))
-            self._known[task.name] = limits
-        return limits
+            self._known[task.name] = options
+        return options
 
-    def any_of(self, task: Any) -> bool:
-        """Whether *task* has limits; one whose limits can never work has none that would be asked."""
+    def limited(self, task: Any) -> bool:
+        """Whether *task* has limits. False if they can never work: such a task fails before its body."""
         try:
-            return bool(self.of(task))
+            return bool(self.of(task).limits)
         except ConfigurationError:
             return False
 
-    def max_wait_of(self, task: Any) -> float | None:
-        """The task's own longest wait, in seconds; None: it has none of its own."""
-        return _max_wait(task.name, getattr(task, MAX_WAIT, None))
+    def check_declaration(self, options: Mapping[str, Any]) -> Callable[[Callable[..., Any]], None] | None:
+        """
+        Check the *options* of a task that is being declared.
 
-    def on_429_of(self, task: Any) -> Any:
-        """The task's own say which limit is paused when its body hears "429"; None: it has none."""
-        return getattr(task, ON_429, None)
+        Returns:
+            A check of the task's function, which is known later. None: the options name no limits.
 
-    def _read(self, name: str, spec: Any) -> tuple[Limit, ...]:
+        Raises:
+            ConfigurationError: They can never work. The check raises it too.
+        """
+        limits = JobOptions.read(
+            options.get(THROTTLE),
+            on_429=options.get(ON_429) if THROTTLE in options else None,  # limits may come by name
+            max_wait=options.get(MAX_WAIT),
+            limiter=self._limiter,
+        ).limits
+        return (lambda function: check_function(limits, function)) if limits else None
+
+    def _read(self, name: str, spec: Any, **options: Any) -> JobOptions:
         try:
-            limits = limits_in(spec)
-            self._limiter.declare(*limits)
+            return JobOptions.read(spec, limiter=self._limiter, **options)
         except ConfigurationError as error:
             raise ConfigurationError(f"task {name!r}: {error}") from error
-        return limits
-
-
-def _max_wait(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    try:
-        return seconds_in(MAX_WAIT, value)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"task {name!r}: {error}") from error

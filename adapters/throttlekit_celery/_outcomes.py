@@ -1,36 +1,37 @@
-"""How a task ends that never ran: failed or dropped, by Celery's own means, in the worker's main process."""
+"""How a task ends that never ran: as failed or as dropped, by Celery's own means, in the worker's main process."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
+from throttlekit.adapter import Dropped, Failed
 from throttlekit_celery._host import ExceptionInfo
 
-__all__ = ["drop", "fail"]
+__all__ = ["end_unrun"]
 
 _log = logging.getLogger("throttlekit.celery")
 
 
-def fail(request: Any, error: Exception) -> None:
+def end_unrun(request: Any, outcome: Failed | Dropped) -> None:
     """
-    End *request* as failed with *error*: result, errbacks, chord, `on_failure`, signals, events; no retry.
+    End *request*: `Failed` as FAILURE, `Dropped` as REVOKED, as Celery ends a task that has expired.
 
-    As Celery ends a task that exceeds its hard time limit. Late acknowledgement and its settings are honoured.
+    A failed task is ended as Celery ends one past its hard time limit: result, errbacks, chord, `on_failure`, signals,
+    events; no retry. Late acknowledgement and its settings are honoured.
     """
+    if isinstance(outcome, Dropped):
+        request._announce_revoked(outcome.reason, False, None, False)
+        return
+    error = outcome.error
     try:
         raise error
     except Exception:
-        told = ExceptionInfo()
+        info = ExceptionInfo()
     try:
-        request.task.on_failure(error, request.id, request.args, request.kwargs, told)
+        request.task.on_failure(error, request.id, request.args, request.kwargs, info)
     except Exception:
         _log.exception("on_failure of task %s failed.", request.task.name)
-    request.on_failure(told, return_ok=False)
+    request.on_failure(info, return_ok=False)
     if not request.acknowledged:
         request.acknowledge()
-
-
-def drop(request: Any, reason: str) -> None:
-    """End *request* unrun as REVOKED, as Celery ends one that has expired: a waiting reader is told."""
-    request._announce_revoked(reason, False, None, False)

@@ -1,8 +1,9 @@
 """
-Tasks whose pool has no slot free.
+Tasks whose pool has no free slot.
 
-A prefork pool lets a task wait until it can run. A pool of threads or greenlets takes any number at once, and lets
-them wait inside: a grant would then lie any time before its body, and a pile of granted tasks would begin together.
+A prefork pool takes a task when a process is free for it. A pool of threads or greenlets takes any number at once and
+queues them inside: a grant would then be given long before its body begins, and many granted tasks would begin
+together.
 """
 
 from __future__ import annotations
@@ -11,55 +12,56 @@ from collections import deque
 from typing import Any
 
 from throttlekit_celery._host import worker_state
-from throttlekit_celery._waiting import HeldTask
+from throttlekit_celery._waiting import HeldTask, State
 
-__all__ = ["Room"]
+__all__ = ["PoolCapacity"]
 
-_LOOK_EVERY = 0.01
+_CHECK_EVERY = 0.01
 
 
-class Room:
-    """Lets tasks wait, in order, until the pool has a slot for the first of them."""
+class PoolCapacity:
+    """Keeps tasks, in order, until the pool has a slot for the first of them."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[HeldTask, Any]] = deque()
-        self._looking = False
+        self._checking = False
         self._admitted: HeldTask | None = None
 
-    def admits(self, gated: HeldTask, pool: Any) -> bool:
-        """Whether *gated* may try to run now. If not, Celery is given it again when a slot is free."""
-        if gated is self._admitted:
+    def admits(self, held: HeldTask, pool: Any) -> bool:
+        """Whether *held* may try to run now. If not, Celery gets it again when a slot is free."""
+        if held is self._admitted:
             return True
         if getattr(pool, "uses_semaphore", False) or (not self._waiting and self._free(pool)):
             return True
-        self._waiting.append((gated, pool))
-        if not self._looking:
-            self._look_later(gated.consumer)
+        held.becomes(State.WAITING_FOR_POOL)
+        self._waiting.append((held, pool))
+        if not self._checking:
+            self._check_later(held.consumer)
         return False
 
-    def vacant(self, consumer: Any) -> None:
-        """A slot of the pool is free. A thread of the pool may say so: then the worker's own looks, at once."""
+    def freed(self, consumer: Any) -> None:
+        """A slot of the pool is free. Called in a thread of the pool; the worker's own thread checks, at once."""
         if self._waiting and consumer.hub is not None:
             consumer.hub.call_soon(self._fill)
 
     def take_all(self) -> list[HeldTask]:
-        """Everybody who waits; nobody does afterwards."""
-        waiting = [gated for gated, _ in self._waiting]
+        """Remove and return all tasks that wait."""
+        waiting = [held for held, _ in self._waiting]
         self._waiting.clear()
-        self._looking = False  # a worker that loses its connection forgets its timers
+        self._checking = False  # a worker that loses its connection forgets its timers
         return waiting
 
     def _free(self, pool: Any) -> bool:
-        # Reserved are those that were handed to the pool, those that wait here, and the one that asks.
-        handed_over = len(worker_state().reserved_requests) - len(self._waiting) - 1
-        return handed_over < max(1, pool.limit or 0)
+        # Reserved are the tasks that the pool has, those that wait here, and the one that is decided on.
+        in_pool = len(worker_state().reserved_requests) - len(self._waiting) - 1
+        return in_pool < max(1, pool.limit or 0)
 
-    def _look_later(self, consumer: Any) -> None:
-        self._looking = True
-        consumer.timer.call_after(_LOOK_EVERY, self._look)
+    def _check_later(self, consumer: Any) -> None:
+        self._checking = True
+        consumer.timer.call_after(_CHECK_EVERY, self._check)
 
-    def _look(self) -> None:
-        self._looking = False
+    def _check(self) -> None:
+        self._checking = False
         self._fill()
 
     def _fill(self) -> None:
@@ -67,10 +69,11 @@ class Room:
             first, pool = self._waiting.popleft()
             if not self._free(pool):
                 self._waiting.appendleft((first, pool))
-                if not self._looking:
-                    self._look_later(first.consumer)
+                if not self._checking:
+                    self._check_later(first.consumer)
                 return
             self._admitted = first
+            first.becomes(State.RESERVED)
             try:
                 first.consumer.on_task_request(first.request)
             finally:

@@ -1,4 +1,4 @@
-"""A denied task put back: the same message once more in its queue, carrying its ticket, before the first is gone."""
+"""Put a denied task back: a copy of its message, with its ticket, is in its queue before the original is gone."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeAlias
 
 from throttlekit_celery._host import Producer, VirtualChannel, delayed_routing_key, has_delayed_delivery
+from throttlekit_celery._waiting import HeldTask
 
 __all__ = ["CONFIRMED_WITHIN", "TICKET", "Copies", "delays_natively", "queue_of"]
 
 TICKET = "throttlekit"
-"""The header in which a task that was put back carries its place in the line."""
+"""The header in which a task that was put back carries its ticket."""
 
 CONFIRMED_WITHIN = 10.0
-"""A copy that the broker has not confirmed for so many seconds is taken to be lost."""
+"""Seconds after which a copy that the broker has not confirmed counts as lost."""
 
 _Done: TypeAlias = Callable[[bool], None]
 
 _TIMEOUT = 1.0
-_LOOK_EVERY = 0.02
+_CHECK_EVERY = 0.02
 _DELAY_EXCHANGE = "celery_delayed_27"
 _KEPT = ("correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "delivery_mode", "priority")
 _OF_THE_DELIVERY = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
@@ -34,8 +35,8 @@ class Copies:
     """
     Puts tasks back into their queues, over a connection of its own.
 
-    RabbitMQ confirms a message when it is on disk, which may take a quarter of a second, and many at a time: so
-    nobody waits for it, and it is looked for every so often.
+    RabbitMQ confirms a message when it is on disk, which may take a quarter of a second, and many at a time. So the
+    worker does not wait for a confirmation, and checks for them every so often.
     """
 
     def __init__(self, app: Any) -> None:
@@ -45,32 +46,27 @@ class Copies:
         self._unconfirmed: dict[int, tuple[float, str, _Done]] = {}
         self._lock = threading.RLock()
 
-    def put_back(
-        self,
-        consumer: Any,
-        request: Any,
-        queue: str | None,
-        ticket: Mapping[str, Any] | None,
-        delay: float,
-        done: _Done,
-    ) -> bool:
+    def put_back(self, held: HeldTask, delay: float, done: _Done) -> bool:
         """
-        Store a copy of *request*'s message in *queue*, and call *done* with True when it is safe, now or later.
+        Publish a copy of *held*'s message, with its ticket as it is now, to its queue.
 
-        *done* is called with False when the copy may not be there. With native delayed delivery the broker
-        keeps it for *delay*, in whole seconds; 0: it does not. False: the queue is not known, so nothing
-        was done.
+        Args:
+            delay: Seconds, rounded up, for which native delayed delivery keeps the copy. 0: not at all.
+            done: Called, now or later, with True when the copy is safe, and with False when it may not be there.
+
+        Returns:
+            False if the queue is not known; then nothing was done.
 
         Raises:
-            Exception: Whatever the broker's client raises. The copy may be there, or not.
+            Exception: An error of the broker's client. The copy may be there, or not.
         """
-        target = _target(consumer, request, queue, delay)
+        target = _target(held, delay)
         if target is None:
             return False
-        message, properties = request.message, request.message.properties
+        message, properties = held.request.message, held.request.message.properties
         headers = {name: value for name, value in message.headers.items() if not name.startswith(_OF_THE_DELIVERY)}
-        if ticket:
-            headers[TICKET] = dict(ticket)
+        if held.ticket:
+            headers[TICKET] = dict(held.ticket)
         with self._lock:
             try:
                 producer = self._connected()
@@ -80,9 +76,11 @@ class Copies:
                     content_encoding=message.content_encoding,
                     compression=headers.get("compression"),
                     headers=headers,
-                    expiration=_left_of(request.expires),
+                    expiration=_left_of(held.request.expires),
                     timeout=_TIMEOUT,
-                    mandatory=_confirms(producer),  # RabbitMQ confirms what it can put nowhere, but returns it first
+                    mandatory=_confirms(
+                        producer
+                    ),  # RabbitMQ confirms a message without a queue too, but returns it first
                     **target,
                     **{name: properties[name] for name in _KEPT if properties.get(name) is not None},
                 )
@@ -93,7 +91,7 @@ class Copies:
                 self._number += 1
                 self._unconfirmed[self._number] = time.monotonic(), target["routing_key"], done
                 if len(self._unconfirmed) == 1:
-                    consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer,))
+                    self._check_later(held.consumer)
                 return True
         done(True)
         return True
@@ -107,13 +105,16 @@ class Copies:
         with self._lock:
             self._disconnect()
 
-    def _look(self, consumer: Any) -> None:
+    def _check(self, consumer: Any) -> None:
         self._read(0)
         if self._unconfirmed:
-            consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer,))
+            self._check_later(consumer)
+
+    def _check_later(self, consumer: Any) -> None:
+        consumer.timer.call_after(_CHECK_EVERY, self._check, (consumer,))
 
     def _read(self, timeout: float) -> None:
-        """Take the confirmations that have come. What stays unconfirmed for too long has failed."""
+        """Read the confirmations that have come. If one is overdue, all copies that are unconfirmed count as lost."""
         with self._lock:
             try:
                 while self._producer is not None and self._unconfirmed:
@@ -135,28 +136,28 @@ class Copies:
             channel = connection.default_channel
             if amqp:
                 channel.confirm_select()
-                channel.events["basic_ack"].add(partial(self._told, True))
-                channel.events["basic_nack"].add(partial(self._told, False))
+                channel.events["basic_ack"].add(partial(self._confirmed, True))
+                channel.events["basic_nack"].add(partial(self._confirmed, False))
                 channel.events["basic_return"].add(self._returned)
             self._producer, self._number = Producer(channel, auto_declare=False), 0
         return self._producer
 
-    def _told(self, kept: bool, number: int, multiple: bool) -> None:
-        """The broker has, or has not, stored the copy of this *number*; *multiple*: and all before it."""
+    def _confirmed(self, stored: bool, number: int, multiple: bool) -> None:
+        """The broker has, or has not, *stored* the copy with this *number*; if *multiple*, and all before it."""
         numbers = [known for known in self._unconfirmed if known <= number] if multiple else [number]
         for known in numbers:
             if known in self._unconfirmed:
-                self._unconfirmed.pop(known)[2](kept)
+                self._unconfirmed.pop(known)[2](stored)
 
     def _returned(self, _: Any, __: str, routing_key: str, ___: Any) -> None:
-        """There is no such queue any more. What else was sent to it is gone too."""
+        """There is no such queue any more. Other copies that were sent to it are lost too."""
         for known in [number for number, (_, key, _) in self._unconfirmed.items() if key == routing_key]:
             self._unconfirmed.pop(known)[2](False)
 
     def _disconnect(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            with contextlib.suppress(Exception):  # it is broken, or it would not be closed
+            with contextlib.suppress(Exception):  # it may be broken already
                 producer.connection.collect(socket_timeout=0.1)
         failed, self._unconfirmed = self._unconfirmed, {}
         for _, _, done in failed.values():
@@ -168,7 +169,7 @@ def _confirms(producer: Any) -> bool:
 
 
 def queue_of(consumer: Any, request: Any) -> str | None:
-    """The name of the queue that *request* was delivered from, if it can be told."""
+    """The name of the queue that *request* was delivered from; None if it is not known."""
     info: dict[str, Any] = request.message.delivery_info or {}
     tag = info.get("consumer_tag")
     queues: list[Any] = list(consumer.task_consumer.queues)
@@ -191,20 +192,16 @@ def queue_of(consumer: Any, request: Any) -> str | None:
     return None
 
 
-def _target(consumer: Any, request: Any, name: str | None, delay: float) -> dict[str, Any] | None:
-    """Where to publish the copy: straight to the queue, so that no other queue of the exchange gets one too."""
-    if name is None or _is_subscription(consumer, request, name):
-        return None
+def _target(held: HeldTask, delay: float) -> dict[str, Any] | None:
+    """Where to publish the copy: straight to the queue, so that no other queue of the exchange gets it too."""
+    queue = _queue(held.consumer, held.queue)
+    exchange = getattr(queue, "exchange", None)
+    on_fanout = exchange is not None and exchange.type == "fanout"
+    if held.queue is None or (on_fanout and isinstance(held.request.message.channel, VirtualChannel)):
+        return None  # a fanout on Redis has no queue to write to
     if delay:
-        key = delayed_routing_key(math.ceil(delay), _queue(consumer, name).routing_key)
-        return {"exchange": _DELAY_EXCHANGE, "routing_key": key}
-    return {"exchange": "", "routing_key": name}
-
-
-def _is_subscription(consumer: Any, request: Any, name: str) -> bool:
-    """Whether what feeds the queue is a fanout of Redis, which has no queue that could be written to."""
-    exchange = getattr(_queue(consumer, name), "exchange", None)
-    return exchange is not None and exchange.type == "fanout" and isinstance(request.message.channel, VirtualChannel)
+        return {"exchange": _DELAY_EXCHANGE, "routing_key": delayed_routing_key(math.ceil(delay), queue.routing_key)}
+    return {"exchange": "", "routing_key": held.queue}
 
 
 def _queue(consumer: Any, name: str | None) -> Any:
@@ -213,9 +210,9 @@ def _queue(consumer: Any, name: str | None) -> Any:
 
 def delays_natively(consumer: Any, name: str | None) -> bool:
     """
-    Whether the broker can keep messages for the queue *name*: native delayed delivery, with quorum queues.
+    Whether the broker can delay messages for the queue *name*: native delayed delivery, with quorum queues.
 
-    They come back through the queue's exchange, so not where another queue, or none, might get them.
+    They come back through the queue's exchange. False where another queue, or no queue, might get them.
     """
     queue = _queue(consumer, name)
     if consumer.connection.transport.driver_type != "amqp" or not has_delayed_delivery():

@@ -1,9 +1,9 @@
 """
-The tasks that were let pass, as the worker's main process sees them: from the grant until the body has ended.
+The tasks that were admitted, as the worker's main process sees them: from the grant until the body has ended.
 
-The body's own process renews and releases its leases. This one does until the body begins, and releases them
-if that process cannot: it was killed, or the body never began. Slots that are counted in this process alone stay
-its own: no other knows of them.
+The body's own process renews and releases its leases. This process renews them until the body begins, and releases
+them if the other cannot: it was killed, or the body never began. Slots that are counted in this process alone stay its
+own: no other process knows of them.
 """
 
 from __future__ import annotations
@@ -12,20 +12,39 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from throttlekit import Decision, Limiter
-from throttlekit._engine.running import lanes
-from throttlekit._engine.ticket import lane_of
-from throttlekit_celery._rate_limited import GoesBack
-from throttlekit_celery._waiting import Held, HeldTask
+from throttlekit.adapter import Run, lane_of
+from throttlekit_celery._body import GoesBack
+from throttlekit_celery._waiting import HeldTask, HeldTasks, State
 
 __all__ = ["RunningTasks"]
 
 _CALLBACKS = ("on_accepted", "on_success", "on_failure", "on_timeout")
-_LOOK_EVERY = 0.005
+_CHECK_EVERY = 0.005
 _LONGEST_DEATH = 10.0
+
+
+@dataclass(slots=True, eq=False)
+class _Grant:
+    """
+    One task that was admitted.
+
+    Attributes:
+        lanes: Where tasks wait for the slots that it holds.
+        slots: The decision, if it holds slots of concurrency limits.
+        ours: Of those, what this process releases when the body has ended.
+        in_loop: Whether the end of the body is reported in the worker's event loop; else a thread of the pool may
+            report it.
+    """
+
+    lanes: tuple[str, ...]
+    slots: Decision | None
+    ours: Decision | None
+    in_loop: bool
 
 
 class RunningTasks:
@@ -33,185 +52,187 @@ class RunningTasks:
     Follows tasks to the end of their bodies.
 
     Args:
-        held: Where those wait that are woken when a slot comes free.
-        come_back: Called with a task whose body has heard "429", and the denial, in the worker's own thread.
-        vacant: Called with the consumer when a body has ended, in a thread of the pool.
+        waiting: Where the tasks wait that are woken when a slot is free.
+        come_back: Called with a task whose body has raised `RateLimited`, in the worker's own thread.
+        freed: Called with the consumer when a body has ended, in a thread of the pool.
     """
 
     def __init__(
         self,
         limiter: Limiter,
-        held: Held,
-        come_back: Callable[[HeldTask, Decision], None],
-        vacant: Callable[[Any], None],
+        waiting: HeldTasks,
+        come_back: Callable[[HeldTask, GoesBack], None],
+        freed: Callable[[Any], None],
     ) -> None:
         self._limiter = limiter
-        self._held = held
+        self._waiting = waiting
         self._come_back = come_back
-        self._vacant = vacant
-        self._tasks: dict[HeldTask, Decision] = {}
-        self._ours: dict[HeldTask, Decision] = {}  # what is released here at the end
-        self._ends: deque[Callable[[], None]] = deque()
-        self._looking = False
-        self._running = False
+        self._freed = freed
+        self._grants: dict[HeldTask, _Grant] = {}
+        self._after: deque[Callable[[], None]] = deque()  # what is to be done after bodies that have ended
+        self._checking = False
+        self._draining = False
         self._connection = 0
 
-    def execute(self, gated: HeldTask, decision: Decision, pool: Any, **options: Any) -> Any:
-        """Give *gated* to the pool."""
-        request = gated.request
-        request.on_accepted = partial(self._accepted, gated, request.on_accepted)
-        request.on_success = partial(self._succeeded, gated, request.on_success)
-        request.on_failure = partial(self._failed, gated, request.on_failure)
-        request.on_timeout = partial(self._timed_out, gated, request.on_timeout)
-        gated.in_loop = bool(getattr(pool, "uses_semaphore", False)) and gated.consumer.hub is not None
-        self._tasks[gated] = decision
-        leases = decision.leases
-        if leases:
-            self._ours[gated] = decision
-            self._limiter.keep(decision, _nobody_minds)
-        if not gated.in_loop and not self._looking:
-            self._look_later(gated.consumer)
+    def execute(self, held: HeldTask, run: Run, pool: Any, **options: Any) -> Any:
+        """Give *held* to the pool."""
+        request = held.request
+        request.on_accepted = partial(self._accepted, held, request.on_accepted)
+        request.on_success = partial(self._succeeded, held, request.on_success)
+        request.on_failure = partial(self._failed, held, request.on_failure)
+        request.on_timeout = partial(self._timed_out, held, request.on_timeout)
+        in_loop = bool(getattr(pool, "uses_semaphore", False)) and held.consumer.hub is not None
+        lanes = run.lanes
+        slots = run.decision if lanes else None
+        held.becomes(State.RUNNING)
+        grant = self._grants[held] = _Grant(lanes, slots, slots, in_loop)
+        if slots is not None:
+            self._limiter.keep(slots, _ignore_loss)
+        if not in_loop and not self._checking:
+            self._check_later(held.consumer)
         try:
-            return gated.execute(pool, **options)
+            return held.execute(pool, **options)
         except BaseException:
-            self._limiter.release(decision)
-            self._over(gated)
+            self._release(slots)
+            self._end(held)
             raise
         finally:
-            if leases:
-                self._wake_more(gated, decision)
+            if slots is not None:
+                self._wake_more(grant, slots)
 
     def start(self, consumer: Any) -> None:
-        """The worker is connected, maybe anew."""
-        if self._tasks or self._ends:
-            self._look_later(consumer)
+        """The worker is connected, for the first time or again."""
+        if self._grants or self._after:
+            self._check_later(consumer)
 
     def disconnected(self) -> None:
-        """What has not been acknowledged the broker gives to somebody else."""
-        self._looking, self._connection = False, self._connection + 1  # some Celerys forget their timers now
-        for gated in list(self._tasks):
-            gated.gone = True
+        """The connection is lost: the broker delivers again what was not acknowledged."""
+        self._checking, self._connection = False, self._connection + 1  # some versions of Celery forget their timers
+        for held in list(self._grants):
+            held.becomes(State.ABANDONED)
 
     def close(self) -> None:
-        """The pool has ended. What some process of it held is free for the next."""
-        self._run_ends()
-        for gated, decision in list(self._tasks.items()):
-            if gated.request.worker_pid != os.getpid():  # a thread may still run, and will release its own
-                self._limiter.release(decision)
-                self._over(gated)
+        """The pool has ended: release what its processes held."""
+        self._drain()
+        for held, grant in list(self._grants.items()):
+            if held.request.worker_pid != os.getpid():  # a thread may still run, and will release its own
+                self._release(grant.slots)
+                self._end(held)
 
-    # What Celery's pools tell, some in threads of their own
+    # What Celery's pools report, some in threads of their own
 
-    def _accepted(self, gated: HeldTask, original: Any, pid: int, *args: Any, **options: Any) -> None:
-        """The body begins, in its own process."""
-        decision = self._ours.get(gated)
-        if decision is not None:
-            self._ours[gated] = self._limiter.hand_over(decision, pid)
+    def _accepted(self, held: HeldTask, original: Any, pid: int, *args: Any, **options: Any) -> None:
+        """The body begins, in process *pid*."""
+        grant = self._grants.get(held)
+        if grant is not None and grant.ours is not None:
+            grant.ours = self._limiter.hand_over(grant.ours, pid)
         original(pid, *args, **options)
 
-    def _succeeded(self, gated: HeldTask, original: Any, *args: Any, **options: Any) -> None:
-        """The body has come to its end, good or bad. It has released what it held."""
+    def _succeeded(self, held: HeldTask, original: Any, *args: Any, **options: Any) -> None:
+        """The body has ended, well or badly, and has released what it held."""
         try:
             original(*args, **options)
         finally:
-            self._over(gated)
+            self._end(held)
 
-    def _failed(self, gated: HeldTask, original: Any, told: Any, *args: Any, **options: Any) -> None:
-        error = getattr(told.exception, "exc", None) or told.exception  # pickled, it is wrapped up
-        decision = self._tasks.get(gated)
-        if isinstance(error, GoesBack) and decision is not None:
-            denial = error.denial(decision, gated.limits)
-            self._over(gated, partial(self._come_back, gated, denial))
+    def _failed(self, held: HeldTask, original: Any, info: Any, *args: Any, **options: Any) -> None:
+        error = getattr(info.exception, "exc", None) or info.exception  # pickled, it is wrapped
+        if isinstance(error, GoesBack) and held in self._grants:
+            self._end(held, partial(self._come_back, held, error))
             return
         try:
-            original(told, *args, **options)
+            original(info, *args, **options)
         finally:
             if not options.get("return_ok"):
-                self._killed(gated, time.monotonic() + _LONGEST_DEATH)
+                self._killed(held, time.monotonic() + _LONGEST_DEATH)
 
-    def _timed_out(self, gated: HeldTask, original: Any, soft: bool, timeout: float) -> None:
+    def _timed_out(self, held: HeldTask, original: Any, soft: bool, timeout: float) -> None:
         try:
             original(soft, timeout)
         finally:
             if not soft:
-                self._killed(gated, time.monotonic() + _LONGEST_DEATH)
+                self._killed(held, time.monotonic() + _LONGEST_DEATH)
 
-    # What becomes of it
+    # The end of a task
 
-    def _killed(self, gated: HeldTask, until: float) -> None:
+    def _killed(self, held: HeldTask, until: float) -> None:
         """The body's process dies, now or in a moment: as long as it lives its body may be at work."""
-        decision = self._tasks.get(gated)
-        if decision is None:
+        grant = self._grants.get(held)
+        if grant is None:
             return
-        if decision.leases:
-            if _lives(gated.request.worker_pid) and time.monotonic() < until:
-                gated.consumer.timer.call_after(_LOOK_EVERY, self._killed, (gated, until))
-                return
-            self._limiter.release(decision)
-        self._over(gated)
+        if grant.slots is not None and _lives(held.request.worker_pid) and time.monotonic() < until:
+            held.consumer.timer.call_after(_CHECK_EVERY, self._killed, (held, until))
+            return
+        self._release(grant.slots)
+        self._end(held)
 
-    def _over(self, gated: HeldTask, *then: Callable[[], None]) -> None:
-        decision = self._tasks.get(gated)
-        if decision is None:
+    def _end(self, held: HeldTask, come_back: Callable[[], None] | None = None) -> None:
+        grant = self._grants.get(held)
+        if grant is None:
             return
         for name in _CALLBACKS:
-            gated.request.__dict__.pop(name, None)
-        if (ours := self._ours.pop(gated, None)) is not None:
-            self._limiter.release(ours)
-        # Looked for as long as there are tasks, so this one goes last.
-        self._ends.extend(then)
-        if decision.leases:
-            self._ends.extend([partial(self._held.wake, lane) for lane in lanes(decision)])
-        del self._tasks[gated]
-        if not gated.in_loop:
-            self._vacant(gated.consumer)
-        if not self._ends:
+            held.request.__dict__.pop(name, None)
+        ours, grant.ours = grant.ours, None
+        self._release(ours)
+        if come_back is None:
+            held.becomes(State.ENDED)
+        else:
+            self._after.append(come_back)
+        self._after.extend([partial(self._waiting.wake, lane) for lane in grant.lanes])
+        del self._grants[held]  # last: `_check` goes on for as long as there are grants
+        if not grant.in_loop:
+            self._freed(held.consumer)
+        if not self._after:
             return
-        if gated.in_loop:
-            self._run_ends()
-        elif gated.consumer.hub is not None:
-            gated.consumer.hub.call_soon(self._run_ends)  # with some kombus that is sooner than the next look
+        if grant.in_loop:
+            self._drain()
+        elif held.consumer.hub is not None:
+            held.consumer.hub.call_soon(self._drain)  # with some versions of kombu that is before the next check
 
-    def _wake_more(self, gated: HeldTask, decision: Decision) -> None:
-        """Fill what is free: a grant that leaves slots wakes one more, who may wait for a slot that is far off."""
-        for each in decision.leases:
-            if each.limit is decision.limit and decision.remaining:
-                self._ends.append(partial(self._held.wake, lane_of(each.bucket)))
-        if gated.in_loop:
-            self._run_ends()
+    def _release(self, slots: Decision | None) -> None:
+        if slots is not None:
+            self._limiter.release(slots)
 
-    def _look_later(self, consumer: Any) -> None:
-        self._looking = True
-        consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer, self._connection))
+    def _wake_more(self, grant: _Grant, slots: Decision) -> None:
+        """A grant that leaves slots free wakes one task more: it may expect a slot much later than now."""
+        for each in slots.leases:
+            if each.limit is slots.limit and slots.remaining:
+                self._after.append(partial(self._waiting.wake, lane_of(each.bucket)))
+        if grant.in_loop:
+            self._drain()
 
-    def _look(self, consumer: Any, connection: int) -> None:
+    def _check_later(self, consumer: Any) -> None:
+        self._checking = True
+        consumer.timer.call_after(_CHECK_EVERY, self._check, (consumer, self._connection))
+
+    def _check(self, consumer: Any, connection: int) -> None:
         if connection != self._connection:
             return
         try:
-            self._run_ends()
+            self._drain()
         finally:
-            self._looking = False
-        if self._tasks or self._ends:
-            self._look_later(consumer)
+            self._checking = False
+        if self._grants or self._after:
+            self._check_later(consumer)
 
-    def _run_ends(self) -> None:
+    def _drain(self) -> None:
         """
-        In the worker's own thread.
+        Do what is to be done after bodies that have ended; in the worker's own thread.
 
-        One after the other, never one within another: what is woken may run, or wake another, at once.
+        One call after the other, never one within another: a task that is woken may run, or wake another, at once.
         """
-        if self._running:
+        if self._draining:
             return
-        self._running = True
+        self._draining = True
         try:
-            while self._ends:
-                self._ends.popleft()()
+            while self._after:
+                self._after.popleft()()
         finally:
-            self._running = False
+            self._draining = False
 
 
-def _nobody_minds() -> None:
-    """A lease that is lost before the body begins: nobody is there to be told."""
+def _ignore_loss() -> None:
+    """A lease is lost before the body begins: no body is there yet that `lost` could warn."""
 
 
 def _lives(pid: int | None) -> bool:

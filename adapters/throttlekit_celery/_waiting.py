@@ -1,205 +1,190 @@
 """
-The tasks that a worker holds: delivered, denied, and waiting in its memory for their slots.
+The tasks that a worker holds: delivered, denied, and waiting in its memory until they are due.
 
-A held task stays unacknowledged, so a killed worker loses none. The worker's prefetch count is one higher
-for each, so that other tasks are fetched past them, however many they are.
+A held task stays unacknowledged, so a killed worker loses no task. The worker's prefetch count is one higher for each,
+so that other tasks are fetched past them, however many they are.
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
+from enum import Enum
 from typing import Any
 
-from throttlekit import Limit
+from throttlekit.adapter import Entry, WaitingRoom, lane_in
 from throttlekit_celery._host import worker_state
 
-__all__ = ["Held", "HeldTask"]
+__all__ = ["HeldTask", "HeldTasks", "State"]
 
 _log = logging.getLogger("throttlekit.celery")
 _ETA_PRIORITY = 6  # what Celery's own ETA timers have
-_UNLIMITED = 65_535  # kombu takes a higher prefetch count for none at all
+_UNLIMITED = 65_535  # kombu takes a higher prefetch count for no limit at all
+
+
+class State(Enum):
+    """Which part of the worker has a throttled task."""
+
+    RESERVED = "Celery: until the ETA, for rate_limit, for a free process"
+    WAITING_FOR_POOL = "PoolCapacity"
+    HELD = "HeldTasks: until it is due"
+    REQUEUEING = "HeldTasks: until the broker has confirmed the copy"
+    RUNNING = "RunningTasks"
+    ABANDONED = "RunningTasks; the connection is lost: if it is unacknowledged, the broker delivers it again"
+    GONE = "the broker: a copy is in the queue, or it delivers the message again"
+    ENDED = "no part: its body has ended, or it ended without one"
+
+
+_RELEASED = (State.HELD, State.REQUEUEING, State.GONE)
+"""Celery does not count these among the tasks that it has reserved."""
 
 
 @dataclass(slots=True, eq=False)
 class HeldTask:
     """
-    One delivery of a throttled task, from its receipt until its body begins, it ends, or it goes back.
+    One delivery of a throttled task, from its receipt until its body has ended, it ends without one, or it goes back.
 
     Attributes:
-        execute: Celery's own way of giving the request to the pool.
+        execute: Celery's own way to give the request to the pool.
         received_at: By the monotonic clock.
         carried: The ticket as the message carries it.
-        waited: The ticket as it is now.
-        queue: The queue it came from, if it can be told: at receipt, as the worker may stop to consume it.
-        in_loop: Whether the worker's event loop tells of its body's end; else a thread of the pool may.
-        gone: A copy is in its queue, or the broker has taken it back: it is not this worker's any more.
+        ticket: The ticket as it is now.
+        queue: The queue it came from, if that is known: read at receipt, as the worker may stop to consume it.
+        entry: Its last wait in `HeldTasks`.
     """
 
     consumer: Any
     request: Any
-    limits: tuple[Limit, ...]
     execute: Any
     received_at: float
     carried: Mapping[str, Any] | None = None
     ticket: Mapping[str, Any] | None = None
     queue: str | None = None
-    in_loop: bool = False
-    gone: bool = False
+    state: State = State.RESERVED
+    entry: Entry[_Wait] | None = None
+
+    def becomes(self, state: State) -> None:
+        """Change the state: the only place that does. Celery's list of reserved tasks follows."""
+        before, self.state = self.state, state
+        if state in _RELEASED:
+            worker_state().task_ready(self.request)
+        elif state is State.RESERVED and before in _RELEASED:
+            worker_state().task_reserved(self.request)
 
 
 @dataclass(slots=True, eq=False)
-class _Hold:
+class _Wait:
     """One wait of one task. *raised*: the prefetch count is one higher for it."""
 
-    gated: HeldTask
-    due: float
+    held: HeldTask
     raised: bool
-    lane: str | None
-    timer_entry: Any = None
+    timer: Any = None
 
-    def __lt__(self, other: _Hold) -> bool:
-        return self.due < other.due
+    def cancel_timer(self) -> None:
+        """Kombu keeps a cancelled timer until its time, and `inspect scheduled` would list its task until then."""
+        consumer = self.held.consumer
+        consumer.timer.cancel(self.timer)
+        if consumer.hub is not None:
+            self.timer.args = ()
 
 
-class Held:
+class HeldTasks:
     """
-    Holds tasks until their time has come, and then lets Celery take them up again.
+    Holds tasks until they are due, and then lets Celery take them up again.
 
     Args:
-        most: With more than this many held, the prefetch count rises no further: the worker fetches
-            nothing new until some have run.
+        max_held: With more than this many held, the prefetch count rises no further: the worker fetches nothing new
+            until some have run.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._holds: dict[HeldTask, _Hold] = {}
-        self._line: list[_Hold] = []
-        self._lanes: dict[str, list[_Hold]] = {}
+    def __init__(self, max_held: int) -> None:
+        self._max_held = max_held
+        self._room: WaitingRoom[_Wait] = WaitingRoom()
         self._lock = threading.Lock()  # without an event loop, timers run in a thread of their own
 
-    def __len__(self) -> int:
-        return len(self._holds)
-
-    def hold(self, gated: HeldTask, delay: float, lane: str | None = None) -> None:
+    def hold(self, held: HeldTask, delay: float, *, state: State = State.HELD, wakeable: bool = False) -> None:
         """
-        Give *gated* back to Celery in *delay* seconds. Meanwhile `inspect scheduled` lists it, with its slot.
+        Give *held* back to Celery in *delay* seconds. Until then `inspect scheduled` lists it, with its ETA.
 
-        With a *lane* it may be woken before.
+        If it is *wakeable*, and waits for a slot of a concurrency limit, `wake` may give it back before.
         """
-        consumer, request, state = gated.consumer, gated.request, worker_state()
-        state.task_ready(request)
+        consumer, request = held.consumer, held.request
+        held.becomes(state)
         request._eta = datetime.now(timezone.utc) + timedelta(seconds=delay)
         with self._lock:
-            raised = len(self._holds) < self._most and _raise_prefetch(consumer)
-            hold = self._holds[gated] = _Hold(gated, time.monotonic() + delay, raised, lane)
-            if lane:
-                heapq.heappush(self._lanes.setdefault(lane, []), hold)
-            if consumer.hub is not None:
-                heapq.heappush(self._line, hold)
-        if task_scheduled := getattr(state, "task_scheduled", None):  # Celery 5.7
+            wait = _Wait(held, len(self._room) < self._max_held and _raise_prefetch(consumer))
+            due = time.monotonic() + delay
+            entry = held.entry = self._room.put(wait, due, lane_in(held.ticket) if wakeable else "")
+        if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
             task_scheduled(request)
-        hold.timer_entry = consumer.timer.call_after(delay, self._wake, (request, hold), priority=_ETA_PRIORITY)
+        wait.timer = consumer.timer.call_after(delay, self._on_timer, (request, entry), priority=_ETA_PRIORITY)
 
     def wake(self, lane: str) -> None:
-        """Let go of the first that waits in *lane*, if any does: a slot has come free."""
+        """A slot is free: release the first task that waits in *lane*, if any does."""
         with self._lock:
-            hold = self._first(lane)
-        if hold is not None:
-            _cancel(hold.gated.consumer, hold)
-            self._let_go(hold)
+            entry = self._room.first_in(lane)
+        if entry is not None:
+            entry.item.cancel_timer()
+            self._release(entry)
 
-    def drop(self, gated: HeldTask) -> None:
+    def drop(self, held: HeldTask) -> None:
         """Stop holding one task, if it is held."""
-        with self._lock:
-            hold = self._holds.pop(gated, None)
-            if hold is not None and hold.lane:
-                self._first(hold.lane)
-        if hold is not None:
-            _cancel(gated.consumer, hold)
-            if hold.raised:
-                gated.consumer.qos.decrement_eventually()
+        if (entry := held.entry) is not None and self._remove(entry):
+            entry.item.cancel_timer()
+            if entry.item.raised:
+                held.consumer.qos.decrement_eventually()
 
     def take_all(self, consumer: Any) -> list[HeldTask]:
-        """Stop holding what came to *consumer*, and return it in the order of its slots."""
+        """Stop holding the tasks that came to *consumer*, and return them in the order in which they are due."""
         with self._lock:
-            taken = sorted(hold for gated, hold in self._holds.items() if gated.consumer is consumer)
-            for hold in taken:
-                del self._holds[hold.gated]
-            for lane in {hold.lane for hold in taken if hold.lane}:
-                self._first(lane)
-        for hold in taken:
-            _cancel(consumer, hold)
-        return [hold.gated for hold in taken]
+            taken = sorted(entry for entry in self._room if entry.item.held.consumer is consumer)
+            for entry in taken:
+                self._room.remove(entry)
+        for entry in taken:
+            entry.item.cancel_timer()
+        return [entry.item.held for entry in taken]
 
-    def _wake(self, _: Any, hold: _Hold) -> None:
+    def _on_timer(self, _: Any, entry: Entry[_Wait]) -> None:
         """
-        Let go of one task, and of every other whose time has come.
+        Release one task, and every other that is due.
 
-        Of all, because kombu's loop fires ten timers a turn, and may then sleep for a second. Timers that are
+        Every other, because kombu's loop fires ten timers a turn, and may then sleep for a second. Timers that are
         threads or greenlets have no such turns, and must not cancel each other.
         """
-        consumer, now = hold.gated.consumer, time.monotonic()
-        self._let_go(hold)
-        if consumer.hub is not None:
-            while (due := self._next_due(now)) is not None:
-                _cancel(consumer, due)
-                self._let_go(due)
+        now = time.monotonic()
+        self._release(entry)
+        if entry.item.held.consumer.hub is not None:
+            while (due := self._first()) is not None and due.due <= now:
+                due.item.cancel_timer()
+                self._release(due)
 
-    def _let_go(self, hold: _Hold) -> None:
-        with self._lock:
-            if self._holds.get(hold.gated) is not hold:
-                return
-            del self._holds[hold.gated]
-            if hold.lane:
-                self._first(hold.lane)  # forgets those that are gone
-        consumer, request = hold.gated.consumer, hold.gated.request
-        worker_state().task_reserved(request)
+    def _release(self, entry: Entry[_Wait]) -> None:
+        if not self._remove(entry):
+            return
+        held = entry.item.held
+        held.becomes(State.RESERVED)
         try:
-            consumer.on_task_request(request)
+            held.consumer.on_task_request(held.request)
         except Exception:
-            _log.exception("Task %s could not be taken up again; the broker keeps it.", request.id)
-        if hold.raised:
-            consumer.qos.decrement_eventually()
+            _log.exception("Task %s could not be taken up again; the broker keeps it.", held.request.id)
+        if entry.item.raised:
+            held.consumer.qos.decrement_eventually()
 
-    def _first(self, lane: str) -> _Hold | None:
-        line = self._lanes.get(lane, [])
-        while line and self._holds.get(line[0].gated) is not line[0]:
-            heapq.heappop(line)
-        if not line:
-            self._lanes.pop(lane, None)
-        return line[0] if line else None
-
-    def _next_due(self, now: float) -> _Hold | None:
+    def _first(self) -> Entry[_Wait] | None:
         with self._lock:
-            while self._line:
-                gone = self._holds.get(self._line[0].gated) is not self._line[0]
-                if not gone and self._line[0].due > now:
-                    return None
-                hold = heapq.heappop(self._line)
-                if not gone:
-                    return hold
-        return None
+            return self._room.first()
 
-
-def _cancel(consumer: Any, hold: _Hold) -> None:
-    """Kombu keeps a cancelled timer until its time, and `inspect scheduled` would list its task all the while."""
-    consumer.timer.cancel(hold.timer_entry)
-    if consumer.hub is not None:
-        hold.timer_entry.args = ()
+    def _remove(self, entry: Entry[_Wait]) -> bool:
+        with self._lock:
+            return self._room.remove(entry)
 
 
 def _raise_prefetch(consumer: Any) -> bool:
-    """
-    Let the worker fetch one task more.
-
-    Not past `worker_eta_task_limit`.
-    """
+    """Let the worker fetch one task more, but not past `worker_eta_task_limit`."""
     qos = consumer.qos
     most = min(getattr(qos, "max_prefetch", None) or _UNLIMITED, _UNLIMITED)
     if not 0 < qos.value < most:

@@ -37,7 +37,7 @@ from throttlekit.adapter.options import WaitRules
 from throttlekit_celery._admission import Gate, Settings
 from throttlekit_celery._options import TaskLimits
 from throttlekit_dramatiq import Throttle
-from throttlekit_rq._options import terms_of
+from throttlekit_rq._options import options_of
 
 Took = dict[str, list[tuple[float, float]]]
 
@@ -138,7 +138,7 @@ def without_limits(limiter: Limiter) -> dict[str, Callable[[], object]]:
         "a call of an empty function": _body,
         "Dramatiq: three hooks of a message": of_dramatiq,
         "Celery: one signal of a task": lambda: gate.receive(sender, request),
-        "RQ: one look at a job": lambda: terms_of(job),
+        "RQ: one look at a job": lambda: options_of(job),
     }
 
 

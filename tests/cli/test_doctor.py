@@ -280,7 +280,7 @@ def test_rq_queues_that_nobody_promotes_are_a_fault(redis_url: str) -> None:
     """A queue with delayed jobs and nobody for them; then with a worker of ours; then overdue ones."""
     from rq import Queue
 
-    from throttlekit_rq._deferral import announce
+    from throttlekit_rq._waiting import announce
 
     connection: Any = redis.Redis.from_url(redis_url)
     queue = Queue("reports", connection=connection)

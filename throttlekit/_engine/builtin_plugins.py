@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from throttlekit._util.log_limiter import CountedEvery, Every
+from throttlekit._util.log_limiter import CountedEvery, Every, is_first_in_fleet
 from throttlekit.hookspecs import Deferred, ShadowDenied, SlotLost, StoreFailed, hookimpl
 from throttlekit.stores.base import Store
 from throttlekit.stores.memory import MemoryStore
@@ -62,7 +62,7 @@ class DeferralLog:
         )  # fmt: skip
         if event.decision.reason == "store unavailable":
             return  # nothing that the limit did: the outage is told as one
-        if count := self._held_back.one_more(limit):
+        if (count := self._held_back.one_more(limit)) and _logs_summary(self._log, limit):
             self._log.info(
                 "Limit %r is holding jobs back: %d deferred since last told, this one for %.1f s.",
                 limit, count, delay,
@@ -113,7 +113,11 @@ class ShadowLog:
     @hookimpl
     def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
         limit = event.decision.limit.name
-        if count := self._held_back.one_more(limit):
+        if (count := self._held_back.one_more(limit)) and _logs_summary(self._log, limit):
             self._log.info(
                 "Limit %r, which is only observed, would have held back %d jobs since last told.", limit, count
             )
+
+
+def _logs_summary(log: logging.Logger, limit: str) -> bool:
+    return log.isEnabledFor(logging.INFO) and is_first_in_fleet(limit)

@@ -4,11 +4,36 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from throttlekit._util.fork_safety import renew_lock_after_fork
 
-__all__ = ["CountedEvery", "Every"]
+__all__ = ["CountedEvery", "Every", "is_first_in_fleet", "once_in_fleet"]
+
+_FIRST: ContextVar[Callable[[str], bool] | None] = ContextVar("throttlekit_first_in_fleet", default=None)
+
+
+@contextmanager
+def once_in_fleet(first: Callable[[str], bool]) -> Generator[None, None, None]:
+    """
+    For processes that run one job and end: log a limit's summary once for all of them, not once in each.
+
+    Args:
+        first: Called with the limit's name before a summary is logged; it is logged if this returns True.
+    """
+    token = _FIRST.set(first)
+    try:
+        yield
+    finally:
+        _FIRST.reset(token)
+
+
+def is_first_in_fleet(limit: str) -> bool:
+    """Whether this process logs the summary of *limit*: always, outside `once_in_fleet`."""
+    first = _FIRST.get()
+    return first is None or first(limit)
 
 
 class Every:

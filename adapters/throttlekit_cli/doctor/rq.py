@@ -10,7 +10,7 @@ from rq import Queue, Worker
 
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import CannotLook
-from throttlekit_rq._deferral import look, promoted_by
+from throttlekit_rq._waiting import look, promoted_by
 
 __all__ = ["examine_rq"]
 

@@ -161,7 +161,9 @@ def test_where_limits_come_from(make_app: Callable[..., Celery]) -> None:
     }.items():  # fmt: skip
         app.task(name=name, shared=False, **options)(nothing)
     limits = TaskLimits(Limiter(), {"named": [two], "freed": None})
-    found = {name: limits.of(app.tasks[name]) for name in ("own", "named", "freed", "annotated", "based", "plain")}
+    found = {
+        name: limits.of(app.tasks[name]).limits for name in ("own", "named", "freed", "annotated", "based", "plain")
+    }
     assert found == {
         "own": (one,), "named": (two,), "freed": (), "annotated": (two,), "based": (two,), "plain": (),
     }  # fmt: skip

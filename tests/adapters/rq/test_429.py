@@ -29,7 +29,7 @@ def is_paused(site: Site, limit: Any = jobs.DAILY) -> bool:
 
 
 def go_on(site: Site, limit: Any = jobs.DAILY) -> None:
-    """The partner answers again: the pause is over, the bucket full, and whoever waits is due."""
+    """The partner answers again: the pause is over, the bucket full, and every waiting job due."""
     site.open(limit)
 
 
@@ -71,7 +71,7 @@ def test_a_429_in_a_spawned_process(spawn_site: Site) -> None:
     assert spawn_site.fetch(job).get_status() == JobStatus.FINISHED
 
 
-def test_nobody_runs_during_the_pause(rq_site: Site) -> None:
+def test_no_job_runs_during_the_pause(rq_site: Site) -> None:
     """The job behind it is denied; one of another limit is not."""
     site = rq_site
     site.queue.enqueue(jobs.hears_429, "first", throttle=HELD)

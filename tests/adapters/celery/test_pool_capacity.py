@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from throttlekit_celery._host import worker_state
-from throttlekit_celery._pool_capacity import Room
+from throttlekit_celery._pool_capacity import PoolCapacity
 from throttlekit_celery._waiting import HeldTask
 
 
 class Consumer:
     """Runs nothing by itself: what it was asked to do lies here."""
 
-    def __init__(self, room: Room, pool: Any) -> None:
-        self.room, self.pool = room, pool
+    def __init__(self, capacity: PoolCapacity, pool: Any) -> None:
+        self.capacity, self.pool = capacity, pool
         self.hub: Any = SimpleNamespace(call_soon=self._soon)
         self.timer: Any = SimpleNamespace(call_after=self._after)
         self.soon: list[Callable[[], object]] = []
@@ -31,13 +31,13 @@ class Consumer:
         self.later.append(call)
 
     def on_task_request(self, request: Any) -> None:
-        if self.room.admits(request.gated, self.pool):
+        if self.capacity.admits(request.held, self.pool):
             self.ran.append(request)
 
     def receive(self) -> Any:
         """Another task, which Celery counts as reserved."""
         request: Any = _Request()
-        request.gated = HeldTask(self, request, (), _nothing, 0.0)
+        request.held = HeldTask(self, request, _nothing, 0.0)
         worker_state().reserved_requests.add(request)
         self.on_task_request(request)
         return request
@@ -46,7 +46,7 @@ class Consumer:
 class _Request:
     """Like Celery's it can be referred to weakly."""
 
-    gated: HeldTask
+    held: HeldTask
 
 
 def _nothing() -> None: ...
@@ -58,7 +58,7 @@ def consumer() -> Iterator[Consumer]:
     reserved: Any = worker_state().reserved_requests
     before = list(reserved)
     reserved.clear()
-    yield Consumer(Room(), SimpleNamespace(limit=1))
+    yield Consumer(PoolCapacity(), SimpleNamespace(limit=1))
     reserved.clear()
     reserved.update(before)
 
@@ -69,11 +69,11 @@ def test_who_waits_is_taken_as_soon_as_a_thread_is_free(consumer: Consumer) -> N
     assert consumer.ran == [first]
     assert len(consumer.later) == 1
     worker_state().reserved_requests.discard(first)
-    consumer.room.vacant(consumer)
+    consumer.capacity.freed(consumer)
     consumer.soon.pop()()
     assert consumer.ran == [first, second]
     worker_state().reserved_requests.discard(second)
-    consumer.room.vacant(consumer)
+    consumer.capacity.freed(consumer)
     consumer.soon.pop()()
     assert consumer.ran == [first, second, third]
     assert len(consumer.later) == 1, "one look by the clock is on its way, and no second is asked for"
@@ -84,5 +84,5 @@ def test_who_waits_is_taken_as_soon_as_a_thread_is_free(consumer: Consumer) -> N
 def test_nobody_is_called_where_nobody_waits(consumer: Consumer) -> None:
     """A worker that keeps up pays nothing for it."""
     consumer.receive()
-    consumer.room.vacant(consumer)
+    consumer.capacity.freed(consumer)
     assert not consumer.soon
