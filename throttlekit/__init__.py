@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from throttlekit._core.limit.base import Limit
     from throttlekit._engine.delivery import Delivery
     from throttlekit._engine.rate_limited import RateLimited
-    from throttlekit._engine.running import current
+    from throttlekit._engine.running import Running, current
     from throttlekit.aio import AsyncLimiter
     from throttlekit.errors import (
         ConfigurationError,
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         LeaseLost,
         StoreUnavailable,
         ThrottleError,
+        WaitedTooLong,
     )
     from throttlekit.fleet.control import Control
     from throttlekit.hookspecs import hookimpl
@@ -44,11 +45,13 @@ __all__ = [
     "Limit",
     "Limiter",
     "RateLimited",
+    "Running",
     "SlidingLog",
     "SlidingWindow",
     "StoreUnavailable",
     "ThrottleError",
     "TokenBucket",
+    "WaitedTooLong",
     "current",
     "hookimpl",
 ]
@@ -63,12 +66,19 @@ _WHERE = {
     "_core.algorithms.sliding_log": ("SlidingLog",),
     "_core.algorithms.sliding_window": ("SlidingWindow",),
     "_core.algorithms.token_bucket": ("LeakyBucket", "TokenBucket"),
-    "_engine.running": ("current",),
+    "_engine.running": ("Running", "current"),
     "_engine.delivery": ("Delivery",),
     "_engine.rate_limited": ("RateLimited",),
     "aio": ("AsyncLimiter",),
     "fleet.control": ("Control",),
-    "errors": ("ConfigurationError", "CostExceedsLimit", "LeaseLost", "StoreUnavailable", "ThrottleError"),
+    "errors": (
+        "ConfigurationError",
+        "CostExceedsLimit",
+        "LeaseLost",
+        "StoreUnavailable",
+        "ThrottleError",
+        "WaitedTooLong",
+    ),
     "hookspecs": ("hookimpl",),
     "limiter": ("Limiter",),
 }

@@ -183,6 +183,27 @@ def test_adapters_know_one_framework_and_no_store(module: str) -> None:
     assert not tops & (others | {f"throttlekit_{other}" for other in others} | {"redis"})
 
 
+ADAPTERS = [name for name in MODULES if _layer(name) == _layer("throttlekit_dramatiq")]
+
+
+@pytest.mark.parametrize("module", ADAPTERS)
+def test_adapters_import_public_names_only(module: str) -> None:
+    """An adapter could live in another repository: it imports no module and no name with an underscore."""
+    own = module.partition(".")[0]
+    private = [
+        f"{name}.{each}"
+        for name, names in _imports(module)
+        if name.startswith("throttlekit") and name.partition(".")[0] != own
+        for each in names or [""]
+        if any(part.startswith("_") for part in f"{name}.{each}".split("."))
+    ]
+    assert private == []
+    floor = {"throttlekit", "throttlekit.adapter", "throttlekit.errors", "throttlekit.testing", "throttlekit_lua"}
+    assert {
+        name for name, _ in _imports(module) if name.startswith("throttlekit") and not name.startswith(own)
+    } <= floor
+
+
 REDIS = ("pool", "errors", "from_client", "cluster", "redis", "sentinel")
 
 

@@ -18,11 +18,13 @@ from throttlekit import (
     LeakyBucket,
     Limit,
     Limiter,
+    Running,
     SlidingLog,
     SlidingWindow,
     StoreUnavailable,
     ThrottleError,
     TokenBucket,
+    WaitedTooLong,
     current,
     hookimpl,
 )
@@ -191,8 +193,10 @@ def ask(limiter: Limiter, job: Job) -> None:
 def body() -> None:
     current().settle(12)
     current().settle(7, limit=tokens)
-    running: Decision | None = current().decision
-    print(running)
+    running: Running = current()
+    decision: Decision | None = running.decision
+    running.check()
+    print(decision, running.lost)
 
 
 def fail(limiter: Limiter) -> None:
@@ -201,7 +205,7 @@ def fail(limiter: Limiter) -> None:
     except CostExceedsLimit as error:
         numbers: tuple[int, str, int, str] = (error.cost, error.limit, error.most, error.remedy)
         print(numbers)
-    except (ConfigurationError, StoreUnavailable) as error:
+    except (ConfigurationError, StoreUnavailable, WaitedTooLong) as error:
         base: ThrottleError = error
         print(base)
 

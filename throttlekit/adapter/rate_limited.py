@@ -105,9 +105,3 @@ def _denied(decision: Decision, job: Job, limit: Limit, delivery: Delivery) -> D
     return replace(
         decision, allowed=False, charged=(), reason="paused", delay=_MOMENT, retry_after=_MOMENT, ticket=ticket.write()
     )
-
-
-def check_on_429(on_429: Limit | str | None, limits: Sequence[Limit]) -> None:  # TEMPORARY
-    from throttlekit.adapter.options import check_on_429 as check
-
-    check(on_429, limits)

@@ -102,5 +102,9 @@ def _tokens(text: str) -> list[Token]:
 
 
 def all_pages() -> list[Page]:
-    """The README and everything in docs."""
-    return [Page("README.md"), *(Page(f"docs/{path.name}") for path in sorted((ROOT / "docs").glob("*.md")))]
+    """The README, CONTRIBUTING and everything in docs."""
+    return [
+        Page("README.md"),
+        Page("CONTRIBUTING.md"),
+        *(Page(f"docs/{path.name}") for path in sorted((ROOT / "docs").glob("*.md"))),
+    ]
