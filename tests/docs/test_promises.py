@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+
 from support.printed.pages import ROOT, Page
 from support.printed.promises import page, promises, sites
 
@@ -25,3 +27,16 @@ def test_the_example_of_the_page_is_the_toy_adapter() -> None:
     (shown,) = [block for block in Page("docs/write-an-adapter.md").blocks("python") if block.title]
     assert shown.text == code
     assert len(code.splitlines()) < 150
+
+
+def test_the_toy_adapter_stands_on_public_names() -> None:
+    """It imports from throttlekit and throttlekit.adapter, and no name with an underscore."""
+    tree = ast.parse((ROOT / "tests/support/toy/adapter.py").read_text("utf-8"))
+    ours = [
+        (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("throttlekit")
+        for alias in node.names
+    ]
+    assert {module for module, _ in ours} == {"throttlekit", "throttlekit.adapter"}
+    assert not any(name.startswith("_") for _, name in ours)

@@ -279,16 +279,6 @@ def test_a_job_past_its_deferrals_is_dropped(rq_site: Site) -> None:
     assert site.deferrals_left() == []
 
 
-def test_a_job_past_its_wait_may_run_beyond_the_limit(rq_site: Site) -> None:
-    """when_over="run": the job runs, and nothing is charged."""
-    site = rq_site
-    configure(site.limiter, max_wait=0, when_over="run")
-    site.shut(jobs.HOURLY)
-    site.queue.enqueue(jobs.plain, "late", throttle=HELD)
-    site.work()
-    assert site.noted == ["late"]
-
-
 def test_a_spawning_worker_fails_what_is_refused(spawn_site: Site) -> None:
     """A spawned process would fetch the job anew and run it: what is refused before is failed in another way."""
     site = spawn_site
