@@ -62,7 +62,6 @@ class RqSite(AdapterSite):
             self._fleet.stop()
             self._fleet.close()
         self.limiter.close()
-        self.connection.flushdb()
         self.connection.close()
 
     def log(self) -> str:
