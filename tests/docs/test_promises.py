@@ -18,7 +18,7 @@ def test_the_page_names_every_promise_and_every_site() -> None:
     assert rows[0].strip("| ").split(" | ") == ["promise", *sites()]
     assert len(rows) == len(promises()) + 2
     assert "✗" not in _PAGE.text
-    assert "not run" not in _PAGE.text
+    assert "NOT RUN" not in _PAGE.text
 
 
 def test_the_example_of_the_page_is_the_toy_adapter() -> None:

@@ -68,7 +68,7 @@ def page(kept: Mapping[tuple[str, str], str], reasons: Mapping[tuple[str, str], 
     def cell(test: str, site: str) -> str:
         reason = reasons.get((test, site))
         if reason is None:
-            return kept.get((test, site), "not run")
+            return kept.get((test, site), "NOT RUN")
         return f"unsupported ({numbers.setdefault(reason, len(numbers) + 1)})"
 
     rows = [[_sentence(test, text), *(cell(test, site) for site in columns)] for test, text in promises().items()]
