@@ -19,6 +19,8 @@ from support.waiting import wait_until
 from throttlekit.testing import AdapterConformance
 from throttlekit.testing.adapter_site import AdapterSite, End, Settings
 
+pytestmark = pytest.mark.workers
+
 
 class DramatiqSite(AdapterSite):
     slots = 3

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from dramatiq.middleware import CurrentMessage, Middleware
+from dramatiq.middleware import CurrentMessage
 from dramatiq.results import ResultFailure, Results
 from dramatiq.results.backends import StubBackend
 
@@ -162,28 +162,6 @@ def test_a_retry_after_a_run_beyond_the_limit_waits_anew(stub: Site) -> None:
         stub.until_ran(2)
     assert stub.ran == [False, False]
     assert store.denials == 6
-
-
-def test_an_actors_own_max_wait_goes_before_the_middlewares(stub: Site) -> None:
-    """throttle_max_wait on an actor shortens, or lengthens, what Throttle was told."""
-    store = DenyBefore(NEVER, delay=0.02)
-    stub.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, max_wait=3600, when_over="drop"))
-    dropped: list[str] = []
-
-    class Watch(Middleware):
-        def after_skip_message(self, broker: Any, message: Any) -> None:
-            if not hasattr(message, "_throttlekit_deferral"):
-                dropped.append(message.actor_name)
-
-    stub.broker.add_middleware(Watch())
-
-    @stub.actor(throttle=TokenBucket("busy", "10/s"), throttle_max_wait=0.05)
-    def hasty() -> None: ...
-
-    hasty.send()
-    with stub.working():
-        wait_until(lambda: dropped, description="the hasty one is dropped")
-    assert dropped == ["hasty"]
 
 
 def test_a_job_whose_wait_is_within_bounds_runs(site: Site) -> None:

@@ -374,20 +374,6 @@ def test_denials_are_quiet(throttled_site: Site, caplog: pytest.LogCaptureFixtur
     assert "geheim" not in caplog.text
 
 
-def test_work_horses_are_quiet_together(stock_site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Each work-horse is a new process with a new limiter: one line for all of them."""
-    site = stock_site
-    site.shut(jobs.HOURLY)
-    with caplog.at_level(logging.INFO, logger="throttlekit"):
-        for _ in range(3):
-            limiter = Limiter(site.url)
-            configure(limiter)
-            site.queue.enqueue(jobs.plain, throttle=HELD)
-            site.work()
-            limiter.close()
-    assert sum("holding jobs back" in record.getMessage() for record in caplog.records) == 1
-
-
 # The factory
 
 
