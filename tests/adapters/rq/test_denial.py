@@ -190,23 +190,6 @@ def test_a_repeating_job_repeats_after_each_real_run(simple_site: Site) -> None:
     assert site.deferrals_left() == []
 
 
-def test_exceptions_alone_use_up_retries(rq_site: Site) -> None:
-    """Three denials take nothing from Retry(max=1): the job fails, runs once more, fails for good."""
-    site = rq_site
-    job = denied(site, jobs.fails, retry=Retry(max=1), on_failure=Callback(jobs.failed), job_id="frail")
-    for _ in range(2):
-        site.make_due()
-        site.work()
-    assert site.fetch(job).retries_left == 1
-    let_run(site)  # runs and fails; its retry is denied
-    assert site.noted.count("failed") == 1
-    assert site.fetch(job).get_status() == JobStatus.SCHEDULED
-    let_run(site)
-    assert site.noted.count("failed") == 2
-    assert site.fetch(job).get_status() == JobStatus.FAILED
-    assert site.queue.failed_job_registry.get_job_ids() == [job.id]
-
-
 def test_a_returned_retry_has_its_whole_budget(rq_site: Site) -> None:
     """Denials are not counted among the runs that a job asked for by returning Retry."""
     site = rq_site

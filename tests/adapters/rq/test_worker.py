@@ -279,16 +279,6 @@ def test_a_job_past_its_deferrals_is_dropped(rq_site: Site) -> None:
     assert site.deferrals_left() == []
 
 
-def test_a_job_past_its_wait_may_run_beyond_the_limit(rq_site: Site) -> None:
-    """when_over="run": the job runs, and nothing is charged."""
-    site = rq_site
-    configure(site.limiter, max_wait=0, when_over="run")
-    site.shut(jobs.HOURLY)
-    site.queue.enqueue(jobs.plain, "late", throttle=HELD)
-    site.work()
-    assert site.noted == ["late"]
-
-
 def test_a_spawning_worker_fails_what_is_refused(spawn_site: Site) -> None:
     """A spawned process would fetch the job anew and run it: what is refused before is failed in another way."""
     site = spawn_site
@@ -382,20 +372,6 @@ def test_denials_are_quiet(throttled_site: Site, caplog: pytest.LogCaptureFixtur
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("throttlekit")]
     assert len(ours) == 1
     assert "geheim" not in caplog.text
-
-
-def test_work_horses_are_quiet_together(stock_site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Each work-horse is a new process with a new limiter: one line for all of them."""
-    site = stock_site
-    site.shut(jobs.HOURLY)
-    with caplog.at_level(logging.INFO, logger="throttlekit"):
-        for _ in range(3):
-            limiter = Limiter(site.url)
-            configure(limiter)
-            site.queue.enqueue(jobs.plain, throttle=HELD)
-            site.work()
-            limiter.close()
-    assert sum("holding jobs back" in record.getMessage() for record in caplog.records) == 1
 
 
 # The factory
