@@ -19,8 +19,8 @@
            after an hour without a report; KEYS[i+1], KEYS[i+2] and KEYS[i+3], gone before the ring comes round to them
 ]]
 local STEP, STEPS, HOUR, HEARD = 20, 5, 3600, 15
-local MOST_KEYS, MOST_RANKED, MOST_COUNTS, MOST_LIMITS, MOST_JOBS, AT_ONCE = 100000, 10000, 100000, 1000, 10000, 1000
-local max = math.max
+local MOST_KEYS, MOST_RANKED, MOST_COUNTS, MOST_LIMITS, MOST_JOBS = 100000, 10000, 100000, 1000, 10000
+local AT_ONCE, max = 1000, math.max
 local function whole(x) return string.format('%.0f', x) end
 
 local now = tonumber(redis.call('TIME')[1])

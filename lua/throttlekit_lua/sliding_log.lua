@@ -66,8 +66,7 @@ local function write_all(c)
     local at = (c.head + split) % c.a
     local before = math.min(past - split, c.a - at)
     pieces[#pieces + 1] = string.rep(bytes(c.stale and math.max(now, group(c, g)) or group(c, g)), split - first)
-    pieces[#pieces + 1] = get(c, 2 + at, before)
-    pieces[#pieces + 1] = get(c, 2, past - split - before)
+    pieces[#pieces + 1] = get(c, 2 + at, before) .. get(c, 2, past - split - before)
   end
   local all = table.concat(pieces)
   if c.bytes then c.bytes = all else redis.call('SET', c.key, all) end

@@ -11,7 +11,7 @@ from support.reports.tables import table
 
 __all__ = ["Outcomes", "page", "promises", "sites"]
 
-_CONTRACT = Path(__file__).resolve().parents[2] / "adapters" / "contract"
+_CONTRACT = Path(__file__).resolve().parents[1] / "adapters" / "contract"
 _FRAMEWORKS = {"celery": "Celery", "dramatiq": "Dramatiq", "rq": "RQ", "toy": "A toy queue"}
 
 

@@ -15,7 +15,6 @@ __all__ = [
     "Lease",
     "Request",
     "Store",
-    "StoreClaim",
     "SupportsBatch",
     "SupportsCommands",
     "SupportsForget",
