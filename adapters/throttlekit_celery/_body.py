@@ -137,7 +137,7 @@ class Bodies:
         options = self._limits.of(task)
         longest, lateness, max_wait, max_deferrals = numbers
         delivery = Delivery(longest=longest, lateness=lateness, max_wait=max_wait, max_deferrals=max_deferrals)
-        run = Run(job, options.limits, None, delivery, options.on_429)
+        run = Run(job, self._throttling.limits(options, job), None, delivery, options.on_429)
         outcome = self._throttling.rate_limited(run, error, release=partial(end, error))
         if isinstance(outcome, Run):
             raise error  # to run the task once more, at once, would only call downstream again
