@@ -15,7 +15,8 @@ from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.stores import Stores
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.stores.base import Lease
+from throttlekit.errors import StoreUnavailable
+from throttlekit.stores.base import Correction, Lease
 
 __all__ = ["Heartbeat", "Leases"]
 
@@ -188,14 +189,25 @@ class Leases:
         Give back what *decision* holds.
 
         Raises:
-            StoreUnavailable: The store did not answer.
+            StoreUnavailable: The store did not answer. It is tried again until the store answers.
         """
         for in_process in (True, False):  # first what always answers: the other may raise
             leases = [_lease(each) for each in decision.leases if _in_process(each) is in_process]
             for lease in leases:
                 self._heartbeats[in_process].drop(lease)
-            if leases:
-                (self._stores.in_process if in_process else self._stores.shared).release(leases)
+            if leases and in_process:
+                self._stores.in_process.release(leases)
+            elif leases:
+                self._release_shared(leases)
+
+    def _release_shared(self, leases: Sequence[Lease]) -> None:
+        try:
+            self._stores.shared.release(leases)
+        except BaseException as error:  # also an interrupt: the body has ended, and its lease is not renewed any more
+            after = error.retry_after if isinstance(error, StoreUnavailable) else 0.0
+            slots = [Correction(each.bucket, each.algorithm, each.granted_us, -each.algorithm.size) for each in leases]
+            self._stores.returns.owe(slots, after)
+            raise
 
 
 def _in_process(charged: Charged) -> bool:

@@ -89,7 +89,7 @@ class Pipeline:
             else:
                 together.append(number)
         if together:
-            found = self._stores.shared.acquire_all([attempts[number].request for number in together])
+            found = self._stores.acquire_all([attempts[number].request for number in together])
             answers.update(zip(together, found, strict=True))
         return [answers[number] for number in range(len(attempts))]
 

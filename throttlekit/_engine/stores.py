@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision, settled_of
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.attempt import Attempt, Layer, Rest
 from throttlekit._engine.claims import Claim
+from throttlekit._engine.returns import Returns, slots_of
 from throttlekit._engine.store_access import StoreAccess
-from throttlekit.stores.base import Correction, Store
+from throttlekit.errors import StoreUnavailable
+from throttlekit.stores.base import Correction, Request, Store
 from throttlekit.stores.composite import Part, acquire_in_parts
 
 __all__ = ["InProcessLayer", "SharedLayer", "Stores"]
@@ -26,10 +28,44 @@ class Stores:
     Attributes:
         shared: The limiter's store, behind its circuit breaker.
         in_process: Counts limits of scope "process".
+        returns: Gives back slots of the shared store that no process may know of.
     """
 
     shared: StoreAccess
     in_process: Store
+    returns: Returns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.returns = Returns(lambda slots: self.shared.settle(slots))
+
+    def acquire(self, request: Request) -> Verdict:
+        """
+        Decide *request* in the shared store. If the caller gets no answer, the slots of *request* are given back: the
+        store may have granted them all the same.
+        """
+        try:
+            return self.shared.acquire(request)
+        except BaseException as error:  # also an interrupt, such as a job's time limit
+            self._unanswered(request, error)
+            raise
+
+    def acquire_all(self, requests: Sequence[Request]) -> list[Verdict | Exception]:
+        """`acquire` each of *requests*, in one round trip if the store can. An error takes its answer's place."""
+        try:
+            answers = self.shared.acquire_all(requests)
+        except BaseException as error:
+            for request in requests:
+                self._unanswered(request, error)
+            raise
+        for request, answer in zip(requests, answers, strict=True):
+            if isinstance(answer, Exception):
+                self._unanswered(request, answer)
+        return answers
+
+    def _unanswered(self, request: Request, error: BaseException) -> None:
+        called, after = (error.called, error.retry_after) if isinstance(error, StoreUnavailable) else (True, 0.0)
+        if called and (slots := slots_of(request)):
+            self.returns.owe(slots, after)
 
     def of(self, limit: Limit) -> Store:
         """The store that counts *limit*."""
@@ -95,4 +131,4 @@ class SharedLayer:
         self._stores = stores
 
     def decide(self, attempt: Attempt) -> Verdict:
-        return self._stores.shared.acquire(attempt.request)
+        return self._stores.acquire(attempt.request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from throttlekit._core.acquire import ELSEWHERE, Caller, Place, Reason, Verdict
@@ -39,7 +38,8 @@ def acquire_in_parts(parts: Sequence[Part], request: Request, now_us: int | None
     the part that denied, and the uses of all other claims are None.
 
     Raises:
-        StoreUnavailable: A part gave no usable answer.
+        StoreUnavailable: A part gave no usable answer; or a part denied, and a slot that was to be given back for it
+            may still be held.
     """
     uses: list[Use | None] = [None] * len(request.claims)
     asked_us = [0] * len(request.claims)
@@ -48,7 +48,7 @@ def acquire_in_parts(parts: Sequence[Part], request: Request, now_us: int | None
     for part in parts:
         try:
             verdict = part.store.acquire(_request_of(part, request), now_us)
-        except StoreUnavailable:
+        except BaseException:  # also an interrupt, such as a job's time limit
             _give_back(granted, request, now_us)
             raise
         at_us = verdict.asked_us or (verdict.now_us,) * len(verdict.uses)
@@ -67,7 +67,9 @@ def acquire_in_parts(parts: Sequence[Part], request: Request, now_us: int | None
         raise ValueError("a request needs at least one part")
     if answer.allowed:
         return answer._replace(claim=0, uses=tuple(uses), asked_us=tuple(asked_us))
-    _give_back(granted, request, now_us)
+    kept = _give_back(granted, request, now_us)
+    if kept is not None:
+        raise kept
     for part, _ in granted:
         for number in part.claims:
             uses[number] = None
@@ -86,7 +88,16 @@ def _request_of(part: Part, request: Request) -> Request:
     return request._replace(claims=[request.claims[number] for number in part.claims], place=place)
 
 
-def _give_back(granted: Sequence[tuple[Part, Verdict]], request: Request, now_us: int | None) -> None:
+def _give_back(
+    granted: Sequence[tuple[Part, Verdict]], request: Request, now_us: int | None
+) -> StoreUnavailable | None:
+    """
+    Give back what was charged. Units that could not be given back stay charged: stricter, never looser.
+
+    Returns:
+        The first error of a part that may have kept a slot. The limiter gives back slots of a request that failed.
+    """
+    kept: StoreUnavailable | None = None
     for part, verdict in granted:
         claims = [request.claims[number] for number in part.claims]
         corrections = [
@@ -95,5 +106,9 @@ def _give_back(granted: Sequence[tuple[Part, Verdict]], request: Request, now_us
             if claim.algorithm.size
         ]
         if corrections:
-            with suppress(StoreUnavailable):  # it stays charged: stricter, never looser
+            try:
                 part.store.settle(corrections, now_us)
+            except StoreUnavailable as error:
+                if any(getattr(each.algorithm, "holder", "") for each in corrections):
+                    kept = kept or error
+    return kept

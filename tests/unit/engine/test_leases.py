@@ -17,7 +17,7 @@ from throttlekit._engine.leases import Heartbeat
 from throttlekit._engine.running import Running
 from throttlekit.errors import LeaseLost, StoreUnavailable
 from throttlekit.hookspecs import SlotLost
-from throttlekit.stores import Lease, MemoryStore
+from throttlekit.stores import Correction, Lease, MemoryStore
 
 SHORT = 0.03
 
@@ -289,6 +289,11 @@ class Watched(Passing):
         if self.away:
             raise StoreUnavailable("away", part=None)
         super().release(leases, now_us)
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        if self.away:
+            raise StoreUnavailable("away", part=None)
+        super().settle(corrections, now_us)
 
 
 def test_body_longer_than_its_lease_keeps_its_slot() -> None:

@@ -1,0 +1,250 @@
+"""No slot without a holder: what a request may have taken that got no answer is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+
+import pytest
+
+from support.servers.stores import Passing
+from support.waiting import wait_until
+from throttlekit import AsyncLimiter, Concurrency, Job, Limiter, TokenBucket
+from throttlekit._core.acquire import Verdict
+from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
+from throttlekit._engine.returns import Returns, slots_of
+from throttlekit.errors import StoreUnavailable
+from throttlekit.stores import Correction, Lease, MemoryStore, Request
+from throttlekit.stores.composite import Part, acquire_in_parts
+
+SLOTS = Concurrency("slots", 2, lease=600)
+
+
+class Stalled(Passing):
+    """A store that does all that it is sent; while it stands still no answer comes back."""
+
+    def __init__(self) -> None:
+        self.inner = MemoryStore()
+        self.stands_still = False
+        self.error: BaseException = StoreUnavailable("no answer in time", part=None)
+        self.given_back = 0
+
+    def _answer(self) -> None:
+        if self.stands_still:
+            raise self.error
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        verdict = self.inner.acquire(request, now_us)
+        self._answer()
+        return verdict
+
+    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
+        self._answer()
+        self.inner.release(leases, now_us)
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        self._answer()
+        self.inner.settle(corrections, now_us)
+        self.given_back += len(corrections)
+
+
+class Interrupted(BaseException):
+    """As the time limit of a job, which a framework raises anywhere."""
+
+
+@pytest.fixture
+def store() -> Stalled:
+    return Stalled()
+
+
+@pytest.fixture
+def limiter(store: Stalled) -> Iterator[Limiter]:
+    with Limiter(store) as limiter:
+        yield limiter
+
+
+def free(store: Stalled) -> int:
+    """By a limiter without a circuit breaker that would answer in the store's place."""
+    return Limiter(store.inner).peek(SLOTS, cost=0).remaining
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("no answer", part=None), StoreUnavailable("no answer"), RuntimeError("of a store's own")]
+)
+def test_a_grant_that_its_caller_never_saw_is_given_back(store: Stalled, limiter: Limiter, error: Exception) -> None:
+    """The store granted the slot, and the answer was lost: it is free again once the store answers, not 600 s later."""
+    store.stands_still, store.error = True, error
+    with suppress(RuntimeError):
+        assert not limiter.acquire(SLOTS, job=Job(id="1"))
+    store.stands_still = False
+    wait_until(lambda: free(store) == 2, description="the slot is given back")
+
+
+def test_a_grant_to_a_caller_that_was_interrupted_is_given_back(store: Stalled, limiter: Limiter) -> None:
+    """A time limit that strikes while the answer is on its way leaves no slot."""
+    store.stands_still, store.error = True, Interrupted()
+    with pytest.raises(Interrupted):
+        limiter.acquire(SLOTS)
+    store.stands_still = False
+    wait_until(lambda: free(store) == 2, description="the slot is given back")
+
+
+def test_a_batch_without_an_answer_holds_no_slot(store: Stalled) -> None:
+    """Tasks of an event loop ask together: what each of them may have taken is given back."""
+
+    async def main() -> None:
+        async with AsyncLimiter(store) as limiter:
+            store.stands_still = True
+            decisions = await asyncio.gather(limiter.acquire(SLOTS), limiter.acquire(SLOTS))
+            assert [decision.reason for decision in decisions] == ["store unavailable"] * 2
+            store.stands_still = False
+            for _ in range(1000):
+                if (await limiter.peek(SLOTS, cost=0)).remaining == 2:
+                    return
+                await asyncio.sleep(0.01)
+            raise AssertionError("the slots are not given back")
+
+    asyncio.run(main())
+
+
+def test_a_release_that_got_no_answer_is_repeated(
+    store: Stalled, limiter: Limiter, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The slot is free once the store answers; the log says what happens to it."""
+    decision = limiter.acquire(SLOTS)
+    store.stands_still = True
+    limiter.release(decision)
+    assert "are given back once it answers" in caplog.text
+    store.stands_still = False
+    wait_until(lambda: free(store) == 2, description="the slot is given back")
+
+
+def test_it_is_given_back_once_more_after_the_first_answer(
+    store: Stalled, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A request that was still on its way when the store answered again leaves no slot either. Then the thread ends."""
+    monkeypatch.setattr("throttlekit._engine.returns._LONGEST_PAUSE", 0.05)
+    store.stands_still = True
+    limiter.acquire(SLOTS)
+    store.stands_still = False
+    wait_until(lambda: store.given_back == 2, description="it is given back twice")
+    wait_until(lambda: not limiter.stores.returns._here.running, description="the thread ends")
+
+
+def test_what_cannot_have_taken_a_slot_is_not_given_back(store: Stalled, limiter: Limiter) -> None:
+    """A peek, a cost of 0, a rate, and a request that the circuit breaker did not send."""
+    store.error = StoreUnavailable("no answer in time")
+    store.stands_still = True
+    with pytest.raises(StoreUnavailable):
+        limiter.peek(SLOTS)
+    limiter.acquire(SLOTS, cost=0)
+    limiter.acquire(TokenBucket("rate", "1/s"))
+    limiter.acquire(SLOTS)
+    assert limiter.stores.returns._here.owed == {}
+
+
+def test_a_slot_that_was_granted_later_is_not_touched(store: Stalled, limiter: Limiter) -> None:
+    """The same job asks again: its new slot has another holder's name."""
+    store.stands_still = True
+    limiter.acquire(SLOTS, job=Job(id="1"))
+    store.stands_still = False
+    assert limiter.acquire(SLOTS, job=Job(id="1"))
+    wait_until(lambda: store.given_back >= 1, description="the first is given back")
+    assert free(store) == 1
+
+
+def test_closing_tries_once_more(store: Stalled, limiter: Limiter) -> None:
+    """What is owed does not wait for a thread that ends with the process."""
+    store.stands_still = True
+    limiter.acquire(SLOTS)
+    store.stands_still = False
+    limiter.close()
+    assert store.given_back == 1
+    assert limiter.stores.returns._here.owed == {}
+
+
+def correction(name: str, bucket: str = "bucket") -> Correction:
+    return Correction(bucket, ConcurrencyAlgorithm(1, 1, 1_000_000, name), 0, -1)
+
+
+def test_a_bucket_that_cannot_be_asked_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One key that holds something else is tried on by itself, and given up in the end; others are given back."""
+    monkeypatch.setattr("throttlekit._engine.returns._LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr("throttlekit._engine.returns._AT_LEAST", 0.1)
+    done: list[str] = []
+
+    def settle(slots: Sequence[Correction]) -> None:
+        if any(each.bucket == "broken" for each in slots):
+            raise StoreUnavailable("another type", part=None)
+        done.extend(each.bucket for each in slots)
+
+    returns = Returns(settle)
+    returns.owe([correction("1", "broken"), correction("2", "fine"), correction("3", "fine")])
+    wait_until(lambda: done.count("fine") == 4, description="the others are given back, twice each")
+    wait_until(lambda: not returns._here.running, description="the broken one is given up")
+
+
+def test_what_is_owed_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest are left to their leases. What is no slot is not owed."""
+    monkeypatch.setattr("throttlekit._engine.returns._MOST", 3)
+    returns = Returns(lambda slots: None)
+    returns.owe([correction(str(number)) for number in range(9)], after=60)
+    assert [holder for _, holder in returns._here.owed] == ["6", "7", "8"]
+    returns.close()
+    returns.owe([Correction("rate", TokenBucket("rate", "1/s").bind(1), 0, -1)])
+    assert returns._here.owed == {}
+
+
+def test_many_threads_owe(store: Stalled) -> None:
+    """Whatever the order, in the end nothing is owed that was not given back."""
+    given: list[str] = []
+    returns = Returns(lambda slots: given.extend(str(each.bucket) for each in slots))
+
+    def work(number: int) -> None:
+        for turn in range(50):
+            returns.owe([correction("h", f"{number}-{turn}")])
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    wait_until(lambda: len(set(given)) == 400, description="each is given back")
+    returns.close()
+
+
+def _request(*limits: Concurrency | TokenBucket) -> Request:
+    seen: list[Request] = []
+
+    class Seeing(Passing):
+        inner = MemoryStore()
+
+        def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+            seen.append(request)
+            return self.inner.acquire(request, now_us)
+
+    Limiter(Seeing()).acquire(*limits)
+    return seen[0]
+
+
+@pytest.mark.parametrize(
+    ("limit", "raises"), [(Concurrency("s", 1), True), (TokenBucket("r", "1/s"), False)], ids=["slots", "rate"]
+)
+def test_a_part_that_may_have_kept_a_slot_makes_the_request_fail(limit: Concurrency, raises: bool) -> None:
+    """A later part denied, and the earlier one gave no answer when it was to give back: the limiter goes on trying."""
+    full, first = TokenBucket("full", "1/h", burst=1), Stalled()
+    second, request = MemoryStore(), _request(limit, full)
+    second.acquire(Request(request.claims[1:], request.caller))
+    first_acquire: Callable[..., Verdict] = first.inner.acquire
+    first.acquire = first_acquire  # type: ignore[method-assign]
+    first.stands_still = True
+    parts = [Part(first, [0]), Part(second, [1])]
+    if raises:
+        with pytest.raises(StoreUnavailable):
+            acquire_in_parts(parts, request)
+        assert [each.bucket for each in slots_of(request)] == [request.claims[0].bucket]
+    else:
+        assert not acquire_in_parts(parts, request).allowed
+        assert slots_of(request) == []
