@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 from throttlekit._core.acquire import Verdict
@@ -23,7 +23,6 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.claims import decision_from
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
 from throttlekit._engine.running import Running
-from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
 from throttlekit.limiter import NO_CLIENT, Limiter
 from throttlekit.stores.base import Store
@@ -31,7 +30,6 @@ from throttlekit.stores.base import Store
 __all__ = ["AsyncLimiter"]
 
 _LARGEST_BATCH = 64
-_THREADS = 4
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Awaitable[object]])
 
@@ -58,8 +56,6 @@ class AsyncLimiter:
     ) -> None:
         self._limiter = Limiter(store, client=client, plugins=plugins)
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batches] = WeakKeyDictionary()
-        self._threads: ThreadPoolExecutor | None = None
-        renew_lock_after_fork(self, "_threads", lambda: None)
 
     @property
     def in_memory(self) -> bool:
@@ -131,6 +127,17 @@ class AsyncLimiter:
         """As `Limiter.hold`: `async with limiter.hold(slots): …`."""
         return self._limiter.hold(*limits, job=job, key=key, cost=cost, timeout=timeout)
 
+    async def wait(
+        self,
+        *limits: Limit,
+        job: Job | None = None,
+        key: str | int | None = None,
+        cost: int | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> Decision:
+        """As `Limiter.wait`. If it is cancelled, it has taken nothing."""
+        return await self._limiter.waiting(limits, job, key, cost, timeout).pass_line_async()
+
     def limited(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
         """As `Limiter.limited`, for coroutine functions."""
         return self._limiter.limited(*limits, timeout=timeout)
@@ -156,9 +163,9 @@ class AsyncLimiter:
     async def close(self) -> None:
         """Close the store's connections, and end the threads. Using the limiter opens them again."""
         await self._in_thread(self._limiter.close)
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shutdown(wait=False)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"an {type(self).__name__} cannot be pickled or copied: make one in each process")
 
     async def __aenter__(self) -> AsyncLimiter:
         return self
@@ -172,7 +179,7 @@ class AsyncLimiter:
         loop, pipeline = asyncio.get_running_loop(), self._limiter.pipeline
         batches = self._loops.get(loop)
         if batches is None:
-            batches = self._loops[loop] = _Batches(self._decide_all, self._start)
+            batches = self._loops[loop] = _Batches(self._decide_all, self._limiter.threads.start)
         question = _Question(attempt, loop.create_future())
         if self._limiter.in_memory:
             question.settle(pipeline.decide_all([attempt])[0])
@@ -192,7 +199,7 @@ class AsyncLimiter:
 
     async def _carry_through(self, acquire: Callable[[], Decision]) -> Decision:
         """*acquire* in a thread; if the caller is cancelled meanwhile, what it took is given back."""
-        acquiring = self._start(acquire)
+        acquiring = self._limiter.threads.start(acquire)
         try:
             return await asyncio.shield(asyncio.wrap_future(acquiring))
         except asyncio.CancelledError:
@@ -211,19 +218,7 @@ class AsyncLimiter:
 
     def _in_thread(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
         """*function* is on its way to a thread once this returns; it runs to its end though its caller is cancelled."""
-        return asyncio.shield(asyncio.wrap_future(self._start(function)))
-
-    def _start(self, function: Callable[[], _T]) -> Future[_T]:
-        while True:
-            threads = self._threads
-            if threads is None:
-                threads = self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="throttlekit")
-            try:
-                return threads.submit(function)
-            except RuntimeError:
-                if self._threads is threads:
-                    raise  # the interpreter ends
-                # another loop has let go of them just now
+        return self._limiter.threads.carry_through(function)
 
 
 @dataclass(slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""The verbs: acquire, release, hold, peek, settle, cancel, pause, resume, reset."""
+"""The verbs: acquire, release, hold, wait, peek, settle, cancel, pause, resume, reset."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from throttlekit._core.decision import Decision
-from throttlekit._core.durations import finite_seconds, seconds_in
+from throttlekit._core.durations import finite_seconds
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.attempt import Decider, Layer
@@ -18,7 +19,7 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, ClaimResolver
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
 from throttlekit._engine.events import EventDispatcher
-from throttlekit._engine.hold import Hold, limited_by
+from throttlekit._engine.hold import Hold
 from throttlekit._engine.leases import Leases
 from throttlekit._engine.pipeline import Pipeline
 from throttlekit._engine.plugins import plugin_manager, store_from, store_of
@@ -27,23 +28,26 @@ from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit._engine.stores import InProcessLayer, SharedLayer, Stores
+from throttlekit._engine.threads import Threads, in_running_loop, warn_in_loop
+from throttlekit._engine.waits import Waits
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Store
 from throttlekit.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from throttlekit.fleet.fleet import Fleet
 
 __all__ = ["NO_CLIENT", "Limiter"]
 
 _log = logging.getLogger("throttlekit")
-_F = TypeVar("_F", bound=Callable[..., object])
 _MEMORY = "memory://"
 NO_CLIENT = object()
 
 
-class Limiter:
+class Limiter(Waits):
     """
     Decides calls under any number of limits, which one store counts. Make one per process, at import; it connects on
     first use.
@@ -52,7 +56,8 @@ class Limiter:
     `limited`: they wait until the limits let the caller pass. Use `acquire` where the caller itself decides what to
     do with a denial, and `peek` to look without charging.
 
-    Safe to share between threads, and to make before a fork.
+    Safe to share between threads, and to make before a fork. It cannot be pickled: make one in each process. As a
+    context manager, `with Limiter(…) as limiter:`, it is closed at the end.
 
     Args:
         store: A URL (memory://, redis://, rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://), or a
@@ -68,6 +73,7 @@ class Limiter:
 
     Attributes:
         events: Emits events to the plugins; for adapters.
+        threads: Where coroutines of this limiter wait for the store; for adapters.
     """
 
     _without: ClassVar[frozenset[str]] = frozenset()
@@ -85,6 +91,8 @@ class Limiter:
         self._registry = LimitRegistry()
         self._resolver = ClaimResolver(self._registry, self.events if self.events.configures_claims else None)
         self._release_failure = Every()
+        self._warned = False
+        self.threads = Threads()
         self._stack()
 
     def _stack(self) -> None:
@@ -144,7 +152,13 @@ class Limiter:
 
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
         the job is denied, keeps its place, and is asked to come back in about a second.
+
+        In a thread with a running event loop the loop stands still meanwhile, and a RuntimeWarning says so, once. Use
+        an `AsyncLimiter` there.
         """
+        if delivery is PLAIN_DELIVERY and not self._warned and in_running_loop() and not self.in_memory:
+            self._warned = True
+            warn_in_loop()
         return self.decider.acquire(Call(limits, job, key, cost, delivery))
 
     def peek(
@@ -190,7 +204,7 @@ class Limiter:
         """
         Give back everything that *decision* took, units and slots: the job will not run. Does nothing with a denial.
 
-        If the store does not answer, units stay charged, and slots come free when their leases end: stricter, never
+        If the store does not answer, units stay charged, and slots are given back as `release` says: stricter, never
         looser. What `settle` says of units that no longer count holds here too.
         """
         self.release(decision)
@@ -205,13 +219,17 @@ class Limiter:
         """
         Give back the slots that *decision* holds of concurrency limits. Does nothing if it holds none, or no more.
 
-        If the store does not answer, they come free when their leases end.
+        If the store does not answer, they are given back within two seconds after it answers again, by a thread of this
+        process. If the process ends before, they come free when their leases end.
         """
         try:
             self._leases.release(decision)
         except StoreUnavailable as error:
             if self._release_failure.due():
-                _log.warning("%s. Slots that could not be given back come free when their leases end.", error)
+                _log.warning(
+                    "%s. Slots that could not be given back are given back once it answers; if this process ends "
+                    "before, they come free when their leases end.", error,
+                )  # fmt: skip
 
     def keep(self, decision: Decision, on_lost: Callable[[], None]) -> None:
         """
@@ -247,47 +265,13 @@ class Limiter:
         """
         return self._leases.hand_over(decision, pid)
 
-    def hold(
-        self,
-        *limits: Limit,
-        job: Job | None = None,
-        key: str | int | None = None,
-        cost: int | None = None,
-        timeout: float | timedelta | None = None,
-    ) -> Hold:
-        """
-        For code outside a job: `with limiter.hold(slots): …`, or `async with`. Waits in line with the jobs until all
-        of *limits* let it pass, and gives their slots back at the end; leases are renewed meanwhile.
-
-        Args:
-            job, key, cost: As for `acquire`.
-            timeout: Seconds to wait at most. Default: as long as it takes, a store that is away included.
-
-        Returns:
-            What `with … as` gives is as `throttlekit.current()`: it has the decision, and says whether a lease is lost.
-
-        Raises:
-            ConfigurationError, CostExceedsLimit: As for `acquire`.
-            WaitedTooLong: On entering, after *timeout*; or at once, if the queue of a `LeakyBucket` is full.
-        """
-        call = Call(limits, job, key, cost)
-        self._registry.check(call)
-        return Hold(self, call, seconds_in("timeout", timeout))
-
-    def limited(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
-        """
-        As a decorator: each call of the function is held to *limits*, with keys, costs and tiers from its own
-        arguments. For functions and for coroutine functions; takes and raises the same as `hold`.
-        """
-        self._registry.check(Call(limits))
-        return limited_by(self, limits, seconds_in("timeout", timeout))
-
     def pause(
         self, limit: Limit, seconds: float | timedelta, *, job: Job | None = None, key: str | int | None = None
     ) -> None:
         """
         Let no job pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
-        lasts longer already stays. Afterwards the limit begins empty, and fills at its rate.
+        lasts longer already stays. Afterwards the limit begins empty, and fills at its rate: no burst follows, for the
+        service downstream may just have recovered. After `Control.pause`, an operator's, a full burst may follow.
 
         Jobs whose slots come meanwhile are deferred to behind the pause, in their order.
 
@@ -337,12 +321,28 @@ class Limiter:
             self._registry.add(limit)
 
     def close(self) -> None:
-        """Close the connections, drop prefetched units, stop the thread of the fleet. The next use opens it again."""
+        """
+        Close the connections, drop prefetched units, end the threads. The next use opens it again. Slots that could
+        not be given back yet are tried once more, and are else left to their leases.
+        """
+        self.stores.returns.close()
         if self.fleet is not None:
             self.fleet.close()
         if self.prefetcher is not None:
             self.prefetcher.close()
         self.stores.shared.close()
+        self.threads.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: make one in each process")
 
     def flush(self) -> None:
         """
@@ -372,6 +372,12 @@ class Limiter:
         with self._nothing_prefetched(claims):
             for store, part in self.stores.each(claims):
                 store.pause([each.claim for each in part], for_us)
+
+    def _hold(self, call: Call, timeout: float) -> Hold:
+        return Hold(self, call, timeout)
+
+    def _check(self, call: Call) -> None:
+        self._registry.check(call)
 
     def _each_tier(self, limit: Limit, job: Job | None, key: str | int | None) -> list[Claim]:
         call = Call([limit], job, key, 0)

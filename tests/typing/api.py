@@ -141,6 +141,7 @@ async def ask_in_a_loop(job: Job) -> None:
         limiter.declare(partner)
         async with limiter.hold(partner, timeout=5) as running:
             held: Decision | None = running.decision
+        waited: Decision = await limiter.wait(partner, timeout=5)
         in_process: bool = limiter.in_memory
 
         @limiter.limited(partner)
@@ -148,7 +149,7 @@ async def ask_in_a_loop(job: Job) -> None:
             return str(number)
 
         text: str = await body(1)
-        print(looked, held, in_process, text)
+        print(looked, held, waited, in_process, text)
     await by_loop.close()
 
 
@@ -188,6 +189,13 @@ def ask(limiter: Limiter, job: Job) -> None:
     limiter.declare(partner, account)
     limiter.close()
     print(allowed, waits, limit, key, counts, reason, headers, looked, final)
+
+
+def wait(job: Job) -> Decision:
+    with Limiter("redis://localhost:6379/0") as limiter:
+        mine: Limiter = limiter
+        mine.wait(partner, account, key=42, cost=2)
+        return limiter.wait(partner, job=job, timeout=timedelta(minutes=1))
 
 
 def body() -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
@@ -17,21 +17,24 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._engine.call import Call
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.running import Holder, Running
+from throttlekit._engine.threads import Threads, in_running_loop
 from throttlekit.errors import ConfigurationError, WaitedTooLong
-
-if TYPE_CHECKING:
-    import asyncio
 
 __all__ = ["Hold", "Verbs", "limited_by"]
 
-_T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., object])
 _LATENESS = 0.01
 _LONGEST_SLEEP = 5.0
+_IN_USE = "this hold is in use: call limiter.hold(…) anew for each with"
 
 
 class Verbs(Holder, Protocol):
     """What a hold needs of a limiter."""
+
+    @property
+    def threads(self) -> Threads: ...
+
+    def cancel(self, decision: Decision) -> None: ...
 
     def acquire(
         self, *limits: Limit, job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
@@ -52,10 +55,40 @@ class Hold:
         self._left = False
         self._got: Decision | None = None
 
-    def __enter__(self) -> Running:
+    def pass_line(self) -> Decision:
+        """
+        Wait in line until the limits let the caller pass. Nothing is renewed.
+
+        Raises:
+            WaitedTooLong: As for `Limiter.hold`.
+        """
         while not (decision := self._ask()).allowed:
             time.sleep(decision.delay)
-        return self._begin(decision)
+        return decision
+
+    async def pass_line_async(self) -> Decision:
+        """As `pass_line`, in an event loop. If it is cancelled, it has taken nothing."""
+        import asyncio  # a third of what `import throttlekit` would cost
+
+        while True:
+            try:
+                decision = await self._limiter.threads.carry_through(self._ask_if_wanted)
+            except asyncio.CancelledError:
+                # The thread may be granted it all the same, and the loop may be gone by then.
+                with self._deciding:
+                    self._left, got = True, self._got
+                if got is not None:
+                    await self._limiter.threads.carry_through(functools.partial(self._limiter.cancel, got))
+                raise
+            if decision is None:
+                raise ConfigurationError(_IN_USE)
+            if decision.allowed:
+                return decision
+            await asyncio.sleep(decision.delay)
+
+    def __enter__(self) -> Running:
+        self.refuse_in_loop("write `async with limiter.hold(…)`, or `async def` for a function with @limiter.limited")
+        return self._begin(self.pass_line())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -63,30 +96,26 @@ class Hold:
         self._end().release()
 
     async def __aenter__(self) -> Running:
-        import asyncio  # a third of what `import throttlekit` would cost
-
-        while True:
-            try:
-                decision = await _in_a_thread(self._ask_if_wanted)
-            except asyncio.CancelledError:
-                # The thread may be given a slot all the same, and the loop may be gone by then.
-                with self._deciding:
-                    self._left, got = True, self._got
-                if got is not None:
-                    await _in_a_thread(functools.partial(self._limiter.release, got))
-                raise
-            if decision.allowed:
-                return self._begin(decision)
-            await asyncio.sleep(decision.delay)
+        return self._begin(await self.pass_line_async())
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await _in_a_thread(self._end().release)
+        await self._limiter.threads.carry_through(self._end().release)
+
+    def refuse_in_loop(self, remedy: str) -> None:
+        """
+        Refuse to wait in a thread whose event loop would stand still: a task of it may be what is waited for.
+
+        Raises:
+            ConfigurationError: An event loop runs in this thread.
+        """
+        if in_running_loop():
+            raise ConfigurationError(f"this would stop the event loop that runs here: {remedy}")
 
     def _ask(self) -> Decision:
         if self._running is not None or self._left:
-            raise ConfigurationError("this hold is in use: call limiter.hold(…) anew for each with")
+            raise ConfigurationError(_IN_USE)
         limits, job, key, cost, delivery, _ = self._call
         decision = self._limiter.acquire(*limits, job=job, key=key, cost=cost, delivery=delivery)
         self._call = self._call._replace(job=replace(job or Job(), ticket=decision.ticket))
@@ -108,24 +137,21 @@ class Hold:
         running, self._running = self._running, None
         return running
 
-    def _ask_if_wanted(self) -> Decision:
+    def _ask_if_wanted(self) -> Decision | None:
+        """None: the caller was cancelled before this thread began."""
+        with self._deciding:
+            if self._left:
+                return None
         decision = self._ask()
         with self._deciding:
             self._got, left = decision, self._left
         if left:
-            self._limiter.release(decision)
+            self._limiter.cancel(decision)
         return decision
 
 
-def _in_a_thread(function: Callable[[], _T]) -> asyncio.Future[_T]:
-    """*function* is on its way to a thread once this returns, and runs to its end though the caller is cancelled."""
-    import asyncio
-
-    return asyncio.shield(asyncio.get_running_loop().run_in_executor(None, function))
-
-
-def limited_by(limiter: Verbs, limits: Sequence[Limit], timeout: float) -> Callable[[_F], _F]:
-    """The decorator that `Limiter.limited` returns."""
+def limited_by(make: Callable[[Call, float], Hold], limits: Sequence[Limit], timeout: float) -> Callable[[_F], _F]:
+    """The decorator that `Limiter.limited` returns. *make* makes the hold of one call."""
 
     def decorate(function: _F) -> _F:
         if not callable(function):  # pyright: ignore[reportUnnecessaryComparison]
@@ -141,7 +167,7 @@ def limited_by(limiter: Verbs, limits: Sequence[Limit], timeout: float) -> Calla
         def hold(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hold:
             name = getattr(function, "__qualname__", type(function).__name__)
             job = Job(name=name, args=args, kwargs=kwargs, function=function)
-            return Hold(limiter, Call(limits, job), timeout)
+            return make(Call(limits, job), timeout)
 
         if inspect.iscoroutinefunction(function):
             coroutine: Callable[..., Any] = function

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -16,11 +18,14 @@ import pytest
 from support.servers.stores import Passing
 from support.waiting import wait_until
 from throttlekit import (
+    AsyncLimiter,
     Concurrency,
     ConfigurationError,
+    Delivery,
     Job,
     LeakyBucket,
     Limiter,
+    SlidingLog,
     TokenBucket,
 )
 from throttlekit._core.acquire import Verdict
@@ -48,11 +53,14 @@ class Slow(Passing):
         self.inner = MemoryStore()
         self.asked, self.answer = threading.Event(), threading.Event()
         self.answer.set()
+        self.error: Exception | None = None
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
         verdict = self.inner.acquire(request, now_us)
         self.asked.set()
         assert self.answer.wait(30)
+        if self.error is not None:
+            raise self.error
         return verdict
 
 
@@ -270,6 +278,168 @@ def test_task_that_is_cancelled_while_it_waits_books_on_but_holds_nothing(limite
 
     asyncio.run(main())
     assert free(limiter) == 1
+
+
+@traced
+@pytest.mark.parametrize("when", ["before the answer", "after the answer"])
+def test_task_that_is_cancelled_while_it_asks_is_charged_nothing(when: str) -> None:
+    """Not only its slots: the units of rates are given back too."""
+    store, rate = Slow(), SlidingLog("rate", "10/hour")
+    limiter = Limiter(store)
+    store.answer.clear()
+
+    async def main() -> None:
+        async def work() -> None:
+            async with limiter.hold(rate, ONE):
+                raise AssertionError("never entered")
+
+        task = asyncio.ensure_future(work())
+        await asyncio.to_thread(store.asked.wait, 60)
+        if when == "after the answer":
+            store.answer.set()
+            # The loop is held up, so that the answer is there before the task hears of it.
+            time.sleep(0.2)
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+        if when == "before the answer":
+            threading.Timer(0.2, store.answer.set).start()
+
+    asyncio.run(main())
+    wait_until(lambda: limiter.peek(rate, cost=0).remaining == 10, description="the unit is given back")
+    wait_until(lambda: free(limiter) == 1, description="the slot is given back")
+
+
+@traced
+@pytest.mark.parametrize("fails", [False, True])
+def test_task_that_is_cancelled_before_its_thread_begins_leaves_no_trace(
+    caplog: pytest.LogCaptureFixture, fails: bool
+) -> None:
+    """It asks for nothing; and an error that comes after the cancellation is not logged as never retrieved."""
+    store = Slow()
+    limiter = Limiter(store)
+
+    async def main() -> None:
+        store.answer.clear()
+        first = [asyncio.ensure_future(limiter.hold(ONE).__aenter__()) for _ in range(4)]
+        await asyncio.to_thread(store.asked.wait, 60)
+        late = [asyncio.ensure_future(limiter.hold(ONE).__aenter__()) for _ in range(8)]
+        await asyncio.sleep(0.05)
+        for task in (*first, *late):
+            task.cancel()
+        await asyncio.sleep(0.05)
+        if fails:
+            store.error = StoreUnavailable("away", part=None)
+        store.answer.set()
+        await asyncio.wait([*first, *late])
+        assert all(task.cancelled() for task in (*first, *late))
+        await asyncio.sleep(0.05)
+
+    asyncio.run(main())
+    gc.collect()
+    assert [record.getMessage() for record in caplog.records if record.name == "asyncio"] == []
+    wait_until(lambda: Limiter(store.inner).peek(ONE).remaining == 1, description="no slot is held")
+
+
+def test_a_full_default_executor_does_not_keep_the_holder_from_giving_back(limiter: Limiter) -> None:
+    """Functions that hold the same slot, in all threads of the loop's default executor: each gets its turn."""
+    done: list[int] = []
+
+    def hold(number: int) -> None:
+        with limiter.hold(ONE):
+            done.append(number)
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+
+        async def holder() -> None:
+            async with limiter.hold(ONE):
+                await asyncio.sleep(0.2)
+
+        task = asyncio.ensure_future(holder())
+        await asyncio.sleep(0.1)
+        await asyncio.wait_for(asyncio.gather(task, *(asyncio.to_thread(hold, number) for number in range(4))), 60)
+
+    asyncio.run(main())
+    assert sorted(done) == list(range(4))
+
+
+def test_plain_with_in_a_running_loop_is_an_error(limiter: Limiter) -> None:
+    """It would stop the loop, for ever if a task of that loop has the slot. The message names the async verb."""
+
+    @limiter.limited(ONE)
+    def call() -> None:
+        raise AssertionError("never entered")
+
+    async def main() -> None:
+        with pytest.raises(ConfigurationError, match="write `async with"), limiter.hold(ONE):
+            raise AssertionError("never entered")
+        with pytest.raises(ConfigurationError, match=r"`async def` for a function with @limiter\.limited"):
+            call()
+        with pytest.raises(ConfigurationError, match=r"write `await limiter.wait\(…\)` with an AsyncLimiter"):
+            limiter.wait(TokenBucket("rate", "1/s"))
+        assert await asyncio.to_thread(free, limiter) == 1
+
+    asyncio.run(main())
+
+
+def test_acquire_in_a_running_loop_warns_once() -> None:
+    """A round trip stops the loop for a moment. No warning in memory, in a thread, or for an adapter."""
+
+    async def main() -> None:
+        limiter = Limiter(Slow())
+        limiter.acquire(ONE, delivery=Delivery())
+        await asyncio.to_thread(limiter.acquire, ONE)
+        Limiter().acquire(ONE)
+        with pytest.warns(RuntimeWarning, match="`await limiter.acquire") as seen:
+            limiter.acquire(ONE)
+        assert seen[0].filename == __file__
+        limiter.acquire(ONE)
+
+    asyncio.run(main())
+
+
+# Waiting for rates
+
+
+def test_wait_returns_when_the_limits_let_it_pass(limiter: Limiter) -> None:
+    """In line, each at its own instant; what it took stays taken."""
+    rate, began = TokenBucket("rate", "20/s", burst=1), time.monotonic()
+    for _ in range(3):
+        assert limiter.wait(rate).allowed
+    assert 0.1 <= time.monotonic() - began < 30
+    assert limiter.wait(TokenBucket("wide", "100/hour", burst=100, key="{k}"), key="a", cost=40).remaining == 60
+
+
+def test_wait_gives_up_after_its_timeout(limiter: Limiter) -> None:
+    """And takes nothing."""
+    rate = SlidingLog("rate", "1/hour")
+    limiter.wait(rate)
+    with pytest.raises(WaitedTooLong, match="'rate'"):
+        limiter.wait(rate, timeout=0.05)
+
+
+def test_wait_refuses_slots(limiter: Limiter) -> None:
+    """They would never be given back."""
+    with pytest.raises(ConfigurationError, match="'one' gives slots, which have to be given back: use `hold`"):
+        limiter.wait(TokenBucket("rate", "1/s"), ONE)
+
+
+def test_wait_in_a_task() -> None:
+    """`AsyncLimiter.wait` lets other tasks run meanwhile, and takes nothing if it is cancelled."""
+
+    async def main() -> None:
+        async with AsyncLimiter() as limiter:
+            rate, log = TokenBucket("rate", "20/s", burst=1), SlidingLog("log", "1/hour")
+            decisions = await asyncio.wait_for(asyncio.gather(*(limiter.wait(rate) for _ in range(3))), 60)
+            assert all(decision.allowed for decision in decisions)
+            await limiter.wait(log)
+            with pytest.raises(WaitedTooLong):
+                await limiter.wait(log, timeout=0.05)
+            with pytest.raises(ConfigurationError, match="use `hold`"):
+                await limiter.wait(ONE)
+
+    asyncio.run(main())
 
 
 # As a decorator

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import logging
-from collections.abc import Iterator, Sequence
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar
 
@@ -12,6 +14,7 @@ import pytest
 from support.servers.blocking import either
 from support.servers.stores import Passing
 from throttlekit import (
+    AsyncLimiter,
     ConfigurationError,
     CostExceedsLimit,
     Delivery,
@@ -756,3 +759,28 @@ def test_tiers_of_one_declared_limit_are_no_two_definitions(limiter: Limiter) ->
         limiter.peek(api, job=job(plan=plan))
     with pytest.raises(ConfigurationError, match="the name 'api' is used for two limits"):
         limiter.peek(TokenBucket("api", {"free": "1/s", "pro": "3/s"}, tier="{plan}"), job=job(plan="free"))
+
+
+@pytest.mark.parametrize("make", [Limiter, AsyncLimiter])
+@pytest.mark.parametrize("do", [pickle.dumps, copy.copy, copy.deepcopy], ids=lambda do: str(do.__name__))
+def test_a_limiter_cannot_be_pickled(make: Callable[[], object], do: Callable[[object], object]) -> None:
+    """It has connections, threads and locks: the error says what to do."""
+    with pytest.raises(TypeError, match="cannot be pickled or copied: make one in each process"):
+        do(make())
+
+
+def test_limiter_as_a_context_manager_is_closed_at_the_end() -> None:
+    """As `AsyncLimiter` is; also when the block fails."""
+    closed: list[bool] = []
+
+    class Closing(Passing):
+        inner = MemoryStore()
+
+        def close(self) -> None:
+            closed.append(True)
+
+    with Limiter(Closing()) as limiter:
+        assert limiter.acquire(TokenBucket("rate", "1/s"))
+    with pytest.raises(ZeroDivisionError), limiter:
+        raise ZeroDivisionError
+    assert closed == [True, True]

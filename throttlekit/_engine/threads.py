@@ -1,0 +1,89 @@
+"""Threads of a limiter's own, for event loops: what waits for a socket waits there."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from throttlekit._util.fork_safety import renew_lock_after_fork
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+__all__ = ["Threads", "in_running_loop", "warn_in_loop"]
+
+_MOST = 4
+_T = TypeVar("_T")
+
+
+class Threads:
+    """
+    At most four threads, which start with the first call. No call waits in them for anything but the store, so each
+    call gets its turn, whatever the application does with the default executor of its event loop.
+    """
+
+    def __init__(self) -> None:
+        self._executor: ThreadPoolExecutor | None = None
+        renew_lock_after_fork(self, "_executor", lambda: None)
+
+    def start(self, function: Callable[[], _T]) -> Future[_T]:
+        """
+        Have a thread call *function*.
+
+        Raises:
+            RuntimeError: The interpreter ends.
+        """
+        from concurrent.futures import ThreadPoolExecutor  # costly to import, and only event loops need it
+
+        while True:
+            executor = self._executor
+            if executor is None:
+                executor = self._executor = ThreadPoolExecutor(_MOST, thread_name_prefix="throttlekit")
+            try:
+                return executor.submit(function)
+            except RuntimeError:
+                if self._executor is executor:
+                    raise
+                # another loop has closed it just now
+
+    def carry_through(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
+        """*function* is on its way to a thread once this returns; it runs to its end though its caller is cancelled."""
+        import asyncio  # a third of what `import throttlekit` would cost
+
+        inner = asyncio.wrap_future(self.start(function))
+        inner.add_done_callback(_seen)
+        return asyncio.shield(inner)
+
+    def close(self) -> None:
+        """Let the threads end. The next call starts others."""
+        executor, self._executor = self._executor, None
+        if executor is not None:
+            executor.shutdown(wait=False)
+
+
+def in_running_loop() -> bool:
+    """Whether an event loop runs in this thread. Costs next to nothing, and does not import asyncio."""
+    events: Any = sys.modules.get("asyncio.events")
+    return events is not None and events._get_running_loop() is not None
+
+
+def warn_in_loop() -> None:
+    """
+    Warn the caller of `Limiter.acquire` about its event loop. It is no error: a notebook has a running loop too, and
+    `acquire` makes one round trip, which harms no other task there.
+    """
+    warnings.warn(
+        "Limiter.acquire was called where an event loop runs, which stands still until the store answers: write "
+        "`await limiter.acquire(…)` with an AsyncLimiter",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """The error of a call whose caller was cancelled concerns no caller: asyncio shall not log it."""
+    if not future.cancelled():
+        future.exception()
