@@ -30,7 +30,7 @@ from throttlekit._core.storage_keys import fleet_name, limit_id
 from throttlekit._engine.ticket import Ticket
 from throttlekit._util.fork_safety import renew_lock_after_fork
 
-__all__ = ["JOBS_KNOWN", "KEYS", "LETTERS", "Activity", "Counts", "Told"]
+__all__ = ["JOBS_KNOWN", "KEYS", "LETTERS", "Activity", "Counts", "Told", "reported_id"]
 
 _STEPS = 5
 JOBS_KNOWN = fleet_name("jobs:known")
@@ -152,7 +152,7 @@ class Counts:
         with self._lock:
             seen, self._seen = self._seen, {}
             jobs, self._jobs = self._jobs, {}
-        return list(seen.values()), [[job_id[:_LONGEST_JOB_ID], _written(*known)] for job_id, known in jobs.items()]
+        return list(seen.values()), [[reported_id(job_id), _written(*known)] for job_id, known in jobs.items()]
 
     def _meet(self, bucket: str, limit: Limit) -> _Seen:
         if len(self._seen) >= _MOST_KEPT:
@@ -215,7 +215,7 @@ class Activity:
             **_numbers(seen),
         }
         began = time.perf_counter()
-        self._store.commands([("EVAL", _REPORT, len(KEYS), *KEYS, json.dumps(report, separators=(",", ":")))])
+        self._store.commands([("EVAL", _REPORT, len(KEYS), *KEYS, _json(report))])
         here.took_us, here.known_as = round((time.perf_counter() - began) * 1_000_000), name
         here.told_at = now if lives else here.told_at
 
@@ -239,7 +239,7 @@ class Activity:
             name = limit_id(limit.name, limit.fingerprint)
             known, at = here.defined.get(name, (None, 0.0))
             if name not in texts and (known != limit.definition or now - at > _DEFINED_EVERY):
-                texts[name] = json.dumps({**plain(limit, "", 0), "keyed": limit.key is not None})
+                texts[name] = _json({**plain(limit, "", 0), "keyed": limit.key is not None})
                 here.defined[name] = (limit.definition, now)
         if len(here.defined) > _MOST_KEPT:
             here.defined.clear()
@@ -267,7 +267,17 @@ def _numbers(seen: Sequence[_Seen]) -> dict[str, list[Any]]:
 
 def _written(bucket: str, reason: str, since_us: int, deferrals: int, due_us: int, now_us: int) -> str:
     """The report on a job: the deferrals with the last one, unless the job only came back too early."""
-    return json.dumps((bucket, reason, since_us, deferrals + (reason not in ("allowed", "early")), due_us, now_us))
+    return _json((bucket, reason, since_us, deferrals + (reason not in ("allowed", "early")), due_us, now_us))
+
+
+def reported_id(job_id: str) -> str:
+    """*job_id* as it is reported: its first 200 characters, with "?" for what is no character (a lone surrogate)."""
+    return job_id[:_LONGEST_JOB_ID].encode("utf-8", "replace").decode()
+
+
+def _json(value: object) -> str:
+    """As JSON that every server reads, whatever a message brought: a lone surrogate is written as "?"."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace").decode()
 
 
 def _framework() -> str:

@@ -25,7 +25,7 @@ from throttlekit._core.line import EMPTY, GRACE_US, Line
 from throttlekit._core.serialize import load
 from throttlekit._core.storage_keys import fleet_name, held_since, limit_id, line_name, parts_of
 from throttlekit.errors import ConfigurationError
-from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, LETTERS
+from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, LETTERS, reported_id
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
 from throttlekit.stores.base import Request
 
@@ -212,7 +212,7 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
     Raises:
         StoreUnavailable: The store did not answer.
     """
-    (text,) = store.commands([("HGET", JOBS_KNOWN, job_id[:200])])
+    (text,) = store.commands([("HGET", JOBS_KNOWN, reported_id(job_id))])
     try:
         bucket, reason, since_us, deferrals, due_us, told_us = json.loads(text or b"null")
         job = Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, due_us / 1e6, told_us / 1e6)

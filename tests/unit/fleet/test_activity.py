@@ -31,13 +31,15 @@ class _Fleet(MemoryStore):
         super().__init__()
         self.reports: list[dict[str, Any]] = []
         self.away = False
+        self.sent: list[str] = []
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         if self.away:
             raise StoreUnavailable("gone")
         if commands[-1][2] != len(KEYS):
             return [[[b"1", b"0"], []]]  # nobody was told anything
-        self.reports.append(json.loads(commands[-1][-1]))
+        self.sent.append(str(commands[-1][-1]))
+        self.reports.append(json.loads(self.sent[-1]))
         return [0] * len(commands)
 
     @property
@@ -250,3 +252,18 @@ def test_definition_of_slots_is_told_with_their_number() -> None:
         told.beat()
     assert [json.loads(text)["rate"][0] for report in fleet.reports for _, text in report["limits"]] == [2, 3]
     limiter.close()
+
+
+def test_a_hostile_job_id_does_not_spoil_the_report(fleet: _Fleet, limiter: Limiter) -> None:
+    """
+    JSON allows a lone surrogate, which no server reads: it is reported as "?", and all else of the report is there.
+    """
+    limiter.acquire(API)
+    limiter.acquire(ACCOUNT, key="1")
+    for job_id in (json.loads('"bad \\ud800"'), "größe"):
+        limiter.acquire(ACCOUNT, job=Job(id=job_id, kwargs={"account": 1}))
+    limiter.close()
+    (report,) = fleet.reports
+    assert [job_id for job_id, _ in report["jobs"]] == ["bad ?", "größe"]
+    assert "\\ud8" not in fleet.sent[-1]
+    fleet.sent[-1].encode()
