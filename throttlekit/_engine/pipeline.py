@@ -147,7 +147,8 @@ class Pipeline:
                 if not bound.in_process and self.shared.one_clock(bound.claim.bucket):
                     self.store_clock.told(answer.now_us)
                 denied = ticket_after(answer, asked, ticket)
-                if delivery.inline is not None and delivery.inline.wait(decision.delay):
+                inline = delivery.inline if delivery.in_time(decision.delay) else None
+                if inline is not None and inline.wait(decision.delay):
                     return replace(denied, deferrals=ticket.deferrals)
                 decision, ticket = self.deferred(decision, answer, job, denied, delivery), denied
         if self.events.decisions:
