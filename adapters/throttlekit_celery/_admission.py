@@ -125,8 +125,6 @@ class Gate:
 
     def receive(self, sender: Any = None, request: Any = None, **_: Any) -> None:
         """Celery's signal `task_received`, in the main process, before Celery looks at ETA and rate_limit."""
-        if sender.app is not self._app:
-            return
         request.request_dict.pop(RECEIPT, None)  # a sender may not say what a task has charged
         try:
             limited = bool(self._limits.of(request.task).limits)

@@ -26,7 +26,7 @@ from throttlekit.adapter import (
     receipt,
     resume,
 )
-from throttlekit_celery._host import Ignore, is_of, job_of
+from throttlekit_celery._host import Ignore, job_of
 from throttlekit_celery._options import TaskLimits
 
 __all__ = ["LISTENER", "RECEIPT", "Bodies", "GoesBack", "listens", "receipt_of"]
@@ -91,16 +91,15 @@ def listens(task: Any) -> None:
 
 
 class Bodies:
-    """Receives Celery's signals at both ends of the bodies of one app's tasks."""
+    """Both ends of the bodies of one app's tasks."""
 
-    def __init__(self, app: Any, throttling: Throttling[Any], limits: TaskLimits) -> None:
-        self._app = app
+    def __init__(self, throttling: Throttling[Any], limits: TaskLimits) -> None:
         self._throttling = throttling
         self._limits = limits
 
     def before(self, task: Any = None, **_: Any) -> None:
         """Celery's signal `task_prerun`."""
-        if not is_of(task, self._app) or not self._limits.limited(task):
+        if not self._limits.limited(task):
             return
         request = task.request
         # Never from the headers: a sender may have written those.
@@ -122,7 +121,7 @@ class Bodies:
 
     def after(self, task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
         """Celery's signal `task_postrun`. Celery drops the request right after it, with its listener."""
-        if not is_of(task, self._app) or not self._limits.limited(task):
+        if not self._limits.limited(task):
             return
         error = retval if state != "SUCCESS" and isinstance(retval, BaseException) else None
         if outer := _outer.get():
