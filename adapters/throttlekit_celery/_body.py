@@ -8,6 +8,7 @@ raises `RateLimited` goes back to the main process, as `GoesBack`.
 from __future__ import annotations
 
 import functools
+import time
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -62,7 +63,8 @@ def receipt_of(run: Run) -> dict[str, Any]:
     """What the pool needs to know of a task that may run: what it charged, and how it would be deferred."""
     delivery = run.delivery
     # As plain numbers: a dataclass takes a pool process four times as long to read.
-    numbers = delivery.longest, delivery.lateness, delivery.max_wait, delivery.max_deferrals
+    expires = time.time() + delivery.expires_in
+    numbers = delivery.longest, delivery.lateness, delivery.max_wait, delivery.max_deferrals, expires
     charged: dict[str, Any] = {"charged": []} if run.decision is None else receipt(run.decision)
     return {**charged, "ticket": run.job.ticket, "queue": run.job.queue, "delivery": numbers}
 
@@ -134,8 +136,14 @@ class Bodies:
 
     def _rate_limited(self, task: Any, job: Job, numbers: tuple[float, ...], error: RateLimited) -> None:
         options = self._limits.of(task)
-        longest, lateness, max_wait, max_deferrals = numbers
-        delivery = Delivery(longest=longest, lateness=lateness, max_wait=max_wait, max_deferrals=max_deferrals)
+        longest, lateness, max_wait, max_deferrals, expires = numbers
+        delivery = Delivery(
+            longest=longest,
+            lateness=lateness,
+            max_wait=max_wait,
+            max_deferrals=max_deferrals,
+            expires_in=expires - time.time(),
+        )
         run = Run(job, options.limits, None, delivery, options.on_429)
         outcome = self._throttling.rate_limited(run, error, release=partial(end, error))
         if isinstance(outcome, Run):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
 from functools import cache, wraps
 from types import FunctionType
 from typing import Any, TypeVar, cast
@@ -21,6 +23,7 @@ __all__ = [
     "as_celery",
     "connect_on_app_finalize",
     "delayed_routing_key",
+    "expires_in",
     "has_copies",
     "has_delayed_delivery",
     "in_pool_process",
@@ -56,6 +59,14 @@ def delayed_routing_key(seconds: int, routing_key: str) -> str:
     """The key under which Celery's native delayed delivery keeps a message for whole *seconds*."""
     native: Any = importlib.import_module("kombu.transport.native_delayed_delivery")
     return str(native.calculate_routing_key(seconds, routing_key))
+
+
+def expires_in(request: Any) -> float:
+    """In how many seconds *request* expires, as Celery reads its `expires`; never: infinity."""
+    expires: datetime | None = request.expires
+    if expires is None:
+        return math.inf
+    return (expires - datetime.now(timezone.utc if expires.tzinfo else None)).total_seconds()
 
 
 @cache
