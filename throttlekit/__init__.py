@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from throttlekit._core.algorithms.concurrency import Concurrency
     from throttlekit._core.algorithms.fixed_window import FixedWindow
+    from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
     from throttlekit._core.algorithms.sliding_log import SlidingLog
     from throttlekit._core.algorithms.sliding_window import SlidingWindow
-    from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
+    from throttlekit._core.algorithms.token_bucket import TokenBucket
     from throttlekit._core.decision import Decision
     from throttlekit._core.job import Job
     from throttlekit._core.limit.base import Limit
     from throttlekit._engine.delivery import Delivery
     from throttlekit._engine.rate_limited import RateLimited
-    from throttlekit._engine.running import current
+    from throttlekit._engine.running import Running, current
     from throttlekit.aio import AsyncLimiter
     from throttlekit.errors import (
         ConfigurationError,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
         LeaseLost,
         StoreUnavailable,
         ThrottleError,
+        WaitedTooLong,
     )
     from throttlekit.fleet.control import Control
     from throttlekit.hookspecs import hookimpl
@@ -44,11 +46,13 @@ __all__ = [
     "Limit",
     "Limiter",
     "RateLimited",
+    "Running",
     "SlidingLog",
     "SlidingWindow",
     "StoreUnavailable",
     "ThrottleError",
     "TokenBucket",
+    "WaitedTooLong",
     "current",
     "hookimpl",
 ]
@@ -62,13 +66,21 @@ _WHERE = {
     "_core.limit.base": ("Limit",),
     "_core.algorithms.sliding_log": ("SlidingLog",),
     "_core.algorithms.sliding_window": ("SlidingWindow",),
-    "_core.algorithms.token_bucket": ("LeakyBucket", "TokenBucket"),
-    "_engine.running": ("current",),
+    "_core.algorithms.leaky_bucket": ("LeakyBucket",),
+    "_core.algorithms.token_bucket": ("TokenBucket",),
+    "_engine.running": ("Running", "current"),
     "_engine.delivery": ("Delivery",),
     "_engine.rate_limited": ("RateLimited",),
     "aio": ("AsyncLimiter",),
     "fleet.control": ("Control",),
-    "errors": ("ConfigurationError", "CostExceedsLimit", "LeaseLost", "StoreUnavailable", "ThrottleError"),
+    "errors": (
+        "ConfigurationError",
+        "CostExceedsLimit",
+        "LeaseLost",
+        "StoreUnavailable",
+        "ThrottleError",
+        "WaitedTooLong",
+    ),
     "hookspecs": ("hookimpl",),
     "limiter": ("Limiter",),
 }

@@ -18,32 +18,31 @@ from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.claims import Claim, build_peek, build_request, decision_from, peek_decision
-from throttlekit._engine.delivery import Delivery
-from throttlekit._engine.pipeline import PLAIN_DELIVERY
+from throttlekit._engine.attempt import Attempt
+from throttlekit._engine.call import Call
+from throttlekit._engine.claims import decision_from
+from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
 from throttlekit._engine.running import Running
-from throttlekit._engine.ticket import Ticket
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.adapter.rate_limited import give_back
+from throttlekit.errors import StoreUnavailable
 from throttlekit.limiter import NO_CLIENT, Limiter
-from throttlekit.stores.base import Request, Store
+from throttlekit.stores.base import Store
 
 __all__ = ["AsyncLimiter"]
 
-_MOST_AT_ONCE = 64
+_LARGEST_BATCH = 64
 _THREADS = 4
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., Awaitable[object]])
-_Answer = Verdict | Exception
 
 
 class AsyncLimiter:
     """
     `Limiter` for asyncio: the same verbs, with the same meaning, as coroutines. Make one per process.
 
-    The event loop never waits for a socket: threads of its own do, at most four. What tasks ask for while a round trip
-    is under way goes to the server together in the next one, each decided by itself: so the more ask at once, the
-    less each of them costs. Whoever asks alone waits for nobody.
+    The event loop never waits for a socket: at most four threads of the limiter do. Questions of tasks that come
+    while a round trip is under way go to the server together in the next one, each decided by itself: the more tasks
+    ask at once, the less each of them costs. A task that asks alone waits for no other.
 
     A coroutine that is cancelled takes nothing: an `acquire` that the store had granted already is given back before
     `CancelledError` goes on, which may take as long as the store's time-out. All other verbs are carried through.
@@ -58,7 +57,6 @@ class AsyncLimiter:
         self, store: str | Store = "memory://", *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
         self._limiter = Limiter(store, client=client, plugins=plugins)
-        self._deciding = self._limiter.deciding
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batches] = WeakKeyDictionary()
         self._threads: ThreadPoolExecutor | None = None
         renew_lock_after_fork(self, "_threads", lambda: None)
@@ -78,35 +76,33 @@ class AsyncLimiter:
     ) -> Decision:
         """As `Limiter.acquire`; but nothing is waited for in place, whatever *delivery* says."""
         delivery = delivery if delivery.inline is None else replace(delivery, inline=None)
-        deciding = self._deciding
-        if await self._steers():
-            return await self._carried_through(partial(deciding.overridden, limits, job, key, cost, delivery))
-        spent = deciding.from_hand(limits, job, key, cost)
+        call, limiter = Call(limits, job, key, cost, delivery), self._limiter
+        if await self._has_overrides():
+            return await self._carry_through(partial(limiter.decider.acquire, call))
+        spent = None if limiter.prefetched is None else limiter.prefetched.spend(call)
         if spent is not None:
             return spent
-        asked = deciding.asked(limits, job, key, cost, delivery)
-        ticket, began = Ticket.read(job.ticket if job is not None else None), deciding.began()
-        question = self._put(build_request(asked, job, ticket, delivery), asked)
+        attempt = limiter.pipeline.attempt(call)
+        question = self._put(attempt)
         try:
-            answer = await question.answered
+            verdict = await question.answered
         except asyncio.CancelledError:
-            await asyncio.shield(self._give_back(question))
+            await asyncio.shield(self._cancel(question))
             raise
-        found = deciding.concluded(answer, asked, job, ticket, delivery, began)
-        assert isinstance(found, Decision)  # noqa: S101 - nobody waits in place here
-        return found
+        except StoreUnavailable as error:
+            return limiter.pipeline.without_store(attempt, error)
+        return limiter.pipeline.conclude(attempt, verdict, limiter.pipeline.decision(attempt, verdict))
 
     async def peek(
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
     ) -> Decision:
         """As `Limiter.peek`."""
-        if await self._steers():
-            return await self._in_thread(partial(self._deciding.peek, limits, job, key, cost))
-        asked = self._deciding.asked(limits, job, key, cost)
-        answer = await self._put(build_peek(asked, job), asked).answered
-        if isinstance(answer, Exception):
-            raise answer
-        return peek_decision(answer, asked)
+        call = Call(limits, job, key, cost, peek=True)
+        if await self._has_overrides():
+            return await self._in_thread(partial(self._limiter.decider.acquire, call))
+        attempt = self._limiter.pipeline.attempt(call)
+        verdict = await self._put(attempt).answered
+        return replace(decision_from(verdict, attempt.claims), charged=())
 
     async def settle(self, decision: Decision, *, actual: int, limit: Limit | None = None) -> Decision:
         """As `Limiter.settle`."""
@@ -116,8 +112,12 @@ class AsyncLimiter:
         """As `Limiter.release`."""
         await self._in_thread(partial(self._limiter.release, decision))
 
+    async def cancel(self, decision: Decision) -> None:
+        """As `Limiter.cancel`."""
+        await self._in_thread(partial(self._limiter.cancel, decision))
+
     def keep(self, decision: Decision, on_lost: Callable[[], None]) -> None:
-        """As `Limiter.keep`; it asks nobody. *on_lost* is called in another thread."""
+        """As `Limiter.keep`; no round trip. *on_lost* is called in another thread."""
         self._limiter.keep(decision, on_lost)
 
     def hold(
@@ -132,7 +132,7 @@ class AsyncLimiter:
         return self._limiter.hold(*limits, job=job, key=key, cost=cost, timeout=timeout)
 
     def limited(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
-        """As `Limiter.holding`, for coroutine functions."""
+        """As `Limiter.limited`, for coroutine functions."""
         return self._limiter.limited(*limits, timeout=timeout)
 
     async def pause(
@@ -150,11 +150,11 @@ class AsyncLimiter:
         await self._in_thread(partial(self._limiter.reset, *limits, job=job, key=key))
 
     def declare(self, *limits: Limit) -> None:
-        """As `Limiter.declare`; it asks nobody."""
+        """As `Limiter.declare`; no round trip."""
         self._limiter.declare(*limits)
 
     async def close(self) -> None:
-        """Let go of the store's connections, and of the threads. It may be used again afterwards."""
+        """Close the store's connections, and end the threads. Using the limiter opens them again."""
         await self._in_thread(self._limiter.close)
         threads, self._threads = self._threads, None
         if threads is not None:
@@ -168,41 +168,46 @@ class AsyncLimiter:
     ) -> None:
         await self.close()
 
-    def _put(self, request: Request, asked: Sequence[Claim]) -> _Question:
-        loop = asyncio.get_running_loop()
+    def _put(self, attempt: Attempt) -> _Question:
+        loop, pipeline = asyncio.get_running_loop(), self._limiter.pipeline
         batches = self._loops.get(loop)
         if batches is None:
-            batches = self._loops[loop] = _Batches(self._deciding.decide_all, self._start)
-        question = _Question(request, asked, loop.create_future())
+            batches = self._loops[loop] = _Batches(self._decide_all, self._start)
+        question = _Question(attempt, loop.create_future())
         if self._limiter.in_memory:
-            question.answered.set_result(self._deciding.decide_all([(request, asked)])[0])
+            question.settle(pipeline.decide_all([attempt])[0])
         else:
             batches.put(question, loop)
         return question
 
-    async def _steers(self) -> bool:
-        """As `Fleet.steers`; what asks the store, the first time, is done in a thread."""
-        fleet = self._deciding.fleet
+    def _decide_all(self, attempts: Sequence[Attempt]) -> list[Verdict | Exception]:
+        return self._limiter.pipeline.decide_all(attempts)
+
+    async def _has_overrides(self) -> bool:
+        """As `Fleet.has_overrides`; the first call in a process, which asks the store, runs in a thread."""
+        fleet = self._limiter.fleet
+        if fleet is None:
+            return False
         return fleet.has_overrides() if fleet.begun else await self._in_thread(fleet.has_overrides)
 
-    async def _carried_through(self, acquire: Callable[[], Decision]) -> Decision:
-        """*acquire* in a thread; if nobody waits for it any more, what it took is given back."""
+    async def _carry_through(self, acquire: Callable[[], Decision]) -> Decision:
+        """*acquire* in a thread; if the caller is cancelled meanwhile, what it took is given back."""
         acquiring = self._start(acquire)
         try:
             return await asyncio.shield(asyncio.wrap_future(acquiring))
         except asyncio.CancelledError:
-            await self._in_thread(partial(self._take_back, acquiring))  # it is begun after *acquire*
+            await self._in_thread(partial(self._cancel_acquired, acquiring))  # it runs after *acquire*
             raise
 
-    def _take_back(self, acquired: Future[Decision]) -> None:
-        if acquired.exception() is None and acquired.result().allowed:
-            give_back(self._limiter, acquired.result())
+    def _cancel_acquired(self, acquired: Future[Decision]) -> None:
+        if acquired.exception() is None:
+            self._limiter.cancel(acquired.result())
 
-    async def _give_back(self, question: _Question) -> None:
-        answer = await self._loops[asyncio.get_running_loop()].left(question)
-        if isinstance(answer, Verdict) and answer.allowed:
-            decision = decision_from(answer, question.asked)
-            await self._in_thread(partial(give_back, self._limiter, decision))
+    async def _cancel(self, question: _Question) -> None:
+        verdict = await self._loops[asyncio.get_running_loop()].abandon(question)
+        if verdict is not None and verdict.allowed:
+            decision = decision_from(verdict, question.attempt.claims)
+            await self._in_thread(partial(self._limiter.cancel, decision))
 
     def _in_thread(self, function: Callable[[], _T]) -> asyncio.Future[_T]:
         """*function* is on its way to a thread once this returns; it runs to its end though its caller is cancelled."""
@@ -223,15 +228,28 @@ class AsyncLimiter:
 
 @dataclass(slots=True, eq=False)
 class _Question:
-    """A request, and who waits for its answer."""
+    """An attempt whose answer a task waits for."""
 
-    request: Request
-    asked: Sequence[Claim]
-    answered: asyncio.Future[_Answer]
-    given_up: asyncio.Future[_Answer] | None = None
-    """Who waits for the answer in place of one that was cancelled."""
-    answer: _Answer | None = None
-    """What came, whoever waited for it."""
+    attempt: Attempt
+    answered: asyncio.Future[Verdict]
+    verdict: Verdict | None = None
+    """What the store answered, also if the task was cancelled before."""
+    ended: bool = False
+    abandoned: asyncio.Future[None] | None = None
+    """Done when the answer has come to a question whose task was cancelled."""
+
+    def settle(self, answer: Verdict | Exception) -> None:
+        """Hand *answer* on: an exception is raised where the verdict is awaited."""
+        self.ended = True
+        if isinstance(answer, Exception):
+            if not self.answered.done():
+                self.answered.set_exception(answer)
+        else:
+            self.verdict = answer
+            if not self.answered.done():
+                self.answered.set_result(answer)
+        if self.abandoned is not None and not self.abandoned.done():
+            self.abandoned.set_result(None)
 
 
 class _Batches:
@@ -247,7 +265,7 @@ class _Batches:
 
     def __init__(
         self,
-        decide_all: Callable[[Sequence[tuple[Request, Sequence[Claim]]]], list[_Answer]],
+        decide_all: Callable[[Sequence[Attempt]], list[Verdict | Exception]],
         start: Callable[[Callable[[], None]], object],
     ) -> None:
         self._decide_all, self._start = decide_all, start
@@ -258,39 +276,38 @@ class _Batches:
         self._waiting.append(question)
         if not self._busy:
             self._busy = True
-            loop.call_soon(self._go, loop)  # whoever asks in the same turn of the loop goes along
+            loop.call_soon(self._go, loop)  # questions of the same turn of the loop go along
 
-    async def left(self, question: _Question) -> _Answer | None:
-        """Nobody waits for *question* any more: its answer, once there is one; None if it was not asked."""
+    async def abandon(self, question: _Question) -> Verdict | None:
+        """The task of *question* was cancelled: its verdict, once there is one; None if it took nothing."""
         if question in self._waiting:
             self._waiting.remove(question)
             return None
-        if question.answer is not None:  # it may have come between the cancellation and now
-            return question.answer
-        question.given_up = asyncio.get_running_loop().create_future()
-        return await question.given_up
+        if not question.ended:  # else the answer came between the cancellation and now
+            question.abandoned = asyncio.get_running_loop().create_future()
+            await question.abandoned
+        return question.verdict
 
     def _go(self, loop: asyncio.AbstractEventLoop) -> None:
-        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _MOST_AT_ONCE))]
+        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), _LARGEST_BATCH))]
         self._busy = bool(batch)
         if batch:
             try:
                 self._start(partial(self._work, batch, loop))
-            except RuntimeError as error:  # no thread begins any more: whoever asks must not wait for one
-                loop.call_soon(self._told, batch, [error] * len(batch), loop)
+            except RuntimeError as error:  # no thread starts any more: no task may wait for one
+                loop.call_soon(self._finish, batch, [error] * len(batch), loop)
 
     def _work(self, batch: Sequence[_Question], loop: asyncio.AbstractEventLoop) -> None:
         try:
-            answers = self._decide_all([(each.request, each.asked) for each in batch])
+            answers = self._decide_all([each.attempt for each in batch])
         except Exception as error:
             answers = [error] * len(batch)
-        with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
-            loop.call_soon_threadsafe(self._told, batch, answers, loop)
+        with suppress(RuntimeError):  # the loop was closed meanwhile: no task waits
+            loop.call_soon_threadsafe(self._finish, batch, answers, loop)
 
-    def _told(self, batch: Sequence[_Question], answers: Sequence[_Answer], loop: asyncio.AbstractEventLoop) -> None:
+    def _finish(
+        self, batch: Sequence[_Question], answers: Sequence[Verdict | Exception], loop: asyncio.AbstractEventLoop
+    ) -> None:
         self._go(loop)
         for question, answer in zip(batch, answers, strict=True):
-            question.answer = answer
-            for future in (question.answered, question.given_up):
-                if future is not None and not future.done():
-                    future.set_result(answer)
+            question.settle(answer)

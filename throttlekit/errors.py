@@ -2,14 +2,15 @@
 Every error of throttlekit.
 
     ThrottleError
-    ├── ConfigurationError       what was asked for can never work: fix the code
-    │   └── CostExceedsLimit     also a ValueError: this cost can never be admitted
-    ├── StoreUnavailable         the store did not answer; the original error is __cause__
-    ├── WaitedTooLong            a job was denied past its max_wait or max_deferrals
+    ├── ConfigurationError       also a ValueError: a value that can never work; fix the code
+    │   └── CostExceedsLimit     a cost that the limit can never admit; carries .cost, .limit, .most, .remedy
+    ├── StoreUnavailable         no usable answer from the store; the original error is __cause__; carries .part,
+    │                            .retry_after, .called
+    ├── WaitedTooLong            a job was denied past its max_wait or max_deferrals; carries .limit, .reason
     ├── LeaseLost                a job runs on without its slot of a concurrency limit
-    └── RateLimited              for bodies to raise: downstream said 429
+    └── RateLimited              for a job's body to raise: downstream answered 429; carries .retry_after, .limit
 
-`RateLimited` is in throttlekit/_engine/rate_limited.py, which reads the responses that it is made from.
+`RateLimited` is in throttlekit/_engine/rate_limited.py, because it also reads HTTP responses.
 
 "No" is a value (a `Decision`), never an error. Errors carry fields and say what to do.
 """
@@ -31,7 +32,7 @@ class ThrottleError(Exception):
 
 
 class ConfigurationError(ThrottleError, ValueError):
-    """Something was declared that can never work. The message names the value and what would be right."""
+    """A value can never work. The message names the value and says what would be right."""
 
 
 class CostExceedsLimit(ConfigurationError):
@@ -39,10 +40,10 @@ class CostExceedsLimit(ConfigurationError):
     A cost that its limit can never admit, however long the job waits.
 
     Attributes:
-        cost: The units that were asked for.
+        cost: The units requested.
         limit: The name of the limit.
         most: The greatest cost that the limit can admit.
-        remedy: What would make room for it.
+        remedy: What would make room for the cost; "" if only a lower cost helps.
     """
 
     def __init__(self, *, cost: int, limit: str, most: int, remedy: str = "") -> None:
@@ -56,34 +57,52 @@ class CostExceedsLimit(ConfigurationError):
         self.remedy = remedy
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exception would be made again from its text alone.
+        # By default an exception is unpickled from its text alone.
         return _cost_exceeds_limit, (self.cost, self.limit, self.most, self.remedy), self.__dict__
 
 
 class StoreUnavailable(ThrottleError):
     """
-    The store gave no usable answer in time. The answer is unknown: it is never taken for a grant.
+    The store gave no usable answer in time. Whether it charged anything is unknown; it is never taken for a grant.
 
     Attributes:
-        part: What of the store does not answer: "" all of it, else a part, as the store names them. None: it answers,
-            but not this question.
-        rest: Seconds after which to ask again.
-        asked: Whether it was asked. While it gives no answer most calls are not made.
+        part: The part of the store that failed, as the store names it; "" for the whole store; None when the store is
+            up but rejected this command.
+        retry_after: Seconds until the next call is worth making.
+        called: Whether the store was called. During an outage most calls fail at once, without a round trip.
     """
 
-    def __init__(self, message: str, *, part: str | None = "", rest: float = 1.0, asked: bool = True) -> None:
+    def __init__(self, message: str, *, part: str | None = "", retry_after: float = 1.0, called: bool = True) -> None:
         super().__init__(message)
         self.part = part
-        self.rest = rest
-        self.asked = asked
+        self.retry_after = retry_after
+        self.called = called
 
 
 class WaitedTooLong(ThrottleError):
-    """A job was denied for longer than its max_wait, more often than its max_deferrals, or by a queue that is full."""
+    """
+    A job was denied for longer than its max_wait, more often than its max_deferrals, or by a full queue.
+
+    Raise the limit or the wait, or send the job again when there is room.
+
+    Attributes:
+        limit: The name of the limit that denied it last; None if not known.
+        reason: The reason of that denial, as `Decision.reason` gives it; None if not known.
+    """
+
+    def __init__(self, *args: object, limit: str | None = None, reason: str | None = None) -> None:
+        super().__init__(*args)
+        self.limit = limit
+        self.reason = reason
 
 
 class LeaseLost(ThrottleError):
-    """A job runs on whose slot of a concurrency limit another has by now, or may have: see `throttlekit.current()`."""
+    """
+    A job runs on, but its slot of a concurrency limit was given to another job, or may have been.
+
+    End the body, or accept that one job too many runs. See `throttlekit.current()`. If it happens often, raise the
+    limit's lease=.
+    """
 
 
 def _cost_exceeds_limit(cost: int, limit: str, most: int, remedy: str) -> CostExceedsLimit:

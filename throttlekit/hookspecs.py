@@ -1,5 +1,5 @@
 """
-The hooks of throttlekit: what a plugin may observe and configure. None can overturn a denial.
+The hooks of throttlekit: what a plugin may configure and observe. None can overturn a denial.
 
 A plugin is any object with methods of these names, marked with `throttlekit.hookimpl`. Give it to
 `Limiter(plugins=[…])`, or let an installed package name it under the entry point group "throttlekit".
@@ -7,34 +7,49 @@ A plugin is any object with methods of these names, marked with `throttlekit.hoo
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import pluggy
 
-from throttlekit._core.acquire import Verdict
-from throttlekit._core.algorithm import Use
+from throttlekit._core.algorithm import Use as _Use
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.local_share import OnStoreFailure
-from throttlekit._engine.ticket import Ticket
+from throttlekit._core.limit.local_share import OnStoreFailure as _OnStoreFailure
 from throttlekit.stores.base import Store
 
 __all__ = [
     "PROJECT",
     "Decided",
     "Deferred",
+    "Finished",
+    "OnStoreFailure",
+    "Outcome",
+    "RateLimitHeard",
+    "Settled",
     "ShadowDenied",
     "SlotLost",
+    "Started",
     "StoreFailed",
+    "StoreFailing",
+    "Use",
     "hookimpl",
     "hookspec",
+    "throttlekit_cost",
     "throttlekit_decided",
     "throttlekit_deferred",
+    "throttlekit_finished",
+    "throttlekit_key",
+    "throttlekit_limits",
     "throttlekit_make_store",
+    "throttlekit_on_store_failure",
+    "throttlekit_rate_limited",
+    "throttlekit_settled",
     "throttlekit_shadow_denied",
     "throttlekit_slot_lost",
+    "throttlekit_started",
     "throttlekit_store_failed",
 ]
 
@@ -42,8 +57,31 @@ PROJECT = "throttlekit"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
+OnStoreFailure: TypeAlias = _OnStoreFailure
+"""What becomes of a call while the store does not answer: "closed", "open" or "local"."""
+Use: TypeAlias = _Use
+"""What is used of a limit: `units`, and `full_us`, the instant from which nothing is used, by the store's clock."""
+Outcome: TypeAlias = Literal["succeeded", "failed", "rate limited", "interrupted"]
+"""How a body ended. "interrupted": by its framework, like a time limit or a shutdown."""
 
-class Decided(NamedTuple):  # one is made for each decision: what else is told is worked out for who asks
+
+@dataclass(frozen=True, slots=True)
+class StoreFailing:
+    """
+    The store gave no usable answer, and the call is not decided yet.
+
+    Attributes:
+        error: What went wrong, by the name of the error's class.
+        limits: Those of the call that are kept in the store.
+        job: The job, if the call was for one.
+    """
+
+    error: str
+    limits: tuple[Limit, ...]
+    job: Job | None
+
+
+class Decided(NamedTuple):  # one is made for each decision, where a plugin listens
     """
     A call of `acquire` was decided.
 
@@ -51,55 +89,25 @@ class Decided(NamedTuple):  # one is made for each decision: what else is told i
         job: The job, if the call was for one.
         decision: The decision, as its caller gets it.
         limits: All limits of the call, of the job's tier.
-        verdict: For throttlekit itself: the store's answer. None: it gave none.
-        history: For throttlekit itself: what the job has waited by now.
-        began, ended: By `time.perf_counter`: when the last question was put, and when this was told. No beginning:
-            the store was not asked.
+        uses: What is used of each limit after the decision: `use.units`, of a concurrency limit its holders; of a
+            bucket always 0. None for a limit that was not asked. Empty if the store was not asked, or gave no answer.
+        deferrals: How often the job has been denied by now, this time included.
+        waited: Seconds since its first denial, by the store's clock. 0.0 if there was none, and while the store does
+            not answer.
+        waited_for: The name of the limit in whose line the job has its place, or had it last; "" if it never waited.
+        due: Seconds until the job's turn: `decision.delay` is that, as far as the framework carries it.
+        took: Seconds that the store took to answer, or not to. None if it was not asked.
     """
 
     job: Job | None
     decision: Decision
     limits: tuple[Limit, ...]
-    verdict: Verdict | None
-    history: Ticket
-    began: float | None
-    ended: float
-
-    @property
-    def uses(self) -> tuple[Use | None, ...]:
-        """
-        What is used of each limit after the decision: `use.units`, of a concurrency limit its holders; of a bucket
-        always 0. None for one that was not asked. Empty if the store was not asked, or gave no answer.
-        """
-        return self.verdict.uses if self.verdict is not None else ()
-
-    @property
-    def deferrals(self) -> int:
-        """How often the job has been denied by now, this time included."""
-        return self.history.deferrals
-
-    @property
-    def waited(self) -> float:
-        """Seconds since its first denial, by the store's clock. 0.0 if there was none, and while the store is away."""
-        return self.history.seconds(self.verdict.now_us) if self.verdict is not None else 0.0
-
-    @property
-    def slot(self) -> float:
-        """Seconds until the slot that a denial gave: `decision.delay` is that, as far as the framework carries it."""
-        verdict = self.verdict
-        return (verdict.due_us - verdict.now_us) / 1_000_000 if verdict is not None else 0.0
-
-    @property
-    def took(self) -> float | None:
-        """Seconds that the store took to answer, or not to. None if it was not asked."""
-        if self.began is None:
-            return None
-        if self.verdict is not None and not any(
-            use is not None and limit.scope != "process"
-            for limit, use in zip(self.limits, self.verdict.uses, strict=True)
-        ):
-            return None
-        return self.ended - self.began
+    uses: tuple[Use | None, ...]
+    deferrals: int
+    waited: float
+    waited_for: str
+    due: float
+    took: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +125,68 @@ class Deferred:
     decision: Decision
     deferrals: int
     waited: float
+
+
+class Started(NamedTuple):
+    """
+    A job's body starts.
+
+    Attributes:
+        job: The job.
+        decision: The decision that let it run.
+    """
+
+    job: Job
+    decision: Decision
+
+
+class Finished(NamedTuple):
+    """
+    A job's body has ended.
+
+    Attributes:
+        job: The job.
+        decision: The decision that let it run.
+        outcome: How it ended: "succeeded", "failed", "rate limited" (it raised `RateLimited`) or "interrupted".
+        seconds: How long it ran.
+    """
+
+    job: Job
+    decision: Decision
+    outcome: Outcome
+    seconds: float
+
+
+class Settled(NamedTuple):
+    """
+    A cost was corrected: `settle` charged or gave back the difference.
+
+    Attributes:
+        decision: The decision that was settled, as it was before.
+        limit: The limit.
+        charged: The units that were charged before.
+        actual: The units that are charged now.
+    """
+
+    decision: Decision
+    limit: Limit
+    charged: int
+    actual: int
+
+
+class RateLimitHeard(NamedTuple):
+    """
+    A job's body said that downstream answered 429, and the limit is paused for it.
+
+    Attributes:
+        job: The job.
+        limit: The limit that is paused; an event for each of them.
+        retry_after: Seconds of the pause.
+    """
+
+    job: Job
+    limit: Limit
+    retry_after: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +226,7 @@ class StoreFailed:
 @dataclass(frozen=True, slots=True)
 class ShadowDenied:
     """
-    A limit that is only observed would have denied; the job runs.
+    A limit in shadow mode would have denied; the job runs.
 
     Attributes:
         decision: The denial that it would have been.
@@ -172,8 +242,51 @@ def throttlekit_make_store(url: str) -> Store | None:
     """
     Called once when a limiter is made from a URL, before anything else.
 
-    Return a store for the URLs whose scheme is yours, None for all others. The first store wins;
-    later plugins are asked first. What is not a store is a `ConfigurationError`.
+    Return a store for the URLs whose scheme is yours, None for all others. The first store wins; the hooks of plugins
+    that were registered later are called first. Anything that is not a store is a `ConfigurationError`.
+    """
+
+
+@hookspec
+def throttlekit_limits(job: Job) -> Iterable[Limit] | None:
+    """
+    Called for each job of a framework before it is admitted, to add limits to those that it names.
+
+    Return limits, or None for no more. A limit whose name the job has already is left out. A result that is not
+    limits is logged and left out; so is an exception. Limits are added, never taken away.
+    """
+
+
+@hookspec
+def throttlekit_cost(job: Job, limit: Limit) -> int | None:
+    """
+    Called when the cost of a job under a limit is worked out, unless the call gives one.
+
+    Return a whole number of units from 0 to what the limit can admit at once, or None for the limit's own cost. The
+    first number wins; the hooks of plugins that were registered later are called first. Any other result is logged,
+    and the limit's own cost counts; so is an exception.
+    """
+
+
+@hookspec
+def throttlekit_key(job: Job, limit: Limit) -> str | int | None:
+    """
+    Called when the key of a job under a limit that has a key is worked out, unless the call gives one.
+
+    Return the key or the tenant, or None for the limit's own key. The first one wins; the hooks of plugins that were
+    registered later are called first. Any other result is logged, and the limit's own key counts; so is an exception.
+    A limit without a key counts all jobs together, whatever a plugin says.
+    """
+
+
+@hookspec
+def throttlekit_on_store_failure(event: StoreFailing) -> OnStoreFailure | None:
+    """
+    Called when the store gave no usable answer, before the call is decided without it.
+
+    Return "closed", "open" or "local" for this call, in place of the `on_store_failure` of its limits, or None to
+    leave it to them. "local" works only if every limit of the event has a share: it was declared with "local". The
+    first policy wins; any other result is logged, and the limits' own policies count; so is an exception.
     """
 
 
@@ -182,8 +295,8 @@ def throttlekit_decided(event: Decided) -> None:
     """
     Called after each decision of `acquire`, allowed or denied, once for each call.
 
-    In the caller's own thread: be quick, every job waits for it. An exception is swallowed, and logged every 30
-    seconds at most; the other plugins are called all the same. It cannot be a wrapper. `peek` decides nothing.
+    In the caller's own thread, and every job waits for it. An exception is logged, every 30 seconds at most; the
+    other plugins are called all the same. It cannot be a wrapper. `peek` decides nothing.
     """
 
 
@@ -192,19 +305,58 @@ def throttlekit_deferred(event: Deferred) -> None:
     """
     Called after each denial of a job, before the job is handed back to its framework.
 
-    In the worker's own thread: be quick. An exception is swallowed, and logged every 30 seconds at
-    most; the other plugins are called all the same. It cannot be a wrapper.
+    In the worker's own thread. An exception is logged, every 30 seconds at most; the other plugins are called all
+    the same. It cannot be a wrapper.
+    """
+
+
+@hookspec
+def throttlekit_started(event: Started) -> None:
+    """
+    Called when the body of a job starts, after the decision that lets it run.
+
+    In the thread of the body, or of its worker. An exception is logged, every 30 seconds at most; the other plugins
+    are called all the same. It cannot be a wrapper.
+    """
+
+
+@hookspec
+def throttlekit_finished(event: Finished) -> None:
+    """
+    Called when the body of a job has ended, however it ended.
+
+    In the thread of the body, or of its worker; not if the process is killed. An exception is logged, every 30
+    seconds at most; the other plugins are called all the same. It cannot be a wrapper.
+    """
+
+
+@hookspec
+def throttlekit_settled(event: Settled) -> None:
+    """
+    Called after each `settle` that the store has recorded, once for each limit that it corrects.
+
+    In the caller's own thread. An exception is logged, every 30 seconds at most; the other plugins are called all
+    the same. It cannot be a wrapper.
+    """
+
+
+@hookspec
+def throttlekit_rate_limited(event: RateLimitHeard) -> None:
+    """
+    Called when a job's body has raised `RateLimited`, once for each limit that is paused for it.
+
+    In the worker's own thread, before the job is deferred. An exception is logged, every 30 seconds at most; the
+    other plugins are called all the same. It cannot be a wrapper.
     """
 
 
 @hookspec
 def throttlekit_slot_lost(event: SlotLost) -> None:
     """
-    Called once when the store says that others have all the slots of a limit of which a job here runs on, or when
-    it has not answered for as long as the job's lease lasts.
+    Called once when the slot of a job that runs is lost: other jobs have all slots, or its lease was not renewed.
 
-    In the thread that renews leases: be quick. An exception is swallowed, and logged every 30 seconds at
-    most; the other plugins are called all the same. It cannot be a wrapper.
+    In the thread that renews leases. An exception is logged, every 30 seconds at most; the other plugins are called
+    all the same. It cannot be a wrapper.
     """
 
 
@@ -213,17 +365,16 @@ def throttlekit_store_failed(event: StoreFailed) -> None:
     """
     Called after each decision that was made without the store, because that gave no usable answer.
 
-    In the caller's own thread: be quick. It observes: what is decided is the limits' `on_store_failure`. An exception
-    is swallowed, and logged every 30 seconds at most; the other plugins are called all the same. It cannot be a
-    wrapper.
+    In the caller's own thread. It observes; `throttlekit_on_store_failure` chooses. An exception is logged, every 30
+    seconds at most; the other plugins are called all the same. It cannot be a wrapper.
     """
 
 
 @hookspec
 def throttlekit_shadow_denied(event: ShadowDenied) -> None:
     """
-    Called after each decision in which a limit that is only observed would have denied.
+    Called after each decision in which a limit in shadow mode would have denied.
 
-    In the caller's own thread, and before the job runs: be quick. An exception is swallowed, and logged every 30
-    seconds at most; the other plugins are called all the same. It cannot be a wrapper.
+    In the caller's own thread, and before the job runs. An exception is logged, every 30 seconds at most; the other
+    plugins are called all the same. It cannot be a wrapper.
     """

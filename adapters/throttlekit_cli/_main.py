@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from collections.abc import Sequence
 
-__all__ = ["main", "missing"]
+from throttlekit_cli._extras import missing
 
-_INSTALL = "pip install 'throttlekit-jobs[demo]'"
+__all__ = ["main"]
 
 
 def main() -> None:
@@ -19,9 +17,3 @@ def main() -> None:
     from throttlekit_cli._commands import cli
 
     cli(prog_name="throttlekit")
-
-
-def missing(packages: Sequence[str]) -> str | None:
-    """One line that names which of *packages* are not installed and how to get them; None if all are."""
-    absent = [name for name in packages if importlib.util.find_spec(name) is None]
-    return f"this needs {', '.join(absent)}: {_INSTALL}" if absent else None

@@ -1,7 +1,7 @@
 """
 Fixtures for pytest, which finds them by itself where throttlekit is installed.
 
-They import throttlekit when a test asks for one, and not before: who uses none pays nothing.
+throttlekit is imported only when a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["throttlekit_clock", "throttlekit_limiter"]
 
 @pytest.fixture
 def throttlekit_clock() -> throttlekit.testing.FakeClock:
-    """The clock of `throttlekit_limiter`: it stands still until a test says `advance(seconds)`."""
+    """The clock of `throttlekit_limiter`: it stands still until a test calls `advance(seconds)`."""
     from throttlekit.testing import FakeClock
 
     return FakeClock()
@@ -27,7 +27,7 @@ def throttlekit_clock() -> throttlekit.testing.FakeClock:
 
 @pytest.fixture
 def throttlekit_limiter(throttlekit_clock: throttlekit.testing.FakeClock) -> Iterator[throttlekit.Limiter]:
-    """A limiter in memory, unused, on `throttlekit_clock`."""
+    """A new limiter in memory, on `throttlekit_clock`."""
     from throttlekit import Limiter
     from throttlekit.stores import MemoryStore
 

@@ -1,34 +1,40 @@
-"""How a job is asked for: by whom denied ones are brought back, what it waits in place, and what is told of it."""
+"""Ask for a job, and conclude what was decided: who brings a denied job back, and what it waits out in its worker."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from throttlekit import Decision, Delivery, Limiter
-from throttlekit._engine.inline import InlineWaits
-from throttlekit._util.log_limiter import Every
-from throttlekit.adapter.options import refusal
+from throttlekit import ConfigurationError, Delivery, Job, Limiter
+from throttlekit.adapter import (
+    Deferred,
+    Dropped,
+    Every,
+    Failed,
+    InlineWaits,
+    JobOptions,
+    Run,
+    Throttling,
+    once_in_fleet,
+)
 from throttlekit.errors import WaitedTooLong
-from throttlekit_rq._deferral import first_to_tell
-from throttlekit_rq._options import Terms, describe
+from throttlekit_rq._options import Declared, describe
 from throttlekit_rq._settings import limiter_for, settings
+from throttlekit_rq._waiting import cancel, clear_deferral, deny, is_first_to_log
+from throttlekit_rq._wire import Record
 
 __all__ = [
-    "BY_RQ_SCHEDULER",
-    "BY_WORKER",
-    "Patience",
-    "Redelivery",
-    "ask",
-    "delivery_of",
-    "limiter_of",
-    "told_once",
-    "too_long",
-]
+    "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "Patience", "Redelivery", "admit", "conclude", "delivery_of",
+    "limiter_of", "log_once", "throttling_of",
+]  # fmt: skip
+
+_LOG_EVERY = 30
+_log = logging.getLogger("throttlekit.rq")
+_memory_warning = Every(math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +43,8 @@ class Redelivery:
     How denied jobs are brought back. Seconds.
 
     Attributes:
-        newcomer: The longest wait in place of a job that has not been denied before.
-        returning: The same of one that has.
+        newcomer: The longest inline wait of a job that has not been denied before.
+        returning: The longest inline wait of a job that has.
     """
 
     delivery: Delivery
@@ -50,43 +56,15 @@ BY_RQ_SCHEDULER = Redelivery(Delivery(longest=600.0, lateness=0.9, early=1.0), n
 """By RQ's own scheduler: it looks once a second, and takes what was due by the last whole second."""
 
 BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, early=0.015), newcomer=0.0, returning=0.05)
-"""By a worker of ours, while it has nothing to run."""
-
-_log = logging.getLogger("throttlekit.rq")
-_told_of_memory = Every(math.inf)
-
-
-class _OnceForTheFleet(logging.Filter):
-    """Lets the line at INFO about a limit that holds jobs back pass once in a while, whatever process it comes from."""
-
-    connection: Any = None
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        if self.connection is None or record.levelno != logging.INFO or not isinstance(record.args, tuple):
-            return True
-        return first_to_tell(self.connection, f"held-back:{record.args[0]}", 30)
-
-
-_held_back = _OnceForTheFleet()
-logging.getLogger("throttlekit").addFilter(_held_back)
-
-
-@contextmanager
-def told_once(connection: Any) -> Generator[None, None, None]:
-    """What is asked meanwhile is told of by one work-horse of the fleet: each is a new process."""
-    _held_back.connection = connection
-    try:
-        yield
-    finally:
-        _held_back.connection = None
+"""By a worker of ours, while it has no job to run."""
 
 
 class Patience(InlineWaits):
     """
-    What a job may wait in place, in all, while it is asked for: that counts against its timeout.
+    How long a job may wait in place, in all, while it is asked for: these waits count against its timeout.
 
     Attributes:
-        left: What is left of it, in seconds.
+        left: Seconds left.
     """
 
     def __init__(self, job: Any) -> None:
@@ -100,53 +78,157 @@ class Patience(InlineWaits):
         return True
 
 
-def ask(
-    job: Any, terms: Terms, ticket: Mapping[str, Any] | None, bringing: Redelivery, patience: Patience | None = None
-) -> Decision:
-    """
-    Ask whether *job* may run under *terms*. It waits in place within its *patience*; None: that of one question.
+def _patience(job: Any) -> float:
+    return job.timeout / 4 if job.timeout and job.timeout > 0 else math.inf
 
-    Raises:
-        ConfigurationError: As `Limiter.acquire`: asking again will not help.
+
+@dataclass(slots=True)
+class _Host:
+    """`throttlekit.adapter.Host` for one job that is asked for, with the ticket that it carries."""
+
+    declared: Declared
+    ticket: Mapping[str, Any] | None
+    redelivery: Redelivery
+    patience: Patience
+
+    def options(self, message: Any) -> JobOptions:
+        return self.declared.options
+
+    def job(self, message: Any) -> Job:
+        return describe(message, self.ticket)
+
+    def delivery(self, message: Any, max_wait: float | None) -> Delivery:
+        longest = self.redelivery.returning if self.ticket else self.redelivery.newcomer
+        self.patience.longest = min(settings().max_inline_wait, longest)
+        delivery = delivery_of(message, self.redelivery, max_wait)
+        return replace(delivery, inline=self.patience) if self.patience.longest else delivery
+
+
+@dataclass(slots=True)
+class Grant:
     """
-    known = settings()
-    patience = Patience(job) if patience is None else patience
-    patience.longest = min(known.max_inline_wait, bringing.returning if ticket else bringing.newcomer)
-    delivery = replace(delivery_of(job, terms, bringing), inline=patience if patience.longest else None)
-    limiter = limiter_of(job, terms)
-    if limiter.in_memory and _told_of_memory.due():
+    That a job may run, and how it was asked for.
+
+    Attributes:
+        run: Its decision is None where another process holds all that it charged.
+        expires_ms: When the job's ttl ends; None: it has none, or was never denied.
+        ended: Whether the body has run in this process, and its slots are released.
+    """
+
+    throttling: Throttling[Any]
+    run: Run
+    expires_ms: int | None
+    ended: bool = False
+
+    def keep(self) -> None:
+        """Renew the slots from here until `release`, for a process that is not one of ours."""
+        if self.run.decision is not None:
+            self.throttling.limiter.keep(self.run.decision, lambda: None)
+
+    def release(self) -> None:
+        """Release the slots, unless that is done. Slots of other jobs are safe from it."""
+        if self.run.decision is not None and not self.ended:
+            self.throttling.limiter.release(self.run.decision)
+            self.ended = True
+
+
+def admit(
+    job: Any,
+    declared: Declared,
+    record: Record,
+    redelivery: Redelivery,
+    patience: Patience | None = None,
+) -> Grant | Deferred | Failed | Dropped:
+    """
+    Ask for *job*. What denials left on it, its *record*, is undone if it may run.
+
+    Args:
+        patience: What is left of it is used up over several calls. None: that of one call.
+    """
+    try:
+        throttling = throttling_of(job, declared, record.ticket, redelivery, patience)
+    except ConfigurationError as error:
+        return Failed(error)
+    if throttling.limiter.in_memory and _memory_warning.due():
         _log.warning(
             "The limits of %s are kept in memory, where no other process sees them; a work-horse forgets them when "
             'its job is done. Name a store: Limiter("redis://…").',
             job.func_name,
         )
-    return limiter.acquire(*terms.limits, job=describe(job, ticket), delivery=delivery)
+    outcome = throttling.admit(job)
+    if not isinstance(outcome, Run):
+        return outcome
+    grant = Grant(throttling, outcome, record.expires_ms)
+    try:
+        clear_deferral(job, record)
+    except BaseException:
+        grant.release()
+        raise
+    return grant
 
 
-def delivery_of(job: Any, terms: Terms, bringing: Redelivery) -> Delivery:
-    """What *bringing* can do for *job*, and how long it may wait in all. Nothing is waited out in place."""
-    known = settings()
-    return replace(
-        bringing.delivery,
-        early=min(bringing.delivery.early, known.max_inline_wait, _patience(job)),
-        max_wait=known.rules.max_wait if terms.max_wait is None else terms.max_wait,
-        max_deferrals=known.rules.max_deferrals,
-    )
+def conclude(
+    job: Any, record: Record, outcome: Deferred | Failed | Dropped, *, by_ticks: bool = False, at_end: bool = False
+) -> Callable[[Any], None]:
+    """
+    Conclude an *outcome* by which *job* does not run now.
 
+    Args:
+        by_ticks, at_end: How it goes back, as for `deny`.
 
-def limiter_of(job: Any, terms: Terms) -> Limiter:
-    """The limiter that is asked for *job*."""
-    return terms.limiter or limiter_for(job.connection)
+    Returns:
+        What puts the job back or cancels it: call it with the transaction that ends the job's execution, or with None
+        if it has not begun.
 
-
-def _patience(job: Any) -> float:
-    """How long *job* may wait in place: that counts against its timeout."""
-    return job.timeout / 4 if job.timeout and job.timeout > 0 else math.inf
-
-
-def too_long(job: Any, decision: Decision) -> WaitedTooLong:
-    """The error of a job that has waited for too long. No `Retry` of its own would help: it has none left."""
+    Raises:
+        WaitedTooLong: The job fails with this. Its own `Retry` is used up, since to run again would not help.
+        ConfigurationError: The job fails with this.
+    """
+    if isinstance(outcome, Deferred):
+        return lambda pipeline: deny(job, record, outcome, by_ticks=by_ticks, at_end=at_end, pipeline=pipeline)
+    if isinstance(outcome, Dropped):
+        clear_deferral(job, record)
+        return lambda pipeline: cancel(job, pipeline)
+    if not isinstance(outcome.error, WaitedTooLong):
+        raise outcome.error
+    clear_deferral(job, record)  # if it is requeued it begins anew
     job.retries_left = None
-    return WaitedTooLong(
-        f"job {job.id}: {refusal(decision)}: raise the limit or the wait, or requeue it when there is room"
-    )
+    raise WaitedTooLong(f"job {job.id}: {outcome.error}: raise the limit or the wait, or requeue it when there is room")
+
+
+def throttling_of(
+    job: Any,
+    declared: Declared,
+    ticket: Mapping[str, Any] | None,
+    redelivery: Redelivery,
+    patience: Patience | None = None,
+) -> Throttling[Any]:
+    """
+    What admits *job*.
+
+    Raises:
+        ConfigurationError: See `limiter_of`.
+    """
+    host = _Host(declared, ticket, redelivery, Patience(job) if patience is None else patience)
+    return Throttling(limiter_of(job, declared), host, rules=settings().rules, log=_log)
+
+
+def delivery_of(job: Any, redelivery: Redelivery, max_wait: float | None) -> Delivery:
+    """How *job* would be brought back, and how long it may wait in all; *max_wait* is its own. Without inline waits."""
+    early = min(redelivery.delivery.early, settings().max_inline_wait, _patience(job))
+    return settings().rules.delivery(replace(redelivery.delivery, early=early), max_wait)
+
+
+def limiter_of(job: Any, declared: Declared) -> Limiter:
+    """
+    The limiter that decides for *job*.
+
+    Raises:
+        ConfigurationError: It names no limiter, and this process cannot make one.
+    """
+    return declared.limiter or limiter_for(job.connection)
+
+
+def log_once(connection: Any) -> AbstractContextManager[None]:
+    """Within, one work-horse of the fleet logs that a limit holds jobs back: each of them is a new process."""
+    return once_in_fleet(lambda limit: is_first_to_log(connection, f"held-back:{limit}", _LOG_EVERY))

@@ -1,139 +1,136 @@
-"""A job that asks for itself, in the process that runs it: so a stock worker keeps limits that it knows nothing of."""
+"""A job that asks for itself, in the process that runs it: so a stock worker, which knows no limits, keeps them."""
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
-from rq.job import get_current_job
-from rq.utils import import_attribute
-
 from throttlekit import ConfigurationError
-from throttlekit.fleet.fleet import last_word
-from throttlekit_rq._admission import BY_RQ_SCHEDULER, Patience, ask, limiter_of, told_once
-from throttlekit_rq._body import GRANT, Denied, Grant, admitted_elsewhere, granted, held, over, put_back
-from throttlekit_rq._deferral import Return, admit, first_to_tell, look, promote, promoters, read_record
-from throttlekit_rq._options import Terms, terms_of
+from throttlekit.adapter import Deferred, flush
+from throttlekit_rq._admission import BY_RQ_SCHEDULER, Grant, Patience, admit, conclude, limiter_of, log_once
+from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, guarded, read_admission, running_body
+from throttlekit_rq._host import Denied, current_job, end_with
+from throttlekit_rq._options import Declared, options_of
+from throttlekit_rq._waiting import is_expired, is_first_to_log, look, promote, promoted_by, read_record
+from throttlekit_rq._wire import ask_with, imported
 
-__all__ = ["carried_call", "run", "throttled_call"]
+__all__ = ["call_of", "carried_call", "run"]
 
 _LONGEST_IN_PLACE = 10.0
 _BRAKE = 1.0
+_WARN_EVERY = 600
 _log = logging.getLogger("throttlekit.rq")
 
 
-def throttled_call(wrapper: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
-    """What to call in place of *function*, which *wrapper* decorates: itself, or something that asks first."""
-    job: Any = get_current_job()
-    if job is None or job.worker_name == "sync":
-        return function
-    admitted = _if_admitted(job, function)
+def call_of(wrapper: Callable[..., Any], function: Callable[..., Any]) -> AbstractContextManager[Body]:
+    """
+    What a call of *function* runs within, which *wrapper* decorates.
+
+    Raises:
+        ConfigurationError: Another decorator stands above *wrapper*.
+    """
+    job = current_job()
+    if job is None:
+        return UNTHROTTLED
+    admitted = _if_admitted(job)
     if admitted is not None:
         return admitted
     body = job.func
-    if getattr(body, "__func__", body) is not wrapper:
-        if _within(body, wrapper, job.func_name, function):
-            raise ConfigurationError(
-                f"{job.func_name}: another decorator stands over @throttled, and would take a denial for the job's "
-                "result: write @throttled above it"
-            )
-        return function  # called by the body of some other job
-    return _asking(job, terms_of(job), function)
+    if getattr(body, "__func__", body) is wrapper:
+        return _call_that_asks(job)
+    if _is_within(body, wrapper, job.func_name, function):
+        raise ConfigurationError(
+            f"{job.func_name}: another decorator stands over @throttled, and would take a denial for the job's "
+            "result: write @throttled above it"
+        )
+    return UNTHROTTLED  # called by the body of another job
 
 
 def carried_call(function: Callable[..., Any]) -> Callable[..., Any]:
     """What RQ calls for a job that carries limits, and whose function is *function*."""
-    job: Any = get_current_job()
-    if job is None or job.worker_name == "sync":
-        return function
-    return _if_admitted(job, function) or _asking(job, terms_of(job), function)
+    job = current_job()
+    return function if job is None else guarded(function, lambda: _if_admitted(job) or _call_that_asks(job))
+
+
+ask_with(carried_call)
 
 
 def run(text: str, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """
-    Run a job that carries limits, where its serializer cannot carry more than plain data. Jobs name this
-    function; it is not for you to call.
+    Run a job that carries limits, where its serializer can carry plain data only. Jobs name this function; do not
+    call it.
     """
-    return carried_call(import_attribute(name))(*args, **kwargs)
+    return carried_call(imported(name))(*args, **kwargs)
 
 
-def _if_admitted(job: Any, function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """What to call in place of *function* if its job was asked for before; None: it was not."""
+def _if_admitted(job: Any) -> AbstractContextManager[Body] | None:
+    """What the function of *job* runs within if the job was asked for before; None: it was not."""
     if hasattr(job, GRANT):
-        return function
-    admitted, grant = admitted_elsewhere(job)
+        return UNTHROTTLED
+    admitted, grant = read_admission(job)
     if not admitted:
         return None
-    return function if grant is None else held(job, grant, function)
+    return UNTHROTTLED if grant is None else running_body(job, grant)
 
 
-def _within(running: Any, wrapper: Any, name: str, function: Any) -> bool:
+def _is_within(running: Any, wrapper: Any, name: str, function: Any) -> bool:
     while running is not None and running is not wrapper:
         running = getattr(running, "__wrapped__", None)
     return running is wrapper or name == f"{function.__module__}.{function.__qualname__}"
 
 
-def _asking(job: Any, terms: Terms | None, function: Callable[..., Any]) -> Callable[..., Any]:
-    if terms is None:
+def _call_that_asks(job: Any) -> AbstractContextManager[Body]:
+    declared = options_of(job)
+    if declared is None:
         setattr(job, GRANT, None)
-        return function
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def asked_async(*args: Any, **kwargs: Any) -> Any:
-            try:
-                grant = _ask_in_place(job, terms)
-                if isinstance(grant, Denied):
-                    return grant
-                return await held(job, grant, function)(*args, **kwargs)
-            finally:
-                last_word(limiter_of(job, terms))
-
-        return asked_async
-
-    @functools.wraps(function)
-    def asked(*args: Any, **kwargs: Any) -> Any:
-        try:
-            grant = _ask_in_place(job, terms)
-            if isinstance(grant, Denied):
-                return grant
-            return held(job, grant, function)(*args, **kwargs)
-        finally:
-            last_word(limiter_of(job, terms))
-
-    return asked
+        return UNTHROTTLED
+    return _asking_body(job, declared)
 
 
-def _ask_in_place(job: Any, terms: Terms) -> Grant | Denied:
+@contextmanager
+def _asking_body(job: Any, declared: Declared) -> Generator[Body, None, None]:
+    """The function of *job* runs within, if *job* may run."""
+    limiter = limiter_of(job, declared)
+    try:
+        answer = _ask_in_place(job, declared)
+        if isinstance(answer, Denied):
+            yield Body(denied=answer)
+        else:
+            with running_body(job, answer) as body:
+                yield body
+    finally:
+        flush(limiter)
+
+
+def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
+    """Ask for *job* until it is decided. If it may not run, it is put back or cancelled when its execution ends."""
     record = read_record(job)
-    ticket = record.ticket if record is not None else None
-    if record is not None and record.expired(job):
-        return put_back(job, record, Return(ticket, 0.0))
+    if is_expired(job, record):
+        return end_with(job, conclude(job, record, Deferred(0.0, record.ticket, None)))
     patience, left = Patience(job), _LONGEST_IN_PLACE
     while True:
-        with told_once(job.connection):
-            decision = ask(job, terms, ticket, BY_RQ_SCHEDULER, patience)
-        if decision.allowed:
-            return granted(job, terms, record, decision, ticket)
-        if decision.refused:
-            admit(job, record)  # whoever requeues it later has it begin anew
-            return over(job, decision) or granted(job, terms, None, decision, ticket)
-        ticket = decision.ticket
-        scheduler, ours = promoters(job)
+        with log_once(job.connection):
+            outcome = admit(job, declared, record, BY_RQ_SCHEDULER, patience)
+        if isinstance(outcome, Grant):
+            return outcome
+        if not isinstance(outcome, Deferred):
+            return end_with(job, conclude(job, record, outcome))
+        scheduler, ours = promoted_by(job.connection, job.origin)
         if scheduler or ours:
-            return put_back(job, record, Return(ticket, decision.delay, by_ticks=scheduler))
-        _tell_of_no_promoter(job)
+            return end_with(job, conclude(job, record, outcome, by_ticks=scheduler))
+        _warn_of_no_promoter(job)
         _promote_due(job)
-        if decision.delay > min(left, patience.left):
+        if outcome.delay > min(left, patience.left):
             time.sleep(min(_BRAKE, left, patience.left))
-            return put_back(job, record, Return(ticket, None))
-        time.sleep(decision.delay)
-        left -= decision.delay
-        patience.left -= decision.delay
+            return end_with(job, conclude(job, record, outcome, at_end=True))
+        time.sleep(outcome.delay)
+        record = replace(record, ticket=outcome.ticket)
+        left -= outcome.delay
+        patience.left -= outcome.delay
 
 
 def _promote_due(job: Any) -> None:
@@ -142,11 +139,11 @@ def _promote_due(job: Any) -> None:
         promote(job.connection, job.origin, seen.due)
 
 
-def _tell_of_no_promoter(job: Any) -> None:
-    if first_to_tell(job.connection, f"no-promoter:{job.origin}", 600):
+def _warn_of_no_promoter(job: Any) -> None:
+    if is_first_to_log(job.connection, f"no-promoter:{job.origin}", _WARN_EVERY):
         _log.warning(
-            "Nobody takes delayed jobs out of queue %r: what a limit denies waits in its worker for up to %.0f s at a "
-            "time, and loses its place in the queue. Start one worker with --with-scheduler, or workers with "
-            "--worker-class throttlekit_rq.ThrottledWorker.",
+            "No process takes delayed jobs out of queue %r: a job that a limit denies waits in its worker for up to "
+            "%.0f s at a time, and loses its place in the queue. Start one worker with --with-scheduler, or workers "
+            "with --worker-class throttlekit_rq.ThrottledWorker.",
             job.origin, _LONGEST_IN_PLACE,
         )  # fmt: skip

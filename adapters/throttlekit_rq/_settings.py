@@ -1,4 +1,4 @@
-"""What the workers of a process are told once: the limiter, limits of whole queues, how long jobs may wait."""
+"""The settings of a process: the limiter, limits of whole queues, how long jobs may wait."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit._core.durations import seconds_in
-from throttlekit.adapter.options import WaitRules, WhenOver, limits_in
+from throttlekit.adapter import WaitRules, WhenOver, check_limiter, read_limits, seconds_in
 
 __all__ = ["Settings", "configure", "limiter_for", "settings"]
 
@@ -22,7 +21,7 @@ _TLS_OPTIONS = ("ssl_cert_reqs", "ssl_ca_certs", "ssl_ca_path", "ssl_certfile", 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What `configure` was told."""
+    """The arguments of `configure`, read and checked."""
 
     limiter: Limiter | None = None
     queues: Mapping[str, tuple[Limit, ...]] = field(default_factory=dict[str, tuple[Limit, ...]])
@@ -31,7 +30,7 @@ class Settings:
 
 
 class _Process:
-    """This process's settings, and the limiters it has made for itself."""
+    """The settings of this process, and the limiters it has made for itself, by URL."""
 
     settings = Settings()
     made: dict[str, Limiter] = {}  # noqa: RUF012  one a process is meant
@@ -47,51 +46,51 @@ def configure(
     max_inline_wait: float | timedelta | None = None,
 ) -> None:
     """
-    Tell the workers of this process what they need to know. Call it in the settings module that
-    `rq worker -c` imports. A later call replaces all that an earlier one said.
+    Configure the workers of this process. Call it in the settings module that `rq worker -c` imports.
+    A later call replaces all arguments of an earlier one.
 
     Args:
-        limiter: For jobs whose function names none. Default: the Redis of $THROTTLEKIT_URL, else the
-            one that the job came from.
-        queues: Limits for everything in a queue, by the queue's name, besides the jobs' own limits.
-            Only throttlekit's worker classes look at them: a stock worker takes jobs without asking.
-        max_wait: How long a job may wait in all, in seconds, from its first denial. An enqueue call's
-            `throttle_max_wait` goes before it. Default: for ever.
+        limiter: For jobs whose function names no limiter. Default: the Redis of $THROTTLEKIT_URL, else the
+            Redis that the job came from.
+        queues: Limits for every job of a queue, by the queue's name, besides the jobs' own limits.
+            Only throttlekit's worker classes keep them: a stock worker takes jobs without asking.
+        max_wait: How long a job may wait in all, in seconds, from its first denial. The `throttle_max_wait` of an
+            enqueue call replaces it for its job. Default: for ever.
         max_deferrals: How often a job may be denied. Default: any number of times.
         when_over: What becomes of a job past either: "fail" fails it with `WaitedTooLong`, whatever its
             `Retry`; "drop" cancels it; "run" runs it uncharged, **beyond the limit**.
-        max_inline_wait: The longest wait, in seconds, that a worker sleeps in place; 0: none. It never
+        max_inline_wait: The longest wait, in seconds, that a worker sleeps in place; 0: it never does. It never
             sleeps for longer than 0.05, or 1.25 for a job that RQ's own scheduler has brought back,
-            since that one only looks once a second.
+            since RQ's scheduler looks once a second.
 
     Raises:
         ConfigurationError: An argument can never work.
     """
-    if limiter is not None and not isinstance(limiter, Limiter):
-        raise ConfigurationError(f'configure takes a limiter: configure(Limiter("redis://…")), not {limiter!r}')
+    if limiter is not None:
+        check_limiter(limiter, 'configure takes a limiter: configure(Limiter("redis://…"))')
     of_queues: dict[str, tuple[Limit, ...]] = {}
     for name, spec in (queues or {}).items():
         try:
-            of_queues[name] = limits_in(spec)
+            of_queues[name] = read_limits(spec)
         except ConfigurationError as error:
             raise ConfigurationError(f"queue {name!r}: {error}") from None
         if limiter is not None:
             limiter.declare(*of_queues[name])
     wait = seconds_in("max_inline_wait", max_inline_wait)
-    _Process.settings = Settings(limiter, of_queues, WaitRules.of(max_wait, max_deferrals, when_over), wait)
+    _Process.settings = Settings(limiter, of_queues, WaitRules.read(max_wait, max_deferrals, when_over), wait)
 
 
 def settings() -> Settings:
-    """What `configure` was told last."""
+    """The arguments of the last `configure`."""
     return _Process.settings
 
 
 def limiter_for(connection: Any) -> Limiter:
     """
-    The limiter of this process for jobs whose function names none.
+    The limiter of this process for jobs whose function names no limiter.
 
     Raises:
-        ConfigurationError: $THROTTLEKIT_URL cannot be read, or the limiter cannot be worked out from *connection*.
+        ConfigurationError: $THROTTLEKIT_URL cannot be read, or the limiter cannot be made from *connection*.
     """
     if _Process.settings.limiter is not None:
         return _Process.settings.limiter
@@ -102,7 +101,7 @@ def limiter_for(connection: Any) -> Limiter:
 
 
 def _url_of(connection: Any) -> str:
-    """The Redis that *connection* goes to, as a URL. It may hold a password: never show it."""
+    """The Redis that *connection* goes to, as a URL. It may hold a password: do not log it."""
     pool = connection.connection_pool
     options: dict[str, Any] = pool.connection_kwargs
     user, password = options.get("username"), options.get("password")
@@ -123,5 +122,5 @@ def _url_of(connection: Any) -> str:
 
 
 def _tls_connections(kind: type) -> tuple[type, ...]:
-    """Those of a connection class's own line that speak TLS, without importing the client."""
+    """The bases of a connection class that use TLS, found without importing the client."""
     return tuple(base for base in kind.__mro__ if base.__name__ == "SSLConnection")

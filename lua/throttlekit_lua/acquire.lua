@@ -6,26 +6,26 @@
   KEYS[2i]    waiting line of claim i: "tail late guest", and " paused" if it is, integer microseconds
 
   ARGV[1]     now, microseconds; "" means the server's clock (tests pass a number)
-  ARGV[2]     who asks: "job", "guest" or "peek"
-  ARGV[3]     claim of the slot that a returning job holds, from 1; "0" means it holds none, "-1" one kept elsewhere
-  ARGV[4]     that slot, microseconds
+  ARGV[2]     caller: "job", "guest" or "peek"
+  ARGV[3]     claim in whose line a returning job has a place, from 1; "0" means in none, "-1" in one kept elsewhere
+  ARGV[4]     when that job is due, microseconds
   ARGV[5]     how long the job will wait, microseconds; "" means as long as it takes
-  ARGV[7i-1]  claim i: letter of its algorithm
+  ARGV[7i-1]  claim i: code of its algorithm
   ARGV[7i]    claim i: size; 0 only looks
   ARGV[7i+1]  claim i: a, b and c of its algorithm
   ARGV[7i+4]  claim i: spacing of its line, microseconds
-  ARGV[7i+5]  claim i: how far off a newcomer's slot may be, microseconds; "" means any
+  ARGV[7i+5]  claim i: how far ahead a newcomer's instant may be, microseconds; "" means any
 
-  Returns  "reason claim now_us retry_us slot_us", and " units full_us" of each claim: one text is read sooner than a list
+  Returns  "reason claim now_us retry_us due_us", and " units full_us" of each claim: a text is read sooner than a list
            reason: 0 allowed, 1 exhausted, 2 in line, 3 early, 4 queue full, 5 paused
 
   Writes   KEYS[2i-1] of every claim with a size, expiring a grace time after nothing of it counts:
            when allowed, or when denied and what is stored is stale. KEYS[2i] of the binding claim when denied
-           and the slot is worth waiting for, expiring a grace time after its last slot; KEYS[2i] is deleted when
-           allowed to a newcomer, if its line was given up; a grant ends a pause. A peek, or a return before the slot that
-           does not pass, writes nothing.
+           and the job will wait as long, expiring a grace time after its last instant; KEYS[2i] is deleted when
+           allowed to a newcomer, if its line was given up; a grant ends a pause. A peek writes nothing, and neither
+           does a return before the job is due that does not pass.
 ]]
-local caller, place, place_slot, patience = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local caller, place, place_due, max_wait = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local NO_LINE = {0, 0, 0}
 local claims = {}
 for i = 1, #KEYS / 2 do
@@ -33,7 +33,7 @@ for i = 1, #KEYS / 2 do
   local c = {
     key = KEYS[2 * i - 1], line_key = KEYS[2 * i], of = algorithms[ARGV[at]], size = tonumber(ARGV[at + 1]),
     a = tonumber(ARGV[at + 2]), b = tonumber(ARGV[at + 3]), c = ARGV[at + 4],
-    spacing = tonumber(ARGV[at + 5]), room = tonumber(ARGV[at + 6]), line = NO_LINE, last_slot = 0, paused = 0,
+    spacing = tonumber(ARGV[at + 5]), max_queue = tonumber(ARGV[at + 6]), line = NO_LINE, line_end = 0, paused = 0,
   }
   c.of.read(c)
   local tail, late, guest, paused
@@ -46,68 +46,68 @@ for i = 1, #KEYS / 2 do
   c.lives = now - max(c.paused, c.stored and c.of.busy_until(c) or 0) < GRACE
   if tail and c.lives then
     c.line = {tonumber(tail), tonumber(late), tonumber(guest)}
-    c.last_slot = max(c.line[1], c.line[2])
+    c.line_end = max(c.line[1], c.line[2])
   end
   claims[i] = c
 end
 
-local function answer(reason, claim, retry, slot)
+local function answer(reason, claim, retry, due)
   local reply, use = '%d %d %d %d %d %d %d', ' %d %d'
   if INTEGER ~= '%d' then reply, use = '%.0f %.0f %.0f %.0f %.0f %.0f %.0f', ' %.0f %.0f' end
-  reply = format(reply, reason, claim, now, retry, slot, claims[1].of.use(claims[1]))
+  reply = format(reply, reason, claim, now, retry, due, claims[1].of.use(claims[1]))
   for i = 2, #claims do reply = reply .. format(use, claims[i].of.use(claims[i])) end
   return reply
 end
 
-local holder = place ~= 0 and place_slot <= now
-local early = place > 0 and not holder and place_slot < claims[place].last_slot
-if early and not claims[place].of.estimates then return answer(3, place, place_slot, place_slot) end
+local holder = place ~= 0 and place_due <= now
+local early = place > 0 and not holder and place_due < claims[place].line_end
+if early and not claims[place].of.estimates then return answer(3, place, place_due, place_due) end
 
-local reason, binding, retry, slot, opens = 0, 1, now, now, now
+local reason, binding, retry, due, opens = 0, 1, now, now, now
 for i = 1, #claims do
   local c = claims[i]
   local ready, opens_c = now, now
   if c.size > 0 then
     ready = max(c.of.ready(c), c.paused)
-    opens_c = (holder or early) and ready or max(ready, c.last_slot)
+    opens_c = (holder or early) and ready or max(ready, c.line_end)
   end
   if opens_c > now then
     retry = max(retry, opens_c)
-    local slot_c = opens_c
-    if holder then slot_c = max(c.line[2], opens_c)
-    elseif caller == 'guest' then slot_c = max(c.line[3], opens_c) end
-    local full = c.room and not holder and opens_c - max(now, c.paused) > c.room
-    if reason ~= 4 and (slot_c > slot or full) then
-      binding, slot, opens = i, slot_c, opens_c
+    local due_c = opens_c
+    if holder then due_c = max(c.line[2], opens_c)
+    elseif caller == 'guest' then due_c = max(c.line[3], opens_c) end
+    local full = c.max_queue and not holder and opens_c - max(now, c.paused) > c.max_queue
+    if reason ~= 4 and (due_c > due or full) then
+      binding, due, opens = i, due_c, opens_c
       reason = full and 4 or c.paused > now and 5 or ready > now and 1 or 2
     end
   end
 end
 
-if early and reason ~= 0 then return answer(3, place, place_slot, place_slot) end
-if caller == 'peek' then return answer(reason, binding, retry, slot) end
+if early and reason ~= 0 then return answer(3, place, place_due, place_due) end
+if caller == 'peek' then return answer(reason, binding, retry, due) end
 
 for i = 1, #claims do
   local c = claims[i]
   if c.size > 0 and reason == 0 then
     c.of.charge(c)
     c.of.keep(c)
-    if c.paused > 0 and max(c.last_slot, c.line[3]) > 0 then keep_line(c, c.line, 0)
+    if c.paused > 0 and max(c.line_end, c.line[3]) > 0 then keep_line(c, c.line, 0)
     elseif c.paused > 0 or not (holder or early or c.lives) then redis.call('DEL', c.line_key) end
   elseif c.size > 0 and c.stale and c.paused == 0 then
     c.of.keep(c)
   end
 end
-if reason == 0 or reason == 4 or slot - now > (patience or math.huge) then
-  return answer(reason, binding, retry, slot)
+if reason == 0 or reason == 4 or due - now > (max_wait or math.huge) then
+  return answer(reason, binding, retry, due)
 end
 
 local c = claims[binding]
-local after = slot + (c.of.distance and c.of.distance(c) or c.spacing)
+local after = due + (c.of.distance and c.of.distance(c) or c.spacing)
 local line = c.line
 if holder then line[2] = after
 elseif caller == 'guest' then line[3] = math.min(after, opens + GUESTS)
 else line[1] = after end
 local _, full = c.of.use(c)
 keep_line(c, line, c.paused, full)
-return answer(reason, binding, retry, slot)
+return answer(reason, binding, retry, due)

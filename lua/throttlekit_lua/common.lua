@@ -1,21 +1,21 @@
 --[[
   The head of every script: the clock, and how things are written. Each algorithm adds itself to `algorithms`:
 
-  read(c)        reads what is stored of claim c, as far as it can be believed; c.stored tells whether anything is,
-                 c.stale that what was read is not what is stored
-  ready(c)       the earliest instant at which c passes if nobody else asks
+  read(c)        reads what is stored of claim c, if it can be true; c.stored: something is stored,
+                 c.stale: what is stored cannot be true, and something else was taken in its place
+  ready(c)       the earliest instant at which c passes if no other request comes
   charge(c)      takes c.size
   settle(c)      takes c.by more, or gives back, of what was taken at c.granted
   keep(c)        writes what charge, settle or read changed
-  exhausted(c, at) as if all that passes in one period had passed, evenly, up to `at`
+  exhausted(c, at)  as if all that passes in one period had passed, evenly, up to `at`
   use(c)         what is used, and until when it counts
   busy_until(c)  until when a waiting line has kept the limit busy
 
   Where slots are held until they are given back, `estimates` is true, and there is besides:
 
-  distance(c)    from this slot of its line to the next
-  release(c)     gives back what c.c holds; tells whether it held any
-  renew(c)       keeps what c.c holds, or takes what is free; tells whether it holds any now
+  distance(c)    from this instant of its line to the next
+  release(c)     gives back what c.c holds; returns whether it held any
+  renew(c)       keeps what c.c holds, or takes what is free; returns whether it holds any now
 
   A claim c has its key, its size (0 only looks) and three numbers of its algorithm: a, b, c.
 

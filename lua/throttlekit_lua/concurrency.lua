@@ -1,10 +1,11 @@
 --[[
-  Mirrors throttlekit/_core/algorithms/concurrency.py. Letter c.
+  Mirrors throttlekit/_core/algorithms/concurrency.py. Code c.
   a, b, c  amount, lease, microseconds, and the holder
   Key      sorted set: each holder by the end of its lease; ":mean", ":granted", ":freed" and ":lease", the
            longest of them, by minus their value
 ]]
 local FIRST_HOLD, LEARN, SLACK, SHORTEST = 100000, 4, 25, 1000
+local AT_ONCE = 1000  -- holders that one call dates anew, or removes: the server serves no other client meanwhile
 
 local function pace(c)
   local age = c.granted_at > 0 and now - c.granted_at or 0
@@ -57,14 +58,18 @@ algorithms.c = {
   end,
   keep = function(c)
     if c.stale then
-      for _, holder in ipairs(redis.call('ZRANGEBYSCORE', c.key, '(' .. whole(c.most), '+inf')) do
-        redis.call('ZADD', c.key, whole(c.most), holder)
+      for _, holder in ipairs(redis.call('ZREVRANGE', c.key, '0', whole(AT_ONCE - 1))) do
+        if tonumber(redis.call('ZSCORE', c.key, holder)) > c.most then redis.call('ZADD', c.key, whole(c.most), holder) end
       end
     end
     if c.drop then redis.call('ZREM', c.key, c.c) end
     if c.add then
       c.longest = math.max(c.b, c.longest)
-      redis.call('ZREMRANGEBYSCORE', c.key, '0', whole(now))
+      local over = redis.call('ZCOUNT', c.key, '(0', whole(now))
+      if over > 0 then
+        local first = redis.call('ZCOUNT', c.key, '-inf', '0')
+        redis.call('ZREMRANGEBYRANK', c.key, whole(first), whole(first + math.min(over, AT_ONCE) - 1))
+      end
       c.live = c.live + redis.call('ZADD', c.key, whole(now + c.b), c.c)
     end
     local latest = redis.call('ZREVRANGE', c.key, '0', '0', 'WITHSCORES')

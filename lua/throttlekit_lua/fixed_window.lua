@@ -1,5 +1,5 @@
 --[[
-  Mirrors throttlekit/_core/algorithms/fixed_window.py. Letter f.
+  Mirrors throttlekit/_core/algorithms/fixed_window.py. Code f.
   a, b   amount and period, microseconds
   c      the zone: its offset from UTC, then "from offset" of each change of its clocks; microseconds
   Key    "window used"

@@ -20,6 +20,7 @@
 ]]
 local STEP, STEPS, HOUR, HEARD = 20, 5, 3600, 15
 local MOST_KEYS, MOST_RANKED, MOST_COUNTS, MOST_LIMITS, MOST_JOBS = 100000, 10000, 100000, 1000, 10000
+local AT_ONCE, max = 1000, math.max
 local function whole(x) return string.format('%.0f', x) end
 
 local now = tonumber(redis.call('TIME')[1])
@@ -69,15 +70,19 @@ for _, each in ipairs(report.jobs) do
   redis.call('HSET', KEYS[6], each[1], each[2])
 end
 
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', whole(now - HOUR))
-redis.call('ZREMRANGEBYRANK', KEYS[1], '0', whole(-MOST_KEYS - 1))
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', whole(now * 1000000))
-redis.call('ZREMRANGEBYRANK', KEYS[2], '0', whole(-MOST_RANKED - 1))
-redis.call('ZREMRANGEBYRANK', KEYS[at + 1], '0', whole(-MOST_RANKED - 1))
-redis.call('ZREMRANGEBYRANK', KEYS[at + 2], '0', whole(-MOST_RANKED - 1))
+-- In pieces: a report adds few members, and the server serves no other client while it removes many.
+local function trim(key, most, last)
+  local over = redis.call('ZCARD', key) - most
+  if last then over = max(over, redis.call('ZCOUNT', key, '-inf', whole(last))) end
+  if over > 0 then redis.call('ZREMRANGEBYRANK', key, '0', whole(math.min(over, AT_ONCE) - 1)) end
+end
+trim(KEYS[1], MOST_KEYS, now - HOUR)
+trim(KEYS[2], MOST_RANKED, now * 1000000)
+trim(KEYS[at + 1], MOST_RANKED)
+trim(KEYS[at + 2], MOST_RANKED)
 local old = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', whole(now - HOUR), 'LIMIT', '0', '1000')
 local many = redis.call('ZCARD', KEYS[5]) - MOST_JOBS
-if #old == 0 and many > 0 then old = redis.call('ZRANGE', KEYS[5], '0', whole(many - 1)) end
+if #old == 0 and many > 0 then old = redis.call('ZRANGE', KEYS[5], '0', whole(math.min(many, AT_ONCE) - 1)) end
 for _, job in ipairs(old) do
   redis.call('ZREM', KEYS[5], job)
   redis.call('HDEL', KEYS[6], job)

@@ -6,7 +6,7 @@
 
   ARGV[1]     now, microseconds; "" means the server's clock (tests pass a number)
   ARGV[2]     "release" or "renew"
-  ARGV[5i-2]  lease i: letter of its algorithm
+  ARGV[5i-2]  lease i: code of its algorithm
   ARGV[5i-1]  lease i: a, b and c of its algorithm; c is the holder
   ARGV[5i+2]  lease i: when it was granted, microseconds
 

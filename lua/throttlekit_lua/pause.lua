@@ -1,5 +1,5 @@
 --[[
-  Let nobody pass for a while, or again. Mirrors throttlekit/_core/acquire.py, `pause`. Comes after common.lua and the
+  Let no job pass for a while, or end that pause. Mirrors throttlekit/_core/acquire.py, `pause`. Comes after common.lua and the
   algorithms.
 
   KEYS[2i-1]  what is taken of limit i: as its algorithm keeps it
@@ -7,13 +7,13 @@
 
   ARGV[1]     now, microseconds; "" means the server's clock (tests pass a number)
   ARGV[2]     for how long, microseconds; "" ends the pause
-  ARGV[4i-1]  limit i: letter of its algorithm
+  ARGV[4i-1]  limit i: code of its algorithm
   ARGV[4i]    limit i: a, b and c of its algorithm
 
   Returns  of each limit, until when it is paused; 0 if it never was
 
-  Writes   KEYS[2i], expiring a grace time after its last slot, and after nothing counts of what is taken to have
-           passed before the pause is over
+  Writes   KEYS[2i], expiring a grace time after its last instant, and after nothing counts of the units that count as
+           used up to the end of the pause
 ]]
 local reply = {}
 for i = 1, #KEYS / 2 do

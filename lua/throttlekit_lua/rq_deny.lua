@@ -1,5 +1,5 @@
 --[[
-  Put a denied job back: among its queue's scheduled jobs, or at the end of its queue where nobody takes those out.
+  Put a denied job back: among its queue's scheduled jobs, or at the end of its queue if no process takes those out.
 
   KEYS[1]  the job: hash
   KEYS[2]  its queue's scheduled jobs: sorted set by the instant to come back, seconds since the epoch
@@ -7,17 +7,17 @@
   KEYS[4]  its queue: list
   KEYS[5]  the keys of all queues: set
   KEYS[6]  the worker: hash
-  KEYS[7]  those of its queue that wait for the same slots: sorted set by the instant to come back
+  KEYS[7]  the jobs of its queue that wait for the same slots: sorted set by the instant to come back
 
   ARGV[1]  the job's id
-  ARGV[2]  delay, microseconds; "" means: to the end of its queue
+  ARGV[2]  delay, microseconds; "" puts it at the end of its queue
   ARGV[3]  what the job carries until it asks again: text
-  ARGV[4]  "1" if the worker counts this denial as a failure of a job, which is taken back; else "0"
+  ARGV[4]  "1" if the worker counts this denial as a failed job, which is undone here; else "0"
   ARGV[5]  the instant at which the job expires, milliseconds, if an earlier denial noted it; else ""
   ARGV[6]  the instant at which it was enqueued, milliseconds; else ""
-  ARGV[7]  "1" if RQ's scheduler brings it back, else "0". That one takes all that is due by a whole second at once,
-           and puts one after the other at the front, the last to come in front of all. So within a second the
-           instants are mirrored: it is in the right order that it turns them around.
+  ARGV[7]  "1" if RQ's scheduler brings it back, else "0". The scheduler takes all jobs that are due by a whole second
+           at once, and puts one after the other at the front of the queue, which reverses them. So the instants within
+           a second are mirrored here, and the jobs come out in order.
   ARGV[8]  "1" if it waits for a slot, which may come free before that instant, else "0"
   ARGV[9]  its meta, as its serializer writes it, with what it waits for; "" leaves it as it is
 

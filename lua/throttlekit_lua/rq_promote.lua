@@ -7,15 +7,15 @@
   KEYS[3+i]  job i: hash
 
   ARGV[1]    now, as RQ writes instants: text
-  ARGV[2]    "", or the name of a lane: then those that wait in it are put into the queue, due or not, and no others
+  ARGV[2]    "", or the name of a lane: then only the jobs that wait in it are put into the queue, due or not
   ARGV[2+i]  job i: its id; in the order in which they are due
 
   Returns    how many were put into the queue
 
-  Writes     KEYS[2] loses them. KEYS[3] gets them: those of RQ's own at its end, or front if they ask for it,
-             as its scheduler does, up to the first that a limit denied, which goes to the front. One of these,
-             because whoever promotes takes it at once: more would stand before those that come due later.
-             KEYS[3+i] gets its new status; if it is one of RQ's own, also its ttl.
+  Writes     KEYS[2] loses them. KEYS[3] gets them: jobs that the user scheduled at its end, or front if they ask
+             for it, as RQ's scheduler does, up to the first that a limit denied, which goes to the front. Only one of
+             these, because the worker that promotes takes it at once: more would stand before jobs that come due later.
+             KEYS[3+i] gets its new status; if the user scheduled it, also its ttl.
 ]]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000

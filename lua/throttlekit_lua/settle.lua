@@ -4,10 +4,10 @@
   KEYS[i]     what is taken of limit i: as its algorithm keeps it
 
   ARGV[1]     now, microseconds; "" means the server's clock (tests pass a number)
-  ARGV[6i-4]  limit i: letter of its algorithm
+  ARGV[6i-4]  limit i: code of its algorithm
   ARGV[6i-3]  limit i: a, b and c of its algorithm
   ARGV[6i]    limit i: when it was charged, microseconds
-  ARGV[6i+1]  limit i: by how much that turns out dearer, in the algorithm's own measure; cheaper if negative
+  ARGV[6i+1]  limit i: by how much the true cost is greater, in the algorithm's own measure; less if negative
 
   Returns  how many limits were corrected; what no longer counts is not
 

@@ -1,5 +1,5 @@
 --[[
-  Mirrors throttlekit/_core/algorithms/sliding_log.py. Letter l.
+  Mirrors throttlekit/_core/algorithms/sliding_log.py. Code l.
   a, b   amount and period, microseconds
   Key    numbers of 7 bytes: the place of the oldest unit; until when more is owed than the log holds, microseconds;
          and a ring of `amount` instants, microseconds. What is not there yet, or was given back, is 0
@@ -36,7 +36,7 @@ end
 local function group(c, g) return math.max(1, c.even - c.b + math.ceil((g + 1) * c.b / c.groups)) end
 
 -- The instant of the unit that is `i` younger than the oldest: as it was kept, and as it is taken to be.
-local function kept(c, i) return number(get(c, 2 + (c.head + i) % c.a, 1)) end
+local function kept(c, i) return c.stale and now or number(get(c, 2 + (c.head + i) % c.a, 1)) end
 local function unit(c, i)
   return c.even and math.max(kept(c, i), group(c, math.floor(i * c.groups / c.a))) or kept(c, i)
 end
@@ -59,17 +59,18 @@ end
 
 -- Such a log, anew: group by group those that it makes later, then those that were later already.
 local function write_all(c)
-  local all = bytes(0) .. bytes(c.owed)
+  local pieces = {bytes(0), bytes(c.owed)}
   for g = 0, c.groups - 1 do
     local first, past = math.ceil(g * c.a / c.groups), math.ceil((g + 1) * c.a / c.groups)
-    local split = later(c, group(c, g), kept, first, past)
+    local split = c.stale and past or later(c, group(c, g), kept, first, past)
     local at = (c.head + split) % c.a
     local before = math.min(past - split, c.a - at)
-    all = all .. string.rep(bytes(group(c, g)), split - first)
-    all = all .. get(c, 2 + at, before) .. get(c, 2, past - split - before)
+    pieces[#pieces + 1] = string.rep(bytes(c.stale and math.max(now, group(c, g)) or group(c, g)), split - first)
+    pieces[#pieces + 1] = get(c, 2 + at, before) .. get(c, 2, past - split - before)
   end
+  local all = table.concat(pieces)
   if c.bytes then c.bytes = all else redis.call('SET', c.key, all) end
-  c.even, c.head = nil, 0
+  c.even, c.head, c.stale = nil, 0, false
 end
 
 algorithms.l = {
@@ -81,8 +82,7 @@ algorithms.l = {
     c.stored, c.head, c.owed = true, number(string.sub(head, 1, 7)) % c.a, number(string.sub(head, 8))
     c.newest = unit(c, c.a - 1)
     if c.newest - now > STALE then
-      c.stale, c.head, c.owed, c.newest = true, 0, 0, now
-      c.bytes = bytes(0) .. bytes(0) .. string.rep(bytes(now), c.a)
+      c.stale, c.head, c.owed, c.newest, c.even, c.groups = true, 0, 0, now, now, 1
     end
   end,
   exhausted = function(c, at)
@@ -100,6 +100,7 @@ algorithms.l = {
     if not c.stored or c.by == 0 or now < c.owed then return false end
     local last = count_until(c, c.granted)
     if last == 0 or unit(c, last - 1) + c.b <= now then return false end
+    if c.stale then write_all(c) end
     -- What is older moves up, and the oldest places fall free.
     local back = math.min(-c.by, last)
     local older = math.min(last - back, c.a - c.head)

@@ -1,5 +1,5 @@
 --[[
-  Mirrors throttlekit/_core/algorithms/sliding_window.py. Letter s.
+  Mirrors throttlekit/_core/algorithms/sliding_window.py. Code s.
   a, b, c  amount, period and step, microseconds
   Key      "window before used"
 ]]

@@ -1,5 +1,5 @@
 --[[
-  Mirrors throttlekit/_core/algorithms/gcra.py. Letter t.
+  Mirrors throttlekit/_core/algorithms/gcra.py. Code t.
   a, b   headroom and capacity, microseconds; sizes are microseconds too
   Key    the TAT, integer microseconds; "TAT debt" if it was settled beyond empty
 ]]

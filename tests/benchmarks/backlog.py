@@ -19,9 +19,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.dramatiq.workers import clean_up_when_terminated
 from support.flood.backlogs import Cost, at_its_head, backlog_servers, drained, flood_of
-from support.printed.tables import Promise, about, promises, table
+from support.reports.command import parser_of
+from support.reports.tables import Promise, about, promises, table
 
 SIZES = (1_000, 10_000, 100_000)
 FRAMEWORKS = ("dramatiq", "rq", "celery")
@@ -86,14 +86,11 @@ def _sizes(found: Mapping[int, Cost]) -> str:
 
 
 def main() -> int:
-    clean_up_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="tiny backlogs: is it all there?")
+    parser = parser_of(__doc__, quick="tiny backlogs: is it all there?", only="dramatiq, rq or celery")
     parser.add_argument("--scale", type=float, default=0.1, help="times the backlogs (%(default)s)")
     parser.add_argument("--rate", type=int, default=100, help="of the limit, a second (%(default)s)")
     parser.add_argument("--drain", type=float, default=120.0, help="seconds that a backlog may take (%(default)s)")
     parser.add_argument("--window", type=float, default=30.0, help="seconds to look at a longer one (%(default)s)")
-    parser.add_argument("--only", default="", help="dramatiq, rq or celery")
     options = parser.parse_args()
     if options.quick:
         options.scale, options.drain, options.window = 0.04, 0.9, 0.5

@@ -12,16 +12,15 @@ lost, order is lost, or a limit is used less than promised while it is what is s
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.dramatiq.workers import clean_up_when_terminated
 from support.flood.campaigns import Found, Plan, Record, happen, judge
-from support.printed.tables import Promise, about, promises, table
+from support.reports.command import parser_of
+from support.reports.tables import Promise, about, promises, table
 
 FULL_CALLS = 100_000
 LEAST_USE, MOST_INVERTED = 0.98, 0.01
@@ -83,9 +82,7 @@ def judged(plan: Plan, record: Record, found: Found, *, times: bool = True) -> I
 
 
 def main() -> int:
-    clean_up_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few campaigns of few calls: is it all there?")
+    parser = parser_of(__doc__, quick="few campaigns of few calls: is it all there?")
     parser.add_argument("--calls", type=int, default=500, help="of each campaign (%(default)s)")
     parser.add_argument("--campaigns", type=int, default=20)
     parser.add_argument("--processes", type=int, default=4)

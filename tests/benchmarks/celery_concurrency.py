@@ -11,7 +11,6 @@ full run takes about 10 minutes, --quick about 4.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
@@ -19,19 +18,18 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import redis
-from rich.console import Console
 from rich.table import Table
 
 from support.celery.site import CelerySite, celery_site
-from support.dramatiq.workers import clean_up_when_terminated
+from support.celery.spans import Event, Spans, most_at_once
 from support.partner.angry import AngryPartner
-from support.printed.spans import Event, Spans, most_at_once
-from support.servers.flood import Kind, Servers, servers
+from support.reports.command import each_broker, parser_of, show
+from support.servers.flood import Servers
 from support.servers.processes import redis_server
 from support.waiting import wait_until
 
@@ -215,31 +213,24 @@ def rows(quick: bool) -> Iterator[tuple[str, Callable[[Servers, Row], None]]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--broker", choices=[*get_args(Kind), "both"], default="both")
-    parser.add_argument("--only", default="", help="rows with this in their name")
+    parser = parser_of(__doc__, broker=True, quick="small: is it all there?", only="rows with this in their name")
     chosen = parser.parse_args()
-    clean_up_when_terminated()
     faults: list[str] = []
-    for kind in get_args(Kind) if chosen.broker == "both" else [chosen.broker]:
-        table = Table("", "figures", title=f"Celery on {kind}")
-        with servers(kind) as where:
-            for name, run in rows(chosen.quick):
-                if chosen.only not in name:
-                    continue
-                row = Row(name)
-                try:
-                    run(where, row)
-                except AssertionError as error:
-                    row.tell("gave up", error, good=False)
-                table.add_row(name, "; ".join(f"{what} {figure}" for what, figure in row.told.items()))
-                print(f"{kind}, {name}: {row.told}", flush=True)
-                faults += [f"{kind}, {fault}" for fault in row.faults]
-        Console(width=160).print(table)
-    for fault in faults:
-        print(f"BROKEN: {fault}")
-    return 1 if faults else 0
+    tables: list[Table] = []
+    for where in each_broker(chosen):
+        tables.append(Table("", "figures", title=f"Celery on {where.kind}"))
+        for name, run in rows(chosen.quick):
+            if chosen.only not in name:
+                continue
+            row = Row(name)
+            try:
+                run(where, row)
+            except AssertionError as error:
+                row.tell("gave up", error, good=False)
+            tables[-1].add_row(name, "; ".join(f"{what} {figure}" for what, figure in row.told.items()))
+            print(f"{where.kind}, {name}: {row.told}", flush=True)
+            faults += [f"{where.kind}, {fault}" for fault in row.faults]
+    return show(tables, faults, width=160)
 
 
 if __name__ == "__main__":

@@ -9,20 +9,17 @@ throttlekit breaks a promise; the promises are in `Row.broken` and `deferrals`.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from support.celery.flood import CeleryFlood, CeleryFlooding
-from support.dramatiq.workers import clean_up_when_terminated
 from support.flood.figures import Figures, figures
 from support.flood.run import FloodLimit, Told, run
-from support.flood.table import Report, Row, add_arguments
-from support.servers.flood import Kind, servers
+from support.reports.command import each_broker
+from support.reports.floods import Report, Row, flood_options
 
 MOST_DEFERRALS = 1.1
 _PATIENCE = 120.0
@@ -72,22 +69,17 @@ def deferrals(report: Report, kind: str, row: Row, told: Told, found: Figures) -
 
 
 def main() -> int:
-    clean_up_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    parser.add_argument("--broker", choices=(*get_args(Kind), "both"), default="both")
-    options = parser.parse_args()
+    options = flood_options(__doc__, broker=True)
     title = "A backlog under a limit: 2 workers × 2, per job done"
     report = Report(options, title, _FOOTNOTES, ("celery", "kombu", "redis"), "Benchmarks: Celery")
-    for kind in get_args(Kind) if options.broker == "both" else (options.broker,):
-        with servers(kind) as where:
-            for row in filter(report.wants, rows(options.quick)):
-                told = run(row.flood, where, CeleryFlooding)
-                found = figures(told)
-                # A task that waits for long is put back once as well, so that a kill does not lose its place.
-                limit, jobs = row.flood.limits[0], row.flood.jobs
-                report.add(kind, row, found, denials(told) / max(1, jobs - limit.burst))
-                deferrals(report, kind, row, told, found)
+    for where in each_broker(options):
+        for row in filter(report.wants, rows(options.quick)):
+            told = run(row.flood, where, CeleryFlooding)
+            found = figures(told)
+            # A task that waits for long is put back once as well, so that a kill does not lose its place.
+            limit, jobs = row.flood.limits[0], row.flood.jobs
+            report.add(where.kind, row, found, denials(told) / max(1, jobs - limit.burst))
+            deferrals(report, where.kind, row, told, found)
     return report.finish()
 
 

@@ -21,23 +21,22 @@ import random
 import signal
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rich.console import Console
 from rich.table import Table
 
 from support.celery.flood import CeleryFlood, CeleryFlooding
-from support.dramatiq.workers import clean_up_when_terminated
 from support.flood.figures import figures
 from support.flood.run import FloodLimit, Told, run
-from support.servers.flood import Kind, servers
+from support.reports.command import each_broker, parser_of, show
 
 KILLS = 6
 _JOBS = 1500
 _BODY = 0.02
 _LIMITS = (FloodLimit("partner", "50/s", 50),)
+_TITLES = "broker", "signal", "acks", "who", "seed", "ended", "begun twice", "ended twice", "lost", "bound, grants"
 _SIGNALS = (signal.SIGTERM, signal.SIGQUIT, signal.SIGKILL)
 _RECOVERY = {
     "broker_transport_options": {
@@ -69,51 +68,37 @@ def lost(told: Told, acks: str) -> int:
     return told.flood.jobs - len(set(seen))
 
 
-def begun_twice(told: Told) -> int:
-    """Bodies begun beyond one a job. Those that a signal cut short had to be."""
-    return len(told.starts) - len({start.job for start in told.starts})
-
-
-def ended_twice(told: Told) -> int:
-    return len(told.ends) - len(set(told.ends))
-
-
 def main() -> int:
-    clean_up_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--broker", choices=(*get_args(Kind), "both"), default="both")
+    parser = parser_of(__doc__, broker=True)
     parser.add_argument("--signal", choices=(*(each.name for each in _SIGNALS), "all"), default="all")
     parser.add_argument("--acks", choices=("late", "early", "both"), default="both")
     parser.add_argument("--seeds", type=int, default=1, help="how many schedules of signals")
     options = parser.parse_args()
     table = Table(title=f"{KILLS} × a signal to 2 workers × 2 processes, {_JOBS} jobs of {1000 * _BODY:.0f} ms")
-    titles = ("broker", "signal", "acks", "who", "seed", "ended", "begun twice", "ended twice", "lost", "bound, grants")
-    for title in titles:
+    for title in _TITLES:
         table.add_column(title, no_wrap=True)
     faults, notes = list[str](), list[str]()
-    for kind in get_args(Kind) if options.broker == "both" else (options.broker,):
-        with servers(kind) as where:
-            for how, acks, seed in _runs(options):
-                twice: dict[str, int] = {}
-                for who, flood in floods(how, acks, seed).items():
-                    told = run(flood, where, CeleryFlooding)
-                    found, gone = figures(told), lost(told, acks)
-                    twice[who] = begun_twice(told)
-                    bound = "-" if found.grants_beyond_us is None else f"{found.grants_beyond_us / 1000:+.1f} ms"
-                    table.add_row(
-                        kind, how.name, acks, who, str(seed), str(found.done), str(twice[who]),
-                        str(ended_twice(told)), str(gone) + (f" ({told.left} left)" if told.left else ""), bound,
-                    )  # fmt: skip
-                    print(f"{kind} {how.name} {acks} {who}: {gone} lost, {twice[who]} begun twice", flush=True)
-                    if who == "throttlekit" and (gone or not found.bound_holds):
-                        faults.append(f"{kind}, {how.name}, {acks}, seed {seed}: lost {gone}, bound {bound}")
-                ours, theirs = twice.values()
-                if ours > theirs:
-                    notes.append(f"{kind}, {how.name}, {acks}, seed {seed}: {ours} begun twice, Celery alone {theirs}")
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 140)
-    console.print(table)
-    console.print("\n".join([f"BROKEN  {fault}" for fault in faults] + [f"MORE    {note}" for note in notes]))
-    return 1 if faults else 0
+    for where in each_broker(options):
+        for how, acks, seed in _runs(options):
+            twice: dict[str, int] = {}
+            for who, flood in floods(how, acks, seed).items():
+                told = run(flood, where, CeleryFlooding)
+                found, gone = figures(told), lost(told, acks)
+                twice[who] = told.begun_twice
+                bound = "-" if found.grants_beyond_us is None else f"{found.grants_beyond_us / 1000:+.1f} ms"
+                table.add_row(
+                    where.kind, how.name, acks, who, str(seed), str(found.done), str(twice[who]),
+                    str(told.ended_twice), str(gone) + (f" ({told.left} left)" if told.left else ""), bound,
+                )  # fmt: skip
+                print(f"{where.kind} {how.name} {acks} {who}: {gone} lost, {twice[who]} begun twice", flush=True)
+                if who == "throttlekit" and (gone or not found.bound_holds):
+                    faults.append(f"{where.kind}, {how.name}, {acks}, seed {seed}: lost {gone}, bound {bound}")
+            ours, theirs = twice.values()
+            if ours > theirs:
+                notes.append(
+                    f"{where.kind}, {how.name}, {acks}, seed {seed}: {ours} begun twice, Celery alone {theirs}"
+                )
+    return show([table], faults, notes)
 
 
 def _runs(options: argparse.Namespace) -> list[tuple[signal.Signals, str, int]]:

@@ -10,7 +10,6 @@ the spread wider and not the ratios wrong. Time is told twice: by the clock, and
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import random
@@ -31,13 +30,14 @@ from dramatiq.brokers.stub import StubBroker
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from throttlekit import AsyncLimiter, Job, Limiter, TokenBucket
 from throttlekit.adapter.options import WaitRules
 from throttlekit_celery._admission import Gate, Settings
 from throttlekit_celery._options import TaskLimits
 from throttlekit_dramatiq import Throttle
-from throttlekit_rq._options import terms_of
+from throttlekit_rq._options import options_of
 
 Took = dict[str, list[tuple[float, float]]]
 
@@ -138,7 +138,7 @@ def without_limits(limiter: Limiter) -> dict[str, Callable[[], object]]:
         "a call of an empty function": _body,
         "Dramatiq: three hooks of a message": of_dramatiq,
         "Celery: one signal of a task": lambda: gate.receive(sender, request),
-        "RQ: one look at a job": lambda: terms_of(job),
+        "RQ: one look at a job": lambda: options_of(job),
     }
 
 
@@ -146,7 +146,7 @@ def _body() -> None: ...
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = parser_of(__doc__)
     options.add_argument("--rounds", type=int, default=41)
     options.add_argument("--calls", type=int, default=200)
     options.add_argument("--redis", help="URL of a server to ask, in place of one of its own")

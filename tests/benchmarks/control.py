@@ -5,14 +5,13 @@ How long a fleet takes to follow live control: a flood on Dramatiq and RQ at onc
 
 Two worker processes of each framework. Prints for each command when it took effect, from the instant at which it had
 returned: the last start of a job after `pause`; the first after `resume`; after `set` the beginning of the last second
-with more starts than the new rate allows; and, 2 seconds after `observe`, the start of the last of 120 new jobs, which
+with more starts than the new rate allows; and, 2 seconds after `shadow`, the start of the last of 120 new jobs, which
 the limit would have spread over 12 seconds. Exit code 1 if a job was lost or run twice, or a worker followed later than
 2 seconds and what it takes to start a job.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -24,7 +23,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.dramatiq.workers import clean_up_when_terminated, workers
+from support.dramatiq.workers import workers
+from support.reports.command import parser_of
 from support.rq.workers import Fleet, rq_worker
 from support.servers.processes import redis_server
 from support.waiting import wait_until
@@ -129,7 +129,7 @@ def paused(control: Any, flood: Flood, tell: Any) -> list[float]:
 
 
 def changed(control: Any, flood: Flood, tell: Any) -> list[float]:
-    """Set a lower rate, then observe it."""
+    """Set a lower rate, then put it into shadow mode."""
     control.set("partner", "10/s", burst=1)
     told = time.time()
     time.sleep(5)
@@ -137,7 +137,7 @@ def changed(control: Any, flood: Flood, tell: Any) -> list[float]:
     over = [at for at in late if sum(at < other <= at + 1 for other in late) > 12]
     effects = [max(over, default=told) - told]
     tell("set 10/s: the last second with more begins", effects)
-    control.observe("partner")
+    control.shadow("partner")
     time.sleep(FOLLOW)  # who asks before is denied as ever, and comes back at its slot
     told = time.time()
     fresh = flood.send(60)
@@ -145,18 +145,16 @@ def changed(control: Any, flood: Flood, tell: Any) -> list[float]:
         lambda: fresh <= {index for _, _, index in flood.starts()}, description="all new jobs have run", every=0.1
     )
     ran = [at for at, _, index in flood.starts() if index in fresh]
-    tell(f"observe, {FOLLOW:g} s later: the last of {len(fresh)} new jobs starts", [max(ran) - told])
+    tell(f"shadow, {FOLLOW:g} s later: the last of {len(fresh)} new jobs starts", [max(ran) - told])
     control.enforce("partner")
     control.unset("partner")
     return effects
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="pause and resume, once, and judge no times")
+    parser = parser_of(__doc__, quick="pause and resume, once, and judge no times")
     parser.add_argument("--jobs", type=int, default=200, help="how many to each framework")
     chosen = parser.parse_args()
-    clean_up_when_terminated()
 
     def tell(what: str, seconds: list[float]) -> None:
         print(f"| {what} | {' | '.join(f'{each:.2f}' for each in seconds)} |", flush=True)

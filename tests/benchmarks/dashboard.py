@@ -11,7 +11,6 @@ these answers, panel for panel.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -33,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from prometheus_client import CollectorRegistry, start_http_server
 
+from support.reports.command import parser_of
 from support.servers.processes import RedisProcess, free_port
 from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, StoreUnavailable, TokenBucket
@@ -204,7 +204,7 @@ def flood(redis: RedisProcess, registry: CollectorRegistry, seconds: float) -> N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=75.0)
     parser.add_argument("--svg", type=Path)
     options = parser.parse_args()

@@ -15,20 +15,18 @@ slots' time, delivers more than three times a job, or lets anybody call during t
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from rich.console import Console
 from rich.table import Table
 
 from support.dramatiq.slots import Held, Slots, Slotting
-from support.dramatiq.workers import clean_up_when_terminated
-from support.servers.flood import Kind, Servers, servers
+from support.reports.command import each_broker, parser_of, show
+from support.servers.flood import Servers
 from support.waiting import wait_until
 
 _AMOUNT = 10
@@ -179,34 +177,27 @@ _TABLES = {
 
 
 def main() -> int:
-    clean_up_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--broker", choices=(*get_args(Kind), "both"), default="both")
+    parser = parser_of(__doc__, broker=True)
     parser.add_argument("--jobs", type=int, default=2000)
     parser.add_argument("--only", choices=_TABLES, help="one of the tables")
     options = parser.parse_args()
     outcomes: dict[str, list[Outcome]] = {name: [] for name in _TABLES}
-    for kind in get_args(Kind) if options.broker == "both" else (options.broker,):
-        with servers(kind) as where:
-            for mode in ("throttlekit", "native"):
-                if options.only in (None, "slots"):
-                    outcomes["slots"] += [slots(where, mode, options.jobs, bodies) for bodies in (_STEADY, _JUMPING)]
-                if options.only in (None, "kill"):
-                    outcomes["kill"].append(kill(where, mode))
-            if options.only in (None, "angry"):
-                outcomes["angry"].append(angry(where))
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 180)
+    for where in each_broker(options):
+        for mode in ("throttlekit", "native"):
+            if options.only in (None, "slots"):
+                outcomes["slots"] += [slots(where, mode, options.jobs, bodies) for bodies in (_STEADY, _JUMPING)]
+            if options.only in (None, "kill"):
+                outcomes["kill"].append(kill(where, mode))
+        if options.only in (None, "angry"):
+            outcomes["angry"].append(angry(where))
+    tables: list[Table] = []
     for name, (title, columns) in _TABLES.items():
-        table = Table(title=title)
-        for column in columns:
-            table.add_column(column)
+        tables += [Table(*columns, title=title)] if outcomes[name] else []
         for outcome in outcomes[name]:
-            table.add_row(*outcome.row)
-        if outcomes[name]:
-            console.print(table)
-    faults = [fault for each in outcomes.values() for outcome in each for fault in outcome.faults]
-    console.print("\n".join(f"BROKEN  {fault}" for fault in faults))
-    return 1 if faults else 0
+            tables[-1].add_row(*outcome.row)
+    return show(
+        tables, [fault for each in outcomes.values() for outcome in each for fault in outcome.faults], width=180
+    )
 
 
 if __name__ == "__main__":

@@ -9,19 +9,16 @@ a promise; the promises are in `Row.broken`.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.dramatiq.workers import clean_up_when_terminated
 from support.flood.figures import figures
 from support.flood.run import Flood, FloodLimit, run
-from support.flood.table import Report, Row, add_arguments
-from support.servers.flood import Kind, servers
+from support.reports.command import each_broker
+from support.reports.floods import Report, Row, flood_options
 
 LEAST_USE_TIGHT = 0.9
 _TUNED = {"min_backoff": 500, "max_backoff": 2000, "max_retries": 10_000}
@@ -62,17 +59,12 @@ def rows(quick: bool) -> Iterator[Row]:
 
 
 def main() -> int:
-    clean_up_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    parser.add_argument("--broker", choices=(*get_args(Kind), "both"), default="both")
-    options = parser.parse_args()
+    options = flood_options(__doc__, broker=True)
     title = "A backlog under a limit: 2 processes × 4 threads, per job done"
     report = Report(options, title, _FOOTNOTES, ("dramatiq", "redis", "pika"), "Benchmarks: Dramatiq")
-    for kind in get_args(Kind) if options.broker == "both" else (options.broker,):
-        with servers(kind) as where:
-            for row in filter(report.wants, rows(options.quick)):
-                report.add(kind, row, figures(run(row.flood, where)))
+    for where in each_broker(options):
+        for row in filter(report.wants, rows(options.quick)):
+            report.add(where.kind, row, figures(run(row.flood, where)))
     return report.finish()
 
 

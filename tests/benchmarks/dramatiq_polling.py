@@ -8,7 +8,6 @@ The adapter's poll interval was chosen by this table.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import random
@@ -24,7 +23,8 @@ import redis
 from rich.console import Console
 from rich.table import Table
 
-from support.dramatiq.workers import clean_up_when_terminated, make_broker, workers
+from support.dramatiq.workers import make_broker, workers
+from support.reports.command import parser_of
 from support.servers.processes import rabbitmq_server, redis_server
 from support.waiting import wait_until
 
@@ -85,10 +85,7 @@ def _spread(times: Sequence[float]) -> str:
 
 
 def main() -> None:
-    clean_up_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
-    parser.add_argument("--broker", choices=("redis", "rabbitmq", "both"), default="both")
-    parser.add_argument("--quick", action="store_true", help="shorter, less exact")
+    parser = parser_of(__doc__, broker=True, quick="shorter, less exact")
     options = parser.parse_args()
     idle, jobs, spread = (15, 100, 8) if options.quick else (45, 300, 20)
 

@@ -9,23 +9,19 @@ same fault, with bodies of 0.1 s so that it meets as many. Exits with 1 if a pro
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
 import sys
-from datetime import date
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
-from support.dramatiq.workers import clean_up_when_terminated
 from support.faults.kinds import FAULTS
 from support.faults.strike import Case, Outcome, strike
+from support.reports.command import parser_of
+from support.reports.tables import page
 
 _OF_FRAMEWORK = ("workers SIGKILL", "workers SIGTERM", "broker restart", "broker SIGKILL")
 _TITLES = ["workers", "fault", "who", "done", "lost", "twice", "may", "429", "too many", "may be", "well again s"]
@@ -86,11 +82,9 @@ def row(case: Case, found: Outcome | None) -> list[str]:
 
 
 def main() -> int:
-    clean_up_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, only="the cases whose name holds this text")
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="", help="the cases whose name holds this text")
     parser.add_argument("--markdown", type=Path, help="write the table to this file as well, for the docs")
     options = parser.parse_args()
     progress = Console(stderr=True, highlight=False, width=200)
@@ -109,9 +103,7 @@ def main() -> int:
             broken += found.broken()
         rows.append(row(case, found))
         progress.print(" | ".join(rows[-1]))
-    table = Table(title="One fault amid a flood")
-    for title in _TITLES:
-        table.add_column(title, no_wrap=True)
+    table = Table(*(Column(title, no_wrap=True) for title in _TITLES), title="One fault amid a flood")
     for cells in rows:
         table.add_row(*cells)
     verdict = [f"BROKEN  {promise}" for promise in broken] or ["Every promise kept."]
@@ -120,28 +112,9 @@ def main() -> int:
     console.print(_NOTES)
     console.print("\n".join(verdict))
     if options.markdown:
-        options.markdown.write_text(_page(rows, verdict))
+        packages = ("dramatiq", "rq", "celery", "kombu", "redis")
+        options.markdown.write_text(page("Benchmarks: faults", packages, _TITLES, rows, _NOTES, verdict))
     return 1 if broken else 0
-
-
-def _page(rows: list[list[str]], verdict: list[str]) -> str:
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("dramatiq", "rq", "celery", "kombu", "redis"))
-    lines = [
-        "# Benchmarks: faults",
-        "",
-        f"Printed by `{' '.join(['python', *sys.argv])}` on {date.today()}; not edited by hand.",
-        f"Python {platform.python_version()}, {versions}, on {os.cpu_count()} cores of {platform.system()} "
-        f"{platform.machine()}.",
-        "",
-        "| " + " | ".join(_TITLES) + " |",
-        "|" + "---|" * len(_TITLES),
-        *("| " + " | ".join(cells) + " |" for cells in rows),
-        "",
-        *(f"* {note}" for note in _NOTES.replace("\n  ", " ").splitlines()),
-        "",
-        *(line + "\n" for line in verdict),
-    ]
-    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ nothing but this process's own work is timed.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -24,6 +23,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry
 
+from support.reports.command import parser_of
 from throttlekit import Job, Limiter, TokenBucket, hookimpl
 from throttlekit.hookspecs import Decided
 from throttlekit.metrics.opentelemetry import OpenTelemetryMetrics
@@ -74,7 +74,7 @@ def _plugins() -> dict[str, list[object]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--calls", type=int, default=300)
     options = parser.parse_args()

@@ -11,19 +11,17 @@ no code with the limits. Exits with 1 if a bound is broken.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.dramatiq.workers import clean_up_when_terminated
 from support.faults.operations import operate
+from support.reports.command import parser_of
 
 
 def main() -> int:
-    clean_up_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--operations", type=int, default=1_000_000)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)

@@ -5,13 +5,12 @@ What benchmarks print, as a page of the docs: written by a command, never by han
         "dramatiq_concurrency.py --broker redis" rq_concurrency.py
 
 Runs each command, shows what it prints, and writes all of it to the page: Markdown as it is, all else as text. The
-promises that the commands print (`support.printed.tables.promises`) are gathered in one table at the top. Exits with
+promises that the commands print (`support.reports.tables.promises`) are gathered in one table at the top. Exits with
 1 if one of them does not end with 0; the page says which.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import shlex
@@ -23,7 +22,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.printed.tables import PROMISES, table
+from support.reports.command import parser_of
+from support.reports.tables import PROMISES, table
 
 _HERE = Path(__file__).resolve().parent
 _PACKAGES = ("dramatiq", "rq", "celery", "redis")
@@ -64,7 +64,7 @@ def shown(text: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("page", type=Path)
     parser.add_argument("title")
     parser.add_argument("commands", nargs="+")

@@ -12,7 +12,6 @@ round trips alone.
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -27,9 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import redis
 
-from support.printed.peers import BASE, CONTENDERS, FLOOR, Ask, Bind, Contender
-from support.printed.tables import Promise, about, promises, ratios, spread, table, version_of
+from support.reports.command import parser_of
+from support.reports.tables import Promise, about, promises, ratios, spread, table, version_of
 from support.servers.processes import redis_server
+from support.throughput.contenders import BASE, CONTENDERS, FLOOR, Ask, Bind, Contender
 
 OPEN, SHUT, SOME = (1_000_000, 1), (1, 3600), (100, 3600)
 KINDS = ("allowed", "denied", "tenants")
@@ -206,13 +206,13 @@ def judged(figures: dict[Contender, Figures], base: Figures, *, times: bool = Tr
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few calls: is it all there?")
+    parser = parser_of(
+        __doc__, quick="few calls: is it all there?", only="the rows whose name holds this text, and INCR"
+    )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--calls", type=int, default=300, help="of each, in each round")
     parser.add_argument("--tenants", type=int, default=1_000_000, help="whose keys the server holds")
     parser.add_argument("--sample", type=int, default=10_000, help="tenants to weigh")
-    parser.add_argument("--only", default="", help="the rows whose name holds this text, and INCR")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.calls, options.tenants, options.sample = 3, 30, 10_000, 300

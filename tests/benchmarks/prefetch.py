@@ -8,7 +8,6 @@ Every figure is a ratio from one run on one fresh server, of interleaved rounds 
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -22,7 +21,8 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.printed.tables import Promise, about, promises, ratios, spread, table
+from support.reports.command import parser_of
+from support.reports.tables import Promise, about, promises, ratios, spread, table
 from support.servers.processes import redis_server
 from throttlekit import Job, Limiter, TokenBucket
 
@@ -98,7 +98,7 @@ def judged(found: dict[str, Kind]) -> Iterator[Promise]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
     with redis_server() as url:

@@ -10,7 +10,6 @@ during a pause. What was measured beside is told, and judged by nobody.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -18,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.dramatiq.workers import clean_up_when_terminated
+from support.reports.command import parser_of
 from support.rq.flood import OURS, OURS_SIMPLE, STOCK
 from support.rq.slots import Held, RqSlots, RqSlotting
 from support.servers.processes import redis_server
@@ -139,12 +138,9 @@ def angry(base: str) -> tuple[str, list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer jobs")
-    parser.add_argument("--only", default="", help="rows whose name holds this text")
+    parser = parser_of(__doc__, quick="fewer jobs", only="rows whose name holds this text")
     parser.add_argument("--markdown", type=Path, help="write the table to this file as well, for the docs")
     options = parser.parse_args()
-    clean_up_when_terminated()
     faults: list[str] = []
     lines = [" | ".join(_COLUMNS), " | ".join("---" for _ in _COLUMNS)]
     lines = [f"| {line} |" for line in lines]

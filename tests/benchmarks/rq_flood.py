@@ -10,7 +10,6 @@ decided before the fork, and in the work-horse. Exits with 1 if throttlekit brea
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator
@@ -21,10 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import redis
 from rq.job import JobStatus
 
-from support.dramatiq.workers import clean_up_when_terminated
 from support.flood.figures import figures
 from support.flood.run import FloodLimit
-from support.flood.table import Report, Row, add_arguments
+from support.reports.floods import Report, Row, flood_options
 from support.rq import jobs as rq_jobs
 from support.rq.flood import OURS, OURS_SIMPLE, STOCK, RqFlood, run_rq
 from support.rq.workers import Fleet, rq_worker
@@ -109,10 +107,7 @@ def _when(condition: object) -> float:
 
 
 def main() -> int:
-    clean_up_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    options = parser.parse_args()
+    options = flood_options(__doc__)
     report = Report(
         options, "A backlog under a limit: 2 workers, per job done", _FOOTNOTES, ("rq", "redis"), "Benchmarks: RQ"
     )

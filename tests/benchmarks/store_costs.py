@@ -8,7 +8,6 @@ Every figure is from one run on one fresh server. CPU is told as a ratio of medi
 
 from __future__ import annotations
 
-import argparse
 import secrets
 import statistics
 import sys
@@ -22,10 +21,11 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.printed.listed import Listed
+from support.reports.command import parser_of
 from support.servers.processes import redis_server
+from support.servers.stores import Listed
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import Ask, Caller
+from throttlekit._core.acquire import Caller
 from throttlekit._core.storage_keys import bucket_name, holder_name, line_name
 from throttlekit.stores import Request, StoreClaim
 
@@ -50,7 +50,7 @@ class Recorder(Listed):
         for limit in limits:
             charge = limit.bind(cost, 0, holder_name(str(uuid.uuid4()), secrets.token_hex(6), time.time_ns() // 1000))
             bucket = bucket_name(limit.name, tenant, limit.fingerprint)
-            claims.append(StoreClaim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(50_000))))
+            claims.append(StoreClaim(bucket, line_name(bucket), charge, charge.spacing_us(50_000)))
         self.acquire(Request(claims, Caller.JOB))
         return self.sent
 
@@ -165,7 +165,7 @@ def cpu_table(client: Any, recorder: Recorder) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--tenants", type=int, default=200_000)
     parser.add_argument("--into", type=Path, help="replace what stands between the file's two marks")
     options = parser.parse_args()

@@ -10,8 +10,8 @@ import pytest
 from benchmarks import backlog, page, peers, throughput
 from support.flood.backlogs import Cost
 from support.flood.campaigns import Plan, Record, judge
-from support.printed.peers import CONTENDERS
-from support.printed.tables import Promise, promises, ratios, spread, table
+from support.reports.tables import Promise, promises, ratios, spread, table
+from support.throughput.contenders import CONTENDERS
 from support.throughput.run import VARIANTS, Timing
 
 _PLAN = Plan(campaigns=2, calls=100, account=1.0)  # 16 and 17 in two seconds, and 33

@@ -11,7 +11,6 @@ with 1 if the median of a framework is beyond its budget; --quick measures too l
 
 from __future__ import annotations
 
-import argparse
 import random
 import statistics
 import sys
@@ -21,8 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from support.dramatiq.workers import clean_up_when_terminated
-from support.printed.tables import Promise, about, promises, ratios, spread, table
+from support.reports.command import parser_of
+from support.reports.tables import Promise, about, promises, ratios, spread, table
 from support.servers.processes import ServerMissing
 from support.throughput.run import SETUPS, VARIANTS, Bench, Setup, Timing
 
@@ -86,14 +85,13 @@ def judged(name: str, setup: Setup, took: Mapping[str, Sequence[Timing]], *, tim
 
 
 def main() -> int:
-    clean_up_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--quick", action="store_true", help="one round of few jobs, without RabbitMQ: is it all there?"
+    parser = parser_of(
+        __doc__,
+        quick="one round of few jobs, without RabbitMQ: is it all there?",
+        only="the frameworks whose name holds this text",
     )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--jobs", type=float, default=1.0, help="times the jobs that take a second or two")
-    parser.add_argument("--only", default="", help="the frameworks whose name holds this text")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.jobs = 1, 0.05

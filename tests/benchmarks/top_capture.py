@@ -9,7 +9,6 @@ pass. What is captured is what the command prints, word for word.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import subprocess
@@ -19,7 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.dramatiq.workers import clean_up_when_terminated, workers
+from support.dramatiq.workers import workers
+from support.reports.command import parser_of
 from support.rq.workers import Fleet, rq_worker
 from support.servers.processes import redis_server
 
@@ -78,11 +78,10 @@ def run_explain(job_id: str, store: str) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--into", type=Path)
     parser.add_argument("--seconds", type=float, default=20.0)
     options = parser.parse_args()
-    clean_up_when_terminated()
     found = captured(options.seconds)
     for text in found.values():
         print(f"{text}\n")

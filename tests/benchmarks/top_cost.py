@@ -11,7 +11,6 @@ nothing but that it can be looked.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -25,6 +24,7 @@ import redis
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from throttlekit import Job, Limiter, TokenBucket
 from throttlekit._core.acquire import Reason, Verdict
@@ -81,7 +81,7 @@ def server_ms(client: Any) -> float:
 def looks(client: Any, url: str, times: int, *options: str) -> tuple[float, float, float]:
     """Of `top --once`, medians: the server's time, the whole command's, and the questions'."""
     from throttlekit.fleet.snapshot import look
-    from throttlekit_cli.top.watch import opened
+    from throttlekit_cli.top.watch import open_store
 
     command = [sys.executable, "-m", "throttlekit_cli", "top", "--once", "--url", url, *options]
     served, lasted, asked = [], [], []
@@ -90,7 +90,7 @@ def looks(client: Any, url: str, times: int, *options: str) -> tuple[float, floa
         subprocess.run(command, check=True, capture_output=True)
         lasted.append(time.perf_counter() - began)
         served.append(server_ms(client) - before)
-        with opened(url) as store:
+        with open_store(url) as store:
             asked.append(look(store).asked)
     return statistics.median(served), statistics.median(lasted), statistics.median(asked)
 
@@ -112,9 +112,8 @@ def per_decision() -> list[tuple[str, float]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, quick="small: is it all there?")
     parser.add_argument("--keys", type=int, default=1_000_000)
-    parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     with redis_server() as base:
         url = f"{base}/0"

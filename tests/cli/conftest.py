@@ -1,4 +1,4 @@
-"""The demo, run for real; and its processes, found from outside."""
+"""Fixtures that run the demo for real, and find its processes from outside."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COMMAND = [sys.executable, "-m", "throttlekit_cli", "demo"]
 
 @pytest.fixture
 def demo_folder(tmp_path: Path) -> Path:
-    """Where the demos of a test keep their files: its name marks every process that they start."""
+    """The folder for the demos of a test. Its name marks every process that they start."""
     try:
         redis_binary()
     except ServerMissing as error:
@@ -33,7 +33,7 @@ def demo_folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_in_terminal(demo_folder: Path) -> Callable[..., tuple[int, str]]:
-    """Run the demo to its end in a terminal; the exit code, and all that it wrote there."""
+    """Run the demo to its end in a terminal; return the exit code and the output."""
 
     def run(*options: str) -> tuple[int, str]:
         ours, theirs = pty.openpty()
@@ -43,7 +43,7 @@ def run_in_terminal(demo_folder: Path) -> Callable[..., tuple[int, str]]:
         )
         os.close(theirs)
         written = b""
-        with contextlib.suppress(OSError):  # how Linux says that nobody has the terminal open any more
+        with contextlib.suppress(OSError):  # on Linux, when no process has the terminal open any more
             while chunk := os.read(ours, 65536):
                 written += chunk
         os.close(ours)
@@ -54,7 +54,7 @@ def run_in_terminal(demo_folder: Path) -> Callable[..., tuple[int, str]]:
 
 @pytest.fixture
 def run_demo(demo_folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run the demo to its end, with no terminal."""
+    """Run the demo to its end, without a terminal."""
 
     def run(*options: str, **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -67,7 +67,7 @@ def run_demo(demo_folder: Path) -> Callable[..., subprocess.CompletedProcess[str
 
 @pytest.fixture
 def started_demo(demo_folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A demo whose workers are at work, the leader of a process group as in a terminal."""
+    """A demo whose workers run jobs, as the leader of a process group as in a terminal."""
     with (demo_folder / "output").open("w") as output:
         process = subprocess.Popen(
             [*COMMAND, "--jobs", "1000"], env=_environment(demo_folder, {}), stdout=output, stderr=output,
@@ -83,7 +83,7 @@ def started_demo(demo_folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def processes_of_demo(demo_folder: Path) -> Callable[[], list[str]]:
-    """The processes whose command line or environment names the test's folder, but for this one."""
+    """The other processes whose command line or environment contains the test's folder."""
     return lambda: [line for line in _all_processes() if str(demo_folder) in line]
 
 
@@ -102,5 +102,5 @@ def _all_processes() -> Iterator[str]:
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 yield f"{(entry / 'cmdline').read_bytes()!r} {(entry / 'environ').read_bytes()!r}"
-            except OSError:  # it is gone, or somebody else's
+            except OSError:  # it has ended, or belongs to another user
                 continue

@@ -1,4 +1,4 @@
-"""The account can say no: each promise is found broken where it is."""
+"""The account of a run finds each promise that is broken."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ SLOW = [Call(arrived=100 + number / 8, status=200) for number in range(40)]
     ],
 )
 def test_each_promise_is_found_broken(calls: list[Call] | None, runs: list[Run] | None, broken: str) -> None:
-    """One thing goes wrong, and the promise about it is named, and no other."""
+    """One thing goes wrong, and only the promise about it is named."""
     assert broken_promises(plan(), account(calls, runs)) == [broken]
 
 
 def test_without_throttlekit_nothing_is_promised_and_retries_are_counted() -> None:
-    """A flood full of 429s breaks nothing; each run beyond a job's first is a retry."""
+    """A flood full of 429s breaks no promise; each run after a job's first is a retry."""
     bare = plan(throttled=False)
     drawn_up = account_of(bare, REFUSED, [run(0, 429), run(0, 429), run(0), run(1)], [])
     assert broken_promises(bare, drawn_up) == []
@@ -74,7 +74,7 @@ def test_without_throttlekit_nothing_is_promised_and_retries_are_counted() -> No
 
 @pytest.mark.parametrize(("jobs", "rate", "burst"), [(20, "10/s", 10), (1, "1/h", 1), (400, "50/s", 1)])
 def test_the_share_of_the_limit_is_not_judged_where_it_means_nothing(jobs: int, rate: str, burst: int) -> None:
-    """Floods that are over at once, and bursts too small for any delivery, say why nothing is promised."""
+    """Floods that are over at once, and bursts too small for any delivery, say why there is no promise."""
     small = plan(jobs=jobs, rate=rate, burst=burst)
     drawn_up = account_of(small, [Call(arrived=0.0, status=200), Call(arrived=1e6, status=200)], [], [])
     assert drawn_up.use < 0.1
@@ -88,7 +88,7 @@ def test_the_longest_wait_is_that_of_a_run_that_was_answered() -> None:
 
 
 def test_the_same_seed_gives_the_same_jobs_and_another_gives_others() -> None:
-    """Accounts, work and order are the seed's; every job is there once."""
+    """Accounts, work and order depend on the seed; every job is there once."""
     assert jobs_of(plan(seed=5)) == jobs_of(plan(seed=5))
     assert jobs_of(plan(seed=5)) != jobs_of(plan(seed=6))
     assert sorted(job.job for job in jobs_of(plan())) == list(range(40))

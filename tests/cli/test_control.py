@@ -19,13 +19,13 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(redis_url: str) -> Run:
-    """Runs `throttlekit …` on a store of the test's own."""
+    """Run `throttlekit …` on a store of the test's own."""
     environment = {"THROTTLEKIT_URL": redis_url, "THROTTLEKIT_BY": "ann"}
     return lambda *words: CliRunner().invoke(cli, words, env=environment)
 
 
 @pytest.mark.parametrize(
-    ("begin", "end", "told"),
+    ("begin", "end", "line"),
     [
         (["pause", "api"], ["resume", "api"], "api: as declared -> paused\n"),
         (["pause", "api", "--for", "10m"], ["resume", "api"], "api: as declared -> paused until 20"),
@@ -37,14 +37,14 @@ def run(redis_url: str) -> Run:
             ["unset", "api", "--tier", "pro"],
             "api (tier pro): as declared -> 9/m",
         ),
-        (["observe", "api"], ["enforce", "api"], "api: as declared -> only observed\n"),
+        (["shadow", "api"], ["enforce", "api"], "api: as declared -> shadow\n"),
     ],
 )
-def test_each_command_and_its_opposite(run: Run, begin: list[str], end: list[str], told: str) -> None:
-    """One line says from what to what, and when workers follow; the end is told too, and a second end is nothing."""
+def test_each_command_and_its_opposite(run: Run, begin: list[str], end: list[str], line: str) -> None:
+    """One line says from what to what, and when workers follow; so does its end, and a second end changes nothing."""
     outcome = run(*begin)
     assert outcome.exit_code == 0, outcome.output
-    assert outcome.stdout.startswith(told)
+    assert outcome.stdout.startswith(line)
     assert "within 2 seconds" in outcome.stdout
     assert run("rules").exit_code == 0
     ended = run(*end)
@@ -57,7 +57,7 @@ def test_each_command_and_its_opposite(run: Run, begin: list[str], end: list[str
 
 
 def test_rules_and_history(run: Run) -> None:
-    """What is in force, and what was changed by whom, as lines and as JSON; of one limit, or so many."""
+    """What is in force, and the changes and their authors, as lines and as JSON; for one limit, or a number of them."""
     assert run("history").exit_code == 1
     run("set", "api", "50/s")
     run("pause", "other", "--by", "bob")
@@ -75,37 +75,37 @@ def test_rules_and_history(run: Run) -> None:
 
 
 def test_reset(run: Run, redis_url: str) -> None:
-    """It says how much was forgotten; nothing at all is exit code 1."""
+    """It prints how much was deleted; without counts the exit code is 1."""
     assert run("reset", "api").exit_code == 1
     with contextlib.closing(Limiter(redis_url)) as limiter:
         limiter.acquire(TokenBucket("api", "1/day"))
     outcome = run("reset", "api")
-    assert (outcome.exit_code, outcome.stdout) == (0, "api: reset: 1 stored values forgotten\n")
+    assert (outcome.exit_code, outcome.stdout) == (0, "api: reset: 1 stored values deleted\n")
 
 
-@pytest.mark.parametrize("words", [["pause", "partner-ap"], ["set", "partner-ap", "5/s"], ["observe", "partner-ap"]])
-def test_a_name_that_nobody_uses_is_done_with_a_warning(run: Run, redis_url: str, words: list[str]) -> None:
-    """The limit may be to come; a name that is near to one the fleet uses is told. One that it uses has no warning."""
+@pytest.mark.parametrize("words", [["pause", "partner-ap"], ["set", "partner-ap", "5/s"], ["shadow", "partner-ap"]])
+def test_a_name_that_is_not_in_use_gets_a_warning(run: Run, redis_url: str, words: list[str]) -> None:
+    """The change is made: the limit may be deployed later. Similar names are printed. A known name has no warning."""
     with contextlib.closing(Limiter(redis_url)) as limiter:
         limiter.acquire(TokenBucket("partner-api", "100/s"))
     outcome = run(*words)
     assert outcome.exit_code == 0
-    assert "no limit called 'partner-ap'" in outcome.stderr
+    assert "has not used a limit named 'partner-ap'" in outcome.stderr
     assert "Did you mean partner-api?" in outcome.stderr
     assert run(words[0], "partner-api", *words[2:]).stderr == ""
 
 
 @pytest.mark.parametrize("words", [["resume", "x"], ["unset", "x"], ["enforce", "x"], ["reset", "x"]])
-def test_what_is_known_is_told_if_nothing_is_near(run: Run, redis_url: str, words: list[str]) -> None:
-    """The names that the fleet uses; while it uses none, that."""
-    assert "It knows none" in run(*words).stderr
+def test_the_names_in_use_are_printed_if_none_is_similar(run: Run, redis_url: str, words: list[str]) -> None:
+    """The names that the fleet uses, or that it uses none."""
+    assert "It has used no limit at all" in run(*words).stderr
     with contextlib.closing(Limiter(redis_url)) as limiter:
         limiter.acquire(TokenBucket("partner-api", "100/s"), TokenBucket("mail", "1/s"))
-    assert "It knows mail, partner-api." in run(*words).stderr
+    assert "It has used mail, partner-api." in run(*words).stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["pause", "api", "--for", "10"], "write it as 90s, 10m, 1h30m or 2d"),
         (["pause", "api", "--for", "0s"], "for_ must be more than 0 seconds"),
@@ -120,24 +120,24 @@ def test_what_is_known_is_told_if_nothing_is_near(run: Run, redis_url: str, word
         (["history", "--url", "redis://:hunter2@127.0.0.1:1/0"], "the store gave no usable answer"),
     ],
 )
-def test_what_cannot_be_done(run: Run, words: list[str], told: str) -> None:
-    """Exit code 2 and why, with no password; nothing is changed."""
+def test_a_command_that_cannot_be_run(run: Run, words: list[str], message: str) -> None:
+    """Exit code 2 and the reason, without a password; nothing is changed."""
     outcome = run(*words)
     assert outcome.exit_code == 2, outcome.output
-    assert told in outcome.stderr
+    assert message in outcome.stderr
     assert "hunter2" not in outcome.output
     assert run("history").exit_code == 1
 
 
-def test_without_a_url_it_says_which_it_needs() -> None:
-    """The option, and the environment variable."""
+def test_without_a_url_the_message_says_what_is_needed() -> None:
+    """The option, or the environment variable."""
     outcome = CliRunner().invoke(cli, ["rules"], env={"THROTTLEKIT_URL": None})
     assert outcome.exit_code == 2
     assert "--url URL, or THROTTLEKIT_URL" in outcome.stderr
 
 
-def test_who_is_the_user_and_the_host_if_nobody_says(redis_url: str) -> None:
-    """As the history shows it."""
+def test_by_is_the_user_and_the_host_by_default(redis_url: str) -> None:
+    """The history shows it."""
     CliRunner().invoke(cli, ["pause", "api", "--url", redis_url], env={"THROTTLEKIT_BY": None})
     with contextlib.closing(redis.Redis.from_url(redis_url)), Control(redis_url) as control:
         assert re.fullmatch(r"\S+@\S+", control.history()[0].by)

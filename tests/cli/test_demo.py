@@ -32,15 +32,15 @@ module.Limiter.acquire = forget_and_acquire
 
 
 def measured(output: str, name: str) -> str:
-    """What the table at the end says in the line of *name*."""
+    """The number in the row of *name* in the table at the end."""
     (line,) = [line for line in output.splitlines() if line.startswith(name)]
     return re.split(r"\s{2,}", line)[1]
 
 
 def test_with_throttlekit_every_promise_is_kept(run_demo: Demo, demo_folder: Path) -> None:
     """
-    All jobs run once, without a 429; nothing is left in the temporary folder. So few jobs that the use of the limit is
-    told, and not judged: it is the machine's as well.
+    All jobs run once, without a 429; nothing is left in the temporary folder. With so few jobs the use of the limit is
+    printed and not judged: it depends on the machine.
     """
     outcome = run_demo("--jobs", "84", "--rate", "30/s", "--workers", "2")
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
@@ -52,7 +52,7 @@ def test_with_throttlekit_every_promise_is_kept(run_demo: Demo, demo_folder: Pat
     assert list(demo_folder.iterdir()) == []
 
 
-def test_it_tells_every_second_in_plain_lines_where_the_output_is_no_terminal(run_demo: Demo) -> None:
+def test_without_a_terminal_it_prints_a_plain_line_every_second(run_demo: Demo) -> None:
     """Calls, 429s, waiting, running, progress and ETA; no escape sequences; the calls add up."""
     outcome = run_demo("--jobs", "90", "--rate", "30/s", "--workers", "2")
     seconds = re.findall(
@@ -67,7 +67,7 @@ def test_it_tells_every_second_in_plain_lines_where_the_output_is_no_terminal(ru
 
 
 def test_in_a_terminal_the_display_is_live(run_in_terminal: Callable[..., tuple[int, str]]) -> None:
-    """It is drawn over and over in place, ends with the table, and gives the cursor back."""
+    """It is redrawn in place, ends with the table, and shows the cursor again."""
     code, written = run_in_terminal("--jobs", "60", "--rate", "30/s", "--workers", "1")
     assert code == 0, written
     assert written.count("answered") >= 5
@@ -82,13 +82,13 @@ def test_without_throttlekit_the_same_flood_meets_429s(run_demo: Demo) -> None:
     refused, calls = re.fullmatch(r"(\d+) of (\d+) calls", measured(outcome.stdout, "429s")).groups()  # type: ignore[union-attr]
     assert int(refused) >= 10
     assert int(calls) >= 60 + int(refused) - 20
-    assert "Nothing was promised" in outcome.stdout
+    assert "nothing was promised" in outcome.stdout
 
 
 def test_on_rq_every_promise_is_kept_and_a_server_is_left_as_it_was(run_demo: Demo, redis_url: str) -> None:
     """
-    The same on RQ, on a server of the user's with an RQ of his own: every key of the run is gone afterwards. So few
-    jobs that the use of the limit is not judged: how fast workers fork is the machine's.
+    The same on RQ, on a user's server with other queues of RQ: every key of the run is deleted afterwards. With so few
+    jobs the use of the limit is not judged: how fast workers fork depends on the machine.
     """
     client: redis.Redis = redis.Redis.from_url(redis_url)
     client.sadd("rq:queues", "rq:queue:theirs")
@@ -120,7 +120,7 @@ def test_on_celery_every_promise_is_kept_and_a_server_is_left_as_it_was(run_demo
     client.close()
 
 
-def test_a_limiter_that_forgets_is_found_out(run_demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_limiter_that_forgets_breaks_a_promise(run_demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> None:
     """With a limiter that admits everything, the partner answers 429 and the exit code is 1."""
     folder = tmp_path_factory.mktemp("forgetful")
     (folder / "sitecustomize.py").write_text(FORGETFUL_LIMITER)
@@ -131,8 +131,8 @@ def test_a_limiter_that_forgets_is_found_out(run_demo: Demo, tmp_path_factory: p
     assert re.search(r"^Broken: 429s", outcome.stdout, flags=re.MULTILINE)
 
 
-def test_a_server_of_the_users_is_left_as_it_was(run_demo: Demo, redis_url: str) -> None:
-    """With --url, every key of the run is gone afterwards, and what was there before is still there."""
+def test_a_users_server_is_left_as_it_was(run_demo: Demo, redis_url: str) -> None:
+    """With --url, every key of the run is deleted afterwards, and the user's keys are still there."""
     client: redis.Redis = redis.Redis.from_url(redis_url)
     client.set("theirs", "kept")
     client.rpush("dramatiq:default", "a message of theirs")
@@ -151,7 +151,7 @@ def test_a_signal_leaves_no_process_behind(
     number: signal.Signals,
     code: int,
 ) -> None:
-    """Ctrl-C, a kill, a closed terminal: server, partner, workers and guard are gone when the demo is."""
+    """Ctrl-C, a kill, a closed terminal: server, partner, workers and guard end with the demo."""
     assert len(processes_of_demo()) >= 7, "demo, guard, server, partner, dramatiq and three workers"
     os.killpg(started_demo.pid, number)
     assert started_demo.wait(timeout=120) == code
@@ -162,7 +162,7 @@ def test_a_signal_leaves_no_process_behind(
 def test_the_guard_cleans_up_after_a_demo_that_was_killed_outright(
     started_demo: subprocess.Popen[str], processes_of_demo: Callable[[], list[str]], demo_folder: Path
 ) -> None:
-    """SIGKILL gives the demo no chance: its guard kills the others, removes the folder, and goes."""
+    """After a SIGKILL of the demo its guard kills the other processes, removes the folder, and ends."""
     started_demo.kill()
     started_demo.wait()
     wait_until(lambda: not processes_of_demo(), description="every process is gone")

@@ -1,4 +1,4 @@
-"""`throttlekit doctor`: what it finds on real servers and in real set-ups, and with which exit code it ends."""
+"""`throttlekit doctor`: its findings on real servers and in real set-ups, and its exit codes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def call(): ...
 
 
 def doctor(*options: str, folder: Path | None = None) -> tuple[int, list[dict[str, str]], str]:
-    """Its exit code, its findings, and its errors."""
+    """Run the doctor; return its exit code, its findings, and its error output."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     environment.pop("THROTTLEKIT_URL", None)
     command = [sys.executable, "-m", "throttlekit_cli", "doctor", "--json", *options]
@@ -60,13 +60,13 @@ def graded(findings: list[dict[str, str]], grade: str) -> str:
     return " | ".join(finding["what"] + " → " + finding["remedy"] for finding in findings if finding["grade"] == grade)
 
 
-def looked_at(url: str) -> list[dict[str, str]]:
-    """The same of a store, in this process."""
+def examined(url: str) -> list[dict[str, str]]:
+    """The findings about a store, in this process."""
     return [asdict(finding) for finding in examine_store(url)]
 
 
 def test_a_sound_store_passes_and_is_left_as_it_was(redis_base: str, redis_url: str) -> None:
-    """Exit code 0, no fault, and no key more than before."""
+    """Exit code 0, no fault, and no new key."""
     code, found, _ = doctor("--url", redis_url)
     assert (code, graded(found, "fault")) == (0, "")
     assert "round trip" in graded(found, "ok")
@@ -74,7 +74,7 @@ def test_a_sound_store_passes_and_is_left_as_it_was(redis_base: str, redis_url: 
 
 
 @pytest.mark.parametrize(
-    ("options", "told", "remedy"),
+    ("options", "what", "remedy"),
     [
         (["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"], "evicts keys (allkeys-lru)", "noeviction"),
         (["--maxmemory", "100mb", "--maxmemory-policy", "volatile-ttl"], "evicts keys (volatile-ttl)", "noeviction"),
@@ -82,17 +82,17 @@ def test_a_sound_store_passes_and_is_left_as_it_was(redis_base: str, redis_url: 
         (["--replicaof", "127.0.0.1 1"], "is a replica", "name the master"),
     ],
 )
-def test_a_store_that_breaks_promises_is_a_fault(options: list[str], told: str, remedy: str) -> None:
-    """Exit code 1; the fault says what was found, and what to change."""
+def test_a_store_that_breaks_promises_is_a_fault(options: list[str], what: str, remedy: str) -> None:
+    """Exit code 1; the fault says what is wrong, and what to change."""
     with redis_server(*options) as base:
         code, found, _ = doctor("--url", f"{base}/0")
     assert code == 1
-    assert told in graded(found, "fault")
+    assert what in graded(found, "fault")
     assert remedy in graded(found, "fault")
 
 
-def test_a_password_that_is_missing_is_told_and_none_is_shown() -> None:
-    """The server wants one; a wrong one is not repeated."""
+def test_a_wrong_password_is_a_fault_and_is_not_repeated() -> None:
+    """The server needs a password; a wrong one does not appear in the output."""
     with redis_server() as base:
         client: Any = redis.Redis.from_url(base)
         client.config_set("requirepass", "right")
@@ -102,8 +102,8 @@ def test_a_password_that_is_missing_is_told_and_none_is_shown() -> None:
     assert "s3cret" not in errors + str(found)
 
 
-def test_a_user_without_rights_is_told_which_he_needs() -> None:
-    """An ACL user that may not run scripts: the commands and the keys that limits need."""
+def test_a_user_without_rights_is_a_fault_that_names_them() -> None:
+    """For an ACL user that may not run scripts: the commands and the keys that limits need."""
     with redis_server() as base:
         client: Any = redis.Redis.from_url(base)
         client.execute_command("ACL", "SETUSER", "poor", "on", ">pw", "~*", "+ping", "+info")
@@ -127,8 +127,8 @@ def test_a_user_without_rights_is_told_which_he_needs() -> None:
         assert doctor("--url", base.replace("://", "://fair:pw@") + "/1")[0] == 0
 
 
-def test_a_node_of_a_cluster_wants_another_url(cluster: Cluster) -> None:
-    """As a limiter would: it cannot be looked at under that URL; with the right one it can."""
+def test_a_node_of_a_cluster_needs_another_url(cluster: Cluster) -> None:
+    """As for a limiter: it cannot be checked under that URL; with the right one it can."""
     codes = [doctor("--url", url) for url in cluster.node_urls]
     assert {code for code, _, _ in codes} <= {1, 2}
     assert all("redis+cluster://" in graded(found, "fault") + errors for _, found, errors in codes)
@@ -136,20 +136,20 @@ def test_a_node_of_a_cluster_wants_another_url(cluster: Cluster) -> None:
 
 
 def test_a_replica_in_a_cluster_may_be_named() -> None:
-    """A cluster's URL names any node; a store of a plugin's is no server to look at."""
+    """A cluster's URL may name any node. The server of a plugin's store is not checked."""
     info = {"role": "slave", "cluster_enabled": 1}
     assert not list(_role(info, cluster=True))
     assert [finding.grade for finding in _role({"role": "slave"}, cluster=False)] == ["fault"]
     assert [finding.grade for finding in _servers("mine://:s3cret@host")] == ["note"]
 
 
-def test_each_master_of_a_cluster_is_looked_at(cluster: Cluster) -> None:
-    """What one of them alone has is told with which it is."""
+def test_each_master_of_a_cluster_is_examined(cluster: Cluster) -> None:
+    """A finding about one of them says which it is."""
     with contextlib.closing(redis.Redis.from_url(cluster.node_urls[1])) as node:
         node.config_set("maxmemory", "1gb")
         node.config_set("maxmemory-policy", "allkeys-lru")
         try:
-            found = looked_at(cluster.url)
+            found = examined(cluster.url)
         finally:
             node.config_set("maxmemory-policy", "noeviction")
             node.config_set("maxmemory", "0")
@@ -157,38 +157,38 @@ def test_each_master_of_a_cluster_is_looked_at(cluster: Cluster) -> None:
     assert "appendonly" in graded(found, "note")
 
 
-def test_behind_sentinels_the_master_is_looked_at() -> None:
-    """Its settings and its role; and a service that they do not know is told as that."""
+def test_behind_sentinels_the_master_is_examined() -> None:
+    """Its settings and its role; a service that the Sentinels do not know is a fault."""
     with watched() as pair:
         pair.master.client.config_set("maxmemory", "1gb")
         pair.master.client.config_set("maxmemory-policy", "volatile-lru")
-        found = looked_at(f"{pair.url}?socket_timeout=2")
+        found = examined(f"{pair.url}?socket_timeout=2")
         assert "evicts keys (volatile-lru)" in graded(found, "fault")
         assert "Replication is asynchronous" in graded(found, "note")
-        found = looked_at(pair.url.replace("/limits/", "/unheard/") + "?socket_timeout=2")
-        assert "know no service" in graded(found, "fault")
+        found = examined(pair.url.replace("/limits/", "/unheard/") + "?socket_timeout=2")
+        assert "do not know the service" in graded(found, "fault")
 
 
-def test_a_database_that_is_not_there_is_told(redis_base: str) -> None:
-    """A server has 16 unless it was told otherwise."""
-    found = looked_at(f"{redis_base}/99999?socket_timeout=2")
-    assert "no database of the number" in graded(found, "fault")
+def test_a_missing_database_is_a_fault(redis_base: str) -> None:
+    """A server has 16 databases by default."""
+    found = examined(f"{redis_base}/99999?socket_timeout=2")
+    assert "no database with the number" in graded(found, "fault")
 
 
-def test_tls_that_is_not_trusted_is_told(tmp_path: Path) -> None:
-    """A certificate that signs itself, and what to write."""
+def test_tls_that_is_not_trusted_is_a_fault(tmp_path: Path) -> None:
+    """For a self-signed certificate, with the option to write."""
     certificate, key = map(str, self_signed(tmp_path))
     port = free_port()
     with redis_server("--tls-port", str(port), "--tls-cert-file", certificate, "--tls-key-file", key,
                       "--tls-ca-cert-file", certificate, "--tls-auth-clients", "no"):  # fmt: skip
-        found = looked_at(f"rediss://:s3cret@127.0.0.1:{port}/0?socket_timeout=5")
+        found = examined(f"rediss://:s3cret@127.0.0.1:{port}/0?socket_timeout=5")
         assert "ssl_ca_certs" in graded(found, "fault")
         sound = f"rediss://127.0.0.1:{port}/0?socket_timeout=5&ssl_ca_certs={certificate}"
-        assert graded(looked_at(sound), "fault") == ""
+        assert graded(examined(sound), "fault") == ""
 
 
-def test_what_is_not_there_and_what_holds_in_one_process_only() -> None:
-    """A server that does not run is a fault; so is memory://, for a fleet."""
+def test_a_dead_server_and_memory_are_faults() -> None:
+    """A server that does not run is a fault; for a fleet memory:// is one, too."""
     code, found, errors = doctor("--url", f"redis://:s3cret@127.0.0.1:{free_port()}/0")
     assert (code, "no usable answer" in graded(found, "fault")) == (1, True)
     assert "s3cret" not in errors + str(found)
@@ -196,18 +196,18 @@ def test_what_is_not_there_and_what_holds_in_one_process_only() -> None:
     assert (code, "each process by itself" in graded(found, "fault")) == (1, True)
 
 
-def test_nothing_to_look_at_is_an_error_of_use() -> None:
-    """No option, a URL that cannot be read, a module that is not there: exit code 2, one line."""
-    for options, told in (
-        ([], "name what to look at"),
+def test_nothing_to_check_is_a_usage_error() -> None:
+    """No option, a URL that is not valid, a module that is not there: exit code 2, one line."""
+    for options, message in (
+        ([], "name what to check"),
         (["--url", "http://:s3cret@localhost"], "no store is known"),
         (["--dramatiq", "nowhere_at_all"], "cannot be imported"),
         (["--celery", "nowhere_at_all"], "cannot be imported"),
-        (["--rq", f"redis://localhost:{free_port()}"], "no answer"),
+        (["--rq", f"redis://localhost:{free_port()}"], "does not answer"),
     ):
         code, _, errors = doctor(*options)
         assert code == 2
-        assert told in errors.splitlines()[-1]
+        assert message in errors.splitlines()[-1]
         assert "s3cret" not in errors
 
 
@@ -232,21 +232,21 @@ broker = RabbitmqBroker(url="amqp://localhost:1")
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "what"),
     [
         ([("broker.add_middleware(Throttle", "str(Throttle"), ("(throttle=T", "(priority=len or T")], "0 Throttle"),
         ([('Limiter("redis://localhost:1/1")', "Limiter()")], "in memory"),
-        ([('broker = RedisBroker(url="redis://localhost:1/0")', _RABBITMQ)], "not asked to confirm"),
+        ([('broker = RedisBroker(url="redis://localhost:1/0")', _RABBITMQ)], "does not confirm"),
     ],
     ids=["no-throttle", "memory", "unconfirmed"],
 )
 def test_a_dramatiq_broker_that_breaks_promises_is_a_fault(
-    tmp_path: Path, changes: list[tuple[str, str]], told: str
+    tmp_path: Path, changes: list[tuple[str, str]], what: str
 ) -> None:
     """Exit code 1, and the remedy."""
     code, found, errors = doctor("--dramatiq", "shop:broker", folder=_module(tmp_path, SOUND_DRAMATIQ, *changes))
     assert code == 1, errors
-    assert told in graded(found, "fault")
+    assert what in graded(found, "fault")
 
 
 def test_a_sound_celery_app_passes(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_a_sound_celery_app_passes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "grade", "told"),
+    ("change", "grade", "what"),
     [
         (('install(app, Limiter("redis://localhost:1/1"))', ""), "fault", "not installed"),
         (('Limiter("redis://localhost:1/1")', "Limiter()"), "fault", "in memory"),
@@ -268,26 +268,26 @@ def test_a_sound_celery_app_passes(tmp_path: Path) -> None:
     ],
     ids=["not-installed", "memory", "visibility", "eager", "hour", "rabbitmq", "sentinel"],
 )  # fmt: skip
-def test_what_a_celery_app_is_told(tmp_path: Path, change: tuple[str, str], grade: str, told: str) -> None:
+def test_findings_about_a_celery_app(tmp_path: Path, change: tuple[str, str], grade: str, what: str) -> None:
     """Faults end with 1, warnings only with --strict, notes never."""
     folder = _module(tmp_path, SOUND_CELERY, change)
     code, found, errors = doctor("--celery", "shop:app", "--strict", folder=folder)
-    assert told in graded(found, grade), errors
+    assert what in graded(found, grade), errors
     assert code == (0 if grade in ("note", "ok") else 1)
 
 
-def test_rq_queues_that_nobody_promotes_are_a_fault(redis_url: str) -> None:
-    """A queue with delayed jobs and nobody for them; then with a worker of ours; then overdue ones."""
+def test_rq_queues_without_a_promoter_are_a_fault(redis_url: str) -> None:
+    """A queue whose delayed jobs no process brings back; then one with throttlekit's worker; then overdue jobs."""
     from rq import Queue
 
-    from throttlekit_rq._deferral import announce
+    from throttlekit_rq._waiting import announce
 
     connection: Any = redis.Redis.from_url(redis_url)
     queue = Queue("reports", connection=connection)
     assert doctor("--rq", redis_url)[0] == 0  # no queue yet
     job = queue.enqueue_at(_tomorrow(), "support.rq.jobs.plain", "x")
     code, found, _ = doctor("--rq", redis_url)
-    assert (code, "Nobody brings delayed jobs" in graded(found, "fault")) == (1, True)
+    assert (code, "No process brings delayed jobs" in graded(found, "fault")) == (1, True)
     announce(connection, ["reports"])
     code, found, _ = doctor("--rq", redis_url)
     assert code == 0

@@ -1,4 +1,4 @@
-"""What the command says to options that cannot work, and to packages that are not there."""
+"""The messages of the command about options that cannot work, and about packages that are not installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def throttlekit(*arguments: str, options: tuple[str, ...] = (), **variables: str
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--jobs", "0"], "0 is not in the range"),
         (["--burst", "0"], "0 is not in the range"),
@@ -33,20 +33,20 @@ def throttlekit(*arguments: str, options: tuple[str, ...] = (), **variables: str
         (["--framework", "celerity"], "is not one of"),
         (["--rate", "1/d", "--burst", "100000"], "more than ten years to fill"),
         (["--seed", "x"], "not a valid integer"),
-        (["--url", "http://localhost"], "--url cannot be read: write it as redis://"),
-        (["--url", "redis://localhost:1/0"], "gives no answer"),
+        (["--url", "http://localhost"], "--url is not valid: write it as redis://"),
+        (["--url", "redis://localhost:1/0"], "does not answer"),
     ],
 )
-def test_an_option_that_cannot_work_is_told_in_one_line(options: list[str], told: str) -> None:
+def test_an_option_that_cannot_work_is_one_line(options: list[str], message: str) -> None:
     """Exit code 2, the reason as the last line, and no traceback."""
     outcome = throttlekit("demo", *options)
     assert outcome.returncode == 2
-    assert told in outcome.stderr.splitlines()[-1]
+    assert message in outcome.stderr.splitlines()[-1]
     assert "Traceback" not in outcome.stderr
 
 
-def test_a_password_in_a_url_that_cannot_be_read_is_not_repeated() -> None:
-    """Neither on the output nor among the errors."""
+def test_a_password_in_a_wrong_url_is_not_repeated() -> None:
+    """Neither on the output nor on the error output."""
     outcome = throttlekit("demo", "--url", "redis://:hunter2@localhost:port/0")
     assert outcome.returncode == 2
     assert "hunter2" not in outcome.stdout + outcome.stderr
@@ -55,13 +55,13 @@ def test_a_password_in_a_url_that_cannot_be_read_is_not_repeated() -> None:
 def test_help_names_every_option_and_exit_code() -> None:
     """The manual page is complete."""
     text = throttlekit("demo", "--help").stdout
-    sought = ["--jobs", "--framework", "--rate", "--burst", "--workers", "--seed", "--without", "--url"]
-    for option in (*sought, "Exit codes", "130"):
+    options = ["--jobs", "--framework", "--rate", "--burst", "--workers", "--seed", "--without", "--url"]
+    for option in (*options, "Exit codes", "130"):
         assert option in text
 
 
 def test_help_imports_no_framework() -> None:
-    """`throttlekit --help` stays quick: neither dramatiq nor redis nor rich is loaded for it."""
+    """`throttlekit --help` is fast: it loads neither dramatiq nor redis nor rich."""
     outcome = throttlekit("--help", options=("-X", "importtime"))
     assert outcome.returncode == 0
     loaded = {line.rpartition("|")[2].strip() for line in outcome.stderr.splitlines()}
@@ -70,14 +70,14 @@ def test_help_imports_no_framework() -> None:
 
 
 def test_without_click_the_extra_is_named() -> None:
-    """One line, and the right name to install: `throttlekit` on the index belongs to others."""
+    """One line, with the right name to install: `throttlekit` on the index belongs to others."""
     outcome = throttlekit("--help", options=("-S",), PYTHONPATH=_own_packages())
     assert outcome.returncode == 2
     assert outcome.stderr == f"Error: this needs click: {INSTALL}\n"
 
 
 def test_without_dramatiq_the_extra_is_named(tmp_path: Path) -> None:
-    """The demo names all that is missing, at once."""
+    """The demo names all missing packages at once."""
     import click
     import pluggy
 
@@ -90,7 +90,7 @@ def test_without_dramatiq_the_extra_is_named(tmp_path: Path) -> None:
 
 
 def _own_packages() -> str:
-    """A path with the packages of this distribution only, where they are a source tree."""
+    """A path with only the packages of this distribution, from a source tree."""
     import throttlekit
     import throttlekit_cli
 

@@ -1,4 +1,4 @@
-"""The partner is a judge that can convict: checked against the contract, window by window."""
+"""The partner enforces its contract: checked against the definition, window by window."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ histories = st.lists(st.integers(0, 2 * SECOND), min_size=1, max_size=40)
 
 
 def within(arrivals: list[int], amount: int, period: int, burst: int) -> bool:
-    """The contract, word by word: every window from any call to any later one."""
+    """The contract as defined: every window from any call to any later one."""
     return all(
         j - i + 1 <= burst + Fraction(amount * (arrivals[j] - arrivals[i]), period)
         for i in range(len(arrivals))
@@ -44,7 +44,7 @@ def times(gaps: list[int]) -> list[int]:
 def test_a_call_is_refused_exactly_if_some_window_would_pass_the_bound(
     contract: tuple[int, int, int], gaps: list[int]
 ) -> None:
-    """Against the definition, tried on every window: no call too many is answered, and none is refused for nothing."""
+    """Against the definition, on every window: no call too many is answered, and no call is refused without reason."""
     judge, answered = Contract(*contract), list[int]()
     for now in times(gaps):
         admitted = judge.admit(now) == 0
@@ -68,7 +68,7 @@ def test_a_refused_call_is_answered_at_the_promised_instant_and_not_before(
 
 
 def test_a_burst_at_either_side_of_an_edge_is_refused() -> None:
-    """What a fixed window lets through twice, the end of one second and the start of the next, is caught."""
+    """A double burst at the end of one second and the start of the next, as a fixed window allows, is refused."""
     judge = Contract(5, SECOND, 5)
     before = [judge.admit(SECOND - 10 + i) for i in range(5)]
     after = [judge.admit(SECOND + i) for i in range(5)]
@@ -78,7 +78,7 @@ def test_a_burst_at_either_side_of_an_edge_is_refused() -> None:
 
 @given(st.integers(1, 50), histories)
 def test_the_burst_needed_is_the_smallest_that_no_window_passes(amount: int, gaps: list[int]) -> None:
-    """The account's own measure agrees with the definition, tried on every window."""
+    """The account's measure agrees with the definition, on every window."""
     arrivals = times(gaps)
     smallest = max(
         j - i + 1 - Fraction(amount * (arrivals[j] - arrivals[i]), SECOND)
@@ -121,7 +121,7 @@ def test_over_http_it_answers_429_with_retry_after_beyond_its_limit(partner: int
 
 
 def test_it_counts_calls_and_nothing_else(partner: int) -> None:
-    """Looking at the counts, or asking for a path that is not there, is no call."""
+    """Reading the counts, or a path that does not exist, is not a call."""
     get(partner, "/accounts/7")
     assert get(partner, "/favicon.ico")[0] == 404
     assert get(partner, "/counts")[2] == b'{"calls": 1, "refused": 0}'

@@ -1,4 +1,4 @@
-"""`throttlekit top` and `explain`: what they show of a live store, and what they say where there is nothing to see."""
+"""`throttlekit top` and `explain`: what they show of a live store, and their messages where it is empty."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, Control, Job, Limiter, TokenBucket
 from throttlekit_cli._commands import cli
-from throttlekit_cli.top.words import definition, key_shown, lasting
+from throttlekit_cli.formatting import format_duration, format_key, format_limit
 
 API = TokenBucket("partner-api", "2/minute", burst=2)
 ACCOUNT = TokenBucket("account", "1/minute", key="{account}")
@@ -36,12 +36,12 @@ def _top(url: str, *options: str) -> Any:
 
 
 def test_decisions_of_a_worker_are_shown_while_it_works(redis_url: str, limiter: Limiter) -> None:
-    """What a limiter decides in one process, `top` shows in another, which has none of its code."""
+    """`top` shows the decisions of another process, without any of its code."""
     for number in range(5):
         limiter.acquire(API, job=Job(id=str(number)))
     (shown,) = wait_until(
         lambda: [each for each in _top(redis_url)["limits"] if each["last_minute"]["denied"] == {"exhausted": 3}],
-        description="the process has told all",
+        description="the process has reported all",
     )
     assert (shown["limit"], shown["definition"]) == ("partner-api", "token-bucket 2/minute burst 2")
     assert (shown["used"], shown["capacity"], shown["waiting"]) == (2, 2, 3)
@@ -49,8 +49,8 @@ def test_decisions_of_a_worker_are_shown_while_it_works(redis_url: str, limiter:
     assert shown["last_minute"]["share"] == 1.0
 
 
-def test_table_says_it_in_words(redis_url: str, limiter: Limiter) -> None:
-    """The line in time, the denials by reason, and a pause: one line a limit, and its notes below."""
+def test_table_shows_lines_denials_and_pauses(redis_url: str, limiter: Limiter) -> None:
+    """The waiting time, the denials by reason, and a pause: one row for each limit, and its notes below."""
     for number in range(5):
         limiter.acquire(API, job=Job(id=str(number)))
     limiter.pause(Concurrency("db", 2), 600)
@@ -66,8 +66,8 @@ def test_table_says_it_in_words(redis_url: str, limiter: Limiter) -> None:
     assert re.search(r"paused for (10 m 00|9 m [0-5][0-9]) s yet", shown.stdout)
 
 
-def test_what_an_operator_has_told_is_shown(redis_url: str, limiter: Limiter) -> None:
-    """Below the limit that it was told of: a pause by whom and until when, another rate."""
+def test_changes_by_an_operator_are_shown(redis_url: str, limiter: Limiter) -> None:
+    """Below their limit: a pause, by whom and until when; another rate."""
     limiter.acquire(API)
     limiter.acquire(ACCOUNT, key="ann smith")
     limiter.close()
@@ -85,7 +85,7 @@ def test_what_an_operator_has_told_is_shown(redis_url: str, limiter: Limiter) ->
 
 
 def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None:
-    """A key may be made of a job's arguments: it is shown by its digest, in `explain` too."""
+    """A key may contain arguments of a job: it is shown as a digest, in `explain` too."""
     for _ in range(2):
         limiter.acquire(ACCOUNT, job=Job(id="j", kwargs={"account": "jane@example.org"}))
     limiter.close()
@@ -98,7 +98,7 @@ def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None
 
 
 def test_what_is_shown_can_be_chosen(redis_url: str, limiter: Limiter) -> None:
-    """--sort says what comes first, --filter which limits, --limit how many keys."""
+    """--sort chooses what comes first, --filter the limits, --limit the number of keys."""
     for account in range(5):
         limiter.acquire(ACCOUNT, key=account)
     for number in range(5):
@@ -113,38 +113,38 @@ def test_what_is_shown_can_be_chosen(redis_url: str, limiter: Limiter) -> None:
 
 
 def test_explain_says_why_a_job_waits(redis_url: str, limiter: Limiter) -> None:
-    """Which limit, since when, how often, its slot, and what stands before it; and of another that nothing is known."""
+    """Which limit, since when, how often, when it is its turn, and what comes before it; another job is not known."""
     for number in range(6):
         limiter.acquire(API, job=Job(id=f"job-{number}"))
     limiter.close()
-    told = run("explain", "job-4", "--url", redis_url)
-    assert told.exit_code == 0
+    shown = run("explain", "job-4", "--url", redis_url)
+    assert shown.exit_code == 0
     for words in (
         "limit 'partner-api'",
         "deferred       once",
-        "starts in about 1 m",
+        "its turn       in about 1 m",
         "about 2 of the 4 in line",
         "2 of 2 used",
     ):
-        assert words in told.stdout
-    nothing = run("explain", "another", "--url", redis_url)
-    assert (nothing.exit_code, "Nothing is known" in nothing.stdout) == (1, True)
+        assert words in shown.stdout
+    unknown = run("explain", "another", "--url", redis_url)
+    assert (unknown.exit_code, "is not known" in unknown.stdout) == (1, True)
 
 
-def test_explain_tells_of_an_operators_pause(redis_url: str, limiter: Limiter) -> None:
-    """By whom, until when, and when the job asks again; to be told again of the same pause is no deferral more."""
+def test_explain_shows_an_operators_pause(redis_url: str, limiter: Limiter) -> None:
+    """By whom, until when, and when the job tries again; a second denial by one pause is not another deferral."""
     with Control(patient(redis_url), by="ann") as control:
         control.pause(API, for_=600)
     denied = limiter.acquire(API, job=Job(id="j"))
     limiter.acquire(API, job=Job(id="j", ticket=denied.ticket))
     limiter.close()
-    told = run("explain", "j", "--url", redis_url).stdout
-    for words in ("deferred       once", "asks again     in about ", "an operator    paused by ann, for "):
-        assert words in told
+    shown = run("explain", "j", "--url", redis_url).stdout
+    for words in ("deferred       once", "tries again    in about ", "an operator    paused by ann, for "):
+        assert words in shown
 
 
-def test_terminal_is_told_nothing_to_obey(redis_url: str, limiter: Limiter) -> None:
-    """A key or a name may hold what would set the window's title, or worse."""
+def test_control_characters_are_not_printed(redis_url: str, limiter: Limiter) -> None:
+    """A key or a name may contain a sequence that would set the window's title, or worse."""
     evil = "\x1b]0;evil\x07"
     limiter.acquire(ACCOUNT, job=Job(id="j", kwargs={"account": evil}))
     limiter.acquire(ACCOUNT, job=Job(id="j", kwargs={"account": evil}))
@@ -158,26 +158,26 @@ def test_terminal_is_told_nothing_to_obey(redis_url: str, limiter: Limiter) -> N
 
 
 def test_empty_store_says_so(redis_url: str) -> None:
-    """Where nobody has asked for a limit there is nothing to show, which is no error."""
+    """Where no limit was used there is nothing to show, which is not an error."""
     shown = run("top", "--url", redis_url, "--once")
     assert (shown.exit_code, "Nothing was decided" in shown.stdout) == (0, True)
 
 
 @pytest.mark.parametrize("command", [["top", "--once"], ["explain", "x"]])
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "message"),
     [
-        ("memory://", "no place that a whole fleet sees"),
+        ("memory://", "not shared by a fleet"),
         ("redis://:hunter2@127.0.0.1:1/0", "no usable answer"),
         ("redis://:hunter2@localhost:port/0", "cannot be read"),
         ("redis://:hunter2@[::1/0", "cannot be read"),
     ],
 )
-def test_store_that_cannot_be_looked_at_is_one_line(command: list[str], url: str, told: str) -> None:
+def test_store_that_cannot_be_shown_is_one_line(command: list[str], url: str, message: str) -> None:
     """Exit code 2, and no password."""
     outcome = run(*command, "--url", url)
     assert outcome.exit_code == 2
-    assert told in outcome.output
+    assert message in outcome.output
     assert "hunter2" not in outcome.output
     assert "Traceback" not in outcome.output
 
@@ -191,7 +191,7 @@ def test_help_reads_like_a_manual(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
+    ("seconds", "text"),
     [
         (None, ""),
         (0.04, "0.0 s"),
@@ -202,15 +202,15 @@ def test_help_reads_like_a_manual(command: str) -> None:
         (3e5, "3 d 11 h"),
     ],
 )
-def test_durations_are_told_as_a_person_reads_them(seconds: float | None, told: str) -> None:
+def test_durations_are_formatted_for_people(seconds: float | None, text: str) -> None:
     """Two figures, and no more."""
-    assert lasting(seconds) == told
+    assert format_duration(seconds) == text
 
 
-def test_definitions_and_keys_are_told_in_short() -> None:
-    """What a limit is, and what it counts apart."""
-    assert definition(TokenBucket("a", "5/10s", burst=3)) == "token-bucket 5/10 s burst 3"
-    assert definition(Concurrency("a", 8)) == "concurrency 8 lease 30"
-    assert key_shown("", None, clear=False) == ""
-    assert key_shown("", "default", clear=False) == "default"
-    assert key_shown("a%20b", "default", clear=True) == "default a b"
+def test_definitions_and_keys_are_formatted_in_short() -> None:
+    """A limit in a few words, and a key without its content."""
+    assert format_limit(TokenBucket("a", "5/10s", burst=3)) == "token-bucket 5/10 s burst 3"
+    assert format_limit(Concurrency("a", 8)) == "concurrency 8 lease 30"
+    assert format_key("", None, clear=False) == ""
+    assert format_key("", "default", clear=False) == "default"
+    assert format_key("a%20b", "default", clear=True) == "default a b"

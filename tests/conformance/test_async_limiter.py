@@ -1,4 +1,4 @@
-"""What only the asyncio limiter promises: tasks go together, the loop turns, and who is cancelled took nothing."""
+"""What only the asyncio limiter promises: tasks share round trips, the loop runs on, a cancelled task takes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def client(redis_url: str) -> Iterator[Any]:
 
 
 class Counting(RedisStore):
-    """Tells how many requests went to the server in each round trip."""
+    """Counts the requests in each round trip."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, timeout=5)
@@ -46,7 +46,7 @@ class Counting(RedisStore):
 
 
 class Slow(Passing):
-    """A store in which each question takes until it is let go."""
+    """A store in which each call blocks until the test lets it go."""
 
     def __init__(self) -> None:
         self.inner, self.asked, self.go = MemoryStore(), threading.Semaphore(0), threading.Event()
@@ -58,7 +58,7 @@ class Slow(Passing):
 
 
 def _run(work: Callable[[AsyncLimiter], Awaitable[None]], store: Any) -> None:
-    """Run *work* with a limiter, and close that."""
+    """Run *work* with a limiter, and close the limiter."""
 
     async def main() -> None:
         async with AsyncLimiter(store) as limiter:
@@ -68,7 +68,7 @@ def _run(work: Callable[[AsyncLimiter], Awaitable[None]], store: Any) -> None:
 
 
 async def _asked(store: Slow) -> None:
-    """Once a question is under way."""
+    """Wait until a call is under way."""
     assert await asyncio.to_thread(store.asked.acquire, timeout=30)
 
 
@@ -77,12 +77,12 @@ async def _take(limiter: AsyncLimiter, *limits: Limit, times: int) -> list[str]:
     return [decision.reason for decision in decisions]
 
 
-def test_tasks_that_ask_at_once_go_together(redis_url: str) -> None:
-    """As many round trips as it takes at 64 each, each decided by itself: the bound holds to the unit."""
+def test_tasks_share_round_trips(redis_url: str) -> None:
+    """Up to 64 requests in each round trip, each decided by itself: the bound holds to the unit."""
     store = Counting(redis_url)
 
     async def work(limiter: AsyncLimiter) -> None:
-        await limiter.acquire(OTHER)  # the first asks what the fleet was told, in a thread
+        await limiter.acquire(OTHER)  # the first asks the rules of live control, in a thread
         store.together.clear()
         reasons = await _take(limiter, LIMIT, times=150)
         assert reasons.count("allowed") == 40
@@ -94,7 +94,7 @@ def test_tasks_that_ask_at_once_go_together(redis_url: str) -> None:
 
 
 def test_every_verb_works_on_a_server(redis_url: str) -> None:
-    """The same verbs as the other limiter has."""
+    """It has the same verbs as the other limiter."""
 
     async def work(limiter: AsyncLimiter) -> None:
         limiter.declare(LIMIT)
@@ -123,8 +123,8 @@ def test_every_verb_works_on_a_server(redis_url: str) -> None:
     _run(work, redis_url)
 
 
-def test_fault_of_one_is_its_own(client: Any, redis_url: str) -> None:
-    """A key of another type fails those that ask for it, and nobody else of the same round trip."""
+def test_error_of_one_request_is_its_own(client: Any, redis_url: str) -> None:
+    """A key of another type fails the calls for that key, and no other call of the same round trip."""
     key = bucket_name(LIMIT.name, "", LIMIT.fingerprint)
     client.rpush(key, "x")
     client.expire(key, 600)
@@ -138,7 +138,7 @@ def test_fault_of_one_is_its_own(client: Any, redis_url: str) -> None:
 
 
 def test_forgotten_script_is_sent_again_for_a_batch(client: Any, redis_url: str) -> None:
-    """After SCRIPT FLUSH each of them is decided, and charged once."""
+    """After SCRIPT FLUSH each request is decided, and charged once."""
 
     async def work(limiter: AsyncLimiter) -> None:
         await limiter.acquire(OTHER)
@@ -149,27 +149,27 @@ def test_forgotten_script_is_sent_again_for_a_batch(client: Any, redis_url: str)
     _run(work, redis_url)
 
 
-def test_time_out_grants_nobody(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No answer to a round trip is none to anybody in it; once the server answers again all go on."""
+def test_time_out_allows_nothing(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A round trip without a reply allows none of its requests; once the server answers again all go on."""
     store = Counting(redis_url)
-    ask_all = store._connections.ask_all
+    ask_all = store._pool.execute_all
 
     def silent(frames: Sequence[bytes]) -> list[Any]:
         ask_all(frames)
         raise redis.TimeoutError("no answer")
 
     async def work(limiter: AsyncLimiter) -> None:
-        monkeypatch.setattr(store._connections, "ask_all", silent)
+        monkeypatch.setattr(store._pool, "execute_all", silent)
         assert await _take(limiter, OTHER, times=5) == ["store unavailable"] * 5
-        monkeypatch.setattr(store._connections, "ask_all", ask_all)
+        monkeypatch.setattr(store._pool, "execute_all", ask_all)
         while "allowed" not in await _take(limiter, OTHER, times=2):
             await asyncio.sleep(0.05)
 
     _run(work, store)
 
 
-def test_loop_goes_on_while_the_store_is_asked() -> None:
-    """It turns as often as it likes while a question is under way."""
+def test_loop_runs_while_a_call_is_under_way() -> None:
+    """The loop runs on while a call is under way."""
     store = Slow()
 
     async def work(limiter: AsyncLimiter) -> None:
@@ -184,8 +184,8 @@ def test_loop_goes_on_while_the_store_is_asked() -> None:
     _run(work, store)
 
 
-def test_grant_of_who_is_cancelled_is_given_back() -> None:
-    """What the store grants to a task that is cancelled meanwhile is not charged, and no slot is held."""
+def test_grant_of_a_cancelled_task_is_given_back() -> None:
+    """A grant for a task that was cancelled meanwhile is not charged, and holds no slot."""
     store = Slow()
 
     async def work(limiter: AsyncLimiter) -> None:
@@ -201,8 +201,8 @@ def test_grant_of_who_is_cancelled_is_given_back() -> None:
     _run(work, store)
 
 
-def test_who_is_cancelled_while_it_waits_is_never_asked_for() -> None:
-    """Those that wait beside it are."""
+def test_task_cancelled_while_it_waits_makes_no_call() -> None:
+    """The tasks that wait beside it are decided."""
     store = Slow()
 
     async def work(limiter: AsyncLimiter) -> None:
@@ -221,25 +221,25 @@ def test_who_is_cancelled_while_it_waits_is_never_asked_for() -> None:
     _run(work, store)
 
 
-def test_cancelled_after_the_answer_came_is_given_back_too() -> None:
-    """The answer is there, and the task is cancelled before it goes on."""
+def test_grant_of_a_task_cancelled_after_the_reply_is_given_back() -> None:
+    """The reply is there, and the task is cancelled before it goes on."""
     store = Passing()
     store.inner = MemoryStore()
 
     async def work(limiter: AsyncLimiter) -> None:
         assert (await limiter.peek(LIMIT)).remaining == 40
         (batches,) = limiter._loops.values()
-        told, batches._told = batches._told, lambda *args: (told(*args), task.cancel())  # type: ignore[method-assign]
+        deliver, batches._finish = batches._finish, lambda *args: (deliver(*args), task.cancel())  # type: ignore[method-assign]
         task = asyncio.create_task(limiter.acquire(LIMIT))
         with pytest.raises(asyncio.CancelledError):
             await task
-        batches._told = told  # type: ignore[method-assign]
+        batches._finish = deliver  # type: ignore[method-assign]
         assert (await limiter.peek(LIMIT)).remaining == 40
 
     _run(work, store)
 
 
-def test_answer_that_comes_just_after_the_cancellation_is_given_back() -> None:
+def test_grant_just_after_the_cancellation_is_given_back() -> None:
     """Before the task has gone on: it ends all the same, and nothing is charged."""
     store = Slow()
 
@@ -247,30 +247,33 @@ def test_answer_that_comes_just_after_the_cancellation_is_given_back() -> None:
         task = asyncio.create_task(limiter.acquire(LIMIT))
         await _asked(store)
         (batches,) = limiter._loops.values()
-        told, come = batches._told, asyncio.Event()
+        deliver, come = batches._finish, asyncio.Event()
 
         def tell(*args: Any) -> None:
             task.cancel()
-            told(*args)
+            deliver(*args)
             come.set()
 
-        batches._told = tell  # type: ignore[method-assign]
+        batches._finish = tell  # type: ignore[method-assign]
         store.go.set()
         await asyncio.wait_for(come.wait(), 30)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(task, 10)
-        batches._told = told  # type: ignore[method-assign]
+        batches._finish = deliver  # type: ignore[method-assign]
         assert (await limiter.peek(LIMIT)).remaining == 40
 
     _run(work, store)
 
 
-def test_cancelled_under_live_control_is_given_back_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the fleet was told something, too, `CancelledError` goes on only once nothing is charged."""
+def test_grant_under_live_control_is_given_back_before_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With rules of live control too, `CancelledError` is raised only once nothing is charged."""
     store = Slow()
 
     async def work(limiter: AsyncLimiter) -> None:
-        monkeypatch.setattr(limiter._deciding.fleet, "has_overrides", lambda: True)
+        async def in_force() -> bool:
+            return True
+
+        monkeypatch.setattr(limiter, "_has_overrides", in_force)
         task = asyncio.create_task(limiter.acquire(LIMIT, SLOTS, cost=1))
         await _asked(store)
         task.cancel()
@@ -284,8 +287,8 @@ def test_cancelled_under_live_control_is_given_back_first(monkeypatch: pytest.Mo
     _run(work, store)
 
 
-def test_closed_by_another_loop_just_now() -> None:
-    """Who asks at that very moment is answered all the same, by new threads."""
+def test_call_while_another_loop_closes() -> None:
+    """A call at that very moment is decided all the same, by new threads."""
     store = Slow()
     store.go.set()
 
@@ -304,8 +307,8 @@ def test_closed_by_another_loop_just_now() -> None:
     _run(work, store)
 
 
-def test_whoever_asks_while_the_interpreter_ends_is_told() -> None:
-    """No thread begins any more: an error, for every task, and not a wait without an end."""
+def test_call_while_the_interpreter_ends_is_an_error() -> None:
+    """No new thread can start: every task gets an error, and none waits for ever."""
     store = Slow()
     store.go.set()
 
@@ -313,18 +316,18 @@ def test_whoever_asks_while_the_interpreter_ends_is_told() -> None:
         assert (await limiter.acquire(LIMIT)).allowed
         threads: Any = limiter._threads
         threads.shutdown()
-        told = await asyncio.wait_for(
+        results = await asyncio.wait_for(
             asyncio.gather(*[limiter.acquire(LIMIT) for _ in range(100)], return_exceptions=True), 30
         )
-        assert {type(each) for each in told} == {RuntimeError}
+        assert {type(each) for each in results} == {RuntimeError}
         limiter._threads = None
         assert (await limiter.acquire(LIMIT)).allowed
 
     _run(work, store)
 
 
-def test_limits_of_this_process_go_along(redis_url: str) -> None:
-    """They are asked first, with no round trip for those that they deny."""
+def test_limits_of_this_process_are_decided_first(redis_url: str) -> None:
+    """They are decided first, with no round trip for the requests that they deny."""
 
     async def work(limiter: AsyncLimiter) -> None:
         reasons = await _take(limiter, OWN, OTHER, times=5)
@@ -335,7 +338,7 @@ def test_limits_of_this_process_go_along(redis_url: str) -> None:
 
 
 def test_one_limiter_serves_several_loops(redis_url: str) -> None:
-    """One after the other, and in threads at once."""
+    """One after the other, and in threads at the same time."""
     limiter = AsyncLimiter(redis_url)
 
     async def take() -> None:
@@ -355,9 +358,9 @@ def test_one_limiter_serves_several_loops(redis_url: str) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("throttlekit_") and thread.daemon]
 
 
-def test_only_who_has_a_loop_pays_for_asyncio() -> None:
-    """`import throttlekit` loads it with the first use of AsyncLimiter, and not before."""
+def test_asyncio_is_imported_only_when_used() -> None:
+    """`import throttlekit` does not import asyncio; the first use of AsyncLimiter does."""
     loaded = "print('asyncio' in sys.modules)"
     script = f"import sys, throttlekit; {loaded}; throttlekit.AsyncLimiter; {loaded}"
-    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["False", "True"]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

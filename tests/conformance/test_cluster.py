@@ -1,4 +1,4 @@
-"""Claims on several slots of a Redis Cluster: taken slot by slot, and given back to the unit when one denies."""
+"""Claims in several hash slots of a Redis Cluster: charged one after the other, given back when one denies."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from throttlekit.stores import Correction, Request, Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.testing import FakeClock
 from throttlekit.testing.bench import NOW_US, Bench
-from throttlekit.testing.mixtures import FIVE, MixtureConformance
+from throttlekit.testing.several_limits import FIVE_CASES, SeveralLimitsConformance
 
 _SLOTS = 16384
 
 
-class TestAcrossSlots(MixtureConformance):
-    """Each limit has a name of its own, so the claims of one request land on many slots."""
+class TestAcrossSlots(SeveralLimitsConformance):
+    """Each limit has a name of its own, so the claims of one request lie in many hash slots."""
 
     spread = True
 
@@ -50,8 +50,8 @@ class TestAcrossSlots(MixtureConformance):
         return RedisClusterStore(self.url, timeout=5)
 
 
-class ToldStore(RedisClusterStore):
-    """A cluster that goes by a test's clock."""
+class ClockedStore(RedisClusterStore):
+    """A cluster store on a test's clock."""
 
     def __init__(self, url: str, clock: FakeClock) -> None:
         super().__init__(url, timeout=5)
@@ -71,7 +71,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def limiter(cluster: Cluster, clock: FakeClock) -> Iterator[Limiter]:
-    limiter = Limiter(ToldStore(cluster.url, clock))
+    limiter = Limiter(ClockedStore(cluster.url, clock))
     yield limiter
     limiter.close()
 
@@ -110,9 +110,9 @@ def _calls(nodes: Sequence[Any], command: str) -> list[int]:
 # Round trips
 
 
-def test_one_call_where_all_claims_share_a_slot(cluster: Cluster) -> None:
-    """Five limits of five algorithms in one slot are one EVALSHA, granted or denied."""
-    limits = [rule.limit for rule in FIVE]
+def test_one_call_where_all_claims_share_a_hash_slot(cluster: Cluster) -> None:
+    """Five limits of five algorithms in one hash slot are one EVALSHA, allowed or denied."""
+    limits = [case.limit for case in FIVE_CASES]
     with _nodes(cluster) as nodes, contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
         bench = Bench(store)
         assert bench.ask(*limits).allowed
@@ -122,8 +122,8 @@ def test_one_call_where_all_claims_share_a_slot(cluster: Cluster) -> None:
         assert sum(_calls(nodes, "evalsha")) - sum(before) == 2
 
 
-def test_one_call_for_each_slot_and_one_more_to_give_back(cluster: Cluster, limiter: Limiter) -> None:
-    """A grant is one EVALSHA on each slot; a denial asks no further, and gives back what was charged before it."""
+def test_one_call_for_each_hash_slot_and_one_more_to_give_back(cluster: Cluster, limiter: Limiter) -> None:
+    """A grant is one EVALSHA for each hash slot; a denial stops, and gives back what was charged before it."""
     limits = [_on_node(node, TokenBucket, "10/s", burst=2) for node in range(3)]
     with _nodes(cluster) as nodes:
         for _ in range(2):  # the second finds every script known
@@ -148,7 +148,7 @@ def test_one_call_for_each_slot_and_one_more_to_give_back(cluster: Cluster, limi
 
 @pytest.mark.parametrize("denies", [0, 1, 2])
 def test_denial_anywhere_leaves_every_stored_value(cluster: Cluster, limiter: Limiter, denies: int) -> None:
-    """What is stored after a denial is what was stored before, byte for byte, where the others have been used."""
+    """After a denial the stored values are what they were before, byte for byte, also where limits were used."""
     limits = [
         _on_node(0, TokenBucket, "10/s", burst=5),
         _on_node(1, FixedWindow, "5/m"),
@@ -166,16 +166,16 @@ def test_denial_anywhere_leaves_every_stored_value(cluster: Cluster, limiter: Li
     assert None not in before
 
 
-def test_two_that_want_each_others_last_unit(cluster: Cluster, limiter: Limiter) -> None:
-    """Two limits with one unit each pass one job, in whichever order jobs name them, and then none."""
+def test_two_limits_with_one_unit_each(cluster: Cluster, limiter: Limiter) -> None:
+    """Two limits with one unit each let one job pass, in whichever order jobs name them, and then none."""
     one, other = _on_node(0, LeakyBucket, "1/h"), _on_node(2, SlidingLog, "1/h")
     decisions = [limiter.acquire(one, other), limiter.acquire(other, one), limiter.acquire(one, other)]
     assert [bool(decision) for decision in decisions] == [True, False, False]
     assert _remaining(limiter, [one, other]) == [0, 0]
 
 
-def test_early_return_is_asked_of_its_own_line_first(cluster: Cluster, limiter: Limiter, clock: FakeClock) -> None:
-    """A ticket in the last limit's line, brought back too early, does not even ask those named before it."""
+def test_early_return_tries_its_own_line_first(cluster: Cluster, limiter: Limiter, clock: FakeClock) -> None:
+    """A ticket in the last limit's line that comes back early makes no call for the limits named before it."""
     limits = [_on_node(node, TokenBucket, "10/s", burst=2) for node in range(3)]
     assert limiter.acquire(limits[2], cost=2)
     denied = limiter.acquire(*limits, job=Job(id="1"))
@@ -220,7 +220,7 @@ def test_jobs_pass_one_after_the_other(limiter: Limiter, clock: FakeClock) -> No
 
 
 def test_settle_and_reset_reach_every_node(limiter: Limiter) -> None:
-    """A cost that was wrong is corrected on all nodes, and a reset forgets on all nodes."""
+    """A wrong cost is corrected on all nodes, and a reset deletes on all nodes."""
     limits = [_on_node(0, TokenBucket, "9/m", burst=9), _on_node(1, FixedWindow, "9/m"), _on_node(2, SlidingLog, "9/m")]
     decision = limiter.acquire(*limits, cost=2)
     for limit in limits:
@@ -231,7 +231,7 @@ def test_settle_and_reset_reach_every_node(limiter: Limiter) -> None:
 
 
 def test_cluster_owns_the_clock(cluster: Cluster) -> None:
-    """By a URL, with nothing told: granted across nodes, looked at, settled by the nodes' own clocks, and closed."""
+    """By a URL, without a test's clock: allowed across nodes, peeked, settled by the nodes' own clocks, closed."""
     limits = [_on_node(node, SlidingLog, "9/h") for node in range(3)]
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
     decision = limiter.acquire(*limits, cost=9)
@@ -249,8 +249,8 @@ def test_cluster_owns_the_clock(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("name", ["{a}", "}{", "a{b}c", "{{a}}", "{}", "a:b", "\n", "🙂{🙂}", "x" * 10_000 + "{tag}"])
-def test_name_with_hash_tags_stays_in_one_slot(cluster: Cluster, limiter: Limiter, name: str) -> None:
-    """Whatever braces a name and a key hold, their bucket and line share the slot that the server reckons too."""
+def test_name_with_hash_tags_stays_in_one_hash_slot(cluster: Cluster, limiter: Limiter, name: str) -> None:
+    """With any braces in a name or a key, bucket and line share the hash slot, also by the server's own count."""
     limit = TokenBucket(name, "1/h", key="{account}")
     buckets = [bucket_name(name, key, limit.fingerprint) for key in (name, "{x}", "}", "")]
     with _nodes(cluster) as nodes:
@@ -277,8 +277,8 @@ def test_keys_of_one_limit_are_spread(cluster: Cluster, limiter: Limiter) -> Non
 # A URL of one node only
 
 
-def _said(error: ConfigurationError) -> str:
-    """What the server said. Redis-py 5.0 has classes for it, and uses them in clusters only."""
+def _server_error(error: ConfigurationError) -> str:
+    """The first word of the server's error. redis-py 5.0 has classes for these, and uses them in clusters only."""
     kinds = {
         redis.exceptions.MovedError: "MOVED",
         redis.exceptions.AskError: "ASK",
@@ -287,8 +287,8 @@ def _said(error: ConfigurationError) -> str:
     return kinds.get(type(error.__cause__)) or str(error.__cause__).split()[0]
 
 
-def test_url_of_one_node_is_told_what_to_write(cluster: Cluster) -> None:
-    """With redis:// and a node's address, what other nodes keep is a ConfigurationError in every verb, never a wait."""
+def test_url_of_one_node_is_a_configuration_error(cluster: Cluster) -> None:
+    """With redis:// and one node's address, keys of other nodes are a ConfigurationError in every verb."""
     limits = [_on_node(node, TokenBucket, "10/s", burst=2) for node in range(3)]
     granted = Limiter().acquire(limits[1])
     with contextlib.closing(Limiter(cluster.node_urls[0])) as limiter:
@@ -306,29 +306,29 @@ def test_url_of_one_node_is_told_what_to_write(cluster: Cluster) -> None:
                 ask()
             assert str(caught.value).endswith("write its URL as redis+cluster://host:port")
             assert "127.0.0.1" not in str(caught.value)
-            causes.append(_said(caught.value))
+            causes.append(_server_error(caught.value))
         assert causes == ["MOVED", "CROSSSLOT", "MOVED", "MOVED", "MOVED"]
         assert limiter.peek(limits[0]).remaining == 1
 
 
-def test_what_keeps_a_cluster_from_being_asked_is_told(
+def test_cluster_that_cannot_be_used_says_why(
     cluster: Cluster, redis_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server that is no cluster, a user who may not ask for the nodes, a wrong password: each with what to do."""
+    """A server that is not a cluster, a user who may not list the nodes, a wrong password: each with a remedy."""
     allowed = ["~tk1:*", "+@read", "+@write", "+@connection", "-@dangerous", "+select", "+eval", "+evalsha", "+time"]
     with _nodes(cluster) as nodes:
         for node in nodes:
             node.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *allowed)
         alone = redis_url.replace("redis://", "redis+cluster://").rpartition("/")[0]
-        for url, told in (
-            (alone, "it is no node of a cluster, or its user may not ask"),
+        for url, message in (
+            (alone, "it is not a node of a cluster, or its user may not list"),
             (cluster.url.replace("//", "//limits:hunter2@"), "+cluster"),
             (cluster.url.replace("//", "//limits:hunter3@"), "its user or password is missing or wrong"),
         ):
             caplog.clear()
             with contextlib.closing(Limiter(RedisClusterStore(url, timeout=5))) as limiter:
                 assert limiter.acquire(TokenBucket("a", "1/s"), job=Job(id="1")).reason == "store unavailable"
-            assert told in caplog.text
+            assert message in caplog.text
             assert "hunter" not in caplog.text
         for node in nodes:
             node.execute_command("ACL", "SETUSER", "limits", "+cluster", "+info")  # redis-py 5.0 asks for both
@@ -341,10 +341,10 @@ def test_what_keeps_a_cluster_from_being_asked_is_told(
             node.execute_command("ACL", "DELUSER", "limits")
 
 
-def test_slot_on_its_way_to_another_node_tells_the_same(cluster: Cluster) -> None:
+def test_hash_slot_that_is_moving_is_a_failure(cluster: Cluster) -> None:
     """
-    A node that gives a slot away answers ASK: by redis:// that is the same mistake. By the cluster's URL jobs are
-    deferred until the slot has moved: Redis runs nothing on two new keys of such a slot. Nothing is charged.
+    A node that gives a hash slot away answers ASK: by redis:// that is the same mistake. By the cluster's URL jobs
+    are deferred until it has moved: Redis runs nothing on two new keys of such a slot. Nothing is charged.
     """
     limit = _on_node(0, TokenBucket, "10/s", burst=2)
     slot = key_slot(bucket_name(limit.name, "", limit.fingerprint).encode())
@@ -355,7 +355,7 @@ def test_slot_on_its_way_to_another_node_tells_the_same(cluster: Cluster) -> Non
         try:
             with pytest.raises(ConfigurationError, match=r"write its URL as redis\+cluster://") as caught:
                 limiter.acquire(limit)
-            assert _said(caught.value) == "ASK"
+            assert _server_error(caught.value) == "ASK"
             with contextlib.closing(Limiter(RedisClusterStore(cluster.url, timeout=5))) as following:
                 assert following.acquire(limit, job=Job(id="1")).reason == "store unavailable"
         finally:
@@ -369,7 +369,7 @@ def test_slot_on_its_way_to_another_node_tells_the_same(cluster: Cluster) -> Non
 
 
 def test_node_that_is_down_gives_back_what_the_others_charged(own_cluster: Cluster) -> None:
-    """A SIGKILLed master is StoreUnavailable, in any order of limits; the others are as before, and go on."""
+    """A SIGKILLed master is StoreUnavailable, in any order of limits; the other nodes' limits are unchanged."""
     limits = [_on_node(node, SlidingLog, "5/h") for node in range(3)]
     limiter = Limiter(RedisClusterStore(own_cluster.url, timeout=5))
     assert limiter.acquire(*limits, cost=2)
@@ -392,8 +392,8 @@ def test_node_that_is_down_gives_back_what_the_others_charged(own_cluster: Clust
     limiter.close()
 
 
-def test_node_that_hangs_is_asked_once(cluster: Cluster) -> None:
-    """A node that does not answer in time is StoreUnavailable, and is never sent the question a second time."""
+def test_node_that_hangs_is_called_once(cluster: Cluster) -> None:
+    """A node that does not answer in time is StoreUnavailable, and the command is not sent again."""
     limits = [_on_node(node, SlidingLog, "5/h") for node in range(3)]
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=1))
     assert limiter.acquire(*limits)
@@ -412,8 +412,8 @@ def test_node_that_hangs_is_asked_once(cluster: Cluster) -> None:
     limiter.close()
 
 
-def test_what_fails_in_one_slot_keeps_nothing_from_the_others(cluster: Cluster) -> None:
-    """A key of another type, first of all: what was charged elsewhere is settled all the same, and the error raised."""
+def test_error_in_one_hash_slot_does_not_stop_the_others(cluster: Cluster) -> None:
+    """With a key of another type in the first: charges in the others are settled, and the error is raised."""
     limits = [_on_node(node, SlidingLog, "5/h", cost=lambda job: 3) for node in range(3)]
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
     granted = limiter.acquire(*limits, job=Job(id="1"))
@@ -429,10 +429,10 @@ def test_what_fails_in_one_slot_keeps_nothing_from_the_others(cluster: Cluster) 
     limiter.close()
 
 
-def test_slot_that_has_moved_is_followed_and_one_that_nobody_serves_is_a_failure(own_cluster: Cluster) -> None:
+def test_hash_slot_that_moved_is_followed_and_one_without_a_node_is_a_failure(own_cluster: Cluster) -> None:
     """
-    After a slot has been given to another node, the next decision goes there, once, and nobody notices. A cluster
-    that does not cover its slots is StoreUnavailable, and what other nodes charged is given back.
+    After a hash slot has moved to another node, the next decision goes there, once. A cluster that does not
+    cover all hash slots is StoreUnavailable, and what other nodes charged is given back.
     """
     limits = [_on_node(node, SlidingLog, "5/h") for node in range(3)]
     slot = key_slot(bucket_name(limits[2].name, "", limits[2].fingerprint).encode())

@@ -1,4 +1,4 @@
-"""A place that the whole fleet sees, on a server and on a cluster."""
+"""Plain commands for the data that the whole fleet shares, on a server and on a cluster."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ COMMANDS = [
 
 
 def test_one_server_runs_them_in_order(redis_url: str) -> None:
-    """Replies come in the order of the commands."""
+    """The replies are in the order of the commands."""
     with contextlib.closing(RedisStore(redis_url)) as store:
         assert store.commands(COMMANDS) == [1, {b"field": b"1"}, 1]
 
 
 def test_cluster_runs_them_in_order(cluster: Cluster) -> None:
-    """All keys of the fleet share one hash slot, wherever that is."""
+    """All keys of the fleet share one hash slot."""
     with contextlib.closing(RedisClusterStore(cluster.url)) as store:
         assert store.commands(COMMANDS) == [1, {b"field": b"1"}, 1]
 
 
 def test_server_that_is_not_there_is_an_outage() -> None:
-    """It is told as any other question's."""
+    """It raises StoreUnavailable, like any other call."""
     with contextlib.closing(RedisStore("redis://127.0.0.1:1/0")) as store, pytest.raises(StoreUnavailable):
         store.commands(COMMANDS)
 
 
-def test_memory_has_no_such_place() -> None:
-    """What holds in this process only has no fleet."""
+def test_memory_has_no_commands() -> None:
+    """Limits in memory hold in this process only: there is no fleet."""
     store = CircuitBreaker(MemoryStore())
     assert not store.shared
     with pytest.raises(TypeError, match="MemoryStore"):

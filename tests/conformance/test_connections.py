@@ -1,4 +1,4 @@
-"""Connections of our own: one question each at a time, and no answer is ever read for another's."""
+"""The store's connection pool: one call at a time on each connection, and no reply read for another call."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores import pool
-from throttlekit.stores.pool import Connections
+from throttlekit.stores.pool import ConnectionPool
 from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.wire import command
 
@@ -38,7 +38,7 @@ def store(redis_url: str) -> Iterator[RedisStore]:
 
 
 def _ours(client: Any) -> list[str]:
-    """The ids of our connections, as the server knows them."""
+    """The ids of the store's connections, as the server lists them."""
     return [each["id"] for each in client.client_list() if each["name"] == NAME]
 
 
@@ -47,14 +47,14 @@ def _interrupt(*_: object, **__: object) -> None:
 
 
 def test_one_connection_serves_one_thread(client: Any, store: RedisStore) -> None:
-    """However many questions one after the other."""
+    """Any number of calls, one after the other."""
     limiter = Limiter(store)
     assert all(limiter.acquire(LIMIT) for _ in range(20))
     assert len(_ours(client)) == 1
 
 
 def test_a_connection_begins_without_looking_up_versions(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """redis-py reads its own metadata for each connection that tells its version: RQ's work-horses make one a job."""
+    """redis-py would read its own metadata for each connection, and RQ's work-horses make one connection a job."""
     looked_up: list[str] = []
     version = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: looked_up.append(name) or version(name))
@@ -62,13 +62,13 @@ def test_a_connection_begins_without_looking_up_versions(store: RedisStore, monk
     assert looked_up == []
 
 
-def test_as_many_connections_as_questions_at_once(client: Any, store: RedisStore) -> None:
-    """They are kept for the next ones, and all are closed in the end."""
+def test_as_many_connections_as_calls_at_once(client: Any, store: RedisStore) -> None:
+    """They are kept for the next calls, and all are closed at the end."""
     limiter, together = Limiter(store), threading.Barrier(4)
-    limiter.acquire(LIMIT)  # the first asks one question more: what the fleet was told
-    store._connections.drop()
-    make = store._connections._make
-    store._connections._make = lambda: (together.wait(10), make())[1]
+    limiter.acquire(LIMIT)  # the first makes one call more: it reads the rules of live control
+    store._pool.close_idle()
+    make = store._pool._make
+    store._pool._make = lambda: (together.wait(10), make())[1]
     threads = [threading.Thread(target=limiter.acquire, args=(LIMIT,)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -80,70 +80,70 @@ def test_as_many_connections_as_questions_at_once(client: Any, store: RedisStore
 
 
 def test_connection_in_use_is_not_kept_after_the_close(client: Any, store: RedisStore) -> None:
-    """What is under way as the store is closed is answered, and its connection closed then."""
-    ask = store._connections.ask
+    """A call that is under way when the store closes gets its reply, and then its connection is closed."""
+    ask = store._pool.execute
     assert ask(command("ECHO", "first")) == b"first"
-    ((connection, _),) = store._connections._idle
+    ((connection, _),) = store._pool._idle
     read = connection.read_response
     connection.read_response = lambda: (store.close(), read())[1]
     assert ask(command("ECHO", "second")) == b"second"
-    assert not store._connections._idle
+    assert not store._pool._idle
 
 
 def test_connection_that_the_server_closed_costs_no_decision(
     client: Any, store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that lay idle for long enough to have been closed is looked at before it is used."""
+    """A connection that was idle for long is checked before it is used."""
     limiter = Limiter(store)
     assert limiter.acquire(LIMIT)
     (old,) = _ours(client)
     client.client_kill_filter(_id=old)
-    monkeypatch.setattr(pool, "_TRUSTED", -1.0)
+    monkeypatch.setattr(pool, "_CHECKED_AFTER_S", -1.0)
     assert limiter.acquire(LIMIT).reason == "allowed"
     assert _ours(client) != [old]
 
 
-def test_answer_after_an_interrupt_is_nobody_elses(client: Any, store: RedisStore) -> None:
-    """A thread that is interrupted between question and answer takes its connection with it."""
-    ask = store._connections.ask
+def test_reply_after_an_interrupt_is_never_read(client: Any, store: RedisStore) -> None:
+    """A thread that is interrupted between a call and its reply closes its connection."""
+    ask = store._pool.execute
     assert ask(command("ECHO", "first")) == b"first"
-    ((connection, _),) = store._connections._idle
+    ((connection, _),) = store._pool._idle
     read, connection.read_response = connection.read_response, _interrupt
     with pytest.raises(KeyboardInterrupt):
         ask(command("ECHO", "interrupted"))
     connection.read_response = read
     assert ask(command("ECHO", "second")) == b"second"
-    assert connection not in [each for each, _ in store._connections._idle]
+    assert connection not in [each for each, _ in store._pool._idle]
 
 
-def test_error_that_the_server_answers_keeps_the_connection(client: Any, store: RedisStore) -> None:
-    """It is an answer, read to its end."""
+def test_error_reply_keeps_the_connection(client: Any, store: RedisStore) -> None:
+    """An error reply was read to its end."""
     for _ in range(3):
         with pytest.raises(redis.ResponseError):
-            store._connections.ask(command("EVALSHA", "0" * 40, 0))
+            store._pool.execute(command("EVALSHA", "0" * 40, 0))
     assert len(_ours(client)) == 1
 
 
 def test_no_connection_is_used_in_a_child(client: Any, store: RedisStore) -> None:
-    """A child makes its own, also where the fork told nobody; the parent's stays as it was."""
-    assert store._connections.ask(command("ECHO", "parent")) == b"parent"
+    """A child makes its own, also on a platform without fork hooks; the parent's stays as it was."""
+    assert store._pool.execute(command("ECHO", "parent")) == b"parent"
     before = _ours(client)
-    ((connection, since),) = store._connections._idle
+    ((connection, since),) = store._pool._idle
     child = os.fork()
     if child == 0:
         with contextlib.suppress(BaseException):
-            told_nothing = not store._connections._idle
-            store._connections._idle.append((connection, since))
-            fine = store._connections.ask(command("ECHO", "child")) == b"child" and told_nothing
+            no_idle_ones = not store._pool._idle
+            store._pool._idle.append((connection, since))
+            fine = store._pool.execute(command("ECHO", "child")) == b"child" and no_idle_ones
             os._exit(0 if fine else 1)
         os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
-    assert store._connections.ask(command("ECHO", "again")) == b"again"
+    assert store._pool.execute(command("ECHO", "again")) == b"again"
     assert _ours(client) == before
 
 
-def test_question_is_sent_once(client: Any, redis_url: str) -> None:
-    """A fault while it is under way is told, and no second is sent behind it."""
+def test_command_is_sent_once(client: Any, redis_url: str) -> None:
+    """An error while it is under way is raised, and it is not sent again."""
     sent: list[bytes] = []
 
     class Failing:
@@ -159,7 +159,7 @@ def test_question_is_sent_once(client: Any, redis_url: str) -> None:
 
     store = RedisStore(redis_url)
     with contextlib.closing(store):
-        store._connections = Connections(Failing)
+        store._pool = ConnectionPool(Failing)
         with pytest.raises(StoreUnavailable):
             store.reset(["tk1:{x}"])
     assert len(sent) == 1

@@ -1,4 +1,4 @@
-"""Live control on a server: every process follows within 2 seconds, and every change is kept."""
+"""Live control on a server: every process follows within 2 seconds, and every change is recorded."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def reason(limiter: Limiter, limit: Any = LIMIT, **arguments: Any) -> str:
 
 
 def test_first_decision_of_a_process_knows_the_rules(control: Control, limiter: Limiter) -> None:
-    """Whoever starts while a limit is paused lets nobody pass: not even once."""
+    """A process that starts while a limit is paused allows nothing: not even one job."""
     control.pause("api")
     assert reason(limiter) == "paused"
 
 
 def test_running_processes_follow(redis_url: str, control: Control, limiter: Limiter) -> None:
-    """Each verb is known to every limiter within a beat or two, and so is its end."""
+    """Each limiter follows each verb within two beats, and its end too."""
     with contextlib.closing(Limiter(patient(redis_url))) as other:
         for each in (limiter, other):
             assert reason(each) == "allowed"
@@ -55,38 +55,38 @@ def test_running_processes_follow(redis_url: str, control: Control, limiter: Lim
 
 
 def test_each_verb_does_what_it_says(control: Control, limiter: Limiter) -> None:
-    """Another rate, observed, enforced again, and as it was declared."""
+    """Another rate, shadow mode, enforced again, and as declared."""
     assert reason(limiter) == "allowed"
     control.set("api", "1/day", burst=1)
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert [reason(limiter) for _ in range(2)] == ["allowed", "exhausted"]
-    control.observe("api")
-    limiter._fleet.follow()
+    control.shadow("api")
+    limiter.fleet.follow()
     assert [reason(limiter) for _ in range(3)] == ["allowed"] * 3
     control.enforce("api")
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert reason(limiter) != "allowed"
     control.unset("api")
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert reason(limiter) == "allowed"
 
 
 def test_pause_holds_for_every_key_or_for_one(control: Control, limiter: Limiter) -> None:
-    """Without a key all keys are paused, those that nobody has met included; with one, that one."""
+    """Without a key all keys are paused, also keys that were never used; with a key, only that one."""
     control.pause(KEYED, key=7)
     assert reason(limiter, KEYED, account=7) == "paused"
     assert reason(limiter, KEYED, account=8) == "allowed"
     control.pause(KEYED)
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert reason(limiter, KEYED, account=8) == "paused"
     (one, other) = control.resume(KEYED)
     assert {one.part, other.part} == {None, "7"}
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     assert reason(limiter, KEYED, account=7) == "allowed"
 
 
 def test_pause_ends_by_itself(control: Control, limiter: Limiter) -> None:
-    """With an end, nobody has to end it; the job is told to come back then."""
+    """A pause with an end needs no `resume`; the job's delay is the time until then."""
     (change,) = control.pause("api", for_=3)
     decision = limiter.acquire(LIMIT, job=Job(id="1"))
     assert decision.reason == "paused"
@@ -98,11 +98,11 @@ def test_pause_ends_by_itself(control: Control, limiter: Limiter) -> None:
     assert control.resume("api") == ()
 
 
-def test_amount_of_a_concurrency_limit_counts_those_who_hold(control: Control, limiter: Limiter) -> None:
-    """From 3 to 2: the third waits until two have ended, for the holders go on counting."""
+def test_new_amount_of_a_concurrency_limit_counts_the_holders(control: Control, limiter: Limiter) -> None:
+    """From 3 to 2: the third waits until two have ended, because the holders still count."""
     held = [limiter.acquire(SLOTS, job=Job(id=str(number))) for number in range(3)]
     control.set(SLOTS, 2)
-    limiter._fleet.follow()
+    limiter.fleet.follow()
     limiter.release(held[0])
     assert not limiter.peek(SLOTS)
     limiter.release(held[1])
@@ -111,7 +111,7 @@ def test_amount_of_a_concurrency_limit_counts_those_who_hold(control: Control, l
 
 
 def test_every_change_is_kept(control: Control, redis_url: str) -> None:
-    """Who, when, from, to; the newest first; the last thousand, and not for ever."""
+    """Who, when, from, to; the newest first; the last thousand, with a time to live."""
     control.set("api", "50/s", burst=5)
     control.set("api", "60/s")
     control.unset("api")
@@ -136,19 +136,19 @@ def test_every_change_is_kept(control: Control, redis_url: str) -> None:
 
 
 def test_history_leaves_out_what_another_release_wrote(control: Control, redis_url: str) -> None:
-    """Torn, foreign, or of a time that there is not: the others are told all the same."""
+    """An entry that is torn, foreign or of an impossible time is left out; the others are returned."""
     control.pause(LIMIT)
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         (kept,) = client.lrange(HISTORY, 0, -1)
-        told = json.loads(kept)
+        entry = json.loads(kept)
         for more in ({"v": 2}, {"at": 10**400}, {"at": 1.5e300}, {"part": {}}, {"after": [1]}):
-            client.lpush(HISTORY, json.dumps({**told, **more}))
+            client.lpush(HISTORY, json.dumps({**entry, **more}))
         client.lpush(HISTORY, b"\xff")
     assert [change.verb for change in control.history()] == ["pause"]
 
 
 def test_names_leave_out_what_another_release_wrote(control: Control, limiter: Limiter, redis_url: str) -> None:
-    """Every command asks for them before it does what it was told: nothing that is kept there may keep it from that."""
+    """Every command reads the names first: nothing that is stored there may keep it from its work."""
     limiter.acquire(LIMIT)
     limiter.close()
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
@@ -157,15 +157,15 @@ def test_names_leave_out_what_another_release_wrote(control: Control, limiter: L
     assert control.names() == (LIMIT.name,)
 
 
-def test_nothing_to_change_is_no_change(control: Control) -> None:
-    """To end what is not in force changes nothing, and is not kept."""
+def test_ending_nothing_is_not_a_change(control: Control) -> None:
+    """Ending a rule that is not in force changes nothing, and is not recorded."""
     for verb in (control.resume, control.unset, control.enforce, control.reset):
         assert verb("api") == ()
     assert control.history() == ()
 
 
 def test_reset_forgets_by_name(control: Control, limiter: Limiter) -> None:
-    """Full buckets, of one key or of all, also of names that begin alike; a pause after a 429 ends."""
+    """Full buckets, of one key or of all, also where names begin alike; a pause after a 429 ends."""
     daily, other = (TokenBucket(name, "2/day", key="{account}") for name in ("daily", "daily:2"))
     for limit in (daily, other):
         for account in (1, 2):
@@ -182,8 +182,8 @@ def test_reset_forgets_by_name(control: Control, limiter: Limiter) -> None:
     assert [each.verb for each in control.history()] == ["reset", "reset"]
 
 
-def test_rules_over_are_swept(control: Control, redis_url: str) -> None:
-    """What has ended by itself is deleted by the next change, and was in force for nobody meanwhile."""
+def test_ended_rules_are_deleted(control: Control, redis_url: str) -> None:
+    """A rule that has ended by itself is deleted by the next change, and was not in force meanwhile."""
     control.pause("old", for_=0.01)
     wait_until(lambda: control.rules() == (), description="it is over")
     control.pause("new")
@@ -192,12 +192,12 @@ def test_rules_over_are_swept(control: Control, redis_url: str) -> None:
 
 
 def test_works_on_a_cluster(cluster: Cluster) -> None:
-    """On a cluster as on one server."""
+    """The same on a cluster."""
     with contextlib.closing(Limiter(cluster.url)) as limiter, Control(limiter) as control:
         for account in range(9):
             assert reason(limiter, KEYED, account=account) == "allowed"
         control.pause(KEYED)
-        limiter._fleet.follow()
+        limiter.fleet.follow()
         assert reason(limiter, KEYED, account=1) == "paused"
         control.resume(KEYED)
         (change,) = control.reset(KEYED)
@@ -206,7 +206,7 @@ def test_works_on_a_cluster(cluster: Cluster) -> None:
 
 
 def test_memory_has_no_fleet() -> None:
-    """A limiter in memory is told so, and how to pause its limits."""
+    """A limiter in memory raises, and the message says how to pause its limits."""
     with pytest.raises(ConfigurationError, match="limiter in memory"):
         Control("memory://")
     with pytest.raises(ConfigurationError, match="limiter in memory"):
@@ -214,7 +214,7 @@ def test_memory_has_no_fleet() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "arguments", "told"),
+    ("verb", "arguments", "message"),
     [
         ("set", ("api", "fast"), "'fast' is not a rate"),
         ("set", ("api", "0/s"), "0"),
@@ -235,16 +235,16 @@ def test_memory_has_no_fleet() -> None:
         ("pause", ("api", {"key": 1.5}), "a key must be"),
     ],
 )
-def test_what_can_never_work_is_refused_at_once(control: Control, verb: str, arguments: Any, told: str) -> None:
-    """The value and what would be right, as a limit's own constructor says it; nothing is changed."""
+def test_wrong_arguments_are_configuration_errors(control: Control, verb: str, arguments: Any, message: str) -> None:
+    """The message has the value and what would be right, as the limit's own constructor says; nothing is changed."""
     *positional, named = arguments if isinstance(arguments[-1], dict) else (*arguments, {})
-    with pytest.raises(ConfigurationError, match=told):
+    with pytest.raises(ConfigurationError, match=message):
         getattr(control, verb)(*positional, **named)
     assert control.history() == ()
 
 
 def test_rules_are_bounded(control: Control, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every process reads them all: one too many is refused, and says what to do. To change one is none more."""
+    """Every process reads all rules: one too many is rejected, with what to do. Changing a rule adds none."""
     monkeypatch.setattr("throttlekit.fleet.control.MOST_RULES", 3)
     control.pause("api", key=0, for_=0.01)
     wait_until(lambda: not control.rules(), description="the first is over")

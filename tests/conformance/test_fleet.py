@@ -1,4 +1,4 @@
-"""What processes tell the fleet, on real servers: it can be read from the store alone, is bounded, and expires."""
+"""What processes report to the fleet, on real servers: readable from the store alone, bounded, expiring."""
 
 from __future__ import annotations
 
@@ -70,15 +70,15 @@ def _check(keys: tuple[Key, ...]) -> None:
             assert each.last_starts > 0
 
 
-def test_the_oldest_holders_age_is_seen(limiter: Limiter, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often its lease was renewed, and whoever else holds a slot: bodies that hang are found by it."""
+def test_the_oldest_holders_age_is_shown(limiter: Limiter, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often its lease was renewed, and whatever the other holders: so an operator finds bodies that hang."""
     slots, now_ns = Concurrency("slots", 3), time.time_ns()
     monkeypatch.setattr("throttlekit._engine.claims.time.time_ns", lambda: now_ns - 3_600 * 10**9)
     oldest = limiter.acquire(slots, job=Job(id="#1.2"))
     monkeypatch.undo()
     assert limiter.acquire(slots).allowed
     store.renew([_lease(each) for each in oldest.leases])
-    limiter._fleet.last_word()
+    limiter.flush()
     (key,) = look(store).keys
     assert key.oldest_hold == pytest.approx(3_600, abs=60)
     limiter.release(oldest)
@@ -86,22 +86,22 @@ def test_the_oldest_holders_age_is_seen(limiter: Limiter, store: RedisStore, mon
     assert key.oldest_hold == pytest.approx(0, abs=60)
 
 
-def test_decisions_are_seen_while_the_process_lives_on(limiter: Limiter, store: RedisStore) -> None:
-    """Of every kind of limit: what passed, what was denied, what is used, and who waits: soon, without being asked."""
+def test_decisions_are_shown_while_the_process_runs(limiter: Limiter, store: RedisStore) -> None:
+    """For every kind of limit: what passed, what was denied, what is used, and what waits; within seconds."""
     _flood(limiter)
     decisions = 5 * len(EVERY_KIND)
 
-    def told() -> int:
+    def counted() -> int:
         return sum(key.minute.units + key.minute.denials for key in look(store).keys)
 
-    wait_until(lambda: told() == decisions, description="the process has told all")
+    wait_until(lambda: counted() == decisions, description="the process has reported all")
     _check(look(store).keys)
     assert {each.limit.name for each in look(store, name="slid").limits} == {"sliding"}
     assert [each.limit.name for each in look(store, name="slid").keys] == ["sliding"]
 
 
-def test_cluster_is_seen_as_well(cluster: Cluster) -> None:
-    """Keys that stand on other nodes than what the fleet is told are read where they are."""
+def test_fleet_on_a_cluster(cluster: Cluster) -> None:
+    """Keys on other nodes than the fleet's data are read where they are."""
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
     _flood(limiter)
     limiter.close()
@@ -110,15 +110,15 @@ def test_cluster_is_seen_as_well(cluster: Cluster) -> None:
         assert look_up(store, "job-4")[0] is not None
 
 
-def test_processes_are_seen_while_they_live(limiter: Limiter, store: RedisStore) -> None:
-    """One that has decided is there after some seconds, with the time that the store takes."""
+def test_processes_are_listed_while_they_run(limiter: Limiter, store: RedisStore) -> None:
+    """A process that has decided is listed within seconds, with the time that the store takes."""
     limiter.acquire(TokenBucket("api", "1/s"))
     (process,) = wait_until(lambda: look(store).processes, description="the process is heard of")
     assert process.latency > 0
     assert look(store).latency == process.latency
 
 
-def test_what_another_release_tells_is_no_error(store: RedisStore, client: Any) -> None:
+def test_reports_of_another_release_are_skipped(store: RedisStore, client: Any) -> None:
     """A look shows what it can read."""
     now = int(client.time()[0])
     client.zadd(KEYS[3], {"a newer process says more": now, b"\xff": now})
@@ -130,11 +130,11 @@ def test_what_another_release_tells_is_no_error(store: RedisStore, client: Any) 
 
 
 def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:
-    """Which limit denied it, since when, how often, and its slot; and that it waits no more once it was allowed."""
+    """Which limit denied it, since when, how often, and when it is due; and that it was allowed in the end."""
     limit = TokenBucket("api", "10/s", burst=1)
     limiter.acquire(limit)
     denied = limiter.acquire(limit, job=Job(id="late"))
-    limiter._fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
     job, key = look_up(store, "late")
     assert job is not None
     assert key is not None
@@ -142,20 +142,20 @@ def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:
     assert job.slot == pytest.approx(job.since + denied.delay, abs=0.001)
     back = Job(id="late", ticket=denied.ticket)
     wait_until(lambda: limiter.acquire(limit, job=back).allowed, description="its slot comes")
-    limiter._fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
     job, key = look_up(store, "late")
     assert job is not None
     assert (job.reason, key) == ("allowed", None)
     assert look_up(store, "never heard of") == (None, None)
 
 
-def test_pause_and_longest_wait_are_seen(limiter: Limiter, store: RedisStore) -> None:
-    """A key that lets nobody pass says for how long; its line stands behind the pause."""
+def test_pause_and_longest_wait_are_shown(limiter: Limiter, store: RedisStore) -> None:
+    """A paused key shows for how long yet; its line begins after the pause."""
     limit = TokenBucket("api", "10/s", burst=1)
     limiter.pause(limit, 60)
     for number in range(3):
         limiter.acquire(limit, job=_job(number))
-    limiter._fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
     (key,) = look(store).keys
     assert 0 < key.paused <= 60
     assert key.last_starts is not None
@@ -164,19 +164,19 @@ def test_pause_and_longest_wait_are_seen(limiter: Limiter, store: RedisStore) ->
 
 
 def test_longest_lines_come_first(limiter: Limiter, store: RedisStore) -> None:
-    """However few are told of, they are those that press most: by their line, their denials, or what passed."""
+    """The keys shown are the most pressing: by their line, their denials, or what passed."""
     limit = TokenBucket("api", "10/minute", burst=10, key="{tenant}")
     for number in range(30):
         limiter.acquire(limit, job=_job(number, f"waits-{number % 2}"))
     for number in range(9):
         limiter.acquire(limit, job=_job(number, "passes"), cost=1)
-    limiter._fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
     assert {each.key for each in look(store, most=2).keys} == {"waits-0", "waits-1"}
     assert [each.key for each in look(store, order="use", most=3).keys if each.key == "passes"] == ["passes"]
 
 
-def test_every_place_of_the_fleet_is_bounded(store: RedisStore, client: Any) -> None:
-    """Whatever processes tell: the newest keys, the longest lines, the most denied are kept. Here for a hundredth."""
+def test_every_key_of_the_fleet_is_bounded(store: RedisStore, client: Any) -> None:
+    """The newest keys, the longest lines and the most denied are kept. Tested with a hundredth of the bounds."""
     bounds = "MOST_KEYS, MOST_RANKED, MOST_COUNTS, MOST_LIMITS, MOST_JOBS = "
     assert f"{bounds}100000, 10000, 100000, 1000, 10000\n" in _REPORT
     script = _REPORT.replace(f"{bounds}100000, 10000, 100000, 1000, 10000", f"{bounds}1000, 100, 1000, 10, 100")

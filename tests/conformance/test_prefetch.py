@@ -1,4 +1,4 @@
-"""Token leases against a real server, from several processes, one of which is killed."""
+"""Prefetched tokens on a real server, from several processes, one of which is killed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ CLOCK_SLACK_US = 2_000  # one machine, but two of its clocks
 
 
 def play(url: str, folder: Path, limit: TokenBucket, *, count: int, at_once: int, killed: int) -> list[list[list[int]]]:
-    """Several processes that each make so many decisions; one is killed with units in hand. What each wrote down."""
+    """Run several processes that make *count* decisions each, and kill one. Returns what each wrote down."""
     assert limit.prefetch_for is not None
-    told = [limit.rate, limit.burst, limit.prefetch, limit.prefetch_for]
+    arguments = [limit.rate, limit.burst, limit.prefetch, limit.prefetch_for]
     paths = [folder / str(number) for number in range(PROCESSES)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *sys.path])}
     commands = [
-        [*told, count if number else killed, at_once, path, "end" if number else "hang"]
+        [*arguments, count if number else killed, at_once, path, "end" if number else "hang"]
         for number, path in enumerate(paths)
     ]
     processes = [
@@ -68,7 +68,7 @@ def test_bound_holds_across_processes(redis_url: str, tmp_path: Path) -> None:
 
 
 def test_little_is_lost_with_a_process_that_is_killed(redis_url: str, tmp_path: Path) -> None:
-    """What was charged and never spent is `prefetch` at most for each process, killed or ended."""
+    """Each process, killed or ended, loses at most `prefetch` units that were charged and not used."""
     limit = TokenBucket("api", "10/s", burst=8000, prefetch=40, prefetch_for=60)
     made = play(redis_url, tmp_path, limit, count=1000, at_once=1000, killed=310)
     grants = sum(map(len, made))
@@ -82,12 +82,12 @@ def test_little_is_lost_with_a_process_that_is_killed(redis_url: str, tmp_path: 
 
 
 def test_leases_on_a_cluster(cluster: Cluster) -> None:
-    """Limits in different hash slots are taken ahead together, and what a later one denies is given back."""
+    """Limits in different hash slots are prefetched together, and a later denial gives them back."""
     limit = TokenBucket("api", "1000/s", burst=1000, prefetch=16, prefetch_for=60)
     limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
     beside = TokenBucket("beside", "1/h", burst=40)
     passed = sum(limiter.acquire(limit, beside).allowed for _ in range(60))
     assert passed == 40
-    in_hand = sum(purse.quota.left for purse in limiter.deciding.prefetcher._held.purses.values())
+    in_hand = sum(entry.quota.left for entry in limiter.prefetcher._held.entries.values())
     assert 1000 - limiter.peek(limit).remaining <= 40 + in_hand
     limiter.close()

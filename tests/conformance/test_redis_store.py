@@ -1,4 +1,4 @@
-"""What only the Redis store promises: one command a decision, and every fault of the server by one name."""
+"""What only the Redis store promises: one command per decision, and every error of the server mapped to one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import redis
 from redis import exceptions
 
-from support.printed.listed import Listed
 from support.servers.processes import free_port
+from support.servers.stores import Listed
 from support.waiting import wait_until
 from throttlekit import (
     ConfigurationError,
@@ -26,7 +26,7 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.acquire import Ask, Caller, Place, Reason
+from throttlekit._core.acquire import Caller, Place, Reason
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, line_name
 from throttlekit.stores import Correction, Request, StoreClaim
@@ -63,7 +63,7 @@ def store(redis_url: str) -> Iterator[RedisStore]:
 def _claim(limit: Limit, cost: int = 1) -> StoreClaim:
     charge = limit.bind(cost, NOW_US)
     bucket = bucket_name(limit.name, "", limit.fingerprint)
-    return StoreClaim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(0), limit.max_queue_us(charge)))
+    return StoreClaim(bucket, line_name(bucket), charge, charge.spacing_us(0), limit.max_queue_us(charge))
 
 
 def _request(*limits: Limit, caller: Caller = Caller.JOB) -> Request:
@@ -71,14 +71,14 @@ def _request(*limits: Limit, caller: Caller = Caller.JOB) -> Request:
 
 
 def _calls(client: Any) -> dict[str, int]:
-    """How often each command was called, since CONFIG RESETSTAT; but for what counting takes itself."""
-    told = client.info("commandstats").items()
-    calls = {name.removeprefix("cmdstat_").partition("|")[0]: stats["calls"] for name, stats in told}
+    """How often each command was called since CONFIG RESETSTAT, without the commands of this function."""
+    stats = client.info("commandstats").items()
+    calls = {name.removeprefix("cmdstat_").partition("|")[0]: each["calls"] for name, each in stats}
     return {name: count for name, count in calls.items() if name not in ("config", "info")}
 
 
 def test_one_evalsha_per_decision(client: Any, store: RedisStore) -> None:
-    """A decision is one EVALSHA, granted or denied, however many limits it asks."""
+    """A decision is one EVALSHA, allowed or denied, for any number of limits."""
     limiter = Limiter(store)
     limiter.acquire(LIMIT, OTHER, job=JOB)
     client.config_resetstat()
@@ -115,7 +115,7 @@ def test_forgotten_script_is_sent_again(client: Any, store: RedisStore) -> None:
 
 
 def test_every_key_expires(client: Any, store: RedisStore) -> None:
-    """Every key has a time to live: until a grace time after it says nothing any more."""
+    """Every key has a time to live: a grace time longer than its value counts."""
     limiter = Limiter(store)
     for _ in range(9):
         limiter.acquire(LIMIT, job=JOB)
@@ -128,7 +128,7 @@ def test_every_key_expires(client: Any, store: RedisStore) -> None:
 @pytest.mark.parametrize("limit", FIVE, ids=lambda limit: limit.algorithm)
 @pytest.mark.parametrize("which", ["bucket", "line"])
 def test_key_of_another_type_is_a_store_failure(client: Any, store: RedisStore, limit: Limit, which: str) -> None:
-    """A key of ours that holds a list is no answer: StoreUnavailable, and the server's error is the cause."""
+    """A key of a limit that holds a list is StoreUnavailable, with the server's error as the cause."""
     name = getattr(_claim(limit), which)
     assert store.acquire(Request([_claim(limit, limit.capacity)], Caller.JOB)).allowed
     client.delete(name)
@@ -140,8 +140,8 @@ def test_key_of_another_type_is_a_store_failure(client: Any, store: RedisStore, 
 
 
 @pytest.mark.parametrize("garbage", ["", "garbage", "12 monkeys", "\x00\xff"])
-def test_bucket_that_is_no_number_counts_as_full(client: Any, store: RedisStore, garbage: str) -> None:
-    """A bucket that holds something else than a number is taken for one that has never been used."""
+def test_bucket_that_is_not_a_number_counts_as_full(client: Any, store: RedisStore, garbage: str) -> None:
+    """A bucket that holds anything but a number counts as one that was never used."""
     client.set(BUCKET, garbage, ex=60)
     assert [store.acquire(_request(LIMIT), now_us=10**15).allowed for _ in range(6)] == [True] * 5 + [False]
 
@@ -154,15 +154,15 @@ def test_bucket_that_is_no_number_counts_as_full(client: Any, store: RedisStore,
     ],
     ids=lambda value: value.algorithm if isinstance(value, Limit) else repr(value),
 )
-def test_window_that_is_none_counts_as_full(client: Any, store: RedisStore, limit: Limit, garbage: str) -> None:
-    """A window or log that holds something else than its own is taken for one that has never been used."""
+def test_window_of_another_format_counts_as_full(client: Any, store: RedisStore, limit: Limit, garbage: str) -> None:
+    """A window or log that holds another kind of value counts as one that was never used."""
     client.set(_claim(limit).bucket, garbage, ex=60)
     assert [store.acquire(_request(limit), now_us=10**15).allowed for _ in range(6)] == [True] * 5 + [False]
 
 
 @pytest.mark.parametrize("garbage", ["", "1 2", "1 2 3 4", "a b c", "1 2 3\n", "-1 2 3", "1e9 2 3"])
-def test_line_that_is_no_line_counts_as_empty(client: Any, store: RedisStore, garbage: str) -> None:
-    """A line that holds something else than three instants is taken for an empty one."""
+def test_line_of_another_format_counts_as_empty(client: Any, store: RedisStore, garbage: str) -> None:
+    """A line that holds anything but three instants counts as empty."""
     for _ in range(5):
         store.acquire(_request(LIMIT), now_us=10**15)
     client.set(line_name(BUCKET), garbage, ex=60)
@@ -199,7 +199,7 @@ def _ask_of_one_that_fails(monkeypatch: pytest.MonkeyPatch, fault: type[Exceptio
     def fail(*_: Any, **__: Any) -> None:
         raise _raised(fault)
 
-    monkeypatch.setattr(store._connections, "ask", fail)
+    monkeypatch.setattr(store._pool, "execute", fail)
     verbs = {
         "acquire": lambda: store.acquire(_request(LIMIT)),
         "settle": lambda: store.settle([Correction(BUCKET, LIMIT.bind(1), NOW_US, 1)]),
@@ -210,10 +210,10 @@ def _ask_of_one_that_fails(monkeypatch: pytest.MonkeyPatch, fault: type[Exceptio
 
 @pytest.mark.parametrize("fault", [*_faults(), OSError, ConnectionResetError, TimeoutError])
 @pytest.mark.parametrize("verb", ["acquire", "settle", "reset"])
-def test_every_fault_of_the_client_is_a_store_failure(
+def test_every_error_of_the_client_is_a_store_failure(
     monkeypatch: pytest.MonkeyPatch, fault: type[Exception], verb: str
 ) -> None:
-    """Whatever redis-py raises becomes StoreUnavailable, which names the fault and not the server."""
+    """Every error of redis-py becomes StoreUnavailable, which names the error and not the server."""
     with pytest.raises(StoreUnavailable) as caught:
         _ask_of_one_that_fails(monkeypatch, fault, verb)
     assert isinstance(caught.value.__cause__, fault)
@@ -226,7 +226,7 @@ def test_every_fault_of_the_client_is_a_store_failure(
 def test_node_of_a_cluster_is_a_configuration_error(
     monkeypatch: pytest.MonkeyPatch, fault: type[Exception], verb: str
 ) -> None:
-    """What only a cluster answers is no outage, that would defer jobs for ever: the URL is wrong, and what is right."""
+    """It is not an outage, which would defer jobs for ever: the URL is wrong, and the message says what is right."""
     with pytest.raises(ConfigurationError) as caught:
         _ask_of_one_that_fails(monkeypatch, fault, verb)
     assert isinstance(caught.value.__cause__, fault)
@@ -234,14 +234,14 @@ def test_node_of_a_cluster_is_a_configuration_error(
 
 
 def test_log_is_stored_as_a_ring_behind_a_head(client: Any, store: RedisStore) -> None:
-    """Numbers of 7 bytes: the place of the oldest, until when more is owed, and a ring of the amount's instants."""
+    """Numbers of 7 bytes: the position of the oldest, the end of the debt, and a ring of the amount's instants."""
     limit = SlidingLog("log", "5/h")
     claim = _claim(limit, 2)
     assert store.acquire(Request([claim], Caller.JOB), now_us=NOW_US).allowed
     assert _numbers(client.get(claim.bucket)) == [2, 0, NOW_US, NOW_US]
     assert store.acquire(Request([claim], Caller.JOB), now_us=NOW_US + 7).allowed
     assert _numbers(client.get(claim.bucket)) == [4, 0, NOW_US, NOW_US, NOW_US + 7, NOW_US + 7]
-    store.settle([Correction(claim.bucket, claim.ask.algorithm, NOW_US + 7, 3)], now_us=NOW_US + 9)
+    store.settle([Correction(claim.bucket, claim.algorithm, NOW_US + 7, 3)], now_us=NOW_US + 9)
     # The first two instants are pushed out, and owed for until an hour after them.
     ring = [NOW_US + 9, NOW_US + 9, NOW_US + 7, NOW_US + 7, NOW_US + 9]
     assert _numbers(client.get(claim.bucket)) == [2, NOW_US + 3_600_000_000, *ring]
@@ -256,27 +256,27 @@ def _numbers(stored: bytes) -> list[int]:
     "reply", [None, 7, b"OK", b"", [0, 1, 1, 1, 1], b"0 1", b"9 1 1 1 1 1 1", b"0 x 1 1 1 1 1", b"0 1 1 1 1 1"]
 )
 def test_reply_of_another_shape_is_a_store_failure(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
-    """A reply that our script does not write (a proxy's, say) is no answer."""
+    """A reply that the script cannot have sent (a proxy's, for example) is StoreUnavailable."""
     store = RedisStore("redis://localhost:1/0")
-    monkeypatch.setattr(store._connections, "ask", lambda _: reply)
+    monkeypatch.setattr(store._pool, "execute", lambda _: reply)
     with pytest.raises(StoreUnavailable):
         store.acquire(_request(LIMIT))
 
 
-def test_fault_of_our_own_is_not_disguised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_our_own_code_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """A mistake in the code is not taken for an outage."""
     store = RedisStore("redis://localhost:1/0")
 
     def fail(*_: Any) -> None:
         raise AttributeError("a mistake")
 
-    monkeypatch.setattr(store._connections, "ask", fail)
+    monkeypatch.setattr(store._pool, "execute", fail)
     with pytest.raises(AttributeError):
         store.acquire(_request(LIMIT))
 
 
 def test_store_that_is_down_denies(caplog: pytest.LogCaptureFixture) -> None:
-    """With no server there, a job is denied, keeps what it carries, and is told to come back in about a second."""
+    """With no server there, a job is denied, keeps its ticket, and gets a delay of about a second."""
     limiter = Limiter(f"redis://user:hunter2@127.0.0.1:{free_port()}/0")
     carried = {"v": 1, "slot": 5, "ticket": "x", "n": 2, "since": 3}
     with caplog.at_level(logging.DEBUG):
@@ -289,14 +289,14 @@ def test_store_that_is_down_denies(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_store_that_is_down_denies_guests(caplog: pytest.LogCaptureFixture) -> None:
-    """With no server there, a caller without a job is denied too, and nothing is raised."""
+    """With no server there, a call without a job is denied too, and nothing is raised."""
     decision = Limiter(f"redis://127.0.0.1:{free_port()}/0").acquire(LIMIT)
     assert (decision.allowed, decision.reason, decision.ticket) == (False, "store unavailable", None)
 
 
 @pytest.mark.parametrize("verb", ["peek", "reset", "settle"])
 def test_store_that_is_down_fails_the_other_verbs(verb: str) -> None:
-    """Peek, reset and settle have nobody to defer: they raise StoreUnavailable, without the URL."""
+    """Peek, reset and settle have no job to defer: they raise StoreUnavailable, without the URL."""
     limiter = Limiter(f"redis://user:hunter2@127.0.0.1:{free_port()}/0")
     granted = Limiter().acquire(LIMIT)
     with pytest.raises(StoreUnavailable) as caught:
@@ -332,7 +332,7 @@ def test_store_that_is_down_fails_the_other_verbs(verb: str) -> None:
     ],
 )
 def test_url_that_cannot_be_read_fails_at_once(url: str) -> None:
-    """A URL that can never work fails when the store is made, and its password is not repeated."""
+    """A URL that can never work raises when the store is made, and its password is not repeated."""
     with pytest.raises(ConfigurationError) as caught:
         Limiter(url)
     assert "hunter2" not in str(caught.value)
@@ -340,22 +340,22 @@ def test_url_that_cannot_be_read_fails_at_once(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "told"),
+    ("end", "message"),
     [
         ("?socket_timeout=0", "socket_timeout in the store's URL must be more than 0 s, and at most 60 s"),
         ("?hunter2=1", "the store's URL may have the options db, username,"),
         ("?client_name=a%20b", "client_name in the store's URL must be"),
     ],
 )
-def test_an_option_that_cannot_work_is_told_with_what_can(end: str, told: str) -> None:
-    """With its name, if it is one: what stands for an unknown one may be a part of a password."""
-    with pytest.raises(ConfigurationError, match=re.escape(told)) as caught:
+def test_an_option_that_cannot_work_is_a_configuration_error(end: str, message: str) -> None:
+    """With its name, if it is a known one: an unknown name may be a part of a password."""
+    with pytest.raises(ConfigurationError, match=re.escape(message)) as caught:
         Limiter(f"redis://localhost/0{end}")
     assert "hunter2" not in str(caught.value)
 
 
 def test_full_server_still_denies(redis_url: str, client: Any, store: RedisStore) -> None:
-    """A server without memory fails the grant, charges nothing, and is told as unavailable."""
+    """A server without memory grants nothing, charges nothing, and is StoreUnavailable."""
     client.config_set("maxmemory", "1")
     try:
         with pytest.raises(StoreUnavailable) as caught:
@@ -369,7 +369,7 @@ def test_full_server_still_denies(redis_url: str, client: Any, store: RedisStore
 
 
 def test_server_owns_the_clock(client: Any, store: RedisStore) -> None:
-    """Without a time given, the decision's time is the server's."""
+    """Without a time given, a decision is made at the server's time."""
     before_s, before_us = client.time()
     now_us = store.acquire(_request(LIMIT)).now_us
     after_s, after_us = client.time()
@@ -380,7 +380,7 @@ def test_server_owns_the_clock(client: Any, store: RedisStore) -> None:
 
 
 def _used_in_every_way(limiter: Limiter, limit: Limit) -> None:
-    """Granted, denied to a job and to a guest, displaced, settled up, below empty, and down."""
+    """Allowed, denied with a job and without, displaced, settled up, below empty, and down."""
     decision = limiter.acquire(limit, cost=limit.capacity)
     ticket = [limiter.acquire(limit, job=JOB).ticket for _ in range(3)]
     limiter.acquire(limit)
@@ -391,10 +391,10 @@ def _used_in_every_way(limiter: Limiter, limit: Limit) -> None:
 
 @pytest.mark.parametrize("limit", FIVE, ids=lambda limit: limit.algorithm)
 def test_every_key_of_every_algorithm_expires(client: Any, limit: Limit, redis_url: str) -> None:
-    """After each single command, every key that there is has a time to live, and one that its limit can explain."""
+    """After each command, every key has a time to live, and one that its limit explains."""
     store = RedisStore(redis_url, timeout=5)
     longest_ms = 2 * 86_400_000 + 5_000
-    inner = store._connections.ask
+    inner = store._pool.execute
     seen: set[bytes] = set()
 
     def checked(frame: bytes) -> Any:
@@ -404,20 +404,20 @@ def test_every_key_of_every_algorithm_expires(client: Any, limit: Limit, redis_u
         seen.update(ttls)
         return answer
 
-    store._connections.ask = checked  # type: ignore[method-assign]
+    store._pool.execute = checked  # type: ignore[method-assign]
     _used_in_every_way(Limiter(store), limit)
     assert {name.rpartition(b":")[2] == b"line" for name in seen} == {False, True}
     store.close()
 
 
 def test_stale_keys_expire_too(client: Any, store: RedisStore) -> None:
-    """What a clock that was far ahead left is given a time to live by the new clock, whatever is decided."""
+    """A value left by a clock that was far ahead gets a time to live by the new clock, with any decision."""
     ahead_us = NOW_US + 40 * 86_400_000_000
     for limit in FIVE:
         request = Request([_claim(limit, limit.capacity)], Caller.JOB)
         assert store.acquire(request, now_us=ahead_us).allowed
         assert not store.acquire(request, now_us=NOW_US).allowed
-        charge = _claim(limit).ask.algorithm
+        charge = _claim(limit).algorithm
         store.settle([Correction(request.claims[0].bucket, charge, NOW_US, 1)], now_us=NOW_US)
     ttls = {key: client.pttl(key) for key in client.scan_iter("*")}
     assert len(ttls) == 10
@@ -425,7 +425,7 @@ def test_stale_keys_expire_too(client: Any, store: RedisStore) -> None:
 
 
 def test_ten_thousand_idle_tenants_leave_no_key(client: Any, store: RedisStore) -> None:
-    """Tenants of every algorithm that stay away for their period and the grace time leave nothing behind."""
+    """Tenants of every algorithm that stay away for their period and the grace time leave no key."""
     for kind in (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog):
         limit = kind("tenants", (1, 0.2), key="{account}")
         limiter = Limiter(store)  # they share a name, so that nothing but their rules tells them apart
@@ -442,12 +442,12 @@ def test_ten_thousand_idle_tenants_leave_no_key(client: Any, store: RedisStore) 
 
 
 def test_idle_line_leaves_no_key(client: Any, store: RedisStore) -> None:
-    """A line of which nobody comes goes a grace time after its last slot, with what it waited for."""
+    """A line whose jobs do not come back expires a grace time after its last place, with its bucket."""
     for limit in FIVE:
         claim = _claim(limit, limit.capacity)
         store.acquire(Request([claim], Caller.JOB), now_us=NOW_US)
         last_us = [store.acquire(_request(limit), now_us=NOW_US).due_us for _ in range(9)][-1]
-        end_ms = (last_us + claim.ask.spacing_us // limit.capacity - NOW_US) // 1000
+        end_ms = (last_us + claim.spacing_us // limit.capacity - NOW_US) // 1000
         assert end_ms + 1_000 < client.pttl(claim.line) <= end_ms + 5_001, limit
         assert client.pttl(claim.bucket) <= client.pttl(claim.line), limit
 
@@ -456,7 +456,7 @@ def test_idle_line_leaves_no_key(client: Any, store: RedisStore) -> None:
 
 
 def test_five_limits_of_five_algorithms_are_one_evalsha(client: Any, store: RedisStore) -> None:
-    """Granted, denied, early, peeked and settled: each is one command to the server, of five algorithms at once."""
+    """Allowed, denied, early, peeked and settled: each is one command, for five algorithms at once."""
     limiter = Limiter(store)
     job = Job(id="1")
 
@@ -506,7 +506,7 @@ class CheckedStore(Listed):
 
 @pytest.mark.parametrize("text", ["1e+08", "1.8e15", "-nan", "inf"])
 def test_checker_of_numbers_checks(client: Any, text: str) -> None:
-    """The wrapper of the next test refuses what it is there to refuse."""
+    """The checker of the next test rejects what it must reject."""
     with pytest.raises(exceptions.ResponseError):
         client.eval(_CHECKED + f"return redis.call('SET', KEYS[1], '{text}', 'PX', '9')", 1, "key")
     with pytest.raises(exceptions.ResponseError):
@@ -516,7 +516,7 @@ def test_checker_of_numbers_checks(client: Any, text: str) -> None:
 
 @pytest.mark.parametrize("server", ["redis_url", "redis_6_url", "valkey_url"])
 def test_no_number_is_ever_sent_in_exponent_form(request: pytest.FixtureRequest, server: str) -> None:
-    """Under every algorithm, with the longest periods and round numbers, the scripts hand the server text only."""
+    """For every algorithm, with the longest periods and round numbers, the scripts pass only text to the server."""
     limits: list[Limit] = []
     for period_s in (100_000, 1_000_000, 10_000_000, 366 * 86_400):
         limits += [
@@ -540,7 +540,7 @@ def test_no_number_is_ever_sent_in_exponent_form(request: pytest.FixtureRequest,
             store.acquire(Request([one], Caller.JOB, Place(0, start_us - 1)), now_us=start_us)
             assert store.acquire(Request([one], Caller.JOB, Place(0, due_us)), now_us=due_us).allowed
             for by in (100_000_000, -100_000_000, 10**12):
-                store.settle([Correction(claim.bucket, claim.ask.algorithm, due_us, by)], now_us=due_us)
+                store.settle([Correction(claim.bucket, claim.algorithm, due_us, by)], now_us=due_us)
             store.acquire(Request([one], Caller.GUEST), now_us=start_us)
             store.acquire(Request([one], Caller.GUEST), now_us=start_us - 4 * 366 * 86_400_000_000)
             store.reset([claim.bucket, claim.line])

@@ -1,4 +1,4 @@
-"""Servers that are there and answer badly: nothing is granted, and the log says what to mend."""
+"""Servers that are up and answer with errors: nothing is allowed, and the log has the remedy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JOB = Job(id="1", name="call_partner")
 
 @pytest.fixture(params=["7", "6.2"])
 def own_server(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A server that this test may spoil, of the newest and of the oldest that is supported: its client."""
+    """The client of a server that this test may break, of the newest and of the oldest supported version."""
     if request.param == "6.2":
         request.getfixturevalue("redis_6_base")  # skips where there is none
     binary = redis_binary() if request.param == "7" else redis_6_binary()
@@ -45,8 +45,8 @@ def _url(client: Any, *, user: str = "", port: int | None = None) -> str:
     return f"redis://{user}127.0.0.1:{port or client.connection_pool.connection_kwargs['port']}/0"
 
 
-def _refused(url: str, caplog: pytest.LogCaptureFixture, *limits: Any) -> str:
-    """What the log says when a job is deferred because of the server at *url*."""
+def _log_message(url: str, caplog: pytest.LogCaptureFixture, *limits: Any) -> str:
+    """The log message when a job is deferred because of the server at *url*."""
     caplog.clear()
     limiter = Limiter(RedisStore(url, timeout=5))
     with caplog.at_level(logging.WARNING, "throttlekit"), contextlib.closing(limiter):
@@ -54,15 +54,15 @@ def _refused(url: str, caplog: pytest.LogCaptureFixture, *limits: Any) -> str:
     assert (decision.allowed, decision.reason) == (False, "store unavailable")
     assert "hunter2" not in caplog.text
     assert "127.0.0.1" not in caplog.text
-    (told,) = [record.getMessage() for record in caplog.records]
-    return told
+    (message,) = [record.getMessage() for record in caplog.records]
+    return message
 
 
 @pytest.mark.parametrize("limit", SEVERAL, ids=lambda limit: limit.algorithm)
 def test_a_server_without_memory_says_so(own_server: Any, caplog: pytest.LogCaptureFixture, limit: Any) -> None:
-    """OOM under noeviction: no grant, nothing is charged, and as soon as there is room again jobs run."""
+    """OOM under noeviction: no grant, no charge; jobs run as soon as there is memory again."""
     own_server.config_set("maxmemory", "1")
-    assert "its memory is full and its policy evicts nothing: raise its maxmemory" in _refused(
+    assert "its memory is full and its policy evicts nothing: raise its maxmemory" in _log_message(
         _url(own_server), caplog, limit
     )
     assert stored(own_server) == 0
@@ -72,7 +72,7 @@ def test_a_server_without_memory_says_so(own_server: Any, caplog: pytest.LogCapt
 
 
 def test_several_limits_on_a_server_without_memory_are_all_uncharged(own_server: Any) -> None:
-    """The first write fails, so that none is done."""
+    """The first write fails, so no other is made."""
     own_server.config_set("maxmemory", "1")
     with contextlib.closing(Limiter(RedisStore(_url(own_server), timeout=5))) as limiter:
         assert not limiter.acquire(*SEVERAL)
@@ -84,20 +84,20 @@ def test_a_replica_says_so(own_server: Any, caplog: pytest.LogCaptureFixture) ->
     assert Limiter(_url(own_server)).acquire(LIMIT)
     own_server.config_set("replica-serve-stale-data", "yes")
     own_server.replicaof("127.0.0.1", free_port())
-    told = _refused(_url(own_server), caplog)
-    assert "it is a replica, which takes no writes: name the master, or write the URL as redis+sentinel://" in told
+    message = _log_message(_url(own_server), caplog)
+    assert "it is a replica, which takes no writes: name the master, or write the URL as redis+sentinel://" in message
     own_server.config_set("replica-serve-stale-data", "no")
-    assert "it is a replica that has lost its master" in _refused(_url(own_server), caplog)
+    assert "it is a replica that has lost its master" in _log_message(_url(own_server), caplog)
     own_server.replicaof("NO", "ONE")
     assert Limiter(_url(own_server)).acquire(LIMIT)
 
 
 def test_a_wrong_password_says_so_without_it(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """None given, a wrong one, an unknown user: found out with the first question, and never repeated."""
+    """No password, a wrong one, an unknown user: found with the first call, and never repeated."""
     own_server.config_set("requirepass", "hunter2hunter2")
     for user in ("", ":hunter2@", "nobody:hunter2@"):
-        told = _refused(_url(own_server, user=user), caplog)
-        assert "its user or password is" in told, told
+        message = _log_message(_url(own_server, user=user), caplog)
+        assert "its user or password is" in message, message
     own_server.execute_command("AUTH", "hunter2hunter2")
     with contextlib.closing(Limiter(_url(own_server, user=":hunter2hunter2@"))) as limiter:
         assert limiter.acquire(LIMIT)
@@ -107,18 +107,18 @@ NEEDED = ("~tk1:*", "+@read", "+@write", "+@connection", "-@dangerous", "+select
 
 
 @pytest.mark.parametrize("lacking", ["~tk1:*", "+@write", "+evalsha", "+eval", "+time"])
-def test_a_user_who_may_too_little_says_what_is_needed(
+def test_a_user_without_rights_says_which_are_needed(
     own_server: Any, caplog: pytest.LogCaptureFixture, lacking: str
 ) -> None:
-    """NOPERM, by key or by command: the log names all that the limiter needs."""
+    """NOPERM, by key or by command: the log names all the rights that the limiter needs."""
     rules = [rule for rule in NEEDED if rule != lacking]
     own_server.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *rules)
-    told = _refused(_url(own_server, user="limits:hunter2@"), caplog)
-    assert "its user is not allowed what the limiter needs: ACL SETUSER … " + " ".join(NEEDED) in told
+    message = _log_message(_url(own_server, user="limits:hunter2@"), caplog)
+    assert "its user is not allowed what the limiter needs: ACL SETUSER … " + " ".join(NEEDED) in message
 
 
-def test_a_user_who_may_what_is_named_is_enough(own_server: Any) -> None:
-    """Every verb, every algorithm, another database than 0, granted and denied."""
+def test_a_user_with_the_named_rights_is_enough(own_server: Any) -> None:
+    """Every verb, every algorithm, another database than 0, allowed and denied."""
     own_server.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *NEEDED)
     url = _url(own_server, user="limits:hunter2@").removesuffix("0") + "5"
     with contextlib.closing(Limiter(RedisStore(url, timeout=5))) as limiter:
@@ -133,10 +133,10 @@ def test_a_user_who_may_what_is_named_is_enough(own_server: Any) -> None:
 
 
 @pytest.mark.parametrize("limit", SEVERAL, ids=lambda limit: limit.algorithm)
-def test_a_key_of_another_type_says_so_and_stops_nobody_else(
+def test_a_key_of_another_type_stops_no_other_limit(
     own_server: Any, caplog: pytest.LogCaptureFixture, limit: Any
 ) -> None:
-    """WRONGTYPE: its jobs are deferred, the others' are not; once the key is deleted it is as if nothing had been."""
+    """WRONGTYPE: jobs of that limit are deferred, others are not; once the key is deleted all run again."""
     key = bucket_name(limit.name, "", limit.fingerprint)
     own_server.rpush(key, "x")
     with contextlib.closing(Limiter(RedisStore(_url(own_server), timeout=5))) as limiter:
@@ -150,7 +150,7 @@ def test_a_key_of_another_type_says_so_and_stops_nobody_else(
 
 
 def test_a_server_that_loads_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """LOADING, after a restart: jobs wait until it has read its data, and what it had counted still counts."""
+    """LOADING, after a restart: jobs wait until the server has read its data, and earlier charges still count."""
     port, slow = free_port(), ("--dir", str(tmp_path), "--enable-debug-command", "yes")
     with redis_process(redis_binary(), port, *slow), contextlib.closing(redis.Redis(port=port)) as client:
         limiter = Limiter(RedisStore(f"redis://127.0.0.1:{port}/0", timeout=5))
@@ -168,14 +168,14 @@ def test_a_server_that_loads_says_so(tmp_path: Path, caplog: pytest.LogCaptureFi
             return False
 
         wait_until(loads, description="the server loads its data", every=0.01)
-        assert "it is still loading its data" in _refused(f"redis://127.0.0.1:{port}/0", caplog)
+        assert "it is still loading its data" in _log_message(f"redis://127.0.0.1:{port}/0", caplog)
         with contextlib.closing(Limiter(RedisStore(f"redis://127.0.0.1:{port}/0", timeout=5))) as limiter:
             found = wait_until(lambda: limiter.acquire(hour), description="the server has loaded its data")
             assert found.remaining == 29
 
 
 def test_a_server_that_cannot_save_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """MISCONF: its disk is gone, and so it takes no writes."""
+    """MISCONF: its disk is gone, so it takes no writes."""
     port, folder = free_port(), tmp_path / "gone"
     folder.mkdir()
     with (
@@ -189,11 +189,11 @@ def test_a_server_that_cannot_save_says_so(tmp_path: Path, caplog: pytest.LogCap
         def refused() -> bool:
             with contextlib.suppress(redis.ResponseError):
                 client.bgsave()
-            told: Any = client.info("persistence")
-            return bool(told["rdb_last_bgsave_status"] == "err")
+            persistence: Any = client.info("persistence")
+            return bool(persistence["rdb_last_bgsave_status"] == "err")
 
         wait_until(refused, description="a save has failed", every=0.1)
-        assert "it cannot save its data, and so takes no writes: see its log and its disk" in _refused(
+        assert "it cannot save its data, and so takes no writes: see its log and its disk" in _log_message(
             f"redis://127.0.0.1:{port}/0", caplog
         )
 
@@ -201,11 +201,13 @@ def test_a_server_that_cannot_save_says_so(tmp_path: Path, caplog: pytest.LogCap
 def test_a_server_without_scripts_says_so(caplog: pytest.LogCaptureFixture) -> None:
     """A command that was renamed away, as some hosts do, or that is younger than the server."""
     with redis_server("--rename-command", "EVAL", "", "--rename-command", "EVALSHA", "") as url:
-        assert "it lacks a command, by its age or its configuration: take Redis 6.2 or later" in _refused(url, caplog)
+        assert "it lacks a command, by its age or its configuration: use Redis 6.2 or later" in _log_message(
+            url, caplog
+        )
 
 
 def test_a_server_older_than_redis_5_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There a script may not write after it has read the clock. (No such server can be had for tests: its words.)"""
+    """There a script may not write after it has read the clock. (No such server here: only its words.)"""
     store = RedisStore("redis://localhost:1/0")
 
     def refuse(*_: Any) -> None:
@@ -214,13 +216,13 @@ def test_a_server_older_than_redis_5_says_so(monkeypatch: pytest.MonkeyPatch) ->
             "non deterministic commands. Call redis.replicate_commands() at the start of your script"
         )
 
-    monkeypatch.setattr(store._connections, "ask", refuse)
-    with pytest.raises(StoreUnavailable, match=r"it is older than Redis 5: take 6\.2 or later"):
+    monkeypatch.setattr(store._pool, "execute", refuse)
+    with pytest.raises(StoreUnavailable, match=r"it is older than Redis 5: use 6\.2 or later"):
         store.reset([BUCKET])
 
 
 def test_an_evicted_key_is_a_full_bucket_and_no_error(own_server: Any) -> None:
-    """What a server with volatile-lru forgets under pressure counts no more: told in the guarantees, and no crash."""
+    """A key that volatile-lru evicts counts as unused, as the guarantees say, and nothing fails."""
     own_server.config_set("maxmemory-policy", "volatile-lru")
     with contextlib.closing(Limiter(RedisStore(_url(own_server), timeout=5))) as limiter:
         hour = SlidingLog("log", "5/h")
@@ -245,7 +247,7 @@ def test_an_evicted_key_is_a_full_bucket_and_no_error(own_server: Any) -> None:
 
 
 def test_a_restarted_server_is_found_again(caplog: pytest.LogCaptureFixture) -> None:
-    """Killed and started again, empty: jobs run, each connection of the pool having been broken."""
+    """Killed and started again, empty: jobs run, though each connection of the pool was broken."""
     port = free_port()
     limiter = Limiter(f"redis://127.0.0.1:{port}/0?socket_timeout=5")
     for _ in range(2):
@@ -253,12 +255,12 @@ def test_a_restarted_server_is_found_again(caplog: pytest.LogCaptureFixture) -> 
             wait_until(lambda: limiter.acquire(LIMIT), description="a job runs")
         assert not limiter.acquire(LIMIT)
     limiter.close()
-    told = [record.getMessage() for record in caplog.records if record.name == "throttlekit"]
-    assert "ConnectionError" in told[0]
+    messages = [record.getMessage() for record in caplog.records if record.name == "throttlekit"]
+    assert "ConnectionError" in messages[0]
 
 
 def test_a_hung_server_costs_one_time_out_a_second(own_server: Any) -> None:
-    """SIGSTOP: of 400 jobs in a row only the first waits; none runs twice what it asked once the server goes on."""
+    """SIGSTOP: of 400 jobs in a row only the first waits; no command runs twice once the server goes on."""
     own_server.execute_command("PING")
     hour = SlidingLog("log", "50/h")
     pid = own_server.info("server")["process_id"]
@@ -274,15 +276,15 @@ def test_a_hung_server_costs_one_time_out_a_second(own_server: Any) -> None:
         assert reasons == {"store unavailable"}
         wait_until(lambda: limiter.acquire(hour), description="the server is asked again")
         seconds = time.monotonic() - begun
-        # What it was asked while it hung it does now: one question to begin with, and one in each second.
+        # The server runs now what it received while it hung: one call at first, and one in each second.
         asked = own_server.info("commandstats")["cmdstat_evalsha"]["calls"]
         assert asked <= 1 + seconds + 2
         assert limiter.peek(hour).remaining >= 50 - 1 - asked
 
 
 @pytest.mark.parametrize("by_client", [False, True], ids=["url", "client"])
-def test_a_hundred_and_twenty_ask_at_once(own_server: Any, by_client: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Greenlets, say. The server answers them all, so it is not taken to be away; redis-py alone stops at 100."""
+def test_a_hundred_and_twenty_calls_at_once(own_server: Any, by_client: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With greenlets, for example. The server answers all of them, so it is not down; redis-py alone stops at 100."""
     monkeypatch.setattr("throttlekit.stores.from_client._TIMEOUT", 20.0)
     limiter = Limiter(client=own_server) if by_client else Limiter(RedisStore(_url(own_server), timeout=20))
     busy = TokenBucket("busy", "1000/s", burst=1000)
@@ -298,14 +300,14 @@ def test_a_hundred_and_twenty_ask_at_once(own_server: Any, by_client: bool, monk
 
 
 def test_cut_connections_are_one_failure_and_not_one_each(own_server: Any) -> None:
-    """Those that lie idle are thrown away with the first that fails."""
+    """The idle connections are closed with the first that fails."""
     port = own_server.connection_pool.connection_kwargs["port"]
     with Proxy(port) as proxy, contextlib.closing(RedisStore(_url(own_server, port=proxy.port), timeout=5)) as store:
         with ThreadPoolExecutor(5) as threads:
             together = Barrier(5)
-            store._connections._make = lambda make=store._connections._make: (together.wait(), make())[1]  # type: ignore[misc]
+            store._pool._make = lambda make=store._pool._make: (together.wait(), make())[1]  # type: ignore[misc]
             list(threads.map(lambda _: store.reset([BUCKET]), range(5)))
-        connections = [connection for connection, _ in store._connections._idle]
+        connections = [connection for connection, _ in store._pool._idle]
         assert len(connections) == 5
         pid = own_server.info("server")["process_id"]
         os.kill(pid, signal.SIGSTOP)

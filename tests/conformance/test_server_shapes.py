@@ -1,4 +1,4 @@
-"""The servers that people run: TLS, a Unix socket, Sentinel; and clients that they have made themselves."""
+"""The kinds of servers that people run: TLS, a Unix socket, Sentinel; and clients of redis-py."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.servers.sentinel import Watched, guarded
 from support.servers.sentinel import watched as sentinel_watching
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Decision, Job, Limiter, SlidingLog, TokenBucket
-from throttlekit.stores.cluster import RedisClusterStore, _Refresh
+from throttlekit.stores.cluster import RedisClusterStore, _NodeRefresh
 from throttlekit.stores.from_client import _ClusterOfClient
 from throttlekit.stores.redis import RedisStore
 
@@ -41,7 +41,7 @@ JOB = Job(id="1", name="call_partner")
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a machine that is busy: what is tried here is not how long it takes."""
+    """For a busy machine: these tests are not about speed."""
     monkeypatch.setattr("throttlekit.stores.from_client._TIMEOUT", 2.0)
 
 
@@ -50,7 +50,7 @@ def _url(watched: Watched) -> str:
 
 
 def _works(limiter: Limiter) -> None:
-    """Every verb, granted and denied."""
+    """Every verb, allowed and denied."""
     with contextlib.closing(limiter):
         decision = _granted(limiter, 40)
         limiter.settle(decision, actual=30)
@@ -80,7 +80,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.fixture
 def tls_port(certificates: tuple[Path, Path]) -> Iterator[int]:
-    """A server that speaks TLS on a port of its own."""
+    """A server that speaks TLS on its own port."""
     from support.servers.processes import free_port
 
     certificate, key = map(str, certificates)
@@ -93,7 +93,7 @@ def tls_port(certificates: tuple[Path, Path]) -> Iterator[int]:
 
 
 def test_tls(tls_port: int, certificates: tuple[Path, Path]) -> None:
-    """rediss:// with the certificate's authority named; as a URL, and as a client."""
+    """rediss:// with the certificate's authority; as a URL, and as a client."""
     authority = str(certificates[0])
     store = RedisStore(f"rediss://127.0.0.1:{tls_port}/0?ssl_ca_certs={authority}", timeout=5)
     _works(Limiter(store))
@@ -104,7 +104,7 @@ def test_tls(tls_port: int, certificates: tuple[Path, Path]) -> None:
 
 
 def test_tls_that_is_not_trusted(tls_port: int, caplog: pytest.LogCaptureFixture) -> None:
-    """A certificate that nobody vouches for is no store: jobs are deferred, and the log says what failed."""
+    """With a certificate that is not trusted jobs are deferred, and the log says what failed."""
     with contextlib.closing(Limiter(RedisStore(f"rediss://:hunter2@127.0.0.1:{tls_port}/0", timeout=5))) as limiter:
         assert limiter.acquire(HOUR, job=JOB).reason == "store unavailable"
     assert "hunter2" not in caplog.text
@@ -138,7 +138,7 @@ def own_watched() -> Iterator[Watched]:
 
 
 def test_sentinel_by_url_and_by_client(watched: Watched) -> None:
-    """The limiter asks the master that the Sentinel names; a Sentinel that is down is passed over."""
+    """The limiter uses the master that the Sentinel names; a Sentinel that is down is skipped."""
     _works(Limiter(_url(watched)))
     _works(Limiter(_url(watched).replace("//", "//127.0.0.1:1,").replace("redis+", "valkey+")))
     manager = Sentinel([("127.0.0.1", watched.port)])
@@ -150,7 +150,7 @@ def test_sentinel_by_url_and_by_client(watched: Watched) -> None:
 def test_sentinel_with_tls_and_passwords_of_its_own(
     certificates: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """rediss+sentinel:// speaks TLS to both; the user of the URL is the master's, its options name the Sentinel's."""
+    """rediss+sentinel:// speaks TLS to both; the URL's user is the master's, its options name the Sentinel's."""
     with guarded(*certificates) as port:
         url = f"rediss+sentinel://:master@127.0.0.1:{port}/limits/1?socket_timeout=5&socket_connect_timeout=5"
         url += f"&ssl_ca_certs={certificates[0]}"
@@ -168,11 +168,11 @@ def test_sentinel_with_tls_and_passwords_of_its_own(
             assert "hunter2" not in caplog.text
 
 
-def test_sentinel_that_knows_no_such_service(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
-    """A name that no Sentinel knows is told as that: nobody looks for a master that is down."""
+def test_sentinel_without_the_service(watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
+    """The log says that the Sentinels do not know the service, so the operator does not look for a dead master."""
     with contextlib.closing(Limiter(_url(watched).replace("/limits", "/another"))) as limiter:
         assert limiter.acquire(HOUR, job=JOB).reason == "store unavailable"
-    assert "the Sentinels know no service of the name in the URL: see SENTINEL MASTERS" in caplog.text
+    assert "the Sentinels do not know the service named in the URL: see SENTINEL MASTERS" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -191,15 +191,15 @@ def test_sentinel_url_that_cannot_be_read_fails_at_once(end: str) -> None:
 
 
 def _replicated(watched: Watched) -> None:
-    """What the master has written, the replica has."""
+    """Wait until the replica has all that the master wrote."""
     watched.master.client.set("last", "word")  # WAIT is for what the same connection has written
     assert watched.master.client.wait(1, 30_000) == 1
 
 
 def test_fail_over_is_followed(own_watched: Watched, caplog: pytest.LogCaptureFixture) -> None:
     """
-    The master is killed: jobs are deferred until the replica is the master, then they run, and what was counted and
-    replicated still counts. A client of the user's is followed, too.
+    The master is killed: jobs are deferred until the replica is the master, then they run, and what was counted
+    and replicated still counts. It is the same for a client of redis-py.
     """
     caplog.set_level(logging.WARNING, "throttlekit")
     manager = Sentinel([("127.0.0.1", own_watched.port)])
@@ -216,7 +216,7 @@ def test_fail_over_is_followed(own_watched: Watched, caplog: pytest.LogCaptureFi
 
 
 def test_a_master_that_became_a_replica_is_left(own_watched: Watched) -> None:
-    """A fail-over while the old master lives on: nothing is ever granted by it, and the new one is found."""
+    """A fail-over while the old master is up: it never grants anything more, and the new one is found."""
     with contextlib.closing(Limiter(_url(own_watched))) as limiter:
         assert _granted(limiter, 10)
         _replicated(own_watched)
@@ -235,8 +235,8 @@ def test_a_master_that_became_a_replica_is_left(own_watched: Watched) -> None:
 
 
 @pytest.mark.parametrize("decoded", [False, True])
-def test_a_client_says_where_and_as_whom(redis_url: str, decoded: bool) -> None:
-    """Its database, its user and its name for the server are taken; its decoding, retries and time-outs are not."""
+def test_a_client_gives_address_and_user(redis_url: str, decoded: bool) -> None:
+    """Its database, its user and its client name are used; its decoding, retries and time-outs are not."""
     retry = Retry(ConstantBackoff(0.01), 5)
     client = redis.Redis.from_url(
         redis_url, decode_responses=decoded, retry=retry, socket_timeout=60, health_check_interval=1,
@@ -254,8 +254,8 @@ def test_a_client_says_where_and_as_whom(redis_url: str, decoded: bool) -> None:
     client.close()
 
 
-def test_a_clients_retries_never_put_a_question_twice(redis_base: str) -> None:
-    """It would ask five times after a time-out: each of them a charge. The limiter asks once."""
+def test_a_clients_retries_never_send_twice(redis_base: str) -> None:
+    """The client would send five times after a time-out, each a charge. The limiter sends once."""
     with redis_server() as url, redis.Redis.from_url(url) as control:
         client = redis.Redis.from_url(
             url, retry=Retry(ConstantBackoff(0.01), 5), retry_on_timeout=True, retry_on_error=[redis.TimeoutError],
@@ -281,7 +281,7 @@ def test_a_clients_retries_never_put_a_question_twice(redis_base: str) -> None:
 
 
 def test_a_cluster_client(cluster: Cluster) -> None:
-    """A redis.RedisCluster names the nodes; the rest is as by redis+cluster://."""
+    """A redis.RedisCluster names the nodes; the rest is as with redis+cluster://."""
     limits = [TokenBucket(f"limit-{number}", "1/h", burst=2) for number in range(12)]
     with redis.RedisCluster(host="127.0.0.1", port=cluster.ports[0], decode_responses=True) as client:
         limiter = Limiter(client=client)
@@ -293,7 +293,7 @@ def test_a_cluster_client(cluster: Cluster) -> None:
 
 
 def test_a_cluster_client_made_from_a_url_keeps_its_tls() -> None:
-    """Redis-py keeps the class of its connections among their options, and takes it from nowhere else."""
+    """redis-py keeps the connection class among the options, but does not accept it as one."""
     store = _ClusterOfClient.__new__(_ClusterOfClient)
     client: Any = redis.RedisCluster.__new__(redis.RedisCluster)
     options = {"connection_class": redis.SSLConnection, "ssl_ca_certs": "/ours.pem"}
@@ -308,8 +308,8 @@ def test_a_cluster_client_made_from_a_url_keeps_its_tls() -> None:
     assert "connection_class" not in store._settings
 
 
-def test_nodes_that_hang_are_found_out_once_and_not_by_one_thread_after_the_other() -> None:
-    """Eight threads whose first question meets a cluster that hangs: a time-out or two, not one each."""
+def test_nodes_that_hang_cost_one_time_out_for_all_threads() -> None:
+    """Eight threads whose first call meets a cluster that hangs: a time-out or two, not one each."""
     with socket.create_server(("127.0.0.1", 0), backlog=64) as hung:
         limiter = Limiter(RedisClusterStore(f"redis+cluster://127.0.0.1:{hung.getsockname()[1]}", timeout=1.0))
         threads = [threading.Thread(target=limiter.acquire, args=[HOUR], kwargs={"job": JOB}) for _ in range(8)]
@@ -321,8 +321,8 @@ def test_nodes_that_hang_are_found_out_once_and_not_by_one_thread_after_the_othe
         assert time.monotonic() - begun < 7
 
 
-def test_threads_do_not_wait_for_one_another_to_ask_for_the_nodes() -> None:
-    """Redis-py asks for them under a lock: of nodes that hang, eight threads would learn it one after the other."""
+def test_threads_do_not_wait_in_turn_for_the_list_of_nodes() -> None:
+    """redis-py refreshes the nodes under a lock: with nodes that hang, eight threads would time out in turn."""
     asked, refused = [], []
     manager = SimpleNamespace(
         initialize=lambda: (
@@ -330,7 +330,7 @@ def test_threads_do_not_wait_for_one_another_to_ask_for_the_nodes() -> None:
             wait_until(lambda: len(asked) > 1 or len(refused) == 7, description="the others have been refused"),
         )
     )
-    _Refresh(manager, 0.1)
+    _NodeRefresh(manager, 0.1)
 
     def ask() -> None:
         try:
@@ -349,42 +349,42 @@ def test_threads_do_not_wait_for_one_another_to_ask_for_the_nodes() -> None:
 
 
 @pytest.mark.parametrize("client", [None, "redis://:hunter2@host", 5, redis.Redis])
-def test_what_is_no_client_is_refused_at_once(client: Any) -> None:
-    """With what is right."""
+def test_a_wrong_client_is_a_configuration_error(client: Any) -> None:
+    """The message says what is right."""
     with pytest.raises(ConfigurationError, match=r"client= takes a redis\.Redis or redis\.RedisCluster, not") as caught:
         Limiter(client=client)
     assert "hunter2" not in str(caught.value)
 
 
-def test_an_asyncio_client_is_refused_at_once(redis_url: str) -> None:
-    """It could only be asked from an event loop."""
+def test_an_asyncio_client_is_a_configuration_error(redis_url: str) -> None:
+    """It could be called only from an event loop."""
     from redis import asyncio
 
     with pytest.raises(ConfigurationError, match="not an asyncio client"):
         Limiter(client=asyncio.Redis.from_url(redis_url))
 
 
-def test_a_store_and_a_client_are_one_too_many(redis_url: str) -> None:
-    """Which would be asked?"""
+def test_a_store_and_a_client_are_a_configuration_error(redis_url: str) -> None:
+    """The limiter would not know which to use."""
     with redis.Redis.from_url(redis_url) as client, pytest.raises(ConfigurationError, match="not both"):
         Limiter(redis_url, client=client)
 
 
-def test_connections_of_a_kind_that_cannot_be_made_again_are_refused() -> None:
-    """A connection class that takes no such arguments: at once, and without what it was given."""
+def test_an_unknown_connection_class_is_a_configuration_error() -> None:
+    """A connection class with other arguments is rejected at once, and the message does not repeat them."""
 
     class Own(redis.Connection):
         def __init__(self, host: str, password: str) -> None:
             super().__init__(host=host, password=password)
 
     pool = redis.ConnectionPool(connection_class=Own, host="host", password="hunter2")
-    with pytest.raises(ConfigurationError, match="no connections can be made like those of client=") as caught:
+    with pytest.raises(ConfigurationError, match="client= has a connection class that takes other arguments") as caught:
         Limiter(client=redis.Redis(connection_pool=pool))
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_process_that_gevent_has_patched(redis_url: str) -> None:
-    """Fifty greenlets over one server, and while it is away none holds up the others: one waits for it at a time."""
+def test_a_process_patched_by_gevent(redis_url: str) -> None:
+    """Fifty greenlets on one server: while it is down, one waits for it at a time and the others go on."""
     script = textwrap.dedent(
         f"""
         from gevent import monkey

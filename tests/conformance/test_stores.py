@@ -1,4 +1,4 @@
-"""One suite, every store: in memory, on each server that is supported, and on a cluster."""
+"""The store conformance suite for every store: in memory, on each supported server, on a cluster."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_header_names_what_is_written(path: Path) -> None:
 
 @every_script
 def test_script_runs_on_old_and_new_servers(path: Path) -> None:
-    """No word that some server's Lua does not have: no shebang, no %d, no global unpack, no later command."""
+    """A script uses only what every supported server's Lua has: no shebang, %d, global unpack or later command."""
     _, body = _parts(path)
     assert not read(path).startswith("#!")
     assert not re.search(r"format\([^)]*%d|(?<!table\.)\bunpack\b|PXAT|EXAT|GETEX|//|\bgoto\b", body)
@@ -64,7 +64,7 @@ def test_script_runs_on_old_and_new_servers(path: Path) -> None:
 
 @every_script
 def test_numbers_written_for_a_framework_are_formatted(path: Path) -> None:
-    """No writing call is handed a bare sum: Lua would print 14 digits of it."""
+    """A call that writes gets no bare sum, because Lua would print only 14 digits of it."""
     _, body = _parts(path)
     calls = re.findall(rf"redis\.call\('(?:{_WRITING})', KEYS\[.+?\],?(.*?)\)(?:\n| else| end)", body)
     for call in calls:

@@ -10,7 +10,7 @@ _NAMED = re.compile(r"`(tests/[\w/]+\.py)?::(test_\w+)`")
 
 
 def test_every_test_that_the_page_names_is_there() -> None:
-    """A promise whose test was renamed or dropped is one that nobody tries to break."""
+    """Every test that the guarantees page names exists."""
     page = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
     found, path = 0, ""
     for file, name in _NAMED.findall(page):

@@ -48,7 +48,7 @@ def _declared(module: str) -> list[str] | None:
 
 @pytest.mark.parametrize("module", [name for name, path in MODULES.items() if read(path).strip()])
 def test_all_equals_reality(module: str) -> None:
-    """`__all__` names what a module defines for others: all of it, and nothing else."""
+    """`__all__` lists exactly the public names that a module defines."""
     declared = _declared(module)
     if declared is None:
         assert module.rpartition(".")[2] == "__main__" or not _public(module), "write an __all__"
@@ -59,7 +59,7 @@ def test_all_equals_reality(module: str) -> None:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_are_not_too_long(module: str) -> None:
-    """A module of more than 400 lines answers more than one question."""
+    """A module has at most 400 lines."""
     assert read(MODULES[module]).count("\n") <= 400
 
 
@@ -83,7 +83,7 @@ def _tracked() -> list[Path]:
 
 
 def test_nobody_is_told_to_install_the_foreign_package() -> None:
-    """The name `throttlekit` on the package index belongs to others: no text says to install it."""
+    """No text says to install `throttlekit`: on the package index that name belongs to another project."""
     wrong = re.compile(
         r"""\b(?:pip3?|pipx|uv|poetry|pdm)\s+(?:pip\s+)?(?:install|add)\s+(?:-\S+\s+)*["']?throttlekit(?!-jobs)\b"""
     )

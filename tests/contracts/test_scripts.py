@@ -19,7 +19,9 @@ every_script = pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
 every_verb = pytest.mark.parametrize("path", VERBS, ids=lambda path: path.name)
 every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.name)
 
-_WRITING = "SET|SETRANGE|DEL|PEXPIRE|EXPIRE|INCRBY|HSET|HDEL|ZADD|ZREM|ZREMRANGEBYSCORE|UNLINK|PERSIST|APPEND"
+_WRITING = (
+    "SET|SETRANGE|DEL|PEXPIRE|EXPIRE|INCRBY|HSET|HDEL|ZADD|ZREM|ZREMRANGEBYRANK|ZREMRANGEBYSCORE|UNLINK|PERSIST|APPEND"
+)
 _READING = "GET|GETRANGE|TIME|ZCOUNT|ZRANGEBYSCORE|ZREVRANGE|ZSCORE"
 
 
@@ -97,7 +99,7 @@ def _documented(header: str, word: str) -> set[tuple[int, int]]:
 
 @every_script
 def test_script_runs_on_old_and_new_servers(path: Path) -> None:
-    """No word that some server's Lua does not have: no shebang, %d only where it is whole, no later command."""
+    """A script uses only what every supported server has: no shebang or later command, %d for whole numbers only."""
     assert not read(path).startswith("#!")
     body = _body(path).replace(_PROBE, "")
     assert not re.search(r"format\([^)]*%d|(?<!table\.)\bunpack\b|PXAT|EXAT|GETEX|//|\bgoto\b|&|~=\s*~", body)
@@ -105,13 +107,14 @@ def test_script_runs_on_old_and_new_servers(path: Path) -> None:
 
 @every_script
 def test_script_knows_the_servers_commands_by_name(path: Path) -> None:
-    """A command is written out, and is one that reads or writes what the header says."""
+    """A script writes each command's name out, and calls only commands that these tests know as reads or writes."""
     for command, _ in _calls(_body(path)):
         assert re.fullmatch(f"{_WRITING}|{_READING}", command), command
 
 
 # The holder of a slot comes as text, and is nothing else.
-_TEXT = r"'[^']*'|c\.c|(?:whole|ttl|bytes|get|string\.(?:sub|rep)|range)\(.*\)|redis\.call\('GET', c\.key\)(?: or '')?"
+_FORMATS = r"whole|ttl|bytes|get|string\.(?:sub|rep)|table\.concat|range"
+_TEXT = rf"'[^']*'|c\.c|(?:{_FORMATS})\(.*\)|redis\.call\('GET', c\.key\)(?: or '')?"
 
 
 def _is_text(value: str, body: str, seen: tuple[str, ...] = ()) -> bool:
@@ -136,7 +139,7 @@ def _is_text(value: str, body: str, seen: tuple[str, ...] = ()) -> bool:
 
 @every_script
 def test_every_number_goes_through_one_format(path: Path) -> None:
-    """Each value handed to the server is text, and its numbers are written by `whole`, `ttl` or `bytes`."""
+    """Each value that a script sends to the server is text, whose numbers `whole`, `ttl` or `bytes` format."""
     body = _body(path)
     for command, arguments in _calls(body):
         if command == "TIME":
@@ -163,7 +166,7 @@ def test_every_number_goes_through_one_format(path: Path) -> None:
     ],
 )
 def test_number_that_is_not_formatted_is_noticed(value: str, body: str) -> None:
-    """The check above would notice a number that reaches the server as it is."""
+    """The check above finds a number that reaches the server unformatted."""
     assert not _is_text(value, body)
 
 
@@ -186,10 +189,10 @@ def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
 
 def test_scripts_are_put_together_from_every_file() -> None:
     """A verb's script is the common head, the algorithms that are asked for, and the verb; none stands in it twice."""
-    assert {_letter(path): path.stem for path in ALGORITHMS} == throttlekit_lua.ALGORITHMS
+    assert {_code(path): path.stem for path in ALGORITHMS} == throttlekit_lua.ALGORITHMS
     for verb, letters in product(VERBS, ["t", "fs", "l", "c", "tfslc"]):
         text = throttlekit_lua.read(verb.stem, frozenset(letters))
-        parts = [COMMON, *(path for path in ALGORITHMS if _letter(path) in letters), verb]
+        parts = [COMMON, *(path for path in ALGORITHMS if _code(path) in letters), verb]
         assert sorted(path for path in LUA if read(path) in text) == sorted(parts)
         assert len(text) == sum(len(read(path)) for path in parts) + len(parts) - 1
         assert text.startswith(read(COMMON))
@@ -285,7 +288,7 @@ def test_header_numbers_the_reasons() -> None:
 
 @every_verb
 def test_verb_knows_no_algorithm(path: Path) -> None:
-    """A verb asks each claim's algorithm by the names in the head, and none by its letter."""
+    """A verb calls each claim's algorithm by the names in the head, and none by its code."""
     body = _body(path)
     assert not re.search(r"algorithms\.\w", body)
     assert set(re.findall(r"\.of\.(\w+)\(", body)) <= {*_verbs_of_an_algorithm(), *_verbs_of_leases()}
@@ -308,11 +311,11 @@ def _functions(path: Path) -> list[str]:
     return re.findall(r"^  (\w+) = function\(", _body(path), re.MULTILINE)
 
 
-def _letter(path: Path) -> str:
+def _code(path: Path) -> str:
     match = re.search(
-        r"^  Mirrors throttlekit/_core/algorithms/(\w+)\.py\. Letter (\w)\.$", _parts(path)[0], re.MULTILINE
+        r"^  Mirrors throttlekit/_core/algorithms/(\w+)\.py\. Code (\w)\.$", _parts(path)[0], re.MULTILINE
     )
-    assert match, "the header does not say what it mirrors, and its letter"
+    assert match, "the header does not say what it mirrors, and its code"
     return match.group(2)
 
 
@@ -330,10 +333,10 @@ def test_algorithm_answers_all_that_the_head_says_and_no_more(path: Path) -> Non
 
 
 @every_algorithm
-def test_algorithm_adds_itself_under_its_letter(path: Path) -> None:
-    """The letter in the header is the one under which the script and the core know it."""
-    assert re.findall(r"^algorithms\.(\w) = \{", _body(path), re.MULTILINE) == [_letter(path)]
-    letters = [
+def test_algorithm_adds_itself_under_its_code(path: Path) -> None:
+    """The code in the header is the one under which the script and the core know it."""
+    assert re.findall(r"^algorithms\.(\w) = \{", _body(path), re.MULTILINE) == [_code(path)]
+    codes = [
         ast.literal_eval(node.value)
         for node in ast.walk(parsed(_mirrored(path)))
         if isinstance(node, ast.AnnAssign)
@@ -341,19 +344,19 @@ def test_algorithm_adds_itself_under_its_letter(path: Path) -> None:
         and node.target.id == "code"
         and node.value is not None
     ]
-    assert letters == [_letter(path)]
+    assert codes == [_code(path)]
 
 
-def test_no_two_algorithms_share_a_letter() -> None:
-    """Each algorithm of the core that the script knows has its own letter, and every one of the core is there."""
-    assert len({_letter(path) for path in ALGORITHMS}) == len(ALGORITHMS)
+def test_no_two_algorithms_share_a_code() -> None:
+    """Each algorithm of the core that the script knows has its own code, and every one of the core is there."""
+    assert len({_code(path) for path in ALGORITHMS}) == len(ALGORITHMS)
     charges = {f"throttlekit._core.algorithms.{name}" for name in _CHARGES}
     assert {_mirrored(path) for path in ALGORITHMS} == charges
 
 
 @every_script
 def test_mirrors_know_of_each_other(path: Path) -> None:
-    """The module that a script mirrors says so as well: whoever changes one is told of the other."""
+    """The Python module that a script mirrors names that script, so that an editor of one finds the other."""
     for name in re.findall(r"throttlekit/_core/([\w/]+)\.py", _parts(path)[0]):
         docstring = ast.get_docstring(parsed(f"throttlekit._core.{name.replace('/', '.')}")) or ""
         told = rf"lua/throttlekit_lua/(\w+\.lua and )?{path.name} (and \w+\.lua )?mirrors? (this file|it)\. "
@@ -366,7 +369,7 @@ def test_header_says_what_is_stored_and_what_the_numbers_are(path: Path) -> None
     """The header says what a, b and c are, as far as they are used, and what is in the key."""
     header, body = _parts(path)
     used = {name for name in "abc" if re.search(rf"\bc\.{name}\b", body)}
-    documented = re.search(r"^  ((?:\w, )*\w)   ?", header.partition("Letter")[2], re.MULTILINE)
+    documented = re.search(r"^  ((?:\w, )*\w)   ?", header.partition("Code")[2], re.MULTILINE)
     told = set(re.findall(r"^  (a(?:, b)?(?:, c)?|b|c) ", header, re.MULTILINE))
     assert documented
     assert {name for names in told for name in names.split(", ")} == used

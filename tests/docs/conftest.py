@@ -1,4 +1,4 @@
-"""What the pages take for granted."""
+"""The names and services that the code blocks of the pages use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ import throttlekit_rq
 
 
 class Downstream:
-    """Whatever a body calls: it answers 200, and says nothing else."""
+    """The service that a body calls: it answers 200 and nothing else."""
 
     status_code = 200
 
@@ -45,7 +45,7 @@ def _call_partner(account_id: int) -> None: ...
 
 @pytest.fixture
 def _every_limiter_is_closed(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Those that a page makes and nobody holds, too: a limiter tells its store what it has decided."""
+    """Close every limiter, also those that a page makes and drops: a limiter reports its decisions to its store."""
     made: list[throttlekit.Limiter] = []
     make = throttlekit.Limiter.__init__
 
@@ -64,8 +64,8 @@ def taken_for_granted(
     redis_url: str, monkeypatch: pytest.MonkeyPatch, _every_limiter_is_closed: None
 ) -> Iterator[dict[str, Any]]:
     """
-    The names that a page may use without saying where they come from: what the packages export, some limits, a limiter,
-    a broker, an app, a queue, a function, and somebody to call.
+    The names that a page may use without an import: what the packages export, some limits, a limiter, a broker, an app,
+    a queue, a function, and a service to call.
     """
     names: dict[str, Any] = {"dramatiq": dramatiq, "throttlekit": throttlekit, "urlsplit": urlsplit}
     for package in (throttlekit, throttlekit_celery, throttlekit_dramatiq, throttlekit_rq):
@@ -100,7 +100,7 @@ def taken_for_granted(
 
 @pytest.fixture
 def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder whose modules can be imported, by Django too; what they do to the environment is undone."""
+    """An empty folder whose modules can be imported, by Django too; their changes of the environment are undone."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(django.conf, "settings", django.conf.LazySettings())
     with mock.patch.dict(os.environ, DJANGO_SETTINGS_MODULE="shop.settings"):

@@ -16,17 +16,17 @@ import pytest
 
 import throttlekit
 import throttlekit_dramatiq
-from support.printed.pages import Page, all_pages
+from support.markdown import Page, all_pages
 
 _PAGES = [page for page in all_pages() if page.blocks("python") and "/tutorial-" not in page.path]
-"""Those with blocks. The tutorials are done as a whole, by test_tutorials.py."""
+"""The pages with blocks. test_tutorials.py runs each tutorial as a whole."""
 
 
 @pytest.mark.parametrize("page", _PAGES, ids=lambda page: page.path)
 def test_every_block_of_a_page_runs(
     page: Page, taken_for_granted: dict[str, Any], redis_url: str, importable: Path
 ) -> None:
-    """The blocks of a page run in their order, in one place; those with a title are files, and are imported."""
+    """The blocks of a page run in order, in one namespace; a block with a title is a file, and is imported."""
     if "add_middleware" not in page.text:
         dramatiq.get_broker().add_middleware(throttlekit_dramatiq.Throttle(taken_for_granted["limiter"]))
     blocks = [block for block in page.blocks("python") if not block.fragment]
@@ -38,7 +38,7 @@ def test_every_block_of_a_page_runs(
             path.write_text(text, "utf-8")
     missing: set[tuple[str, str]] = set()
     for block, text in zip(blocks, texts, strict=True):
-        dramatiq.get_broker().actors.clear()  # so that a page may tell of one actor twice
+        dramatiq.get_broker().actors.clear()  # so that a page may declare one actor twice
         if block.title:
             importlib.import_module(block.title.removesuffix(".py").replace("/", "."))
         else:
@@ -50,7 +50,7 @@ def test_every_block_of_a_page_runs(
 
 
 def _globals(code: CodeType) -> Iterator[str]:
-    """The global names that code uses, in the bodies of functions too, which no block calls."""
+    """The global names that code uses, also in the bodies of functions that no block calls."""
     yield from (each.argval for each in dis.get_instructions(code) if each.opname == "LOAD_GLOBAL")
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -59,7 +59,7 @@ def _globals(code: CodeType) -> Iterator[str]:
 
 @pytest.mark.parametrize("page", all_pages(), ids=lambda page: page.path)
 def test_every_limit_within_a_sentence_can_be_made(page: Page, taken_for_granted: dict[str, Any]) -> None:
-    """What stands between backquotes, in tables for the most part, and makes a limit, makes one."""
+    """Text between backquotes that looks like a limit is one; most of it is in tables."""
     algorithms = "TokenBucket|LeakyBucket|FixedWindow|SlidingWindow|SlidingLog|Concurrency"
     for text in re.findall(rf"`((?:{algorithms})\(.+?\))`", page.text):
         assert isinstance(eval(text, taken_for_granted), throttlekit.Limit)

@@ -1,4 +1,4 @@
-"""Whether each command that the pages name is there, and each command's help is its manual."""
+"""Whether each command that the pages name exists, and each command's help is its manual."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from support.printed.pages import ROOT, all_pages
+from support.markdown import ROOT, all_pages
 from throttlekit_cli._commands import cli
 
 
@@ -37,12 +37,12 @@ def _store(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("page", "command"), sorted(set(_commands("throttlekit"))))
 def test_every_command_line_of_the_pages_can_be_read(page: str, command: str) -> None:
-    """Each `throttlekit …` of a page is a command that is there, with options and arguments that it takes."""
+    """Each `throttlekit …` of a page is an existing command, with options and arguments that it takes."""
     _read(command.removeprefix("throttlekit "))
 
 
 def test_every_command_that_the_text_names_is_there() -> None:
-    """Each `throttlekit …` within a sentence begins with a command that is there."""
+    """Each `throttlekit …` within a sentence begins with an existing command."""
     for page in all_pages():
         for name in re.findall(r"`throttlekit ([a-z]+)\b", page.text):
             assert name in cli.commands, page.path

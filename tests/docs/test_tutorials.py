@@ -1,4 +1,4 @@
-"""The tutorials, done as they are printed: in an empty folder, with a real Redis, by what is installed."""
+"""Run the tutorials as they are printed: in an empty folder, with a real Redis, on the installed packages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 import throttlekit
 from support.faults.processes import Command
-from support.printed.pages import Page
+from support.markdown import Page
 from support.servers.processes import redis_server
 from support.waiting import wait_until
 
@@ -30,7 +30,7 @@ _AT_ONCE = 4  # bodies that their workers run at once, so as many may be late at
 
 
 class Tutorial:
-    """One reader: a folder, the worker that runs, and what those before it have printed."""
+    """One reader: a folder, the running worker, and the output of the workers before it."""
 
     def __init__(self, folder: Path, redis: str) -> None:
         self._folder = folder
@@ -47,19 +47,19 @@ class Tutorial:
         (self._folder / name).write_text(text.replace(_URL, self._redis))
 
     def enter(self, command: str, printed: list[str]) -> None:
-        """Do what the page says, until all that the page shows has been printed."""
+        """Run a command of the page, until every line that the page shows has been printed."""
         command = command.replace(_URL, self._redis)
         if not self._installed:
             command = command.replace("throttlekit ", f"{sys.executable} -m throttlekit_cli ")
         output = self._start(command) if command.startswith(_WORKERS) else lambda: self._run(command)
         sought = [_pattern(line) for line in printed]
 
-        def told() -> bool:
+        def printed_all() -> bool:
             text = output()
             return all(pattern.search(text) for pattern in sought)
 
         try:
-            wait_until(told, description=f"{command} prints what the page shows", every=0.1)
+            wait_until(printed_all, description=f"{command} prints what the page shows", every=0.1)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self._worker and self._worker.log()}") from None
 
@@ -89,7 +89,7 @@ def _pattern(line: str) -> re.Pattern[str]:
 
 
 def _follow(page: Page, folder: Path) -> str:
-    """Do all that the page says; returns what its first worker printed."""
+    """Do everything on the page, and return what its first worker printed."""
     with redis_server() as redis, contextlib.closing(Tutorial(folder, redis)) as tutorial:
         for block in page.blocks("python", "console"):
             if block.title:
@@ -108,7 +108,7 @@ _Readers = Mapping[str, Future[str]]
 
 @pytest.fixture(scope="module")
 def readers(tmp_path_factory: pytest.TempPathFactory, redis_base: str) -> Iterator[_Readers]:
-    """Somebody who follows each page. All at once: most of it is waiting for the limit."""
+    """A reader of each page, all at once: most of the time they wait for the limit."""
     with ThreadPoolExecutor() as threads:
         yield {
             framework: threads.submit(

@@ -15,7 +15,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from support.faults.fuzz import Values, hanging_fails
-from support.printed.listed import Listed
+from support.servers.stores import Listed
 from throttlekit import (
     ConfigurationError,
     Delivery,
@@ -124,7 +124,7 @@ def a_job(drawn: Values) -> Any:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_limits_take_what_is_right_and_refuse_the_rest(seed: int) -> None:
-    """60 000 random definitions: a limit whose numbers are in range, or a ConfigurationError."""
+    """Each of 60 000 random definitions makes a limit whose numbers are in range, or raises ConfigurationError."""
 
     def take(drawn: Values) -> None:
         limit = a_limit(drawn)
@@ -139,7 +139,7 @@ def test_limits_take_what_is_right_and_refuse_the_rest(seed: int) -> None:
 
 
 def test_rates_take_what_is_right_and_refuse_the_rest() -> None:
-    """30 000 random rates: whole numbers in range, or a ConfigurationError."""
+    """Each of 30 000 random rates gives whole numbers in range, or raises ConfigurationError."""
 
     def take(drawn: Values) -> None:
         amount, period_us = parse_rate(drawn.rate())
@@ -151,7 +151,7 @@ def test_rates_take_what_is_right_and_refuse_the_rest() -> None:
 
 
 def test_urls_are_read_or_refused_without_being_repeated() -> None:
-    """10 000 random URLs: a store that is not connected yet, or an error that repeats no password."""
+    """Each of 10 000 random URLs makes a store that is not connected yet, or an error that repeats no password."""
     hooks = plugin_manager([])
 
     def take(drawn: Values) -> None:
@@ -166,7 +166,7 @@ def test_urls_are_read_or_refused_without_being_repeated() -> None:
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_limiters_take_what_is_right_and_refuse_the_rest() -> None:
-    """1 000 random limiters: one that can be closed, or a documented error."""
+    """Each of 1 000 random argument lists makes a limiter that closes, or raises a documented error."""
 
     def take(drawn: Values) -> None:
         options = {"plugins": drawn.any()} if drawn.rnd.random() < 0.5 else {}
@@ -177,7 +177,7 @@ def test_limiters_take_what_is_right_and_refuse_the_rest() -> None:
 
 @pytest.mark.parametrize("seed", [6, 7])
 def test_verbs_answer_or_refuse(seed: int) -> None:
-    """20 000 random asks, peeks, resets and settles: an answer, or a ConfigurationError."""
+    """Each of 20 000 random acquires, peeks, resets and settles returns, or raises ConfigurationError."""
     limiter = Limiter()
     keys = [None, None, "{a}", "{a.b}", "{a[0]}", "{a!r:>10}"]
 
@@ -190,7 +190,8 @@ def test_verbs_answer_or_refuse(seed: int) -> None:
             key=rnd.choice([*keys, lambda job: drawn.any()]),
             cost=rnd.choice([1, 2, lambda job: drawn.any()]),
             scope=rnd.choice(["global", "queue", "job", "process"]),
-        ).by_value_of(None)  # it is made anew each time, under one name
+            _by_value=True,  # type: ignore[call-arg]  # it is made anew each time, under one name
+        )
         limits = [limit] if rnd.random() < 0.9 else [limit, drawn.any()]
         options = {name: drawn.any() for name in ("key", "cost") if rnd.random() < 0.2}
         verb = rnd.choice(["acquire", "acquire", "peek", "reset"])
@@ -211,7 +212,7 @@ def test_verbs_answer_or_refuse(seed: int) -> None:
 
 
 def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
-    """20 000 random asks of random limits, with places, patience, costs up to the largest: no number is a float."""
+    """In 20 000 random requests, with places, max_wait and the largest costs, no number on the wire is a float."""
     limiter = Limiter(Sent("redis://nobody"))
     sent = Sent.commands
 
@@ -220,7 +221,7 @@ def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
         kind, _ = rnd.choice(KINDS)
         make: Any = kind
         rate = (rnd.choice([1, 7, 10**3, 10**6, 10**9, 10**12 - 1]), rnd.choice([1, 1e-6, 86_400, 366 * 86_400]))
-        limit: Limit = make("x", rate, key="{a}").by_value_of(None)
+        limit: Limit = make("x", rate, key="{a}", _by_value=True)
         ticket = Ticket(drawn.rnd.randint(1, 2**53 - 1), f"{limit.fingerprint}:x", 1, 1).write()
         job = Job(kwargs={"a": drawn.text()}, ticket=drawn.rnd.choice([None, ticket, drawn.mutated(ticket)]))
         cost = rnd.choice([None, 0, 1, limit.capacity, rnd.randint(0, limit.capacity)])
@@ -236,7 +237,7 @@ def test_nothing_but_text_and_whole_numbers_is_ever_sent() -> None:
 
 
 def test_tickets_are_read_or_taken_for_none() -> None:
-    """50 000 random tickets: whatever they are, a ticket whose numbers are in range, which can be written again."""
+    """Each of 50 000 random tickets is read as one whose numbers are in range, and which can be written again."""
     good = Ticket(1_800_000_000_000_000, "fingerprint:name", 3, 1_700_000_000_000_000).write()
 
     def take(drawn: Values) -> None:
@@ -250,7 +251,7 @@ def test_tickets_are_read_or_taken_for_none() -> None:
 
 
 def test_limits_in_messages_are_read_or_refused() -> None:
-    """30 000 random limits by value: a limit, or a ConfigurationError."""
+    """Each of 30 000 random limits by value is read as a limit, or raises ConfigurationError."""
 
     def take(drawn: Values) -> None:
         data = drawn.rnd.choice(FIVE)
@@ -262,7 +263,7 @@ def test_limits_in_messages_are_read_or_refused() -> None:
 
 
 def test_receipts_are_read_or_refused() -> None:
-    """20 000 random receipts: a decision that can only touch its own limits' names, or a ConfigurationError."""
+    """Each of 20 000 random receipts is read as a decision that touches only its own limits' names, or is refused."""
     with_two = receipt(Limiter().acquire(TokenBucket("x", "10/s", burst=5), SlidingLog("y", "10/s")))
 
     def take(drawn: Values) -> None:
@@ -286,7 +287,7 @@ def blocks() -> Callable[[], int]:
 
 
 def test_what_messages_carry_leaves_nothing_in_memory(blocks: Callable[[], int]) -> None:
-    """20 000 tickets and limits by value, of as many names, asked for: a limiter that has met them holds no more."""
+    """A limiter that has decided on 20 000 tickets and limits by value, each of its own name, holds no more memory."""
     limiter = Limiter(Sent("redis://nobody"))
 
     def take(drawn: Values) -> None:

@@ -35,7 +35,7 @@ extremes = pytest.mark.parametrize("name", EXTREMES)
 
 @extremes
 def test_the_worst_that_is_allowed_passes(name: str) -> None:
-    """A history that reaches its bound, in any order of telling, breaks nothing."""
+    """A history that reaches its bound exactly, in any order of its lines, is within it."""
     rule, grants = EXTREMES[name]
     assert check(rule, grants) is None
     assert check(rule, random.Random(1).sample(grants, len(grants))) is None
@@ -43,7 +43,7 @@ def test_the_worst_that_is_allowed_passes(name: str) -> None:
 
 @extremes
 def test_one_unit_more_anywhere_is_found(name: str) -> None:
-    """The same history with one unit more, at whichever of its instants where the bound is reached."""
+    """The judge finds one unit more in that history, at any instant at which the bound is reached."""
     rule, grants = EXTREMES[name]
     for at_us in {grants[0][0], grants[-1][0], grants[len(grants) // 2][0]}:
         broken = check(rule, [*grants, (at_us, 1)])
@@ -53,7 +53,7 @@ def test_one_unit_more_anywhere_is_found(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "earlier"), [("token", 150), ("leaky", 150), ("fixed", 1), ("log", -1)])
 def test_one_microsecond_too_early_is_found(name: str, earlier: int) -> None:
-    """The same history with one grant a microsecond earlier. (A sliding window's bound leaves nearly a unit.)"""
+    """The judge finds one grant a microsecond early. (A sliding window's bound leaves nearly a unit.)"""
     rule, grants = EXTREMES[name]
     at_us, units = grants[earlier]
     moved = [*grants]
@@ -63,7 +63,7 @@ def test_one_microsecond_too_early_is_found(name: str, earlier: int) -> None:
 
 @extremes
 def test_a_broken_stretch_amid_a_long_history_is_found(name: str) -> None:
-    """Once a day too many: found amid a thousand quiet days, and named by its instant."""
+    """The judge finds one grant too many amid a thousand quiet days, and names its instant."""
     rule, grants = EXTREMES[name]
     quiet = [(START_US + day * DAY_US, 1) for day in range(1, 1000)]
     at_us = START_US + 500 * DAY_US
@@ -75,7 +75,7 @@ def test_a_broken_stretch_amid_a_long_history_is_found(name: str) -> None:
 
 
 def test_the_judge_agrees_with_counting_every_window() -> None:
-    """On random histories it says what looking at each window from each grant to each later one says."""
+    """On random histories the judge agrees with a count of every window from each grant to each later one."""
     rnd = random.Random(7)
     verdicts = set[bool]()
     for _ in range(400):

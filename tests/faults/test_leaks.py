@@ -110,7 +110,7 @@ SERVERS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_no_password_and_no_argument_is_told(server: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Asked, looked at, settled and forgotten while the store fails: nothing told, logged or carried holds either."""
+    """Every verb meets a store that fails: no event, log line or ticket holds the password or a job's argument."""
     caplog.set_level(logging.DEBUG)
     told: list[str] = []
     with SERVERS[server]() as port:
@@ -193,7 +193,7 @@ def _wrong(job: Job) -> Any:
     ],
 )
 def test_an_error_about_a_job_repeats_no_argument(options: dict[str, Any]) -> None:
-    """What a key, a cost or a tier could not be worked out from is named, not shown."""
+    """An error about a key, cost or tier names the argument, and does not show its value."""
     limit = TokenBucket("api", options.get("rate", "1/s"), **{k: v for k, v in options.items() if k != "rate"})
     with pytest.raises(ConfigurationError) as caught:
         Limiter().acquire(limit, job=JOB)

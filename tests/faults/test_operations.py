@@ -1,4 +1,4 @@
-"""Tens of thousands of random operations of eight processes on a server that is disturbed: every bound holds."""
+"""Random operations of eight processes on a server that is disturbed: every bound holds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ pytestmark = pytest.mark.workers
 
 def test_every_grant_is_within_every_bound(capsys: pytest.CaptureFixture[str]) -> None:
     """
-    30 000 asks, peeks, returns and settles, of all algorithms, one to three limits at once, while scripts are
-    flushed, connections killed and the server hung. `tests/benchmarks/operations.py` does a million.
+    Eight processes make 30 000 acquires, peeks, releases and settles of all algorithms, on one to three limits at
+    once, while the server's scripts are flushed, its connections killed and itself hung; every grant is in bounds.
+    `tests/benchmarks/operations.py` does a million.
     """
     found = operate(30_000, processes=8, seed=1)
     with capsys.disabled():

@@ -26,8 +26,8 @@ pytestmark = pytest.mark.workers
 )
 def test_one_fault_amid_a_flood(struck: Callable[[Case], Outcome], fault: str) -> None:
     """
-    Every job is done, but for those that RQ itself fails with their worker, in sight; none runs twice.
+    Every job is done, except those that RQ itself visibly fails with their worker; none runs twice.
 
-    A job a fork: half as many at half the rate.
+    RQ forks for each job, so there are half as many at half the rate.
     """
     struck(Case(framework="rq", fault=fault, jobs=60, rate=30))

@@ -24,7 +24,7 @@ def _case(framework: Framework, fault: str) -> Case:
 def test_a_fail_over_under_sentinel_admits_no_more_than_its_lag(
     struck: Callable[[Case], Outcome], framework: Framework
 ) -> None:
-    """The master dies while its replica is behind: at most burst + rate × lag too many, and every job is done."""
+    """A master that dies while its replica lags admits at most burst + rate × lag too many, and every job is done."""
     outcome = struck(_case(framework, "Sentinel fail-over"))
     assert outcome.grants >= 100
 
@@ -33,11 +33,11 @@ def test_a_fail_over_under_sentinel_admits_no_more_than_its_lag(
 def test_a_slot_that_moves_from_node_to_node_breaks_no_bound(
     struck: Callable[[Case], Outcome], framework: Framework
 ) -> None:
-    """The limit's slot moves four times in a flood, key by key: not one grant too many, and every job is done."""
+    """A limit whose slot moves four times in a flood, key by key, grants not one too many, and every job is done."""
     struck(_case(framework, "slot migration"))
 
 
 @pytest.mark.parametrize("framework", ["dramatiq", "celery"])
 def test_a_restart_of_rabbitmq_loses_nothing(struck: Callable[[Case], Outcome], framework: Framework) -> None:
-    """A RabbitMQ that is restarted delivers again what was in the workers' hands, and nothing is lost."""
+    """A RabbitMQ that restarts delivers again what its workers held, and no job is lost."""
     struck(Case(framework=framework, fault="broker restart", broker="rabbitmq", jobs=60))

@@ -1,4 +1,4 @@
-"""The Grafana dashboard and the alerts ask for metrics that exist, by labels that they have."""
+"""The Grafana dashboard and the alerts query metrics that exist, by labels that these have."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ def _names(text: str) -> set[str]:
 
 def test_every_metric_of_the_dashboard_is_exported() -> None:
     """Each name in the dashboard's expressions and variables is one that the plugin exports."""
-    asked = _names(" ".join(EXPRESSIONS)) | _names(json.dumps(DASHBOARD["templating"]))
-    assert asked <= set(_exported())
+    queried = _names(" ".join(EXPRESSIONS)) | _names(json.dumps(DASHBOARD["templating"]))
+    assert queried <= set(_exported())
 
 
 def test_the_dashboard_shows_every_metric() -> None:
-    """No metric is exported that the dashboard has no panel for."""
+    """The dashboard has a panel for every metric that is exported."""
     shown = _names(" ".join(EXPRESSIONS))
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in _exported()}
     assert families == {re.sub(r"_(bucket|sum|count)$", "", name) for name in shown}
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_every_label_that_is_asked_for_exists(expression: str) -> None:
-    """What a panel groups by, or filters on, is a label of its metrics."""
+def test_every_label_in_an_expression_exists(expression: str) -> None:
+    """A panel groups by, and filters on, labels of its metrics."""
     exported = _exported()
     known = set.union(*(exported[name] for name in _names(expression)))
     grouped = {label.strip() for group in re.findall(r"by \(([^)]*)\)", expression) for label in group.split(",")}
@@ -66,7 +66,7 @@ def test_every_label_that_is_asked_for_exists(expression: str) -> None:
 
 
 def test_the_docs_name_every_metric() -> None:
-    """The table in docs/metrics.md has each metric that is exported, and the alerts ask for no other."""
+    """The table in docs/metrics.md has each metric that is exported, and the alerts query only such metrics."""
     page = (DOCS / "metrics.md").read_text("utf-8")
     table = {
         f"throttlekit_{name}" for name in re.findall(r"^\| `(\w+)` \| (?:counter|gauge|histogram)", page, re.MULTILINE)

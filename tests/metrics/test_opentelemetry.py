@@ -1,4 +1,4 @@
-"""The OpenTelemetry plugin: what its instruments say, and the event that a deferral leaves on the current span."""
+"""The OpenTelemetry plugin: the values of its instruments, and the event that a deferral adds to the current span."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JOB = Job(kwargs={"account": "secret"})
 
 
 class Site:
-    """A limiter with the plugin, and what is collected of it."""
+    """A limiter with the plugin, and the metrics collected from it."""
 
     def __init__(self) -> None:
         self._reader = InMemoryMetricReader()
@@ -35,7 +35,7 @@ class Site:
         self.limiter = Limiter(MemoryStore(clock_us=self.clock), plugins=[self.metrics])
 
     def collected(self) -> dict[str, Any]:
-        """Each number by its instrument and attributes; of a histogram, count and sum."""
+        """Each number by its instrument and attributes; for a histogram, count and sum."""
         found: dict[str, Any] = {}
         data = self._reader.get_metrics_data()
         for resource in data.resource_metrics if data else ():
@@ -56,7 +56,7 @@ def site() -> Iterator[Site]:
 
 
 def test_decisions_and_units_are_counted_by_limit(site: Site) -> None:
-    """A job that may run counts for all its limits, one that is denied for the limit that denies."""
+    """An allowed job counts for all its limits, a denied one for the limit that denied it."""
     for _ in range(3):
         site.limiter.acquire(LIMIT, WIDE, job=JOB)
     found = site.collected()
@@ -70,7 +70,7 @@ def test_decisions_and_units_are_counted_by_limit(site: Site) -> None:
 
 
 def test_waits_are_observed_at_the_start(site: Site) -> None:
-    """A job that was denied is observed when it starts: its wait, its deferrals."""
+    """When a job starts that was denied, its wait and its deferrals are recorded."""
     site.limiter.acquire(LIMIT, job=JOB)
     denied = site.limiter.acquire(LIMIT, job=JOB)
     site.clock.advance(0.5)
@@ -81,8 +81,8 @@ def test_waits_are_observed_at_the_start(site: Site) -> None:
     assert found["store{}"][0] == 1
 
 
-def test_holders_pauses_errors_and_lost_leases_are_told(site: Site) -> None:
-    """Slots and who holds them, how long a pause lasts, calls without a store, and leases that were lost."""
+def test_holders_pauses_errors_and_lost_leases_are_exported(site: Site) -> None:
+    """Slots and how many are held, how long a pause lasts, calls without a store, and leases that were lost."""
     decision = site.limiter.acquire(SLOTS, job=JOB)
     site.limiter.pause(WIDE, 60)
     site.limiter.acquire(WIDE)
@@ -96,7 +96,7 @@ def test_holders_pauses_errors_and_lost_leases_are_told(site: Site) -> None:
 
 
 def test_a_deferral_is_an_event_of_the_current_span(site: Site) -> None:
-    """A span that is recorded is told of the deferral: the limit and why, never the key. Others are not."""
+    """A span that is recorded gets an event for the deferral: the limit and the reason, never the key."""
     exporter = InMemorySpanExporter()
     tracers = TracerProvider()
     tracers.add_span_processor(SimpleSpanProcessor(exporter))
@@ -107,28 +107,29 @@ def test_a_deferral_is_an_event_of_the_current_span(site: Site) -> None:
     tracers.shutdown()
     (span,) = exporter.get_finished_spans()
     (event,) = span.events
-    told = dict(event.attributes or {})
+    attributes = dict(event.attributes or {})
     assert event.name == "throttlekit.deferred"
-    assert (told["throttlekit.limit"], told["throttlekit.reason"]) == ("partner", "exhausted")
-    assert {name.removeprefix("throttlekit.") for name in told} == {"limit", "reason", "delay", "deferrals", "waited"}
+    assert (attributes["throttlekit.limit"], attributes["throttlekit.reason"]) == ("partner", "exhausted")
+    names = {name.removeprefix("throttlekit.") for name in attributes}
+    assert names == {"limit", "reason", "delay", "deferrals", "waited"}
 
 
-def test_what_is_no_provider_is_a_configuration_error() -> None:
-    """A provider that is none fails when the plugin is made."""
+def test_a_wrong_provider_is_a_configuration_error() -> None:
+    """A value that is not a provider raises when the plugin is made."""
     wrong: Any = "otlp"
     with pytest.raises(ConfigurationError, match="meter_provider"):
         OpenTelemetryMetrics(meter_provider=wrong)
 
 
 def test_without_an_sdk_nothing_happens() -> None:
-    """With the API alone the plugin counts for nobody, and hurts nobody."""
+    """With the API alone the plugin exports nothing and fails nothing."""
     limiter = Limiter(plugins=[OpenTelemetryMetrics()])
     limiter.acquire(SLOTS, job=JOB)
     assert limiter.acquire(LIMIT, job=JOB).allowed
 
 
 def test_a_missing_api_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without opentelemetry-api the plugin fails when it is made, and says what to install."""
+    """Without opentelemetry-api the plugin raises when it is made, and says what to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     with pytest.raises(ImportError, match=r"pip install 'throttlekit-jobs\[opentelemetry\]'"):
         OpenTelemetryMetrics()

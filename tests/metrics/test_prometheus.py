@@ -1,4 +1,4 @@
-"""The Prometheus plugin: what it counts, what it never makes a label of, and prometheus-client's multi-process mode."""
+"""The Prometheus plugin: its counts, what never becomes a label, and the multi-process mode of prometheus-client."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 
-from support.printed.scrapes import samples
+from support.prometheus import samples
 from support.servers.stores import Passing
 from throttlekit import Concurrency, ConfigurationError, Control, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.acquire import Verdict
 from throttlekit.hookspecs import SlotLost
-from throttlekit.metrics._tally import TIMED
+from throttlekit.metrics._tally import DECISIONS_PER_SAMPLE
 from throttlekit.metrics.prometheus import PrometheusMetrics
 from throttlekit.stores import MemoryStore, Request, Store
 from throttlekit.testing import FakeClock
@@ -38,7 +38,7 @@ class Silent(Passing):
 
 
 class Site:
-    """A limiter with the plugin, and what a scrape of its registry says."""
+    """A limiter with the plugin, and the metrics scraped from its registry."""
 
     def __init__(self, store: Store | None = None, **options: Any) -> None:
         self.registry = CollectorRegistry()
@@ -51,7 +51,7 @@ class Site:
 
 
 def test_decisions_are_counted_by_limit_and_outcome() -> None:
-    """A job that may run counts for all its limits, one that is denied for the limit that denies, with the reason."""
+    """An allowed job counts for all its limits, a denied one for the limit that denied it, with the reason."""
     site = Site()
     site.limiter.acquire(LIMIT, WIDE, job=Job())
     for _ in range(2):
@@ -63,8 +63,8 @@ def test_decisions_are_counted_by_limit_and_outcome() -> None:
     assert not any("limit=wide,outcome=denied" in name for name in found)
 
 
-def test_units_and_the_rate_are_told() -> None:
-    """The units charged stand beside the rate that the limit allows, so that one can be divided by the other."""
+def test_units_and_the_rate_are_exported() -> None:
+    """The units charged are exported beside the limit's rate, so that one can be divided by the other."""
     site = Site()
     for _ in range(2):
         site.limiter.acquire(WIDE, cost=7)
@@ -73,8 +73,8 @@ def test_units_and_the_rate_are_told() -> None:
     assert found["limit_rate{limit=wide}"] == 100
 
 
-def test_a_job_that_was_denied_is_observed_at_its_start() -> None:
-    """Its wait and its deferrals go into the histograms when it starts, and not before; others' do not at all."""
+def test_the_wait_of_a_denied_job_is_recorded_at_its_start() -> None:
+    """Its wait and its deferrals go into the histograms when it starts, and not before. Other jobs have none."""
     site = Site()
     site.limiter.acquire(LIMIT, job=Job())
     denied = site.limiter.acquire(LIMIT, job=Job())
@@ -88,7 +88,7 @@ def test_a_job_that_was_denied_is_observed_at_its_start() -> None:
 
 
 def test_starts_after_a_wait_and_starts_at_once_add_up() -> None:
-    """However jobs that ran at once and jobs that waited follow one another, and the limit is defined: each counts."""
+    """Jobs that ran at once and jobs that waited all count, in any order, also after the limit was defined anew."""
     site, again = Site(), TokenBucket("partner", "10/s", burst=1)
     for each in range(20):
         limit = LIMIT if each < 10 else again
@@ -109,7 +109,7 @@ def test_starts_after_a_wait_and_starts_at_once_add_up() -> None:
 
 
 def test_a_wait_counts_for_the_limit_in_whose_line_it_was() -> None:
-    """Of several limits, the wait is that of the one that denied the job last."""
+    """With several limits, the wait counts for the one that denied the job last."""
     site = Site()
     site.limiter.acquire(LIMIT)
     denied = site.limiter.acquire(WIDE, LIMIT, job=Job())
@@ -120,8 +120,8 @@ def test_a_wait_counts_for_the_limit_in_whose_line_it_was() -> None:
     ]
 
 
-def test_the_line_is_told_by_its_end() -> None:
-    """The gauge says when the slot that was given last comes, so that it is over by itself; beyond one delay too."""
+def test_the_line_is_exported_by_its_end() -> None:
+    """The gauge is the instant at which the last place is due, so it ends by itself; it may be beyond one delay."""
     site = Site()
     before = time.time()
     for _ in range(51):
@@ -130,8 +130,8 @@ def test_the_line_is_told_by_its_end() -> None:
     assert before + 4.9 < ends < time.time() + 5.5
 
 
-def test_a_pause_is_told_and_its_end() -> None:
-    """While a limit is paused the gauge says until when; once somebody has passed, that nobody waits for that."""
+def test_a_pause_and_its_end_are_exported() -> None:
+    """While a limit is paused the gauge is the end of the pause; once a job has passed it is 0."""
     site = Site()
     site.limiter.pause(WIDE, 60)
     site.limiter.acquire(WIDE)
@@ -144,8 +144,8 @@ def test_a_pause_is_told_and_its_end() -> None:
     assert found["decisions_total{limit=wide,outcome=denied,reason=paused}"] == 1
 
 
-def test_holders_are_told_beside_the_slots() -> None:
-    """Of a concurrency limit: how many slots are held in the fleet by the last decision, and how many there are."""
+def test_holders_are_exported_beside_the_slots() -> None:
+    """A concurrency limit has the slots that the fleet held at the last decision, and the slots that there are."""
     site = Site()
     decisions = [site.limiter.acquire(SLOTS, WIDE, job=Job(id=str(number))) for number in range(3)]
     assert site.scraped()["holders{limit=slots}"] == 2
@@ -158,8 +158,8 @@ def test_holders_are_told_beside_the_slots() -> None:
     assert "limit_rate{limit=slots}" not in found
 
 
-def test_tiers_are_told_apart_and_keys_never() -> None:
-    """A tier is a label. A key is none, and is nowhere in what is told."""
+def test_tiers_become_labels_and_keys_never() -> None:
+    """A tier is a label. A key is not, and appears nowhere in the output."""
     site = Site()
     tiered = TokenBucket("api", {"free": "1/s", "pro": "10/s"}, tier="{plan}", key="{account}")
     for number in range(20):
@@ -170,7 +170,7 @@ def test_tiers_are_told_apart_and_keys_never() -> None:
 
 
 def test_names_are_bounded() -> None:
-    """Limits by value may bring any name: all beyond the bound are "other"."""
+    """A job may bring a limit of any name: all beyond the bound count as "other"."""
     site = Site(max_limits=3)
     for number in range(10):
         site.limiter.acquire(TokenBucket(f"by-value-{number}", "1/s"))
@@ -181,9 +181,9 @@ def test_names_are_bounded() -> None:
 
 
 def test_store_latency_is_sampled_and_its_errors_are_counted() -> None:
-    """Of the calls that asked the store some are timed; each one decided without it counts, by the error's class."""
+    """Some calls of the store are timed. Each call decided without it counts, by the class of the error."""
     site, silent = Site(), Site(Silent())
-    for _ in range(2 * TIMED + 2):
+    for _ in range(2 * DECISIONS_PER_SAMPLE + 2):
         site.limiter.acquire(WIDE)
     silent.limiter.acquire(WIDE, job=Job())
     silent.limiter.acquire(TokenBucket("open", "1/s", on_store_failure="open"))
@@ -203,7 +203,7 @@ def test_lost_leases_are_counted() -> None:
 
 
 def test_several_plugins_may_share_a_registry() -> None:
-    """Two limiters of one process, each with a plugin of its own, count into the same metrics."""
+    """Two limiters of one process, each with its own plugin, count into the same metrics."""
     registry = CollectorRegistry()
     for _ in range(2):
         Limiter(plugins=[PrometheusMetrics(registry=registry)]).acquire(WIDE)
@@ -211,21 +211,21 @@ def test_several_plugins_may_share_a_registry() -> None:
     assert found["decisions_total{limit=wide,outcome=allowed,reason=allowed}"] == 2
 
 
-def test_a_changed_limit_tells_its_new_rate() -> None:
-    """A limit that is defined anew by value, as another release would, tells what holds now."""
+def test_a_changed_limit_exports_its_new_rate() -> None:
+    """A limit that is defined anew by value, as another release would do, exports the new rate."""
     site = Site()
     site.limiter.acquire(WIDE)
     Limiter(plugins=[site.metrics]).acquire(TokenBucket("wide", "5/s"))
     assert site.scraped()["limit_rate{limit=wide}"] == 5
 
 
-def test_what_the_fleet_was_told_is_counted_too(redis_url: str) -> None:
-    """A pause in force denies, though nobody is asked; a limit that is observed tells what it would have denied."""
+def test_rules_of_live_control_are_counted(redis_url: str) -> None:
+    """A pause in force denies, though nobody is asked; a limit in shadow mode counts what it would have denied."""
     registry = CollectorRegistry()
     with contextlib.closing(Limiter(redis_url, plugins=[PrometheusMetrics(registry=registry)])) as limiter:
         with Control(redis_url, by="test") as control:
             control.pause(WIDE)
-            control.observe(LIMIT)
+            control.shadow(LIMIT)
         limiter.acquire(WIDE, job=Job())
         limiter.acquire(LIMIT, cost=1)
         limiter.acquire(LIMIT, cost=1)
@@ -233,11 +233,11 @@ def test_what_the_fleet_was_told_is_counted_too(redis_url: str) -> None:
     assert found["decisions_total{limit=wide,outcome=denied,reason=paused}"] == 1
     assert found["paused_until_timestamp_seconds{limit=wide}"] > time.time() - 60
     assert found["decisions_total{limit=partner,outcome=allowed,reason=allowed}"] == 2
-    assert found["decisions_total{limit=partner,outcome=observed,reason=exhausted}"] == 1
+    assert found["decisions_total{limit=partner,outcome=shadow,reason=exhausted}"] == 1
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"max_limits": 0}, "max_limits"),
         ({"max_limits": True}, "max_limits"),
@@ -247,14 +247,14 @@ def test_what_the_fleet_was_told_is_counted_too(redis_url: str) -> None:
         ({"buckets": None}, "buckets"),
     ],
 )
-def test_what_can_never_work_is_a_configuration_error(options: Any, told: str) -> None:
-    """An argument that can never work fails when the plugin is made."""
-    with pytest.raises(ConfigurationError, match=told):
+def test_a_wrong_argument_is_a_configuration_error(options: Any, message: str) -> None:
+    """An argument that can never work raises when the plugin is made."""
+    with pytest.raises(ConfigurationError, match=message):
         PrometheusMetrics(**options)
 
 
 def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without prometheus-client the plugin fails when it is made, and says what to install."""
+    """Without prometheus-client the plugin raises when it is made, and says what to install."""
     monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
     with pytest.raises(ImportError, match=r"pip install 'throttlekit-jobs\[prometheus\]'"):
         PrometheusMetrics()
@@ -263,12 +263,12 @@ def test_a_missing_client_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
 _WORKER = """
 import os, sys
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
-from throttlekit.metrics._tally import TIMED
+from throttlekit.metrics._tally import DECISIONS_PER_SAMPLE
 from throttlekit.metrics.prometheus import PrometheusMetrics
 
 metrics = PrometheusMetrics()
 limiter = Limiter(plugins=[metrics])
-assert "prometheus_client" not in sys.modules, "who sets the folder after the import must not be too late"
+assert "prometheus_client" not in sys.modules, "the folder may be set after the import"
 os.environ["PROMETHEUS_MULTIPROC_DIR"] = sys.argv[1]
 wide, slots = TokenBucket("wide", "1000/s"), Concurrency("slots", 5)
 limiter.acquire(wide, slots, job=Job(id="parent"))
@@ -278,7 +278,7 @@ for number in range(2):
     if not child:
         for _ in range(10):
             limiter.acquire(wide, job=Job())
-        os._exit(0)  # as a work-horse ends: nothing is flushed
+        os._exit(0)  # as a work-horse ends, with nothing flushed
     children.append(child)
 for child in children:
     os.waitpid(child, 0)
@@ -287,7 +287,7 @@ limiter.acquire(wide, slots, job=Job(id="again"))
 
 
 def test_multi_process_mode_adds_up(tmp_path: Path) -> None:
-    """What a process, its forked children and another process decided is one sum; a gauge is the latest of them."""
+    """The decisions of a process, its forked children and another process add up; a gauge has the latest value."""
     for _ in range(2):
         ran = subprocess.run(
             [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _WORKER, str(tmp_path)],

@@ -1,4 +1,4 @@
-"""What docs/metrics.md says of each framework's workers, tried with real ones: who decides, and who serves."""
+"""docs/metrics.md on each framework's workers, with real workers: which process decides, and which serves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from celery import Celery
 from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 
 from support.faults.processes import Command
-from support.printed.scrapes import samples
+from support.prometheus import samples
 from support.rq.workers import Fleet, rq_worker
 from support.servers.processes import free_port
 from support.waiting import wait_until
@@ -60,7 +60,7 @@ def call():
 
 
 def test_celery_serves_from_the_main_process(redis_url: str, tmp_path: Path) -> None:
-    """Under the pool of processes the main one decides, and serves all of it from a registry of its own."""
+    """Under the pool of processes the main process decides, and serves all metrics from its own registry."""
     (tmp_path / "metered_celery.py").write_text(_CELERY)
     port = free_port()
     environment = {"TK_STORE": redis_url, "TK_PORT": str(port), "C_FORCE_ROOT": "1", "PYTHONPATH": _path(tmp_path)}
@@ -78,7 +78,7 @@ def test_celery_serves_from_the_main_process(redis_url: str, tmp_path: Path) -> 
 
 
 def test_rq_workers_write_to_one_folder(redis_url: str, tmp_path: Path) -> None:
-    """Workers of throttlekit decide before they fork: each leaves its files, and not a work-horse for each job."""
+    """throttlekit's workers decide before they fork: each writes its files, and its work-horses write none."""
     (tmp_path / "metered_rq.py").write_text(_RQ)
     folder = tmp_path / "metrics"
     folder.mkdir()

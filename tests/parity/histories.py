@@ -9,17 +9,18 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from support.claims import claim_of
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import ELSEWHERE, Ask, Caller, Place, State, acquire, kept_until_us, pause
+from throttlekit._core.acquire import ELSEWHERE, Caller, Place, State, acquire, kept_until_us, pause
 from throttlekit._core.algorithm import STALE_US, Algorithm
 from throttlekit._core.algorithms import concurrency, fixed_window, sliding_log, sliding_window
 from throttlekit._core.algorithms.concurrency import Holders
-from throttlekit._core.algorithms.fixed_window import UTC, Zone
 from throttlekit._core.algorithms.gcra import Tat
 from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import GRACE_US, GUESTS_US, Line
 from throttlekit._core.storage_keys import bucket_name, line_name
+from throttlekit._core.time_zone import UTC, Zone
 from throttlekit.stores import Correction, Lease, Request, StoreClaim
 
 __all__ = [
@@ -221,7 +222,7 @@ class Reference:
     def ask(
         self,
         now_us: int,
-        asked: Sequence[tuple[Rule, Ask]],
+        asked: Sequence[tuple[Rule, StoreClaim]],
         caller: Caller,
         place: Place | None,
         max_wait_us: int | None,
@@ -241,7 +242,8 @@ class Reference:
         self._count(verdict.reason.value, now_us, before, asks)
         uses = [number for use in verdict.uses if use is not None for number in use]
         reply = [REASONS.index(verdict.reason.value), verdict.claim + 1, now_us, verdict.retry_us, verdict.due_us]
-        request = Request([StoreClaim(*rule.keys, ask) for rule, ask in asked], caller, place, max_wait_us)
+        claims = [replace(claim, bucket=rule.keys[0], line=rule.keys[1]) for rule, claim in asked]
+        request = Request(claims, caller, place, max_wait_us)
         return self._step(now_us, [key for rule, _ in asked for key in rule.keys], request, reply + uses, expires_us)
 
     def settle(self, now_us: int, corrections: Sequence[Correction]) -> Step:
@@ -284,7 +286,7 @@ class Reference:
         claims: list[StoreClaim] = []
         for rule in rules:
             charge = rule.bind(0)
-            claims.append(StoreClaim(*rule.keys, Ask(charge, 0)))
+            claims.append(StoreClaim(*rule.keys, charge, 0))
             before = State(self.kept.get(rule.bucket), self.line(rule))
             after = pause(before, now_us, for_us)
             written = after.line != before.line
@@ -319,7 +321,7 @@ class Reference:
                 del self.kept[key]
         return Step(now_us, keys, question, reply, stored, expiry_ms)
 
-    def _count(self, reason: str, now_us: int, before: Sequence[State], asks: Sequence[Ask]) -> None:
+    def _count(self, reason: str, now_us: int, before: Sequence[State], asks: Sequence[StoreClaim]) -> None:
         self.seen[reason] += 1
         self.seen["several"] += len(asks) > 1
         for state, ask in zip(before, asks, strict=True):
@@ -463,13 +465,13 @@ class History:
             del self._tickets[:-40]
         return step
 
-    def _one(self, rule: Rule) -> Ask:
+    def _one(self, rule: Rule) -> StoreClaim:
         rnd, most = self._rnd, rule.limit.capacity
         charge = rule.bind(rnd.choices([1, 0, most, rnd.randint(0, most)], [12, 1, 2, 3])[0], self._holder())
         max_queue_us = rule.limit.max_queue_us(charge)
         if max_queue_us is None and rnd.random() < 0.1:
             max_queue_us = rnd.randrange(10 * rule.step_us)
-        return Ask(charge, charge.spacing_us(rnd.choice([0, 50_000, 50_000, 2_000_000])), max_queue_us)
+        return claim_of(charge, charge.spacing_us(rnd.choice([0, 50_000, 50_000, 2_000_000])), max_queue_us)
 
     def _place(self, asked: Sequence[Rule]) -> Place | None:
         rnd, kind = self._rnd, self._rnd.random()

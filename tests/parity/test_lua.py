@@ -27,15 +27,16 @@ from parity.histories import (
     rule,
     written_as,
 )
+from support.claims import claim_of
 from support.ids import told
-from support.printed.listed import Listed
+from support.servers.stores import Listed
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import Ask, Caller, Place, State, acquire
+from throttlekit._core.acquire import Caller, Place, State, acquire
 from throttlekit._core.algorithms.concurrency import Holders
-from throttlekit._core.algorithms.fixed_window import Zone
 from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.algorithms.sliding_window import Counts
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.time_zone import Zone
 from throttlekit.stores import Correction, Lease, MemoryStore, Request, StoreClaim
 from throttlekit.stores.redis import RedisStore
 
@@ -191,18 +192,17 @@ def _check(client: Any, steps: Sequence[Step], shas: _Shas) -> None:
         reply = next(replies)
         if step.question is None:
             continue
-        where = f"step {number}: {step}"
-        assert _numbers(reply) == step.reply, where
+        assert _numbers(reply) == step.reply, f"step {number}: {step}"
         kept = next(replies)
         for i, key in enumerate(step.keys):
             stored, expiry_ms = written_as(step.stored[i]), step.expiry_ms[i]
             found, left_ms = _read(kept[2 * i], stored), kept[2 * i + 1]
             if expiry_ms is None:
-                assert (found, left_ms) == (stored, -2 if stored is None else -1), f"{key}, {where}"
+                assert (found, left_ms) == (stored, -2 if stored is None else -1), f"{key}, step {number}: {step}"
             else:
-                assert found == stored, f"{key}, {where}"
+                assert found == stored, f"{key}, step {number}: {step}"
                 told_ms = max(1, expiry_ms)  # what lives no longer is written all the same, for a moment
-                assert told_ms - 10_000 * (not exactly) <= left_ms <= told_ms, f"{key}, {where}"
+                assert told_ms - 10_000 * (not exactly) <= left_ms <= told_ms, f"{key}, step {number}: {step}"
         for _ in _forgotten(step):
             next(replies)
 
@@ -335,12 +335,12 @@ class _Teller:
         return self._draw(st.sampled_from([self._ask, self._ask, self._ask, self._settle, self._lease, self._pause]))()
 
     def _ask(self) -> Step:
-        asked: list[tuple[Rule, Ask]] = []
+        asked: list[tuple[Rule, StoreClaim]] = []
         for each in self._rules:
             most = each.limit.capacity
             charge = each.bind(self._draw(st.integers(0, min(9, most)) | st.just(most)), self._holder())
             spacing_us = charge.spacing_us(self._draw(st.sampled_from([0, 50_000])))
-            asked.append((each, Ask(charge, spacing_us, each.limit.max_queue_us(charge))))
+            asked.append((each, claim_of(charge, spacing_us, each.limit.max_queue_us(charge))))
         places = st.builds(
             Place, st.integers(-1, len(asked) - 1), st.sampled_from(self._instants) | st.integers(0, 2 * NOW_US)
         )
@@ -372,7 +372,7 @@ class _Teller:
             charge = each.bind(1, self._holder())
             by = self._draw(st.sampled_from([-1, 1, 3, 10**12, 10**18]) | st.integers(-9, 9).filter(bool))
             granted_us = self._draw(st.sampled_from(self._instants))
-            by = by * charge.size if isinstance(each.limit, TokenBucket) else by
+            by = by * charge.size if isinstance(each.limit, (TokenBucket, LeakyBucket)) else by
             corrections.append(Correction(each.bucket, charge, granted_us, by))
         return self._reference.settle(self._now_us, corrections)
 
@@ -396,15 +396,15 @@ def test_waiter_that_is_early_and_passes_ends_no_line(client: Any) -> None:
     """A job that waited for a slot and comes before its own has right of way: the line of another limit is kept."""
     slots, rate = rule(Concurrency("x", 1)), rule(TokenBucket("y", "1/s"))
     first, waiter = slots.bind(1, "job%3A1#0"), slots.bind(1, "job%3A2#0")
-    unit, reference = Ask(rate.bind(1), 1_000_000), Reference()
-    steps = [reference.ask(NOW_US, [(slots, Ask(first, 0))], Caller.JOB, None, None)]
+    unit, reference = claim_of(rate.bind(1), 1_000_000), Reference()
+    steps = [reference.ask(NOW_US, [(slots, claim_of(first, 0))], Caller.JOB, None, None)]
     steps += [reference.ask(NOW_US, [(rate, unit)], Caller.JOB, None, None) for _ in range(40)]
     now_us = NOW_US + 20_000_000  # nobody came back for the units
-    steps.append(reference.ask(now_us, [(slots, Ask(waiter, 0))], Caller.JOB, None, None))
+    steps.append(reference.ask(now_us, [(slots, claim_of(waiter, 0))], Caller.JOB, None, None))
     assert isinstance(steps[-1].reply, list)
     place = Place(0, steps[-1].reply[4])
     steps.append(reference.leased(now_us, "release", [Lease(slots.bucket, first, NOW_US)]))
-    both = [(slots, Ask(waiter, 0)), (rate, unit)]
+    both = [(slots, claim_of(waiter, 0)), (rate, unit)]
     steps.append(reference.ask(now_us + 1, both, Caller.JOB, place, None))
     assert isinstance(steps[-1].reply, list)
     assert steps[-1].reply[0] == REASONS.index("allowed")
@@ -427,7 +427,7 @@ def test_waiter_that_is_early_and_passes_ends_no_line(client: Any) -> None:
 def test_line_is_given_up_at_the_same_microsecond(client: Any, limit: Limit) -> None:
     """A line that nobody comes back for is kept up to one instant, and given up from the next on."""
     kept, reference = rule(limit), Reference()
-    ask = Ask(kept.bind(1), kept.bind(1).spacing_us(0))
+    ask = claim_of(kept.bind(1), kept.bind(1).spacing_us(0))
     steps = [reference.ask(NOW_US, [(kept, ask)], Caller.JOB, None, None) for _ in range(100)]
     state = State(reference.kept[kept.bucket], reference.line(kept))
 
@@ -448,7 +448,7 @@ def test_window_that_began_before_the_second_change_of_clocks_is_believed(client
     """Clocks that fall back over midnight: the day that had begun before goes on all the same."""
     changes = ((_MIDNIGHT_US - 100 * _HOUR_US, 0), (_MIDNIGHT_US + _HOUR_US // 2, -_HOUR_US))
     kept, reference = rule(FixedWindow("x", "2/day"), Zone(-_HOUR_US, changes)), Reference()
-    asked, past_us = [(kept, Ask(kept.bind(1), 1))], changes[1][0]
+    asked, past_us = [(kept, claim_of(kept.bind(1), 1))], changes[1][0]
     steps = [reference.ask(now_us, asked, Caller.JOB, None, None) for now_us in (past_us - 1, past_us + 1, past_us + 2)]
     reasons = [step.reply[0] for step in steps if isinstance(step.reply, list)]
     assert reasons == [REASONS.index(reason) for reason in ("allowed", "allowed", "exhausted")]
@@ -463,12 +463,12 @@ def test_leases_of_two_lengths_are_in_one_set(client: Any, since_us: int) -> Non
     assert longer.bucket == shorter.bucket
     reference, now_us = Reference(), NOW_US - since_us
     asked = [(longer, "job%3A1#0"), (shorter, "job%3A2#0"), (shorter, "job%3A3#0")]
-    steps = [reference.ask(NOW_US, [(asked[0][0], Ask(longer.bind(1, asked[0][1]), 0))], Caller.JOB, None, None)]
+    steps = [reference.ask(NOW_US, [(asked[0][0], claim_of(longer.bind(1, asked[0][1]), 0))], Caller.JOB, None, None)]
     for each, holder in asked[1:]:
-        steps.append(reference.ask(now_us, [(each, Ask(each.bind(1, holder), 0))], Caller.JOB, None, None))
+        steps.append(reference.ask(now_us, [(each, claim_of(each.bind(1, holder), 0))], Caller.JOB, None, None))
     renewed = [Lease(shorter.bucket, shorter.bind(1, "job%3A1#0"), NOW_US)]
     steps.append(reference.leased(now_us, "renew", renewed))
-    asks = [(shorter, Ask(shorter.bind(1, "job%3A2#0"), 0))]
+    asks = [(shorter, claim_of(shorter.bind(1, "job%3A2#0"), 0))]
     steps += [reference.ask(now_us - by_us, asks, Caller.JOB, None, None) for by_us in (0, 61_000_000, 140_000_000)]
     _check(client, steps, _Shas(client))
     client.flushdb()
@@ -478,7 +478,7 @@ def test_correction_by_nothing_writes_no_log(client: Any) -> None:
     """What turned out neither dearer nor cheaper is not corrected."""
     kept, reference = rule(SlidingLog("x", "3/s")), Reference()
     charge = kept.bind(1)
-    steps = [reference.ask(NOW_US, [(kept, Ask(charge, 1))], Caller.JOB, None, None)]
+    steps = [reference.ask(NOW_US, [(kept, claim_of(charge, 1))], Caller.JOB, None, None)]
     steps.append(reference.settle(NOW_US, [Correction(kept.bucket, charge, NOW_US, 0)]))
     assert steps[-1].reply == 0
     _check(client, steps, _Shas(client))
@@ -490,7 +490,7 @@ def test_changes_of_clocks_to_come_make_no_window_begin_earlier(client: Any) -> 
     hour_us = NOW_US // _HOUR_US * _HOUR_US
     zone = Zone(0, ((NOW_US + 30 * _HOUR_US, _HOUR_US), (NOW_US + 60 * _HOUR_US, 0)))
     kept, reference = rule(FixedWindow("x", "4/hour"), zone), Reference()
-    ask = (kept, Ask(kept.bind(1), 1))
+    ask = (kept, claim_of(kept.bind(1), 1))
     steps = [reference.ask(now_us, [ask], Caller.JOB, None, None) for now_us in (hour_us, hour_us - _HOUR_US // 2)]
     assert isinstance(steps[-1].reply, list)
     assert steps[-1].reply[0] == REASONS.index("exhausted")
@@ -509,7 +509,7 @@ def test_long_periods_are_written_in_full(client: Any, algorithm: type[TokenBuck
     options = {"burst": min(10, int(rate.split("/")[0]))} if algorithm is TokenBucket else {}
     kept, steps, reference = rule(algorithm("x", rate, **options)), [], Reference()
     charge = kept.bind(kept.limit.capacity)
-    ask = Ask(charge, charge.spacing_us(0))
+    ask = claim_of(charge, charge.spacing_us(0))
     for now_us in (NOW_US, NOW_US, NOW_US + 1, NOW_US + kept.limit.period_us - 1, NOW_US + 2 * kept.limit.period_us):
         steps.append(reference.ask(now_us, [(kept, ask)], Caller.JOB, None, None))
         steps.append(reference.settle(now_us, [Correction(kept.bucket, charge, now_us, 7)]))
@@ -526,7 +526,7 @@ def test_sliding_window_is_exact_in_deepest_debt(client: Any, rate: str) -> None
     for now_us in (NOW_US // period_us * period_us - 1, NOW_US // period_us * period_us, NOW_US):
         for by in (60 * amount - 7, 3, 10**18, -1):
             steps.append(reference.settle(now_us, [Correction(kept.bucket, charge, now_us, by)]))
-            steps.append(reference.ask(now_us, [(kept, Ask(charge, 1))], Caller.PEEK, None, None))
+            steps.append(reference.ask(now_us, [(kept, claim_of(charge, 1))], Caller.PEEK, None, None))
     state = reference.kept[kept.bucket]
     assert isinstance(state, Counts)
     assert state.before + state.used > 118 * amount
@@ -551,7 +551,7 @@ def test_server_clock_and_memory_clock_agree(
     """With the time left to each store's own clock, both pass what is there, deny the rest, and tell the same waits."""
     kept = rule(limit)
     charge, whole = kept.bind(1), kept.bind(limit.capacity)
-    claim = StoreClaim(*kept.keys, Ask(charge, charge.spacing_us(0)))
+    claim = StoreClaim(*kept.keys, charge, charge.spacing_us(0))
     shared = RedisStore(redis_url, timeout=5)
     told: list[list[float]] = []
     for store in (MemoryStore(), shared):

@@ -18,11 +18,13 @@ from throttlekit import (
     LeakyBucket,
     Limit,
     Limiter,
+    Running,
     SlidingLog,
     SlidingWindow,
     StoreUnavailable,
     ThrottleError,
     TokenBucket,
+    WaitedTooLong,
     current,
     hookimpl,
 )
@@ -177,7 +179,7 @@ def ask(limiter: Limiter, job: Job) -> None:
     mixed: Decision = limiter.acquire(even, daily, sliding, exactly, tiered, job=again)
     settled: Decision = limiter.settle(mixed, actual=12)
     limiter.settle(settled, actual=7, limit=tiered)
-    refused: bool = mixed.refused
+    final: bool = mixed.final
     charged: list[tuple[Limit, str, int, int, bool]] = [
         (each.limit, each.bucket, each.cost, each.at_us, each.measured) for each in mixed.charged
     ]
@@ -185,14 +187,16 @@ def ask(limiter: Limiter, job: Job) -> None:
     limiter.reset(partner, account, key=42)
     limiter.declare(partner, account)
     limiter.close()
-    print(allowed, waits, limit, key, counts, reason, headers, looked, refused)
+    print(allowed, waits, limit, key, counts, reason, headers, looked, final)
 
 
 def body() -> None:
     current().settle(12)
     current().settle(7, limit=tokens)
-    running: Decision | None = current().decision
-    print(running)
+    running: Running = current()
+    decision: Decision | None = running.decision
+    running.check()
+    print(decision, running.lost)
 
 
 def fail(limiter: Limiter) -> None:
@@ -201,7 +205,7 @@ def fail(limiter: Limiter) -> None:
     except CostExceedsLimit as error:
         numbers: tuple[int, str, int, str] = (error.cost, error.limit, error.most, error.remedy)
         print(numbers)
-    except (ConfigurationError, StoreUnavailable) as error:
+    except (ConfigurationError, StoreUnavailable, WaitedTooLong) as error:
         base: ThrottleError = error
         print(base)
 
@@ -209,7 +213,7 @@ def fail(limiter: Limiter) -> None:
 def store_of_my_own(request: Request) -> None:
     for claim in request.claims:
         stored: tuple[str, str] = (claim.bucket, claim.line)
-        print(stored, claim.ask.algorithm.size, claim.ask.max_queue_us, request.caller.value, request.place)
+        print(stored, claim.algorithm.size, claim.max_queue_us, request.caller.value, request.place)
 
 
 def corrections_of_my_own(corrections: Sequence[Correction]) -> None:

@@ -1,7 +1,7 @@
 """
 One decision over several claims: all or nothing. The authority that every store is held to.
 
-The algorithms say what one claim means (`Charge`); this file knows none of them. The memory store runs it;
+Each algorithm says what one claim means (`Algorithm`); this file names no algorithm. The memory store runs it;
 lua/throttlekit_lua/acquire.lua and pause.lua mirror it. Change all, or the parity tests fail.
 """
 
@@ -10,27 +10,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from throttlekit._core.algorithm import Algorithm, Use
-from throttlekit._core.limit.value import soon_made
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import EMPTY, GRACE_US, GUESTS_US, Line
 
-__all__ = ["ELSEWHERE", "Ask", "Caller", "Place", "Reason", "State", "Verdict", "acquire", "kept_until_us", "pause"]
+__all__ = ["ELSEWHERE", "Caller", "Place", "Reason", "State", "Verdict", "acquire", "kept_until_us", "pause"]
 
 ELSEWHERE = -1
-"""The claim of a `Place` in a line that is kept in another store."""
+"""The claim number of a `Place` whose line is kept in another store."""
 
 
 class Caller(Enum):
-    """Who asks, and so what a denial writes."""
+    """What kind of caller makes the request, and so what a denial writes."""
 
     JOB = "job"
-    """Comes back through its framework: a denial books a slot."""
+    """A job, which comes back through its framework: a denial books its place in the line."""
     GUEST = "guest"
-    """Cannot keep a place: a denial suggests an instant."""
+    """A caller without a job, which cannot keep a place: a denial suggests an instant."""
     PEEK = "peek"
-    """Only looks: nothing is written, whatever the answer."""
+    """A caller that only looks: the store writes nothing, whatever the answer."""
 
 
 class Reason(Enum):
@@ -40,53 +40,40 @@ class Reason(Enum):
     EXHAUSTED = "exhausted"
     """The limit has no unit left for this cost now."""
     IN_LINE = "in line"
-    """There may be a unit, but others have waited longer."""
+    """There may be a unit, but other jobs have waited longer."""
     EARLY = "early"
-    """The job came back before its slot; it keeps it."""
+    """The job came back before it is due; it keeps its place."""
     FULL = "queue full"
-    """As many wait already as the limit lets wait. Nothing is booked."""
+    """As many jobs wait as the limit allows. Nothing is booked."""
     PAUSED = "paused"
-    """Nobody passes for now: the one downstream has asked for quiet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One claim as a store sees it: what it would take, and how its line is kept."""
-
-    algorithm: Algorithm
-    spacing_us: int
-    max_queue_us: int | None = None
-    """How far off the line's next slot may be for a newcomer to join it; None: any."""
+    """No job passes for now: the service downstream answered 429, or an operator paused the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place in the line of claim number `claim`: the slot that a returning job holds."""
+    """The place of a returning job in the line of claim number `claim`, and when the job is due."""
 
     claim: int
     due_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """What is stored for one key: the algorithm's own state, and the line. None: nothing is."""
+class State(NamedTuple):
+    """What is stored for one key: the algorithm's own state, and the line. None: nothing is stored."""
 
     taken: Any = None
     line: Line | None = None
 
 
-@soon_made
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """
     The answer to one request.
 
     Attributes:
-        claim: The binding claim: of the denying ones, the one with the latest slot; 0 when allowed.
+        claim: The number of the binding claim: of those that deny, the one that is due last; 0 when allowed.
         now_us: The instant of the decision, by the store's clock.
-        retry_us: The earliest instant at which the request would pass if nobody else asks.
-        slot_us: The instant to come back at; `now_us` when allowed.
-        uses: What is used of each claim's limit after the decision; None: it was not asked.
+        retry_us: The earliest instant at which the request would pass if no other request came.
+        due_us: The instant to come back at; `now_us` when allowed.
+        uses: What is used of each claim's limit after the decision; None: that claim was not decided.
         asked_us: The instant of the decision on each claim, where several stores with clocks of their own
             decide; else empty.
     """
@@ -105,7 +92,7 @@ class Verdict:
 
 
 def acquire(
-    asks: Sequence[Ask],
+    claims: Sequence[StoreClaim],
     states: Sequence[State],
     now_us: int,
     *,
@@ -114,82 +101,84 @@ def acquire(
     max_wait_us: int | None = None,
 ) -> tuple[Verdict, Sequence[State]]:
     """
-    Decide whether every one of *asks* may pass at *now_us*, and charge all of them or none.
+    Decide whether every one of *claims* may pass at *now_us*, and charge all of them or none.
 
-    Time is an argument, never read. A denial charges nothing; it moves on the line of the binding
-    claim only, and forgets what is stale of every claim's state (`Charge.believed`). A grant without right
-    of way ends the lines that were given up: else one job in each grace time would pass until their
-    last slot. A peek, and a return before the slot, change nothing at all; but where slots are estimates
-    (`Charge.estimates`), a job that returns before its slot passes if there is room.
+    Time is an argument, never read. A denial charges nothing. It moves on the line of the binding claim only, and
+    replaces state that is stale (`Algorithm.sanitized`). A grant to a newcomer ends the lines that were given up:
+    else one job in each grace time would pass until their last instant. A peek, and a return before the job is due,
+    change nothing; but where instants are estimates (`Algorithm.estimates`), a job that returns early passes if there
+    is room.
 
     Args:
-        states: What is stored for each claim's key, in the order of *asks*.
-        place: The slot that a returning job brings. A place that its line does not know
-            (forged, or the line was reset) is ignored while it lies ahead: the job books again.
-        max_wait_us: How long the job will wait for a slot; None means as long as it takes. A slot
-            further off is told and not booked: nobody would come for it, and its units would go unused.
+        states: What is stored for each claim's key, in the order of *claims*.
+        place: The place that a returning job brings. A place that its line does not know (forged, or the line was
+            reset) is ignored while it lies ahead: the job books again.
+        max_wait_us: How long the job will wait; None means as long as it takes. An instant further off is returned
+            and not booked: the job would not come for it, and its units would go unused.
 
     Returns:
         The verdict, and the states to store: the very objects of *states* where nothing changed.
     """
-    known = [ask.algorithm.sanitized(state.taken, now_us) for ask, state in zip(asks, states, strict=True)]
+    known = [claim.algorithm.sanitized(state.taken, now_us) for claim, state in zip(claims, states, strict=True)]
     paused = [state.line.paused_us if state.line else 0 for state in states]
     taken = [
-        ask.algorithm.exhausted(held, until_us) if until_us else held
-        for ask, held, until_us in zip(asks, known, paused, strict=True)
+        claim.algorithm.exhausted(held, until_us) if until_us else held
+        for claim, held, until_us in zip(claims, known, paused, strict=True)
     ]
-    lines = [_living(state, ask.algorithm, held, now_us) for state, ask, held in zip(states, asks, taken, strict=True)]
+    lines = [
+        _living(state, claim.algorithm, held, now_us) for state, claim, held in zip(states, claims, taken, strict=True)
+    ]
     holder = place is not None and place.due_us <= now_us
     early = None
     if place is not None and place.claim != ELSEWHERE and now_us < place.due_us < lines[place.claim].end_us:
-        uses = _uses(asks, taken, now_us)
+        uses = _uses(claims, taken, now_us)
         early = Verdict(Reason.EARLY, place.claim, now_us, place.due_us, place.due_us, uses)
-        if not asks[place.claim].algorithm.estimates:
+        if not claims[place.claim].algorithm.estimates:
             return early, states
 
     binding, due_us, opens_us, retry_us, reason = 0, now_us, now_us, now_us, Reason.ALLOWED
-    for i, ask in enumerate(asks):
-        if ask.algorithm.size == 0:
+    for i, claim in enumerate(claims):
+        if claim.algorithm.size == 0:
             continue
-        ready = max(ask.algorithm.ready_us(taken[i], now_us), paused[i])
+        ready = max(claim.algorithm.ready_us(taken[i], now_us), paused[i])
         opens = ready if holder or early else max(ready, lines[i].end_us)
         if opens <= now_us:
             continue
         retry_us = max(retry_us, opens)
-        slot = _slot(lines[i], opens, caller, holder)
-        full = ask.max_queue_us is not None and not holder and opens - max(now_us, paused[i]) > ask.max_queue_us
-        if reason is not Reason.FULL and (slot > due_us or full):
-            binding, due_us, opens_us = i, slot, opens
+        due = _due(lines[i], opens, caller, holder)
+        full = claim.max_queue_us is not None and not holder and opens - max(now_us, paused[i]) > claim.max_queue_us
+        if reason is not Reason.FULL and (due > due_us or full):
+            binding, due_us, opens_us = i, due, opens
             reason = Reason.FULL if full else Reason.EXHAUSTED if ready > now_us else Reason.IN_LINE
             reason = Reason.PAUSED if paused[i] > now_us and not full else reason
 
     if early is not None and reason is not Reason.ALLOWED:
         return early, states
     if caller is Caller.PEEK:
-        return Verdict(reason, binding, now_us, retry_us, due_us, _uses(asks, taken, now_us)), states
+        return Verdict(reason, binding, now_us, retry_us, due_us, _uses(claims, taken, now_us)), states
     changed = list(states)
     if reason is Reason.ALLOWED:
-        taken = [ask.algorithm.admit(held, now_us) for held, ask in zip(taken, asks, strict=True)]
+        taken = [claim.algorithm.admit(held, now_us) for held, claim in zip(taken, claims, strict=True)]
     elif reason is not Reason.FULL and (max_wait_us is None or due_us - now_us <= max_wait_us):
-        algorithm, spacing_us = asks[binding].algorithm, asks[binding].spacing_us
+        algorithm, spacing_us = claims[binding].algorithm, claims[binding].spacing_us
         distance_us = algorithm.distance_us(taken[binding], now_us, spacing_us)
         line = _book(lines[binding], due_us + distance_us, opens_us, caller, holder)
         changed[binding] = State(states[binding].taken, line)
-    for i, ask in enumerate(asks):
-        if ask.algorithm.size == 0:
+    for i, claim in enumerate(claims):
+        if claim.algorithm.size == 0:
             continue
         if reason is Reason.ALLOWED:
             changed[i] = State(taken[i], _after_grant(lines[i], changed[i].line, holder or early is not None))
         elif known[i] is not states[i].taken and not paused[i]:
             changed[i] = State(known[i], changed[i].line)
-    return Verdict(reason, binding, now_us, retry_us, due_us, _uses(asks, taken, now_us)), changed
+    return Verdict(reason, binding, now_us, retry_us, due_us, _uses(claims, taken, now_us)), changed
 
 
 def pause(state: State, now_us: int, for_us: int | None) -> State:
     """
-    Let nobody pass for *for_us*, unless it is paused for longer already; None: end the pause now.
+    Let no job pass for *for_us*, unless a longer pause is in force; None: end the pause now.
 
-    Once it is over, the limit begins as if all that passes in one period had passed, evenly, up to its end.
+    When the pause ends, the limit counts one period's units as used, evenly, up to that instant.
     """
     line = state.line or EMPTY
     if for_us is None:
@@ -198,7 +187,7 @@ def pause(state: State, now_us: int, for_us: int | None) -> State:
 
 
 def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
-    """Until when the line of *state* means anything."""
+    """The instant from which the line of *state* means nothing any more."""
     line = state.line or EMPTY
     last_us = max(line.end_us, line.guest_us, line.paused_us)
     if not line.paused_us:
@@ -207,12 +196,12 @@ def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
     return max(last_us, algorithm.use(taken, now_us).full_us)
 
 
-def _uses(asks: Sequence[Ask], taken: Sequence[Any], now_us: int) -> tuple[Use, ...]:
-    return tuple(ask.algorithm.use(held, now_us) for ask, held in zip(asks, taken, strict=True))
+def _uses(claims: Sequence[StoreClaim], taken: Sequence[Any], now_us: int) -> tuple[Use, ...]:
+    return tuple(claim.algorithm.use(held, now_us) for claim, held in zip(claims, taken, strict=True))
 
 
 def _living(state: State, algorithm: Algorithm, taken: Any, now_us: int) -> Line:
-    """The key's line; empty once units have lain idle for the grace time: those in it are not coming."""
+    """The key's line; empty once units have lain idle for the grace time: the jobs in it are not coming."""
     if state.line is None:
         return EMPTY
     busy_until_us = 0 if taken is None else algorithm.busy_until_us(taken, now_us)
@@ -222,13 +211,13 @@ def _living(state: State, algorithm: Algorithm, taken: Any, now_us: int) -> Line
 
 
 def _after_grant(line: Line, stored: Line | None, right_of_way: bool) -> Line | None:
-    """A grant ends a pause, and, without right of way, a line that was given up."""
+    """The line after a grant: a grant ends a pause, and a grant to a newcomer ends a line that was given up."""
     if line.paused_us:
         return replace(line, paused_us=0) if line.end_us or line.guest_us else None
     return None if line is EMPTY and not right_of_way else stored
 
 
-def _slot(line: Line, opens_us: int, caller: Caller, holder: bool) -> int:
+def _due(line: Line, opens_us: int, caller: Caller, holder: bool) -> int:
     if holder:
         return max(line.late_us, opens_us)
     if caller is Caller.GUEST:

@@ -1,4 +1,4 @@
-"""What an algorithm must be able to say: gcra.py, concurrency.py and the windows do."""
+"""What an algorithm must do. gcra.py, concurrency.py and the windows are algorithms."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 __all__ = ["STALE_US", "Algorithm", "Use"]
 
 STALE_US = 60_000_000
-"""A state that lies so much further ahead than it can was left by a clock that was wrong."""
+"""A state that lies so much further ahead than it can was written by a clock that was wrong."""
 
 
 class Use(NamedTuple):
     """How much of a limit is used under one key."""
 
     units: int
-    """Units that count now. A bucket leaves it at 0: what is left of it follows from `full_us`."""
+    """Units that count now. For a bucket it is 0: what is left of a bucket follows from `full_us`."""
     full_us: int
-    """The instant from which nothing counts any more. In the past: nothing does."""
+    """The instant from which nothing counts any more. An instant in the past: nothing counts now."""
 
 
 class Algorithm(Protocol):
     """
-    What one request means to one key of one limit: the algorithm, its numbers, and what is asked.
+    What one request means to one key of one limit: the algorithm, its numbers, and the units that the request takes.
 
-    A state is the algorithm's own value, immutable; None means that the key is not known: nothing is used.
+    A state is the algorithm's own value, immutable; None means that nothing is stored: nothing is used.
     Times are whole microseconds, and arguments. Every rounding makes the limit stricter.
     """
 
     code: ClassVar[str]
-    """The algorithm, as the script knows it."""
+    """One letter, by which the script finds the algorithm."""
     estimates: ClassVar[bool]
-    """Whether the slots of its line are estimates: a job that comes before its slot then passes if there is room."""
+    """Whether the instants of its line are estimates: a job that comes early then passes if there is room."""
 
     @property
     def size(self) -> int:
@@ -39,15 +39,15 @@ class Algorithm(Protocol):
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
-        """The limit, as the script reads it."""
+        """The limit's numbers, in the order in which the script reads them."""
         ...
 
     def sanitized(self, state: Any, now_us: int) -> Any:
         """
-        The stored state as far as it can be believed; else that of a limit that has just been used up.
+        The stored state if it can be true; else the state of a limit that has just been used up.
 
-        A little ahead of the clock it is honoured: a clock that steps back then only delays. More than
-        `STALE_US` further than it can be, it would block for as long as the clock was off.
+        A state a little ahead of the clock stays as it is: a clock that steps back then only delays jobs. A state more
+        than `STALE_US` further ahead than it can be would block the limit for as long as the clock was wrong.
         """
         ...
 
@@ -56,19 +56,19 @@ class Algorithm(Protocol):
         ...
 
     def ready_us(self, state: Any, now_us: int) -> int:
-        """The earliest instant at which the request passes if nobody else asks; *now_us* if at once."""
+        """The earliest instant at which the request passes if no other comes; *now_us* if at once."""
         ...
 
     def admit(self, state: Any, now_us: int) -> Any:
-        """The state once the request has passed. The caller has made sure that `ready_us` is *now_us*."""
+        """The state once the request has passed. The caller has checked that `ready_us` is *now_us*."""
         ...
 
     def settled(self, state: Any, now_us: int, granted_us: int, by: int) -> Any:
         """
-        The state once a request that passed at *granted_us* turns out *by* dearer; cheaper if negative.
+        The state once the cost of a request that passed at *granted_us* turns out greater by *by*; less if negative.
 
-        May go beyond what the limit allows: then nothing passes until that has been made up for. What is
-        given back is what that request took, as far as it still counts.
+        The state may go beyond what the limit allows: then nothing passes until that is made up for. Only units that
+        the request took, and that still count, are given back.
         """
         ...
 
@@ -77,15 +77,15 @@ class Algorithm(Protocol):
         ...
 
     def busy_until_us(self, state: Any, now_us: int) -> int:
-        """The instant up to which a waiting line has kept the limit busy: for ever after, units lie idle."""
+        """The instant up to which a waiting line has kept the limit busy. After it, units lie idle."""
         ...
 
     def spacing_us(self, lateness_us: int) -> int:
-        """The distance from this request's slot to the next, for a delivery that comes up to *lateness_us* late."""
+        """The distance from this request's instant in the line to the next, for deliveries up to *lateness_us* late."""
         ...
 
     def distance_us(self, state: Any, now_us: int, spacing_us: int) -> int:
-        """The same where it depends on the state; else *spacing_us*."""
+        """The same distance where it depends on the state; else *spacing_us*."""
         ...
 
     def needs_slack(self, lateness_us: int) -> bool:

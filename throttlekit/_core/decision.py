@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.value import soon_made
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Charged", "Decision", "DecisionReason", "settled_of"]
@@ -18,24 +17,21 @@ DecisionReason: TypeAlias = Literal[
 ]
 
 
-@soon_made
-@dataclass(frozen=True, slots=True)
-class Charged:
+class Charged(NamedTuple):
     """One limit of a decision that was allowed, and what it took."""
 
     limit: Limit
     bucket: str
-    """The name under which the store counts it; "" if nothing was taken: the limit was only observed."""
+    """The name under which the store counts it; "" if nothing was taken: the limit was in shadow mode."""
     cost: int
     at_us: int
     """When it was charged, by the clock of the store that counts it."""
     measured: bool = False
-    """Whether the limit's cost is a callable: one that may turn out otherwise."""
+    """Whether the limit's cost is a callable, whose result may turn out wrong."""
     holder: str = ""
-    """Who holds the slot of a concurrency limit; "" for what nobody gives back."""
+    """The holder of the slot of a concurrency limit; "" for a limit that gives no slots."""
 
 
-@soon_made
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
     """
@@ -45,23 +41,23 @@ class Decision:
 
     Attributes:
         allowed: Whether the job may run now. True means that every limit has been charged.
-        limit: The binding limit: the one that denied, or the one with the least left. Of a limit with tiers,
-            the one of the job's tier.
+        limit: The binding limit: the one that denied, or the one with the least left. For a limit with tiers,
+            the limit of the job's tier.
         key: The key of the binding limit under which the job was counted; "" if it counts all together.
-        cost: The units asked of the binding limit.
+        cost: The units that the job takes of the binding limit.
         remaining: Whole units of the binding limit that are left now.
-        retry_after: Until this request would pass if nobody else asks; 0 when allowed.
-        delay: How long to wait before asking again: distinct for each waiter; 0 when allowed.
+        retry_after: Until this request would pass if no other came; 0 when allowed.
+        delay: How long to wait before the next try: different for each waiting job; 0 when allowed.
         reset_after: Until the binding limit is full again, or its window begins anew.
-        reason: "allowed"; "exhausted" (no unit left); "in line" (others have waited longer); "early"
-            (back before its slot, which it keeps); "queue full" (a `LeakyBucket` has as many waiting as it lets
-            wait); "paused" (nobody passes for now); "store unavailable" (nothing is known; allowed or denied as
-            `on_store_failure` of the limits says); "waited too long" (past the job's max_wait or max_deferrals).
-        waited: What a denied job carries until it asks again, as plain JSON data; opaque. Give it
-            back as `Job.waited`. None when allowed, or when there was no job.
+        reason: "allowed"; "exhausted" (no unit left); "in line" (other jobs have waited longer); "early"
+            (back before it is due; it keeps its place); "queue full" (as many jobs wait as a `LeakyBucket`
+            allows); "paused" (no job passes for now); "store unavailable" (nothing is known; `on_store_failure` of
+            the limits decides); "waited too long" (past the job's max_wait or max_deferrals).
+        ticket: What a denied job carries until its next try, as plain JSON data; opaque. Give it
+            back as `Job.ticket`. None when allowed, or when there was no job.
         charged: What `Limiter.settle` and `Limiter.release` need of a decision that was allowed: each limit with
-            what it took. While the store is unavailable: what was taken of this process's shares; of limits that are
-            open, nothing, and to settle them does nothing.
+            the units taken. While the store is unavailable: the units taken of this process's shares. Limits that
+            fail open charge nothing, and to settle them does nothing.
     """
 
     allowed: bool
@@ -77,13 +73,13 @@ class Decision:
     charged: tuple[Charged, ...] = ()
 
     @property
-    def refused(self) -> bool:
-        """Whether asking again is not what is wanted: the job ends now, by whatever its adapter was told."""
+    def final(self) -> bool:
+        """Whether the job ends here: a job with this decision must not ask again ("queue full", "waited too long")."""
         return self.reason in ("queue full", "waited too long")
 
     @property
     def leases(self) -> tuple[Charged, ...]:
-        """The slots that it holds, of concurrency limits. They are to be released."""
+        """The slots of concurrency limits that the job holds. The caller must release them."""
         return tuple(each for each in self.charged if each.holder)
 
     def __bool__(self) -> bool:
@@ -96,7 +92,7 @@ class Decision:
 
         Limit is what can pass at once (a bucket's burst, a window's amount), Reset the seconds until all of it can
         again. Seconds are whole, rounded up. While the store is unavailable nothing is known, and a
-        concurrency limit has no rate: only Retry-After is told.
+        concurrency limit has no rate: then there is only Retry-After.
         """
         headers: dict[str, str] = {}
         if self.reason != "store unavailable" and self.limit.period_us:
@@ -112,10 +108,10 @@ class Decision:
 
 def settled_of(decision: Decision, limit: Limit | None) -> tuple[Charged, ...]:
     """
-    Which of the decision's limits are to be settled, if *limit* is named.
+    Which of the decision's limits to settle. *limit* names one.
 
     Raises:
-        ConfigurationError: It charged nothing, *limit* is none of its, or it is not clear which is meant.
+        ConfigurationError: The decision charged nothing, or not *limit*, or it is not clear which limit is meant.
     """
     charged = tuple(each for each in decision.charged if not each.holder)
     if decision.allowed and decision.reason == "store unavailable":
@@ -129,10 +125,12 @@ def settled_of(decision: Decision, limit: Limit | None) -> tuple[Charged, ...]:
             "a slot of a concurrency limit is released, not settled: the decision charged no other"
         )
     if not charged:
-        raise ConfigurationError("a decision that was denied, or peeked, has charged nothing: nothing is to be settled")
+        raise ConfigurationError(
+            "a decision that was denied, or peeked, has charged nothing: there is nothing to settle"
+        )
     if limit is not None:
         meant = tuple(each for each in charged if each.limit.name == limit.name)
-        missing = f"limit {limit.name!r} is none of those that the decision charged"
+        missing = f"limit {limit.name!r} is not one that the decision charged"
     elif len(charged) == 1:
         return charged
     else:

@@ -10,15 +10,15 @@ from throttlekit.errors import ConfigurationError
 
 __all__ = ["finite_seconds", "seconds_in"]
 
-_FOR_EVER = 1e9  # some thirty years
+_FOREVER_S = 1e9  # some thirty years
 
 
 def seconds_in(option: str, value: float | timedelta | None) -> float:
     """
-    Read an option that takes seconds; None is for ever.
+    Read an option that takes seconds; None means without end.
 
     Raises:
-        ConfigurationError: It is no number of seconds of at least 0. Names *option*.
+        ConfigurationError: It is not a number of seconds of at least 0. The error names *option*.
     """
     if value is None:
         return math.inf
@@ -27,15 +27,15 @@ def seconds_in(option: str, value: float | timedelta | None) -> float:
         raise ConfigurationError(
             f"{option} must be a number of seconds of at least 0, or a timedelta, not {safe_repr(value)}"
         )
-    return float(seconds) if seconds < _FOR_EVER else math.inf
+    return float(seconds) if seconds < _FOREVER_S else math.inf
 
 
 def finite_seconds(option: str, value: float | timedelta, most: float) -> float:
     """
-    Read an option that takes seconds, and cannot mean for ever.
+    Read an option that takes seconds, and must end.
 
     Raises:
-        ConfigurationError: It is no number of seconds from 0 to *most*. Names *option*.
+        ConfigurationError: It is not a number of seconds from 0 to *most*. The error names *option*.
     """
     seconds = math.inf if value is None else seconds_in(option, value)  # pyright: ignore[reportUnnecessaryComparison]
     if seconds > most:

@@ -1,4 +1,4 @@
-"""A job as every framework's adapter describes it."""
+"""A job, as every adapter describes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Job"]
 @dataclass(frozen=True, slots=True)
 class Job:
     """
-    What a limit may know of a job when it works out its key and its cost.
+    What a limit reads of a job to work out the job's key and cost.
 
     Attributes:
         id: The framework's own id of the job.
@@ -24,8 +24,8 @@ class Job:
         queue: The queue it came from.
         args: Positional arguments, as they were sent.
         kwargs: Keyword arguments, as they were sent.
-        function: The function that will run, if it is known here: gives the arguments their names.
-        waited: What the job carries from earlier denials; see `Decision.waited`.
+        function: The function that will run, if this process knows it: it gives the arguments their names.
+        ticket: What the job carries from earlier denials; see `Decision.ticket`.
     """
 
     id: str = ""
@@ -70,8 +70,8 @@ _remembered_signature = lru_cache(inspect.signature)
 
 
 def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """To work it out takes longer than to ask the store."""
+    """The function's signature. To work it out takes longer than a round trip to the store, so it is remembered."""
     try:
         return _remembered_signature(function)
-    except TypeError:  # a callable that cannot be hashed; or none, and then that is told again
+    except TypeError:  # a callable that cannot be hashed; or not a callable, and then this raises the same error again
         return inspect.signature(function)

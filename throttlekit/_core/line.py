@@ -1,24 +1,24 @@
 """
 The waiting line: why a denied job is deferred about once, whatever the backlog.
 
-Rule 1: every waiter gets an instant of its own, its slot. No two come back for the same unit.
-Rule 2: a slot is right of way, not a right to fire. The bucket alone admits.
-Rule 3: whoever has waited goes before whoever comes new.
-Rule 4: only a denial moves the line on. A newcomer that passes a line given up ends it.
+Rule 1: every waiting job is due at an instant of its own. No two jobs come back for the same unit.
+Rule 2: to be due is right of way, not a right to run. Only the bucket admits.
+Rule 3: a job that has waited goes before a new one.
+Rule 4: only a denial moves the line on. A newcomer that passes a line that was given up ends it.
 
-A line is three instants, each the next one free:
+A line is three instants, each the next one that is free:
 
     tail    where the next newcomer joins
-    late    where somebody whose slot has passed, and who found no unit, goes next:
+    late    where a job goes next that was due and found no unit:
             a short second line that overtakes the first
-    guest   the next instant to suggest to a caller who cannot keep a place (no job to come back).
-            Guests are spread out, but nobody waits for them
+    guest   the next instant to suggest to a caller that cannot keep a place (there is no job to come back).
+            Guests are spread out, but no job waits for them
 
-and, while the limit is paused or has just been, the instant up to which it is:
+and, while the limit is paused or has just been, the instant at which the pause ends:
 
-    paused  until then nobody passes; then the limit begins used up. Whoever passes first ends it
+    paused  until then no job passes. Then the limit counts as used up. The first job that passes ends the pause
 
-Slots stand one charge apart, by the limit's rate; the algorithms say it (`Charge.spacing_us`).
+Instants lie one charge apart, by the limit's rate; each algorithm works it out (`Algorithm.spacing_us`).
 
 lua/throttlekit_lua/acquire.lua mirrors this file. Change both, or the parity tests fail.
 """
@@ -30,17 +30,17 @@ from dataclasses import dataclass
 __all__ = ["EMPTY", "GRACE_US", "GUESTS_US", "Line", "window_spacing_us", "window_tight"]
 
 GRACE_US = 5_000_000
-"""A limit whose units have lain idle for this long has been given up by those in its line."""
+"""If units lie idle for so long, the jobs in the line are not coming: the line is given up."""
 
 GUESTS_US = 60_000_000
-"""Guests are spread over this long at most: they may never come back, so they book no further."""
+"""Guests are spread over at most this time: they may never come back, so they book no further."""
 
-_SLACK = 25  # a window shorter than this many latenesses is tight
+_TIGHT_PERIODS = 25  # a window shorter than this many latenesses is tight
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The state of one key's line, in µs. An instant in the past means: nobody waits there."""
+    """The state of one key's line, in µs. An instant in the past means that no job waits there."""
 
     tail_us: int = 0
     late_us: int = 0
@@ -58,14 +58,13 @@ EMPTY = Line()
 
 def window_spacing_us(units: int, amount: int, period_us: int, lateness_us: int) -> int:
     """
-    The distance between slots where each period begins anew: a job that comes late leaves a unit of
-    one period unused, and takes one of the next. So slots stand further apart by the lateness's share
-    of the period, up to 1/25.
+    The distance between instants where each period begins anew. A job that comes late leaves a unit of one period
+    unused, and takes one of the next. So instants lie further apart by the lateness's share of the period, up to 1/25.
     """
     charge_us = -(-units * period_us // amount)
-    return charge_us + min(charge_us // _SLACK, charge_us * lateness_us // period_us)
+    return charge_us + min(charge_us // _TIGHT_PERIODS, charge_us * lateness_us // period_us)
 
 
 def window_tight(period_us: int, lateness_us: int) -> bool:
     """Whether the lateness is a good part of the period."""
-    return period_us < _SLACK * lateness_us
+    return period_us < _TIGHT_PERIODS * lateness_us

@@ -1,15 +1,15 @@
 """
-What one process has taken ahead of one bucket, and how much it takes next: token leases as arithmetic.
+How many units one process has taken ahead of one bucket, and how many it takes next: token leases as arithmetic.
 
 Rule 1: time is an argument, in whole microseconds of the process's own clock, and never read here.
-Rule 2: every unit was charged before it is spent, and is spent within the lease's length of being asked for. So of the
-        units spent in a window of length w, all were charged in one that is longer by that, and the bound is the
-        bucket's, with w longer by that.
-Rule 3: what is not spent by then is lost. To give it back later would let it be charged anew, and so be spent as late
-        again after the first charge: that would break rule 2. A lease is no larger than what the rate gives while it
-        lasts, so it is then made up for.
-Rule 4: nobody takes ahead while others wait, more than half of what is left, or more than it will need. A process
-        takes what it has spent in half of a lease's length, and at most twice what it took before.
+Rule 2: every unit is charged before it is spent, and is spent within the lease's length after the request for it. So
+        all units spent in a window of length w were charged in a window that is longer by the lease's length, and the
+        bound is the bucket's with that length added to w.
+Rule 3: a unit that is not spent by then is lost. If the process gave it back later, it could be charged again and be
+        spent as late again after the first charge: that would break rule 2. A lease is at most what the rate gives
+        while it lasts, so the loss is then made up for.
+Rule 4: a process takes nothing ahead while jobs wait, at most half of what is left, and no more than it will need: what
+        it has spent in half of a lease's length, and at most twice what it took before.
 
 Nothing here is safe between threads: the caller holds a lock.
 """
@@ -59,37 +59,36 @@ class LocalQuota:
         return True
 
     def put_back(self, units: int, until_us: int) -> None:
-        """*units* that were spent of the lease that ends at *until_us* were not needed."""
+        """Take back *units* that were spent of the lease that ends at *until_us*, and were not needed."""
         if until_us == self.until_us:
             self.left += units
             self._used -= units
 
     def worth_taking(self, cost: int, now_us: int) -> int:
-        """How many units to ask for, for a job of *cost* and for what comes after it; 0: only for the job."""
+        """How many units to request, for a job of *cost* and the jobs after it; 0: only what the job takes."""
         if now_us < self._plain_until_us or now_us < self._taking_until_us:
             return 0
         if self.has(cost, now_us):
-            return 0  # somebody has taken since it was looked for: what is left would be lost
+            return 0  # another thread has taken units since: what is left would be lost
         pace = (self._used + cost) * self._lease.for_us // (2 * max(1, now_us - self._asked_us))
         size = min(self._lease.tokens, 2 * self._size, self._room, pace)
         return size if size > cost else 0
 
     def begin(self, now_us: int) -> None:
         """
-        Somebody asks for more: the others ask for their own cost, so that no two take ahead at once. Until he has
-        ended, or for a lease's length, if nothing is heard of him.
+        A thread requests more units. Until it has ended, or for a lease's length, the others request only what their
+        jobs take, so that no two threads take ahead at once.
         """
         self._taking_until_us = now_us + self._lease.for_us
 
     def ended(self) -> None:
-        """He was answered, or failed."""
+        """The thread that requested more has its answer, or failed."""
         self._taking_until_us = 0
 
     def took(self, units: int, cost: int, asked_us: int, now_us: int, remaining: int) -> None:
         """
-        *units* were granted, *cost* of them to the job that asked at *asked_us*; *remaining* are left in the bucket.
-
-        What was left of the last lease is spent first, if it has not ended meanwhile.
+        *units* were granted, *cost* of them to the job whose request began at *asked_us*; *remaining* are left in the
+        bucket. What was left of the last lease is spent first, if that has not ended in the meantime.
         """
         older = min(self.left, cost) if now_us < self.until_us else 0
         self.left, self.until_us = units - cost + older, asked_us + self._lease.for_us
@@ -97,7 +96,7 @@ class LocalQuota:
         self._used, self._asked_us = 0, asked_us
 
     def asked_plainly(self, cost: int, allowed: bool, asked_us: int, remaining: int) -> None:
-        """A job that asked at *asked_us* for no more than its *cost* was answered."""
+        """A request that began at *asked_us*, for no more than the *cost* of its job, has its answer."""
         if not allowed:
             self.refused(asked_us)
         elif asked_us < self._taking_until_us:
@@ -107,7 +106,7 @@ class LocalQuota:
             self._used, self._asked_us = 0, asked_us
 
     def refused(self, now_us: int) -> None:
-        """Others wait, or too little is left: ask plainly for a while, so that a denial costs one question."""
+        """Jobs wait, or too little is left: for a while, request only what jobs take, and a denial costs one call."""
         self._size, self._plain_until_us = 0, now_us + self._lease.for_us
 
     def empty(self) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.algorithms.fixed_window import FixedWindow
+from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
 from throttlekit._core.algorithms.sliding_log import SlidingLog
 from throttlekit._core.algorithms.sliding_window import SlidingWindow
-from throttlekit._core.algorithms.token_bucket import LeakyBucket, TokenBucket
+from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
@@ -22,7 +23,7 @@ _ALGORITHMS: dict[str, type[Limit]] = {kind.algorithm: kind for kind in _KINDS}
 
 
 def dump(limit: Limit, job: Job) -> dict[str, Any]:
-    """*limit* as it stands for *job*: its key, cost and tier worked out."""
+    """*limit* as *job* is held to it, with the job's own key, cost and tier."""
     limit = limit.for_job(job)
     return plain(limit, limit.key_of(job), limit.cost_of(job))
 
@@ -46,8 +47,8 @@ def plain(limit: Limit, key: str, cost: int) -> dict[str, Any]:
 
 def load(data: Mapping[str, Any]) -> Limit:
     """
-    The limit that `dump` or `plain` wrote. It may differ from one of the same name that is declared here: the
-    message's sender may run another release.
+    The limit that `dump` or `plain` wrote. It may differ from a limit of the same name that is declared here: the
+    sender of the message may run another release.
 
     Raises:
         ConfigurationError: *data* is not what `dump` writes.
@@ -68,6 +69,8 @@ def load(data: Mapping[str, Any]) -> Limit:
             scope=data.get("scope", "global"),
             on_store_failure=data.get("on_store_failure", "closed"),
             processes=data.get("processes"),
+            _of_tier=tier,
+            _by_value=True,
             **{option: data[option] for option in ("prefetch", "prefetch_for") if data.get(option) is not None},
             **{option: data[option] for option in algorithm.options},
         )
@@ -75,7 +78,7 @@ def load(data: Mapping[str, Any]) -> Limit:
         raise ConfigurationError(
             f"a limit in the message is not one that throttlekit wrote: {safe_repr(error)}"
         ) from None
-    return limit.by_value_of(tier)
+    return limit
 
 
 def _always(key: str) -> Callable[[Job], str]:

@@ -1,5 +1,5 @@
 """
-The names under which a store keeps what it knows. The authority for their version.
+The names under which a store keeps its state. The authority for their version.
 
 Two different (name, key) pairs never share a stored name, and neither do two definitions of one
 limit: each name ends in the definition's fingerprint, so that no state is read by rules that did not
@@ -18,7 +18,7 @@ __all__ = [
     "patterns_of",
 ]  # fmt: skip
 
-_LONGEST = 120
+_LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
 _BUCKET = re.compile(r"tk1:\{([^:{}]*):([^:{}]*)(?::([^:{}]*))?\}:(\w+)", re.ASCII)
 _ASKED = re.compile(r"#([0-9a-f]{1,12})\.[0-9a-f]+$", re.ASCII)
 _PLAIN = re.compile(r"[A-Za-z0-9_.@/+=-]*", re.ASCII)
@@ -36,12 +36,12 @@ def bucket_name(name: str, key: str, fingerprint: str, part: str | None = None) 
 
 
 def fleet_name(what: str) -> str:
-    """Where the fleet keeps *what*, of all limits together: no limit's tag is without a colon."""
+    """Where the fleet keeps *what*, of all limits together. Every limit's tag has a colon, and this one has none."""
     return f"tk1:{{fleet}}:{what}"
 
 
 def patterns_of(name: str, key: str | None = None) -> tuple[str, ...]:
-    """What every stored name of the limit called *name* matches, of that *key*, as SCAN reads it; None: of all keys."""
+    """Patterns for SCAN that match every stored name of the limit called *name*, of *key*; None: of all keys."""
     if key is None:
         return (f"tk1:{{{_quoted(name)}:*",)
     begin = f"tk1:{{{_quoted(name)}:{_quoted(key)}"
@@ -49,17 +49,17 @@ def patterns_of(name: str, key: str | None = None) -> tuple[str, ...]:
 
 
 def is_bucket_of(bucket: str, fingerprint: str) -> bool:
-    """Whether *bucket* is a name that a limit of that definition may have: nothing else is touched in the store."""
+    """Whether a limit of that definition may have the name *bucket*: no other name in the store is touched."""
     return bucket.startswith("tk1:{") and bucket.endswith(f"}}:{fingerprint}")
 
 
 def limit_id(name: str, fingerprint: str) -> str:
-    """Stands for a definition of the limit called *name* wherever the fleet speaks of it."""
+    """The id of a definition of the limit called *name*, in all that the fleet stores."""
     return f"{_quoted(name)}:{fingerprint}"
 
 
 def parts_of(bucket: str) -> tuple[str, str, str | None] | None:
-    """The `limit_id`, the key and the scope's part that *bucket* was named for, quoted; None: it is no such name."""
+    """The `limit_id`, the key and the scope's part that *bucket* was made from, quoted; None: it is another name."""
     match = _BUCKET.fullmatch(bucket)
     return None if match is None else (f"{match[1]}:{match[4]}", match[2], match[3])
 
@@ -70,23 +70,23 @@ def line_name(bucket: str) -> str:
 
 
 def holder_name(job_id: str, token: str, asked_us: int) -> str:
-    """Who holds a slot: the job, which of its deliveries, and when it asked, by its own clock."""
+    """The holder of a slot: the job, which of its deliveries, and when it made its request, by its process's clock."""
     return f"{_quoted(job_id)}#{asked_us // 1_000_000:x}.{token}"
 
 
 def held_since(holder: str) -> int | None:
-    """When who is called *holder* asked, in seconds since the epoch; None: it does not tell."""
+    """When the holder called *holder* made its request, in seconds since the epoch; None: the name does not say."""
     match = _ASKED.search(holder)
     return None if match is None else int(match[1], 16)
 
 
 def _quoted(text: str) -> str:
-    if len(text) <= _LONGEST and _PLAIN.fullmatch(text):
+    if len(text) <= _LONGEST_PART and _PLAIN.fullmatch(text):
         return text
     from urllib.parse import quote  # a quarter of what `import throttlekit` would cost, and few names need it
 
     raw = text.encode("utf-8", "surrogatepass")
     quoted = quote(raw, safe="@/+=").replace("~", "%7E")
-    if len(quoted) <= _LONGEST:
+    if len(quoted) <= _LONGEST_PART:
         return quoted
     return "~" + hashlib.blake2b(raw, digest_size=20).hexdigest()

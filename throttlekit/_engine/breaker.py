@@ -1,4 +1,4 @@
-"""The circuit breaker before a store: while it does not answer, it is asked about once a second."""
+"""The circuit breaker in front of a store: while the store does not answer, one call a second goes there."""
 
 from __future__ import annotations
 
@@ -8,37 +8,26 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from throttlekit._core.acquire import Verdict
+from throttlekit._engine.store_access import StoreAccess
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.base import (
-    Batched,
-    Correction,
-    Lease,
-    Parted,
-    Request,
-    Searched,
-    Shared,
-    Store,
-    StoreClaim,
-    answer_of,
-)
-from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.base import Request, Store, SupportsCommands, acquire_or_error
 
 __all__ = ["CircuitBreaker"]
 
 _log = logging.getLogger("throttlekit")
 _T = TypeVar("_T")
-_N = TypeVar("_N", StoreClaim, Correction, Lease)
 
-_EVERY = 1.0  # from one question to the next, while it does not answer
-_REST = 0.75  # at most, after a question that failed: with the time-out of 0.25 s a second in all
-_SPREAD = 0.25
-_LONGEST = 5.0  # that whoever asks is waited for
+_PROBE_INTERVAL = 1.0
+"""Seconds from one question to the next while the store does not answer."""
+_PAUSE_AFTER_FAILURE = 0.75
+"""Seconds, at most: with the time-out of 0.25 s a second in all."""
+_LONGEST_PROBE = 5.0
+"""Seconds after which another caller asks, although the last question has not ended."""
 
 
 @dataclass(slots=True)
@@ -50,47 +39,50 @@ class _Outage:
     name: str  # one of those that failed
     ask_at: float = math.inf
     took: float = 0.0  # the last question
-    told: bool = False
+    logged: bool = False
 
 
-class CircuitBreaker:
+class CircuitBreaker(StoreAccess):
     """
-    A store that is asked about once a second while it gives no answer, by whoever comes first; everybody else is
-    told at once what it told last. One that fails in parts, part by part.
+    A store that is asked about once a second while it gives no answer, by the first caller after that second. All
+    other callers get the last error at once. The parts of a store, like the nodes of a cluster, have a breaker each.
 
-    An outage is one line in the log and its end another; both are left out if the last was told within 30 s.
+    The log has one line when an outage begins and one when it ends. If the last line is less than 30 s old, the next
+    outage is not logged.
 
     Args:
-        clock: For tests: tells the time in seconds.
+        clock: For tests: the time in seconds.
     """
 
     def __init__(self, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._store = store
-        # Once: to find out what it can takes 10 to 20 µs.
-        self._parted = store if isinstance(store, Parted) else None
-        self._batched = store if isinstance(store, Batched) else None
+        super().__init__(store)
         self._clock = clock
         self._outages: dict[str, _Outage] = {}
         self._lock = threading.Lock()
         renew_lock_after_fork(self, "_lock")
         self._begin, self._fault = Every(clock=clock), Every(clock=clock)
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether it is of this process, and of no other."""
-        return isinstance(self._store, MemoryStore)
-
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        return self._ask(_names(request), lambda: self._store.acquire(request, now_us))
+        if self._outages:
+            self._turn_away(_names(request))
+        began = self._clock()
+        try:
+            verdict = self._store.acquire(request, now_us)
+        except StoreUnavailable as error:
+            self._failed(_names(request), error, self._clock() - began)
+            raise
+        if self._outages:
+            self._answered(_names(request))
+        return verdict
 
     def acquire_all(self, requests: Sequence[Request]) -> list[Verdict | Exception]:
         """
-        `acquire` of each of *requests*, in one round trip if the store knows how. What that would raise of one stands
-        in its place.
+        `acquire` each of *requests*, in one round trip if the store can. An error takes its answer's place; a request
+        to a part that is known to be down is not sent.
         """
         batched = self._batched
         if batched is None:
-            return [answer_of(self, request) for request in requests]
+            return [acquire_or_error(self, request) for request in requests]
         answers: dict[int, Verdict | Exception] = {}
         for number, request in enumerate(requests) if self._outages else ():
             try:
@@ -100,8 +92,8 @@ class CircuitBreaker:
         asked = [number for number in range(len(requests)) if number not in answers]
         began = self._clock()
         try:
-            told = batched.acquire_all([requests[number] for number in asked]) if asked else ()
-            answers.update(zip(asked, told, strict=True))
+            found = batched.acquire_all([requests[number] for number in asked]) if asked else ()
+            answers.update(zip(asked, found, strict=True))
         except StoreUnavailable as error:
             answers.update(dict.fromkeys(asked, error))
         took = self._clock() - began
@@ -113,40 +105,16 @@ class CircuitBreaker:
                 self._answered(_names(requests[number]))
         return [answers[number] for number in range(len(requests))]
 
-    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        self._part_by_part(corrections, lambda those: self._store.settle(those, now_us))
-
-    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        self._part_by_part(leases, lambda those: self._store.release(those, now_us))
-
-    def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
-        return self._ask([each.bucket for each in leases], lambda: self._store.renew(leases, now_us))
-
-    def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
-        self._part_by_part(claims, lambda those: self._store.pause(those, for_us, now_us))
-
-    def reset(self, names: Sequence[str]) -> None:
-        self._ask(names, lambda: self._store.reset(names))
-
-    def one_clock(self, name: str) -> bool:
-        """Whether one server keeps all names, as it does *name*: each node of a cluster has a clock of its own."""
-        return not self._part(name)
-
-    @property
-    def shared(self) -> bool:
-        """Whether it takes `commands`."""
-        return isinstance(self._store, Shared)
-
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         """
-        As `Shared.commands`. During an outage it is asked when somebody may ask, and takes nobody's turn: whoever
-        decides finds out when it ends.
+        As `SupportsCommands.commands`. During an outage they are sent as often as decisions are, and do not take the
+        turn of a decision: only a decision ends the outage.
 
         Raises:
             TypeError: The store has no such place; see `shared`.
         """
         store = self._store
-        if not isinstance(store, Shared):
+        if not isinstance(store, SupportsCommands):
             raise TypeError(f"a {type(store).__name__} has no place that the whole fleet sees")
         names = [str(commands[0][3 if commands[0][0] == "EVAL" else 1])]
         began = self._clock()
@@ -162,20 +130,6 @@ class CircuitBreaker:
                 self._failed(names, error, self._clock() - began)
             raise
 
-    def forget(self, pattern: str) -> int:
-        """
-        As `Searched.forget`.
-
-        Raises:
-            TypeError: The store cannot.
-        """
-        if not isinstance(self._store, Searched):
-            raise TypeError(f"a {type(self._store).__name__} cannot find names")
-        return self._store.forget(pattern)
-
-    def close(self) -> None:
-        self._store.close()
-
     def _ask(self, names: Sequence[str], question: Callable[[], _T]) -> _T:
         if self._outages:
             self._turn_away(names)
@@ -189,20 +143,6 @@ class CircuitBreaker:
             self._answered(names)
         return answer
 
-    def _part_by_part(self, what: Sequence[_N], question: Callable[[Sequence[_N]], None]) -> None:
-        """What concerns a part that is away keeps nothing from the others; then the first failure is raised."""
-        parts: dict[str, list[_N]] = {}
-        for each in what:
-            parts.setdefault(self._part(each.bucket), []).append(each)
-        failed: StoreUnavailable | None = None
-        for those in parts.values():
-            try:
-                self._ask([each.bucket for each in those], partial(question, those))
-            except StoreUnavailable as error:
-                failed = failed or error
-        if failed is not None:
-            raise failed
-
     def _turn_away(self, names: Iterable[str]) -> None:
         """Raise, unless it is time to ask again: then the caller is the one who does."""
         parts, now = self._parts(names), self._clock()
@@ -213,13 +153,13 @@ class CircuitBreaker:
                 for outage in outages:
                     # Not a flag: if the caller is never heard of again, or the process forks, others ask in his place.
                     # A question to several Sentinels or nodes takes longer than a second: one asks all the same.
-                    outage.ask_at = now + min(max(_EVERY, outage.took + _REST), _LONGEST)
+                    outage.ask_at = now + min(max(_PROBE_INTERVAL, outage.took + _PAUSE_AFTER_FAILURE), _LONGEST_PROBE)
                 return
-            error, rest = last.error, min(last.ask_at - now, _EVERY)
-        raise StoreUnavailable(str(error), part=error.part, rest=rest, asked=False) from error.__cause__
+            error, rest = last.error, min(last.ask_at - now, _PROBE_INTERVAL)
+        raise StoreUnavailable(str(error), part=error.part, retry_after=rest, called=False) from error.__cause__
 
     def _failed(self, names: Iterable[str], error: StoreUnavailable, took: float) -> None:
-        error.rest = _REST
+        error.retry_after = _PAUSE_AFTER_FAILURE
         if error.part is None:
             if self._fault.due():
                 _log.warning("%s. Other questions are not affected.", error)
@@ -228,12 +168,12 @@ class CircuitBreaker:
         with self._lock:
             for part in [error.part] if error.part in parts else parts:
                 outage = self._outages.setdefault(part, _Outage(error, now, parts.get(part, "")))
-                next_at = now + _REST
+                next_at = now + _PAUSE_AFTER_FAILURE
                 outage.ask_at = min(outage.ask_at, next_at) if outage.ask_at > now else next_at
-                outage.error, outage.took, error.rest = error, took, min(outage.ask_at - now, _EVERY)
-                if outage.told or not self._begin.due():
+                outage.error, outage.took, error.retry_after = error, took, min(outage.ask_at - now, _PROBE_INTERVAL)
+                if outage.logged or not self._begin.due():
                     continue
-                outage.told = True
+                outage.logged = True
                 _log.warning(
                     "%s. It is asked once a second; until it answers jobs are deferred, uncharged, "
                     "but for limits whose on_store_failure= says otherwise.", error,
@@ -242,19 +182,16 @@ class CircuitBreaker:
     def _answered(self, names: Iterable[str]) -> None:
         parts, now = self._parts(names), self._clock()
         with self._lock:
-            # After a fail-over another node serves what the dead one did: nobody asks that one any more.
+            # After a fail-over another node serves what the dead one did: no call goes to the dead one any more.
             moved = [part for part, outage in self._outages.items() if self._part(outage.name) != part]
             over = [self._outages.pop(part) for part in {*parts, *moved, ""} if part in self._outages]
         for outage in over:
-            if outage.told:
+            if outage.logged:
                 _log.info("The store answers again, after %.1f s.", now - outage.since)
 
     def _parts(self, names: Iterable[str]) -> dict[str, str]:
         """The parts that serve *names*, and one of them for each."""
         return {self._part(name): name for name in names}
-
-    def _part(self, name: str) -> str:
-        return self._parted.part_of(name) if self._parted is not None else ""
 
 
 def _names(request: Request) -> list[str]:

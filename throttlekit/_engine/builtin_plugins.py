@@ -6,12 +6,22 @@ import logging
 import time
 from collections.abc import Callable
 
-from throttlekit._util.log_limiter import CountedEvery, Every
-from throttlekit.hookspecs import Deferred, ShadowDenied, SlotLost, StoreFailed, hookimpl
+from throttlekit._util.log_limiter import CountedEvery, Every, is_first_in_fleet
+from throttlekit.hookspecs import (
+    Deferred,
+    Finished,
+    RateLimitHeard,
+    Settled,
+    ShadowDenied,
+    SlotLost,
+    Started,
+    StoreFailed,
+    hookimpl,
+)
 from throttlekit.stores.base import Store
 from throttlekit.stores.memory import MemoryStore
 
-__all__ = ["DeferralLog", "ShadowLog", "SlotLostLog", "Stores", "UnchargedLog"]
+__all__ = ["DeferralLog", "RateLimitLog", "RunLog", "ShadowLog", "SlotLostLog", "Stores", "UnchargedLog"]
 
 _SERVERS = ("redis", "rediss", "valkey", "valkeys")
 
@@ -44,9 +54,9 @@ class Stores:
 
 class DeferralLog:
     """
-    Says at DEBUG that a job was deferred, and at INFO, once per limit per *every* seconds, how many were.
+    Logs at DEBUG that a job was deferred, and at INFO, once per limit per *every* seconds, how many were.
 
-    The first deferral of a limit is told at once, so that a waiting queue explains itself.
+    The first deferral of a limit is logged at once, so that a waiting queue explains itself.
     """
 
     def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -61,22 +71,22 @@ class DeferralLog:
             event.job.id, event.job.name, delay, limit, event.decision.reason, event.deferrals,
         )  # fmt: skip
         if event.decision.reason == "store unavailable":
-            return  # nothing that the limit did: the outage is told as one
-        if count := self._held_back.one_more(limit):
+            return  # not the limit's doing: the breaker logs the outage
+        if (count := self._held_back.one_more(limit)) and _logs_summary(self._log, limit):
             self._log.info(
-                "Limit %r is holding jobs back: %d deferred since last told, this one for %.1f s.",
+                "Limit %r is holding jobs back: %d deferred since the last such line, this one for %.1f s.",
                 limit, count, delay,
             )  # fmt: skip
 
 
 class UnchargedLog:
-    """Warns, once per limit per *every* seconds, that jobs run uncharged while the store gives no answer."""
+    """Logs a warning, once per limit per *every* seconds, that jobs run uncharged while the store does not answer."""
 
     def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = logging.getLogger("throttlekit")
         self._every = every
         self._clock = clock
-        self._told: dict[str, Every] = {}
+        self._every_limit: dict[str, Every] = {}
 
     @hookimpl
     def throttlekit_store_failed(self, event: StoreFailed) -> None:
@@ -84,8 +94,8 @@ class UnchargedLog:
             return
         for limit in event.limits:
             if limit.on_store_failure == "open":
-                told = self._told.setdefault(limit.name, Every(self._every, self._clock))
-                if told.due():
+                every = self._every_limit.setdefault(limit.name, Every(self._every, self._clock))
+                if every.due():
                     self._log.warning(
                         "Limit %r lets jobs run uncharged: the store gives no answer (%s), and its on_store_failure "
                         'is "open".', limit.name, event.error,
@@ -93,7 +103,7 @@ class UnchargedLog:
 
 
 class SlotLostLog:
-    """Warns of each slot that a job lost while it ran: there may be one more at work than the limit says."""
+    """Logs a warning for each slot that a job lost while it ran: one job more than the limit says may run."""
 
     @hookimpl
     def throttlekit_slot_lost(self, event: SlotLost) -> None:
@@ -104,7 +114,7 @@ class SlotLostLog:
 
 
 class ShadowLog:
-    """Says at INFO, once per limit per *every* seconds, how many jobs one that is only observed would have denied."""
+    """Logs at INFO, once per limit per *every* seconds, how many jobs a limit in shadow mode would have denied."""
 
     def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = logging.getLogger("throttlekit")
@@ -113,7 +123,49 @@ class ShadowLog:
     @hookimpl
     def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
         limit = event.decision.limit.name
-        if count := self._held_back.one_more(limit):
+        if (count := self._held_back.one_more(limit)) and _logs_summary(self._log, limit):
             self._log.info(
-                "Limit %r, which is only observed, would have held back %d jobs since last told.", limit, count
+                "Limit %r, in shadow mode, would have held back %d jobs since the last such line.", limit, count
             )
+
+
+class RunLog:
+    """Logs at DEBUG that a throttled job started, how it ended, and what it turned out to cost."""
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("throttlekit")
+
+    @hookimpl
+    def throttlekit_started(self, event: Started) -> None:
+        self._log.debug("Job %s (%s) starts.", event.job.id, event.job.name)
+
+    @hookimpl
+    def throttlekit_finished(self, event: Finished) -> None:
+        self._log.debug("Job %s (%s) %s after %.3f s.", event.job.id, event.job.name, event.outcome, event.seconds)
+
+    @hookimpl
+    def throttlekit_settled(self, event: Settled) -> None:
+        self._log.debug(
+            "Limit %r: a job took %d units, and was charged %d.", event.limit.name, event.actual, event.charged
+        )
+
+
+class RateLimitLog:
+    """Logs at INFO, once per limit per *every* seconds, how many jobs downstream answered with 429."""
+
+    def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = logging.getLogger("throttlekit")
+        self._heard = CountedEvery(every, clock)
+
+    @hookimpl
+    def throttlekit_rate_limited(self, event: RateLimitHeard) -> None:
+        limit = event.limit.name
+        if (count := self._heard.one_more(limit)) and _logs_summary(self._log, limit):
+            self._log.info(
+                "Limit %r is paused: downstream rate limited %d jobs since the last such line; retry in %.1f s.",
+                limit, count, event.retry_after,
+            )  # fmt: skip
+
+
+def _logs_summary(log: logging.Logger, limit: str) -> bool:
+    return log.isEnabledFor(logging.INFO) and is_first_in_fleet(limit)

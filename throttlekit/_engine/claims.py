@@ -1,34 +1,42 @@
-"""What a call asks of its limits, as a store is asked it; and the store's answer as a decision."""
+"""Turn a call into claims and a store's request, and the store's verdict into a decision."""
 
 from __future__ import annotations
 
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from throttlekit._core.acquire import Ask, Caller, Reason, Verdict
+from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.concurrency import Concurrency, ConcurrencyAlgorithm
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import key_text
 from throttlekit._core.storage_keys import bucket_name, holder_name, line_name
-from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.call import Call
+from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.ticket import Ticket, lane_of
-from throttlekit.stores.base import Request, StoreClaim
+from throttlekit.stores.base import Request
 
-__all__ = ["Claim", "build_peek", "build_request", "decision_from", "peek_decision", "resolve_claims", "ticket_after"]
+__all__ = ["Claim", "ClaimResolver", "Plugins", "build_request", "decision_from", "ticket_after"]
 
 _DAY_US = 86_400_000_000
-_MOST_KNOWN = 1024
+_MOST_REMEMBERED = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One limit of a call, of the job's tier, and what is asked of it."""
+    """
+    (limit, key, cost) of one job.
+
+    Attributes:
+        limit: Of the job's tier.
+        claim: The same as a store reads it.
+    """
 
     limit: Limit
     key: str
@@ -40,7 +48,7 @@ class Claim:
         return self.limit.scope == "process"
 
     def charged(self, at_us: int) -> Charged:
-        algorithm = self.claim.ask.algorithm
+        algorithm = self.claim.algorithm
         if isinstance(algorithm, ConcurrencyAlgorithm):
             return Charged(
                 self.limit, self.claim.bucket, self.cost, at_us, holder=algorithm.holder if self.cost else ""
@@ -48,44 +56,91 @@ class Claim:
         return Charged(self.limit, self.claim.bucket, self.cost, at_us, callable(self.limit.cost))
 
 
-def resolve_claims(
-    limits: Sequence[Limit],
-    job: Job | None,
-    key: str | int | None,
-    cost: int | None,
-    lateness: float,
-    known: dict[Any, Claim] | None = None,
-) -> list[Claim]:
+class Plugins(Protocol):
+    """What plugins may say of a job under a limit. None: nothing."""
+
+    def key(self, job: Job, limit: Limit) -> str | None: ...
+
+    def cost(self, job: Job, limit: Limit) -> int | None: ...
+
+
+class ClaimResolver:
     """
-    What a call asks of each of *limits*, for *job*. Seconds.
+    Works out the claims of a call: the limit of the job's tier, the key, the cost.
 
     Args:
-        known: What is remembered from call to call: the same object is given for the same question.
+        plugins: Asked for keys and costs first. None: no plugin has such a hook.
 
-    Raises:
-        ConfigurationError: A key, a tier or a cost cannot be worked out, or can never work.
+    Attributes:
+        registry: The limits that are known by name.
     """
-    now_us = time.time_ns() // 1000
-    asked: list[Claim] = []
-    for declared in limits:
-        limit = declared if declared.tiers is None else declared.for_job(job)
-        text = limit.key_of(job) if key is None or limit.key is None else key_text(key)
-        part = None if limit.scope == "global" else limit.part_of(job)
-        units = limit.cost_of(job) if cost is None else limit.given_cost(cost)
-        if known is None or limit.by_value or isinstance(limit, Concurrency):
-            asked.append(_asked(limit, text, part, units, lateness, now_us, job))
-            continue
-        question = (id(limit), text, part, units, lateness, now_us // _DAY_US)  # a limit that is known lives on
-        found = known.get(question)
-        if found is None:
-            if len(known) >= _MOST_KNOWN:
-                known.clear()
-            found = known[question] = _asked(limit, text, part, units, lateness, now_us, job)
-        asked.append(found)
-    return asked
+
+    def __init__(self, registry: LimitRegistry, plugins: Plugins | None = None) -> None:
+        self.registry = registry
+        self._plugins = plugins
+        self._known: dict[Any, Claim] = {}
+
+    @property
+    def by_plugins(self) -> bool:
+        """Whether a plugin may give a job another key or cost than its limit does."""
+        return self._plugins is not None
+
+    def key(self, call: Call, limit: Limit) -> str:
+        """
+        The key under which *limit* counts *call*.
+
+        Raises:
+            ConfigurationError: It cannot be worked out.
+        """
+        if call.key is not None and limit.key is not None:
+            return key_text(call.key)
+        if self._plugins is not None and call.job is not None and limit.key is not None:
+            given = self._plugins.key(call.job, limit)
+            if given is not None:
+                return given
+        return limit.key_of(call.job)
+
+    def _cost(self, call: Call, limit: Limit) -> int:
+        if call.cost is not None:
+            return limit.given_cost(call.cost)
+        if self._plugins is not None and call.job is not None:
+            given = self._plugins.cost(call.job, limit)
+            if given is not None:
+                return given
+        return limit.cost_of(call.job)
+
+    def resolve(self, call: Call, *, remember: bool = True) -> list[Claim]:
+        """
+        The claims of *call*, in the order of its limits.
+
+        Args:
+            remember: Return the same object for the same claim, so that the store remembers what it made of it.
+
+        Raises:
+            ConfigurationError: A key, a tier or a cost cannot be worked out, or can never work.
+        """
+        now_us = time.time_ns() // 1000
+        lateness, job, plain = call.delivery.lateness, call.job, self._plugins is None
+        claims: list[Claim] = []
+        for declared in call.limits:
+            limit = declared if declared.tiers is None else declared.for_job(job)
+            text = "" if limit.key is None else self.key(call, limit)
+            part = None if limit.scope == "global" else limit.part_of(job)
+            units = limit.cost_of(job) if plain and call.cost is None else self._cost(call, limit)
+            if not remember or limit.by_value or isinstance(limit, Concurrency):
+                claims.append(_claim(limit, text, part, units, lateness, now_us, job))
+                continue
+            question = (id(limit), text, part, units, lateness, now_us // _DAY_US)  # a limit that is known lives on
+            found = self._known.get(question)
+            if found is None:
+                if len(self._known) >= _MOST_REMEMBERED:
+                    self._known.clear()
+                found = self._known[question] = _claim(limit, text, part, units, lateness, now_us, job)
+            claims.append(found)
+        return claims
 
 
-def _asked(
+def _claim(
     limit: Limit, text: str, part: str | None, units: int, lateness: float, now_us: int, job: Job | None
 ) -> Claim:
     holder = ""
@@ -94,47 +149,38 @@ def _asked(
     algorithm = limit.bind(units, now_us, holder)
     bucket = bucket_name(limit.name, text, limit.fingerprint, part)
     spacing_us = algorithm.spacing_us(round(lateness * 1_000_000))
-    claim = StoreClaim(bucket, line_name(bucket), Ask(algorithm, spacing_us, limit.max_queue_us(algorithm)))
-    told = text if part is None else f"{part}:{text}" if text else part
-    return Claim(limit, told, units, claim)
+    claim = StoreClaim(bucket, line_name(bucket), algorithm, spacing_us, limit.max_queue_us(algorithm))
+    shown = text if part is None else f"{part}:{text}" if text else part
+    return Claim(limit, shown, units, claim)
 
 
-def build_request(asked: Sequence[Claim], job: Job | None, ticket: Ticket, delivery: Delivery) -> Request:
-    """The request that `acquire` makes of *asked*, for a job that has *waited* so far."""
-    claims = [each.claim for each in asked]
-    if job is None:
-        return Request(claims, Caller.GUEST)
-    place = ticket.place([each.limit for each in asked])
-    return Request(claims, Caller.JOB, place, delivery.max_wait_us(ticket))
+def build_request(call: Call, claims: Sequence[Claim], ticket: Ticket) -> Request:
+    """The request that *call* makes of *claims*, for a job that carries *ticket*."""
+    asked = [each.claim for each in claims]
+    place = ticket.place([each.limit for each in claims]) if ticket.due_us else None
+    if call.peek:
+        return Request(asked, Caller.PEEK, place)
+    if call.job is None:
+        return Request(asked, Caller.GUEST)
+    return Request(asked, Caller.JOB, place, call.delivery.max_wait_us(ticket))
 
 
-def build_peek(asked: Sequence[Claim], job: Job | None) -> Request:
-    """The request that `peek` makes of *asked*."""
-    place = None if job is None else Ticket.read(job.ticket).place([each.limit for each in asked])
-    return Request([each.claim for each in asked], Caller.PEEK, place)
-
-
-def peek_decision(verdict: Verdict, asked: Sequence[Claim]) -> Decision:
-    """What `peek` answers."""
-    return replace(decision_from(verdict, asked), charged=())
-
-
-def ticket_after(verdict: Verdict, asked: Sequence[Claim], ticket: Ticket) -> Ticket:
-    """What a job that has *waited* carries after the denial *verdict*."""
-    bound = asked[verdict.claim]
+def ticket_after(verdict: Verdict, claims: Sequence[Claim], ticket: Ticket) -> Ticket:
+    """What a job with *ticket* carries after the denial *verdict*."""
+    bound = claims[verdict.claim]
     counts = verdict.reason is not Reason.EARLY or ticket.deferrals == 0
     lane = lane_of(bound.claim.bucket) if isinstance(bound.limit, Concurrency) else ""
     return ticket.denied(bound.limit, verdict.due_us, verdict.now_us, lane=lane, counts=counts)
 
 
-def decision_from(verdict: Verdict, asked: Sequence[Claim]) -> Decision:
-    """*verdict* in the words of the limits that were asked."""
+def decision_from(verdict: Verdict, claims: Sequence[Claim]) -> Decision:
+    """*verdict* as the decision on *claims*."""
     binding, now_us = verdict.claim, verdict.now_us
-    asked_us = verdict.asked_us or (now_us,) * len(asked)
+    asked_us = verdict.asked_us or (now_us,) * len(claims)
     allowed = verdict.allowed
-    if allowed and len(asked) > 1:
-        binding = min(range(len(asked)), key=lambda i: _left(asked[i].limit, verdict.uses[i], asked_us[i]))
-    bound, use, at_us = asked[binding], verdict.uses[binding] or Use(0, 0), asked_us[binding]
+    if allowed and len(claims) > 1:
+        binding = min(range(len(claims)), key=lambda i: _left(claims[i].limit, verdict.uses[i], asked_us[i]))
+    bound, use, at_us = claims[binding], verdict.uses[binding] or Use(0, 0), asked_us[binding]
     return Decision(
         allowed=allowed,
         limit=bound.limit,
@@ -145,7 +191,7 @@ def decision_from(verdict: Verdict, asked: Sequence[Claim]) -> Decision:
         delay=0.0 if verdict.reason is Reason.FULL else (verdict.due_us - now_us) / 1_000_000,
         reset_after=max(0, use.full_us - at_us) / 1_000_000,
         reason=verdict.reason.value,
-        charged=tuple([each.charged(at_us) for each, at_us in zip(asked, asked_us, strict=True)]) if allowed else (),
+        charged=tuple([each.charged(at_us) for each, at_us in zip(claims, asked_us, strict=True)]) if allowed else (),
     )
 
 

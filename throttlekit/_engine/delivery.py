@@ -9,7 +9,7 @@ from throttlekit._core.decision import Decision
 from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.ticket import Ticket
 
-__all__ = ["Delivery"]
+__all__ = ["PLAIN_DELIVERY", "Delivery"]
 
 _PAST = 0.01
 """Seconds after its expiry at which a job comes back: at the very instant it may not have expired yet."""
@@ -57,17 +57,22 @@ class Delivery:
         lives_us = self._lives_us()
         return lives_us is None or round(delay * 1_000_000) <= lives_us
 
-    def deferred(self, decision: Decision, ticket: Ticket, now_us: int) -> Decision:
-        """A denial as the job's adapter is told it: with a delay that it can carry, or as waited too long."""
-        passed = ticket.seconds(now_us)
-        if passed >= self.max_wait or ticket.deferrals > self.max_deferrals:
+    def deferred(self, decision: Decision, ticket: Ticket, waited: float) -> Decision:
+        """
+        A denial as an adapter gets it: with a delay that its framework can carry, or as waited too long.
+
+        Args:
+            waited: Seconds since the job's first denial.
+        """
+        if waited >= self.max_wait or ticket.deferrals > self.max_deferrals:
             return replace(decision, reason="waited too long", delay=0.0, ticket=None)
-        algorithm = decision.limit.bind(decision.cost)
-        tight = algorithm.needs_slack(round(self.lateness * 1_000_000)) and decision.delay > 2 * self.early
-        delay = decision.delay - (self.early if tight else 0.0)
-        if not self.in_time(decision.delay):
+        delay = decision.delay
+        if not self.in_time(delay):
             delay = max(0.0, self.expires_in) + _PAST
-        delay = min(delay, self.longest, self.max_wait - passed)
+        elif self.early and delay > 2 * self.early:
+            tight = decision.limit.bind(decision.cost).needs_slack(round(self.lateness * 1_000_000))
+            delay -= self.early if tight else 0.0
+        delay = min(delay, self.longest, self.max_wait - waited)
         return replace(decision, delay=delay, ticket=ticket.write())
 
     def _lives_us(self) -> int | None:
@@ -75,3 +80,6 @@ class Delivery:
         if self.expires_in == math.inf:
             return None
         return max(0, round((self.expires_in - self.lateness) * 1_000_000))
+
+
+PLAIN_DELIVERY = Delivery()

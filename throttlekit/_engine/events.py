@@ -1,107 +1,207 @@
-"""Plugins are told what happened: each on its own, none able to hurt a job, and nothing made for nobody."""
+"""
+Dispatch events to plugins, and ask them what they configure.
+
+A failing plugin affects neither the job nor the other plugins. Without a listener no event is built.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, get_args
 
 import pluggy
 
-from throttlekit._core.acquire import Reason, Verdict
+from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.local_share import OnStoreFailure
+from throttlekit._core.limit.template import key_text, safe_repr
+from throttlekit._engine.attempt import Attempt
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.ticket import Ticket
 from throttlekit._util.log_limiter import Every
-from throttlekit.errors import StoreUnavailable
-from throttlekit.hookspecs import Decided, Deferred, ShadowDenied, SlotLost, StoreFailed
+from throttlekit.errors import ConfigurationError, StoreUnavailable
+from throttlekit.hookspecs import (
+    Decided,
+    Deferred,
+    Finished,
+    Outcome,
+    RateLimitHeard,
+    Settled,
+    ShadowDenied,
+    SlotLost,
+    Started,
+    StoreFailed,
+    StoreFailing,
+)
 
 __all__ = ["EventDispatcher"]
 
 _log = logging.getLogger("throttlekit")
+_T = TypeVar("_T")
 _new: Callable[..., Decided] = tuple.__new__  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 class EventDispatcher:
     """
-    What a limiter tells its plugins.
+    The hooks of a limiter's plugins, as methods.
 
     Attributes:
-        decisions: Whether a plugin wants to hear of each decision.
+        decisions: Whether a plugin listens to each decision.
+        configures_claims: Whether a plugin may change the keys or costs of jobs.
     """
 
     def __init__(self, hooks: pluggy.PluginManager) -> None:
         hook = hooks.hook
-        self._decided = _Hook(hook.throttlekit_decided)
-        self._deferred, self._observed = _Hook(hook.throttlekit_deferred), _Hook(hook.throttlekit_shadow_denied)
-        self._lost, self._store_failed = _Hook(hook.throttlekit_slot_lost), _Hook(hook.throttlekit_store_failed)
+        self._decided, self._deferred = _Observers(hook.throttlekit_decided), _Observers(hook.throttlekit_deferred)
+        self._started, self._finished = _Observers(hook.throttlekit_started), _Observers(hook.throttlekit_finished)
+        self._settled = _Observers(hook.throttlekit_settled)
+        self._rate_limited = _Observers(hook.throttlekit_rate_limited)
+        self._slot_lost = _Observers(hook.throttlekit_slot_lost)
+        self._shadow_denied = _Observers(hook.throttlekit_shadow_denied)
+        self._store_failed = _Observers(hook.throttlekit_store_failed)
+        self._limits, self._policy = _Advisers(hook.throttlekit_limits), _Advisers(hook.throttlekit_on_store_failure)
+        self._key, self._cost = _Advisers(hook.throttlekit_key), _Advisers(hook.throttlekit_cost)
         self.decisions = bool(self._decided.functions)
+        self.configures_claims = bool(self._key.functions or self._cost.functions)
 
-    def decided(
-        self,
-        decision: Decision,
-        answer: Verdict | StoreUnavailable,
-        asked: Sequence[Claim],
-        job: Job | None,
-        ticket: Ticket,
-        began: float,
-    ) -> None:
+    # What plugins configure
+
+    def limits(self, job: Job) -> tuple[Limit, ...]:
+        """The limits that plugins add to *job*, each name once."""
+        added: dict[str, Limit] = {}
+        for advice in self._limits.all_of(_limits_in, job=job):
+            for limit in advice:
+                added.setdefault(limit.name, limit)
+        return tuple(added.values())
+
+    def key(self, job: Job, limit: Limit) -> str | None:
+        """The key that a plugin gives *job* under *limit*; None: the limit's own."""
+        return self._key.first_of(key_text, job=job, limit=limit)
+
+    def cost(self, job: Job, limit: Limit) -> int | None:
+        """The cost that a plugin gives *job* under *limit*; None: the limit's own."""
+        return self._cost.first_of(limit.given_cost, job=job, limit=limit)
+
+    def failure_policy(
+        self, error: StoreUnavailable, claims: Sequence[Claim], job: Job | None
+    ) -> OnStoreFailure | None:
+        """The policy that a plugin chooses for a call that the store did not answer; None: each limit's own."""
+        if not self._policy.functions:
+            return None
+        event = StoreFailing(_fault(error), _stored(claims), job)
+
+        def policy(advice: Any) -> OnStoreFailure:
+            if advice not in get_args(OnStoreFailure):
+                raise ConfigurationError(f'a policy is "closed", "open" or "local", not {safe_repr(advice)}')
+            without = [limit.name for limit in event.limits if limit.share is None]
+            if advice == "local" and without:
+                raise ConfigurationError(f'limit {without[0]!r} has no share: declare it with on_store_failure="local"')
+            return advice  # type: ignore[no-any-return]
+
+        return self._policy.first_of(policy, event=event)
+
+    # What plugins observe
+
+    def decided(self, attempt: Attempt, decision: Decision, verdict: Verdict, ticket: Ticket) -> None:
         """
-        Tell of *decision*.
+        Emit that *verdict* decided the call. Of attempts that ended in a wait in place only the last is emitted.
 
         Args:
-            answer: What came of the last question: of those that were waited out in place only the last is told.
-            waited: The job's, this denial included.
-            began: When it was asked, by `time.perf_counter`.
+            ticket: The job's, this denial included.
         """
-        ended = time.perf_counter()
-        asked_at: float | None = began
-        verdict: Verdict | StoreUnavailable | None = answer
-        limits = (asked[0].limit,) if len(asked) == 1 else tuple([each.limit for each in asked])
-        if isinstance(answer, StoreUnavailable):  # not kept: its traceback holds much
-            asked_at, verdict = began if answer.asked else None, None
-        event = _new(Decided, (job, decision, limits, verdict, ticket, asked_at, ended))
-        self._decided.tell(event)
+        ended, uses, claims = time.perf_counter(), verdict.uses, attempt.claims
+        if len(claims) == 1:
+            limit = claims[0].limit
+            limits: tuple[Limit, ...] = (limit,)
+            asked = uses[0] is not None and limit.scope != "process"
+        else:
+            limits = tuple([claim.limit for claim in claims])
+            asked = any(use is not None and limit.scope != "process" for limit, use in zip(limits, uses, strict=True))
+        now_us, since_us = verdict.now_us, ticket.since_us
+        self._decided.emit(
+            _new(
+                Decided,
+                (
+                    attempt.call.job,
+                    decision,
+                    limits,
+                    uses,
+                    ticket.deferrals,
+                    max(0, now_us - since_us) / 1_000_000 if since_us else 0.0,
+                    ticket.limit_name if ticket.limit_ref else "",
+                    (verdict.due_us - now_us) / 1_000_000,
+                    ended - attempt.began if asked else None,
+                ),
+            )
+        )
+
+    def decided_without_store(self, attempt: Attempt, decision: Decision, error: StoreUnavailable) -> None:
+        """Emit a *decision* that was made because the store gave no usable answer."""
+        ticket, limits = attempt.ticket, tuple([claim.limit for claim in attempt.claims])
+        took = time.perf_counter() - attempt.began if error.called else None
+        self._decided.emit(
+            Decided(attempt.call.job, decision, limits, (), ticket.deferrals, 0.0, ticket.limit_name, 0.0, took)
+        )
 
     def decided_unasked(
         self, decision: Decision, limits: Sequence[Limit], job: Job | None, ticket: Ticket, now_us: int
     ) -> None:
-        """Tell of a *decision* on *limits* for which the store was not asked."""
+        """Emit a *decision* on *limits* for which no store was asked."""
         if self.decisions:
-            reason = Reason.ALLOWED if decision.allowed else Reason.PAUSED
-            due_us = now_us + round(decision.delay * 1_000_000)
-            verdict = Verdict(reason, 0, now_us, due_us, due_us, ())
-            told = tuple([limit.for_job(job) for limit in limits])
-            self._decided.tell(Decided(job, decision, told, verdict, ticket, None, time.perf_counter()))
+            own = tuple([limit.for_job(job) for limit in limits])
+            waited, due = ticket.seconds(now_us), round(decision.delay * 1_000_000) / 1_000_000
+            self._decided.emit(Decided(job, decision, own, (), ticket.deferrals, waited, ticket.limit_name, due, None))
 
-    def deferred(self, job: Job, decision: Decision, deferrals: int, ticket: float) -> None:
-        self._deferred.tell(Deferred(job, decision, deferrals, ticket))
+    def deferred(self, job: Job, decision: Decision, deferrals: int, waited: float) -> None:
+        if self._deferred.functions:
+            self._deferred.emit(Deferred(job, decision, deferrals, waited))
 
-    def observed(self, denial: Decision, job: Job | None) -> None:
-        self._observed.tell(ShadowDenied(denial, job))
+    def started(self, job: Job, decision: Decision) -> None:
+        if self._started.functions:
+            self._started.emit(Started(job, decision))
 
-    def lost(self, decision: Decision, limit: Limit) -> None:
-        self._lost.tell(SlotLost(decision, limit))
+    def finished(self, job: Job, decision: Decision, outcome: Outcome, seconds: float) -> None:
+        if self._finished.functions:
+            self._finished.emit(Finished(job, decision, outcome, seconds))
+
+    def settled(self, before: Decision, after: Decision, actual: int) -> None:
+        """Emit each limit whose charge is another in *after* than it was in *before*."""
+        if self._settled.functions:
+            for old, new in zip(before.charged, after.charged, strict=True):
+                if old is not new:
+                    self._settled.emit(Settled(before, old.limit, old.cost, actual))
+
+    def rate_limited(self, job: Job, limit: Limit, retry_after: float) -> None:
+        if self._rate_limited.functions:
+            self._rate_limited.emit(RateLimitHeard(job, limit, retry_after))
+
+    def shadow_denied(self, denial: Decision, job: Job | None) -> None:
+        if self._shadow_denied.functions:
+            self._shadow_denied.emit(ShadowDenied(denial, job))
+
+    def slot_lost(self, decision: Decision, limit: Limit) -> None:
+        if self._slot_lost.functions:
+            self._slot_lost.emit(SlotLost(decision, limit))
 
     def store_failed(
         self,
         error: StoreUnavailable,
-        asked: Sequence[Claim],
+        claims: Sequence[Claim],
         outcome: OnStoreFailure,
         decision: Decision,
         job: Job | None,
     ) -> None:
-        limits = tuple([each.limit for each in asked if not each.in_process])
-        fault = type(error.__cause__ or error).__name__
-        self._store_failed.tell(StoreFailed(fault, limits, outcome, decision, job))
+        if self._store_failed.functions:
+            self._store_failed.emit(StoreFailed(_fault(error), _stored(claims), outcome, decision, job))
 
 
-class _Hook:
+class _Observers:
     """
-    One hook of those who listen: found once, for the plugins of a limiter never change.
+    The plugins that listen to one hook: found once, for the plugins of a limiter never change.
 
     Attributes:
         functions: What they are called with: the event, nothing else.
@@ -111,19 +211,69 @@ class _Hook:
 
     def __init__(self, hook: pluggy.HookCaller) -> None:
         self._name, self._failed = hook.name, Every()
-        self.functions = [_taking_one(each) for each in reversed(hook.get_hookimpls())]
+        self.functions = [_observer(each) for each in reversed(hook.get_hookimpls())]
 
-    def tell(self, event: object) -> None:
+    def emit(self, event: object) -> None:
         """Call each plugin's on its own: one that fails keeps nothing from the others."""
         for function in self.functions:
             try:
                 function(event)
             except Exception:
                 if self._failed.due():
-                    _log.exception("A plugin failed in %s; everything goes on all the same.", self._name)
+                    _log.exception("A plugin failed in %s; jobs and other plugins are not affected.", self._name)
 
 
-def _taking_one(hook: pluggy.HookImpl) -> Callable[[object], object]:
+class _Advisers:
+    """The plugins that configure by one hook. Advice that fails, or that cannot be taken, is logged and left out."""
+
+    __slots__ = ("_failed", "_name", "functions")
+
+    def __init__(self, hook: pluggy.HookCaller) -> None:
+        self._name, self._failed = hook.name, Every()
+        self.functions = [_adviser(each) for each in reversed(hook.get_hookimpls())]
+
+    def all_of(self, read: Callable[[Any], _T], **arguments: object) -> Iterator[_T]:
+        """The advice of each plugin that gives some, as *read* returns it."""
+        for function in self.functions:
+            try:
+                advice = function(arguments)
+                found = None if advice is None else read(advice)
+            except Exception:
+                if self._failed.due():
+                    _log.exception("A plugin failed in %s; what it returned is not used.", self._name)
+                continue
+            if found is not None:
+                yield found
+
+    def first_of(self, read: Callable[[Any], _T], **arguments: object) -> _T | None:
+        """The first advice that *read* takes, as it returns it; None if there is none."""
+        return next(self.all_of(read, **arguments), None)
+
+
+def _observer(hook: pluggy.HookImpl) -> Callable[[object], object]:
     """pluggy lets an implementation leave out the arguments that it does not need."""
     function: Callable[..., object] = hook.function
     return function if hook.argnames else lambda event: function()
+
+
+def _adviser(hook: pluggy.HookImpl) -> Callable[[dict[str, object]], Any]:
+    function, names = hook.function, hook.argnames
+    return lambda arguments: function(*[arguments[name] for name in names])
+
+
+def _limits_in(advice: Any) -> tuple[Limit, ...]:
+    if isinstance(advice, Limit):
+        raise ConfigurationError(f"return a list of limits, not one: {safe_repr(advice)}")
+    limits = tuple(advice)
+    for limit in limits:
+        if not isinstance(limit, Limit):
+            raise ConfigurationError(f"{safe_repr(limit)} is not a limit")
+    return limits
+
+
+def _fault(error: StoreUnavailable) -> str:
+    return type(error.__cause__ or error).__name__
+
+
+def _stored(claims: Sequence[Claim]) -> tuple[Limit, ...]:
+    return tuple([claim.limit for claim in claims if not claim.in_process])

@@ -7,30 +7,39 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from throttlekit._core.acquire import Ask, Caller
+from throttlekit._core.acquire import Caller
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.local_share import OnStoreFailure
 from throttlekit._core.storage_keys import line_name
 from throttlekit._engine.claims import Claim, decision_from
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.base import Request, StoreClaim
-from throttlekit.stores.memory import MemoryStore
+from throttlekit.stores.base import Request, Store
 
 __all__ = ["decide_without_store"]
 
 _SPREAD = 0.25
+"""Seconds over which denied jobs come back."""
 
 
 def decide_without_store(
-    error: StoreUnavailable, asked: Sequence[Claim], in_process: MemoryStore
+    error: StoreUnavailable,
+    claims: Sequence[Claim],
+    in_process: Store,
+    chosen: OnStoreFailure | None = None,
 ) -> tuple[OnStoreFailure, Decision]:
     """
-    What becomes of a call whose store gave no answer: the policy that decided, the strictest of its limits', and the
-    decision. Whatever was asked *in_process* before has been given back.
+    Decide a call whose store gave no answer. What its limits of scope "process" had granted was given back before.
+
+    Args:
+        chosen: The policy that a plugin chose for this call. Default: that of each limit.
+
+    Returns:
+        The policy that decided, the strictest of the limits', and the decision.
     """
-    shared = [each for each in asked if not each.in_process]
-    policies = [each.limit.on_store_failure for each in shared]
-    delay = error.rest + random.uniform(0, _SPREAD)
+    shared = [each for each in claims if not each.in_process]
+    policies: list[OnStoreFailure] = [chosen or each.limit.on_store_failure for each in shared]
+    delay = error.retry_after + random.uniform(0, _SPREAD)
     first = shared[0]
     unknown = Decision(
         allowed=False, limit=first.limit, key=first.key, cost=first.cost, remaining=0, retry_after=delay, delay=delay,
@@ -39,11 +48,12 @@ def decide_without_store(
     if "closed" in policies:
         return "closed", unknown
     outcome: OnStoreFailure = "local" if "local" in policies else "open"
-    here = [own for each in asked if (own := each if each.in_process else _share(each)) is not None]
+    shares = iter([_share(each) if policy == "local" else None for each, policy in zip(shared, policies, strict=True)])
+    here = [own for each in claims if (own := each if each.in_process else next(shares)) is not None]
     if any(each.cost > each.limit.capacity for each in here):
         return outcome, unknown
     if here:
-        # Nobody waits in line here: the job keeps the place that it has in the store's.
+        # No job waits in line here: it keeps the place that it has in the store's line.
         found = decision_from(in_process.acquire(Request([each.claim for each in here], Caller.GUEST)), here)
         if not found.allowed:
             delay = min(delay, found.delay) if found.delay else delay
@@ -58,14 +68,14 @@ def decide_without_store(
     return outcome, decision
 
 
-def _share(asked: Claim) -> Claim | None:
-    """The same, asked of this process's share; None if the limit has none."""
-    share = asked.limit.share
+def _share(claim: Claim) -> Claim | None:
+    """The same claim on this process's share of the limit; None if it has no share."""
+    share = claim.limit.share
     if share is None:
         return None
-    holder = getattr(asked.claim.ask.algorithm, "holder", "")
-    algorithm = share.bind(asked.cost, time.time_ns() // 1000, holder)
-    bucket = asked.claim.bucket.removesuffix(asked.limit.fingerprint) + share.fingerprint
+    holder = getattr(claim.claim.algorithm, "holder", "")
+    algorithm = share.bind(claim.cost, time.time_ns() // 1000, holder)
+    bucket = claim.claim.bucket.removesuffix(claim.limit.fingerprint) + share.fingerprint
     return Claim(
-        share, asked.key, asked.cost, StoreClaim(bucket, line_name(bucket), Ask(algorithm, algorithm.spacing_us(0)))
+        share, claim.key, claim.cost, StoreClaim(bucket, line_name(bucket), algorithm, algorithm.spacing_us(0))
     )

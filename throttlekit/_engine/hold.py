@@ -9,21 +9,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
+from throttlekit._engine.call import Call
 from throttlekit._engine.delivery import Delivery
-from throttlekit._engine.running import Running
+from throttlekit._engine.running import Holder, Running
 from throttlekit.errors import ConfigurationError, WaitedTooLong
 
 if TYPE_CHECKING:
     import asyncio
 
-    from throttlekit.limiter import Limiter
-
-__all__ = ["Hold", "limited_by"]
+__all__ = ["Hold", "Verbs", "limited_by"]
 
 _T = TypeVar("_T")
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -31,23 +30,21 @@ _LATENESS = 0.01
 _LONGEST_SLEEP = 5.0
 
 
+class Verbs(Holder, Protocol):
+    """What a hold needs of a limiter."""
+
+    def acquire(
+        self, *limits: Limit, job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
+    ) -> Decision: ...
+
+
 class Hold:
     """What `Limiter.hold` returns: a context manager, for `with` and for `async with`. Each is entered once."""
 
-    def __init__(
-        self,
-        limiter: Limiter,
-        limits: Sequence[Limit],
-        job: Job | None,
-        key: str | int | None,
-        cost: int | None,
-        timeout: float,
-    ) -> None:
+    def __init__(self, limiter: Verbs, call: Call, timeout: float) -> None:
         self._limiter = limiter
-        self._limits = limits
-        self._job = Job() if job is None else job
-        self._given: dict[str, Any] = {"key": key, "cost": cost}
-        self._delivery = Delivery(longest=_LONGEST_SLEEP, lateness=_LATENESS, max_wait=timeout)
+        delivery = Delivery(longest=_LONGEST_SLEEP, lateness=_LATENESS, max_wait=timeout)
+        self._call = call._replace(job=call.job or Job(), delivery=delivery)
         self._timeout = timeout
         self._began: float | None = None
         self._running: Running | None = None
@@ -90,12 +87,14 @@ class Hold:
     def _ask(self) -> Decision:
         if self._running is not None or self._left:
             raise ConfigurationError("this hold is in use: call limiter.hold(…) anew for each with")
-        decision = self._limiter.acquire(*self._limits, job=self._job, delivery=self._delivery, **self._given)
-        self._job = replace(self._job, ticket=decision.ticket)
+        limits, job, key, cost, delivery, _ = self._call
+        decision = self._limiter.acquire(*limits, job=job, key=key, cost=cost, delivery=delivery)
+        self._call = self._call._replace(job=replace(job or Job(), ticket=decision.ticket))
         self._began = time.monotonic() if self._began is None else self._began
         over = not decision.allowed and time.monotonic() - self._began >= self._timeout
-        if decision.refused or over:
-            raise WaitedTooLong(f"limit {decision.limit.name!r} did not let this pass: {decision.reason}")
+        if decision.final or over:
+            name, reason = decision.limit.name, decision.reason
+            raise WaitedTooLong(f"limit {name!r} did not let this pass: {reason}", limit=name, reason=reason)
         return decision
 
     def _begin(self, decision: Decision) -> Running:
@@ -125,15 +124,15 @@ def _in_a_thread(function: Callable[[], _T]) -> asyncio.Future[_T]:
     return asyncio.shield(asyncio.get_running_loop().run_in_executor(None, function))
 
 
-def limited_by(limiter: Limiter, limits: Sequence[Limit], timeout: float) -> Callable[[_F], _F]:
-    """The decorator that `Limiter.holding` returns."""
+def limited_by(limiter: Verbs, limits: Sequence[Limit], timeout: float) -> Callable[[_F], _F]:
+    """The decorator that `Limiter.limited` returns."""
 
     def decorate(function: _F) -> _F:
         if not callable(function):  # pyright: ignore[reportUnnecessaryComparison]
-            raise ConfigurationError(f"holding decorates a function, not {function!r}")
+            raise ConfigurationError(f"limited decorates a function, not {function!r}")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise ConfigurationError(
-                f"holding cannot decorate {function!r}: a generator's body runs after its call. "
+                f"limited cannot decorate {function!r}: a generator's body runs after its call. "
                 "Write `with limiter.hold(…)` in its body"
             )
         for limit in limits:
@@ -142,7 +141,7 @@ def limited_by(limiter: Limiter, limits: Sequence[Limit], timeout: float) -> Cal
         def hold(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hold:
             name = getattr(function, "__qualname__", type(function).__name__)
             job = Job(name=name, args=args, kwargs=kwargs, function=function)
-            return Hold(limiter, limits, job, None, None, timeout)
+            return Hold(limiter, Call(limits, job), timeout)
 
         if inspect.iscoroutinefunction(function):
             coroutine: Callable[..., Any] = function

@@ -1,4 +1,4 @@
-"""Short waits, slept in place: a trip through the broker would cost more."""
+"""Short waits in the worker's own thread: a trip through the broker would cost more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases are renewed while what they are for goes on: one thread a store, one round trip for all of them."""
+"""Renew leases while their jobs run: one thread for each store, one round trip for all leases."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from typing import Any
 
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.limit.base import Limit
+from throttlekit._engine.stores import Stores
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.stores.base import Lease, Store
+from throttlekit.stores.base import Lease
 
 __all__ = ["Heartbeat", "Leases"]
 
-_AGAIN_AFTER = 1 / 10
+_RETRY_SHARE = 1 / 10
 """Of the lease: so soon it is tried again if the store did not answer."""
 
 
-_IDLE = 5.0
+_IDLE_SECONDS = 5.0
 """Seconds without a lease until the thread ends."""
 
 
@@ -53,11 +54,11 @@ class Heartbeat:
     """
     Renews each lease that is kept when a third of it is over, until it is dropped.
 
-    Its thread starts with the first lease, sleeps while there is none, and ends after some seconds without any: of a
-    limiter that nobody uses any more nothing is left.
+    Its thread starts with the first lease, sleeps while there is none, and ends after some seconds without any: a
+    limiter that is no longer used leaves no thread behind.
 
     Args:
-        renew: Asks the store; tells of each lease whether its holder has a slot.
+        renew: Renews leases in the store; returns for each lease whether its holder has a slot.
     """
 
     def __init__(self, renew: Callable[[Sequence[Lease]], Sequence[bool]]) -> None:
@@ -99,7 +100,7 @@ class Heartbeat:
         while True:
             with known.changed:
                 while not known.kept:
-                    if not known.changed.wait(_IDLE) and not known.kept:
+                    if not known.changed.wait(_IDLE_SECONDS) and not known.kept:
                         known.running = False
                         return
                 wait = min(kept.due for kept in known.kept.values()) - time.monotonic()
@@ -110,21 +111,21 @@ class Heartbeat:
                 with known.changed:
                     every = list(known.kept.values())
                 lost = self._renew_all(every) if every else []
-            # Whoever is told may release what is lost, which waits for `asking`.
+            # `on_lost` may release the lease, which waits for `asking`.
             for kept in lost:
                 with suppress(Exception):
                     kept.on_lost()
 
     def _renew_all(self, every: Sequence[_Kept]) -> list[_Kept]:
-        """Returns those that are lost, and have not been told so."""
+        """Renew all; return those that are lost and were not reported before."""
         asked_at = time.monotonic()
         for kept in every:
             kept.asked = True
-        held = self._told(every)
+        held = self._ask(every)
         lost: list[_Kept] = []
         now = time.monotonic()
         for kept, answer in zip(every, held, strict=True):
-            kept.due = now + kept.seconds * (_AGAIN_AFTER if answer is None else 1 / 3)
+            kept.due = now + kept.seconds * (_RETRY_SHARE if answer is None else 1 / 3)
             if answer:
                 kept.renewed_at = asked_at
             gone = answer is False or now - kept.renewed_at > kept.seconds
@@ -133,7 +134,7 @@ class Heartbeat:
                 lost.append(kept)
         return lost
 
-    def _told(self, every: Sequence[_Kept]) -> Sequence[bool | None]:
+    def _ask(self, every: Sequence[_Kept]) -> Sequence[bool | None]:
         """
         What the store says of each; None: nothing.
 
@@ -141,35 +142,32 @@ class Heartbeat:
         holds something else, must not lose the slots of all others.
         """
         with suppress(Exception):  # whatever a store raises, it has not answered; the thread lives on
-            told = self._renew([kept.lease for kept in every])
-            if len(told) == len(every):
-                return told
+            answers = self._renew([kept.lease for kept in every])
+            if len(answers) == len(every):
+                return answers
         buckets: dict[str, list[int]] = {}
         for number, kept in enumerate(every):
             buckets.setdefault(kept.lease.bucket, []).append(number)
         held: list[bool | None] = [None] * len(every)
         if len(buckets) > 1:
             for numbers in buckets.values():
-                for number, answer in zip(numbers, self._told([every[number] for number in numbers]), strict=True):
+                for number, answer in zip(numbers, self._ask([every[number] for number in numbers]), strict=True):
                     held[number] = answer
         return held
 
 
 class Leases:
-    """
-    The leases that are kept in this process.
+    """The leases that are renewed in this process, one heartbeat for each of the *stores*."""
 
-    Args:
-        shared: Where limits are counted.
-        own: Where those of scope "process" are.
-    """
-
-    def __init__(self, shared: Store, own: Store) -> None:
-        self._stores = {False: shared, True: own}
-        self._heartbeats = {in_process: Heartbeat(store.renew) for in_process, store in self._stores.items()}
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+        self._heartbeats = {
+            False: Heartbeat(lambda leases: stores.shared.renew(leases)),
+            True: Heartbeat(lambda leases: stores.in_process.renew(leases)),
+        }
 
     def keep(self, decision: Decision, on_lost: Callable[[Limit], None]) -> None:
-        """Renew what *decision* holds, until it is released; *on_lost* is told what is lost."""
+        """Renew what *decision* holds, until it is released; *on_lost* is called with each limit whose slot is lost."""
         for each in decision.leases:
             limit: Any = each.limit
             self._heartbeats[_in_process(each)].keep(_lease(each), limit.lease, partial(on_lost, each.limit))
@@ -197,7 +195,7 @@ class Leases:
             for lease in leases:
                 self._heartbeats[in_process].drop(lease)
             if leases:
-                self._stores[in_process].release(leases)
+                (self._stores.in_process if in_process else self._stores.shared).release(leases)
 
 
 def _in_process(charged: Charged) -> bool:

@@ -1,203 +1,157 @@
-"""How a call of `acquire` or `peek` becomes a decision: what lies between the verbs and the store."""
+"""From a call to a decision: resolve the claims, ask the layers below, and turn their answer into a decision."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
-from throttlekit._core.limit.base import Limit
-from throttlekit._engine.breaker import CircuitBreaker
-from throttlekit._engine.claims import (
-    Claim,
-    build_peek,
-    build_request,
-    decision_from,
-    peek_decision,
-    resolve_claims,
-    ticket_after,
-)
-from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.attempt import Attempt, Layer
+from throttlekit._engine.call import Call
+from throttlekit._engine.claims import ClaimResolver, build_request, decision_from, ticket_after
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.fallback import decide_without_store
-from throttlekit._engine.prefetch import Prefetcher
-from throttlekit._engine.registry import LimitRegistry
+from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.store_clock import StoreClock
+from throttlekit._engine.stores import Stores
 from throttlekit._engine.ticket import Ticket
 from throttlekit.errors import StoreUnavailable
-from throttlekit.fleet.fleet import Fleet
-from throttlekit.fleet.overridden import acquire_overridden, peek_overridden
-from throttlekit.stores.base import Request
-from throttlekit.stores.memory import MemoryStore
 
-__all__ = ["PLAIN_DELIVERY", "Pipeline"]
+__all__ = ["Count", "Pipeline"]
 
-PLAIN_DELIVERY = Delivery()
+Count = Callable[[Decision, str, Verdict, Ticket, "Job | None"], None]
+"""Counts a decision of the store: the decision, the binding claim's bucket, the verdict, the ticket, the job."""
 
 
 class Pipeline:
     """
-    Decides, and tells whoever listens. `acquire` is, step by step: what the fleet was told of these limits (`fleet`);
-    what is at hand (`from_hand`); the question (`asked`, `decide`); and what its answer comes to (`concluded`).
+    Decides calls. `acquire` is the whole of it; an event loop takes the same steps one by one: `attempt`, a question
+    to `layer` in a thread, then `decision` and `conclude`, or `without_store`.
 
     Args:
-        shared: The limiter's store.
-        in_process: Counts limits of scope "process".
-        fleet: What the fleet tells, and is told.
-        telling: Tells plugins.
+        layer: The highest of the layers that answer an attempt.
+        count: Counts what the store decided, for the fleet.
     """
 
-    def __init__(self, shared: CircuitBreaker, in_process: MemoryStore, fleet: Fleet, events: EventDispatcher) -> None:
-        self.fleet, self.events = fleet, events
-        self.declared = LimitRegistry()
-        self.prefetcher = Prefetcher()
+    def __init__(
+        self, stores: Stores, layer: Layer, resolver: ClaimResolver, events: EventDispatcher, count: Count | None = None
+    ) -> None:
+        self.layer, self.resolver, self.events = layer, resolver, events
         self.store_clock = StoreClock()
-        fleet.counted = self.prefetcher.tell
-        self.shared, self.in_process = shared, in_process
-        self._known: dict[Any, Claim] = {}
+        self._stores, self._count = stores, count
 
-    def acquire(
-        self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
-    ) -> Decision:
-        if self.fleet.has_overrides():
-            return self.overridden(limits, job, key, cost, delivery)
-        spent = self.from_hand(limits, job, key, cost)
-        return self.ask(limits, job, key, cost, delivery) if spent is None else spent
+    def acquire(self, call: Call) -> Decision:
+        """
+        Decide *call*; short waits of a job happen here, between two attempts.
 
-    def peek(
-        self,
-        limits: Sequence[Limit],
-        job: Job | None,
-        key: str | int | None,
-        cost: int | None,
-        delivery: Delivery = PLAIN_DELIVERY,
-    ) -> Decision:
-        if self.fleet.has_overrides():
-            self.declared.check(limits, job, key)
-            return peek_overridden(self, limits, job, key, cost, delivery)
-        return self.look(limits, job, key, cost, delivery)
+        Raises:
+            ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
+            StoreUnavailable: The store did not answer a peek.
+        """
+        attempt = self.attempt(call)
+        if call.peek:
+            return replace(decision_from(self.layer.decide(attempt), attempt.claims), charged=())
+        while True:
+            try:
+                verdict = self.layer.decide(attempt)
+            except StoreUnavailable as error:
+                return self.without_store(attempt, error)
+            decision = self.decision(attempt, verdict)
+            if call.delivery.inline is None or not _waits_in_place(call.delivery.inline, call, decision):
+                return self.conclude(attempt, verdict, decision)
+            attempt = self._next_attempt(attempt, verdict)
 
-    def asked(
-        self,
-        limits: Sequence[Limit],
-        job: Job | None,
-        key: str | int | None,
-        cost: int | None,
-        delivery: Delivery = PLAIN_DELIVERY,
-    ) -> list[Claim]:
-        """What a call asks of each of *limits*."""
-        self.declared.check(limits, job, key)
-        return resolve_claims(limits, job, key, cost, delivery.lateness, self._known)
+    def attempt(self, call: Call) -> Attempt:
+        """
+        The first attempt of *call*.
 
-    def from_hand(
-        self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None
-    ) -> Decision | None:
-        """The decision, if units that were taken ahead are enough for it; see `Prefetcher.spend`."""
-        decision = self.prefetcher.spend(limits, job, key, cost)
-        if decision is not None and self.events.decisions:
-            self.events.decided_unasked(decision, [decision.limit], job, Ticket(), 0)
-        return decision
+        Raises:
+            ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
+        """
+        self.resolver.registry.check(call)
+        claims = self.resolver.resolve(call)
+        ticket = Ticket.read(call.job.ticket if call.job is not None else None)
+        return Attempt(call, claims, ticket, build_request(call, claims, ticket), self._now())
 
-    def began(self) -> float:
-        """When a question is put, for those who listen; 0 if nobody does."""
-        return time.perf_counter() if self.events.decisions else 0.0
-
-    def decide(self, request: Request, asked: Sequence[Claim]) -> Verdict:
-        """Put the question. Raises `StoreUnavailable`."""
-        return self.prefetcher.decide(request, asked, self.shared, self.in_process)
-
-    def decide_all(self, questions: Sequence[tuple[Request, Sequence[Claim]]]) -> list[Verdict | Exception]:
-        """`decide` each, in one round trip if they can; what one raises stands in its place."""
-        answers: list[Verdict | Exception | None] = [None] * len(questions)
+    def decide_all(self, attempts: Sequence[Attempt]) -> list[Verdict | Exception]:
+        """Decide each of *attempts*, in one round trip where that is possible. An error takes its answer's place."""
+        answers: dict[int, Verdict | Exception] = {}
         together: list[int] = []
-        for number, (request, asked) in enumerate(questions):
-            if any(each.in_process or each.limit.prefetch_quota is not None for each in asked):
+        for number, attempt in enumerate(attempts):
+            if any(claim.in_process or claim.limit.prefetch_quota is not None for claim in attempt.claims):
                 try:
-                    answers[number] = self.decide(request, asked)
+                    answers[number] = self.layer.decide(attempt)
                 except Exception as error:
                     answers[number] = error
             else:
                 together.append(number)
-        found = iter(self.shared.acquire_all([questions[number][0] for number in together]) if together else ())
-        return [next(found) if answer is None else answer for answer in answers]
+        if together:
+            found = self._stores.shared.acquire_all([attempts[number].request for number in together])
+            answers.update(zip(together, found, strict=True))
+        return [answers[number] for number in range(len(attempts))]
 
-    def concluded(
-        self,
-        answer: Verdict | Exception,
-        asked: Sequence[Claim],
-        job: Job | None,
-        ticket: Ticket,
-        delivery: Delivery,
-        began: float,
-    ) -> Decision | Ticket:
-        """What *answer* comes to, once everybody who listens was told. Or, after a wait in place: to be asked again."""
-        if isinstance(answer, StoreUnavailable):
-            decision = self._without_store(answer, asked, job, ticket)
-        elif isinstance(answer, Exception):
-            raise answer
-        else:
-            decision = decision_from(answer, asked)
-            self.fleet.decided(decision, asked[answer.claim].claim.bucket, answer, ticket, job)
-            if not decision.allowed and not decision.refused and job is not None:
-                bound = asked[answer.claim]
-                if not bound.in_process and self.shared.one_clock(bound.claim.bucket):
-                    self.store_clock.told(answer.now_us)
-                denied = ticket_after(answer, asked, ticket)
-                inline = delivery.inline if delivery.in_time(decision.delay) else None
-                if inline is not None and inline.wait(decision.delay):
-                    return replace(denied, deferrals=ticket.deferrals)
-                decision, ticket = self.deferred(decision, answer, job, denied, delivery), denied
+    def decision(self, attempt: Attempt, verdict: Verdict) -> Decision:
+        """The decision that *verdict* means, counted for the fleet."""
+        decision = decision_from(verdict, attempt.claims)
+        if self._count is not None:
+            bucket = attempt.claims[verdict.claim].claim.bucket
+            self._count(decision, bucket, verdict, attempt.ticket, attempt.call.job)
+        return decision
+
+    def conclude(self, attempt: Attempt, verdict: Verdict, decision: Decision) -> Decision:
+        """Give a denied job its ticket and its delay, and emit the events. Returns the decision for the caller."""
+        ticket, job = attempt.ticket, attempt.call.job
+        if job is not None and not decision.allowed and not decision.final:
+            self._set_clock(attempt, verdict)
+            ticket = ticket_after(verdict, attempt.claims, ticket)
+            decision = self.defer(attempt.call, job, decision, ticket, verdict.now_us)
         if self.events.decisions:
-            self.events.decided(decision, answer, asked, job, ticket, began)
+            self.events.decided(attempt, decision, verdict, ticket)
         return decision
 
-    def overridden(
-        self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
-    ) -> Decision:
-        """As `acquire`, where the fleet was told something about limits."""
-        self.declared.check(limits, job, key)
-        return acquire_overridden(self, limits, job, key, cost, delivery)
-
-    def ask(
-        self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
-    ) -> Decision:
-        """Put the question until it is answered, with waits in place between, and conclude."""
-        asked = self.asked(limits, job, key, cost, delivery)
-        found: Decision | Ticket = Ticket.read(job.ticket if job is not None else None)
-        while isinstance(found, Ticket):
-            began = self.began()
-            try:
-                answer: Verdict | Exception = self.decide(build_request(asked, job, found, delivery), asked)
-            except StoreUnavailable as error:
-                answer = error
-            found = self.concluded(answer, asked, job, found, delivery, began)
-        return found
-
-    def look(
-        self, limits: Sequence[Limit], job: Job | None, key: str | int | None, cost: int | None, delivery: Delivery
-    ) -> Decision:
-        """Put a question that changes nothing."""
-        asked = self.asked(limits, job, key, cost, delivery)
-        return peek_decision(self.decide(build_peek(asked, job), asked), asked)
-
-    def deferred(self, decision: Decision, verdict: Verdict, job: Job, ticket: Ticket, delivery: Delivery) -> Decision:
-        """The denial of a job as its adapter is told it; plugins are told, too."""
-        decision = delivery.deferred(decision, ticket, verdict.now_us)
-        if not decision.refused:
-            self.events.deferred(job, decision, ticket.deferrals, ticket.seconds(verdict.now_us))
+    def defer(self, call: Call, job: Job, decision: Decision, ticket: Ticket, now_us: int) -> Decision:
+        """The denial of *job* with a delay that its framework can carry, or the end of its waiting; emits the event."""
+        waited = ticket.seconds(now_us)
+        decision = call.delivery.deferred(decision, ticket, waited)
+        if not decision.final:
+            self.events.deferred(job, decision, ticket.deferrals, waited)
         return decision
 
-    def _without_store(
-        self, error: StoreUnavailable, asked: Sequence[Claim], job: Job | None, ticket: Ticket
-    ) -> Decision:
-        outcome, decision = decide_without_store(error, asked, self.in_process)
+    def without_store(self, attempt: Attempt, error: StoreUnavailable) -> Decision:
+        """Decide by the limits' `on_store_failure`, or by a plugin's choice, and emit the events."""
+        job, ticket = attempt.call.job, attempt.ticket
+        chosen = self.events.failure_policy(error, attempt.claims, job)
+        outcome, decision = decide_without_store(error, attempt.claims, self._stores.in_process, chosen)
         if job is not None and not decision.allowed:
             decision = replace(decision, ticket=ticket.write())
-        self.events.store_failed(error, asked, outcome, decision, job)
+        self.events.store_failed(error, attempt.claims, outcome, decision, job)
         if job is not None and not decision.allowed:
             self.events.deferred(job, decision, ticket.deferrals, 0.0)
+        if self.events.decisions:
+            self.events.decided_without_store(attempt, decision, error)
         return decision
+
+    def _next_attempt(self, attempt: Attempt, verdict: Verdict) -> Attempt:
+        """The attempt after a wait in place, which counts as no deferral."""
+        self._set_clock(attempt, verdict)
+        ticket = replace(ticket_after(verdict, attempt.claims, attempt.ticket), deferrals=attempt.ticket.deferrals)
+        request = build_request(attempt.call, attempt.claims, ticket)
+        return attempt._replace(ticket=ticket, request=request, began=self._now())
+
+    def _set_clock(self, attempt: Attempt, verdict: Verdict) -> None:
+        """Learn the store's time from the denial of a job, if the store that denied it has one clock."""
+        binding = attempt.claims[verdict.claim]
+        if not binding.in_process and self._stores.shared.one_clock(binding.claim.bucket):
+            self.store_clock.set(verdict.now_us)
+
+    def _now(self) -> float:
+        return time.perf_counter() if self.events.decisions else 0.0
+
+
+def _waits_in_place(inline: InlineWaits, call: Call, decision: Decision) -> bool:
+    """Wait out a job's short delay in this thread; return whether it was waited out."""
+    waits = call.job is not None and not decision.allowed and not decision.final
+    return waits and call.delivery.in_time(decision.delay) and inline.wait(decision.delay)

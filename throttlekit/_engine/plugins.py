@@ -1,4 +1,4 @@
-"""What a limiter is put together from: its plugins and its store. Refuses what could only fail later."""
+"""The plugins and the store of a limiter, checked when it is made: a mistake shows at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from collections.abc import Sequence
 import pluggy
 
 from throttlekit import hookspecs
-from throttlekit._engine.builtin_plugins import DeferralLog, ShadowLog, SlotLostLog, Stores, UnchargedLog
+from throttlekit._engine.builtin_plugins import (
+    DeferralLog,
+    RateLimitLog,
+    RunLog,
+    ShadowLog,
+    SlotLostLog,
+    Stores,
+    UnchargedLog,
+)
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores.base import Store
 
@@ -25,7 +33,7 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     The shipped plugins, the installed ones, and *plugins*.
 
     Raises:
-        ConfigurationError: One is no plugin, is given twice, or cannot be loaded.
+        ConfigurationError: One is not a plugin, is given twice, or cannot be loaded.
     """
     if isinstance(plugins, str) or not isinstance(plugins, Sequence):
         raise ConfigurationError(f"plugins= takes a list, not {type(plugins).__name__}: {_GIVE_A_LIST}")
@@ -36,6 +44,8 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     manager.register(UnchargedLog())
     manager.register(SlotLostLog())
     manager.register(ShadowLog())
+    manager.register(RunLog())
+    manager.register(RateLimitLog())
     try:
         manager.load_setuptools_entrypoints(hookspecs.PROJECT)
         for plugin in plugins:
@@ -46,30 +56,24 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     except ConfigurationError:
         raise
     except Exception as error:
-        raise ConfigurationError(f"a plugin cannot be loaded: {error!r}. Mend it, or uninstall it") from error
-    observed = (
-        manager.hook.throttlekit_decided,
-        manager.hook.throttlekit_deferred,
-        manager.hook.throttlekit_slot_lost,
-        manager.hook.throttlekit_shadow_denied,
-        manager.hook.throttlekit_store_failed,
-    )
-    for hook in observed:
-        if any(impl.hookwrapper or impl.wrapper for impl in hook.get_hookimpls()):
+        raise ConfigurationError(f"a plugin cannot be loaded: {error!r}. Fix or uninstall it") from error
+    for hook in vars(manager.hook).values():
+        alone = isinstance(hook, pluggy.HookCaller) and hook.name != "throttlekit_make_store"
+        if alone and any(impl.hookwrapper or impl.wrapper for impl in hook.get_hookimpls()):
             raise ConfigurationError(f"a hook of {hook.name} cannot be a wrapper: each is called on its own")
     return manager
 
 
 def _register(manager: pluggy.PluginManager, plugin: object) -> None:
-    told = plugin.__name__ if isinstance(plugin, type) else f"an object of type {type(plugin).__name__}"
+    shown = plugin.__name__ if isinstance(plugin, type) else f"an object of type {type(plugin).__name__}"
     if isinstance(plugin, type):
-        raise ConfigurationError(f"{told} is a class, not a plugin: give an object of it, {told}()")
+        raise ConfigurationError(f"{shown} is a class, not a plugin: give an object of it, {shown}()")
     if manager.is_registered(plugin):
-        raise ConfigurationError(f"{told} is given twice as a plugin, or is installed as one already: name it once")
+        raise ConfigurationError(f"{shown} is given twice as a plugin, or is installed as one already: name it once")
     manager.register(plugin)
     if not manager.get_hookcallers(plugin):
         raise ConfigurationError(
-            f"{told} is no plugin: it has no method that is marked with @throttlekit.hookimpl. {_GIVE_A_LIST}"
+            f"{shown} is not a plugin: it has no method that is marked with @throttlekit.hookimpl. {_GIVE_A_LIST}"
         )
 
 
@@ -78,7 +82,7 @@ def store_from(store: str | Store, hooks: pluggy.PluginManager) -> Store:
     The store that *store* is, or that a plugin makes from the URL.
 
     Raises:
-        ConfigurationError: It is none. The message repeats no text but a URL's scheme: it may hold a password.
+        ConfigurationError: It is not a store. The message repeats no text but a URL's scheme: it may hold a password.
     """
     if not isinstance(store, str):
         return _checked(store, 'give a URL like "redis://host:6379/0", or an object')
@@ -98,7 +102,7 @@ def store_of(client: object, *, also: bool) -> Store:
     The store on the server of a *client* of redis-py.
 
     Raises:
-        ConfigurationError: A store was given *also*, or *client* is none.
+        ConfigurationError: A store was given *also*, or *client* is not a client.
     """
     if also:
         raise ConfigurationError("a limiter asks one store: give a URL or client=, not both")
@@ -110,6 +114,6 @@ def store_of(client: object, *, also: bool) -> Store:
 def _checked(store: Store, remedy: str) -> Store:
     verbs = ("acquire", "settle", "release", "renew", "pause", "reset", "close")
     if isinstance(store, type) or not all(callable(getattr(store, verb, None)) for verb in verbs):
-        told = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__
-        raise ConfigurationError(f"{told} is not a store: {remedy} with the methods {', '.join(verbs)}")
+        shown = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__
+        raise ConfigurationError(f"{shown} is not a store: {remedy} with the methods {', '.join(verbs)}")
     return store

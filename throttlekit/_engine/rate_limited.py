@@ -1,4 +1,4 @@
-"""What a body raises when downstream says "429", and what a response says about when to come back."""
+"""`RateLimited`: what a body raises when downstream answers 429; read from a response's headers if need be."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from throttlekit.errors import ConfigurationError, ThrottleError
 __all__ = ["LONGEST_PAUSE", "RateLimited"]
 
 LONGEST_PAUSE = 366 * 86_400.0
-_UNTOLD = 30.0
-_LONGEST = 3600.0
-_AN_INSTANT = 1_000_000_000  # a reset that is so large is no number of seconds from now: seconds since 1970 …
-_IN_MILLISECONDS = 100_000_000_000  # … or milliseconds
+_DEFAULT_PAUSE = 30.0
+_LONGEST_BY_RESPONSE = 3600.0
+_SMALLEST_INSTANT = 1_000_000_000  # a reset that is so large is no number of seconds from now: seconds since 1970 …
+_SMALLEST_IN_MILLISECONDS = 100_000_000_000  # … or milliseconds
 _RESETS = ("RateLimit-Reset", "X-RateLimit-Reset", "X-Rate-Limit-Reset")
 
 
@@ -25,7 +25,7 @@ class RateLimited(ThrottleError):
     """
     For a throttled job's body to raise: downstream has answered 429, or 503 with Retry-After.
 
-    The key that the job was counted under then admits nobody, in the whole fleet, until *retry_after* is over;
+    The key that the job was counted under then admits no job, in the whole fleet, until *retry_after* is over;
     a pause that lasts longer already stays. The job is deferred to behind the pause, charged no retry, and runs
     again. How often that may happen is up to its `max_wait`. In a job that names no limit it is an error like
     any other.
@@ -40,7 +40,7 @@ class RateLimited(ThrottleError):
             nor a name.
     """
 
-    def __init__(self, retry_after: float | timedelta = _UNTOLD, *, limit: Limit | str | None = None) -> None:
+    def __init__(self, retry_after: float | timedelta = _DEFAULT_PAUSE, *, limit: Limit | str | None = None) -> None:
         seconds = retry_after.total_seconds() if isinstance(retry_after, timedelta) else retry_after
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds <= LONGEST_PAUSE:
             raise ConfigurationError(
@@ -54,7 +54,7 @@ class RateLimited(ThrottleError):
         self.limit = limit
 
     def __str__(self) -> str:
-        return f"downstream asks for quiet: {self.retry_after:g} s"
+        return f"rate limited by downstream; retry in {self.retry_after:g} s"
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rate_limited, (self.retry_after, self.limit), self.__dict__
@@ -65,8 +65,8 @@ class RateLimited(ThrottleError):
         response: Any,
         *,
         limit: Limit | str | None = None,
-        default: float = _UNTOLD,
-        longest: float = _LONGEST,
+        default: float = _DEFAULT_PAUSE,
+        longest: float = _LONGEST_BY_RESPONSE,
     ) -> RateLimited:
         """
         Read when to come back from a response of requests, httpx, aiohttp, urllib, or whatever has `.headers`.
@@ -81,11 +81,11 @@ class RateLimited(ThrottleError):
             default: Seconds, if the response does not say.
             longest: At most so many seconds: a pause stops the whole fleet.
         """
-        seconds = _told(getattr(response, "headers", None))
+        seconds = _seconds_in(getattr(response, "headers", None))
         return cls(min(longest, LONGEST_PAUSE, default if seconds is None else seconds), limit=limit)
 
 
-def _told(headers: Any) -> float | None:
+def _seconds_in(headers: Any) -> float | None:
     if not isinstance(headers, Mapping) and not hasattr(headers, "get"):
         return None
     now = _date(_header(headers, "Date"))
@@ -134,9 +134,9 @@ def _from_date(text: str, now: float) -> float | None:
 
 def _reset(headers: Any, name: str, now: float) -> float | None:
     number = _number(_header(headers, name))
-    if number is None or number < _AN_INSTANT:
+    if number is None or number < _SMALLEST_INSTANT:
         return number
-    return (number / 1000 if number >= _IN_MILLISECONDS else number) - now
+    return (number / 1000 if number >= _SMALLEST_IN_MILLISECONDS else number) - now
 
 
 def _rate_limited(retry_after: float, limit: Limit | str | None) -> RateLimited:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
+from throttlekit._engine.call import Call
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["LimitRegistry"]
@@ -23,10 +22,10 @@ class LimitRegistry:
         Make *limit* known.
 
         Raises:
-            ConfigurationError: It is none, or its name is used with another definition.
+            ConfigurationError: It is not a limit, or its name is used with another definition.
         """
         if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise _no_limit(limit)
+            raise _not_a_limit(limit)
         if limit.by_value or limit.of_tier is not None:
             return
         known = self._limits.setdefault(limit.name, limit)
@@ -36,13 +35,14 @@ class LimitRegistry:
                 "The same name is the same budget: give one of them another name, or use one object for both."
             )
 
-    def check(self, limits: Sequence[Limit], job: Job | None, key: str | int | None) -> None:
+    def check(self, call: Call) -> None:
         """
         Refuse a call that can never work, whatever the job.
 
         Raises:
             ConfigurationError: It cannot.
         """
+        limits, job = call.limits, call.job
         if not limits:
             raise ConfigurationError("no limit was given: acquire, peek and reset take at least one")
         if job is not None and not isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -55,11 +55,11 @@ class LimitRegistry:
             for name in names:
                 if names.count(name) > 1:
                     raise ConfigurationError(f"limit {name!r} was given twice: name it once, with a cost")
-        if key is not None and all(limit.key is None for limit in limits):
+        if call.key is not None and all(limit.key is None for limit in limits):
             raise ConfigurationError(f"limit {limits[0].name!r} has no key: drop key=, or give the limit one")
 
 
-def _no_limit(what: object) -> ConfigurationError:
+def _not_a_limit(what: object) -> ConfigurationError:
     if isinstance(what, (list, tuple, set, frozenset)):
         return ConfigurationError("a limit was expected, not several in one: pass them one by one: acquire(a, b)")
     shown = f"the class {what.__name__}" if isinstance(what, type) else safe_repr(what)

@@ -119,7 +119,7 @@ class Running:
             # It may have been given back all the same: to be sure, it is not given back again.
             meant = settled_of(self.decision, limit)
             charged = [
-                replace(each, cost=min(each.cost, actual)) if each in meant else each for each in self.decision.charged
+                each._replace(cost=min(each.cost, actual)) if each in meant else each for each in self.decision.charged
             ]
             self._decision = replace(self.decision, charged=tuple(charged))
             if _settle_failed.due():
@@ -133,15 +133,3 @@ RUNNING: ContextVar[Running] = ContextVar("throttlekit_running", default=NOTHING
 def current() -> Running:
     """The job that runs in this thread or task. Outside of one, its `decision` is None and `settle` does nothing."""
     return RUNNING.get()
-
-
-def __getattr__(name: str) -> object:  # TEMPORARY: until RQ's and Celery's adapters stand on the floor
-    if name.startswith("__"):
-        raise AttributeError(name)
-    from throttlekit.adapter import body
-
-    if name == "lanes":
-        from throttlekit._engine.ticket import lane_of
-
-        return lambda decision: tuple(lane_of(each.bucket) for each in decision.leases)
-    return getattr(body, {"decision_of": "decision_from_receipt"}.get(name, name))

@@ -1,4 +1,4 @@
-"""What a denied job carries in its message until it asks again: its ticket, and how long it has waited."""
+"""What a denied job carries in its message until it comes back: its place, and how long it has waited."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from throttlekit._core.acquire import Place
+from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.base import Limit
 
 __all__ = ["Ticket", "lane_of"]
 
 _VERSION = 1
-_LARGEST = 2**53
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
     """
-    A job's ticket and its history of denials. Times are µs by the store's clock.
+    A job's place in a line and its history of denials. Times are µs by the store's clock.
 
     Attributes:
-        slot_us: The slot booked; 0 if none was.
-        ticket: The fingerprint and name of the limit in whose line the slot is.
-        deferrals: Denials so far. To be told again of a slot that has not come yet is none.
+        due_us: When the job is due; 0 if it has no place.
+        limit_ref: The fingerprint and name of the limit in whose line the place is.
+        deferrals: Denials so far. Coming back before the job is due does not count.
         since_us: The first denial; 0 if there was none.
         lane: Stands for the holders that the job waits for, if a concurrency limit denied it; see `lane_of`.
     """
@@ -44,7 +44,7 @@ class Ticket:
             return cls()
         due_us, limit_ref, deferrals, since_us = (data.get(name) for name in ("slot", "ticket", "n", "since"))
         if not isinstance(limit_ref, str) or not all(
-            isinstance(number, int) and 0 <= number < _LARGEST for number in (due_us, deferrals, since_us)
+            isinstance(number, int) and 0 <= number <= LARGEST_EXACT for number in (due_us, deferrals, since_us)
         ):
             return cls()
         lane = data.get("lane", "")
@@ -59,6 +59,11 @@ class Ticket:
             "since": self.since_us,
             **({"lane": self.lane} if self.lane else {}),
         }
+
+    @property
+    def limit_name(self) -> str:
+        """The name of the limit in whose line the place is; "" if there is none."""
+        return self.limit_ref.partition(":")[2]
 
     def place(self, limits: Sequence[Limit]) -> Place | None:
         """The place that the ticket stands for among *limits*; None if the limit is gone or defined anew."""

@@ -1,4 +1,4 @@
-"""Locks and forks: a lock that another thread held at the fork would stay locked in the child for ever."""
+"""Fresh locks after a fork: a lock that another thread held at the fork would stay locked in the child for ever."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _owners: weakref.WeakKeyDictionary[object, tuple[str, Callable[[], object]]] = w
 
 
 def renew_lock_after_fork(owner: object, attribute: str, make: Callable[[], object] = threading.Lock) -> None:
-    """Give *owner* a fresh lock as *attribute* in every child that this process forks. One lock an owner."""
+    """Set *attribute* of *owner* to `make()` in every child that this process forks. One attribute for each owner."""
     _owners[owner] = (attribute, make)
 
 

@@ -11,7 +11,7 @@ from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.running import Running
 from throttlekit._engine.ticket import Ticket, lane_of
-from throttlekit._util.log_limiter import Every
+from throttlekit._util.log_limiter import Every, once_in_fleet
 from throttlekit.adapter.admission import Host, Throttling
 from throttlekit.adapter.body import (
     begin,
@@ -77,6 +77,7 @@ __all__ = [
     "lane_of",
     "load_limits",
     "name_of",
+    "once_in_fleet",
     "read_limits",
     "receipt",
     "resume",

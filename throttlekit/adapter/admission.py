@@ -118,9 +118,9 @@ class Throttling(Generic[_M]):
     def _outcome(
         self, decision: Decision, job: Job, limits: tuple[Limit, ...], delivery: Delivery, on_429: str | None
     ) -> Outcome:
-        if decision.allowed or (decision.refused and self.rules.when_over == "run"):
+        if decision.allowed or (decision.final and self.rules.when_over == "run"):
             return Run(job, limits, decision, delivery, on_429)
-        if not decision.refused:
+        if not decision.final:
             return Deferred(decision.delay, decision.ticket, decision)
         if self.rules.when_over == "drop":
             return Dropped(_refusal(decision))

@@ -14,7 +14,6 @@ from throttlekit._core.serialize import load, plain
 from throttlekit._core.storage_keys import is_bucket_of
 from throttlekit._engine.running import NOTHING, RUNNING, Running, current
 from throttlekit.errors import ConfigurationError
-from throttlekit.fleet.fleet import last_word
 from throttlekit.limiter import Limiter
 
 __all__ = [
@@ -130,4 +129,4 @@ def flush(limiter: Limiter) -> None:
     One round trip in a process younger than two seconds; none in an older one, which reports by itself. If the store
     does not answer, the report is dropped.
     """
-    last_word(limiter)
+    limiter.flush()

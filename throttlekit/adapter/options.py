@@ -221,13 +221,3 @@ def load_limits(spec: Any) -> tuple[Limit, ...]:
     if not is_dumped(spec):
         raise ConfigurationError("the job's throttle option is not one that throttlekit wrote")
     return tuple(load(data) for data in spec)
-
-
-limits_in = read_limits  # TEMPORARY, as `of` and `refusal`: until RQ's and Celery's adapters stand on the floor
-WaitRules.of = WaitRules.read  # type: ignore[attr-defined]
-
-
-def refusal(decision: Any) -> str:
-    from throttlekit.adapter.admission import _refusal
-
-    return _refusal(decision)

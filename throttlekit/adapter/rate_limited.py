@@ -10,14 +10,15 @@ from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.claims import Claim, resolve_claims
+from throttlekit._engine.call import Call
+from throttlekit._engine.claims import Claim
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.ticket import Ticket
 from throttlekit.errors import StoreUnavailable
 from throttlekit.limiter import Limiter
 
-__all__ = ["give_back", "limited"]
+__all__ = ["limited"]
 
 _MOMENT = 0.1
 """Whoever heard a 429 does not call again sooner, whatever it was told."""
@@ -50,25 +51,25 @@ def limited(
         ConfigurationError: As for `Limiter.acquire`.
     """
     delivery = replace(delivery, inline=None)
-    asked = resolve_claims(limiter.in_force(limits, job), job, None, None, delivery.lateness)
+    asked = limiter.claims(Call(limits, job, delivery=delivery))
     meant = _meant(asked, error.limit) or _meant(asked, on_429) or _rates(asked)
     ticket = Ticket.read(job.ticket).first_again(meant[0].limit)
     job = replace(job, ticket=ticket.write())
     try:
-        limiter.pause_asked(meant, round(error.retry_after * 1_000_000))
+        limiter.pause_claims(meant, round(error.retry_after * 1_000_000))
     except StoreUnavailable:
         # Nobody else hears of it. The job itself waits as it was told to.
         release()
         decision = limiter.acquire(*limits, job=job, delivery=delivery)
-        give_back(limiter, decision)
+        limiter.cancel(decision)
         delay = min(delivery.longest, max(error.retry_after, decision.delay))
         denied = _denied(decision, job, meant[0].limit, delivery)
-        return denied if denied.refused else replace(denied, delay=delay)
+        return denied if denied.final else replace(denied, delay=delay)
     release()
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
-    give_back(limiter, decision)
+    limiter.cancel(decision)
     denied = _denied(decision, job, meant[0].limit, delivery)
-    return denied if denied.refused else replace(denied, delay=max(denied.delay, _MOMENT))
+    return denied if denied.final else replace(denied, delay=max(denied.delay, _MOMENT))
 
 
 def _meant(asked: Sequence[Claim], what: Limit | str | None) -> list[Claim]:
@@ -83,17 +84,6 @@ def _named(limit: Limit | str) -> str:
     return limit.name if isinstance(limit, Limit) else limit
 
 
-def give_back(limiter: Limiter, decision: Decision) -> None:
-    """*decision* let a job pass that will not run for it: nothing stays charged, if the store answers."""
-    limiter.release(decision)
-    for each in decision.charged:
-        if not each.holder:
-            try:
-                limiter.settle(decision, actual=0, limit=each.limit)
-            except StoreUnavailable:
-                return  # it stays charged: stricter, never looser
-
-
 def _denied(decision: Decision, job: Job, limit: Limit, delivery: Delivery) -> Decision:
     """As a denial what was let pass: it waits for a moment, and that counts as any denial does."""
     if not decision.allowed:
@@ -105,9 +95,3 @@ def _denied(decision: Decision, job: Job, limit: Limit, delivery: Delivery) -> D
     return replace(
         decision, allowed=False, charged=(), reason="paused", delay=_MOMENT, retry_after=_MOMENT, ticket=ticket.write()
     )
-
-
-def check_on_429(on_429: Limit | str | None, limits: Sequence[Limit]) -> None:  # TEMPORARY
-    from throttlekit.adapter.options import check_on_429 as check
-
-    check(on_429, limits)

@@ -1,10 +1,10 @@
 """
-What this process decides, counted, and told to the whole fleet with each beat: what `throttlekit top` shows.
+Count what this process decides, and report it to the fleet with each beat: what `throttlekit top` shows.
 
-Rule 1: a decision costs one count in memory. The store is told beside it, in one round trip a beat.
-Rule 2: everything is bounded, here and there: of many keys the most pressing are told one by one, all of them in
+Rule 1: a decision costs one count in memory. Reports are sent beside it, in one round trip a beat.
+Rule 2: everything is bounded, here and there: of many keys the most pressing are reported one by one, all of them in
 their limit's sum.
-Rule 3: what cannot be told is dropped. A report that got no answer may have been counted: to send it again could
+Rule 3: what cannot be sent is dropped. A report that got no answer may have been counted: to send it again could
 count it twice.
 """
 
@@ -39,18 +39,18 @@ KEYS = (
     JOBS_KNOWN,
     *(fleet_name(f"{what}:{step}") for step in range(_STEPS) for what in ("passed", "denied", "counts")),
 )
-"""Where it is told, in the order of report.lua."""
+"""The keys of the report, in the order of report.lua."""
 
 LETTERS = {"exhausted": "e", "in line": "l", "early": "y", "queue full": "f", "paused": "p"}
 """Each reason for which a store denies, as the fleet counts it."""
 
 _FRAMEWORKS = ("dramatiq", "rq", "celery")
 _MOST_KEPT = 10_000
-_MOST_TOLD = 100
+_MOST_REPORTED = 100
 _ALIVE_EVERY = 5.0
 _SHORT_LIFE = 2.0
 _DEFINED_EVERY = 60.0
-_LONGEST_ID = 200
+_LONGEST_JOB_ID = 200
 
 
 def _script() -> str:
@@ -61,7 +61,7 @@ _REPORT = _script()
 
 
 class Told(Protocol):
-    """The place that the whole fleet sees; see `throttlekit.stores.Shared`."""
+    """The place that the whole fleet sees; see `throttlekit.stores.base.SupportsCommands`."""
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]: ...
 
@@ -90,8 +90,8 @@ class _Seen:
         self.wait_us = max(self.wait_us, other.wait_us)
 
     def reasons(self) -> list[tuple[str, int]]:
-        told = [(LETTERS.get(reason), count) for reason, count in self.denied.items()]
-        return [(f"{code} {self.bucket}", count) for code, count in told if code]
+        coded = [(LETTERS.get(reason), count) for reason, count in self.denied.items()]
+        return [(f"{code} {self.bucket}", count) for code, count in coded if code]
 
 
 class Counts:
@@ -112,7 +112,7 @@ class Counts:
 
         Args:
             bucket: The name under which the binding limit counts.
-            waited: What the job brought.
+            ticket: What the job brought.
         """
         now_us, since_us, reason = verdict.now_us, ticket.since_us, decision.reason
         with self._lock:
@@ -137,7 +137,7 @@ class Counts:
                 if since_us and now_us - since_us > seen.wait_us:
                     seen.wait_us = now_us - since_us
             jobs = self._jobs
-            if job.id and (len(jobs) < _MOST_TOLD or job.id in jobs):
+            if job.id and (len(jobs) < _MOST_REPORTED or job.id in jobs):
                 jobs[job.id] = (bucket, reason, since_us or now_us, ticket.deferrals, due_us, now_us)
 
     def passed(self, limit: Limit, bucket: str, jobs: int, units: int) -> None:
@@ -152,7 +152,7 @@ class Counts:
         with self._lock:
             seen, self._seen = self._seen, {}
             jobs, self._jobs = self._jobs, {}
-        return list(seen.values()), [[job_id[:_LONGEST_ID], _written(*known)] for job_id, known in jobs.items()]
+        return list(seen.values()), [[job_id[:_LONGEST_JOB_ID], _written(*known)] for job_id, known in jobs.items()]
 
     def _meet(self, bucket: str, limit: Limit) -> _Seen:
         if len(self._seen) >= _MOST_KEPT:
@@ -177,10 +177,10 @@ class _Here:
 
 class Activity:
     """
-    Counts what this process decides, and tells the fleet. See the module.
+    Counts what this process decides, and reports it. See the module.
 
     Args:
-        store: Where it is told.
+        store: Where reports go.
     """
 
     def __init__(self, store: Told) -> None:
@@ -195,7 +195,7 @@ class Activity:
 
     def beat(self) -> None:
         """
-        Tell what is new. The first beat of a process tells nothing: it comes before its first decision.
+        Report what is new. The first beat of a process reports nothing: it comes before its first decision.
 
         Raises:
             StoreUnavailable: The store did not answer. What was new is dropped.
@@ -230,20 +230,20 @@ class Activity:
             self.beat()
 
     def _definitions(self, here: _Here, seen: Sequence[_Seen], now: float) -> list[list[str]]:
-        """Those that the fleet has not been told of for a minute."""
-        told: dict[str, str] = {}
+        """The definitions that were not reported within a minute."""
+        texts: dict[str, str] = {}
         for each in seen:
             limit = each.limit
-            if limit.scope == "process" or len(told) == _MOST_TOLD:
+            if limit.scope == "process" or len(texts) == _MOST_REPORTED:
                 continue
             name = limit_id(limit.name, limit.fingerprint)
             known, at = here.defined.get(name, (None, 0.0))
-            if name not in told and (known != limit.definition or now - at > _DEFINED_EVERY):
-                told[name] = json.dumps({**plain(limit, "", 0), "keyed": limit.key is not None})
+            if name not in texts and (known != limit.definition or now - at > _DEFINED_EVERY):
+                texts[name] = json.dumps({**plain(limit, "", 0), "keyed": limit.key is not None})
                 here.defined[name] = (limit.definition, now)
         if len(here.defined) > _MOST_KEPT:
             here.defined.clear()
-        return [[name, text] for name, text in told.items()]
+        return [[name, text] for name, text in texts.items()]
 
 
 def _numbers(seen: Sequence[_Seen]) -> dict[str, list[Any]]:
@@ -255,18 +255,18 @@ def _numbers(seen: Sequence[_Seen]) -> dict[str, list[Any]]:
         sums.setdefault(name, _Seen(each.limit, name)).add(each)
     keys = [each for each in shared if each.bucket not in sums]
     keys.sort(key=lambda each: (each.due_us, each.denials, each.units), reverse=True)
-    limits, keys = list(sums.values())[:_MOST_TOLD], keys[:_MOST_TOLD]
+    limits, keys = list(sums.values())[:_MOST_REPORTED], keys[:_MOST_REPORTED]
     passed = [(f"{code} {each.bucket}", n) for each in limits for code, n in (("a", each.allowed), ("u", each.units))]
-    told = [*limits, *keys]
+    reported = [*limits, *keys]
     return {
         "keys": [[each.bucket, each.units, each.denials, each.due_us] for each in keys],
-        "counts": [*passed, *(pair for each in told for pair in each.reasons())],
-        "waits": [[f"w {each.bucket}", each.wait_us] for each in told if each.wait_us],
+        "counts": [*passed, *(pair for each in reported for pair in each.reasons())],
+        "waits": [[f"w {each.bucket}", each.wait_us] for each in reported if each.wait_us],
     }
 
 
 def _written(bucket: str, reason: str, since_us: int, deferrals: int, due_us: int, now_us: int) -> str:
-    """What the fleet is told of a job: the deferrals with the last one, unless the job only came back too early."""
+    """The report on a job: the deferrals with the last one, unless the job only came back too early."""
     return json.dumps((bucket, reason, since_us, deferrals + (reason not in ("allowed", "early")), due_us, now_us))
 
 

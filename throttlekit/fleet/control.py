@@ -1,4 +1,4 @@
-"""Live control: what an operator tells the whole fleet about a limit, without a restart."""
+"""Live control: an operator changes a limit in the whole fleet, without a restart."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.durations import finite_seconds
+from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import key_text, safe_repr
 from throttlekit._core.limit.with_rate import altered
@@ -20,7 +21,7 @@ from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.rule_follower import KEPT_MS, read_rules
-from throttlekit.fleet.rules import HISTORY, LARGEST, RULES, Rule, What, as_text, data_of, field_of, plain, rule_of
+from throttlekit.fleet.rules import HISTORY, RULES, Rule, What, as_text, data_of, field_of, plain, rule_of
 from throttlekit.limiter import Limiter
 from throttlekit.stores.base import Store
 
@@ -32,7 +33,7 @@ MOST_RULES = 1000
 _LONGEST_TEXT = 1000
 _VERSION = 1
 
-Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "observe", "enforce", "reset"]
+Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "shadow", "enforce", "reset"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,16 +63,16 @@ class Change:
 
 class Control:
     """
-    Tells every process that asks the same store what to do with a limit, by its name. They follow within 2 seconds;
-    a process that starts, at its first decision. A process that is not there, or that asks another store, hears
-    nothing. Nothing is asked of a limit's definition: who says a wrong name changes nothing; see `names`.
+    Sets rules for limits, by name, for every process that uses the same store. They follow within 2 seconds; a
+    process that starts, at its first decision. A process that uses another store does not follow. A limit's
+    definition plays no part: a rule for a wrong name changes nothing; see `names`.
 
     Each verb returns the changes that it made; none if there was nothing to change. Each change is kept, the last
     1 000 of them: see `history`. Two operators at the same instant: the last one counts.
 
     Args:
         store: The limiter's URL, the limiter itself, or its store.
-        by: Who says so, as the history shows it. Default: user@host.
+        by: The operator, as the history shows it. Default: user@host.
 
     Raises:
         ConfigurationError: The store is of this process alone; its limits are paused and resumed by its limiter.
@@ -80,7 +81,7 @@ class Control:
     def __init__(self, store: str | Store | Limiter, *, by: str | None = None) -> None:
         self._own = not isinstance(store, Limiter)
         if isinstance(store, Limiter):
-            self._store = store.deciding.shared
+            self._store = store.stores.shared
         else:
             self._store = CircuitBreaker(store_from(store, plugin_manager([])))
         if not self._store.shared:
@@ -149,7 +150,7 @@ class Control:
         self, limit: Limit | str, *, key: str | int | None = None, for_: float | timedelta | None = None
     ) -> Sequence[Change]:
         """
-        Let nobody pass a limit. Its jobs are deferred, uncharged, and keep the places that they have.
+        Let no job pass a limit. Its jobs are deferred, uncharged, and keep the places that they have.
 
         Unlike `Limiter.pause`, it needs no limit at hand, holds for every key at once, and leaves the limit to fill up
         meanwhile: up to one burst follows.
@@ -174,19 +175,19 @@ class Control:
         """
         return self._end("resume", "pause", _name(limit), None if key is None else key_text(key))
 
-    def observe(self, limit: Limit | str, *, for_: float | timedelta | None = None) -> Sequence[Change]:
+    def shadow(self, limit: Limit | str, *, for_: float | timedelta | None = None) -> Sequence[Change]:
         """
-        Let a limit decide and count, and deny nobody. How many it would have held back stands in the log of each
-        process every 30 seconds, and goes to the hook `throttlekit_shadow_denied`.
+        Shadow mode: let a limit decide and count, and deny no job. How many it would have held back stands in the log
+        of each process every 30 seconds, and goes to the hook `throttlekit_shadow_denied`.
 
         Args:
             for_: Seconds until it denies again. Default: until `enforce`.
 
         Raises:
             ConfigurationError: A value that can never work, or 1 000 rules are in force already.
-            StoreUnavailable: The store did not answer. It may be observed, or not.
+            StoreUnavailable: The store did not answer. It may be set, or not.
         """
-        return self._tell("observe", Rule(what="observe", name=_name(limit)), for_)
+        return self._tell("shadow", Rule(what="shadow", name=_name(limit)), for_)
 
     def enforce(self, limit: Limit | str) -> Sequence[Change]:
         """
@@ -195,12 +196,12 @@ class Control:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        return self._end("enforce", "observe", _name(limit), None)
+        return self._end("enforce", "shadow", _name(limit), None)
 
     def reset(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
         Forget what was counted under a limit, of a key or of all: full buckets, empty lines, no holders, no pause
-        after a 429. What `set`, `pause` and `observe` said stays. Looks at every name in the store, a thousand at a
+        after a 429. What `set`, `pause` and `shadow` said stays. Looks at every name in the store, a thousand at a
         time: seconds, where there are millions.
 
         Raises:
@@ -350,7 +351,7 @@ def _change_of(kept: bytes) -> Change | None:
         if (
             entry["v"] != _VERSION
             or type(at) is not int
-            or not 0 <= at < LARGEST
+            or not 0 <= at <= LARGEST_EXACT
             or type(part) not in (str, type(None))
         ):
             return None

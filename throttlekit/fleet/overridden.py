@@ -1,162 +1,120 @@
-"""A call of `acquire` or `peek` while the fleet was told something about limits."""
+"""The layer above all others: decides calls by what live control says of their limits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import replace
 
 from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.decision import Decision
-from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.claims import Claim, decision_from, resolve_claims
-from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.attempt import Attempt, Decider
+from throttlekit._engine.call import Call
+from throttlekit._engine.claims import Claim, decision_from
+from throttlekit._engine.pipeline import Pipeline
 from throttlekit._engine.ticket import Ticket
 from throttlekit.errors import CostExceedsLimit
+from throttlekit.fleet.fleet import Fleet
 from throttlekit.fleet.overrides import Paused
 from throttlekit.fleet.rules import Rule
-from throttlekit.fleet.shadow import observe
+from throttlekit.fleet.shadow import shadow
 from throttlekit.stores.base import Request
 
-if TYPE_CHECKING:
-    from throttlekit._engine.pipeline import Pipeline
-
-__all__ = ["acquire_overridden", "peek_overridden"]
+__all__ = ["OverrideLayer"]
 
 
-def acquire_overridden(
-    deciding: Pipeline,
-    limits: Sequence[Limit],
-    job: Job | None,
-    key: str | int | None,
-    cost: int | None,
-    delivery: Delivery,
-) -> Decision:
-    """As `Limiter.acquire`, on *limits* as they count now: with another rate, paused, observed."""
+class OverrideLayer:
+    """
+    Decides calls on their limits as they count now: with another rate, paused, in shadow mode.
 
-    def ask(enforced: Sequence[Limit]) -> Decision:
-        return deciding.ask(enforced, job, key, cost, delivery)
+    While no rule is in force, it passes every call down.
 
-    def alone(asked: Claim) -> Decision:
-        verdict = deciding.decide(Request([asked.claim], Caller.GUEST), [asked])
-        decision = decision_from(verdict, [asked])
-        deciding.fleet.decided(decision, asked.claim.bucket, verdict, Ticket(), None)
+    Args:
+        pipeline: Its layers decide limits in shadow mode, one by one; it defers what a pause holds back.
+        below: Decides the limits that are enforced.
+    """
+
+    def __init__(self, fleet: Fleet, pipeline: Pipeline, below: Decider) -> None:
+        self._fleet, self._pipeline, self._below = fleet, pipeline, below
+
+    def acquire(self, call: Call) -> Decision:
+        if not self._fleet.has_overrides():
+            return self._below.acquire(call)
+        overrides, resolver = self._fleet.overrides, self._pipeline.resolver
+        resolver.registry.check(call)
+        overridden = overrides.apply(call, resolver)
+        if overridden.paused is not None:
+            return self._hold_back(call, overridden.paused)
+        try:
+            shadowed, too_dear = self._shadow_claims(call, overridden.shadow)
+            found = self._below.acquire(call.on(overridden.limits)) if overridden.limits else None
+        except CostExceedsLimit as error:
+            return self._hold_back(call, overrides.too_dear(error, call))
+        if found is not None and not found.allowed:
+            return found
+
+        def of_one(claim: Claim) -> Decision:
+            if claim.limit.name in too_dear:
+                return overrides.held_back(claim, too_dear[claim.limit.name], Ticket())[0]
+            return self._decide_alone(call, claim)
+
+        decision = shadow(shadowed, found, of_one, lambda denial: self._emit_denial(call, denial))
+        if call.peek:
+            return replace(decision, charged=())
+        if found is None:
+            self._pipeline.events.decided_unasked(decision, call.limits, call.job, Ticket(), 0)
         return decision
 
-    call = _Call(deciding, limits, job, key, cost, delivery)
-    found = call.decided(ask, alone, lambda denial: deciding.events.observed(denial, job))
-    if isinstance(found, Paused):
-        return _held_back(call, found)
-    decision, asked = found
-    if not asked:
-        deciding.events.decided_unasked(decision, limits, job, Ticket(), 0)
-    return decision
+    def _decide_alone(self, call: Call, claim: Claim) -> Decision:
+        """Decide one limit in shadow mode, for a caller that keeps no place."""
+        request = Request([claim.claim], Caller.PEEK if call.peek else Caller.GUEST)
+        verdict = self._pipeline.layer.decide(Attempt(call, [claim], Ticket(), request))
+        decision = decision_from(verdict, [claim])
+        if not call.peek:
+            self._fleet.count(decision, claim.claim.bucket, verdict, Ticket(), None)
+        return decision
 
+    def _emit_denial(self, call: Call, denial: Decision) -> None:
+        if not call.peek:
+            self._pipeline.events.shadow_denied(denial, call.job)
 
-def peek_overridden(
-    deciding: Pipeline,
-    limits: Sequence[Limit],
-    job: Job | None,
-    key: str | int | None,
-    cost: int | None,
-    delivery: Delivery,
-) -> Decision:
-    """As `Limiter.peek`, on *limits* as they count now."""
-
-    def ask(enforced: Sequence[Limit]) -> Decision:
-        return deciding.look(enforced, job, key, cost, delivery)
-
-    def alone(asked: Claim) -> Decision:
-        return decision_from(deciding.decide(Request([asked.claim], Caller.PEEK), [asked]), [asked])
-
-    call = _Call(deciding, limits, job, key, cost, delivery)
-    found = call.decided(ask, alone, lambda denial: None)
-    if isinstance(found, Paused):
-        asked, rule = call.limited_by(found)
-        return deciding.fleet.overrides.held_back(asked, rule, Ticket())[0]
-    return replace(found[0], charged=())
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    deciding: Pipeline
-    limits: Sequence[Limit]
-    job: Job | None
-    key: str | int | None
-    cost: int | None
-    delivery: Delivery
-
-    def decided(
-        self,
-        ask: Callable[[Sequence[Limit]], Decision],
-        alone: Callable[[Claim], Decision],
-        tell: Callable[[Decision], None],
-    ) -> tuple[Decision, bool] | Paused:
+    def _shadow_claims(self, call: Call, limits: Sequence[Limit]) -> tuple[list[Claim], dict[str, Rule]]:
         """
-        The decision, and whether *ask* was asked for it; or what holds the call back.
-
-        Args:
-            ask: Asks of the limits that are enforced.
-            alone: Asks of one that is observed.
-            tell: Told what such a one would have denied.
+        The claims of *limits*, which are in shadow mode; and, by the limit's name, the rate rules that never admit
+        the call's cost.
         """
-        overrides = self.deciding.fleet.overrides
-        overridden = overrides.apply(self.limits, self.job, self.key)
-        if overridden.paused is not None:
-            return overridden.paused
-        try:
-            observed, dear = self._observed(overridden.observed)
-            found = ask(overridden.limits) if overridden.limits else None
-        except CostExceedsLimit as error:
-            return overrides.too_dear(error, self.limits, self.job)
-        if found is not None and not found.allowed:
-            return found, True
-
-        def of_one(asked: Claim) -> Decision:
-            if asked.limit.name in dear:
-                return overrides.held_back(asked, dear[asked.limit.name], Ticket())[0]
-            return alone(asked)
-
-        return observe(observed, found, of_one, tell), found is not None
-
-    def limited_by(self, paused: Paused) -> tuple[Claim, Rule]:
-        """What is asked of the limit that holds the call back, and the rule by which it does."""
-        try:
-            (asked,) = self._asked(paused.limit)
-        except CostExceedsLimit as error:
-            paused = self.deciding.fleet.overrides.too_dear(error, self.limits, self.job)
-            (asked,) = self._asked(paused.limit)
-        return asked, paused.rule
-
-    def _observed(self, observed: Sequence[Limit]) -> tuple[list[Claim], dict[str, Rule]]:
-        """What is asked of each that is *observed*; by its name, the rate that was set and never admits the cost."""
-        asked: list[Claim] = []
-        dear: dict[str, Rule] = {}
-        for limit in observed:
+        claims: list[Claim] = []
+        too_dear: dict[str, Rule] = {}
+        for limit in limits:
             try:
-                asked += self._asked(limit)
+                claims += self._claims(call, limit)
             except CostExceedsLimit as error:
-                held = self.deciding.fleet.overrides.too_dear(error, self.limits, self.job)
-                asked += self._asked(held.limit)
-                dear[limit.name] = held.rule
-        return asked, dear
+                held = self._fleet.overrides.too_dear(error, call)
+                claims += self._claims(call, held.limit)
+                too_dear[limit.name] = held.rule
+        return claims, too_dear
 
-    def _asked(self, limit: Limit) -> list[Claim]:
-        return resolve_claims([limit], self.job, self.key, self.cost, self.delivery.lateness)
+    def _hold_back(self, call: Call, paused: Paused) -> Decision:
+        """The denial of a call that a rule holds back; a job is deferred."""
+        fleet, job = self._fleet, call.job
+        try:
+            (claim,) = self._claims(call, paused.limit)
+        except CostExceedsLimit as error:
+            paused = fleet.overrides.too_dear(error, call)
+            (claim,) = self._claims(call, paused.limit)
+        if call.peek:
+            return fleet.overrides.held_back(claim, paused.rule, Ticket())[0]
+        before = Ticket.read(job.ticket if job is not None else None)
+        decision, ticket, now_us = fleet.overrides.held_back(claim, paused.rule, before)
+        back_us = now_us + round(decision.delay * 1_000_000)
+        verdict = Verdict(Reason.PAUSED, 0, now_us, back_us, back_us, (None,))
+        # The ticket counts this denial already, if it counts at all.
+        known = replace(ticket, deferrals=ticket.deferrals - 1)
+        fleet.count(decision, claim.claim.bucket, verdict, known, job)
+        if job is not None:
+            decision = self._pipeline.defer(call, job, decision, ticket, now_us)
+        self._pipeline.events.decided_unasked(decision, [claim.limit], job, ticket, now_us)
+        return decision
 
-
-def _held_back(call: _Call, paused: Paused) -> Decision:
-    deciding, job = call.deciding, call.job
-    asked, rule = call.limited_by(paused)
-    before = Ticket.read(job.ticket if job is not None else None)
-    decision, ticket, now_us = deciding.fleet.overrides.held_back(asked, rule, before)
-    back_us = now_us + round(decision.delay * 1_000_000)
-    verdict = Verdict(Reason.PAUSED, 0, now_us, back_us, back_us, (None,))
-    # This denial is counted in already, or is none more.
-    known = replace(ticket, deferrals=ticket.deferrals - 1)
-    deciding.fleet.decided(decision, asked.claim.bucket, verdict, known, job)
-    if job is not None:
-        decision = deciding.deferred(decision, verdict, job, ticket, call.delivery)
-    deciding.events.decided_unasked(decision, [asked.limit], job, ticket, now_us)
-    return decision
+    def _claims(self, call: Call, limit: Limit) -> list[Claim]:
+        return self._pipeline.resolver.resolve(call.on([limit]), remember=False)

@@ -1,4 +1,4 @@
-"""A decision where the fleet was told something about one of the limits."""
+"""What live control says about the limits of a call."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.template import key_text, safe_repr
+from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.limit.with_rate import altered
-from throttlekit._engine.claims import Claim
+from throttlekit._engine.call import Call
+from throttlekit._engine.claims import Claim, ClaimResolver
 from throttlekit._engine.ticket import Ticket
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
@@ -31,7 +32,7 @@ _SPREAD, _SPREAD_SHARE = 10.0, 0.1  # over which those come back that a pause wi
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """The limit that lets nobody pass, and the rule that says so."""
+    """A limit that admits no job now, and the rule that says so."""
 
     limit: Limit
     rule: Rule
@@ -44,20 +45,20 @@ class OverriddenLimits:
 
     Attributes:
         limits: Those that decide.
-        observed: Those that are asked, and deny nobody.
-        paused: The one that lets nobody pass.
+        shadow: Those in shadow mode: they decide, and deny no job.
+        paused: The one that admits no job.
     """
 
     limits: list[Limit]
-    observed: list[Limit]
+    shadow: list[Limit]
     paused: Paused | None = None
 
 
 class Overrides:
     """
-    Applies what the fleet was told to the limits of a call.
+    Applies the rules that are in force to the limits of a call.
 
-    A rule that a limit cannot take is told once, and is none.
+    A rule that a limit cannot take is logged, and does not count.
     """
 
     def __init__(self, follower: RuleFollower) -> None:
@@ -71,40 +72,40 @@ class Overrides:
         """Those in force; empty nearly always."""
         return self._follower.rules
 
-    def apply(self, limits: Sequence[Limit], job: Job | None, key: str | int | None) -> OverriddenLimits:
+    def apply(self, call: Call, resolver: ClaimResolver) -> OverriddenLimits:
         """
-        What becomes of *limits*, for *job*.
+        What becomes of the limits of *call*.
 
         Raises:
             ConfigurationError: A key or a tier cannot be worked out.
         """
         rules, now_us = self.rules, self._follower.now_us()
         overridden = OverriddenLimits([], [])
-        for declared in limits:
+        for declared in call.limits:
             own = rules.get(declared.name)
             if own is None:
                 overridden.limits.append(declared)
                 continue
-            limit = self._altered(declared.for_job(job), own.set, now_us)
-            paused = _pause(limit, job, key, own.pause, now_us) if own.pause else None
+            limit = self._altered(declared.for_job(call.job), own.set, now_us)
+            paused = _pause(call, limit, resolver.key(call, limit), own.pause, now_us) if own.pause else None
             if paused is not None and (overridden.paused is None or _end(paused.rule) > _end(overridden.paused.rule)):
                 overridden = replace(overridden, paused=paused)
-            observed = any(not rule.over(now_us) for rule in own.observe.values())
-            (overridden.observed if observed else overridden.limits).append(limit)
+            shadowed = any(not rule.over(now_us) for rule in own.shadow.values())
+            (overridden.shadow if shadowed else overridden.limits).append(limit)
         return overridden
 
-    def too_dear(self, error: CostExceedsLimit, limits: Sequence[Limit], job: Job | None) -> Paused:
+    def too_dear(self, error: CostExceedsLimit, call: Call) -> Paused:
         """
         A cost that the rate that was set never admits: the job waits until the rule has ended, or another is set.
 
         Raises:
             CostExceedsLimit: The limit never admits it as it was declared either.
         """
-        for limit in (declared.for_job(job) for declared in limits if declared.name == error.limit):
+        for limit in (declared.for_job(call.job) for declared in call.limits if declared.name == error.limit):
             own = self.rules.get(limit.name)
             rule = own.set.get(limit.of_tier) if own is not None else None
             if own is not None and rule is not None and error.cost <= limit.most:
-                if not own.observe and self._dear.due():
+                if not own.shadow and self._dear.due():
                     _log.warning(
                         "Limit %r holds back jobs that cost more than %d: no more passes at the rate that %s set. "
                         "Set a greater burst or rate, or unset it.", limit.name, error.most, rule.by,
@@ -122,12 +123,12 @@ class Overrides:
             for declared in limits
         ]
 
-    def held_back(self, asked: Claim, rule: Rule, ticket: Ticket) -> tuple[Decision, Ticket, int]:
+    def held_back(self, claim: Claim, rule: Rule, ticket: Ticket) -> tuple[Decision, Ticket, int]:
         """
-        The denial of a call that a pause keeps, what the job carries then, and the time.
+        The denial of a call that a pause holds back, what the job carries then, and the time.
 
-        Nobody is asked, and the job keeps the place that it has. A pause with an end sends its jobs to just behind it,
-        in their order, or to their slots if those come later; one without, for a part of the time that it has lasted:
+        No store is asked, and the job keeps its place. A pause with an end sends its jobs to just behind it, in their
+        order, or to their slots if those come later; one without, for a part of the time that it has lasted:
         so that a job asks a few times, however long it lasts, and comes back soon after it has ended.
         """
         now_us = self._follower.now_us()
@@ -144,7 +145,7 @@ class Overrides:
             lasted = (now_us - rule.since_us) / 1_000_000
             retry = delay = min(_LATEST, max(_SOONEST, lasted / 2)) * random.uniform(0.5, 1)
         decision = Decision(
-            allowed=False, limit=asked.limit, key=asked.key, cost=asked.cost,
+            allowed=False, limit=claim.limit, key=claim.key, cost=claim.cost,
             remaining=0, retry_after=retry, delay=delay, reset_after=0.0, reason="paused",
         )  # fmt: skip
         return decision, replace(ticket, since_us=began_us, deferrals=max(1, ticket.deferrals)), now_us
@@ -179,12 +180,9 @@ def _end(rule: Rule) -> float:
     return rule.until_us or math.inf
 
 
-def _pause(
-    limit: Limit, job: Job | None, key: str | int | None, rules: dict[str | None, Rule], now_us: int
-) -> Paused | None:
-    """The longest pause that is meant for *job*'s key."""
-    text = limit.key_of(job) if key is None or limit.key is None else key_text(key)
-    part = limit.part_of(job)
-    told = text if part is None else f"{part}:{text}" if text else part
-    found = [rules[name] for name in {None, text, told} if name in rules and not rules[name].over(now_us)]
+def _pause(call: Call, limit: Limit, text: str, rules: dict[str | None, Rule], now_us: int) -> Paused | None:
+    """The longest pause that is meant for the call's key, which is *text*."""
+    part = limit.part_of(call.job)
+    shown = text if part is None else f"{part}:{text}" if text else part
+    found = [rules[name] for name in {None, text, shown} if name in rules and not rules[name].over(now_us)]
     return Paused(limit, max(found, key=_end)) if found else None

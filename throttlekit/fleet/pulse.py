@@ -1,4 +1,4 @@
-"""What each process does once a second beside its decisions, in a thread of its own."""
+"""What each process does once a second beside its decisions, in its own thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Pulse:
     """
     Calls each of *beats* every second, one after the other, from the first `felt` on until it is stopped.
 
-    A beat that fails is called again the next time. A store that gives no answer is told of elsewhere.
+    A beat that fails is called again the next time. An outage of the store is logged by the breaker.
 
     Args:
         every: Seconds from one beat to the next.
@@ -64,7 +64,9 @@ class Pulse:
                 thread.start()
             except RuntimeError:  # the process may have no more threads, or ends: each decision beats for itself
                 if self._failed.due():
-                    _log.warning("No thread could be started: each decision asks the store what the fleet is told.")
+                    _log.warning(
+                        "No thread could be started: each decision reads the rules of live control from the store."
+                    )
                 return
             beating.thread = thread
 
@@ -81,7 +83,7 @@ class Pulse:
             self._beat()
 
     def abandon(self) -> None:
-        """Beat no more; waits for nobody."""
+        """Beat no more; does not wait for the thread."""
         self._beating.stop.set()
 
     def _run(self, beating: _Beating) -> None:

@@ -1,4 +1,4 @@
-"""What the fleet was told about its limits, as this process knows it: it asks once a second."""
+"""The rules that are in force, as this process knows them: it reads them once a second."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from throttlekit._engine.breaker import CircuitBreaker
+from throttlekit._engine.store_access import StoreAccess
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
@@ -18,14 +18,14 @@ __all__ = ["KEPT_MS", "RuleFollower", "read_rules"]
 _log = logging.getLogger("throttlekit")
 
 KEPT_MS = 400 * 86_400_000
-"""What was told is kept for so long after it was told, or followed, last."""
+"""Rules are kept for so long after they were written, or read, last."""
 
 _READ = "return {redis.call('TIME'), redis.call('HGETALL', KEYS[1])}"
 _KEEP_EVERY = 3600.0
-_FEW = 2
+_FAILURES_BEFORE_LOG = 2
 
 
-def read_rules(store: CircuitBreaker) -> tuple[int, list[bytes]]:
+def read_rules(store: StoreAccess) -> tuple[int, list[bytes]]:
     """
     The time by the store's clock, µs, and what it keeps of rules: fields and values, one after the other.
 
@@ -44,7 +44,7 @@ class RuleFollower:
         rules: Those in force, by the limit's name. Replaced as a whole, never changed.
     """
 
-    def __init__(self, store: CircuitBreaker, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, store: StoreAccess, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._store = store
         self._clock = clock
         self._lock = threading.Lock()  # one after the other: what was read first must not replace what was read last
@@ -84,9 +84,9 @@ class RuleFollower:
             self._failures = 0
         except StoreUnavailable as error:
             self._failures += 1
-            # Without a part it is no outage, which would be told elsewhere.
-            if error.part is None and self._failures > _FEW and self._refused.due():
-                _log.warning("What the fleet is told about its limits cannot be read here: %s.", error)
+            # Without a part it is not an outage, which the breaker would log.
+            if error.part is None and self._failures > _FAILURES_BEFORE_LOG and self._refused.due():
+                _log.warning("The rules of live control cannot be read here: %s.", error)
             raise
         finally:
             now_us = self.now_us()

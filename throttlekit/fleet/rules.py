@@ -1,4 +1,4 @@
-"""What an operator has told the fleet about a limit, as a value, and as the store keeps it."""
+"""A rule of live control: as a value, and as the store keeps it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
+from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.storage_keys import fleet_name
 
 __all__ = [
     "HISTORY",
-    "LARGEST",
     "RULES",
     "Rule",
     "Rules",
@@ -29,19 +29,17 @@ HISTORY = fleet_name("history")
 """A list of what was changed, the newest first."""
 
 _VERSION = 1
-LARGEST = 2**53
-"""Above any time, µs, and what other languages count exactly."""
 
-What: TypeAlias = Literal["set", "pause", "observe"]
+What: TypeAlias = Literal["set", "pause", "shadow"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """
-    One thing that an operator told the fleet about a limit.
+    One thing that an operator set for a limit, in the whole fleet.
 
     Attributes:
-        what: "set": another rate. "pause": nobody passes. "observe": it decides, and denies nobody.
+        what: "set": another rate. "pause": no job passes. "shadow": it decides, and denies no job.
         name: The limit's name.
         part: The key that is paused, or the tier whose rate is set; None: all there is.
         since_us, until_us: By the store's clock, µs. 0: until it is ended.
@@ -69,7 +67,7 @@ class Rules:
 
     set: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
     pause: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
-    observe: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
+    shadow: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
 
 
 def field_of(what: str, name: str, part: str | None) -> str:
@@ -95,16 +93,16 @@ def data_of(text: bytes | str) -> Any:
 
 def plain(rule: Rule) -> dict[str, Any]:
     """*rule* as plain data, as it is kept under its field."""
-    told = {"v": _VERSION, "since": rule.since_us, "until": rule.until_us, "by": rule.by}
-    return {**told, "rate": rule.rate, "burst": rule.burst} if rule.what == "set" else told
+    data = {"v": _VERSION, "since": rule.since_us, "until": rule.until_us, "by": rule.by}
+    return {**data, "rate": rule.rate, "burst": rule.burst} if rule.what == "set" else data
 
 
-def rule_of(field: Any, told: Any) -> Rule | None:
+def rule_of(field: Any, data: Any) -> Rule | None:
     """The rule that `plain` made, of its *field* read; None for anything else: torn, foreign, or of a later version."""
     try:
         what, name, part = field
-        version, rate, burst = told["v"], told.get("rate"), told.get("burst")
-        since_us, until_us, by = told["since"], told["until"], told["by"]
+        version, rate, burst = data["v"], data.get("rate"), data.get("burst")
+        since_us, until_us, by = data["since"], data["until"], data["by"]
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     right = (
@@ -112,7 +110,7 @@ def rule_of(field: Any, told: Any) -> Rule | None:
         and all(isinstance(text, str) for text in (what, name, by))
         and what in get_args(What)
         and isinstance(part, (str, type(None)))
-        and all(type(at) is int and 0 <= at < LARGEST for at in (since_us, until_us))
+        and all(type(at) is int and 0 <= at <= LARGEST_EXACT for at in (since_us, until_us))
         and type(burst) in (int, type(None))
         and (type(rate) in (int, str) if what == "set" else rate is None)
     )

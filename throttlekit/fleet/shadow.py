@@ -1,4 +1,4 @@
-"""Limits that decide and count, and deny nobody: to try one on live traffic."""
+"""Shadow mode: limits that decide and count, and deny no job: to try one on live traffic."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from throttlekit._core.decision import Charged, Decision
 from throttlekit._engine.claims import Claim
 from throttlekit.errors import StoreUnavailable
 
-__all__ = ["observe"]
+__all__ = ["shadow"]
 
 
-def observe(
-    observed: Sequence[Claim],
+def shadow(
+    claims: Sequence[Claim],
     found: Decision | None,
     ask: Callable[[Claim], Decision],
-    told: Callable[[Decision], None],
+    report: Callable[[Decision], None],
 ) -> Decision:
     """
-    Ask each of those that are *observed*, by itself, about a job that all others let pass; it passes.
+    Decide each of *claims*, whose limits are in shadow mode, for a job that all enforced limits let pass.
 
     Args:
-        found: What the others decided; None if there are none.
-        ask: Asks the store about one, for somebody who keeps no place.
-        told: Called with each denial that there would have been.
+        found: What the enforced limits decided; None if there are none.
+        ask: Decides one claim, for a caller that keeps no place.
+        report: Called with each denial that there would have been.
 
     Returns:
-        The decision. It holds, and has charged, what they gave as well; a store that is away gave nothing.
+        The decision: allowed, with what *claims* charged as well. While the store is away they charge nothing.
     """
-    for each in observed:
+    for each in claims:
         try:
             one = ask(each)
         except StoreUnavailable:
@@ -40,7 +40,7 @@ def observe(
                 reset_after=0.0, reason="store unavailable",
             )  # fmt: skip
         if not one.allowed:
-            told(one)
+            report(one)
             one = replace(one, allowed=True, retry_after=0.0, delay=0.0, reason="allowed")
         one = one if one.charged else replace(one, charged=_nothing(each))
         found = one if found is None else replace(found, charged=(*found.charged, *one.charged))
@@ -49,8 +49,8 @@ def observe(
     return found
 
 
-def _nothing(asked: Claim) -> tuple[Charged, ...]:
-    """What it took, so that to settle it is no mistake. A slot that it did not get is not settled."""
-    if isinstance(asked.limit, Concurrency):
+def _nothing(claim: Claim) -> tuple[Charged, ...]:
+    """A charge of nothing, so that to settle it is no error. A slot that it did not get is not settled."""
+    if isinstance(claim.limit, Concurrency):
         return ()
-    return (Charged(asked.limit, "", asked.cost, time.time_ns() // 1000, callable(asked.limit.cost)),)
+    return (Charged(claim.limit, "", claim.cost, time.time_ns() // 1000, callable(claim.limit.cost)),)

@@ -1,7 +1,7 @@
 """
 What the fleet shows of itself, read from the store alone: its limits, and the keys that press most.
 
-Three short questions, whatever the number of keys: what the fleet told of the last minute (look.lua); what is used of
+Three short questions for any number of keys: what the fleet reported of the last minute (look.lua); what is used of
 the chosen keys now (a peek, by the script that decides on jobs); and their waiting lines. On a cluster the last two
 are put to the nodes key by key.
 """
@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import throttlekit_lua
-from throttlekit._core.acquire import Ask, Caller, Verdict
+from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import EMPTY, GRACE_US, Line
 from throttlekit._core.serialize import load
@@ -26,7 +27,7 @@ from throttlekit._core.storage_keys import fleet_name, held_since, limit_id, lin
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, LETTERS
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
-from throttlekit.stores.base import Request, StoreClaim
+from throttlekit.stores.base import Request
 
 __all__ = [
     "ORDERS",
@@ -46,7 +47,7 @@ __all__ = [
 ]
 
 ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
-"""Which keys are told of first, for each order in which they may be shown; see look.lua."""
+"""Which keys come first, for each order in which they may be shown; see look.lua."""
 
 _LOOK = throttlekit_lua.script("fleet_snapshot")
 _REASONS = {code: reason for reason, code in LETTERS.items()}
@@ -83,7 +84,7 @@ class Minute:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A definition that somebody in the fleet holds jobs to."""
+    """A definition that a process of the fleet holds jobs to."""
 
     id: str
     limit: Limit
@@ -95,7 +96,7 @@ class Known:
 @dataclass(frozen=True, slots=True)
 class Key:
     """
-    What a limit counts under one key, now. Durations in seconds; of what lies ahead, None: nobody, or not known.
+    What a limit counts under one key, now. Durations in seconds; of what lies ahead, None: no job, or not known.
 
     Attributes:
         key: As it is stored: quoted, or a digest. "": all is counted together.
@@ -103,7 +104,7 @@ class Key:
         used, capacity: Units that count now, and the most that can.
         waiting: About how many stand in line.
         last_starts: When the last of them starts.
-        paused: How long nobody passes yet.
+        paused: For how long no job passes yet.
         mean_hold, held: Of a concurrency limit: how long a slot is held, and how long ago the last was given.
         oldest_hold: How long the oldest of its holders has had its slot, by the clock of the process that asked for it;
             where there are more than 200, of those whose leases end first.
@@ -142,7 +143,7 @@ class Fleet:
 
     Attributes:
         now: The store's clock.
-        rules: What an operator has told the fleet, and is in force.
+        rules: The rules of live control that are in force.
         asked: How long our own questions took.
     """
 
@@ -184,7 +185,7 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
 
     Args:
         order: One of `ORDERS`.
-        most: How many keys to tell of.
+        most: How many keys to return.
         name: Only limits that have this in their name, as it is stored.
 
     Raises:
@@ -228,7 +229,7 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
 
 def told_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
     """
-    The store's clock, in seconds, and what an operator has told the fleet about *limit*.
+    The store's clock, in seconds, and the rules of live control for *limit*.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -273,7 +274,7 @@ def line_of(line: Line, use: Use, distance_us: int, now_us: int) -> tuple[int, f
     """
     paused = (line.paused_us - now_us) / 1e6 if line.paused_us > now_us else None
     if now_us - max(use.full_us, line.paused_us) >= GRACE_US:
-        return 0, None, paused  # given up: whoever comes next passes
+        return 0, None, paused  # given up: the next job passes
     last_us = line.end_us - distance_us
     waiting = (line.end_us - max(now_us, line.paused_us)) // max(1, distance_us)
     return (waiting, max(0, last_us - now_us) / 1e6, paused) if waiting > 0 else (0, None, paused)
@@ -298,16 +299,14 @@ def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
     found: list[Key] = []
     for at in range(0, len(keys), _AT_ONCE):
         some, around_us = keys[at : at + _AT_ONCE], time.time_ns() // 1000
-        claims = [
-            StoreClaim(each.bucket, line_name(each.bucket), Ask(each.limit.bind(0, around_us), 0)) for each in some
-        ]
+        claims = [StoreClaim(each.bucket, line_name(each.bucket), each.limit.bind(0, around_us), 0) for each in some]
         verdict = store.acquire(Request(claims, Caller.PEEK))
         asked_us = verdict.asked_us or (verdict.now_us,) * len(some)
         questions = [_questions(claim, now_us) for claim, now_us in zip(claims, asked_us, strict=True)]
         answers = iter(store.commands([each for those in questions for each in those]))
         for key, claim, use, now_us in zip(some, claims, verdict.uses, asked_us, strict=True):
             line, holders, since = _line(next(answers)), None, None
-            if isinstance(claim.ask.algorithm, ConcurrencyAlgorithm):
+            if isinstance(claim.algorithm, ConcurrencyAlgorithm):
                 holders = Holders(mean_us=_kept(next(answers)), granted_us=_kept(next(answers)))
                 since = min(filter(None, (held_since(data.decode()) for data in next(answers))), default=None)
             key = _with(key, line, use or Use(0, now_us), holders, now_us)
@@ -317,7 +316,7 @@ def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
 
 def _questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]]:
     line = ("GET", claim.line)
-    if not isinstance(claim.ask.algorithm, ConcurrencyAlgorithm):
+    if not isinstance(claim.algorithm, ConcurrencyAlgorithm):
         return [line]
     holders = ("ZRANGEBYSCORE", claim.bucket, f"({now_us}", "+inf", "LIMIT", 0, _MOST_HOLDERS)
     return [line, ("ZSCORE", claim.bucket, ":mean"), ("ZSCORE", claim.bucket, ":granted"), holders]
@@ -351,7 +350,7 @@ def _line(text: bytes | None) -> Line:
 
 
 def _known(name: str, text: bytes, minutes: Mapping[str, Minute]) -> Known | None:
-    """None: what was told is of another release."""
+    """None: the report is of another release."""
     try:
         data = json.loads(text.partition(b" ")[2])
         limit = load(data)
@@ -369,7 +368,7 @@ def _minute(counts: Sequence[bytes]) -> Minute:
 
 def _process(text: str) -> Process:
     name, framework, took_us = (*text.rsplit(" ", 2), "", "0")[:3]
-    if not took_us.isdecimal():  # told by another release
+    if not took_us.isdecimal():  # reported by another release
         return Process(text, "-", 0.0)
     return Process(name, framework, int(took_us) / 1e6)
 

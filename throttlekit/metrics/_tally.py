@@ -1,8 +1,8 @@
 """
-What both plugins count, and how they call it.
+The counts of both metrics plugins, kept as plain numbers until they are exported.
 
-Most of it is kept as plain numbers, and handed on when it is asked for: to count in Prometheus' or OpenTelemetry's
-own objects takes several times as long, and every job would wait for it.
+To count in the objects of prometheus-client or OpenTelemetry takes several times as long, and every job would wait
+for it.
 """
 
 from __future__ import annotations
@@ -15,68 +15,68 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.algorithms.concurrency import Concurrency
-from throttlekit._core.decision import Decision
 from throttlekit._core.limit.base import Limit
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError
 from throttlekit.hookspecs import Decided, ShadowDenied, SlotLost, hookimpl
 
 __all__ = [
-    "DEFERRALS",
-    "MOST_LIMITS",
+    "DECISIONS_PER_SAMPLE",
+    "DEFERRAL_BUCKETS",
+    "MAX_LIMITS",
     "OTHER",
-    "STORE_SECONDS",
-    "TIMED",
-    "WAITS",
-    "Counting",
+    "STORE_BUCKETS",
+    "WAIT_BUCKETS",
+    "CountingPlugin",
     "Tally",
-    "bounds",
-    "needs",
+    "bucket_bounds",
+    "require_module",
 ]
 
 OTHER = "other"
-"""Stands for all limits beyond those that are counted by their names."""
-MOST_LIMITS = 100
-TIMED = 32
-"""Of so many decisions one is timed: a histogram costs more than all else together, and a sample tells as much."""
+"""The name under which all limits beyond `max_limits` are counted."""
+MAX_LIMITS = 100
+DECISIONS_PER_SAMPLE = 32
+"""One decision in so many is timed: a histogram costs more than all the counters together."""
 
-WAITS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
-DEFERRALS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
-STORE_SECONDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+WAIT_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
+DEFERRAL_BUCKETS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
+STORE_BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 class Tally:
     """
-    What is counted of one limit, or of one of its tiers, in this process.
+    The counts of one limit, or of one of its tiers, in this process.
 
     Attributes:
-        allowed, denied: Decisions by reason. All limits of a job that may run, and the one that denies.
-        observed: By reason, denials that there would have been if the limit were not only observed.
-        units: Charged.
-        lost: Slots that a job lost while it ran.
-        line_end, paused_until: Seconds since the epoch, as far as was seen last; 0 or past: there is none.
-        holders: Of a concurrency limit, in the whole fleet, as was seen last.
-        seen: How often that was.
-        slots: Whether it is a concurrency limit.
-        limit: As it was defined last; None for `OTHER`, which is none.
-        handed_on: For the plugin: what it knows of it.
+        allowed, denied: Decisions by reason. An allowed job counts for all its limits, a denied one for the limit that
+            denied it.
+        shadow: By reason, denials that there would have been if the limit were not in shadow mode.
+        units: Units charged.
+        slots_lost: Slots that a job lost while it ran.
+        line_end, paused_until: When the waiting line and the pause end, in seconds since the epoch, by the last
+            decision that saw them. 0 or past: there is none.
+        holders: Slots of a concurrency limit that the whole fleet holds, by the last decision that saw them.
+        holder_updates: How often `holders` was set.
+        has_slots: Whether it is a concurrency limit.
+        limit: The limit as last defined; None for `OTHER`, which is not a limit.
+        export: What the plugin has exported of this tally.
     """
 
     __slots__ = (
         "allowed",
         "denied",
-        "handed_on",
+        "export",
+        "has_slots",
+        "holder_updates",
         "holders",
         "limit",
         "line_end",
-        "lost",
         "name",
-        "observed",
         "paused_until",
-        "seen",
-        "slots",
+        "shadow",
+        "slots_lost",
         "tier",
         "units",
     )
@@ -85,248 +85,245 @@ class Tally:
         self.name, self.tier = name, tier
         self.allowed: defaultdict[str, int] = defaultdict(int)
         self.denied: defaultdict[str, int] = defaultdict(int)
-        self.observed: defaultdict[str, int] = defaultdict(int)
+        self.shadow: defaultdict[str, int] = defaultdict(int)
         self.units = 0
-        self.lost = 0
+        self.slots_lost = 0
         self.line_end = 0.0
         self.paused_until = 0.0
         self.holders = 0
-        self.seen = 0
-        self.slots = False
+        self.holder_updates = 0
+        self.has_slots = False
         self.limit: Limit | None = None
-        self.handed_on: Any = None
+        self.export: Any = None
 
     def outcomes(self) -> tuple[tuple[str, dict[str, int]], ...]:
         """Decisions by reason, by outcome."""
-        return ("allowed", self.allowed), ("denied", self.denied), ("observed", self.observed)
+        return ("allowed", self.allowed), ("denied", self.denied), ("shadow", self.shadow)
 
     def define(self, limit: Limit) -> None:
-        """*limit* is what is counted here by now."""
+        """Count for *limit* from now on."""
         if self.name != OTHER:
-            self.limit, self.slots = limit, isinstance(limit, Concurrency)
+            self.limit, self.has_slots = limit, isinstance(limit, Concurrency)
 
-    def count_denied(self, decision: Decision, verdict: Verdict | None) -> None:
-        reason, limit = decision.reason, decision.limit
+    def count_denied(self, event: Decided) -> None:
+        decision, reason, limit = event.decision, event.decision.reason, event.decision.limit
         self.denied[reason] += 1
         if self.limit is None:
             self.define(limit)
-        if verdict is None:
+        if reason == "store unavailable":
             return
         if reason == "paused":
             self.paused_until = time.time() + decision.retry_after
-        if decision.ticket is not None and reason != "early" and verdict.due_us > verdict.now_us:
-            self.line_end = time.time() + (verdict.due_us - verdict.now_us) / 1_000_000
-        if self.slots and verdict.uses:
+        if decision.ticket is not None and reason != "early" and event.due > 0:
+            self.line_end = time.time() + event.due
+        if self.has_slots and event.uses:
             self.holders = limit.amount - decision.remaining
-            self.seen += 1
+            self.holder_updates += 1
 
 
-class _Often:
+class _FastCounter:
     """
-    Jobs that ran at once, under one limit that has no slots, and no job waited for: most of all decisions.
+    Counts the most frequent decision in two additions: a job is allowed at once, under one limit that has no slots.
 
     Attributes:
-        limit: So that no other object comes to lie where this does.
-        times, added: How many there were, and how many of them have been added to the tally.
-        units: What the others were charged.
-        counts: Whether it is still asked for them.
+        limit: Kept so that its `id()` stays its own.
+        decisions, flushed: Decisions counted, and how many of them are in the tally already.
+        units: Units that are not in the tally yet.
+        active: Whether it still counts.
     """
 
-    __slots__ = ("added", "counts", "limit", "tally", "times", "units")
+    __slots__ = ("active", "decisions", "flushed", "limit", "tally", "units")
 
     def __init__(self, limit: Limit, tally: Tally) -> None:
-        self.limit, self.tally, self.counts = limit, tally, True
-        self.times = self.added = self.units = 0
+        self.limit, self.tally, self.active = limit, tally, True
+        self.decisions = self.flushed = self.units = 0
 
-    def add(self) -> None:
-        self.tally.allowed["allowed"] += self.times - self.added
+    def flush(self) -> None:
+        self.tally.allowed["allowed"] += self.decisions - self.flushed
         self.tally.units += self.units
-        self.added, self.units = self.times, 0
+        self.flushed, self.units = self.decisions, 0
 
 
 class _Tallies:
-    """What is known in this process: a forked child begins with nothing, its parent's counts are not its own."""
+    """The tallies of this process. A forked child begins with none: its parent exports its own counts."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.of: dict[tuple[str, str | None], Tally] = {}
-        self.often: dict[int, _Often] = {}
-        self.until_timed = 0
+        self.by_name: dict[tuple[str, str | None], Tally] = {}
+        self.fast: dict[int, _FastCounter] = {}
+        self.until_sample = 0
 
-    def add(self) -> None:
-        """Add what came often to the tallies."""
-        for often in self.often.values():
-            often.add()
+    def flush(self) -> None:
+        """Add the fast counters to their tallies."""
+        for counter in self.fast.values():
+            counter.flush()
 
-    def forget(self) -> None:
-        """What came often may be otherwise from now on."""
-        for often in self.often.values():
-            often.add()
-            often.counts = False
-        self.often.clear()
+    def drop_fast(self) -> None:
+        """Stop all fast counters: a limit was paused or defined anew."""
+        for counter in self.fast.values():
+            counter.flush()
+            counter.active = False
+        self.fast.clear()
 
 
-class Counting(ABC):
+class CountingPlugin(ABC):
     """
-    A plugin that counts decisions. Never by key: there may be a million. A limit by value may bring any name, so
-    names are bounded too.
+    A plugin that counts decisions by limit. Never by key: there may be a million. The number of limits is bounded
+    too, because a job may bring a limit of any name.
 
     Args:
-        max_limits: How many limits (of one with tiers: tiers) are told apart. All beyond them count as "other".
+        max_limits: The number of limits (or tiers, of a limit with tiers) counted by name. All others count as "other".
 
     Attributes:
-        at_once: Whether `counted` is to be called. Else it is enough to look when it is collected.
+        export_at_once: Whether `export` is called after each decision, and not only when metrics are collected.
 
     Raises:
-        ConfigurationError: That is no whole number of at least 1.
+        ConfigurationError: *max_limits* is not a whole number of at least 1.
     """
 
     def __init__(self, max_limits: int) -> None:
         if isinstance(max_limits, bool) or not isinstance(max_limits, int) or max_limits < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"max_limits= must be a whole number of at least 1, not {max_limits!r}")
         self._max_limits = max_limits
-        self.at_once = False
-        self._known = _Tallies()
-        renew_lock_after_fork(self, "_known", _Tallies)
+        self.export_at_once = False
+        self._tallies = _Tallies()
+        renew_lock_after_fork(self, "_tallies", _Tallies)
 
     @abstractmethod
-    def started(self, tally: Tally, event: Decided) -> None:
-        """A job starts that has waited, in the line of *tally*'s limit."""
+    def observe_wait(self, tally: Tally, event: Decided) -> None:
+        """Record the wait of a job that starts after it waited in the line of *tally*'s limit."""
 
     @abstractmethod
-    def took(self, seconds: float) -> None:
-        """The store took so long; told of one decision in `TIMED`."""
+    def observe_store(self, seconds: float) -> None:
+        """Record how long the store took. Called for one decision in `DECISIONS_PER_SAMPLE`."""
 
-    def counted(self, limits: Iterable[Limit]) -> None:
-        """Something was counted of *limits*, while `at_once`. For this plugin it is enough to look when it collects."""
-        self.at_once = False
+    def export(self, limits: Iterable[Limit]) -> None:
+        """Export the counts of *limits*. Called while `export_at_once`; by default counts wait for a collection."""
+        self.export_at_once = False
 
     @hookimpl
     def throttlekit_decided(self, event: Decided) -> None:
-        _, decision, limits, _, history, _, _ = event
-        if decision.reason == "allowed" and not history.since_us and len(limits) == 1:
-            known = self._known
-            often = known.often.get(id(decision.limit))
-            if often is not None:
-                with known.lock:
-                    counts = often.counts
-                    often.times += counts
-                    often.units += decision.cost
-                if counts:
-                    if not often.times % TIMED and (took := event.took) is not None:
-                        self.took(took)
+        decision = event.decision
+        if decision.reason == "allowed" and not event.waited and len(event.limits) == 1:
+            tallies = self._tallies
+            counter = tallies.fast.get(id(decision.limit))
+            if counter is not None:
+                with tallies.lock:
+                    active = counter.active
+                    counter.decisions += active
+                    counter.units += decision.cost
+                if active:
+                    if not counter.decisions % DECISIONS_PER_SAMPLE and (took := event.took) is not None:
+                        self.observe_store(took)
                     return
         self._count(event)
 
     def _count(self, event: Decided) -> None:
-        decision, known, line = event.decision, self._known, None
-        with known.lock:
+        decision, tallies, line = event.decision, self._tallies, None
+        with tallies.lock:
             if decision.allowed:
                 self._count_allowed(event)
-                if event.history.since_us and event.waited:
+                if event.waited:
                     line = self._tally(_line_of(event))
             else:
                 if decision.reason == "paused":
-                    known.forget()
-                self._tally(decision.limit).count_denied(decision, event.verdict)
-            timed = known.until_timed <= 0
-            known.until_timed -= 1
+                    tallies.drop_fast()
+                self._tally(decision.limit).count_denied(event)
+            sampled = tallies.until_sample <= 0
+            tallies.until_sample -= 1
         if line is not None:
-            self.started(line, event)
-        if timed and (took := event.took) is not None:
-            known.until_timed = TIMED - 1
-            self.took(took)
-        if self.at_once:
-            self.counted(event.limits)
+            self.observe_wait(line, event)
+        if sampled and (took := event.took) is not None:
+            tallies.until_sample = DECISIONS_PER_SAMPLE - 1
+            self.observe_store(took)
+        if self.export_at_once:
+            self.export(event.limits)
 
     def _count_allowed(self, event: Decided) -> None:
-        decision, limits, uses, known = event.decision, event.limits, event.uses, self._known
+        decision, limits, uses, tallies = event.decision, event.limits, event.uses, self._tallies
         limit, tally = decision.limit, self._tally(decision.limit)
         for number, limit in enumerate(limits):
             tally = self._tally(limit)
             tally.allowed[decision.reason] += 1
             tally.paused_until = 0.0
             if tally.limit is not limit:
-                known.forget()
+                tallies.drop_fast()
                 tally.define(limit)
-            if tally.slots and uses and (use := uses[number]):
+            if tally.has_slots and uses and (use := uses[number]):
                 tally.holders = use.units
-                tally.seen += 1
+                tally.holder_updates += 1
         for charged in decision.charged:
             self._tally(charged.limit).units += charged.cost
-        alone = len(limits) == len(decision.charged) == 1 and not tally.slots and tally.limit is limit
-        if alone and not self.at_once and id(limit) not in known.often:
-            if len(known.often) >= self._max_limits:
-                known.forget()
-            known.often[id(limit)] = _Often(limit, tally)
+        alone = len(limits) == len(decision.charged) == 1 and not tally.has_slots and tally.limit is limit
+        if alone and not self.export_at_once and id(limit) not in tallies.fast:
+            if len(tallies.fast) >= self._max_limits:
+                tallies.drop_fast()
+            tallies.fast[id(limit)] = _FastCounter(limit, tally)
 
     @hookimpl
     def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
         reason = event.decision.reason
-        with self._known.lock:
-            self._tally(event.decision.limit).observed[reason] += 1
-        if self.at_once:
-            self.counted([event.decision.limit])
+        with self._tallies.lock:
+            self._tally(event.decision.limit).shadow[reason] += 1
+        if self.export_at_once:
+            self.export([event.decision.limit])
 
     @hookimpl
     def throttlekit_slot_lost(self, event: SlotLost) -> None:
-        with self._known.lock:
-            self._tally(event.limit).lost += 1
-        if self.at_once:
-            self.counted([event.limit])
+        with self._tallies.lock:
+            self._tally(event.limit).slots_lost += 1
+        if self.export_at_once:
+            self.export([event.limit])
 
-    def each(self, limits: Iterable[Limit] | None, do: Callable[[Tally], None]) -> None:
-        """*do* it with the tallies of *limits*, or of all, while nothing is counted."""
-        with self._known.lock:
-            self._known.add()
-            for tally in list(self._known.of.values()) if limits is None else map(self._tally, limits):
-                do(tally)
+    def for_each_tally(self, limits: Iterable[Limit] | None, action: Callable[[Tally], None]) -> None:
+        """Run *action* on the tally of each of *limits*, or on all tallies, while counting is locked."""
+        with self._tallies.lock:
+            self._tallies.flush()
+            for tally in list(self._tallies.by_name.values()) if limits is None else map(self._tally, limits):
+                action(tally)
 
     def _tally(self, limit: Limit) -> Tally:
-        of = self._known.of
-        found = of.get((limit.name, limit.of_tier))
+        by_name, name = self._tallies.by_name, (limit.name, limit.of_tier)
+        found = by_name.get(name)
         if found is not None:
             return found
-        if len(of) < self._max_limits:
-            named, tally = (limit.name, limit.of_tier), Tally(limit.name, limit.of_tier or "")
-        else:
-            named, tally = (OTHER, None), Tally(OTHER, "")
-        return of.setdefault(named, tally)
+        if len(by_name) < self._max_limits:
+            return by_name.setdefault(name, Tally(limit.name, limit.of_tier or ""))
+        return by_name.setdefault((OTHER, None), Tally(OTHER, ""))
 
 
 def _line_of(event: Decided) -> Limit:
-    """Of the limits of a job that starts: the one in whose line it has waited last."""
-    name = event.history.limit_ref.partition(":")[2]
-    return next((limit for limit in event.limits if limit.name == name), event.decision.limit)
+    """The limit in whose line a job that starts has waited last."""
+    return next((limit for limit in event.limits if limit.name == event.waited_for), event.decision.limit)
 
 
-def bounds(buckets: Sequence[float]) -> tuple[float, ...]:
+def bucket_bounds(buckets: Sequence[float]) -> tuple[float, ...]:
     """
     The bounds of a histogram's buckets, in seconds.
 
     Raises:
-        ConfigurationError: They are no ascending numbers above 0.
+        ConfigurationError: They are not ascending numbers above 0.
     """
-    told = f"buckets= must be numbers of seconds above 0, each above the one before, not {buckets!r}"
+    message = f"buckets= must be numbers of seconds above 0, each above the one before, not {buckets!r}"
     try:
         numbers = tuple(float(bound) for bound in buckets)
     except (TypeError, ValueError):
-        raise ConfigurationError(told) from None
+        raise ConfigurationError(message) from None
     if not numbers or numbers[0] <= 0 or list(numbers) != sorted({*numbers}):
-        raise ConfigurationError(told)
+        raise ConfigurationError(message)
     return numbers
 
 
-def needs(module: str, extra: str) -> None:
+def require_module(module: str, extra: str) -> None:
     """
-    Make sure that *module* is there, and import it not yet.
+    Check that *module* is installed, without importing it.
 
     Raises:
-        ImportError: It is not; the message names the extra.
+        ImportError: It is not installed; the message names the extra.
     """
     try:
         missing = importlib.util.find_spec(module) is None
-    except ModuleNotFoundError:  # of its parent
+    except ModuleNotFoundError:  # its parent is missing
         missing = True
     if missing:
-        raise ImportError(f"{module} is missing: pip install 'throttlekit-jobs[{extra}]'")
+        raise ImportError(f"{module} is not installed: pip install 'throttlekit-jobs[{extra}]'")

@@ -1,5 +1,5 @@
 """
-Counts for OpenTelemetry what limits decide: `Limiter("redis://…", plugins=[OpenTelemetryMetrics()])`.
+Metrics for OpenTelemetry: `Limiter("redis://…", plugins=[OpenTelemetryMetrics()])`.
 
 docs/metrics.md names every instrument.
 """
@@ -7,40 +7,49 @@ docs/metrics.md names every instrument.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit.errors import ConfigurationError
 from throttlekit.hookspecs import Decided, Deferred, StoreFailed, hookimpl
-from throttlekit.metrics._tally import DEFERRALS, MOST_LIMITS, STORE_SECONDS, TIMED, WAITS, Counting, Tally, needs
+from throttlekit.metrics._tally import (
+    DECISIONS_PER_SAMPLE,
+    DEFERRAL_BUCKETS,
+    MAX_LIMITS,
+    STORE_BUCKETS,
+    WAIT_BUCKETS,
+    CountingPlugin,
+    Tally,
+    require_module,
+)
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+    from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
 
 __all__ = ["OpenTelemetryMetrics"]
 
 _Numbers = Iterator[tuple[float, dict[str, str]]]
 
 
-class OpenTelemetryMetrics(Counting):
+class OpenTelemetryMetrics(CountingPlugin):
     """
-    A plugin that keeps the metrics of docs/metrics.md in instruments of OpenTelemetry, and tells the span that is
-    current, if it is recorded, of each deferral. It needs the API alone: where numbers go is up to your SDK.
+    A plugin that keeps the metrics of docs/metrics.md in instruments of OpenTelemetry, and adds an event to the
+    current span for each deferral, if the span is recorded. It needs only the API: your SDK exports the numbers.
 
     Keys never become attributes.
 
     Args:
-        meter_provider: Where the instruments are made. Default: the global one, which may be set later.
-        max_limits: How many limits (of one with tiers: tiers) are told apart. All beyond them count as "other".
+        meter_provider: Makes the instruments. Default: the global provider, which may be set later.
+        max_limits: The number of limits (or tiers, of a limit with tiers) counted by name. All others count as "other".
 
     Raises:
         ConfigurationError: An argument can never work.
-        ImportError: opentelemetry-api is missing; the message names the extra.
+        ImportError: opentelemetry-api is not installed; the message names the extra.
     """
 
-    def __init__(self, *, meter_provider: MeterProvider | None = None, max_limits: int = MOST_LIMITS) -> None:
-        needs("opentelemetry.metrics", "opentelemetry")
+    def __init__(self, *, meter_provider: MeterProvider | None = None, max_limits: int = MAX_LIMITS) -> None:
+        require_module("opentelemetry.metrics", "opentelemetry")
         from opentelemetry import metrics, trace
 
         if meter_provider is not None and not isinstance(meter_provider, metrics.MeterProvider):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -48,17 +57,20 @@ class OpenTelemetryMetrics(Counting):
         super().__init__(max_limits)
         meter = metrics.get_meter("throttlekit", meter_provider=meter_provider)
         self._span = trace.get_current_span
-        self._observe(meter)
-        histogram, counter = meter.create_histogram, meter.create_counter
-        self._wait = histogram(
-            "throttlekit.wait", "s", "From first denial to start.", explicit_bucket_boundaries_advisory=WAITS
-        )
+        self._add_instruments(meter)
+
+        def histogram(name: str, unit: str, description: str, buckets: Sequence[float]) -> Histogram:
+            return meter.create_histogram(name, unit, description, explicit_bucket_boundaries_advisory=buckets)
+
+        store = f"Time that the store took, of one decision in {DECISIONS_PER_SAMPLE}."
+        self._wait = histogram("throttlekit.wait", "s", "Time from the first denial to the start.", WAIT_BUCKETS)
         self._deferrals = histogram(
-            "throttlekit.deferrals", "{deferral}", "Until the start.", explicit_bucket_boundaries_advisory=DEFERRALS
+            "throttlekit.deferrals", "{deferral}", "Deferrals before the start.", DEFERRAL_BUCKETS
         )
-        told = f"What the store took, of one call in {TIMED}."
-        self._store = histogram("throttlekit.store", "s", told, explicit_bucket_boundaries_advisory=STORE_SECONDS)
-        self._store_errors = counter("throttlekit.store.errors", "{call}", "Calls decided without the store.")
+        self._store = histogram("throttlekit.store", "s", store, STORE_BUCKETS)
+        self._store_errors = meter.create_counter(
+            "throttlekit.store.errors", "{call}", "Calls that were decided without the store."
+        )
 
     @hookimpl
     def throttlekit_deferred(self, event: Deferred) -> None:
@@ -72,42 +84,42 @@ class OpenTelemetryMetrics(Counting):
                 "deferrals": event.deferrals,
                 "waited": event.waited,
             }
-            span.add_event("throttlekit.deferred", {f"throttlekit.{name}": told for name, told in attributes.items()})
+            span.add_event("throttlekit.deferred", {f"throttlekit.{name}": value for name, value in attributes.items()})
 
     @hookimpl
     def throttlekit_store_failed(self, event: StoreFailed) -> None:
         self._store_errors.add(1, {"error": event.error, "outcome": event.outcome})
 
-    def started(self, tally: Tally, event: Decided) -> None:
+    def observe_wait(self, tally: Tally, event: Decided) -> None:
         labels = _labels(tally.name, tally.tier)
         self._wait.record(event.waited, labels)
         if event.deferrals:
             self._deferrals.record(event.deferrals, labels)
 
-    def took(self, seconds: float) -> None:
+    def observe_store(self, seconds: float) -> None:
         self._store.record(seconds)
 
-    def _observe(self, meter: Meter) -> None:
-        """What is counted in plain numbers is read when it is collected."""
+    def _add_instruments(self, meter: Meter) -> None:
+        """Make the instruments that read the tallies when metrics are collected."""
         counter, gauge = meter.create_observable_counter, meter.create_observable_gauge
-        counter("throttlekit.decisions", [self._each(_decisions)], "{decision}", "Decisions, by limit and outcome.")
-        counter("throttlekit.units", [self._each(_units)], "{unit}", "Units charged.")
-        counter("throttlekit.leases.lost", [self._each(_lost)], "{slot}", "Slots that a job lost while it ran.")
-        gauge("throttlekit.line", [self._each(_line)], "s", "Until the slot that was given last.")
-        gauge("throttlekit.paused", [self._each(_paused)], "s", "For how long nobody will pass.")
-        gauge("throttlekit.holders", [self._each(_holders)], "{slot}", "Slots that are held, fleet-wide.")
-        gauge("throttlekit.limit.rate", [self._each(_rate)], "{unit}/s", "What the limit allows.")
-        gauge("throttlekit.limit.slots", [self._each(_slots)], "{slot}", "What the concurrency limit allows.")
+        counter("throttlekit.decisions", [self._reader(_decisions)], "{decision}", "Decisions, by limit and outcome.")
+        counter("throttlekit.units", [self._reader(_units)], "{unit}", "Units charged.")
+        counter("throttlekit.leases.lost", [self._reader(_lost)], "{slot}", "Slots that a job lost while it ran.")
+        gauge("throttlekit.line", [self._reader(_line)], "s", "Time until the last place in the waiting line is due.")
+        gauge("throttlekit.paused", [self._reader(_paused)], "s", "Time until the pause ends.")
+        gauge("throttlekit.holders", [self._reader(_holders)], "{slot}", "Slots that are held, in the whole fleet.")
+        gauge("throttlekit.limit.rate", [self._reader(_rate)], "{unit}/s", "The rate of the limit.")
+        gauge("throttlekit.limit.slots", [self._reader(_slots)], "{slot}", "The slots of the concurrency limit.")
 
-    def _each(self, numbers: Callable[[Tally], _Numbers]) -> Callable[[CallbackOptions], list[Observation]]:
+    def _reader(self, numbers: Callable[[Tally], _Numbers]) -> Callable[[CallbackOptions], list[Observation]]:
         from opentelemetry.metrics import Observation
 
-        def observe(options: CallbackOptions) -> list[Observation]:
-            seen: list[Observation] = []
-            self.each(None, lambda tally: seen.extend(Observation(*each) for each in numbers(tally)))
-            return seen
+        def read(options: CallbackOptions) -> list[Observation]:
+            found: list[Observation] = []
+            self.for_each_tally(None, lambda tally: found.extend(Observation(*each) for each in numbers(tally)))
+            return found
 
-        return observe
+        return read
 
 
 def _labels(limit: str, tier: str | None) -> dict[str, str]:
@@ -139,7 +151,7 @@ def _rate(tally: Tally) -> _Numbers:
 
 def _lost(tally: Tally) -> _Numbers:
     if isinstance(tally.limit, Concurrency):
-        yield tally.lost, _labels(tally.name, tally.tier)
+        yield tally.slots_lost, _labels(tally.name, tally.tier)
 
 
 def _holders(tally: Tally) -> _Numbers:

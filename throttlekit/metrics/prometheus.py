@@ -1,7 +1,7 @@
 """
-Counts for Prometheus what limits decide: `Limiter("redis://…", plugins=[PrometheusMetrics()])`.
+Metrics for Prometheus: `Limiter("redis://…", plugins=[PrometheusMetrics()])`.
 
-docs/metrics.md names every metric, and says how each framework serves them.
+docs/metrics.md names every metric, and says how the workers of each framework serve them.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.hookspecs import Decided, StoreFailed, hookimpl
 from throttlekit.metrics._tally import (
-    DEFERRALS,
-    MOST_LIMITS,
-    STORE_SECONDS,
-    TIMED,
-    WAITS,
-    Counting,
+    DECISIONS_PER_SAMPLE,
+    DEFERRAL_BUCKETS,
+    MAX_LIMITS,
+    STORE_BUCKETS,
+    WAIT_BUCKETS,
+    CountingPlugin,
     Tally,
-    bounds,
-    needs,
+    bucket_bounds,
+    require_module,
 )
 
 if TYPE_CHECKING:
@@ -35,127 +35,135 @@ if TYPE_CHECKING:
 __all__ = ["PrometheusMetrics"]
 
 
-class PrometheusMetrics(Counting):
+class PrometheusMetrics(CountingPlugin):
     """
     A plugin that keeps the metrics of docs/metrics.md in a registry of prometheus-client.
 
-    That is imported with the first decision and not before, so that whatever sets `PROMETHEUS_MULTIPROC_DIR` comes
-    first: Dramatiq's own middleware does when a worker process boots. Keys never become labels.
+    prometheus-client is imported with the first decision, and not before: `PROMETHEUS_MULTIPROC_DIR` must be set by
+    then, and Dramatiq's own middleware sets it when a worker process boots. Keys never become labels.
 
     Args:
-        registry: Where they are registered. Default: `prometheus_client.REGISTRY`. Several plugins of one registry
-            count into the same metrics, with the buckets of the first.
+        registry: The registry for the metrics. Default: `prometheus_client.REGISTRY`. Several plugins with one
+            registry count into the same metrics, with the buckets of the first.
         buckets: The bounds of the histogram of waits, in seconds.
-        max_limits: How many limits (of one with tiers: tiers) are told apart. All beyond them count as "other".
+        max_limits: The number of limits (or tiers, of a limit with tiers) counted by name. All others count as "other".
 
     Raises:
         ConfigurationError: An argument can never work.
-        ImportError: prometheus-client is missing; the message names the extra.
+        ImportError: prometheus-client is not installed; the message names the extra.
     """
 
     def __init__(
         self,
         *,
         registry: CollectorRegistry | None = None,
-        buckets: Sequence[float] = WAITS,
-        max_limits: int = MOST_LIMITS,
+        buckets: Sequence[float] = WAIT_BUCKETS,
+        max_limits: int = MAX_LIMITS,
     ) -> None:
-        needs("prometheus_client", "prometheus")
+        require_module("prometheus_client", "prometheus")
         super().__init__(max_limits)
         self._registry = registry
-        self._buckets = bounds(buckets)
-        self._found: _Families | None = None
-        self.at_once = True  # until it is known who collects
+        self._buckets = bucket_bounds(buckets)
+        self._loaded: _Families | None = None
+        self.export_at_once = True  # until the first decision shows whether another process collects
 
     @hookimpl
     def throttlekit_store_failed(self, event: StoreFailed) -> None:
         self._families.store_errors.labels(event.error, event.outcome).inc()
 
-    def started(self, tally: Tally, event: Decided) -> None:
+    def observe_wait(self, tally: Tally, event: Decided) -> None:
         families = self._families
-        if tally.handed_on is None:  # while nobody else makes it: what counts were handed on would be forgotten
-            self.each(None, families.write)
-        written = families.written(tally)
-        written.wait.observe(event.waited)
+        if tally.export is None:  # made under the lock: a second one would export all counts again
+            self.for_each_tally(None, families.write)
+        export = families.export_of(tally)
+        export.wait.observe(event.waited)
         if event.deferrals:
-            written.deferrals.observe(event.deferrals)
+            export.deferrals.observe(event.deferrals)
 
-    def took(self, seconds: float) -> None:
+    def observe_store(self, seconds: float) -> None:
         self._families.store_seconds.observe(seconds)
 
-    def counted(self, limits: Iterable[Limit]) -> None:
+    def export(self, limits: Iterable[Limit]) -> None:
         families = self._families
-        if families.shared:
-            self.each(limits, families.write)
+        if families.multiprocess:
+            self.for_each_tally(limits, families.write)
         else:
-            self.at_once = False
+            self.export_at_once = False
 
     @property
     def _families(self) -> _Families:
-        if self._found is None:
+        if self._loaded is None:
             import prometheus_client
 
             registry = prometheus_client.REGISTRY if self._registry is None else self._registry
-            self._found = _made.of(registry, self._buckets)
-            self._found.plugins.add(self)
-        return self._found
+            self._loaded = _cache.get(registry, self._buckets)
+            self._loaded.plugins.add(self)
+        return self._loaded
 
 
 class _Families:
     """
-    Every metric, as it is registered. Gauges tell what was seen last, in whichever process that was.
+    Every metric of one registry. A gauge has the value that any process set last.
 
-    In a registry of this process alone, what the plugins counted is written when it is collected. In the
-    multi-process mode of prometheus-client another process collects, so each decision is written at once.
+    Usually the counts are written when this process's metrics are collected. In the multi-process mode of
+    prometheus-client another process collects, so counts are written after each decision.
     """
 
     def __init__(self, registry: CollectorRegistry, waits: Sequence[float]) -> None:
         from prometheus_client import Counter, Gauge, Histogram
 
-        def counter(name: str, told: str, *labels: str) -> Counter:
-            return Counter(f"throttlekit_{name}", told, labels, registry=registry)
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"throttlekit_{name}", text, labels, registry=registry)
 
-        def histogram(name: str, told: str, buckets: Sequence[float], *labels: str) -> Histogram:
-            return Histogram(f"throttlekit_{name}", told, labels, registry=registry, buckets=buckets)
+        def histogram(name: str, text: str, buckets: Sequence[float], *labels: str) -> Histogram:
+            return Histogram(f"throttlekit_{name}", text, labels, registry=registry, buckets=buckets)
 
-        def gauge(name: str, told: str) -> Gauge:
-            return Gauge(f"throttlekit_{name}", told, limit, registry=registry, multiprocess_mode="mostrecent")
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"throttlekit_{name}", text, limit, registry=registry, multiprocess_mode="mostrecent")
 
         self.plugins: set[PrometheusMetrics] = set()
-        self.shared = "PROMETHEUS_MULTIPROC_DIR" in os.environ or "prometheus_multiproc_dir" in os.environ
-        registry.register(_First(self))
+        self.multiprocess = "PROMETHEUS_MULTIPROC_DIR" in os.environ or "prometheus_multiproc_dir" in os.environ
+        registry.register(_UpdateCollector(self))
         limit = ("limit", "tier")
         self.decisions = counter(
             "decisions",
-            "Decisions: all limits of a job that may run, the one that denies.",
+            "Decisions: an allowed job counts for all its limits, a denied one for the limit that denied it.",
             *limit,
             "outcome",
             "reason",
         )
         self.units = counter("units", "Units charged.", *limit)
-        self.wait = histogram("wait_seconds", "From first denial to start, of jobs that were denied.", waits, *limit)
-        self.deferrals = histogram("job_deferrals", "Deferrals until the start, of jobs that were.", DEFERRALS, *limit)
-        self.line_end = gauge("line_end_timestamp_seconds", "When the slot that was given last will have come.")
-        self.paused_until = gauge("paused_until_timestamp_seconds", "Until when nobody passes. Past: it is not paused.")
-        self.holders = gauge("holders", "Slots of a concurrency limit that are held, fleet-wide.")
-        self.rate = gauge("limit_rate", "What the limit allows, in units per second.")
-        self.slots = gauge("limit_slots", "What the concurrency limit allows.")
+        self.wait = histogram(
+            "wait_seconds", "Time from the first denial to the start, of jobs that were denied.", waits, *limit
+        )
+        self.deferrals = histogram(
+            "job_deferrals", "Deferrals before the start, of jobs that were denied.", DEFERRAL_BUCKETS, *limit
+        )
+        self.line_end = gauge("line_end_timestamp_seconds", "When the last place in the waiting line is due.")
+        self.paused_until = gauge(
+            "paused_until_timestamp_seconds", "When the pause ends. Past: the limit is not paused."
+        )
+        self.holders = gauge("holders", "Slots of a concurrency limit that are held, in the whole fleet.")
+        self.rate = gauge("limit_rate", "The rate of the limit, in units per second.")
+        self.slots = gauge("limit_slots", "The slots of the concurrency limit.")
         self.leases_lost = counter("leases_lost", "Slots that a job lost while it ran.", *limit)
-        self.store_errors = counter("store_errors", "Calls decided without the store.", "error", "outcome")
-        self.store_seconds = histogram("store_seconds", f"What the store took, of one call in {TIMED}.", STORE_SECONDS)
+        self.store_errors = counter("store_errors", "Calls that were decided without the store.", "error", "outcome")
+        self.store_seconds = histogram(
+            "store_seconds", f"Time that the store took, of one decision in {DECISIONS_PER_SAMPLE}.", STORE_BUCKETS
+        )
 
     def write(self, tally: Tally) -> None:
-        self.written(tally).write(tally)
+        self.export_of(tally).write(tally)
 
-    def written(self, tally: Tally) -> _Written:
-        if tally.handed_on is None:
-            tally.handed_on = _Written(self, tally)
-        written: _Written = tally.handed_on
-        return written
+    def export_of(self, tally: Tally) -> _Export:
+        if tally.export is None:
+            tally.export = _Export(self, tally)
+        export: _Export = tally.export
+        return export
 
 
-class _First:
-    """A collector that comes before the metrics: it brings them up to date, and has none of its own."""
+class _UpdateCollector:
+    """A collector without metrics. It comes before the others, and writes the counts into them."""
 
     def __init__(self, families: _Families) -> None:
         self._families = families
@@ -165,30 +173,30 @@ class _First:
 
     def collect(self) -> Iterable[Metric]:
         for plugin in list(self._families.plugins):
-            plugin.each(None, self._families.write)
+            plugin.for_each_tally(None, self._families.write)
         return []
 
 
-class _Made:
-    """The families of each registry: it takes them once."""
+class _FamiliesCache:
+    """The families of each registry, which accepts each name only once."""
 
     def __init__(self) -> None:
-        self._of: WeakKeyDictionary[CollectorRegistry, _Families] = WeakKeyDictionary()
-        self._making = threading.Lock()
-        renew_lock_after_fork(self, "_making")
+        self._families: WeakKeyDictionary[CollectorRegistry, _Families] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+        renew_lock_after_fork(self, "_lock")
 
-    def of(self, registry: CollectorRegistry, waits: Sequence[float]) -> _Families:
-        with self._making:
-            if registry not in self._of:
-                self._of[registry] = _Families(registry, waits)
-            return self._of[registry]
-
-
-_made = _Made()
+    def get(self, registry: CollectorRegistry, waits: Sequence[float]) -> _Families:
+        with self._lock:
+            if registry not in self._families:
+                self._families[registry] = _Families(registry, waits)
+            return self._families[registry]
 
 
-class _Written:
-    """What the registry holds of one tally by now. Labels are looked up once: that costs as much as to count."""
+_cache = _FamiliesCache()
+
+
+class _Export:
+    """The values of one tally that the registry has. Labels are looked up once: a lookup costs as much as a count."""
 
     def __init__(self, families: _Families, tally: Tally) -> None:
         self._families = families
@@ -206,29 +214,29 @@ class _Written:
         limit = tally.limit
         if isinstance(limit, Concurrency):
             self._set(limit.amount, "slots")
-            self._count(tally.lost, "leases_lost")
-            # The same number once more is news, where others have written since.
-            if self._changed(tally.seen, "seen") is not None:
+            self._count(tally.slots_lost, "leases_lost")
+            # An unchanged number is written too: another process may have set the gauge since.
+            if self._changed(tally.holder_updates, "holder_updates") is not None:
                 self.child("holders").set(tally.holders)
         elif limit is not None:
             self._set(limit.amount * 1_000_000 / limit.period_us, "rate")
 
-    def _count(self, value: int, *of: str) -> None:
-        more = self._changed(value, *of)
-        if more is not None:
-            self.child(*of).inc(more)
+    def _count(self, value: int, *name: str) -> None:
+        increase = self._changed(value, *name)
+        if increase is not None:
+            self.child(*name).inc(increase)
 
-    def _set(self, value: float, *of: str) -> None:
-        if self._changed(value, *of) is not None:
-            self.child(*of).set(value)
+    def _set(self, value: float, *name: str) -> None:
+        if self._changed(value, *name) is not None:
+            self.child(*name).set(value)
 
-    def _changed(self, value: float, *of: str) -> float | None:
-        """By how much; None: it has not."""
-        known = self._values.get(of)
-        if known == value:
+    def _changed(self, value: float, *name: str) -> float | None:
+        """The change since the last call; None if there is none."""
+        before = self._values.get(name)
+        if before == value:
             return None
-        self._values[of] = value
-        return value - (known or 0)
+        self._values[name] = value
+        return value - (before or 0)
 
     @cached_property
     def wait(self) -> Histogram:
@@ -239,7 +247,7 @@ class _Written:
         return self._families.deferrals.labels(*self._labels)
 
     def child(self, family: str, *labels: str) -> Any:
-        of = (family, *labels)
-        if of not in self._children:
-            self._children[of] = getattr(self._families, family).labels(*self._labels, *labels)
-        return self._children[of]
+        name = (family, *labels)
+        if name not in self._children:
+            self._children[name] = getattr(self._families, family).labels(*self._labels, *labels)
+        return self._children[name]

@@ -1,6 +1,7 @@
-"""Where limits keep their state."""
+"""Stores: where limits keep their state."""
 
-from throttlekit.stores.base import Correction, Lease, Request, Store, StoreClaim
+from throttlekit._core.claim import StoreClaim
+from throttlekit.stores.base import Correction, Lease, Request, Store
 from throttlekit.stores.memory import MemoryStore
 
 __all__ = ["Correction", "Lease", "MemoryStore", "Request", "Store", "StoreClaim"]

@@ -1,46 +1,30 @@
-"""The contract between the limiter and whatever keeps its state."""
+"""The contract between the limiter and the store that keeps its state."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from throttlekit._core.acquire import Ask, Caller, Place, Verdict
+from throttlekit._core.acquire import Caller, Place, Verdict
 from throttlekit._core.algorithm import Algorithm
-from throttlekit._core.limit.value import soon_made
+from throttlekit._core.claim import StoreClaim
 
 __all__ = [
-    "Batched",
     "Correction",
     "Lease",
-    "Parted",
     "Request",
-    "Searched",
-    "Shared",
     "Store",
-    "StoreClaim",
-    "answer_of",
-]  # fmt: skip
+    "SupportsBatch",
+    "SupportsCommands",
+    "SupportsForget",
+    "SupportsParts",
+    "acquire_or_error",
+]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StoreClaim:
-    """
-    One limit's part of a request: the names its state is stored under, and what is asked.
-
-    The same object may be asked again and again, so a store can remember what it made of it.
-    """
-
-    bucket: str
-    line: str
-    ask: Ask
-
-
-@soon_made
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Everything that one decision needs to know. No two claims share a name."""
+class Request(NamedTuple):
+    """Everything that one decision depends on. No two claims share a name."""
 
     claims: Sequence[StoreClaim]
     caller: Caller
@@ -50,7 +34,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Correction:
-    """What one limit took at *granted_us* turns out *by* dearer, in the charge's own measure; cheaper if negative."""
+    """
+    A change of what one limit was charged at *granted_us*: *by* more, in the algorithm's own measure; less if negative.
+    """
 
     bucket: str
     algorithm: Algorithm
@@ -60,7 +46,7 @@ class Correction:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A slot of a concurrency limit, held by the charge's holder since *granted_us*."""
+    """A slot of a concurrency limit, held since *granted_us* by the holder that the algorithm names."""
 
     bucket: str
     algorithm: Algorithm
@@ -69,64 +55,64 @@ class Lease:
 
 class Store(Protocol):
     """
-    Keeps what is taken of each limit, and lines, and decides over them atomically.
+    Keeps the state of each limit and its waiting line, and decides over them atomically.
 
-    The store owns the clock: the caller's time never enters a decision. A name that is missing
-    means that nothing is taken, or an empty line. Whatever is written expires by itself, after nothing
-    counts any more or the last slot of the line has passed. Safe to share between threads, and across a fork.
+    The store owns the clock: the caller's time never enters a decision. A missing name means an unused limit
+    or an empty line. Every value expires by itself, once nothing in it counts any more and the last place of
+    the line was due. Safe to share between threads, and across a fork.
     """
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
         """
-        Decide *request* as `throttlekit._core.acquire.acquire` does, and store what it changed.
+        Decide *request* as `throttlekit._core.acquire.acquire` does, and store the new state.
 
         Args:
-            now_us: For tests: decide as if this were the time.
+            now_us: For tests: the time to decide at.
 
         Raises:
-            StoreUnavailable: There was no usable answer. It may have been charged, or not.
+            StoreUnavailable: There was no usable answer. It is unknown whether the request was charged.
         """
         ...
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         """
-        Correct what was charged, as `Charge.settled` says.
+        Correct what was charged, as `Algorithm.settled` does.
 
         Raises:
-            StoreUnavailable: There was no usable answer. It may have been corrected, or not.
+            StoreUnavailable: There was no usable answer. It is unknown whether the charge was corrected.
         """
         ...
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
         """
-        Give slots back, as `throttlekit._core.algorithms.concurrency` says. Who holds none gives none back.
+        Release slots, as `throttlekit._core.algorithms.concurrency` does. A holder without a slot changes nothing.
 
         Raises:
-            StoreUnavailable: There was no usable answer. What was not given back ends with its lease.
+            StoreUnavailable: There was no usable answer. A slot that was not released is free when its lease ends.
         """
         ...
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         """
-        Keep slots for one lease more. Tells of each whether its holder has one.
+        Extend each slot by one lease. Returns, for each lease in order, whether its holder now has a slot.
 
         Raises:
-            StoreUnavailable: There was no usable answer. They may have been renewed, or not.
+            StoreUnavailable: There was no usable answer. It is unknown whether the leases were renewed.
         """
         ...
 
     def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
         """
-        Let nobody pass, as `throttlekit._core.acquire.pause` says; None ends it.
+        Deny every request for *for_us*, as `throttlekit._core.acquire.pause` does. None ends the pause.
 
         Raises:
-            StoreUnavailable: There was no usable answer. It may be paused, or not.
+            StoreUnavailable: There was no usable answer. It is unknown whether the limit is paused.
         """
         ...
 
     def reset(self, names: Sequence[str]) -> None:
         """
-        Forget *names*: nothing is taken, the line is empty.
+        Delete *names*: the limits are unused, the lines are empty.
 
         Raises:
             StoreUnavailable: There was no usable answer.
@@ -134,12 +120,12 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections. The store may be used again afterwards."""
+        """Close all connections. The store may be used again afterwards."""
         ...
 
 
-def answer_of(store: Store, request: Request) -> Verdict | Exception:
-    """What *store* decides, or what it raises."""
+def acquire_or_error(store: Store, request: Request) -> Verdict | Exception:
+    """Decide *request*. Returns an error, and does not raise it."""
     try:
         return store.acquire(request)
     except Exception as error:
@@ -147,61 +133,61 @@ def answer_of(store: Store, request: Request) -> Verdict | Exception:
 
 
 @runtime_checkable
-class Batched(Protocol):
-    """What a store may have besides: several requests in one round trip."""
+class SupportsBatch(Protocol):
+    """A store that decides several requests in one round trip. Optional."""
 
     def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
         """
-        Decide each of *requests* by itself, one after the other, as `Store.acquire` does. What that would raise of
-        one stands in its place.
+        Decide each of *requests* by itself, one after the other, as `Store.acquire` does. An error of one request
+        stands in the place of its verdict.
 
         Raises:
-            StoreUnavailable: There was no usable answer to any. They may have been charged, or not.
+            StoreUnavailable: There was no usable answer to any. It is unknown which were charged.
         """
         ...
 
 
 @runtime_checkable
-class Parted(Protocol):
-    """What a store may have besides: parts that fail one by one, like the nodes of a cluster."""
+class SupportsParts(Protocol):
+    """A store of several parts that fail one by one, like the nodes of a cluster. Optional."""
 
     def part_of(self, name: str) -> str:
-        """The part that keeps *name*, as `StoreUnavailable.part` names it; "" if that is not known. Asks nobody."""
+        """The part that keeps *name*, as `StoreUnavailable.part` names it; "" if not known. Makes no call."""
         ...
 
 
 @runtime_checkable
-class Shared(Protocol):
-    """What a store may have besides: a place that the whole fleet sees, for what is told about limits."""
+class SupportsCommands(Protocol):
+    """A store that the whole fleet shares, for live control and for activity reports. Optional."""
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         """
-        Run *commands* of Redis in their order, but not as one, in one round trip (a cluster: one each).
+        Run Redis *commands* in order, not atomically, in one round trip (on a cluster: one round trip each).
 
         Args:
-            commands: The second word of each is a key, or the fourth of EVAL. All keys share one hash slot.
+            commands: The second word of each is a key; of EVAL, the fourth. All keys share one hash slot.
 
         Returns:
             The replies, as redis-py reads them, with text as bytes.
 
         Raises:
-            StoreUnavailable: There was no usable answer to one of them. The others may have been run, or not.
+            StoreUnavailable: There was no usable answer to one of them. It is unknown which of the others ran.
         """
         ...
 
 
 @runtime_checkable
-class Searched(Protocol):
-    """What a store may have besides: names are found by what they look like. For operators: it may take seconds."""
+class SupportsForget(Protocol):
+    """A store that deletes names by a pattern. For operators: it may take seconds. Optional."""
 
     def forget(self, pattern: str) -> int:
         """
-        Forget every name that matches *pattern*, as SCAN reads it. Looks at every name, a thousand at a time.
+        Delete every name that matches *pattern*, as SCAN reads it. Scans all names, a thousand at a time.
 
         Returns:
-            How many there were.
+            The number of names deleted.
 
         Raises:
-            StoreUnavailable: There was no usable answer. Some may be forgotten.
+            StoreUnavailable: There was no usable answer. Some names may be deleted.
         """
         ...

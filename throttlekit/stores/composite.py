@@ -1,10 +1,9 @@
-"""One request over several stores: taken part by part, and given back when a later part denies."""
+"""One request over several stores: charged part by part, and given back when a later part denies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from throttlekit._core.acquire import ELSEWHERE, Caller, Place, Reason, Verdict
@@ -16,7 +15,7 @@ __all__ = ["Decider", "Part", "acquire_in_parts"]
 
 
 class Decider(Protocol):
-    """What a part needs of a store."""
+    """The methods of a store that a part needs."""
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict: ...
 
@@ -24,7 +23,7 @@ class Decider(Protocol):
 
 
 class Part(NamedTuple):
-    """A store, and the claims of a request that it decides in one go, by number."""
+    """A store, and the numbers of the claims of a request that it decides at once."""
 
     store: Decider
     claims: Sequence[int]
@@ -34,10 +33,10 @@ def acquire_in_parts(parts: Sequence[Part], request: Request, now_us: int | None
     """
     Decide *request* part by part, in the order of *parts*: all or nothing, but not at one instant.
 
-    Each part is charged before the next is asked. If one denies, or gives no answer, what the earlier ones
-    charged is given back. So no bound is ever broken; but for a moment units may be charged that go unused, and
-    if this process dies in between, or a store does not answer, they stay charged. Of the other claims nothing is
-    told when one part denies: `retry_us` is that part's, their uses are None.
+    Each part is charged before the next is tried. If a part denies, or gives no answer, the charges of the earlier
+    parts are given back. So no limit's bound is ever broken; but for a moment units are charged that go unused, and
+    if this process dies in between, or a store does not answer, they stay charged. On a denial `retry_us` is that of
+    the part that denied, and the uses of all other claims are None.
 
     Raises:
         StoreUnavailable: A part gave no usable answer.
@@ -48,48 +47,52 @@ def acquire_in_parts(parts: Sequence[Part], request: Request, now_us: int | None
     answer: Verdict | None = None
     for part in parts:
         try:
-            verdict = part.store.acquire(_of(part, request), now_us)
+            verdict = part.store.acquire(_request_of(part, request), now_us)
         except StoreUnavailable:
             _give_back(granted, request, now_us)
             raise
-        for number, use in zip(part.claims, verdict.uses, strict=True):
-            uses[number], asked_us[number] = use, verdict.now_us
-        verdict = replace(verdict, claim=part.claims[verdict.claim])
-        if request.caller is Caller.PEEK:
-            later = answer is None or verdict.due_us - verdict.now_us > answer.due_us - answer.now_us
-            answer = verdict if later or verdict.reason is Reason.FULL or answer is None else answer
-        else:
+        at_us = verdict.asked_us or (verdict.now_us,) * len(verdict.uses)
+        for number, use, instant_us in zip(part.claims, verdict.uses, at_us, strict=True):
+            uses[number], asked_us[number] = use, instant_us
+        verdict = verdict._replace(claim=part.claims[verdict.claim])
+        if request.caller is not Caller.PEEK:
             answer = verdict
             if verdict.allowed:
                 granted.append((part, verdict))
+        elif answer is None or verdict.reason is Reason.FULL or _delay_us(verdict) > _delay_us(answer):
+            answer = verdict
         if answer.reason is Reason.FULL or not (answer.allowed or request.caller is Caller.PEEK):
             break
     if answer is None:
         raise ValueError("a request needs at least one part")
     if answer.allowed:
-        return replace(answer, claim=0, uses=tuple(uses), asked_us=tuple(asked_us))
+        return answer._replace(claim=0, uses=tuple(uses), asked_us=tuple(asked_us))
     _give_back(granted, request, now_us)
     for part, _ in granted:
         for number in part.claims:
             uses[number] = None
-    return replace(answer, uses=tuple(uses), asked_us=tuple(asked_us))
+    return answer._replace(uses=tuple(uses), asked_us=tuple(asked_us))
 
 
-def _of(part: Part, request: Request) -> Request:
+def _delay_us(verdict: Verdict) -> int:
+    return verdict.due_us - verdict.now_us
+
+
+def _request_of(part: Part, request: Request) -> Request:
     place = request.place
     if place is not None:
-        own = part.claims.index(place.claim) if place.claim in part.claims else ELSEWHERE
-        place = Place(own, place.due_us)
-    return replace(request, claims=[request.claims[number] for number in part.claims], place=place)
+        claim = part.claims.index(place.claim) if place.claim in part.claims else ELSEWHERE
+        place = Place(claim, place.due_us)
+    return request._replace(claims=[request.claims[number] for number in part.claims], place=place)
 
 
 def _give_back(granted: Sequence[tuple[Part, Verdict]], request: Request, now_us: int | None) -> None:
     for part, verdict in granted:
         claims = [request.claims[number] for number in part.claims]
         corrections = [
-            Correction(claim.bucket, claim.ask.algorithm, verdict.now_us, -claim.ask.algorithm.size)
+            Correction(claim.bucket, claim.algorithm, verdict.now_us, -claim.algorithm.size)
             for claim in claims
-            if claim.ask.algorithm.size
+            if claim.algorithm.size
         ]
         if corrections:
             with suppress(StoreUnavailable):  # it stays charged: stricter, never looser

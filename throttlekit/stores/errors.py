@@ -1,4 +1,4 @@
-"""What goes wrong with a server, in words for who has to mend it: every fault of redis-py by one name."""
+"""Map each error of redis-py to one error of throttlekit, with the remedy for the operator. Only this file maps."""
 
 from __future__ import annotations
 
@@ -9,37 +9,38 @@ from redis import exceptions
 
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 
-__all__ = ["UNREADABLE", "SentinelRefused", "UnknownService", "answered", "lost_touch", "remedy_of"]
+__all__ = ["URL_ERRORS", "SentinelRefused", "UnknownService", "is_connection_error", "map_errors", "remedy_of"]
 
 _T = TypeVar("_T")
 
 
 class UnknownService(exceptions.ConnectionError):
-    """The Sentinels that answer know no service of that name."""
+    """None of the Sentinels that answered monitors a service of that name."""
 
 
 class SentinelRefused(exceptions.ConnectionError):
-    """A Sentinel wants another password, and no other answers."""
+    """A Sentinel rejected the user or password, and no other Sentinel answered."""
 
 
-_OF_A_CLUSTER = (exceptions.AskError, exceptions.ClusterCrossSlotError)  # a MOVED is an AskError too
-_CLUSTER_SIGNS = ("MOVED ", "ASK ", "CROSSSLOT ")  # what redis-py 5.0 leaves of them
+_CLUSTER_ERRORS = (exceptions.AskError, exceptions.ClusterCrossSlotError)  # a MOVED is an AskError too
+_CLUSTER_PREFIXES = ("MOVED ", "ASK ", "CROSSSLOT ")  # redis-py 5.0 raises a plain ResponseError with these
 # Not every error of redis-py is a RedisError: those of its cluster client are not.
-_FAULTS: tuple[type[Exception], ...] = tuple(
-    fault for fault in vars(exceptions).values() if isinstance(fault, type) and issubclass(fault, Exception)
+_CLIENT_ERRORS: tuple[type[Exception], ...] = tuple(
+    kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)
 )
-UNREADABLE: tuple[type[Exception], ...] = (*_FAULTS, ValueError, TypeError)
-_NO_ANSWER: tuple[type[Exception], ...] = (*_FAULTS, OSError, ValueError)
+URL_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, ValueError, TypeError)
+_STORE_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, OSError, ValueError)
 
-_ALLOW = (
+_MISSING_RIGHTS = (
     "its user is not allowed what the limiter needs: ACL SETUSER … "
-    "~tk1:* +@read +@write +@connection -@dangerous +select +eval +evalsha +time, and +cluster of a cluster"
+    "~tk1:* +@read +@write +@connection -@dangerous +select +eval +evalsha +time, and +cluster on a cluster"
 )
-_WHO = "its user or password is missing or wrong"
-_OTHER_TYPE = "WRONGTYPE"
-# By class, or by what the text holds: before Redis 7, what fails inside a script is a ResponseError of any kind.
-_TOLD: tuple[tuple[type[Exception] | None, str, str], ...] = (
-    (UnknownService, "", "the Sentinels know no service of the name in the URL: see SENTINEL MASTERS"),
+_BAD_CREDENTIALS = "its user or password is missing or wrong"
+_WRONG_TYPE = "WRONGTYPE"
+# (class, part of the text, remedy). The first match counts. The text matters because before Redis 7 an error inside a
+# script is a plain ResponseError.
+_REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
+    (UnknownService, "", "the Sentinels do not know the service named in the URL: see SENTINEL MASTERS"),
     (
         SentinelRefused,
         "",
@@ -53,81 +54,91 @@ _TOLD: tuple[tuple[type[Exception] | None, str, str], ...] = (
         "it is a replica, which takes no writes: name the master, or write the URL as redis+sentinel://",
     ),
     (exceptions.BusyLoadingError, "LOADING ", "it is still loading its data"),
-    (exceptions.NoPermissionError, "ACL failure in script", _ALLOW),
-    (None, "user executing the script can't", _ALLOW),
-    (exceptions.AuthenticationError, "NOAUTH", _WHO),
-    (None, "unauthenticated ", _WHO),  # what Redis 7 says to as many arguments as ours, before it reads them
+    (exceptions.NoPermissionError, "ACL failure in script", _MISSING_RIGHTS),
+    (None, "user executing the script can't", _MISSING_RIGHTS),
+    (exceptions.AuthenticationError, "NOAUTH", _BAD_CREDENTIALS),
+    (None, "unauthenticated ", _BAD_CREDENTIALS),  # Redis 7 rejects a command of so many arguments before it reads it
     (
         None,
-        _OTHER_TYPE,
-        "a key of a limit holds another type of value, so somebody else writes keys that begin with tk1: into this "
+        _WRONG_TYPE,
+        "a key of a limit holds another type of value, so another program writes keys that begin with tk1: into this "
         "database. Delete that key, and give the limiter a database of its own",
     ),
     (
         None,
         "DB index",
-        "it has no database of the number in the URL: take a smaller one, or see CONFIG GET databases",
+        "it has no database with the number in the URL: use a smaller number, or see CONFIG GET databases",
     ),
     (
         None,
         "CERTIFICATE_VERIFY_FAILED",
-        "nobody vouches for its TLS certificate, or not under this name: name the authority with ?ssl_ca_certs=… in "
-        "the URL, and the server by a name that the certificate holds",
+        "its TLS certificate is not trusted, or not for this host name: name the authority with ?ssl_ca_certs=… in "
+        "the URL, and the server by a name that is in the certificate",
     ),
     (
         None,
         "Cluster mode is not enabled",
-        "it is no node of a cluster, or its user may not ask for the others: write its URL as redis://, or allow the "
+        "it is not a node of a cluster, or its user may not list the nodes: write its URL as redis://, or allow the "
         "user +cluster",
     ),
     (None, "MISCONF", "it cannot save its data, and so takes no writes: see its log and its disk"),
     (exceptions.MasterDownError, "MASTERDOWN", "it is a replica that has lost its master"),
-    (exceptions.ClusterDownError, "CLUSTERDOWN", "its cluster is down, or nobody serves the slot: see CLUSTER INFO"),
-    (None, "BUSY ", "a script of somebody else's holds it up"),
-    (None, "non deterministic commands", "it is older than Redis 5: take 6.2 or later"),
-    (None, "nknown command", "it lacks a command, by its age or its configuration: take Redis 6.2 or later, as it is"),
+    (
+        exceptions.ClusterDownError,
+        "CLUSTERDOWN",
+        "its cluster is down, or no node serves the hash slot: see CLUSTER INFO",
+    ),
+    (None, "BUSY ", "it is busy with a slow script of another program"),
+    (None, "non deterministic commands", "it is older than Redis 5: use 6.2 or later"),
+    (
+        None,
+        "nknown command",
+        "it lacks a command, by its age or its configuration: use Redis 6.2 or later, with no command renamed",
+    ),
 )
 
 
-def answered(question: Callable[[], _T]) -> _T:
+def map_errors(call: Callable[[], _T]) -> _T:
     """
-    Run *question*; whatever goes wrong with the server becomes `StoreUnavailable`. The one place that maps.
+    Run *call* and return its result.
 
     Raises:
-        ConfigurationError: The server is a node of a cluster, and was not asked as one.
-        StoreUnavailable: Anything else. Of the error's own text nothing is told: it may hold a host or a user.
+        ConfigurationError: The server is a node of a cluster, and its URL does not say so.
+        StoreUnavailable: Any other error of the client or the server. The message does not repeat the error's own
+            text, which may hold a host or a user.
     """
     try:
-        return question()
-    except _NO_ANSWER as error:
-        if isinstance(error, _OF_A_CLUSTER) or str(error).startswith(_CLUSTER_SIGNS):
+        return call()
+    except _STORE_ERRORS as error:
+        if isinstance(error, _CLUSTER_ERRORS) or str(error).startswith(_CLUSTER_PREFIXES):
             raise ConfigurationError(
                 "the store is a node of a Redis Cluster: write its URL as redis+cluster://host:port"
             ) from error
-        found, remedy = _told(error)
-        said = f"the store gave no usable answer: {type(error).__name__}"
-        # The server is well; it is asked on, about everything else.
-        part = None if found == _OTHER_TYPE else ""
-        raise StoreUnavailable(f"{said}: {remedy}" if remedy else said, part=part) from error
+        sign, remedy = _find_remedy(error)
+        message = f"the store gave no usable answer: {type(error).__name__}"
+        # With one key of a wrong type the server is up: all other calls go on.
+        part = None if sign == _WRONG_TYPE else ""
+        raise StoreUnavailable(f"{message}: {remedy}" if remedy else message, part=part) from error
 
 
 def remedy_of(error: StoreUnavailable) -> str:
-    """What was found and what mends it, as "this: that"; "" if only that nothing was heard of the server."""
-    return _told(error.__cause__)[1] if isinstance(error.__cause__, Exception) else ""
+    """The cause and its remedy, as "cause: remedy"; "" if all that is known is that the server did not answer."""
+    return _find_remedy(error.__cause__)[1] if isinstance(error.__cause__, Exception) else ""
 
 
-def lost_touch(error: StoreUnavailable) -> bool:
-    """Whether nothing was heard of the server, so that its other connections may be as dead."""
+def is_connection_error(error: StoreUnavailable) -> bool:
+    """Whether the connection failed, so that the other connections to the server may be dead as well."""
     cause = error.__cause__
     return isinstance(cause, (exceptions.ConnectionError, exceptions.TimeoutError, OSError))
 
 
-def _told(error: Exception) -> tuple[str, str]:
+def _find_remedy(error: Exception) -> tuple[str, str]:
+    """The text that *error* was recognised by, and the remedy; "" and "" if it is not in the table."""
     if isinstance(error, exceptions.RedisClusterException) and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # what the last node that was asked for the others said
-    ours = (exceptions.ResponseError, exceptions.ConnectionError, exceptions.RedisClusterException)
-    text = str(error) if isinstance(error, ours) else ""
-    for kind, sign, remedy in _TOLD:
+        error = error.__cause__  # the error of the last node that redis-py tried
+    readable = (exceptions.ResponseError, exceptions.ConnectionError, exceptions.RedisClusterException)
+    text = str(error) if isinstance(error, readable) else ""
+    for kind, sign, remedy in _REMEDIES:
         if (kind is not None and isinstance(error, kind)) or (sign and sign in text):
             return sign, remedy
     return "", ""

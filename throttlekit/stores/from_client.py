@@ -1,4 +1,4 @@
-"""A store from a client of redis-py that the user has made."""
+"""Make a store from a client of redis-py."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from redis.cluster import ClusterNode
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores.base import Store
 from throttlekit.stores.cluster import RedisClusterStore
-from throttlekit.stores.redis import RedisStore, own_options
-from throttlekit.stores.sentinel import following
+from throttlekit.stores.redis import RedisStore, connection_options
+from throttlekit.stores.sentinel import master_client
 
 __all__ = ["store_of_client"]
 
 _TIMEOUT = 0.25
-# What redis-py ties to the pool it stands in, or what would ask again by itself.
-_NOT_OURS = frozenset(
+# Options that belong to the client's own pool, or that make redis-py send a command again.
+_NOT_COPIED = frozenset(
     {
         "connection_pool",
         "event_dispatcher",
@@ -37,12 +37,13 @@ _NOT_OURS = frozenset(
 
 def store_of_client(client: object) -> Store:
     """
-    A store on the server that *client* is connected to. The client says where, as whom and how (TLS, a Sentinel's
-    service, a cluster's nodes); the connections are our own, so its time-outs, retries and decoding are not ours,
-    and it stays as it is.
+    A store on the server that *client* uses.
+
+    Taken from the client: the address, the user, TLS, a Sentinel's service, a cluster's nodes. Not taken: its
+    time-outs, retries and decoding, because the store makes its own connections. The client is not changed.
 
     Raises:
-        ConfigurationError: It is no `redis.Redis` or `redis.RedisCluster` that writes to a master.
+        ConfigurationError: *client* is not a `redis.Redis` or `redis.RedisCluster` that writes to a master.
     """
     try:
         if isinstance(client, redis.RedisCluster):
@@ -50,25 +51,25 @@ def store_of_client(client: object) -> Store:
         if isinstance(client, redis.Redis):
             return _ServerOfClient(client)
     except TypeError as error:
-        # Its text may hold a password.
+        # The error's text may hold a password.
         raise ConfigurationError(
-            "no connections can be made like those of client=: its connection class takes other arguments than "
-            "redis-py's. Give a URL, or a store of your own"
+            "client= has a connection class that takes other arguments than redis-py's, so no connection can be made "
+            "with it. Give a URL, or a store of your own"
         ) from error
     module, name = type(client).__module__, type(client).__name__
-    how = "an asyncio client" if "asyncio" in module else f"a {name}"
+    kind = "an asyncio client" if "asyncio" in module else f"a {name}"
     raise ConfigurationError(
-        f"client= takes a redis.Redis or redis.RedisCluster, not {how}: the limiter blocks for a round trip. "
+        f"client= takes a redis.Redis or redis.RedisCluster, not {kind}: the limiter blocks for a round trip. "
         "Give it redis.Redis(…), or a URL"
     )
 
 
 class _ServerOfClient(RedisStore):
     def __init__(self, client: Any) -> None:
-        self._options = own_options(_TIMEOUT)
+        self._options = connection_options(_TIMEOUT)
         pool = client.connection_pool
         if not hasattr(pool, "sentinel_manager"):
-            self._use(_client_like(pool))
+            self._connect_with(_client_like(pool))
             return
         if not pool.is_master:
             raise ConfigurationError(
@@ -76,16 +77,17 @@ class _ServerOfClient(RedisStore):
             )
         manager = copy.copy(pool.sentinel_manager)
         manager.sentinels = [_client_like(each.connection_pool) for each in manager.sentinels]
-        own = _settings(pool.connection_kwargs)
-        manager.connection_kwargs = {**own, "connection_class": pool.connection_class}
-        self._use(following(manager, pool.service_name))
+        manager.connection_kwargs = {**_settings(pool.connection_kwargs), "connection_class": pool.connection_class}
+        self._connect_with(master_client(manager, pool.service_name))
 
 
 class _ClusterOfClient(RedisClusterStore):
     def __init__(self, client: Any) -> None:
         nodes = client.nodes_manager
         self._settings = _settings(nodes.connection_kwargs)
-        kind = self._settings.pop("connection_class", None)  # from_url leaves it there, and takes it nowhere else
+        kind = self._settings.pop(
+            "connection_class", None
+        )  # from_url puts it there, and RedisCluster does not accept it
         if isinstance(kind, type) and issubclass(kind, redis.SSLConnection):
             self._settings["ssl"] = True
         self._nodes = [(node.host, node.port) for node in (*nodes.startup_nodes.values(), *client.get_nodes())]
@@ -107,5 +109,5 @@ def _client_like(pool: Any) -> Any:
     return redis.Redis(connection_pool=own)
 
 
-def _settings(told: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in told.items() if name not in _NOT_OURS} | own_options(_TIMEOUT)
+def _settings(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name not in _NOT_COPIED} | connection_options(_TIMEOUT)

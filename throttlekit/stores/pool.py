@@ -1,4 +1,4 @@
-"""Connections of our own to one server: the last that came back is the next to go, and no pool is asked in between."""
+"""A pool of connections to one server, without the locks of redis-py's own: the last one used is reused first."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from redis.exceptions import ConnectionError, ResponseError, TimeoutError
 
 from throttlekit._util.fork_safety import renew_lock_after_fork
 
-__all__ = ["Connections"]
+__all__ = ["ConnectionPool"]
 
-_TRUSTED = 1.0
-"""Seconds. One that lay idle for longer may have been closed by the server, so it is looked at before it is used."""
+_CHECKED_AFTER_S = 1.0
+"""A connection that was idle for longer may have been closed by the server: it is checked before it is used."""
 
 
-class Connections:
+class ConnectionPool:
     """
-    As many connections as there are questions under way at once. Safe to share between threads, and across a fork.
+    As many connections as there are calls at the same time. Safe to share between threads, and across a fork.
 
-    A connection carries one question at a time. It is kept only after a whole answer was read: whatever
-    else happens, an interrupt in between included, it is closed, so that no answer is ever read for another's.
+    A connection carries one call at a time, and goes back to the pool only after its whole reply was read.
+    After any error, an interrupt included, it is closed: no reply is ever read for another call's.
 
     Args:
         make: Makes a connection of redis-py that is not connected yet.
@@ -34,15 +34,15 @@ class Connections:
         self._idle: deque[tuple[Any, float]] = deque()
         renew_lock_after_fork(self, "_idle", deque)
 
-    def ask(self, frame: bytes) -> Any:
+    def execute(self, frame: bytes) -> Any:
         """
-        Send one command, and read its answer. It is sent once, whatever happens. Raises what redis-py does.
+        Send one command and return its reply. It is sent at most once. Raises redis-py's errors.
         """
-        idle = self._idle  # in a child of a fork it is another: a question that the fork cut in two ends up nowhere
-        connection = self._taken(idle)
+        idle = self._idle  # a forked child has another deque: a call that spans the fork returns nothing to it
+        connection = self._take(idle)
         try:
             connection.send_packed_command((frame,), False)
-            answer = connection.read_response()
+            reply = connection.read_response()
         except ResponseError:
             idle.append((connection, monotonic()))
             raise
@@ -50,26 +50,26 @@ class Connections:
             connection.disconnect()
             raise
         idle.append((connection, monotonic()))
-        return answer
+        return reply
 
-    def ask_all(self, frames: Sequence[bytes]) -> list[Any]:
+    def execute_all(self, frames: Sequence[bytes]) -> list[Any]:
         """
-        Send several commands in one go, and read all their answers. One that is an error of that command alone stands
-        in its place; any other fault is everybody's, and none of the answers counts.
+        Send several commands at once and return their replies, in order. An error that concerns one command stands
+        in the place of its reply. Any other error fails the whole call.
         """
         idle = self._idle
-        connection = self._taken(idle)
+        connection = self._take(idle)
         try:
             connection.send_packed_command((b"".join(frames),), False)
-            answers = [_answer(connection) for _ in frames]
+            replies = [_read_reply(connection) for _ in frames]
         except BaseException:
             connection.disconnect()
             raise
         idle.append((connection, monotonic()))
-        return answers
+        return replies
 
-    def drop(self) -> None:
-        """Close what lies idle: it may be as dead as the one that has just failed. What is in use ends with its use."""
+    def close_idle(self) -> None:
+        """Close the idle connections. Those in use return to a deque that is no longer read, and are closed with it."""
         idle, self._idle = self._idle, deque()
         while idle:
             try:
@@ -78,32 +78,33 @@ class Connections:
                 return
             connection.disconnect()
 
-    def _taken(self, idle: deque[tuple[Any, float]]) -> Any:
+    def _take(self, idle: deque[tuple[Any, float]]) -> Any:
         try:
             connection, since = idle.pop()
         except IndexError:
-            return self._connected(self._make())
-        if connection.pid != os.getpid():  # where a fork tells nobody
-            return self._connected(self._make())
-        if monotonic() - since > _TRUSTED and _is_over(connection):
+            return _connected(self._make())
+        if connection.pid != os.getpid():  # on a platform without fork hooks
+            return _connected(self._make())
+        if monotonic() - since > _CHECKED_AFTER_S and _is_closed(connection):
             connection.disconnect()
-            return self._connected(connection)
-        return connection
-
-    def _connected(self, connection: Any) -> Any:
-        connection.connect()  # a Sentinel's connection asks for the master here, and not where it sends
+            return _connected(connection)
         return connection
 
 
-def _answer(connection: Any) -> Any:
+def _connected(connection: Any) -> Any:
+    connection.connect()  # a Sentinel's connection looks up the master here, and not where it sends
+    return connection
+
+
+def _read_reply(connection: Any) -> Any:
     try:
         return connection.read_response()
     except ResponseError as error:
         return error
 
 
-def _is_over(connection: Any) -> bool:
-    """Whether there is something to read, which can only be the end."""
+def _is_closed(connection: Any) -> bool:
+    """Whether there is something to read: on an idle connection that can only be its end."""
     try:
         return bool(connection.can_read())
     except (ConnectionError, TimeoutError, OSError):

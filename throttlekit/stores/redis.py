@@ -1,4 +1,4 @@
-"""The shared store: one EVALSHA a decision, by the server's clock."""
+"""The store on a Redis or Valkey server: one EVALSHA per decision, by the server's clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager, suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlsplit
 
@@ -19,111 +19,104 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
     raise ImportError("a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'") from error
 
 from throttlekit._core.acquire import Verdict
+from throttlekit._core.claim import StoreClaim
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import Correction, Lease, Request, StoreClaim
-from throttlekit.stores.errors import UNREADABLE, answered, lost_touch
-from throttlekit.stores.pool import Connections
+from throttlekit.stores.base import Correction, Lease, Request
+from throttlekit.stores.errors import URL_ERRORS, is_connection_error, map_errors
+from throttlekit.stores.pool import ConnectionPool
 from throttlekit.stores.wire import Script, arguments_of, command, frame_of, script_for, script_of, verdict_of
 
-__all__ = ["RedisStore", "begin_anew_after_fork", "check_url", "own_options", "readable"]
+__all__ = ["RedisStore", "check_url", "connection_options", "renew_pool_lock_after_fork", "url_errors"]
 
 _DATABASE = re.compile(r"/?[0-9]*", re.ASCII)
 _CLIENT_NAME = re.compile(r"[!-~]+")
-_LONGEST = 60
-_OPTIONS = (
+_MAX_TIMEOUT_S = 60
+_URL_OPTIONS = (
     "db", "username", "password", "client_name", "protocol", "socket_timeout", "socket_connect_timeout",
     "socket_keepalive", "ssl_ca_certs", "ssl_ca_data", "ssl_ca_path", "ssl_certfile", "ssl_keyfile", "ssl_password",
     "ssl_cert_reqs", "ssl_check_hostname", "ssl_ciphers", "ssl_min_version", "ssl_include_verify_flags",
     "ssl_exclude_verify_flags",
 )  # fmt: skip
-_BATCH = 1000
+_SCAN_COUNT = 1000
 _T = TypeVar("_T")
 
 
 class RedisStore:
     """
-    Keeps limits in a Redis or Valkey server, shared by every process that names the same one.
+    Keeps limits in a Redis or Valkey server, shared by every process that uses the same one.
 
     Args:
         url: redis://, rediss:// or unix://, as redis-py reads them.
-        timeout: Seconds to wait for a connection, and for an answer. An answer that does not come
-            is never taken for a grant, and the question is never put twice.
+        timeout: Seconds to wait for a connection, and for a reply. A reply that does not come is never
+            taken for a grant, and a command is never sent twice.
 
     Raises:
-        ConfigurationError: The URL cannot be read. The message does not repeat it: it may hold a password.
+        ConfigurationError: The URL is not valid. The message does not repeat it: it may hold a password.
     """
 
     def __init__(self, url: str, *, timeout: float = 0.25) -> None:
         scheme, colon, rest = url.partition("://")
         scheme = scheme.replace("valkey", "redis")
-        self._options = own_options(timeout)
-        with readable():
+        self._options = connection_options(timeout)
+        with url_errors():
             check_url(url)
             client: Any = redis.Redis
-            self._use(client.from_url(f"{scheme}{colon}{rest}", **self._options))
+            self._connect_with(client.from_url(f"{scheme}{colon}{rest}", **self._options))
 
-    def _use(self, client: Any) -> None:
+    def _connect_with(self, client: Any) -> None:
+        """Make connections like those of *client*."""
         self._client = client
         pool = client.connection_pool
-        begin_anew_after_fork(pool)
+        renew_pool_lock_after_fork(pool)
         options = pool.connection_kwargs
-        with suppress(TypeError):  # older clients, and classes of users' own, do not know it
-            # Or each connection looks up redis-py's version to tell the server: 3 ms of CPU, and two round trips.
+        with suppress(TypeError):  # older clients, and connection classes of users, do not have this option
+            # Without it each connection looks up redis-py's version for the server: 3 ms of CPU, and two round trips.
             pool.connection_class(**options, driver_info=None)
             options["driver_info"] = None
-        pool.connection_class(**options)  # not connected: an unknown ?option= shows here, not later
-        self._connections = Connections(lambda: pool.connection_class(**options))
+        pool.connection_class(**options)  # not connected: an unknown ?option= fails here, and not with the first job
+        self._pool = ConnectionPool(lambda: pool.connection_class(**options))
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        return self._asked(request.claims[0].bucket, lambda: verdict_of(self._decide(request, now_us)))
+        return self._call(request.claims[0].bucket, lambda: verdict_of(self._decide(request, now_us)))
 
     def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
         frames = [frame_of(request, None) for request in requests]
-        replies = self._asked(requests[0].claims[0].bucket, lambda: self._connections.ask_all(frames))
+        replies = self._call(requests[0].claims[0].bucket, lambda: self._pool.execute_all(frames))
         return [self._verdict(request, reply) for request, reply in zip(requests, replies, strict=True)]
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        arguments: list[Any] = [len(corrections), *(each.bucket for each in corrections)]
-        arguments.append("" if now_us is None else now_us)
-        for each in corrections:
-            arguments += (each.algorithm.code, *each.algorithm.params, each.granted_us, each.by)
-        script = script_for("settle", frozenset(each.algorithm.code for each in corrections))
-        self._asked(corrections[0].bucket, lambda: self._run(script, arguments))
+        rows = [(each.algorithm.code, *each.algorithm.params, each.granted_us, each.by) for each in corrections]
+        self._run_script("settle", [each.bucket for each in corrections], [_or_empty(now_us)], rows)
 
     def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
-        self._leased("release", leases, now_us)
+        self._run_lease_script("release", leases, now_us)
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
-        return self._leased("renew", leases, now_us)
+        return self._run_lease_script("renew", leases, now_us)
 
     def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
-        arguments: list[Any] = [2 * len(claims)]
-        for claim in claims:
-            arguments += (claim.bucket, claim.line)
-        arguments += ("" if now_us is None else now_us, "" if for_us is None else for_us)
-        for claim in claims:
-            arguments += (claim.ask.algorithm.code, *claim.ask.algorithm.params)
-        script = script_for("pause", frozenset(claim.ask.algorithm.code for claim in claims))
-        self._asked(claims[0].bucket, lambda: self._run(script, arguments))
+        keys = [name for claim in claims for name in (claim.bucket, claim.line)]
+        rows = [(claim.algorithm.code, *claim.algorithm.params) for claim in claims]
+        self._run_script("pause", keys, [_or_empty(now_us), _or_empty(for_us)], rows)
 
     def reset(self, names: Sequence[str]) -> None:
-        self._asked(names[0], lambda: self._delete(names))
+        self._call(names[0], lambda: self._delete(names))
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         name = str(commands[0][3 if commands[0][0] == "EVAL" else 1])
         try:
-            return self._asked(name, lambda: self._run_all(commands))
+            return self._call(name, lambda: self._run_all(commands))
         except StoreUnavailable as error:
-            if not lost_touch(error):
-                error.part = None  # it answers: that it may not do this says nothing about decisions
+            if not is_connection_error(error):
+                error.part = None  # the server is up: that it rejected these commands says nothing about decisions
             raise
 
     def forget(self, pattern: str) -> int:
-        return self._asked(pattern, lambda: self._forget(pattern))
+        return self._call(pattern, lambda: self._forget(pattern))
 
     def part_of(self, name: str) -> str:
-        """The server is one: it answers, or it does not."""
+        """A single server has no parts."""
         return ""
 
     def servers(self) -> list[Any]:
@@ -131,56 +124,56 @@ class RedisStore:
         return [self._client]
 
     def close(self) -> None:
-        self._connections.drop()
+        self._pool.close_idle()
         self._client.close()
 
-    def _leased(self, verb: str, leases: Sequence[Lease], now_us: int | None) -> list[bool]:
-        arguments: list[Any] = [len(leases), *(each.bucket for each in leases)]
-        arguments += ("" if now_us is None else now_us, verb)
-        for each in leases:
-            arguments += (each.algorithm.code, *each.algorithm.params, each.granted_us)
-        script = script_for("lease", frozenset(each.algorithm.code for each in leases))
+    def _run_lease_script(self, verb: str, leases: Sequence[Lease], now_us: int | None) -> list[bool]:
+        rows = [(each.algorithm.code, *each.algorithm.params, each.granted_us) for each in leases]
+        replies = self._run_script("lease", [each.bucket for each in leases], [_or_empty(now_us), verb], rows)
+        return [reply == 1 for reply in replies]
 
-        def question() -> list[bool]:
-            return [answer == 1 for answer in self._run(script, arguments)]
+    def _run_script(self, verb: str, keys: Sequence[str], head: Sequence[Any], rows: Sequence[tuple[Any, ...]]) -> Any:
+        """Run the script for *verb*: its keys, its own arguments, then a row for each algorithm, code first."""
+        script = script_for(verb, frozenset(row[0] for row in rows))
+        arguments = [len(keys), *keys, *head, *chain.from_iterable(rows)]
+        return self._call(keys[0], lambda: self._run(script, arguments))
 
-        return self._asked(leases[0].bucket, question)
-
-    def _asked(self, name: str, question: Callable[[], _T]) -> _T:
+    def _call(self, name: str, call: Callable[[], _T]) -> _T:
+        """Run *call*, with its errors mapped; *name* says which part of the store it goes to."""
         try:
-            return answered(question)
+            return map_errors(call)
         except StoreUnavailable as error:
             if error.part is not None:
                 error.part = self.part_of(name)
-            if lost_touch(error):
-                self._drop_idle()
+            if is_connection_error(error):
+                self._close_idle()
             raise
 
-    def _drop_idle(self) -> None:
-        """Close connections that lie idle: they may be as dead, and each would cost a time-out of its own."""
-        self._connections.drop()
+    def _close_idle(self) -> None:
+        """Close the idle connections: they may be dead as well, and each would cost a time-out."""
+        self._pool.close_idle()
 
     def _decide(self, request: Request, now_us: int | None) -> Any:
         try:
-            return self._connections.ask(frame_of(request, now_us))
+            return self._pool.execute(frame_of(request, now_us))
         except exceptions.NoScriptError:
-            return self._evaluated(request, now_us)
+            return self._eval(request, now_us)
 
     def _verdict(self, request: Request, reply: Any) -> Verdict | Exception:
         def verdict() -> Verdict:
             if isinstance(reply, exceptions.NoScriptError):
-                return verdict_of(self._evaluated(request, None))
+                return verdict_of(self._eval(request, None))
             if isinstance(reply, Exception):
                 raise reply
             return verdict_of(reply)
 
         try:
-            return self._asked(request.claims[0].bucket, verdict)
+            return self._call(request.claims[0].bucket, verdict)
         except (StoreUnavailable, ConfigurationError) as error:
             return error
 
-    def _evaluated(self, request: Request, now_us: int | None) -> Any:
-        # The server said that it ran nothing, so asking again cannot charge twice.
+    def _eval(self, request: Request, now_us: int | None) -> Any:
+        # NOSCRIPT means that the server ran nothing, so this cannot charge twice.
         return self._command("EVAL", script_of(request).text, *arguments_of(request, now_us))
 
     def _run(self, script: Script, arguments: list[Any]) -> Any:
@@ -190,35 +183,41 @@ class RedisStore:
             return self._command("EVAL", script.text, *arguments)
 
     def _command(self, *arguments: Any) -> Any:
-        return self._connections.ask(command(*arguments))
+        return self._pool.execute(command(*arguments))
 
     def _run_all(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
-        replies = self._connections.ask_all([command(*each) for each in commands])
+        replies = self._pool.execute_all([command(*each) for each in commands])
         for reply in replies:
             if isinstance(reply, Exception):
                 raise reply
         return replies
 
     def _forget(self, pattern: str) -> int:
-        found = 0
-        names = (name.decode("utf-8", "replace") for name in self._found(pattern))
-        while batch := list(islice(names, _BATCH)):
+        deleted = 0
+        keys: Iterable[Any] = self._redis_py().scan_iter(match=pattern, count=_SCAN_COUNT)
+        names = (key.decode("utf-8", "replace") for key in keys)
+        while batch := list(islice(names, _SCAN_COUNT)):
             self._delete(batch)
-            found += len(batch)
-        return found
+            deleted += len(batch)
+        return deleted
 
-    def _found(self, pattern: str) -> Iterable[Any]:
-        found: Iterable[Any] = self._client.scan_iter(match=pattern, count=_BATCH)
-        return found
+    def _redis_py(self) -> Any:
+        """The client of redis-py for what is not a decision."""
+        return self._client
 
     def _delete(self, names: Sequence[str]) -> None:
         self._command("DEL", *names)
 
 
-def own_options(timeout: float) -> dict[str, Any]:
+def _or_empty(number: int | None) -> int | str:
+    return "" if number is None else number
+
+
+def connection_options(timeout: float) -> dict[str, Any]:
     """
-    What our connections are made with, whoever describes the server: short time-outs, bytes, and none of redis-py's
-    own retries, so that no question is put twice. As many as ask at once: redis-py 8 would fail the 101st.
+    The options of every connection of the store, whatever the user's client has: short time-outs, bytes, and none of
+    redis-py's own retries, so that no command is sent twice. The number of connections has no bound: by default
+    redis-py 8 fails the 101st call at the same moment.
     """
     return {
         "socket_timeout": timeout,
@@ -232,38 +231,38 @@ def own_options(timeout: float) -> dict[str, Any]:
 
 def check_url(url: str, *, also: Collection[str] = ()) -> None:
     """
-    Refuse what redis-py would take for something else, or would stumble over with each question.
+    Check *url* for mistakes that redis-py would misread, or would find only with the first call.
 
     Args:
-        also: Options besides those of every server.
+        also: Options that are allowed besides those of every server.
 
     Raises:
-        ConfigurationError: It has an option that is none, or one with a value that can never work.
-        ValueError: Anything else. Whatever its text, it may be a part of a password.
+        ConfigurationError: It has an unknown option, or one with a value that can never work.
+        ValueError: Any other mistake. Its text may hold a part of a password: do not repeat it.
     """
     parts = urlsplit(url)
     if parts.fragment or (parts.scheme == "unix" and (parts.hostname or len(parts.path) < 2)):
-        raise ValueError("a part that such a URL does not have")
+        raise ValueError("a URL of this scheme does not have such a part")
     if "sentinel" not in parts.scheme and parts.scheme != "unix" and not _DATABASE.fullmatch(parts.path):
         raise ValueError("the path is not the number of a database")
     for name, value in parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)):
-        if name not in _OPTIONS and name not in also:
-            known = ", ".join((*_OPTIONS, *also))
+        if name not in _URL_OPTIONS and name not in also:
+            known = ", ".join((*_URL_OPTIONS, *also))
             raise ConfigurationError(f"the store's URL may have the options {known}, and no other")
-        if name.endswith("_timeout") and not 0 < float(value) <= _LONGEST:
-            raise ConfigurationError(f"{name} in the store's URL must be more than 0 s, and at most {_LONGEST} s")
+        if name.endswith("_timeout") and not 0 < float(value) <= _MAX_TIMEOUT_S:
+            raise ConfigurationError(f"{name} in the store's URL must be more than 0 s, and at most {_MAX_TIMEOUT_S} s")
         if name == "client_name" and not _CLIENT_NAME.fullmatch(value):
             raise ConfigurationError("client_name in the store's URL must be letters, digits and signs, no spaces")
 
 
 @contextmanager
-def readable() -> Generator[None, None, None]:
-    """What redis-py says of a URL that it cannot read becomes a `ConfigurationError` that does not repeat it."""
+def url_errors() -> Generator[None, None, None]:
+    """Map redis-py's errors about a URL to a `ConfigurationError` that does not repeat the URL."""
     try:
         yield
-    except ConfigurationError:  # our own: a ValueError as well
+    except ConfigurationError:  # from `check_url`; it is a ValueError as well
         raise
-    except UNREADABLE as error:
+    except URL_ERRORS as error:
         raise ConfigurationError(
             f"the store's URL cannot be read ({type(error).__name__}): write it as redis://host:port/0, rediss://…, "
             "unix:///path?db=0 or redis+sentinel://host:port,host:port/service/0, with the number of a database, and "
@@ -271,6 +270,6 @@ def readable() -> Generator[None, None, None]:
         ) from None
 
 
-def begin_anew_after_fork(pool: object) -> None:
-    """Redis-py's *pool* begins anew in a child under its lock, which another thread may have held at the fork."""
+def renew_pool_lock_after_fork(pool: object) -> None:
+    """Give redis-py's *pool* a fresh lock in each forked child: another thread may hold the lock at the fork."""
     renew_lock_after_fork(pool, "_lock", threading.RLock)

@@ -1,4 +1,4 @@
-"""A request as the server reads it, and its answer. What stays the same from call to call is written out once."""
+"""Encode a request for the server, and parse its reply. The parts that do not change between calls are cached."""
 
 from __future__ import annotations
 
@@ -10,119 +10,120 @@ from typing import Any, NamedTuple
 import throttlekit_lua
 from throttlekit._core.acquire import ELSEWHERE, Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
-from throttlekit.stores.base import Request, StoreClaim
+from throttlekit._core.claim import StoreClaim
+from throttlekit.stores.base import Request
 
 __all__ = ["Script", "arguments_of", "command", "frame_of", "script_for", "script_of", "verdict_of"]
 
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
-_REMEMBERED = 1024  # claims; each takes about a kilobyte
+_CACHED_CLAIMS = 1024  # each takes about a kilobyte
 _GUEST, _JOB = Caller.GUEST, Caller.JOB
 
 
 class Script(NamedTuple):
-    """A script, and the name that the server knows it by."""
+    """A script and its SHA-1, by which the server finds it."""
 
     text: str
     sha: str
 
 
 @lru_cache
-def script_for(verb: str, letters: frozenset[str]) -> Script:
-    """The script for *verb* on claims of the algorithms *letters*."""
-    text = throttlekit_lua.read(verb, letters)
+def script_for(verb: str, codes: frozenset[str]) -> Script:
+    """The script for *verb* on claims of the algorithms with these *codes*."""
+    text = throttlekit_lua.read(verb, codes)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 def script_of(request: Request) -> Script:
     """The script that decides *request*."""
-    return script_for("acquire", frozenset([claim.ask.algorithm.code for claim in request.claims]))
+    return script_for("acquire", frozenset([claim.algorithm.code for claim in request.claims]))
 
 
 def arguments_of(request: Request, now_us: int | None) -> list[Any]:
-    """What that script is run with, the number of its keys first."""
+    """The arguments of that script: the number of its keys, the keys, the rest."""
     arguments: list[Any] = [2 * len(request.claims)]
     for claim in request.claims:
-        arguments += _names(claim)
-    arguments += _asker(request, now_us)
+        arguments += _keys(claim)
+    arguments += _caller_arguments(request, now_us)
     for claim in request.claims:
-        arguments += _numbers(claim)
+        arguments += _claim_arguments(claim)
     return arguments
 
 
 def frame_of(request: Request, now_us: int | None) -> bytes:
-    """The same as one command: EVALSHA, the script's name, and `arguments_of`."""
+    """The whole command, encoded: EVALSHA, the script's SHA-1, and `arguments_of`."""
     if request.place is None and request.max_wait_us is None and now_us is None and request.caller is not Caller.PEEK:
-        asker = _PLAIN_JOB if request.caller is _JOB else _PLAIN_GUEST
+        caller = _PLAIN_JOB if request.caller is _JOB else _PLAIN_GUEST
     else:
-        asker = _packed(_asker(request, now_us))
+        caller = _encode(_caller_arguments(request, now_us))
     claims = request.claims
     if len(claims) == 1:
-        code, names, numbers = _packed_claim(claims[0])
-        return b"".join((_head(code, 1), names, asker, numbers))
-    packed = [_packed_claim(claim) for claim in claims]
-    head = _head("".join(sorted({code for code, _, _ in packed})), len(claims))
-    return b"".join((head, *[names for _, names, _ in packed], asker, *[numbers for _, _, numbers in packed]))
+        code, keys, arguments = _encode_claim(claims[0])
+        return b"".join((_head(code, 1), keys, caller, arguments))
+    encoded = [_encode_claim(claim) for claim in claims]
+    head = _head("".join(sorted({code for code, _, _ in encoded})), len(claims))
+    return b"".join((head, *[keys for _, keys, _ in encoded], caller, *[arguments for _, _, arguments in encoded]))
 
 
 def command(*arguments: str | int) -> bytes:
-    """Any command, as the server reads it."""
-    return b"*%d\r\n" % len(arguments) + _packed(arguments)
+    """Encode any command."""
+    return b"*%d\r\n" % len(arguments) + _encode(arguments)
 
 
 def verdict_of(reply: Any) -> Verdict:
     """
-    Read what the script answered.
+    Parse the reply of the script.
 
     Raises:
-        ValueError: It is not one of ours.
+        ValueError: The script cannot have sent this.
     """
     try:
-        reason, binding, now, retry, slot, *used = map(int, reply.split())
+        reason, binding, now_us, retry_us, due_us, *used = map(int, reply.split())
         if len(used) == 2:
             uses: tuple[Use, ...] = (Use(*used),)
         else:
             uses = tuple(Use(units, full) for units, full in zip(used[::2], used[1::2], strict=True))
-        return Verdict(_REASONS[reason], binding - 1, now, retry, slot, uses)
+        return Verdict(_REASONS[reason], binding - 1, now_us, retry_us, due_us, uses)
     except (AttributeError, TypeError, ValueError, IndexError) as error:
-        raise ValueError(f"the script's reply is not one of ours: {reply!r}") from error
+        raise ValueError(f"not a reply of the script: {reply!r}") from error
 
 
-def _names(claim: StoreClaim) -> tuple[str, str]:
+def _keys(claim: StoreClaim) -> tuple[str, str]:
     return claim.bucket, claim.line
 
 
-def _asker(request: Request, now_us: int | None) -> tuple[Any, ...]:
-    place, patience = request.place, request.max_wait_us
+def _caller_arguments(request: Request, now_us: int | None) -> tuple[Any, ...]:
+    place, max_wait_us = request.place, request.max_wait_us
     if place is None:
         number, due_us = 0, 0
     else:
         number, due_us = -1 if place.claim == ELSEWHERE else place.claim + 1, place.due_us
     now = "" if now_us is None else now_us
-    return now, request.caller.value, number, due_us, "" if patience is None else patience
+    return now, request.caller.value, number, due_us, "" if max_wait_us is None else max_wait_us
 
 
-def _numbers(claim: StoreClaim) -> tuple[Any, ...]:
-    algorithm, room = claim.ask.algorithm, claim.ask.max_queue_us
-    return algorithm.code, algorithm.size, *algorithm.params, claim.ask.spacing_us, "" if room is None else room
+def _claim_arguments(claim: StoreClaim) -> tuple[Any, ...]:
+    algorithm, queue_us = claim.algorithm, claim.max_queue_us
+    return algorithm.code, algorithm.size, *algorithm.params, claim.spacing_us, "" if queue_us is None else queue_us
 
 
-def _packed(arguments: Iterable[str | int]) -> bytes:
+def _encode(arguments: Iterable[str | int]) -> bytes:
     texts = [str(each).encode() for each in arguments]
     return b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts])
 
 
-@lru_cache(_REMEMBERED)
-def _packed_claim(claim: StoreClaim) -> tuple[str, bytes, bytes]:
-    return claim.ask.algorithm.code, _packed(_names(claim)), _packed(_numbers(claim))
+@lru_cache(_CACHED_CLAIMS)
+def _encode_claim(claim: StoreClaim) -> tuple[str, bytes, bytes]:
+    return claim.algorithm.code, _encode(_keys(claim)), _encode(_claim_arguments(claim))
 
 
 @lru_cache
-def _head(letters: str, claims: int) -> bytes:
-    script = script_for("acquire", frozenset(letters))
+def _head(codes: str, claims: int) -> bytes:
+    script = script_for("acquire", frozenset(codes))
     count = 3 + 2 * claims + len(_PLAIN) + 7 * claims
-    return b"*%d\r\n" % count + _packed(("EVALSHA", script.sha, 2 * claims))
+    return b"*%d\r\n" % count + _encode(("EVALSHA", script.sha, 2 * claims))
 
 
 _PLAIN: Sequence[str | int] = ("", _GUEST.value, 0, 0, "")
-_PLAIN_GUEST = _packed(_PLAIN)
-_PLAIN_JOB = _packed(("", _JOB.value, 0, 0, ""))
+_PLAIN_GUEST = _encode(_PLAIN)
+_PLAIN_JOB = _encode(("", _JOB.value, 0, 0, ""))

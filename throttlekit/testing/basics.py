@@ -1,4 +1,4 @@
-"""What a store must do as a store, whatever it is asked about."""
+"""A store's tests for keys, its clock and `close`, with any algorithm."""
 
 # ruff: noqa: S101 - these are tests, shipped
 
@@ -6,15 +6,15 @@ from __future__ import annotations
 
 from throttlekit._core.acquire import Caller
 from throttlekit.stores.base import Correction, Request
-from throttlekit.testing.bench import NOW_US, ONE, STEP_US, TEN, OnTheBench
-from throttlekit.testing.rules import RULES
+from throttlekit.testing.bench import NOW_US, ONE, STEP_US, TEN, ConformanceSuite
+from throttlekit.testing.cases import CASES
 
 __all__ = ["BasicConformance"]
 
 
-class BasicConformance(OnTheBench):
-    def test_promise_counts_the_units_asked_for(self) -> None:
-        """Three units pass when three are there, and not a microsecond before."""
+class BasicConformance(ConformanceSuite):
+    def test_promised_instant_depends_on_the_cost(self) -> None:
+        """A cost of three passes when three units are there, and not a microsecond before."""
         with self.bench() as bench:
             bench.drain(TEN)
             denied = bench.ask(TEN, cost=3, caller=Caller.GUEST)
@@ -25,7 +25,7 @@ class BasicConformance(OnTheBench):
             assert bench.ask(TEN, cost=3, caller=Caller.GUEST).allowed
 
     def test_keys_may_hold_any_text(self) -> None:
-        """Keys that look like one another, or like something else, are counted apart."""
+        """Keys that look alike, or like a part of a stored name, are counted apart."""
         keys = [
             "",
             "a",
@@ -52,7 +52,7 @@ class BasicConformance(OnTheBench):
                 assert not bench.ask(ONE, key=key, caller=Caller.GUEST).allowed, key[:20]
 
     def test_store_owns_the_clock(self) -> None:
-        """Without a time given, the store tells its own, and it goes on."""
+        """Without a time given, a verdict has the store's own time, which goes on."""
         with self.bench() as bench:
             request = Request([bench.claim(TEN)], Caller.JOB)
             verdicts = [bench.store.acquire(request) for _ in range(3)]
@@ -61,18 +61,18 @@ class BasicConformance(OnTheBench):
         assert all(v.allowed for v in verdicts)
 
     def test_every_algorithm_goes_by_the_stores_clock(self) -> None:
-        """Without a time given, a limit passes, is settled down by what it took, and passes in full again."""
+        """Without a time given, the capacity passes, is given back by a correction, and passes again."""
         with self.bench() as bench:
-            for rule in RULES:
-                claim = bench.claim(rule.limit, cost=rule.limit.capacity)
+            for case in CASES:
+                claim = bench.claim(case.limit, cost=case.limit.capacity)
                 for _ in range(3):
                     verdict = bench.store.acquire(Request([claim], Caller.JOB))
-                    assert verdict.allowed, (rule.label, verdict)
-                    back = Correction(claim.bucket, claim.ask.algorithm, verdict.now_us, -claim.ask.algorithm.size)
+                    assert verdict.allowed, (case.label, verdict)
+                    back = Correction(claim.bucket, claim.algorithm, verdict.now_us, -claim.algorithm.size)
                     bench.store.settle([back])
 
     def test_works_again_after_close(self) -> None:
-        """A store that was closed may be used again."""
+        """A store may be used again after `close`."""
         with self.bench() as bench:
             assert bench.ask(TEN).allowed
             bench.store.close()

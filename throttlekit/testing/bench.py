@@ -1,21 +1,34 @@
-"""A store on the bench: what the conformance tests have in common."""
+"""The test bench of the store conformance suite: a store, a time that the tests set, and shorthands for calls."""
 
 # ruff: noqa: S101 - these are tests, shipped
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Sequence
+import threading
+from collections.abc import Callable, Generator, Sequence
 from typing import ClassVar
 
-from throttlekit._core.acquire import Ask, Caller, Place, Verdict
+from throttlekit._core.acquire import Caller, Place, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.token_bucket import TokenBucket
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, line_name
-from throttlekit.stores.base import Correction, Request, Store, StoreClaim
+from throttlekit.stores.base import Correction, Request, Store
 
-__all__ = ["NAME", "NOW_US", "ONE", "SECOND_US", "SLOW", "STEP_US", "TEN", "Bench", "OnTheBench"]
+__all__ = [
+    "NAME",
+    "NOW_US",
+    "ONE",
+    "SECOND_US",
+    "SLOW",
+    "STEP_US",
+    "TEN",
+    "Bench",
+    "ConformanceSuite",
+    "run_in_threads",
+]
 
 NOW_US = 1_800_000_000_000_000
 """The top of an hour, in UTC: 08:00 on 15 January 2027."""
@@ -23,8 +36,8 @@ SECOND_US = 1_000_000
 
 NAME = "conformance"
 """
-The name of every limit of the suite. They differ in their definitions, so none may meet what another took; and a
-store that spreads names over servers has all claims of a request in one place.
+The name of every limit of the suite. Their definitions differ, so their states must stay apart; and a store that
+spreads names over servers keeps all claims of a request on one server.
 """
 TEN = TokenBucket(NAME, "10/s", burst=5)
 ONE = TokenBucket(NAME, "10/s", burst=1)
@@ -35,10 +48,10 @@ STEP_US = 100_000
 
 class Bench:
     """
-    A store under test, and the time it is told.
+    A store under test, and the time at which it decides.
 
     Args:
-        spread: Give each limit a name of its own, as a fleet's limits have.
+        spread: Give each limit a name of its own, as the limits of a fleet have.
     """
 
     def __init__(self, store: Store, *, spread: bool = False) -> None:
@@ -53,31 +66,34 @@ class Bench:
         cost: int | Sequence[int] | None = None,
         caller: Caller = Caller.JOB,
         due_us: int | None = None,
-        of: int = 0,
+        place_claim: int = 0,
         max_wait_us: int | None = None,
+        holder: str = "",
     ) -> Verdict:
         """
-        One request for *limits*; with *slot_us*, by a holder of that slot in the line of claim *of*.
+        Make one request for *limits*.
 
         Args:
             cost: For all of them, or for each.
+            due_us: The job comes back with a ticket: its place in the line of claim *place_claim* is due then.
+            holder: Who holds the slots of concurrency limits.
         """
         costs = cost if isinstance(cost, Sequence) else [cost] * len(limits)
-        claims = [self.claim(limit, key, units) for limit, units in zip(limits, costs, strict=True)]
-        place = None if due_us is None else Place(of, due_us)
+        claims = [self.claim(limit, key, units, holder) for limit, units in zip(limits, costs, strict=True)]
+        place = None if due_us is None else Place(place_claim, due_us)
         return self.store.acquire(Request(claims, caller, place, max_wait_us), now_us=self.now_us)
 
     def look(self, *limits: Limit, cost: int | None = None, key: str = "") -> Verdict:
-        """What `ask` would answer."""
+        """The verdict that `ask` would return, without taking anything."""
         return self.ask(*limits, key=key, cost=cost, caller=Caller.PEEK)
 
     def drain(self, *limits: Limit, key: str = "") -> None:
-        """Take everything that *limits* have."""
+        """Take the whole capacity of *limits*."""
         for limit in limits:
-            assert self.ask(limit, key=key, cost=limit.capacity).allowed, f"{limit} is full if nobody has used it"
+            assert self.ask(limit, key=key, cost=limit.capacity).allowed, f"{limit} must be full before this"
 
     def settle(self, *limits: Limit, was: int, actual: int, granted_us: int | None = None) -> None:
-        """What was charged to *limits* as *was* units, now or at *granted_us*, turns out to be *actual*."""
+        """Correct a charge of *was* units to *limits*, made now or at *granted_us*, to *actual* units."""
         corrections: list[Correction] = []
         for limit in limits:
             algorithm = limit.bind(was, self.now_us)
@@ -87,9 +103,9 @@ class Bench:
         self.store.settle(corrections, now_us=self.now_us)
 
     def use(self, limit: Limit, key: str = "") -> Use:
-        """What is used of *limit* now."""
+        """The use of *limit* now."""
         use = self.look(limit, key=key).uses[0]
-        assert use is not None, "a claim that was asked has a use"
+        assert use is not None, "a verdict has the use of each claim"
         return use
 
     def left(self, limit: Limit, key: str = "") -> int:
@@ -97,13 +113,13 @@ class Bench:
         return limit.remaining(self.use(limit, key), self.now_us)
 
     def untouched(self, *limits: Limit) -> bool:
-        """Whether nothing is used of any of *limits*, and nobody waits for it."""
+        """Whether all of *limits* are unused, and no job waits for them."""
         return all(
             self.use(limit) == (0, self.now_us) and self.look(limit, cost=limit.capacity).allowed for limit in limits
         )
 
     def passing(self, limit: Limit, *, key: str = "") -> int:
-        """How many units pass now, one by one, until the first is denied. Books nothing."""
+        """How many units pass now, one by one, until the first denial. Takes no place in the line."""
         passed = 0
         while self.ask(limit, key=key, cost=1, caller=Caller.GUEST, max_wait_us=0).allowed:
             passed += 1
@@ -113,23 +129,21 @@ class Bench:
         claim = self.claim(limit)
         self.store.reset([claim.bucket, claim.line])
 
-    def claim(self, limit: Limit, key: str = "", cost: int | None = None) -> StoreClaim:
-        algorithm = limit.bind(1 if cost is None else cost, self.now_us)
+    def claim(self, limit: Limit, key: str = "", cost: int | None = None, holder: str = "") -> StoreClaim:
+        algorithm = limit.bind(1 if cost is None else cost, self.now_us, holder)
         name = f"{limit.name}-{limit.fingerprint}" if self.spread else limit.name
         bucket = bucket_name(name, key, limit.fingerprint)
-        return StoreClaim(
-            bucket, line_name(bucket), Ask(algorithm, algorithm.spacing_us(0), limit.max_queue_us(algorithm))
-        )
+        return StoreClaim(bucket, line_name(bucket), algorithm, algorithm.spacing_us(0), limit.max_queue_us(algorithm))
 
 
-class OnTheBench:
-    """The part of a conformance suite that its user gives."""
+class ConformanceSuite:
+    """The base of the suite's parts: what its user defines."""
 
     spread: ClassVar[bool] = False
-    """Whether each limit has a name of its own, where one request has several."""
+    """Whether each limit has a name of its own where one request has several limits."""
 
     def make_store(self) -> Store:
-        """Return a store that knows nothing yet. Called once in each test, and closed at its end."""
+        """Return an empty store. Called once in each test; the store is closed at the end of the test."""
         raise NotImplementedError
 
     @contextlib.contextmanager
@@ -139,3 +153,12 @@ class OnTheBench:
             yield Bench(store, spread=self.spread)
         finally:
             store.close()
+
+
+def run_in_threads(threads: int, work: Callable[[int], None]) -> None:
+    """Run `work(number)` in so many threads at the same time, and wait until all have ended."""
+    running = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+    for thread in running:
+        thread.start()
+    for thread in running:
+        thread.join()

@@ -7,10 +7,10 @@ __all__ = ["FakeClock"]
 
 class FakeClock:
     """
-    A clock that moves only when it is told to. Call it to read it, in microseconds.
+    A clock that moves only with `advance`. Call it to read it, in microseconds.
 
     Args:
-        start_us: What it shows at first.
+        start_us: The time at first.
     """
 
     def __init__(self, start_us: int = 1_800_000_000_000_000) -> None:

@@ -1,36 +1,39 @@
-"""The behaviour every store must show, as tests."""
+"""The behaviour that every store must show, as tests."""
 
 from __future__ import annotations
 
 from throttlekit.testing.algorithms import AlgorithmConformance
 from throttlekit.testing.basics import BasicConformance
-from throttlekit.testing.lines import LineConformance
-from throttlekit.testing.mixtures import MixtureConformance, OneGoConformance
-from throttlekit.testing.settles import SettleConformance
-from throttlekit.testing.slots import PauseConformance, SlotConformance
-from throttlekit.testing.special import CalendarConformance, LongPeriodConformance, QueueConformance
+from throttlekit.testing.calendar_windows import CalendarConformance
+from throttlekit.testing.corrections import CorrectionConformance
+from throttlekit.testing.pauses import PauseConformance
+from throttlekit.testing.precision import PrecisionConformance
+from throttlekit.testing.queues import QueueConformance
+from throttlekit.testing.several_limits import AtomicConformance, SeveralLimitsConformance
+from throttlekit.testing.slots import SlotConformance
+from throttlekit.testing.waiting_line import WaitingLineConformance
 
 __all__ = ["StoreConformance"]
 
 
 class StoreConformance(
     AlgorithmConformance,
-    LineConformance,
-    SettleConformance,
+    WaitingLineConformance,
+    CorrectionConformance,
     SlotConformance,
     PauseConformance,
     QueueConformance,
     CalendarConformance,
-    LongPeriodConformance,
-    MixtureConformance,
-    OneGoConformance,
+    PrecisionConformance,
+    SeveralLimitsConformance,
+    AtomicConformance,
     BasicConformance,
 ):
     """
-    What a store must do, as tests: subclass it in a test module, and give `make_store`.
+    What a store must do, as tests: subclass it in a test module, and define `make_store`.
 
-    Each promise is a test for each algorithm that it is made for, and for five of them in one request; slots
-    (release, renew) and pauses have their own. Needs
-    pytest, or any runner that finds methods by their name, and the time zone Europe/Berlin. Times are told to the
-    store, so nothing sleeps. A store that passes may be given to `Limiter`.
+    Each promise is a test for each algorithm that makes it, and for five algorithms in one request; slots
+    (release, renew) and pauses have their own. The tests need pytest, or any runner that finds methods by their
+    name, and the time zone Europe/Berlin. They pass the time to the store, so nothing sleeps. A store that passes
+    may be given to `Limiter`.
     """

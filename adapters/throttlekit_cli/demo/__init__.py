@@ -1,1 +1,1 @@
-"""`throttlekit demo`: real workers, a partner with a real limit, and an account of what happened."""
+"""`throttlekit demo`: real workers, a partner API with a real limit, and a report of what happened."""

@@ -1,4 +1,4 @@
-"""The account: what the partner's record and the workers' ledger come to, and which promises were kept. Pure."""
+"""The account of a run: the numbers that follow from the partner's record and the workers' ledger. Pure."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from throttlekit_cli.demo.fleet import Call
 from throttlekit_cli.demo.ledger import Run
 from throttlekit_cli.demo.plan import Plan
 
-__all__ = ["LEAST_USE", "Account", "account_of", "burst_needed"]
+__all__ = ["MIN_USE", "Account", "account_of", "burst_needed"]
 
-LEAST_USE = 0.9
-_LEAST_SECONDS = 2.0
-_LEAST_ROOM = 0.1
+MIN_USE = 0.9
+_MIN_SECONDS = 2.0
+_MIN_BURST_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """
-    What happened.
+    The numbers of a run.
 
     Attributes:
         seconds: From the first call to the last.
-        jobs: How many were asked for.
-        done: Jobs whose call was answered at least once.
+        jobs: The jobs of the plan.
+        done: Jobs with at least one answered call.
         duplicates: Answered calls of jobs that already had an answer.
-        failed: Runs that came to no answer at all.
-        calls: Calls that the partner saw.
-        refused: Those it answered with 429.
-        burst_needed: The smallest burst under which every call would have been answered.
+        failed: Runs without any answer.
+        calls: Calls that the partner received.
+        refused: Calls that the partner answered with 429.
+        burst_needed: The smallest burst with which the partner would have answered every call.
         use: Answered calls, as a share of what the limit allows in that time.
-        use_unjudged: Why nothing is promised about *use*; "" if it is.
-        deferrals: For each job, how often it was put back: by the limit, or by its framework after a 429.
+        use_unjudged: Why there is no promise about *use*; "" if there is one.
+        deferrals: How often each job was put back: by the limit, or by its framework after a 429.
         longest_wait: From sending a job to the run that was answered, in seconds.
     """
 
@@ -60,7 +60,7 @@ class Account:
 
 
 def account_of(plan: Plan, calls: Sequence[Call], runs: Sequence[Run], deferrals: Sequence[int]) -> Account:
-    """Draw up the account of a run. *deferrals* are the limit's; without it, a job's runs tell."""
+    """Compute the account of a run. *deferrals* are the limit's; without throttlekit, runs are counted instead."""
     answered = [call.arrived for call in calls if call.status == 200]
     served = Counter(run.job for run in runs if run.status == 200)
     if not plan.throttled:
@@ -83,19 +83,19 @@ def account_of(plan: Plan, calls: Sequence[Call], runs: Sequence[Run], deferrals
 
 
 def _unjudged(plan: Plan) -> str:
-    if plan.ideal < _LEAST_SECONDS:
+    if plan.ideal < _MIN_SECONDS:
         return "too few jobs to judge"
-    if plan.burst < plan.per_second * _LEAST_ROOM:
+    if plan.burst < plan.per_second * _MIN_BURST_SECONDS:
         # Jobs come back some hundredths of a second late; a smaller burst cannot make up for it.
-        return f"none: the burst is less than {_LEAST_ROOM:g} s of the rate"
+        return f"none: the burst is less than {_MIN_BURST_SECONDS:g} s of the rate"
     return ""
 
 
 def burst_needed(arrivals: Iterable[float], per_second: float) -> float:
     """
-    The smallest burst b for which *arrivals*, in order, keep to `b + rate × w` in any window of length w.
+    The smallest burst b for which *arrivals*, in order, stay within `b + rate × w` in any window of length w.
 
-    0 for no arrivals. Worked out from the bare record, and not by the partner's rule.
+    0 for no arrivals. Computed from the record alone, and not by the partner's rule.
     """
     most, lowest = 0.0, float("inf")
     for number, arrived in enumerate(arrivals):

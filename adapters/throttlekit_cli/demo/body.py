@@ -1,4 +1,4 @@
-"""What every job of the demo does, whatever runs it: one call to the partner, and some work with the answer."""
+"""The body of every job of the demo, on any framework: one call to the partner, and some work with the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TooManyRequests(Exception):
 
 
 class CountDeferrals:
-    """A plugin of the limiter: writes every deferral into the ledger."""
+    """A plugin of the limiter that writes every deferral into the ledger."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -29,17 +29,17 @@ class CountDeferrals:
 
 def run_body(port: int, ledger: Ledger, job: int, account: int, work: float, sent_at: float) -> None:
     """
-    Call the partner on *port*, and write down what came of it.
+    Call the partner on *port*, and record the result.
 
     Raises:
-        TooManyRequests: It answered 429.
+        TooManyRequests: The partner answered 429.
     """
     ledger.run_began()
     run = Run(job=job, sent_at=sent_at, began_at=time.time(), status=0)
     try:
         run = run.answered(_call(port, account))
         if run.status == 200:
-            time.sleep(work)  # what the job does with the answer
+            time.sleep(work)  # the job's work with the answer
     finally:
         ledger.run_ended(run)
     if run.status == 429:

@@ -1,4 +1,4 @@
-"""What `celery -A` is given: the app, from the environment."""
+"""The app for `celery -A`, made from the environment."""
 
 from __future__ import annotations
 

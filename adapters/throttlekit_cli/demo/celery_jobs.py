@@ -1,4 +1,4 @@
-"""The demo on Celery: one task, with the limit or without, and the app of its workers."""
+"""The demo on Celery: one task, with the limit or without it, and the app of its workers."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from throttlekit_cli.demo.ledger import Ledger
 from throttlekit_cli.demo.plan import Plan, Settings
 from throttlekit_cli.demo.store import QuietStore
 
-__all__ = ["CelerySide", "make_app"]
+__all__ = ["CeleryFramework", "make_app"]
 
 _QUEUE = "demo"
 _TASK = "call_partner"
 _celery: Any = importlib.import_module("celery")  # untyped
 
-# What somebody would set who knows the partner's limit; Celery counts in whole seconds.
+# Sensible retries for a caller that knows the partner's limit; Celery counts in whole seconds.
 _RETRY = {"autoretry_for": (TooManyRequests,), "retry_backoff": 1, "retry_backoff_max": 8, "max_retries": 20}
 
 
-class CelerySide:
-    """The demo's own view of Celery; see `throttlekit_cli.demo.sides.Side`."""
+class CeleryFramework:
+    """The demo's own view of Celery; see `throttlekit_cli.demo.frameworks.DemoFramework`."""
 
     def __init__(self, settings: Settings, ledger: Ledger) -> None:
         self._settings = settings
@@ -41,7 +41,7 @@ class CelerySide:
         self._app.send_task(_TASK, (job, account, work, time.time()))
 
     def command(self, plan: Plan, folder: Path) -> list[str]:
-        # One command that starts them all, as for the others: the shell goes when its last child does.
+        # One command that starts all workers, as for the other frameworks: the shell ends with its last child.
         worker = (
             f"{shlex.quote(sys.executable)} -m celery -A throttlekit_cli.demo.celery_app worker --pool threads "
             f"--loglevel WARNING --concurrency {plan.threads} --without-gossip --without-mingle --hostname"
@@ -55,7 +55,7 @@ class CelerySide:
         return not any(self._redis.exists(f"{self._settings.run}:{key}") for key in (_QUEUE, "unacked"))
 
     def clear(self) -> None:
-        """Nothing: Celery's keys begin with the run's name, as the ledger's do."""
+        """Does nothing: Celery's keys begin with the run's name, as the ledger's do."""
 
 
 def make_app(settings: Settings) -> Any:

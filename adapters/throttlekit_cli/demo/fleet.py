@@ -1,4 +1,4 @@
-"""The two kinds of processes that play a part: the partner, and the workers."""
+"""Start the processes of a run: the partner, and the workers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from throttlekit_cli.demo.frameworks import DemoFramework
 from throttlekit_cli.demo.plan import Plan, Settings
-from throttlekit_cli.demo.processes import CannotRun, Processes, pause
-from throttlekit_cli.demo.sides import Side
+from throttlekit_cli.demo.processes import DemoError, Processes, pause
 
 __all__ = ["Call", "Fleet", "Partner", "start_fleet", "start_partner"]
 
-_READY_WITHIN = 30.0
+_READY_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call as the partner saw it: when it arrived, in seconds by the partner's clock, and the answer's status."""
+    """A call that the partner received: when, in seconds by the partner's clock, and the status of the answer."""
 
     arrived: float
     status: int
@@ -30,12 +30,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Partner:
-    """The partner's process, to ask what it has seen."""
+    """The partner's process, and its record of calls."""
 
     port: int
 
     def counts(self) -> tuple[int, int]:
-        """Calls, and how many of them were refused."""
+        """The number of calls, and how many of them were answered with 429."""
         counts = self._get("/counts")
         return counts["calls"], counts["refused"]
 
@@ -64,7 +64,7 @@ class Fleet:
 
     @property
     def log(self) -> str:
-        """The end of what the workers logged."""
+        """The last lines of the workers' log."""
         return self.processes.log(_LOG)
 
 
@@ -72,7 +72,7 @@ _LOG = "workers.log"
 
 
 def start_partner(processes: Processes, plan: Plan) -> Partner:
-    """Start the partner; it listens when this returns."""
+    """Start the partner. It accepts calls when this returns."""
     port_file = processes.folder / "partner.port"
     process = processes.start(
         [
@@ -81,28 +81,28 @@ def start_partner(processes: Processes, plan: Plan) -> Partner:
         ],
         log="partner.log", environment=_packages(),
     )  # fmt: skip
-    until = time.monotonic() + _READY_WITHIN
+    until = time.monotonic() + _READY_TIMEOUT_S
     while not port_file.exists():
         if process.poll() is not None or time.monotonic() > until:
-            raise CannotRun(f"the partner did not start:\n{processes.log('partner.log')}")
+            raise DemoError(f"the partner did not start:\n{processes.log('partner.log')}")
         pause(0.01)
     return Partner(int(port_file.read_text("ascii")))
 
 
-def start_fleet(processes: Processes, plan: Plan, settings: Settings, side: Side) -> Fleet:
-    """Start the workers with their framework's own command; all of them are ready when this returns."""
+def start_fleet(processes: Processes, plan: Plan, settings: Settings, framework: DemoFramework) -> Fleet:
+    """Start the workers with their framework's own command. All are ready when this returns."""
     process = processes.start(
-        side.command(plan, processes.folder), log=_LOG, environment=_packages() | settings.environment()
+        framework.command(plan, processes.folder), log=_LOG, environment=_packages() | settings.environment()
     )
     fleet = Fleet(process, processes)
-    until = time.monotonic() + _READY_WITHIN
-    while side.ready() < plan.workers:
+    until = time.monotonic() + _READY_TIMEOUT_S
+    while framework.ready() < plan.workers:
         if not fleet.alive or time.monotonic() > until:
-            raise CannotRun(f"the workers did not start:\n{fleet.log}")
+            raise DemoError(f"the workers did not start:\n{fleet.log}")
         pause(0.05)
     return fleet
 
 
 def _packages() -> dict[str, str]:
-    """The same packages for our children as for us, however we came to find them."""
+    """A PYTHONPATH with which child processes find the same packages as this process."""
     return {"PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in sys.path if path)}

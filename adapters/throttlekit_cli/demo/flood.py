@@ -7,8 +7,8 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from throttlekit_cli.demo.frameworks import DemoFramework
 from throttlekit_cli.demo.plan import Plan
-from throttlekit_cli.demo.sides import Side
 
 __all__ = ["Flood", "JobToSend", "jobs_of"]
 
@@ -17,7 +17,7 @@ _ACCOUNTS = 100
 
 @dataclass(frozen=True, slots=True)
 class JobToSend:
-    """One job: its number, whose account it asks for, and how long it works with the answer, in seconds."""
+    """One job: its number, the account that it reads, and how long it works with the answer, in seconds."""
 
     job: int
     account: int
@@ -37,15 +37,15 @@ def jobs_of(plan: Plan) -> list[JobToSend]:
 
 class Flood:
     """
-    Sends jobs in a thread of its own, so that the demo can look on.
+    Sends jobs in a thread of its own, while the demo shows the run.
 
     Args:
-        side: Whom to send them to.
+        framework: The framework to send them to.
     """
 
-    def __init__(self, side: Side, jobs: list[JobToSend]) -> None:
+    def __init__(self, framework: DemoFramework, jobs: list[JobToSend]) -> None:
         self.sent = 0
-        self._side = side
+        self._framework = framework
         self._jobs: Iterator[JobToSend] = iter(jobs)
         self._error: Exception | None = None
         self._over = threading.Event()
@@ -60,7 +60,7 @@ class Flood:
         self._thread.join()
 
     def check(self) -> None:
-        """Raise what went wrong in sending, if anything did."""
+        """Raise the error of the sending thread, if there was one."""
         if self._error:
             raise self._error
 
@@ -69,7 +69,7 @@ class Flood:
             for job in self._jobs:
                 if self._over.is_set():
                     return
-                self._side.send(job.job, job.account, job.work)
+                self._framework.send(job.job, job.account, job.work)
                 self.sent += 1
         except Exception as error:
             self._error = error

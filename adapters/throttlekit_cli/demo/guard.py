@@ -1,11 +1,11 @@
 """
-The guard: a process that outlives the demo by a moment, should the demo be killed outright.
+The guard: a process that cleans up if the demo is killed with SIGKILL.
 
-It reads the ids of process groups from its standard input, "+123" started and "-123" gone. When the
-input ends, whatever is left is killed, and the run's folder is removed. The demo does both itself on every
-way out that it can take; the guard is for `kill -9`.
+It reads the ids of process groups from its standard input: "123" was started, "-123" has ended. When the
+input ends, it kills the groups that are left, and removes the run's folder. On every other way out the demo
+does both itself.
 
-Run by path, with nothing but the standard library: it starts in some 20 ms.
+It is run by path, with only the standard library, and starts in about 20 ms.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Who ran when, written down by the workers in Redis and read by the demo. Every key begins with the run's name."""
+"""The ledger: the workers record their runs in Redis, and the demo reads them. Each key begins with the run's name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """How far a run is: bodies running now, jobs done, jobs given up."""
+    """The progress of a run: bodies running now, jobs done, jobs given up."""
 
     running: int
     done: int

@@ -1,10 +1,10 @@
 """
-The partner: a small HTTP API that enforces a limit, and remembers every call.
+The partner: a small HTTP API that enforces a limit, and records every call.
 
-Rule 1: it shares no code with throttlekit. It is the judge of it, by a rule of its own.
-Rule 2: the rule is the contract itself, in whole nanoseconds: in any window, from any call to any
+Rule 1: it shares no code with throttlekit, because it judges throttlekit.
+Rule 2: it enforces the contract itself, in whole nanoseconds: in any window, from any call to any
 later one, at most `burst + rate × length of the window` calls are answered.
-Rule 3: a call counts when it has arrived, by this process's monotonic clock.
+Rule 3: a call counts when it arrives, by this process's monotonic clock.
 
 GET /accounts/<n>  200, or 429 with Retry-After
 GET /counts        {"calls", "refused"} so far
@@ -30,8 +30,8 @@ class Contract:
     At most `burst + amount × w / period` answered calls in any window of length w.
 
     The nth answered call, at t, together with those since call i, at tᵢ, is within that if
-    `n - i + 1 <= burst + amount × (t - tᵢ) / period`. For all i at once: only the i with the lowest
-    `i × period - amount × tᵢ` can be in the way, so that one number is all there is to remember.
+    `n - i + 1 <= burst + amount × (t - tᵢ) / period`. It is enough to check the i with the lowest
+    `i × period - amount × tᵢ`, so that one number is the whole state.
 
     Time is an argument, in nanoseconds, and does not go backwards.
 
@@ -49,7 +49,7 @@ class Contract:
         self._lowest: int | None = None
 
     def admit(self, now_ns: int) -> int:
-        """Answer a call: 0, or the nanoseconds until it would be answered. A refused call counts for nothing."""
+        """Return 0 if the call is answered, else the nanoseconds until it would be. A refused call does not count."""
         level = self._answered * self._period - self._amount * now_ns
         lowest = level if self._lowest is None else min(self._lowest, level)
         beyond = level + self._period - lowest - self._burst * self._period
@@ -76,7 +76,7 @@ class _Partner:
             writer.write("\r\n".join([*lines, "Connection: close", "", ""]).encode() + text)
             await writer.drain()
         except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, IndexError, UnicodeError):
-            pass  # not a request, or nobody waits for the answer
+            pass  # not a request, or the caller has gone
         finally:
             writer.close()
 
@@ -108,12 +108,12 @@ async def _main(contract: Contract, port_file: Path) -> None:
 
 
 def main() -> None:
-    """Serve on a free port of this machine, and say in a file which."""
+    """Serve on a free port of this machine, and write its number to a file."""
     parser = argparse.ArgumentParser(description="An HTTP API with a limit.")
     parser.add_argument("--amount", type=int, required=True)
     parser.add_argument("--period", type=float, required=True, help="seconds")
     parser.add_argument("--burst", type=int, required=True)
-    parser.add_argument("--port-file", type=Path, required=True, help="appears once calls are answered")
+    parser.add_argument("--port-file", type=Path, required=True, help="written when the partner accepts calls")
     options = parser.parse_args()
     asyncio.run(_main(Contract(options.amount, round(options.period * _SECOND), options.burst), options.port_file))
 

@@ -1,4 +1,4 @@
-"""What a run is to be: the options as one value, and what follows from them."""
+"""The plan of a run: the options as one value, and what follows from them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 TRAVEL = 0.25
 """
-How much later than another an allowed call may arrive, in seconds, for the partner not to mind.
+The delay of an allowed call on its way that the partner's burst makes up for, in seconds.
 
 The limiter allows calls by its server's clock; the partner counts them when they arrive. In between
-a thread has to be scheduled and a connection made. The partner's burst has room for that. Measured
-on two cores, calls came together by up to 0.01 s with eight busy loops beside the demo, and by 0.03 s
-in the first run of a fresh installation; the rest is for machines that have worse moments.
+a thread has to be scheduled and a connection made. Measured on two cores, calls arrived up to 0.01 s
+closer together with eight busy loops beside the demo, and 0.03 s in the first run of a fresh
+installation; the rest is a margin for slower machines.
 """
 
 _VARIABLE = "THROTTLEKIT_DEMO"
@@ -59,10 +59,10 @@ class Plan:
         framework: Framework = "dramatiq",
     ) -> Plan:
         """
-        Work out what the options mean.
+        Make a plan from the options.
 
         Raises:
-            ConfigurationError: The rate cannot be read, or does not go with the burst.
+            ConfigurationError: The rate is not valid, or does not go with the burst.
         """
         limit = TokenBucket("partner-api", rate, burst=burst)
         return cls(
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def threads(self) -> int:
-        """Threads of each worker process: RQ's work on one job at a time."""
+        """Threads of each worker process. RQ's run one job at a time."""
         return 1 if self.framework == "rq" else 4
 
     @property
@@ -91,20 +91,20 @@ class Plan:
 
     @property
     def cut_off(self) -> float:
-        """Seconds after which a run is stopped, whatever is left to do."""
+        """Seconds after which a run is stopped, even if jobs are left."""
         return 2 * self.ideal + 10
 
     @property
     def work(self) -> float:
-        """Seconds that a job works on average: so much that the workers could do four times the rate."""
+        """Seconds that a job works on average, so that the workers could do four times the rate."""
         return min(0.15, self.workers * self.threads / self.per_second / 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """
-    What a worker process must know. Travels in its environment: a URL may hold a password, and
-    everybody can read a command line.
+    The settings of a worker process. They travel in its environment, because a URL may hold a password, and
+    any user of the machine can read a command line.
     """
 
     run: str
@@ -118,14 +118,14 @@ class Settings:
 
     @staticmethod
     def new_run() -> str:
-        """A name that no other run has: every key of a run begins with it, or is the limit's of that name."""
+        """A unique name: every key of a run begins with it, or belongs to the limit of that name."""
         return f"throttlekit-demo-{secrets.token_hex(4)}"
 
     def limit(self) -> TokenBucket:
         return TokenBucket(f"partner-api:{self.run}", self.rate, burst=self.burst)
 
     def environment(self) -> dict[str, str]:
-        """What a worker finds in its environment; RQ's command looks for the URL in a variable of its own."""
+        """The environment variables of a worker. RQ's command reads the URL from its own variable."""
         return {_VARIABLE: json.dumps(asdict(self)), "RQ_REDIS_URL": self.broker_url}
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Starting processes, and making sure that none outlives the demo."""
+"""Start processes, and make sure that none outlives the demo."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-__all__ = ["CannotRun", "Processes", "Stopped", "pause", "signals_noted"]
+__all__ = ["DemoError", "Processes", "Stopped", "defer_signals", "pause"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_SLICE = 0.05
-_noted: list[int] = []
+_SLEEP_S = 0.05
+_pending: list[int] = []
 
 
-class CannotRun(Exception):
-    """The demo cannot be run here. The message says why, and what to do."""
+class DemoError(Exception):
+    """The demo cannot run. The message says why, and what to do."""
 
 
 class Stopped(Exception):
-    """A signal asked the demo to end; carries its number."""
+    """The demo received a signal to end; carries its number."""
 
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
@@ -34,44 +34,44 @@ class Stopped(Exception):
 
 
 @contextlib.contextmanager
-def signals_noted() -> Iterator[None]:
+def defer_signals() -> Iterator[None]:
     """
-    Note Ctrl-C and its like, in place of raising at any instant: `pause` raises `Stopped`.
+    Record signals like Ctrl-C, so that they raise `Stopped` only in `pause`.
 
-    So no signal comes between the start of a process and the note that it has been started, and none
-    interrupts the cleaning up.
+    So no signal interrupts the demo between the start of a process and the record that it was started,
+    or while it cleans up.
     """
 
     def note(number: int, _: FrameType | None) -> None:
-        _noted.append(number)
+        _pending.append(number)
 
     before = {number: signal.signal(number, note) for number in _SIGNALS}
     try:
         yield
     finally:
-        _noted.clear()
+        _pending.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def pause(seconds: float) -> None:
-    """Sleep for *seconds*; raise `Stopped` as soon as a signal has been noted."""
+    """Sleep for *seconds*; raise `Stopped` as soon as a signal has come."""
     until = time.monotonic() + seconds
     while True:
-        if _noted:
-            raise Stopped(_noted[0])
+        if _pending:
+            raise Stopped(_pending[0])
         left = until - time.monotonic()
         if left <= 0:
             return
-        time.sleep(min(left, _SLICE))
+        time.sleep(min(left, _SLEEP_S))
 
 
 class Processes:
     """
-    The processes of one run and its folder; all gone at the end of the `with` block.
+    The processes of one run and its folder, all removed at the end of the `with` block.
 
-    Each is the leader of a group of its own: Ctrl-C in a terminal does not reach it, and its
-    children go with it.
+    Each process leads a group of its own: Ctrl-C in a terminal does not reach it, and its children are
+    killed with it.
     """
 
     def __init__(self) -> None:
@@ -91,26 +91,26 @@ class Processes:
     def start(
         self, command: Sequence[str], *, log: str, environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start *command* with *environment* added to our own; what it says goes to the file *log* in our folder."""
+        """Start *command* with *environment* added to the demo's; its output goes to the file *log* in the folder."""
         with (self.folder / log).open("ab") as file:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
                 env={**os.environ, **(environment or {})}, cwd=self.folder, start_new_session=True,
             )  # fmt: skip
         self._started.append(process)
-        self._tell_guard(process.pid)
+        self._notify_guard(process.pid)
         return process
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
-        """Kill *process* and all its children. Nothing happens if that has been done."""
+        """Kill *process* and all its children. Does nothing if it was killed already."""
         if process not in self._started:
             return
-        # The group may be there when its leader is not.
+        # The group may outlive its leader.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         self._started.remove(process)
-        self._tell_guard(-process.pid)
+        self._notify_guard(-process.pid)
 
     def log(self, name: str, lines: int = 20) -> str:
         """The last lines of a log."""
@@ -119,7 +119,7 @@ class Processes:
         return "\n".join(text.splitlines()[-lines:])
 
     def end_all(self) -> None:
-        """Kill whatever has been started and not yet ended."""
+        """Kill all processes that are still running."""
         for process in reversed(list(self._started)):
             self.end(process)
 
@@ -131,7 +131,7 @@ class Processes:
         self._guard.wait()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _tell_guard(self, group: int) -> None:
+    def _notify_guard(self, group: int) -> None:
         if self._guard.stdin:
             with contextlib.suppress(BrokenPipeError):
                 self._guard.stdin.write(f"{group}\n".encode())

@@ -1,4 +1,4 @@
-"""The table at the end: what happened, beside what was promised."""
+"""The table at the end of a run: each number beside its promise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from throttlekit_cli.demo.account import LEAST_USE, Account
+from throttlekit_cli.demo.account import MIN_USE, Account
 from throttlekit_cli.demo.plan import Plan
 from throttlekit_cli.demo.screen import Screen, clock
 
@@ -16,7 +16,7 @@ __all__ = ["broken_promises", "print_report"]
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One line of the table; *kept* is None where nothing was promised."""
+    """One row of the table; *kept* is None where there is no promise."""
 
     name: str
     measured: str
@@ -25,12 +25,12 @@ class _Row:
 
 
 def broken_promises(plan: Plan, account: Account) -> list[str]:
-    """The names of what was promised and not kept; always none without throttlekit, which promised nothing."""
+    """The names of the promises that were not kept. Without throttlekit there are none to keep."""
     return [row.name for row in _rows(plan, account) if row.kept is False]
 
 
 def print_report(plan: Plan, account: Account, screen: Screen) -> None:
-    """Print the table, and in one sentence what it says."""
+    """Print the table, and one sentence that sums it up."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 3, 0, 0))
     table.add_column("with throttlekit" if plan.throttled else "without throttlekit", no_wrap=True)
     table.add_column("measured", no_wrap=True)
@@ -59,8 +59,8 @@ def _kept(plan: Plan, account: Account) -> list[_Row]:
         ),
         _Row(
             "share of the limit used", f"{account.use:.1%}",
-            account.use_unjudged or f"at least {LEAST_USE:.0%}",
-            None if account.use_unjudged else account.use >= LEAST_USE,
+            account.use_unjudged or f"at least {MIN_USE:.0%}",
+            None if account.use_unjudged else account.use >= MIN_USE,
         ),
         _Row("duplicates", str(account.duplicates), "none", account.duplicates == 0),
         _Row("failed runs", str(account.failed), "none", account.failed == 0),
@@ -100,6 +100,6 @@ def _verdict(plan: Plan, account: Account) -> Text:
         again = "throttlekit demo --without, or make demo DEMO=--without"
         if plan.framework != "dramatiq":
             again = f"throttlekit demo --framework {plan.framework} --without"
-        return Text(f"Every promise was kept. Now the same flood without it: {again}", style="green")
+        return Text(f"Every promise was kept. Now run the same flood without throttlekit: {again}", style="green")
     again = "throttlekit demo" + ("" if plan.framework == "dramatiq" else f" --framework {plan.framework}")
-    return Text(f"Nothing was promised without throttlekit. The same flood with it: {again}")
+    return Text(f"Without throttlekit nothing was promised. Now run the same flood with it: {again}")

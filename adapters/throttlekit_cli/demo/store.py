@@ -1,4 +1,4 @@
-"""The demo's store: one that tells the fleet nothing."""
+"""The demo's store, which writes no activity reports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ __all__ = ["QuietStore"]
 
 
 class QuietStore(RedisStore):
-    """Without a place that the whole fleet sees: nothing of the demo stays on a user's server."""
+    """A store without `commands`, so that it is not shared by a fleet and leaves no reports on a user's server."""
 
     commands: Any = None

@@ -1,25 +1,27 @@
-"""Is a Dramatiq broker set up so that limits hold and nothing is lost?"""
+"""Check that a Dramatiq broker is set up so that limits hold and no message is lost."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import dramatiq
 from dramatiq.middleware import AgeLimit, CurrentMessage, ShutdownNotifications, TimeLimit
 
 from throttlekit_cli.doctor.findings import Finding
-from throttlekit_cli.doctor.imports import imported
+from throttlekit_cli.doctor.imports import import_target
 from throttlekit_dramatiq import Throttle
 
 __all__ = ["examine_dramatiq"]
 
-_BEHIND_US = (TimeLimit, ShutdownNotifications, CurrentMessage)
+_AFTER_THROTTLE = (TimeLimit, ShutdownNotifications, CurrentMessage)
+_fault = partial(Finding, "fault", "dramatiq")
 
 
 def examine_dramatiq(where: str) -> Iterator[Finding]:
-    """Look at the broker that *where* names: "module" or "module:broker", as the `dramatiq` command reads it."""
-    module, attribute = imported(where)
+    """Check the broker that *where* names: "module" or "module:broker", as the `dramatiq` command reads it."""
+    module, attribute = import_target(where)
     broker: Any = attribute if attribute is not None else dramatiq.get_broker()
     if callable(broker) and not hasattr(broker, "middleware"):
         broker = broker()
@@ -28,32 +30,28 @@ def examine_dramatiq(where: str) -> Iterator[Finding]:
     if len(throttles) != 1:
         yield _fault(
             f"The broker of {module} has {len(throttles)} Throttle middlewares.",
-            "call broker.add_middleware(Throttle(limiter)) once, before actors are declared",
+            "call broker.add_middleware(Throttle(limiter)) exactly once, before actors are declared",
         )
         return
     yield Finding("ok", "dramatiq", f"Throttle is there; {len(limited)} of {len(broker.actors)} actors name limits.")
     if throttles[0].limiter.in_memory:
         yield _fault(
-            "Its limiter keeps limits in memory: each worker process lets as much pass by itself.",
-            'make it with the URL of a server: Limiter("redis://…")',
+            "Its limiter keeps limits in memory: each worker process has the whole limit for itself.",
+            'give the limiter the URL of a server: Limiter("redis://…")',
         )
     kinds = [type(middleware) for middleware in broker.middleware]
     ages = [i for i, kind in enumerate(kinds) if issubclass(kind, AgeLimit)]
-    behind = [i for i, kind in enumerate(kinds) if issubclass(kind, _BEHIND_US)]
+    behind = [i for i, kind in enumerate(kinds) if issubclass(kind, _AFTER_THROTTLE)]
     if ages and behind and max(ages) > min(behind):
         yield Finding(
             "warning",
             "dramatiq",
             f"AgeLimit comes after {kinds[min(behind)].__name__}: a message past its max_age may be charged.",
-            "put AgeLimit first among the middleware",
+            "make AgeLimit the first middleware",
         )
     if "Rabbitmq" in type(broker).__name__ and not getattr(broker, "confirm_delivery", False):
         yield _fault(
-            "RabbitMQ is not asked to confirm what is published: a denied message is acknowledged when its copy may "
-            "not be stored yet.",
+            "RabbitMQ does not confirm published messages: a denied message may be acknowledged before its copy is "
+            "stored.",
             "make the broker with RabbitmqBroker(…, confirm_delivery=True)",
         )
-
-
-def _fault(what: str, remedy: str) -> Finding:
-    return Finding("fault", "dramatiq", what, remedy)

@@ -1,4 +1,4 @@
-"""Everything that is to be looked at, one after the other."""
+"""Examine the store, and then each framework."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ __all__ = ["examine"]
 
 def examine(url: str | None, named: Mapping[str, str | None]) -> list[Finding]:
     """
-    What is found in the store at *url*, and in the frameworks that are *named*.
+    Examine the store at *url*, and the frameworks that are *named*.
 
     Raises:
-        CannotLook: Something that is named is not there.
-        ConfigurationError: The store's URL cannot be read.
+        ExaminationError: A named broker, app or server cannot be examined.
+        ConfigurationError: The store's URL is not valid.
     """
     findings = [] if url is None else list(examine_store(url))
     if where := named["dramatiq"]:

@@ -1,4 +1,4 @@
-"""What the doctor finds, and how it is told."""
+"""The doctor's findings, how they are printed, and the exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Finding", "Grade", "exit_code", "tell"]
+__all__ = ["Finding", "Grade", "exit_code", "print_findings"]
 
 Grade = Literal["ok", "note", "warning", "fault"]
 _MARKS = {"ok": ("✓", "green"), "note": ("·", "dim"), "warning": ("!", "yellow"), "fault": ("✗", "bold red")}
@@ -20,13 +20,13 @@ _MARKS = {"ok": ("✓", "green"), "note": ("·", "dim"), "warning": ("!", "yello
 @dataclass(frozen=True, slots=True)
 class Finding:
     """
-    One thing that was looked at.
+    The result of one check.
 
     Attributes:
-        grade: "ok"; "note": good to know; "warning": costs something now and then; "fault": a promise is broken, or
+        grade: "ok"; "note": good to know; "warning": sometimes costs something; "fault": a promise is broken, or
             will be.
-        about: Where: "store", "dramatiq", "rq" or "celery".
-        what: What was found, as a sentence. No URL, no password.
+        about: "store", "dramatiq", "rq" or "celery".
+        what: The finding, as a sentence without a URL or a password.
         remedy: What to change; "" if nothing.
     """
 
@@ -36,7 +36,7 @@ class Finding:
     remedy: str = ""
 
 
-def tell(findings: Sequence[Finding], *, as_json: bool) -> None:
+def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
     """Print *findings*: for people, or as JSON, a list of objects."""
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=1))
@@ -54,6 +54,6 @@ def tell(findings: Sequence[Finding], *, as_json: bool) -> None:
 
 
 def exit_code(findings: Iterable[Finding], *, strict: bool) -> int:
-    """0 if nothing is to be changed; warnings count if *strict*."""
+    """0 if nothing has to change, else 1. Warnings count if *strict*."""
     bad = {"fault", "warning"} if strict else {"fault"}
     return int(any(finding.grade in bad for finding in findings))

@@ -1,4 +1,4 @@
-"""What "module:name" names, imported as the frameworks' own commands do."""
+"""Import "module:name", as the frameworks' own commands do."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import os
 import sys
 from typing import Any
 
-__all__ = ["CannotLook", "imported"]
+__all__ = ["ExaminationError", "import_target"]
 
 
-class CannotLook(Exception):
-    """What was to be looked at is not there. The message says why."""
+class ExaminationError(Exception):
+    """Something cannot be examined. The message says why."""
 
 
-def imported(where: str) -> tuple[str, Any]:
+def import_target(where: str) -> tuple[str, Any]:
     """
-    The module that *where* names, and what it names in there; None if it names only the module.
+    The module that *where* names, and the object that it names in the module; None if it names only the module.
 
     Raises:
-        CannotLook: It cannot be imported, or there is no such name.
+        ExaminationError: It cannot be imported, or the module has no such name.
     """
     name, _, attribute = where.partition(":")
     if os.getcwd() not in sys.path:
@@ -29,5 +29,5 @@ def imported(where: str) -> tuple[str, Any]:
         for part in filter(None, attribute.split(".")):
             found = getattr(found, part)
     except Exception as error:
-        raise CannotLook(f"{where!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ExaminationError(f"{where!r} cannot be imported: {type(error).__name__}: {error}") from error
     return name, found if attribute else None

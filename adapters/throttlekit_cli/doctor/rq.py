@@ -1,4 +1,4 @@
-"""Does somebody bring RQ's denied jobs back?"""
+"""Check that RQ's denied jobs are brought back to their queues."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ import redis
 from rq import Queue, Worker
 
 from throttlekit_cli.doctor.findings import Finding
-from throttlekit_cli.doctor.imports import CannotLook
-from throttlekit_rq._deferral import look, promoted_by
+from throttlekit_cli.doctor.imports import ExaminationError
+from throttlekit_rq._waiting import look, promoted_by
 
 __all__ = ["examine_rq"]
 
-_OVERDUE = 5.0
+_MAX_OVERDUE_S = 5.0
 
 
 def examine_rq(url: str) -> Iterator[Finding]:
-    """Look at the queues in RQ's Redis at *url*. Changes nothing."""
+    """Check the queues in RQ's Redis at *url*. Changes nothing."""
     try:
         connection: Any = redis.Redis.from_url(url, socket_timeout=2.0, socket_connect_timeout=2.0)
         queues = Queue.all(connection=connection)
         workers = Worker.all(connection=connection)
     except (redis.RedisError, ValueError, OSError) as error:
-        raise CannotLook(f"RQ's Redis gives no answer: {type(error).__name__}") from None
+        raise ExaminationError(f"RQ's Redis does not answer: {type(error).__name__}") from None
     if not queues:
-        yield Finding("note", "rq", "There is no queue yet: enqueue a job, or start a worker, and ask again.")
+        yield Finding("note", "rq", "There is no queue yet: enqueue a job, or start a worker, and run this again.")
     for queue in queues:
         yield from _queue(connection, queue.name, [worker for worker in workers if queue.name in worker.queue_names()])
     connection.close()
@@ -41,18 +41,18 @@ def _queue(connection: Any, name: str, workers: list[Any]) -> Iterator[Finding]:
         yield Finding(
             "warning",
             "rq",
-            f"Queue {name!r} has one of RQ's schedulers and workers of throttlekit: these leave delayed jobs to the "
-            "scheduler, which looks once a second.",
-            "start no worker with --with-scheduler for it",
+            f"Queue {name!r} has a scheduler of RQ beside workers of throttlekit: the workers leave delayed jobs to "
+            "the scheduler, which runs only once a second.",
+            "start its workers without --with-scheduler",
         )
     elif scheduler or ours:
-        who = "a scheduler of RQ's, once a second" if scheduler else "workers of throttlekit"
-        yield Finding("ok", "rq", f"Denied jobs of queue {name!r} are brought back by {who}.")
+        promoter = "RQ's scheduler, once a second" if scheduler else "workers of throttlekit"
+        yield Finding("ok", "rq", f"Denied jobs of queue {name!r} are brought back by {promoter}.")
     elif workers or scheduled:
         yield Finding(
             "fault",
             "rq",
-            f"Nobody brings delayed jobs of queue {name!r} back; {scheduled} are there.",
+            f"No process brings delayed jobs back to queue {name!r}; {scheduled} are delayed now.",
             "start its workers with --worker-class throttlekit_rq.ThrottledWorker, or one with --with-scheduler",
         )
     (seen,) = look(connection, [name])
@@ -60,10 +60,10 @@ def _queue(connection: Any, name: str, workers: list[Any]) -> Iterator[Finding]:
         seconds, micros = connection.time()
         score = connection.zscore(f"rq:scheduled:{name}", seen.due[0])
         late = seconds + micros / 1_000_000 - score if score is not None else 0.0
-        if late > _OVERDUE:
+        if late > _MAX_OVERDUE_S:
             yield Finding(
                 "warning",
                 "rq",
                 f"Jobs of queue {name!r} should have come back {late:.0f} s ago.",
-                "the workers are all busy, or nobody promotes: add workers, or see above",
+                "all workers are busy, or no process brings jobs back: add workers, or see above",
             )

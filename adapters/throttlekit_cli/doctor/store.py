@@ -1,4 +1,4 @@
-"""Is the server fit to keep limits?"""
+"""Check that the server is fit to keep limits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import redis
@@ -19,22 +20,25 @@ from throttlekit_cli.doctor.findings import Finding
 
 __all__ = ["examine_store"]
 
-_OLDEST = (6, 2)
-_SLOW_MS = 5.0
-_CLOCK_OFF = 1.0
+_MIN_REDIS_VERSION = (6, 2)
+_MAX_ROUND_TRIP_MS = 5.0
+_MAX_CLOCK_DIFFERENCE_S = 1.0
+_MAX_SHARE = 0.8  # of memory and of connections
 _PINGS = 20
 _PROBE = TokenBucket("throttlekit-doctor", "1000/s", burst=1000)
+_fault = partial(Finding, "fault", "store")
+_warning = partial(Finding, "warning", "store")
 
 
 def examine_store(url: str) -> Iterator[Finding]:
-    """Look at the servers of the limiter's *url*: at each master of a cluster, at the one that Sentinels name.
+    """Check the servers of the limiter's *url*: each master of a cluster, or the master that the Sentinels name.
 
     Writes one key, and deletes it again.
     """
     if url.startswith("memory:"):
         yield _fault(
-            "memory:// keeps limits in each process by itself: a fleet of n processes lets n times as much pass.",
-            "name a Redis or Valkey that all workers reach",
+            "memory:// keeps limits in each process by itself: a fleet of n processes lets n times the limit pass.",
+            "use a Redis or Valkey that all workers can reach",
         )
         return
     limiter = Limiter(url)
@@ -47,7 +51,7 @@ def examine_store(url: str) -> Iterator[Finding]:
         return
     finally:
         limiter.close()
-    yield Finding("ok", "store", "A limit was read, written and forgotten again, by scripts.")
+    yield Finding("ok", "store", "Scripts can read, write and delete a limit.")
     yield from _servers(url)
 
 
@@ -55,14 +59,16 @@ def _unavailable(error: StoreUnavailable) -> Finding:
     what, _, remedy = remedy_of(error).partition(": ")
     if not what:
         cause = type(error.__cause__ or error).__name__
-        return _fault(f"There is no usable answer in time ({cause}).", "see that it runs, and can be reached from here")
-    return _fault(f"There is no usable answer: {what}.", remedy or "wait until that is over, and ask again")
+        return _fault(
+            f"The store gave no usable answer in time ({cause}).", "check that it runs, and is reachable from here"
+        )
+    return _fault(f"The store gave no usable answer: {what}.", remedy or "wait until that is over, and run this again")
 
 
 def _servers(url: str) -> Iterator[Finding]:
     store = Stores().throttlekit_make_store(url)
     if not isinstance(store, RedisStore):
-        yield Finding("note", "store", "It is a plugin's store: its server's settings are not looked at.")
+        yield Finding("note", "store", "The store comes from a plugin: its server's settings are not checked.")
         return
     found: dict[Finding, list[int]] = {}
     try:
@@ -73,8 +79,8 @@ def _servers(url: str) -> Iterator[Finding]:
     finally:
         store.close()
     for finding, numbers in found.items():
-        those = "" if len(numbers) == len(servers) else f"Master {', '.join(map(str, numbers))} of {len(servers)}: "
-        yield replace(finding, what=those + finding.what)
+        some = "" if len(numbers) == len(servers) else f"Master {', '.join(map(str, numbers))} of {len(servers)}: "
+        yield replace(finding, what=some + finding.what)
 
 
 def _server(client: Any, *, cluster: bool) -> Iterator[Finding]:
@@ -88,8 +94,8 @@ def _server(client: Any, *, cluster: bool) -> Iterator[Finding]:
         yield from _times(client)
     except redis.RedisError as error:
         yield _warning(
-            f"The server cannot be asked about itself ({type(error).__name__}).",
-            "let this user run INFO, TIME and PING for the doctor; limits themselves work without",
+            f"The server's settings cannot be read ({type(error).__name__}).",
+            "allow this user INFO, TIME and PING for the doctor; limits work without them",
         )
 
 
@@ -97,8 +103,9 @@ def _version(info: Mapping[str, Any]) -> Finding:
     name = "Valkey" if "valkey_version" in info else "Redis"
     version = str(info.get("valkey_version") or info.get("redis_version", "0"))
     known = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-    if name == "Redis" and known < _OLDEST:
-        return _fault(f"Redis {version} is older than {_OLDEST[0]}.{_OLDEST[1]}.", "update it: nothing older is tested")
+    if name == "Redis" and known < _MIN_REDIS_VERSION:
+        oldest = ".".join(map(str, _MIN_REDIS_VERSION))
+        return _fault(f"Redis {version} is older than {oldest}.", "update it: older versions are not tested")
     return Finding("ok", "store", f"{name} {version}.")
 
 
@@ -109,39 +116,41 @@ def _memory(info: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("ok", "store", f"No key is evicted ({policy}, maxmemory {most or 'unlimited'}).")
     else:
         yield _fault(
-            f"Under memory pressure the server evicts keys ({policy}): it forgets limits, and lets a full burst pass.",
-            "set maxmemory-policy noeviction, or give limits a server of their own",
+            f"When memory is short the server evicts keys ({policy}): an evicted limit lets a full burst pass.",
+            "set maxmemory-policy noeviction, or give the limiter a server of its own",
         )
-    if most and used > 0.8 * most:
+    if most and used > _MAX_SHARE * most:
         yield _warning(
             f"{used / most:.0%} of maxmemory is used.",
-            "raise it: a server that is full takes no writes, and then no job runs",
+            "raise it: a full server takes no writes, and then no job runs",
         )
 
 
 def _persistence(info: Mapping[str, Any]) -> Finding:
     if int(info.get("loading", 0)):
-        return _warning("The server is still loading its data.", "ask again when it is done")
+        return _warning("The server is still loading its data.", "run this again when it has loaded them")
     if int(info.get("aof_enabled", 0)):
-        return Finding("ok", "store", "What is counted survives a restart, but for its last second (appendonly).")
+        return Finding("ok", "store", "Counts survive a restart, except those of the last second (appendonly).")
     return Finding(
         "note",
         "store",
-        "Without appendonly a restart forgets what was counted since the last snapshot: at most one burst more for "
-        "each key, once, and each concurrency limit once over.",
+        "Without appendonly a restart loses the counts since the last snapshot: each key may let one burst more pass, "
+        "once, and each concurrency limit its amount, once.",
         "set appendonly yes if that is too much",
     )
 
 
 def _role(info: Mapping[str, Any], *, cluster: bool) -> Iterator[Finding]:
     if info.get("role") == "slave" and not cluster:
-        yield _fault("The server is a replica: it may lag, and takes no writes.", "name the master, or the Sentinels")
+        yield _fault(
+            "The server is a replica: it may lag, and takes no writes.", "name the master, or the Sentinels, in the URL"
+        )
     elif int(info.get("connected_slaves", 0)):
         yield Finding(
             "note",
             "store",
-            "Replication is asynchronous: a fail-over may let pass again what was granted in its lag, at most "
-            "burst + rate × lag, once for each key.",
+            "Replication is asynchronous: after a fail-over each key may let at most burst + rate × lag pass again, "
+            "once.",
         )
     if int(info.get("cluster_enabled", 0)) and not cluster:
         yield _fault("The server is a node of a cluster.", "write its URL as redis+cluster://host:port")
@@ -149,8 +158,8 @@ def _role(info: Mapping[str, Any], *, cluster: bool) -> Iterator[Finding]:
 
 def _load(info: Mapping[str, Any]) -> Iterator[Finding]:
     clients, most = int(info.get("connected_clients", 0)), int(info.get("maxclients", 0))
-    if most and clients > 0.8 * most:
-        yield _warning(f"{clients} of {most} connections are taken.", "raise maxclients: workers hold one a thread")
+    if most and clients > _MAX_SHARE * most:
+        yield _warning(f"{clients} of {most} connections are used.", "raise maxclients: each worker thread needs one")
 
 
 def _times(client: Any) -> Iterator[Finding]:
@@ -160,27 +169,19 @@ def _times(client: Any) -> Iterator[Finding]:
         client.ping()
         took.append(time.perf_counter() - began)
     round_trip = statistics.median(took) * 1000
-    told = f"A round trip takes {round_trip:.2f} ms (median of {_PINGS}); each decision costs one."
-    if round_trip > _SLOW_MS:
-        yield _warning(told, "bring the server nearer: workers wait for it before each job")
+    text = f"A round trip takes {round_trip:.2f} ms (median of {_PINGS}); each decision costs one."
+    if round_trip > _MAX_ROUND_TRIP_MS:
+        yield _warning(text, "bring the server nearer: workers wait for it before each job")
     else:
-        yield Finding("ok", "store", told)
+        yield Finding("ok", "store", text)
     before = time.time()
     seconds, micros = client.time()
     off = seconds + micros / 1_000_000 - (before + time.time()) / 2
-    if abs(off) > _CLOCK_OFF:
+    if abs(off) > _MAX_CLOCK_DIFFERENCE_S:
         yield _warning(
-            f"The server's clock is {off:+.1f} s off this machine's. Bounds go by the server's alone; but frameworks "
-            "deliver delayed jobs by the workers' clocks, so these come that much early or late.",
+            f"The server's clock is {off:+.1f} s off this machine's. Limits use only the server's clock; but "
+            "frameworks deliver delayed jobs by the workers' clocks, so jobs come back that much early or late.",
             "run an NTP client on both",
         )
     else:
-        yield Finding("ok", "store", f"Its clock is {off * 1000:+.0f} ms off this machine's.")
-
-
-def _fault(what: str, remedy: str) -> Finding:
-    return Finding("fault", "store", what, remedy)
-
-
-def _warning(what: str, remedy: str) -> Finding:
-    return Finding("warning", "store", what, remedy)
+        yield Finding("ok", "store", f"The server's clock is {off * 1000:+.0f} ms off this machine's.")

@@ -1,1 +1,1 @@
-"""Why jobs wait, from the store alone: the fleet at a glance, and one job."""
+"""Why jobs wait, from the store alone: `throttlekit top` and `throttlekit explain`."""

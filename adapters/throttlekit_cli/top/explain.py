@@ -1,4 +1,4 @@
-"""`throttlekit explain`: one job, and what it waits for."""
+"""`throttlekit explain`: which limit one job waits for, and until when."""
 
 from __future__ import annotations
 
@@ -9,82 +9,85 @@ from typing import Any
 
 from throttlekit.fleet.rules import Rule
 from throttlekit.fleet.snapshot import Key, Waiting, look_up, time_of, told_of
-from throttlekit_cli.top.watch import opened
-from throttlekit_cli.top.words import definition, key_shown, lasting, plainly, rule_shown
+from throttlekit_cli.formatting import format_active_rule, format_duration, format_key, format_limit, printable
+from throttlekit_cli.top.watch import open_store
 
-__all__ = ["explained", "told"]
+__all__ = ["describe", "print_explanation"]
 
 
-def explained(url: str, job_id: str, *, as_json: bool, show_keys: bool) -> bool:
+def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) -> bool:
     """
-    Print what is known of the job. Returns whether anything is.
+    Print why the job waits. Returns whether the job is known.
 
     Raises:
-        ConfigurationError: The URL cannot be read.
+        ConfigurationError: The URL is not valid.
         StoreUnavailable: The store did not answer.
     """
-    with opened(url) as store:
+    with open_store(url) as store:
         job, key = look_up(store, job_id)
         now, rules = (time_of(store), ()) if key is None else told_of(store, key.limit)
     if as_json:
         print(json.dumps(None if job is None else _data(job, key, now, show_keys=show_keys)))
     elif job is None:
-        print(
-            f"Nothing is known of job {plainly(job_id)}: it was not denied in the last hour, or too many others were."
-        )
+        print(f"Job {printable(job_id)} is not known: it was not denied in the last hour, or too many other jobs were.")
     else:
-        print("\n".join(map(plainly, told(job_id, job, key, rules, now, show_keys=show_keys))))
+        print("\n".join(map(printable, describe(job_id, job, key, rules, now, show_keys=show_keys))))
     return job is not None
 
 
-def told(
+def describe(
     job_id: str, job: Waiting, key: Key | None, rules: Sequence[Rule], now: float, *, show_keys: bool
 ) -> list[str]:
-    """What is known of a job, line by line."""
+    """The explanation, line by line."""
     times = {1: "once", 2: "twice"}.get(job.deferrals, f"{job.deferrals} times")
     if job.reason == "allowed":
-        waited = lasting(max(0.0, job.told - job.since))
+        waited = format_duration(max(0.0, job.told - job.since))
         return [
-            f"Job {job_id} waits for no limit any more: it was allowed to run {lasting(now - job.told)} ago.",
+            f"Job {job_id} does not wait any more: it was allowed to run {format_duration(now - job.told)} ago.",
             f"  it had waited  {waited}, and was deferred {times}",
         ]
     if key is None:
-        return [f"Job {job_id} was denied {lasting(now - job.told)} ago, by a limit that is not known any more."]
-    shown = key_shown(key.key, key.part, clear=show_keys)
+        return [
+            f"Job {job_id} was denied {format_duration(now - job.told)} ago, by a limit that no worker uses any more."
+        ]
+    shown = format_key(key.key, key.part, clear=show_keys)
+    name = f"{key.limit.name!r}{f', key {shown}' if shown else ''}"
     lines = [
-        f"Job {job_id} waits for limit {key.limit.name!r}{f', key {shown}' if shown else ''}: {definition(key.limit)}.",
-        f"  since          {_at(job.since)}, {lasting(now - job.since)} ago",
-        f"  deferred       {times}, the last time {lasting(now - job.told)} ago: {job.reason}",
+        f"Job {job_id} waits for limit {name}: {format_limit(key.limit)}.",
+        f"  since          {_format_time(job.since)}, {format_duration(now - job.since)} ago",
+        f"  deferred       {times}, the last time {format_duration(now - job.told)} ago: {job.reason}",
     ]
     ahead = job.slot - now
     if job.reason == "paused" and any(rule.what == "pause" for rule in rules):
-        lines.append(f"  asks again     {f'in about {lasting(ahead)}' if ahead > 0 else 'now'}; it keeps its place")
+        lines.append(
+            f"  tries again    {f'in about {format_duration(ahead)}' if ahead > 0 else 'now'}; it keeps its place"
+        )
     elif ahead > 0:
-        lines.append(f"  its slot       starts in about {lasting(ahead)}, at {_at(job.slot)}")
-        lines.append(f"  before it      {_before(key, ahead)}")
+        lines.append(f"  its turn       in about {format_duration(ahead)}, at {_format_time(job.slot)}")
+        lines.append(f"  before it      {_jobs_before(key, ahead)}")
     else:
         lines.append(
-            f"  its slot       came {lasting(-ahead)} ago: it is under way to a worker, or waits for a free one"
+            f"  its turn       was {format_duration(-ahead)} ago: it is on its way to a worker, or waits for a free one"
         )
-    lines.append(f"  the limit now  {key.used} of {key.capacity} used{_line(key)}")
+    lines.append(f"  the limit now  {key.used} of {key.capacity} used{_last_in_line(key)}")
     if key.paused is not None:
-        lines.append(f"  paused         for {lasting(key.paused)} yet")
-    lines.extend(f"  an operator    {rule_shown(rule, now, clear=show_keys)}" for rule in rules)
+        lines.append(f"  paused         for {format_duration(key.paused)} yet")
+    lines.extend(f"  an operator    {format_active_rule(rule, now, clear=show_keys)}" for rule in rules)
     return lines
 
 
-def _before(key: Key, ahead: float) -> str:
+def _jobs_before(key: Key, ahead: float) -> str:
     if not key.waiting or not key.last_starts:
         return "not known"
     before = max(0, round(key.waiting * ahead / max(ahead, key.last_starts)) - 1)
     return f"about {before} of the {key.waiting} in line"
 
 
-def _line(key: Key) -> str:
-    return f"; the last in line starts in {lasting(key.last_starts)}" if key.last_starts is not None else ""
+def _last_in_line(key: Key) -> str:
+    return f"; the last in line starts in {format_duration(key.last_starts)}" if key.last_starts is not None else ""
 
 
-def _at(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))
 
 
@@ -95,8 +98,8 @@ def _data(job: Waiting, key: Key | None, now: float, *, show_keys: bool) -> dict
     }  # fmt: skip
     if key is not None:
         data |= {
-            "limit": key.limit.name, "key": key_shown(key.key, key.part, clear=show_keys), "used": key.used,
-            "definition": definition(key.limit), "capacity": key.capacity, "waiting": key.waiting,
+            "limit": key.limit.name, "key": format_key(key.key, key.part, clear=show_keys), "used": key.used,
+            "definition": format_limit(key.limit), "capacity": key.capacity, "waiting": key.waiting,
             "last_starts_in": key.last_starts, "paused_for": key.paused,
         }  # fmt: skip
     return data

@@ -1,4 +1,4 @@
-"""`throttlekit top`: look, show, and again."""
+"""`throttlekit top`: read the fleet's state, show it, and repeat."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from rich.text import Text
 from throttlekit import ConfigurationError, StoreUnavailable
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit.fleet.snapshot import Fleet, FleetStore, look
-from throttlekit.stores.base import Shared
-from throttlekit_cli.top.lines import as_data, lines_of
+from throttlekit.stores.base import SupportsCommands
+from throttlekit_cli.top.rows import as_data, rows_of
 from throttlekit_cli.top.screen import screen
 
-__all__ = ["Sight", "opened", "top"]
+__all__ = ["View", "open_store", "top"]
 
-_PATIENCE = 5.0
-_WIDTH = 170
+_TIMEOUT_S = 5.0
+_WIDTH = 170  # columns, where the output is not a terminal
 
 
-class Sight:
+class View:
     """
-    What is looked at, and how it is shown.
+    Which limits are shown, and how.
 
     Args:
-        name: Only limits with this in their name.
+        name: Only limits whose name contains this.
     """
 
     def __init__(self, *, order: str, most: int, name: str, show_keys: bool) -> None:
@@ -44,58 +44,58 @@ class Sight:
         return look(store, order=self.order, most=self.most, name=self.name)
 
     def screen(self, fleet: Fleet) -> Any:
-        lines = lines_of(fleet, order=self.order, show_keys=self.show_keys)
-        return screen(fleet, lines, order=self.order, most=self.most)
+        rows = rows_of(fleet, order=self.order, show_keys=self.show_keys)
+        return screen(fleet, rows, order=self.order, most=self.most)
 
     def data(self, fleet: Fleet) -> dict[str, Any]:
-        return as_data(fleet, lines_of(fleet, order=self.order, show_keys=self.show_keys)[: self.most])
+        return as_data(fleet, rows_of(fleet, order=self.order, show_keys=self.show_keys)[: self.most])
 
 
 @contextmanager
-def opened(url: str) -> Generator[Any, None, None]:
+def open_store(url: str) -> Generator[Any, None, None]:
     """
-    The store of *url*, with more patience than a worker has: an operator may be far away.
+    Open the store at *url*, with longer time-outs than a worker has: an operator may be far away.
 
     Raises:
-        ConfigurationError: It cannot be read, or is none that a fleet shares.
+        ConfigurationError: The URL is not valid, or its store is not one that a fleet shares.
     """
-    given = url.partition("?")[2]
-    patience = "&".join(f"{name}={_PATIENCE:g}" for name in ("socket_timeout", "socket_connect_timeout")
-                        if f"{name}=" not in given)  # fmt: skip
-    if "://" in url and not url.startswith("memory:") and patience:
-        url = f"{url}{'&' if given else '?'}{patience}"
+    options = url.partition("?")[2]
+    timeouts = "&".join(f"{name}={_TIMEOUT_S:g}" for name in ("socket_timeout", "socket_connect_timeout")
+                        if f"{name}=" not in options)  # fmt: skip
+    if "://" in url and not url.startswith("memory:") and timeouts:
+        url = f"{url}{'&' if options else '?'}{timeouts}"
     store = store_from(url, plugin_manager([]))
-    if not isinstance(store, Shared):
-        raise ConfigurationError("this store has no place that a whole fleet sees: name the Redis that the workers use")
+    if not isinstance(store, SupportsCommands):
+        raise ConfigurationError("this store is not shared by a fleet: name the Redis that the workers use")
     with contextlib.closing(store):
         yield store
 
 
-def top(url: str, sight: Sight, *, once: bool, as_json: bool, interval: float) -> None:
+def top(url: str, view: View, *, once: bool, as_json: bool, interval: float) -> None:
     """
-    Show the fleet until it is interrupted; or *once*.
+    Show the fleet until the operator interrupts it; or *once*.
 
     Raises:
-        ConfigurationError: The URL cannot be read.
-        StoreUnavailable: The first look got no answer.
+        ConfigurationError: The URL is not valid.
+        StoreUnavailable: The store did not answer the first time.
     """
-    with opened(url) as store:
-        fleet = sight.look(store)
+    with open_store(url) as store:
+        fleet = view.look(store)
         if as_json:
             while True:
-                print(json.dumps(sight.data(fleet)), flush=True)
+                print(json.dumps(view.data(fleet)), flush=True)
                 if once:
                     return
                 time.sleep(interval)
-                fleet = sight.look(store)
+                fleet = view.look(store)
         console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
         if once or not console.is_terminal:
-            console.print(sight.screen(fleet))
+            console.print(view.screen(fleet))
             return
-        with Live(sight.screen(fleet), console=console, auto_refresh=False, screen=True) as live:
+        with Live(view.screen(fleet), console=console, auto_refresh=False, screen=True) as live:
             while True:
                 time.sleep(interval)
                 try:
-                    live.update(sight.screen(sight.look(store)), refresh=True)
+                    live.update(view.screen(view.look(store)), refresh=True)
                 except StoreUnavailable as error:
-                    live.update(Text(f"{error}. It is asked again.", style="red"), refresh=True)
+                    live.update(Text(f"{error}. Trying again.", style="red"), refresh=True)

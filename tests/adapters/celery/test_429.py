@@ -11,12 +11,12 @@ import pytest
 from celery import Celery, chain, chord
 
 from support.celery.site import CelerySite, celery_site
+from support.celery.spans import Spans
 from support.partner.angry import AngryPartner
-from support.printed.spans import Spans
 from support.servers.processes import patient
 from support.waiting import wait_until
-from throttlekit import Concurrency, ConfigurationError, Limiter, RateLimited, TokenBucket
-from throttlekit_celery import WaitedTooLong, install
+from throttlekit import Concurrency, Limiter, RateLimited, TokenBucket
+from throttlekit_celery import install
 
 pytestmark = [
     pytest.mark.workers,
@@ -114,21 +114,6 @@ def test_a_429_is_not_seen_by_chains_and_chords(make: Any) -> None:
     assert (spans.counted("failures"), spans.counted("errors told")) == (0, 0)
 
 
-@pytest.mark.parametrize(("when_over", "state"), [("fail", "FAILURE"), ("drop", "REVOKED"), ("run", "FAILURE")])
-def test_max_wait_ends_a_loop_of_429s(make: Any, when_over: str, state: str) -> None:
-    """As it ends any wait; a task that would run on beyond its limit fails with what its body has raised."""
-    site, _, partner = make(install={"when_over": when_over})
-    partner.be_angry("one", retry_after=0.2)
-    site.start()
-    result = site.send("hasty_ask", "one", "it")
-    wait_until(result.ready, description="it has ended", timeout=WITHIN)
-    assert result.state == state
-    assert len(partner.told("one").calls) >= 2
-    error = result.get(propagate=False)
-    if when_over != "drop":
-        assert isinstance(error, WaitedTooLong if when_over == "fail" else RateLimited)
-
-
 def test_a_429_without_limits_is_an_error(make: Any) -> None:
     """There is no key to pause."""
     site, spans, partner = make()
@@ -181,13 +166,6 @@ def test_which_limit_a_429_pauses(app: Celery) -> None:
     assert job.delay().get() == "allowed"
     assert limiter.peek(two).remaining < limiter.peek(one).remaining, "after its pause it begins empty"
     assert heard == ["body", "body"]
-
-
-def test_on_429_is_checked_where_the_task_is_declared(app: Celery) -> None:
-    """It names one of the task's own limits."""
-    install(app, Limiter())
-    with pytest.raises(ConfigurationError, match="on_429='three' is none of the job's limits"):
-        app.task(shared=False, throttle=[TokenBucket("one", "1/s")], on_429="three")
 
 
 def test_eager_tasks_give_their_slots_back(app: Celery) -> None:

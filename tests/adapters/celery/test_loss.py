@@ -84,22 +84,6 @@ def test_how_a_task_ends_that_has_waited_too_long(on_redis: Any) -> None:
     assert type(ended_badly(hasty)).__name__ == "WaitedTooLong"
 
 
-@pytest.mark.parametrize("when_over", ["drop", "run"])
-def test_the_other_ends(on_redis: Any, when_over: str) -> None:
-    """when_over="drop": REVOKED, unrun; "run": run once, beyond the limit and uncharged."""
-    site: CelerySite = on_redis(denials=NEVER, install={"max_deferrals": 1, "when_over": when_over})
-    site.start()
-    result = site.send("echo", 1)
-    if when_over == "drop":
-        assert isinstance(ended_badly(result), TaskRevokedError)
-        assert (result.state, site.ran("echo")) == ("REVOKED", [])
-    else:
-        assert result.get(timeout=WITHIN) == 1
-        assert site.ran("echo") == ["1"]
-    assert (site.asked("denied"), site.asked("granted")) == (2, 0)
-    nothing_left(site)
-
-
 def test_what_waits_is_seen_and_can_be_revoked(on_redis: Any) -> None:
     """`inspect scheduled` lists what waits, with its time; a revoked one ends when its time comes, never charged."""
     site: CelerySite = on_redis(denials=NEVER, delay=6.0)

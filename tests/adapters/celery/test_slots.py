@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.celery.site import CelerySite, celery_site
-from support.printed.spans import Spans, most_at_once
+from support.celery.spans import Spans, most_at_once
 from support.servers.processes import patient
 from support.waiting import wait_until
 

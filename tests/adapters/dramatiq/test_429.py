@@ -12,7 +12,7 @@ import dramatiq
 import pytest
 from dramatiq.middleware import AsyncIO, CurrentMessage, GroupCallbacks, Middleware, TimeLimit
 from dramatiq.rate_limits.backends import StubBackend as StubRates
-from dramatiq.results import ResultFailure, Results
+from dramatiq.results import Results
 from dramatiq.results.backends import StubBackend
 
 from support.dramatiq.helpers import Site, dead_letters, working
@@ -131,30 +131,6 @@ def test_a_pipeline_waits_for_the_stage_that_heard_429(site: Site) -> None:
     assert (site.ran, angry.told) == ([2], 1)
 
 
-def test_nobody_of_the_key_runs_during_the_pause_and_other_keys_do(site: Site) -> None:
-    """Ten jobs of the key wait until the pause is over; those of another key run meanwhile."""
-    throttled(site)
-    angry, at = Angry(seconds=2.0), dict[int, list[float]]()
-
-    @site.actor(throttle=TokenBucket("by-account", "1000/s", burst=1000, key="{account}"))
-    def job(n: int, account: int) -> None:
-        if account == 1:
-            angry.call(1)
-        at.setdefault(account, []).append(time.monotonic())
-        site.ran.append(n)
-
-    with site.working():
-        job.send(0, 1)
-        wait_until(lambda: angry.told, description="the first has heard 429")
-        for n in range(1, 11):
-            job.send(n, 1)
-            job.send(n, 2)
-        site.until_ran(21)
-    assert {account: len(instants) for account, instants in at.items()} == {1: 11, 2: 10}
-    assert min(at[1]) - angry.told_at > 1.9
-    assert min(at[2]) < min(at[1])
-
-
 @pytest.mark.parametrize("shape", ["async", "class"])
 def test_async_and_class_based_actors_may_say_so_too(stub: Site, shape: str) -> None:
     """An async body and a GenericActor's `perform` are deferred as a plain function is."""
@@ -188,22 +164,6 @@ def test_async_and_class_based_actors_may_say_so_too(stub: Site, shape: str) -> 
     with stub.working():
         stub.until_ran(1)
     assert (stub.ran, angry.told, ends.exceptions) == ([5], 1, [])
-
-
-def test_a_job_that_names_no_limit_fails_as_with_any_error(site: Site) -> None:
-    """RateLimited without a limit to pause is an error: it is retried, or dead-lettered."""
-    _, ends = throttled(site)
-
-    @site.actor(max_retries=0)
-    def job() -> None:
-        site.ran.append(1)
-        raise RateLimited(0.1)
-
-    job.send()
-    with site.working():
-        site.until_ran(1)
-        wait_until(lambda: dead_letters(site.broker, site.queue), description="it is dead-lettered")
-    assert ends.exceptions == ["RateLimited"]
 
 
 def test_called_by_hand_it_is_raised(stub: Site) -> None:
@@ -241,53 +201,6 @@ def test_an_actor_called_by_another_body_says_it_to_that_body(stub: Site) -> Non
     with stub.working():
         stub.until_ran(1)
     assert throttle.limiter.peek(PARTNER, key="1").allowed
-
-
-@pytest.mark.parametrize("when_over", ["fail", "drop", "run"])
-def test_an_endless_429_ends_with_the_jobs_patience(site: Site, when_over: Any) -> None:
-    """
-    A partner that always says 429: after max_wait the message is dead-lettered with WaitedTooLong, or dropped; with
-    "run", which asks for no more waiting, it is the error that it is.
-    """
-    _, ends = throttled(site, max_wait=0.6, when_over=when_over)
-
-    @site.actor(throttle=PARTNER, store_results=True, max_retries=0)
-    def job(n: int) -> None:
-        site.ran.append(n)
-        raise RateLimited(0.1)
-
-    message = job.send(1)
-    backend: Any = site.broker.get_results_backend()
-    with site.working():
-        if when_over == "drop":
-            assert message.get_result(backend=backend, block=True) is None
-        else:
-            with pytest.raises(ResultFailure) as failed:
-                message.get_result(backend=backend, block=True)
-            assert failed.value.orig_exc_type == {"fail": "WaitedTooLong", "run": "RateLimited"}[when_over]
-    assert 2 <= len(site.ran) <= 8
-    assert ends.exceptions == {"fail": ["WaitedTooLong"], "drop": [], "run": ["RateLimited"]}[when_over]
-    letters = [code.message_id for code in dead_letters(site.broker, site.queue)]
-    assert letters == ([] if when_over == "drop" else [message.message_id])
-
-
-def test_a_real_failure_afterwards_has_all_of_its_retries(site: Site) -> None:
-    """429, then a fault, then 429 again, then success: the fault has used one retry, the 429s none."""
-    _, ends = throttled(site)
-    script = [RateLimited(0.05), RuntimeError("down"), RateLimited(0.05), None]
-
-    @site.actor(throttle=PARTNER, max_retries=1, min_backoff=1)
-    def job(n: int) -> None:
-        site.ran.append(n)
-        told = script.pop(0)
-        if told is not None:
-            raise told
-
-    job.send(1)
-    with site.working():
-        site.until_ran(4)
-    assert ends.exceptions == ["RuntimeError"]
-    assert dead_letters(site.broker, site.queue) == []
 
 
 def test_nothing_interrupts_a_message_on_its_way_back_and_nobody_takes_it_for_current(stub: Site) -> None:

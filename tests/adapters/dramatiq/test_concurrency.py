@@ -13,7 +13,7 @@ import throttlekit
 import throttlekit._core.algorithms.concurrency as core
 from support.dramatiq.helpers import Site, dead_letters, left_over, working
 from support.waiting import wait_until
-from throttlekit import Concurrency, Limiter, RateLimited, TokenBucket
+from throttlekit import Concurrency, Limiter
 from throttlekit_dramatiq import Throttle
 
 SLOTS = Concurrency("reports-db", 2, lease=30)
@@ -79,28 +79,6 @@ def test_a_slot_is_held_while_the_body_runs_and_free_afterwards(site: Site, end:
         site.until_ran(1)
         wait_until(lambda: free(limiter), description="the slot is free")
     assert site.ran == [(1, True)]
-
-
-def test_a_slot_is_free_after_a_429_and_taken_again_by_the_next_run(site: Site) -> None:
-    """The body ends with RateLimited: its slot is free while the message waits, and held again when it runs."""
-    limiter = Limiter()
-    site.broker.add_middleware(Throttle(limiter))
-    told = threading.Event()
-
-    @site.actor(throttle=[SLOTS, TokenBucket("partner", "1000/s")])
-    def job() -> None:
-        site.ran.append(limiter.peek(SLOTS).remaining)
-        if not told.is_set():
-            told.set()
-            raise RateLimited(0.2)
-
-    job.send()
-    with site.working():
-        site.until_ran(1)
-        wait_until(lambda: free(limiter), description="the slot is free")
-        site.until_ran(2)
-        wait_until(lambda: free(limiter), description="the slot is free")
-    assert site.ran == [1, 1]
 
 
 def test_a_body_that_runs_into_its_time_limit_gives_its_slot_back(stub: Site) -> None:

@@ -64,12 +64,6 @@ def test_a_limit_or_several_or_none_is_taken(throttled: Site, fine: Any) -> None
     assert "job" in throttled.broker.actors
 
 
-def test_a_limit_named_twice_is_refused(throttled: Site) -> None:
-    """The same name twice in one list would charge one budget twice."""
-    with pytest.raises(ConfigurationError, match="'partner' is named twice"):
-        throttled.actor(lambda: None, actor_name="job", throttle=[PARTNER, PARTNER])
-
-
 def test_two_definitions_of_one_name_are_refused(throttled: Site) -> None:
     """The same name is the same budget, over all actors of the process."""
     throttled.actor(lambda: None, actor_name="one", throttle=PARTNER)
@@ -82,14 +76,6 @@ def test_the_default_is_a_definition_too(stub: Site) -> None:
     stub.broker.add_middleware(Throttle(Limiter(), throttle=PARTNER))
     with pytest.raises(ConfigurationError, match="two limits"):
         stub.actor(lambda: None, actor_name="one", throttle=TokenBucket("partner", "11/s"))
-
-
-def test_a_key_that_names_no_argument_is_refused(throttled: Site) -> None:
-    """A template is held against the actor's real signature."""
-    with pytest.raises(ConfigurationError, match=r"names an argument 'tenant'.*\(account\)"):
-
-        @throttled.actor(throttle=TENANT)
-        def job(account: str) -> None: ...
 
 
 def test_a_default_limit_is_held_against_every_actor(stub: Site) -> None:

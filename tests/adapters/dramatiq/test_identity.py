@@ -50,13 +50,6 @@ def test_id_time_and_arguments_are_kept(throttled: Site, store: DenyBefore) -> N
         assert getattr(ran, field) == getattr(sent, field), field
 
 
-def test_options_are_kept_and_ours_is_gone(throttled: Site) -> None:
-    """Every option of the sender arrives; `throttlekit`, ours while the job waits, does not reach the body."""
-    _, ran = run_and_look(throttled, args=(1,), max_retries=4, custom={"trace": "abc"}, broker_priority=1)
-    options = {name: value for name, value in ran.options.items() if name not in BROKERS_OWN}
-    assert options == {"max_retries": 4, "custom": {"trace": "abc"}, "broker_priority": 1}
-
-
 def test_the_waiting_message_carries_our_option_only(throttled: Site) -> None:
     """What goes to the delay queue is the message as it was, plus `throttlekit`, plus what the broker adds itself."""
     site = throttled

@@ -50,18 +50,6 @@ def test_limits_travel_by_value_as_json(site: Site) -> None:
         site.until_ran(1)
 
 
-def test_a_message_is_decided_by_the_limits_that_it_carries(site: Site) -> None:
-    """An actor without limits, a message with one: it waits, and comes back with the same limit."""
-    store = throttled(site, DenyBefore(2))
-    job = body(site)
-    sent = job.send_with_options(args=(1,), throttle=PARTNER)
-    with site.working():
-        site.until_ran(1)
-    assert (store.denials, store.grants) == (2, 1)
-    assert {r.claims[0].ask.algorithm.capacity_us for r, _ in store.asked} == {300_000}
-    assert sent.options["throttle"][0]["name"] == "partner"
-
-
 @pytest.mark.parametrize("off", [[], None, ()], ids=repr)
 def test_nothing_switches_limits_off_for_one_message(site: Site, off: Any) -> None:
     """throttle=[] or None on a message goes before the actor's limits: the store is not asked."""

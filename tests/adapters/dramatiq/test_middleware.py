@@ -46,22 +46,6 @@ def test_an_expired_message_is_not_charged_and_not_run(site: Site) -> None:
     assert (site.ran, len(store.asked)) == ([1], 1)
 
 
-def test_a_message_that_expires_while_it_waits_is_not_charged(stub: Site) -> None:
-    """Waiting counts as age: a message that grows too old in the line ends as Dramatiq would end it."""
-    store = DenyBefore(10**6, delay=0.05)
-    throttled(stub, store)
-
-    @stub.actor(throttle=BUSY, max_age=200)
-    def job() -> None:
-        stub.ran.append(1)
-
-    job.send()
-    with stub.working():
-        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
-    assert (stub.ran, store.grants) == ([], 0)
-    assert store.denials >= 2
-
-
 @pytest.fixture
 def quick_time_limit(stub: Site) -> Iterator[Site]:
     limit = TimeLimit(time_limit=600_000, interval=20)

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from dramatiq.middleware import CurrentMessage, Middleware
+from dramatiq.middleware import CurrentMessage
 from dramatiq.results import ResultFailure, Results
 from dramatiq.results.backends import StubBackend
 
@@ -127,14 +127,6 @@ def test_a_message_brings_a_max_wait_of_its_own(stub: Site) -> None:
     assert isinstance(dead_letters(stub.broker, stub.queue)[0]._exception, WaitedTooLong)
 
 
-def test_a_job_past_its_max_deferrals_fails(site: Site) -> None:
-    """max_deferrals=3 puts a job back three times; the fourth denial ends it."""
-    store = DenyBefore(NEVER, delay=0.01)
-    seen, _ = fail_watched(site, TokenBucket("busy", "10/s"), store, max_deferrals=3)
-    assert seen.orig_exc_type == "WaitedTooLong"
-    assert store.denials == 4
-
-
 def test_waited_too_long_is_not_retried_by_a_retry_when(stub: Site) -> None:
     """An actor that retries on whatever it likes does not get the job back either: asking again cannot help."""
     store = DenyBefore(NEVER, delay=0.01)
@@ -149,38 +141,6 @@ def test_waited_too_long_is_not_retried_by_a_retry_when(stub: Site) -> None:
         wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
     assert (stub.ran, store.denials) == ([], 2)
     assert isinstance(dead_letters(stub.broker, stub.queue)[0]._exception, WaitedTooLong)
-
-
-def test_dropped_is_acknowledged_unrun(site: Site) -> None:
-    """when_over="drop": gone without a run, without a dead letter; a waiting reader gets None, as for any skip."""
-    store = DenyBefore(NEVER, delay=0.01)
-    site.broker.add_middleware(Results(backend=StubBackend()))
-    site.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, max_deferrals=2, when_over="drop"))
-
-    @site.actor(throttle=TokenBucket("busy", "10/s"), store_results=True)
-    def job() -> None:
-        site.ran.append(1)
-
-    message = job.send()
-    with site.working():
-        assert message.get_result(backend=site.broker.get_results_backend(), block=True) is None
-    assert (site.ran, store.denials) == ([], 3)
-    assert dead_letters(site.broker, site.queue) == []
-
-
-def test_run_runs_once_uncharged(site: Site) -> None:
-    """when_over="run": the body runs once, beyond the limit and without a charge."""
-    store = DenyBefore(NEVER, delay=0.01)
-    site.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, max_deferrals=2, when_over="run"))
-
-    @site.actor(throttle=TokenBucket("busy", "10/s"))
-    def job() -> None:
-        site.ran.append(1)
-
-    job.send()
-    with site.working():
-        site.until_ran(1)
-    assert (site.ran, store.grants, store.denials) == ([1], 0, 3)
 
 
 def test_a_retry_after_a_run_beyond_the_limit_waits_anew(stub: Site) -> None:
@@ -202,28 +162,6 @@ def test_a_retry_after_a_run_beyond_the_limit_waits_anew(stub: Site) -> None:
         stub.until_ran(2)
     assert stub.ran == [False, False]
     assert store.denials == 6
-
-
-def test_an_actors_own_max_wait_goes_before_the_middlewares(stub: Site) -> None:
-    """throttle_max_wait on an actor shortens, or lengthens, what Throttle was told."""
-    store = DenyBefore(NEVER, delay=0.02)
-    stub.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, max_wait=3600, when_over="drop"))
-    dropped: list[str] = []
-
-    class Watch(Middleware):
-        def after_skip_message(self, broker: Any, message: Any) -> None:
-            if not hasattr(message, "_throttlekit_deferral"):
-                dropped.append(message.actor_name)
-
-    stub.broker.add_middleware(Watch())
-
-    @stub.actor(throttle=TokenBucket("busy", "10/s"), throttle_max_wait=0.05)
-    def hasty() -> None: ...
-
-    hasty.send()
-    with stub.working():
-        wait_until(lambda: dropped, description="the hasty one is dropped")
-    assert dropped == ["hasty"]
 
 
 def test_a_job_whose_wait_is_within_bounds_runs(site: Site) -> None:

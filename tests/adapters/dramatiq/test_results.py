@@ -8,11 +8,10 @@ import dramatiq
 import pytest
 from dramatiq.middleware import GroupCallbacks
 from dramatiq.rate_limits.backends import StubBackend as StubRates
-from dramatiq.results import ResultFailure, ResultMissing, Results
+from dramatiq.results import ResultFailure, Results
 from dramatiq.results.backends import StubBackend
 
 from support.dramatiq.helpers import DenyBefore, Site, dead_letters
-from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket
 from throttlekit_dramatiq import Throttle
 
@@ -44,31 +43,6 @@ def test_a_blocking_reader_gets_the_value_and_never_an_early_none(throttled: Sit
     with throttled.working():
         assert [m.get_result(backend=backend, block=True) for m in messages] == [0, 2, 4]
     assert store.denials == 6
-
-
-def test_there_is_no_result_while_a_job_waits(throttled: Site, store: DenyBefore) -> None:
-    """A reader that does not block is told that the result is missing for as long as the job is denied."""
-    backend = throttled.broker.get_results_backend()
-    store.delay = 0.2
-
-    @throttled.actor(throttle=EACH, store_results=True)
-    def answer(n: int) -> int:
-        return 42
-
-    message = answer.send(1)
-    seen: list[Any] = []
-
-    def result() -> Any:
-        try:
-            seen.append(message.get_result(backend=backend))
-        except ResultMissing:
-            return False
-        return True
-
-    with throttled.working():
-        wait_until(result, description="there is a result")
-    assert seen == [42]
-    assert store.denials == 2
 
 
 def test_a_failure_reaches_the_reader_as_that_failure(throttled: Site, store: DenyBefore) -> None:

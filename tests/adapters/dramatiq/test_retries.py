@@ -19,24 +19,6 @@ def throttle(site: Site, store: Recording, **options: Any) -> None:
     site.broker.add_middleware(Throttle(Limiter(store), max_inline_wait=0, **options))
 
 
-def test_two_real_failures_among_many_denials_still_leave_the_last_try(site: Site) -> None:
-    """With max_retries=2 a job that fails twice and is denied nine times succeeds on its third run."""
-    store = DenyBefore(3)
-    throttle(site, store)
-
-    @site.actor(throttle=EACH, max_retries=2, min_backoff=1)
-    def flaky(n: int) -> None:
-        site.ran.append(n)
-        if len(site.ran) < 3:
-            raise RuntimeError("flaky")
-
-    flaky.send(1)
-    with site.working():
-        site.until_ran(3)
-    assert dead_letters(site.broker, site.queue) == []
-    assert (store.denials, store.grants) == (9, 3)
-
-
 def test_a_denial_never_touches_the_retry_counter(site: Site) -> None:
     """`retries` grows by one for each failure of the body, and is absent until the first."""
     store = DenyBefore(2)
@@ -71,25 +53,6 @@ def test_a_job_without_retries_survives_any_number_of_denials(site: Site) -> Non
         site.until_ran(1)
     assert store.denials == 8
     assert dead_letters(site.broker, site.queue) == []
-
-
-def test_every_run_of_the_body_is_charged(stub: Site) -> None:
-    """Four runs cost four units of the real bucket: a retry calls downstream again."""
-    store = Recording()
-    throttle(stub, store)
-    limiter = Limiter(store)
-    hourly = TokenBucket("hourly", "10/hour", burst=10)
-
-    @stub.actor(throttle=hourly, max_retries=3, min_backoff=1)
-    def broken() -> None:
-        stub.ran.append(1)
-        raise RuntimeError("no")
-
-    broken.send()
-    with stub.working():
-        stub.until_ran(4)
-    assert store.grants == 4
-    assert limiter.peek(hourly).remaining == 6
 
 
 def test_denials_charge_nothing(stub: Site) -> None:

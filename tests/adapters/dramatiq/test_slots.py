@@ -69,19 +69,6 @@ def test_the_slots_of_a_killed_process_come_free_on_a_busy_key(on_redis: Servers
     assert twice.total() + held.left <= 5
 
 
-def test_bodies_longer_than_their_leases_keep_their_slots(on_redis: Servers) -> None:
-    """The leases are renewed while the bodies run: nobody else gets in, and none is lost."""
-    with Slotting(Slots(amount=3, lease=4), on_redis) as slotting:
-        for n in range(6):
-            slotting.send("work", str(n), "9" if n < 3 else "0")
-        slotting.start()
-        slotting.until_ended(6)
-        held = slotting.stop()
-    assert held.most_at_once() <= 3
-    assert [event.more for event in held.events if event.what == "end"] == ["held"] * 6
-    assert held.starts == {str(n): 1 for n in range(6)}
-
-
 def test_a_store_that_is_away_for_longer_than_the_lease_loses_slots_and_no_job(on_redis: Servers) -> None:
     """Bodies run on and are told that their slots are lost; when the store is back all goes on, each job once."""
     with redis_server() as store, Slotting(Slots(amount=2, lease=2.0, store_url=f"{store}/1"), on_redis) as slotting:

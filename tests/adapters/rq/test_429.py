@@ -29,7 +29,7 @@ def is_paused(site: Site, limit: Any = jobs.DAILY) -> bool:
 
 
 def go_on(site: Site, limit: Any = jobs.DAILY) -> None:
-    """The partner answers again: the pause is over, the bucket full, and whoever waits is due."""
+    """The partner answers again: the pause is over, the bucket full, and every waiting job due."""
     site.open(limit)
 
 
@@ -71,7 +71,7 @@ def test_a_429_in_a_spawned_process(spawn_site: Site) -> None:
     assert spawn_site.fetch(job).get_status() == JobStatus.FINISHED
 
 
-def test_nobody_runs_during_the_pause(rq_site: Site) -> None:
+def test_no_job_runs_during_the_pause(rq_site: Site) -> None:
     """The job behind it is denied; one of another limit is not."""
     site = rq_site
     site.queue.enqueue(jobs.hears_429, "first", throttle=HELD)
@@ -103,15 +103,6 @@ def test_the_option_says_what_is_paused(simple_site: Site) -> None:
         site.limiter.reset(*both)
 
 
-def test_its_slot_is_free_meanwhile(rq_site: Site) -> None:
-    """What the job held of a concurrency limit it gave back."""
-    site = rq_site
-    site.queue.enqueue(jobs.hears_429, throttle=[jobs.DAILY, jobs.SLOT])
-    site.work()
-    assert site.noted == ["called"]
-    assert site.limiter.peek(jobs.SLOT).allowed
-
-
 def test_an_option_that_names_no_limit_of_the_job_is_refused(simple_site: Site) -> None:
     """Where it is said."""
     with pytest.raises(ConfigurationError, match="on_429='other' is none of the job's limits"):
@@ -121,13 +112,6 @@ def test_an_option_that_names_no_limit_of_the_job_is_refused(simple_site: Site) 
     for options in ({"throttle": HELD}, {}):
         with pytest.raises(ConfigurationError, match="on_429"):
             simple_site.queue.enqueue(jobs.plain, on_429=jobs.LIVELY, **options)
-
-
-def test_without_limits_it_is_an_error_like_any_other(rq_site: Site) -> None:
-    """The job fails."""
-    job = rq_site.queue.enqueue(jobs.hears_429)
-    rq_site.work()
-    assert rq_site.fetch(job).get_status() == JobStatus.FAILED
 
 
 def test_a_queues_limits_hold_functions_that_know_of_none(throttled_site: Site) -> None:

@@ -43,7 +43,7 @@ def over_another(what: str = "ran") -> str:
 
 
 def test_a_direct_call_just_runs() -> None:
-    """Outside of a job nobody is asked: no limiter is needed."""
+    """Outside of a job no store is asked: no limiter is needed."""
     ran: list[int] = []
 
     @throttled(TokenBucket("unused", "1/hour"))
@@ -78,7 +78,7 @@ def test_a_throttled_function_in_the_body_of_another_job_just_runs(rq_site: Site
 
 
 def test_a_decorator_above_it_is_refused_before_it_loses_a_job(simple_site: Site) -> None:
-    """It would make a result of the denial: a stock worker fails the job and says what to do; ours asks before it."""
+    """It would return the denial as a result: a stock worker fails the job with advice; ours asks before the call."""
     site = simple_site
     job = site.queue.enqueue(under_another)
     site.work()

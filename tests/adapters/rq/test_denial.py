@@ -43,7 +43,7 @@ def let_run(site: Site) -> None:
 
 
 def test_a_denied_job_keeps_its_identity(rq_site: Site) -> None:
-    """Its hash is what it was, but for what tells where it is, and what it waits for; then it runs, once."""
+    """Its hash stays as it was, except for where the job is and what it waits for; then it runs, once."""
     site = rq_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(
@@ -110,7 +110,7 @@ def test_each_run_is_charged_once(rq_site: Site) -> None:
 
 
 def test_whoever_waits_for_the_result_waits_on(rq_site: Site) -> None:
-    """A client that waits for the latest result is told of the real run, and of nothing before it."""
+    """A client that waits for the latest result gets that of the real run, and nothing before it."""
     site = rq_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.plain, "z", throttle=HELD)
@@ -190,23 +190,6 @@ def test_a_repeating_job_repeats_after_each_real_run(simple_site: Site) -> None:
     assert site.deferrals_left() == []
 
 
-def test_exceptions_alone_use_up_retries(rq_site: Site) -> None:
-    """Three denials take nothing from Retry(max=1): the job fails, runs once more, fails for good."""
-    site = rq_site
-    job = denied(site, jobs.fails, retry=Retry(max=1), on_failure=Callback(jobs.failed), job_id="frail")
-    for _ in range(2):
-        site.make_due()
-        site.work()
-    assert site.fetch(job).retries_left == 1
-    let_run(site)  # runs and fails; its retry is denied
-    assert site.noted.count("failed") == 1
-    assert site.fetch(job).get_status() == JobStatus.SCHEDULED
-    let_run(site)
-    assert site.noted.count("failed") == 2
-    assert site.fetch(job).get_status() == JobStatus.FAILED
-    assert site.queue.failed_job_registry.get_job_ids() == [job.id]
-
-
 def test_a_returned_retry_has_its_whole_budget(rq_site: Site) -> None:
     """Denials are not counted among the runs that a job asked for by returning Retry."""
     site = rq_site
@@ -245,7 +228,7 @@ def test_a_denied_job_can_be_cancelled(rq_site: Site) -> None:
 
 
 def test_a_denied_job_can_be_deleted(rq_site: Site) -> None:
-    """delete() while it waits: nothing of it is left, and nobody stumbles over it."""
+    """delete() while it waits: nothing of it is left, and no worker fails over it."""
     site = rq_site
     job = denied(site)
     site.fetch(job).delete()
@@ -264,7 +247,7 @@ def test_a_denied_job_tells_when_it_comes(rq_site: Site) -> None:
 
 
 def test_ttl_is_counted_from_the_enqueuing(simple_site: Site) -> None:
-    """A denial does not prolong a job's ttl, however often it happens, whoever brings the job back."""
+    """A denial does not prolong a job's ttl, however often it happens, by either way to come back."""
     site = simple_site
     job = denied(site, ttl=60)
     left = site.connection.pttl(job.key)
@@ -338,7 +321,7 @@ def test_limits_in_memory_are_warned_of(
     throttled_site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A work-horse would forget them: a warning names the store to give."""
-    monkeypatch.setattr("throttlekit_rq._admission._told_of_memory", Every(float("inf")))
+    monkeypatch.setattr("throttlekit_rq._admission._memory_warning", Every(float("inf")))
     configure(Limiter())
     for _ in range(2):
         throttled_site.queue.enqueue(jobs.plain, throttle=[jobs.LIVELY])

@@ -246,7 +246,7 @@ def test_a_name_with_two_definitions_shows_where_it_is_enqueued(stock_site: Site
 
 
 def test_a_queue_without_workers_runs_its_jobs_at_once(stock_site: Site) -> None:
-    """is_async=False: nobody could put a job back, so it runs, as in RQ; for tests."""
+    """is_async=False: no worker could put a job back, so it runs, as in RQ; for tests."""
     stock_site.shut(jobs.HOURLY)
     queue = ThrottledQueue("work", connection=stock_site.connection, is_async=False)
     for job in (queue.enqueue(jobs.plain, "a", throttle=HELD), queue.enqueue(jobs.hourly, "b")):

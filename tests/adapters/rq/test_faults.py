@@ -68,7 +68,7 @@ def test_a_job_that_finds_the_queue_full_ends_as_chosen(rq_site: Site, when_over
 
 
 def test_waits_in_place_share_a_quarter_of_the_timeout(stock_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often a job is denied while nobody could bring it back, it does not wait its own timeout away."""
+    """However often a job is denied while no process can bring it back, it does not wait its own timeout away."""
     site = stock_site
     site.shut(jobs.HOURLY)
     asked: list[Any] = []

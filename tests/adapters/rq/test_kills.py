@@ -104,7 +104,7 @@ def test_a_horse_killed_after_it_put_the_job_back_runs_it_once(site: Site, start
 
 
 def test_a_worker_killed_after_its_denial_leaves_the_job_to_the_next(site: Site, start: Start) -> None:
-    """One call puts the job back: whatever befalls the worker then, the next one runs it."""
+    """One call puts the job back: if the worker dies then, the next one runs it."""
     job = site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY])
     first = start(OURS)
     until_status(site, job, JobStatus.SCHEDULED)

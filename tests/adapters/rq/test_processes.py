@@ -1,4 +1,4 @@
-"""Real `rq worker` processes in a flood: the bound holds exactly, and nothing is lost, whatever befalls them."""
+"""Real `rq worker` processes in a flood: the bound holds exactly and no job is lost, even if workers die."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ def test_what_a_work_horse_decides_is_seen(stock_site: Site, store: contextlib.c
         assert job is not None
         assert key is not None
         assert (job.deferrals, key.limit.name) == (1, jobs.HOURLY.name)
-        assert look(opened).processes == (), "one that ends at once is nobody to look for"
+        assert look(opened).processes == (), "a process that ends at once is not listed"
 
 
 def test_meta_says_what_a_job_waits_for(simple_site: Site) -> None:
-    """While it waits, its meta tells the limit, since when, its slot and its deferrals, beside the user's own."""
+    """While it waits, its meta shows the limit, since when, when it is due and its deferrals, beside the user's own."""
     site = simple_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.plain, "x", throttle=[jobs.HOURLY], meta={"user": 7})

@@ -80,9 +80,9 @@ def test_a_job_that_never_begins_gives_its_slot_back(throttled_site: Site, monke
     assert site.limiter.peek(jobs.SLOT).allowed
 
 
-def test_who_waits_for_a_slot_is_woken_first(rq_site: Site) -> None:
+def test_a_job_that_waits_for_a_slot_is_woken_first(rq_site: Site) -> None:
     """
-    Long before it is due, in its turn; and nobody else: neither what the user has scheduled, nor who waits for
+    Long before it is due, in its turn; and no other job: not one that the user has scheduled, nor one that waits for
     a rate, nor one that is cancelled.
     """
     site = rq_site
@@ -229,7 +229,7 @@ def most_beside(slotting: RqSlotting) -> int:
 
 @pytest.mark.workers
 def test_a_store_that_is_away_for_longer_than_the_lease(base: str) -> None:
-    """Who runs on is told that its slot may be lost; once the store is back all others run, none twice."""
+    """A running body sees that its slot may be lost; once the store is back all other jobs run, each once."""
     with redis_server() as store, RqSlotting(RqSlots(amount=2, lease=2), base, store) as slotting:
         slotting.start(*[OURS_SIMPLE] * 3)
         for n in range(2):

@@ -117,7 +117,7 @@ def test_maintenance_still_runs(throttled_site: Site) -> None:
 
 
 def test_a_worker_of_ours_starts_no_scheduler(throttled_site: Site) -> None:
-    """with_scheduler=True is what a pool says: it lets due jobs in itself, and holds no lock."""
+    """A pool passes with_scheduler=True: our worker promotes due jobs itself, and holds no lock."""
     site = throttled_site
     worker = site.work(with_scheduler=True)
     assert worker.scheduler is None
@@ -184,10 +184,10 @@ def test_stock_workers_leave_due_jobs_to_ours(stock_site: Site) -> None:
     assert site.noted == ["ran"]
 
 
-def test_with_nobody_to_bring_it_back_a_job_goes_to_the_end_of_its_queue(
+def test_without_a_promoter_a_job_goes_to_the_end_of_its_queue(
     stock_site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No scheduler anywhere: others go first, the denied job keeps coming, and a warning says once what to start."""
+    """No scheduler anywhere: other jobs go first, the denied job comes again, and one warning names what to start."""
     site = stock_site
     site.shut(jobs.HOURLY)
     job = site.queue.enqueue(jobs.plain, "held", throttle=HELD)
@@ -205,8 +205,8 @@ def test_with_nobody_to_bring_it_back_a_job_goes_to_the_end_of_its_queue(
     assert site.noted[-1] == "held"
 
 
-def test_with_nobody_to_bring_it_back_short_waits_are_waited_out(stock_site: Site) -> None:
-    """No scheduler anywhere, and room in a moment: the job waits in place, whatever comes next in the queue."""
+def test_without_a_promoter_short_waits_are_waited_out(stock_site: Site) -> None:
+    """No scheduler anywhere, and room in a moment: the job waits in place, before the next one in the queue."""
     site = stock_site
     site.shut(jobs.LIVELY)
     for n in range(8):
@@ -249,7 +249,7 @@ def test_a_whole_queues_key_that_a_job_lacks_fails_the_job(throttled_site: Site)
 
 @pytest.mark.parametrize("retry", [None, Retry(max=3)], ids=["no-retry", "retry"])
 def test_a_job_past_its_wait_fails_for_good(rq_site: Site, retry: Any) -> None:
-    """when_over="fail": WaitedTooLong, by its callback and in its result, whatever its Retry."""
+    """when_over="fail": WaitedTooLong, by its callback and in its result, even with a Retry."""
     site = rq_site
     configure(site.limiter, max_wait=60)
     site.shut(jobs.HOURLY)
@@ -277,16 +277,6 @@ def test_a_job_past_its_deferrals_is_dropped(rq_site: Site) -> None:
     assert site.queue.canceled_job_registry.get_job_ids() == [job.id]
     assert site.queue.job_ids == site.queue.scheduled_job_registry.get_job_ids() == []
     assert site.deferrals_left() == []
-
-
-def test_a_job_past_its_wait_may_run_beyond_the_limit(rq_site: Site) -> None:
-    """when_over="run": the job runs, and nothing is charged."""
-    site = rq_site
-    configure(site.limiter, max_wait=0, when_over="run")
-    site.shut(jobs.HOURLY)
-    site.queue.enqueue(jobs.plain, "late", throttle=HELD)
-    site.work()
-    assert site.noted == ["late"]
 
 
 def test_a_spawning_worker_fails_what_is_refused(spawn_site: Site) -> None:
@@ -342,7 +332,7 @@ def test_a_place_in_the_line_that_nobody_wrote_gains_nothing(rq_site: Site) -> N
 def test_a_fault_of_ours_leaves_the_job_to_where_it_runs(
     throttled_site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever goes wrong between the pop and the fork, the worker lives; the job asks for itself."""
+    """If something goes wrong between the pop and the fork, the worker lives; the job asks for itself."""
     site = throttled_site
     site.shut(jobs.HOURLY)
 
@@ -382,20 +372,6 @@ def test_denials_are_quiet(throttled_site: Site, caplog: pytest.LogCaptureFixtur
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("throttlekit")]
     assert len(ours) == 1
     assert "geheim" not in caplog.text
-
-
-def test_work_horses_are_quiet_together(stock_site: Site, caplog: pytest.LogCaptureFixture) -> None:
-    """Each work-horse is a new process with a new limiter: one line for all of them."""
-    site = stock_site
-    site.shut(jobs.HOURLY)
-    with caplog.at_level(logging.INFO, logger="throttlekit"):
-        for _ in range(3):
-            limiter = Limiter(site.url)
-            configure(limiter)
-            site.queue.enqueue(jobs.plain, throttle=HELD)
-            site.work()
-            limiter.close()
-    assert sum("holding jobs back" in record.getMessage() for record in caplog.records) == 1
 
 
 # The factory

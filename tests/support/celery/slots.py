@@ -1,7 +1,7 @@
 """
 What the workers run in tests of slots and of 429s; $TK_CELERY says how, as `support.celery.site` wrote it.
 
-Bodies write down when they begin and end, by the clock of the recording Redis; see `support.printed.spans`.
+Bodies write down when they begin and end, by the clock of the recording Redis; see `support.celery.spans`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from celery import Celery, signals
 
 from support.celery.site import conf_of
+from support.celery.spans import Spans
 from support.partner.angry import AngryPartner
-from support.printed.spans import Spans
 from throttlekit import Concurrency, Limiter, RateLimited, TokenBucket
 from throttlekit_celery import install
 

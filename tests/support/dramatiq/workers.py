@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from support.faults.processes import Command
 
-__all__ = ["Workers", "clean_up_when_terminated", "make_broker", "workers"]
+__all__ = ["Workers", "make_broker", "workers"]
 
 
 class Workers(Command):
@@ -29,11 +28,6 @@ def workers(module: str, environment: Mapping[str, str], *, processes: int = 2, 
         yield running
     finally:
         running.close()
-
-
-def clean_up_when_terminated() -> None:
-    """For commands: let SIGTERM (a cancelled CI job, `timeout`) unwind as Ctrl-C does: nothing stays behind."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def make_broker(url: str, **options: Any) -> Any:

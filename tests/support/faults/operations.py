@@ -206,7 +206,7 @@ class _Operator:
             time.sleep(0.02)
         if decision.allowed:
             self._granted(decision, key)
-        elif job is not None and not decision.refused and len(self._waiting) < _MOST_WAITING:
+        elif job is not None and not decision.final and len(self._waiting) < _MOST_WAITING:
             due = time.monotonic() + decision.delay
             self._waiting.append((due, limits, Job(id=job.id, kwargs=job.kwargs, ticket=decision.ticket)))
 
@@ -250,7 +250,7 @@ class _Operator:
 
 
 def _gives_back(limit: Limit) -> bool:
-    return not isinstance(limit, TokenBucket)  # of which a LeakyBucket is one
+    return not isinstance(limit, (TokenBucket, LeakyBucket))
 
 
 def _main(url: str, file: str, operations: str, seed: str) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import redis
 
+from support.servers.stores import Passing
 from throttlekit._engine.plugins import plugin_manager, store_from
-from throttlekit.stores import Correction, Request
+from throttlekit.stores import Request
 
 __all__ = ["Record", "RecordingStore"]
 
@@ -44,46 +45,28 @@ class Record:
         self.redis.hincrbyfloat("counts", name, by)
 
 
-class RecordingStore:
+class RecordingStore(Passing):
     """The store of a URL, writing down every grant: its instant and, for each bucket, charge and state after it."""
 
     def __init__(self, url: str, record: Record, count: Callable[[str], None]) -> None:
-        self._store = store_from(url, plugin_manager([]))
+        self.inner = store_from(url, plugin_manager([]))
         self._record = record
         self._count = count
 
     def acquire(self, request: Request, now_us: int | None = None) -> Any:
-        verdict = self._store.acquire(request, now_us)
+        verdict = self.inner.acquire(request, now_us)
         self._count(f"store: {verdict.reason.value}")
         if verdict.allowed:
             buckets = [
-                (claim.bucket, claim.ask.algorithm.size, use.full_us)
+                (claim.bucket, claim.algorithm.size, use.full_us)
                 for claim, use in zip(request.claims, verdict.uses, strict=True)
                 if use is not None
             ]
             self._record.redis.rpush("grants", json.dumps([verdict.now_us, buckets]))
         return verdict
 
-    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
-        self._store.settle(corrections, now_us)
-
-    def release(self, leases: Any, now_us: int | None = None) -> None:
-        self._store.release(leases, now_us)
-
-    def renew(self, leases: Any, now_us: int | None = None) -> Any:
-        return self._store.renew(leases, now_us)
-
-    def pause(self, claims: Any, for_us: int | None, now_us: int | None = None) -> None:
-        self._store.pause(claims, for_us, now_us)
-
-    def reset(self, names: Sequence[str]) -> None:
-        self._store.reset(names)
-
-    def close(self) -> None:
-        self._store.close()
-
     def __getattr__(self, name: str) -> Any:
         """Whatever else a store can do, this one leaves to the one that it records."""
-        if name.startswith("_"):
+        if name.startswith("_") or name == "inner":
             raise AttributeError(name)
-        return getattr(self._store, name)
+        return getattr(self.inner, name)

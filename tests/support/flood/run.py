@@ -139,6 +139,15 @@ class Told:
     left: int
     log: str
 
+    @property
+    def begun_twice(self) -> int:
+        """Bodies begun beyond one a job. Those that a kill cut short had to be."""
+        return len(self.starts) - len({start.job for start in self.starts})
+
+    @property
+    def ended_twice(self) -> int:
+        return len(self.ends) - len(set(self.ends))
+
 
 def run(flood: Flood, where: Servers, kind: type[Flooding] | None = None) -> Told:
     """Let *flood* happen. When this returns nothing of it is left: no process, no message, no key."""

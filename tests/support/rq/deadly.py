@@ -42,14 +42,14 @@ def _exit(code: int) -> None:
     _exit_as_it_is(code)
 
 
-def _terms_of(*args: Any) -> Any:
+def _options_of(*args: Any) -> Any:
     _die()
-    return _terms_as_they_are(*args)
+    return _options_as_they_are(*args)
 
 
-_terms_as_they_are = throttlekit_rq._worker.terms_of
+_options_as_they_are = throttlekit_rq._worker.options_of
 if _WHEN == "popped":
-    throttlekit_rq._worker.terms_of = _terms_of
+    throttlekit_rq._worker.options_of = _options_of
 _exit_as_it_is = os._exit
 if _WHEN == "denied":
     os._exit = _exit  # type: ignore[assignment]

@@ -78,7 +78,7 @@ class Site:
             assert self.limiter.acquire(limit, cost=limit.burst, **options).allowed
 
     def open(self, *limits: Limit, **options: Any) -> None:
-        """All passes again, and whoever was denied is due at once."""
+        """Every job passes again, and denied ones are due at once."""
         self.limiter.reset(*limits, **options)
         self.make_due()
 

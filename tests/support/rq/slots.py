@@ -118,7 +118,7 @@ class RqSlotting(SlotRecord):
         )
 
     def start(self, *kinds: str) -> Fleet:
-        """Workers, of the kinds that are told or of these, ready for work."""
+        """Workers of the configured kinds, or of these, ready for work."""
         environment = {"TK_SLOTS": json.dumps(self._told()), "THROTTLEKIT_URL": self._store_url}
         options = ["-c", _JOBS]
         kinds = kinds or self.slots.kinds
@@ -135,7 +135,7 @@ class RqSlotting(SlotRecord):
         return int(FailedJobRegistry(queue=self.queue).count)
 
     def stop(self) -> Held:
-        """Stop the workers in peace, and tell."""
+        """Stop the workers with SIGTERM, and return what happened."""
         log = ""
         for fleet in self._fleets:
             fleet.stop()

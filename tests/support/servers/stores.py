@@ -1,4 +1,4 @@
-"""Stores that tell what they were asked, and stores that deny as told."""
+"""Stores for tests: they record what they are sent, deny as they are set to, or pass everything on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 from throttlekit._core.acquire import Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit.stores import MemoryStore, Request, Store
+from throttlekit.stores.redis import RedisStore
+from throttlekit.stores.wire import arguments_of, script_of
 
-__all__ = ["DenyBefore", "EventDispatcher", "Passing", "Recording"]
+__all__ = ["DenyBefore", "EventDispatcher", "Listed", "Passing", "Recording"]
 
 
 class Passing:
@@ -124,3 +126,10 @@ class DenyBefore(Recording):
             return Verdict(Reason.ALLOWED, 0, now_us, now_us, now_us, uses)
         back = now_us + round(self.delay * 1_000_000)
         return Verdict(Reason.EXHAUSTED, 0, now_us, back, back, uses)
+
+
+class Listed(RedisStore):
+    """A Redis store whose decisions go the way of every other command: all that is sent passes through `_run`."""
+
+    def _decide(self, request: Request, now_us: int | None) -> Any:
+        return self._run(script_of(request), arguments_of(request, now_us))

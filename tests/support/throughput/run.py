@@ -4,7 +4,7 @@ Real workers of each framework, with jobs that do nothing, with and without thro
     with Bench() as bench:
         timing = bench.run(SETUPS["Dramatiq, Redis"], "limit", jobs=3000)   # a job, once the first tenth is done
 
-What a worker does is told by $TK_THROUGHPUT; `support.throughput_*` are the workers' modules.
+What a worker does is told by $TK_THROUGHPUT; the other modules of `support.throughput` are the workers' modules.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _celery(pool: str) -> Callable[[str, str, str], list[str]]:
 def _rq(stock: str, ours: str) -> Callable[[str, str, str], list[str]]:
     def command(url: str, queue: str, variant: str) -> list[str]:
         if variant in WITHOUT_THROTTLEKIT:
-            return rq_worker(url, queue, kind=stock, options=["-c", "support.throughput.rq_plain"])
+            return rq_worker(url, queue, kind=stock, options=["-c", "support.throughput.run"])
         return rq_worker(url, queue, kind=ours, options=["-c", "support.throughput.rq"])
 
     return command

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from throttlekit._core.acquire import ELSEWHERE, Ask, Caller, Place, Reason, State, Verdict, acquire
+from support.claims import claim_of
+from throttlekit._core.acquire import ELSEWHERE, Caller, Place, Reason, State, Verdict, acquire
 from throttlekit._core.algorithm import STALE_US, Algorithm, Use
 from throttlekit._core.algorithms.fixed_window import Count, FixedWindowAlgorithm
 from throttlekit._core.algorithms.gcra import Bucket, Tat
 from throttlekit._core.algorithms.sliding_log import Log, SlidingLogAlgorithm
 from throttlekit._core.algorithms.sliding_window import Counts, SlidingWindowAlgorithm
+from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import EMPTY, GRACE_US, GUESTS_US, Line, window_spacing_us, window_tight
 
 NOW = 1_800_000_000_000_000
@@ -19,9 +21,9 @@ FULL = State()
 SPENT = State(Tat(NOW + 5 * STEP))
 
 
-def _ask(cost: int = 1, bucket: Bucket = FIVE, room: int | None = None) -> Ask:
+def _ask(cost: int = 1, bucket: Bucket = FIVE, room: int | None = None) -> StoreClaim:
     charge = bucket.bind(cost)
-    return Ask(charge, charge.size, room)
+    return claim_of(charge, charge.size, room)
 
 
 def _tat(tat_us: int | None) -> Tat | None:
@@ -222,7 +224,7 @@ def test_reason_is_that_of_the_binding_claim() -> None:
 
 def test_spacing_is_the_asks_own() -> None:
     """The line moves on by the spacing that the request brings."""
-    ask = Ask(FIVE.bind(1), 123)
+    ask = claim_of(FIVE.bind(1), 123)
     _, (after,) = acquire([ask], [SPENT], NOW, caller=Caller.JOB)
     assert after.line == Line(NOW + STEP + 123, 0, 0)
 
@@ -369,7 +371,7 @@ MIXED: dict[str, tuple[Algorithm, object, int]] = {
 @pytest.mark.parametrize("caller", [Caller.JOB, Caller.GUEST])
 def test_denial_by_one_algorithm_charges_no_other(denying: str, caller: Caller) -> None:
     """All or nothing: while one denies, nothing is taken of the others, and only its line moves."""
-    asks = [Ask(charge, charge.spacing_us(0)) for charge, _, _ in MIXED.values()]
+    asks = [claim_of(charge, charge.spacing_us(0)) for charge, _, _ in MIXED.values()]
     states = [State(taken if name == denying else None) for name, (_, taken, _) in MIXED.items()]
     number, opens_us = list(MIXED).index(denying), MIXED[denying][2]
     verdict, after = acquire(asks, states, NOW, caller=caller)
@@ -382,7 +384,7 @@ def test_denial_by_one_algorithm_charges_no_other(denying: str, caller: Caller) 
 
 def test_grant_charges_every_algorithm() -> None:
     """A grant takes its units of each limit, whatever its algorithm."""
-    asks = [Ask(charge, 1) for charge, _, _ in MIXED.values()]
+    asks = [claim_of(charge, 1) for charge, _, _ in MIXED.values()]
     verdict, after = acquire(asks, [State()] * len(asks), NOW, caller=Caller.JOB)
     assert verdict.allowed
     taken = [Tat(NOW + STEP), Count(NOW // MINUTE, 1), Counts(NOW // MINUTE, 0, 1), Log((NOW,))]
@@ -396,7 +398,7 @@ def test_latest_algorithm_to_open_binds(name: str) -> None:
     """Of several algorithms that deny, the one that opens last binds."""
     own = MIXED[name]
     others = [entry for other, entry in MIXED.items() if other != name and entry[2] < own[2]]
-    asks = [Ask(charge, 1) for charge, _, _ in [*others, own]]
+    asks = [claim_of(charge, 1) for charge, _, _ in [*others, own]]
     verdict, _ = acquire(asks, [State(taken) for _, taken, _ in [*others, own]], NOW, caller=Caller.PEEK)
     assert (verdict.claim, verdict.retry_us) == (len(others), own[2])
 
@@ -408,7 +410,7 @@ def test_line_of_every_algorithm_is_given_up_a_grace_time_after_it_lay_idle(name
     idle_us = charge.busy_until_us(taken, NOW)
     state = State(taken, Line(NOW + 10**12))
     for now_us, lives in ((idle_us + GRACE_US - 1, True), (idle_us + GRACE_US + 10 * MINUTE, False)):
-        verdict, (after,) = acquire([Ask(charge, 1)], [state], now_us, caller=Caller.JOB)
+        verdict, (after,) = acquire([claim_of(charge, 1)], [state], now_us, caller=Caller.JOB)
         assert verdict.allowed != lives
         assert (after.line is None) != lives
 

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.claims import claim_of
 from throttlekit import Concurrency, ConfigurationError, CostExceedsLimit, Decision, Job, Limiter, TokenBucket
-from throttlekit._core.acquire import Ask, Caller, Place, Reason, State, acquire
+from throttlekit._core.acquire import Caller, Place, Reason, State, acquire
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
 from throttlekit._core.line import GRACE_US
@@ -164,7 +165,7 @@ def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int
         if kind < 0.5 or not holders:
             name = f"job#{number}"
             charge = slot(name, amount, lease_us)
-            verdict, (state,) = acquire([Ask(charge, 0)], [state], now_us, caller=Caller.GUEST)
+            verdict, (state,) = acquire([claim_of(charge, 0)], [state], now_us, caller=Caller.GUEST)
             assert verdict.allowed == (len(model) < amount)
             if verdict.allowed:
                 model[name] = now_us + lease_us
@@ -211,7 +212,7 @@ def test_none_leaks_when_another_denies() -> None:
             charges = [rate.bind(1), slots.bind(1, 0, holder), account.bind(1)]
             names = ["rate", "slots", key]
             before = [states[name] for name in names]
-            verdict, after = acquire([Ask(each, 0) for each in charges], before, now_us, caller=Caller.GUEST)
+            verdict, after = acquire([claim_of(each, 0) for each in charges], before, now_us, caller=Caller.GUEST)
             left = {
                 name: (min(burst, units[name][0] + (now_us - units[name][1]) / interval_us), now_us)
                 for name, burst, interval_us in (("rate", 3.0, 500_000), (key, 2.0, 200_000))
@@ -362,7 +363,7 @@ def _ask(
     state: State, holder: str, now_us: int, *, due_us: int | None = None, caller: Caller = Caller.JOB
 ) -> tuple[Any, State]:
     place = None if due_us is None else Place(0, due_us)
-    verdict, (state,) = acquire([Ask(slot(holder), 0)], [state], now_us, caller=caller, place=place)
+    verdict, (state,) = acquire([claim_of(slot(holder), 0)], [state], now_us, caller=caller, place=place)
     return verdict, state
 
 

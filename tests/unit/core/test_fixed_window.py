@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from throttlekit import FixedWindow
 from throttlekit._core.algorithm import STALE_US, Use
-from throttlekit._core.algorithms.fixed_window import UTC, Count, FixedWindowAlgorithm, Zone, zone_around
+from throttlekit._core.algorithms.fixed_window import Count, FixedWindowAlgorithm
 from throttlekit._core.limit.rate import parse_rate
+from throttlekit._core.time_zone import UTC, Zone, zone_around
 
 SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
 NOW = 1_800_000_000_000_000  # the begin of a minute, and of an hour: 2027-01-15 08:00 UTC

@@ -158,3 +158,11 @@ def test_holder_tells_when_it_asked() -> None:
     assert holder == "job%3A%201#6b49d200.c0ffee"
     assert held_since(holder) == 1_800_000_000
     assert held_since("job%3A1#0") is None
+
+
+def test_patterns_find_the_names_of_one_key_or_of_all() -> None:
+    """Every stored name of a limit matches the pattern of all its keys; those of one key match that key's."""
+    names = [bucket_name("a", key, "f00", part) for key in ("x", "y") for part in (None, "q")]
+    for key, found in ((None, names), ("x", names[:2])):
+        patterns = [pattern.replace("{", "[{]") for pattern in patterns_of("a", key)]
+        assert [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)] == found

@@ -192,8 +192,8 @@ OWN_FAULTS: list[tuple[type[Limit], dict[str, Any], str]] = [
     ),
     (
         SlidingLog,
-        {"rate": "1000001/s"},
-        "limit 'partner': the amount of '1000001/s' is more than 1000000: a sliding log keeps 7 bytes for each unit. "
+        {"rate": "100001/s"},
+        "limit 'partner': the amount of '100001/s' is more than 100000: a sliding log keeps 7 bytes a unit. "
         "Take a SlidingWindow or a TokenBucket, which keep none",
     ),
 ]
@@ -244,7 +244,7 @@ def test_period_that_fits_into_a_day_is_fine(rate: Any) -> None:
 
 def test_log_of_a_million_units_is_fine() -> None:
     """A log may have a million units, and not more."""
-    assert SlidingLog("partner", "1000000/day").capacity == 10**6
+    assert SlidingLog("partner", "100000/day").capacity == 10**5
 
 
 @pytest.mark.parametrize(

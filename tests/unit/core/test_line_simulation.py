@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from support.claims import claim_of
 from throttlekit import FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import Ask, Caller, Place, Reason, State, acquire
+from throttlekit._core.acquire import Caller, Place, Reason, State, acquire
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import GRACE_US
 
@@ -56,7 +57,7 @@ def _simulate(
     """Deliver *jobs* as fast as workers take them, and each denied one again when the limiter said, but late."""
     rnd = random.Random(seed)
     charge = limit.bind(1)
-    ask = Ask(charge, charge.spacing_us(late_ms[1] * MS), limit.max_queue_us(charge))
+    ask = claim_of(charge, charge.spacing_us(late_ms[1] * MS), limit.max_queue_us(charge))
     tight = charge.needs_slack(late_ms[1] * MS)
     state, waiting, deliveries, first_slot_us = State(), 0, 0, 0
     events: list[tuple[int, int, int, Place | None, bool]] = [
@@ -141,7 +142,7 @@ def test_edge_of_a_window_brings_no_herd(algorithm: type[FixedWindow], rate: str
     """Though a whole amount is there again at once, those who wait come back one by one, as the rate has it."""
     limit = algorithm("x", rate)
     charge = limit.bind(1)
-    ask, state, now_us = Ask(charge, charge.spacing_us(0)), State(), START_US + 123_456
+    ask, state, now_us = claim_of(charge, charge.spacing_us(0)), State(), START_US + 123_456
     slots: list[int] = []
     for _ in range(limit.amount + 300):
         verdict, (state,) = acquire([ask], [state], now_us, caller=Caller.JOB)
@@ -159,7 +160,7 @@ def test_queue_of_a_leaky_bucket_holds_what_it_says(queue: int, rate: str, late_
     """Of many who come at once one passes, as many as the queue holds wait, and all others are refused."""
     limit = LeakyBucket("x", rate, queue=queue)
     charge = limit.bind(1)
-    ask, state = Ask(charge, charge.spacing_us(late_ms * MS), limit.max_queue_us(charge)), State()
+    ask, state = claim_of(charge, charge.spacing_us(late_ms * MS), limit.max_queue_us(charge)), State()
     told: list[Reason] = []
     for _ in range(60):
         verdict, (state,) = acquire([ask], [state], START_US, caller=Caller.JOB)
@@ -206,7 +207,7 @@ def test_bound_holds_however_late_the_delivery(burst: int, late_ms: tuple[int, i
 def test_queue_that_was_emptied_leaves_no_gap(algorithm: type[TokenBucket]) -> None:
     """After thousands of waiting jobs were deleted, newcomers use the limit again once the grace time is over."""
     charge = algorithm("x", "50/s").bind(1)
-    ask, state, passed_us = Ask(charge, charge.spacing_us(0)), State(), []
+    ask, state, passed_us = claim_of(charge, charge.spacing_us(0)), State(), []
     for _ in range(50 + 5000):
         _, (state,) = acquire([ask], [state], START_US, caller=Caller.JOB)
     for i in range(30 * 60):
@@ -222,7 +223,7 @@ def test_line_of_a_slow_limit_is_given_up_too(algorithm: type[TokenBucket]) -> N
     """Of a limit of minutes too, a line that nobody comes for holds newcomers up little longer than one unit takes."""
     limit = algorithm("x", "6/minute")
     charge = limit.bind(1)
-    ask, state, now_us = Ask(charge, charge.spacing_us(0)), State(), START_US
+    ask, state, now_us = claim_of(charge, charge.spacing_us(0)), State(), START_US
     for _ in range(limit.capacity + 100):
         _, (state,) = acquire([ask], [state], now_us, caller=Caller.JOB)
     opens_us = charge.ready_us(state.taken, now_us)

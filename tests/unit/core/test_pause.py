@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from support.claims import claim_of
 from support.servers.blocking import either
 from throttlekit import (
     Concurrency,
@@ -21,7 +22,7 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
-from throttlekit._core.acquire import Ask, Caller, Place, Reason, State, acquire, kept_until_us, pause
+from throttlekit._core.acquire import Caller, Place, Reason, State, acquire, kept_until_us, pause
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import GRACE_US, Line
 from throttlekit.stores import MemoryStore
@@ -48,7 +49,7 @@ def ask(
 ) -> Any:
     charge = limit.bind(cost, now_us, f"holder-{now_us}")
     place = None if due_us is None else Place(0, due_us)
-    claim = Ask(charge, charge.spacing_us(0), limit.max_queue_us(charge))
+    claim = claim_of(charge, charge.spacing_us(0), limit.max_queue_us(charge))
     verdict, (state,) = acquire([claim], [state], now_us, caller=caller, place=place)
     return verdict, state
 
@@ -202,7 +203,7 @@ def test_denied_by_another_limit_it_stays_used_up() -> None:
     charges = [paused.bind(1), other.bind(1)]
     states = [pause(State(), NOW_US, SECOND_US), State(other.bind(1).admit(None, NOW_US))]
     now_us = NOW_US + 3 * SECOND_US
-    verdict, after = acquire([Ask(charge, 0) for charge in charges], states, now_us, caller=Caller.JOB)
+    verdict, after = acquire([claim_of(charge, 0) for charge in charges], states, now_us, caller=Caller.JOB)
     assert verdict.claim == 1
     assert after[0] is states[0]
     passed = 0

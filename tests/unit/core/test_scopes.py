@@ -56,7 +56,7 @@ class Clocked(Limiter):
 
     def __init__(self, store: Shared, clock: FakeClock) -> None:
         super().__init__(store)
-        self.deciding.in_process = MemoryStore(clock_us=clock)
+        self.stores.in_process = MemoryStore(clock_us=clock)
 
 
 @pytest.fixture
@@ -325,7 +325,7 @@ def test_process_queue_that_is_full_refuses_without_asking(limiter: Limiter, sto
     even = LeakyBucket("even", "1/s", queue=0, scope="process")
     limiter.acquire(even)
     refused = limiter.acquire(even, FLEET, job=job())
-    assert (refused.reason, refused.refused, refused.delay, refused.ticket) == ("queue full", True, 0.0, None)
+    assert (refused.reason, refused.final, refused.delay, refused.ticket) == ("queue full", True, 0.0, None)
     assert store.asked == []
 
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from support.claims import claim_of
 from throttlekit import Concurrency
-from throttlekit._core.acquire import Ask, Caller, Place, Reason, State, acquire
+from throttlekit._core.acquire import Caller, Place, Reason, State, acquire
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
 
 MS = 1000
@@ -75,7 +76,7 @@ def simulate(
 
     def ask(job: int, now_us: int, place: Place | None) -> bool:
         nonlocal state, at_once, most, held_us
-        verdict, (state,) = acquire([Ask(charge(job), 0)], [state], now_us, caller=Caller.JOB, place=place)
+        verdict, (state,) = acquire([claim_of(charge(job), 0)], [state], now_us, caller=Caller.JOB, place=place)
         if verdict.allowed:
             at_once += 1
             most = max(most, at_once)

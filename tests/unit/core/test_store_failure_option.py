@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from throttlekit import ConfigurationError, FixedWindow, Job, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit import (
+    Concurrency,
+    ConfigurationError,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
 from throttlekit._core.serialize import dump, load
 
 ALGORITHMS: tuple[Any, ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog)
@@ -118,10 +128,10 @@ def test_a_limit_can_be_pickled_with_its_share() -> None:
         ({"on_store_failure": "local", "processes": True}, "not True"),
         ({"on_store_failure": "local", "processes": 2.5}, "not 2.5"),
         ({"on_store_failure": "local", "processes": 10**7}, "from 1 to 1000000"),
-        ({"processes": 4}, 'processes=4 says nothing without on_store_failure="local"'),
-        ({"processes": 4, "on_store_failure": "open"}, 'processes=4 says nothing without on_store_failure="local"'),
-        ({"scope": "process", "on_store_failure": "open"}, "asks no store: leave on_store_failure= out"),
-        ({"scope": "process", "on_store_failure": "local", "processes": 2}, "asks no store"),
+        ({"processes": 4}, 'processes=4 needs on_store_failure="local"'),
+        ({"processes": 4, "on_store_failure": "open"}, 'processes=4 needs on_store_failure="local"'),
+        ({"scope": "process", "on_store_failure": "open"}, "uses no store: leave on_store_failure= out"),
+        ({"scope": "process", "on_store_failure": "local", "processes": 2}, "uses no store"),
         ({"on_store_failure": "local", "processes": 2, "cost": 5}, "never admits a cost of 5"),
     ],
 )
@@ -158,3 +168,10 @@ def test_a_share_that_is_too_slow_for_a_limit_is_refused() -> None:
     """One unit a year among four would be one in four years."""
     with pytest.raises(ConfigurationError, match="processes=4 leaves each of them a share that cannot be held"):
         TokenBucket("a", "1/365d", on_store_failure="local", processes=4)
+
+
+def test_slots_are_shared_out_with_their_lease() -> None:
+    """Of 8 slots among 4 processes each has 2, for as long."""
+    share = _share(Concurrency("a", 8, lease=60, on_store_failure="local", processes=4))
+    assert (share.amount, share.capacity, share.most, share.scope) == (2, 2, 1, "process")
+    assert repr(share) == "Concurrency('a', 2, lease=60.0, scope='process')"

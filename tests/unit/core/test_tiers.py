@@ -91,7 +91,7 @@ def test_unknown_tier_is_an_error_that_names_the_tiers() -> None:
     with pytest.raises(ConfigurationError) as caught:
         limit.for_job(job("gold"))
     assert str(caught.value) == (
-        "limit 'api': the tier '{plan}' came to none of 'free', 'pro' on job 'call_partner': "
+        "limit 'api': the tier '{plan}' is not one of 'free', 'pro' on job 'call_partner': "
         "add a rate for it, or name a default_tier="
     )
 
@@ -110,7 +110,7 @@ def test_unknown_tier_is_the_default_if_there_is_one(plan: Any) -> None:
 def test_what_is_no_text_is_no_tier(plan: Any) -> None:
     """A callable that returns something else than a tier's name is a fault, and its value is not shown."""
     limit = TokenBucket("api", RATES, tier=lambda job: job.kwargs["plan"])
-    with pytest.raises(ConfigurationError, match="came to none of 'free', 'pro'"):
+    with pytest.raises(ConfigurationError, match="is not one of 'free', 'pro'"):
         limit.for_job(job(plan))
 
 
@@ -160,8 +160,8 @@ TIER_FAULTS: list[tuple[dict[str, Any], str]] = [
         {"tier": "{"},
         "limit 'api': the tier template '{' cannot be read: Single '{' encountered in format string",
     ),
-    ({"default_tier": "gold"}, "limit 'api': default_tier='gold' is none of its tiers 'free', 'pro'"),
-    ({"default_tier": 7}, "limit 'api': default_tier=7 is none of its tiers 'free', 'pro'"),
+    ({"default_tier": "gold"}, "limit 'api': default_tier='gold' is not one of its tiers 'free', 'pro'"),
+    ({"default_tier": 7}, "limit 'api': default_tier=7 is not one of its tiers 'free', 'pro'"),
     ({"burst": {"free": 1}}, "limit 'api': burst= must have a value for each of the tiers 'free', 'pro'"),
     (
         {"burst": {"free": 1, "pro": 2, "gold": 3}},
@@ -247,12 +247,12 @@ def test_callable_cost_is_checked_against_the_jobs_tier(limiter: Limiter) -> Non
 
 
 @pytest.mark.parametrize("attribute", ["amount", "period_us", "capacity", "burst", "bucket"])
-def test_what_each_tier_has_is_asked_of_a_tier(attribute: str) -> None:
+def test_a_limit_with_tiers_says_where_its_rates_are(attribute: str) -> None:
     """A limit with tiers has no rate of its own: the message says where to look."""
     limit = TokenBucket("api", RATES, tier="{plan}")
     with pytest.raises(AttributeError) as caught:
         getattr(limit, attribute)
-    assert str(caught.value) == f"limit 'api' has tiers, and a '{attribute}' for each: ask one of its .tiers"
+    assert str(caught.value) == f"limit 'api' has tiers, and a '{attribute}' for each: read it from one of its .tiers"
 
 
 def test_definition_is_that_of_all_tiers() -> None:

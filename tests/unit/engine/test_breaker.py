@@ -12,7 +12,6 @@ import pytest
 from throttlekit import (
     ConfigurationError,
     Decision,
-    Delivery,
     FixedWindow,
     Job,
     LeakyBucket,
@@ -24,7 +23,9 @@ from throttlekit import (
 )
 from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._engine.breaker import CircuitBreaker
-from throttlekit._engine.claims import build_request, resolve_claims
+from throttlekit._engine.call import Call
+from throttlekit._engine.claims import ClaimResolver, build_request
+from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.ticket import Ticket
 from throttlekit.hookspecs import StoreFailed
 from throttlekit.stores import Correction, MemoryStore, Request
@@ -104,8 +105,8 @@ def seen() -> Seen:
 @pytest.fixture
 def limiter(store: Failing, clock: Seconds, seen: Seen) -> Limiter:
     limiter = Limiter(store, plugins=[seen])
-    limiter.deciding.shared = CircuitBreaker(store, clock=clock)
-    limiter.deciding.in_process = MemoryStore(clock_us=FakeClock())
+    limiter.stores.shared = CircuitBreaker(store, clock=clock)
+    limiter.stores.in_process = MemoryStore(clock_us=FakeClock())
     return limiter
 
 
@@ -149,8 +150,8 @@ def test_only_one_asks_while_the_others_come_back_later(limiter: Limiter, store:
             over.wait(120)
 
     slow = Slow()
-    assert isinstance(limiter.deciding.shared, CircuitBreaker)
-    limiter.deciding.shared._store = slow
+    assert isinstance(limiter.stores.shared, CircuitBreaker)
+    limiter.stores.shared._store = slow
     decisions: list[Decision] = []
     asking = threading.Thread(target=lambda: decisions.append(limiter.acquire(CLOSED)))
     asking.start()
@@ -168,8 +169,8 @@ def test_one_who_asks_and_is_never_heard_of_again_is_replaced(limiter: Limiter, 
     store.down = True
     limiter.acquire(CLOSED)
     clock.now += 0.75
-    assert isinstance(limiter.deciding.shared, CircuitBreaker)
-    limiter.deciding.shared._turn_away(["tk1:{closed:}:x"])  # this one asks
+    assert isinstance(limiter.stores.shared, CircuitBreaker)
+    limiter.stores.shared._turn_away(["tk1:{closed:}:x"])  # this one asks
     store.down = False
     assert not limiter.acquire(CLOSED)
     clock.now += 1.0
@@ -194,9 +195,9 @@ def test_a_question_of_more_than_a_second_is_still_one_at_a_time(
     store.down = True
     limiter.acquire(CLOSED)
     clock.now += 0.75
-    assert isinstance(limiter.deciding.shared, CircuitBreaker)
-    limiter.deciding.shared._outages[""].took = 1.5
-    limiter.deciding.shared._store = slow
+    assert isinstance(limiter.stores.shared, CircuitBreaker)
+    limiter.stores.shared._outages[""].took = 1.5
+    limiter.stores.shared._store = slow
     asked = limiter.acquire(CLOSED, job=JOB)
     assert slow.asked == 1
     assert [number for _, number in during] == [1]
@@ -246,7 +247,7 @@ def test_a_store_in_parts_fails_part_by_part(clock: Seconds) -> None:
 
     store = Parts()
     limiter = Limiter(store)
-    limiter.deciding.shared = CircuitBreaker(store, clock=clock)
+    limiter.stores.shared = CircuitBreaker(store, clock=clock)
     store.down, store.part = True, "a"
     assert not limiter.acquire(CLOSED, OPEN)
     store.down = False
@@ -290,7 +291,7 @@ def test_a_node_that_another_has_taken_over_from_is_forgotten(clock: Seconds, ca
     store = Nodes()
     guard = CircuitBreaker(store, clock=clock)
     limiter = Limiter(store)
-    limiter.deciding.shared = guard
+    limiter.stores.shared = guard
     assert not limiter.acquire(CLOSED)
     assert limiter.acquire(OPEN)
     assert list(guard._outages) == ["a"]
@@ -335,7 +336,7 @@ def test_open_jobs_run_uncharged(limiter: Limiter, store: Failing, clock: Second
     assert {(each.allowed, each.reason, each.charged) for each in decisions} == {(True, "store unavailable", ())}
     assert {(each.delay, each.retry_after, each.ticket) for each in decisions} == {(0.0, 0.0, None)}
     assert decisions[0].headers() == {}
-    assert not decisions[0].refused
+    assert not decisions[0].final
     store.down = False
     clock.now += 1
     limiter.settle(decisions[0], actual=4)
@@ -364,7 +365,7 @@ def test_local_jobs_are_held_to_the_share(limiter: Limiter, store: Failing, limi
 def test_a_share_fills_up_at_its_own_rate(store: Failing, clock: Seconds) -> None:
     """A quarter of 10/s: one every 400 ms, whatever the clock of the store says."""
     limiter, time_us = Limiter(store), FakeClock()
-    limiter.deciding.shared, limiter.deciding.in_process = (
+    limiter.stores.shared, limiter.stores.in_process = (
         CircuitBreaker(store, clock=clock),
         MemoryStore(clock_us=time_us),
     )
@@ -427,7 +428,7 @@ def test_the_strictest_of_several_limits_decides(
     """Any closed one defers; else local ones, and those of the process, are charged, and open ones are not."""
     store.down = True
     for order in (limits, limits[::-1]):
-        limiter.deciding.in_process = MemoryStore(clock_us=FakeClock())
+        limiter.stores.in_process = MemoryStore(clock_us=FakeClock())
         decisions = [limiter.acquire(*order, job=JOB) for _ in range(4)]
         assert sum(each.allowed for each in decisions) == passed
         names = {each.limit.name for each in decisions[0].charged}
@@ -610,6 +611,5 @@ def test_process_that_decides_nothing_hears_of_the_fleet_again(clock: Seconds) -
     store.down = False
     clock.now += 1
     assert [guarded.commands([("GET", "x")]) for _ in range(2)] == [["told"]] * 2
-    assert guarded.acquire(
-        build_request(resolve_claims([CLOSED], JOB, None, None, 0.0), JOB, Ticket(), Delivery())
-    ).allowed
+    call = Call([CLOSED], JOB)
+    assert guarded.acquire(build_request(call, ClaimResolver(LimitRegistry()).resolve(call), Ticket())).allowed

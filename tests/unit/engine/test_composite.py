@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from throttlekit import FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, StoreUnavailable, TokenBucket
-from throttlekit._core.acquire import Ask, Caller, Place, Reason, Verdict
+from throttlekit._core.acquire import Caller, Place, Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.storage_keys import bucket_name, line_name
 from throttlekit.stores import Correction, MemoryStore, Request, StoreClaim
@@ -56,7 +55,7 @@ class Memory(MemoryStore):
 
 def claim(limit: Limit, cost: int = 1) -> StoreClaim:
     charge, bucket = limit.bind(cost, NOW), bucket_name(limit.name, "", limit.fingerprint)
-    return StoreClaim(bucket, line_name(bucket), Ask(charge, charge.spacing_us(0), limit.max_queue_us(charge)))
+    return StoreClaim(bucket, line_name(bucket), charge, charge.spacing_us(0), limit.max_queue_us(charge))
 
 
 def use(store: MemoryStore, limit: Limit) -> Use:
@@ -86,7 +85,7 @@ def test_grant_is_that_of_every_part(parts: tuple[Memory, Memory, Memory]) -> No
     verdict = acquire_in_parts(split, request(*LIMITS), NOW)
     whole = MemoryStore().acquire(request(*LIMITS), NOW)
     assert whole.asked_us == ()
-    assert verdict == replace(whole, asked_us=(NOW,) * 4)
+    assert verdict == whole._replace(asked_us=(NOW,) * 4)
     assert a.log == ["acquire a", "acquire b", "acquire c"]
     assert [store.settled for store in parts] == [[], [], []]
 
@@ -139,7 +138,7 @@ def test_correction_tells_the_whole_charge_at_its_instant(parts: tuple[Memory, M
     drain(b, LIMITS[1])
     acquire_in_parts([Part(a, [0]), Part(b, [1])], request(LIMITS[0], LIMITS[1]), NOW)
     asked = claim(LIMITS[0])
-    assert a.settled == [Correction(asked.bucket, asked.ask.algorithm, NOW, -SECOND)]
+    assert a.settled == [Correction(asked.bucket, asked.algorithm, NOW, -SECOND)]
 
 
 def test_part_that_does_not_answer_is_told_and_what_was_charged_given_back(

@@ -74,11 +74,11 @@ def test_a_job_is_told_with_its_deferrals_and_what_it_waited() -> None:
 
 
 def test_the_slot_is_told_beyond_what_one_delay_carries() -> None:
-    """`slot` is how far off the job's slot is, however short the delay that its framework carries."""
+    """`due` is how far off the job's slot is, however short the delay that its framework carries."""
     limiter, listener, _ = _limiter()
     decisions: list[Decision] = [limiter.acquire(LIMIT, job=Job(), delivery=Delivery(longest=0.15)) for _ in range(4)]
     assert [decision.delay for decision in decisions] == [0.0, 0.1, 0.15, 0.15]
-    assert [event.slot for event in listener.events] == pytest.approx([0.0, 0.1, 0.2, 0.3], rel=0.05)
+    assert [event.due for event in listener.events] == pytest.approx([0.0, 0.1, 0.2, 0.3], rel=0.05)
 
 
 def test_all_limits_are_told_with_what_is_used_of_them() -> None:
@@ -117,7 +117,7 @@ def test_a_decision_without_the_store_is_told() -> None:
     limiter, listener, _ = _limiter(Silent())
     decision = limiter.acquire(LIMIT, job=Job())
     assert decision.reason == "store unavailable"
-    assert [(e.decision, e.uses, e.waited, e.slot, e.deferrals) for e in listener.events] == [
+    assert [(e.decision, e.uses, e.waited, e.due, e.deferrals) for e in listener.events] == [
         (decision, (), 0.0, 0.0, 0)
     ]
 
@@ -138,9 +138,7 @@ def test_a_429_is_told_as_the_denial_that_it_is() -> None:
     """A body that heard "429" is asked for once more behind the pause: a decision with the reason "paused"."""
     limiter, listener, _ = _limiter()
     limited(limiter, RateLimited(retry_after=30), [LIMIT], job=Job(), delivery=Delivery(), release=lambda: None)
-    assert [(event.decision.reason, event.slot) for event in listener.events] == [
-        ("paused", pytest.approx(30, abs=0.2))
-    ]
+    assert [(event.decision.reason, event.due) for event in listener.events] == [("paused", pytest.approx(30, abs=0.2))]
 
 
 def test_a_plugin_that_fails_does_not_reach_the_caller() -> None:

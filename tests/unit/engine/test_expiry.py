@@ -60,7 +60,7 @@ def test_job_that_expires_before_its_slot_takes_none(limiter: Limiter) -> None:
     """The next job gets that slot, and the expiring one comes back as it expires: with its reason, not as ended."""
     limiter.acquire(SLOW)
     denied = limiter.acquire(SLOW, job=JOB, delivery=Delivery(expires_in=59))
-    assert (denied.delay, denied.reason, denied.refused) == (59.01, "exhausted", False)
+    assert (denied.delay, denied.reason, denied.final) == (59.01, "exhausted", False)
     assert limiter.acquire(SLOW, job=JOB).delay == 60.0
 
 
@@ -102,7 +102,7 @@ def test_expiry_is_no_wait_that_was_too_long(limiter: Limiter, clock: FakeClock)
     first = limiter.acquire(SLOW, job=JOB, delivery=Delivery(expires_in=5))
     clock.advance(5)
     again = limiter.acquire(SLOW, job=Job(id="a", ticket=first.ticket), delivery=Delivery(expires_in=0))
-    assert (again.reason, again.refused, again.delay) == ("exhausted", False, 0.01)
+    assert (again.reason, again.final, again.delay) == ("exhausted", False, 0.01)
 
 
 def test_job_is_not_waited_for_in_place_past_its_expiry(limiter: Limiter) -> None:

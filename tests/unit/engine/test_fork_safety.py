@@ -91,7 +91,7 @@ def test_child_asks_in_an_outage() -> None:
     """A child that was forked in the middle of a question asks for itself when its time comes, at most a second on."""
     now = [0.0]
     limiter = Limiter("redis://127.0.0.1:1")
-    limiter.deciding.shared = guarded = CircuitBreaker(RedisStore("redis://127.0.0.1:1"), clock=lambda: now[0])
+    limiter.stores.shared = guarded = CircuitBreaker(RedisStore("redis://127.0.0.1:1"), clock=lambda: now[0])
     assert limiter.acquire(LIMIT).reason == "store unavailable"
     now[0] += 1
     guarded._turn_away(["x"])  # another thread asks

@@ -61,7 +61,7 @@ def test_no_thread_before_the_first_lease() -> None:
 
 def test_thread_ends_when_nothing_is_kept_for_a_while(monkeypatch: pytest.MonkeyPatch, lost: list[str]) -> None:
     """Whoever makes a limiter for each of many tasks is left with no threads; the next lease is renewed as ever."""
-    monkeypatch.setattr("throttlekit._engine.leases._IDLE", 0.01)
+    monkeypatch.setattr("throttlekit._engine.leases._IDLE_SECONDS", 0.01)
     before, asked = beating(), Claim()
     heartbeat = Heartbeat(asked)
     for name in ("first", "second"):

@@ -528,7 +528,7 @@ def test_lateness_spaces_the_slots_of_tight_limits(limiter: Limiter, store: Reco
     """A tight limit's slots stand further apart for a delivery that comes late."""
     limiter.acquire(ONE, delivery=Delivery(lateness=0))
     limiter.acquire(ONE, delivery=Delivery(lateness=0.05))
-    assert [request.claims[0].ask.spacing_us for request in store.requests] == [100_000, 104_000]
+    assert [request.claims[0].spacing_us for request in store.requests] == [100_000, 104_000]
 
 
 @pytest.mark.parametrize("limiter", ["sync"], indirect=True)
@@ -625,7 +625,7 @@ def test_five_algorithms_are_one_request(limiter: Limiter, store: Recorder) -> N
     decision = limiter.acquire(*limits, job=job())
     (request,) = store.requests
     assert names(request) == [bucket(limit) for limit in limits]
-    assert [claim.ask.algorithm.code for claim in request.claims] == ["t", "t", "f", "s", "l"]
+    assert [claim.algorithm.code for claim in request.claims] == ["t", "t", "f", "s", "l"]
     assert [(each.limit, each.bucket, each.cost) for each in decision.charged] == [
         (limit, bucket(limit), 1) for limit in limits
     ]
@@ -677,7 +677,7 @@ def test_as_many_wait_as_the_queue_is_long(limiter: Limiter, queue: int, latenes
     assert {decision.reason for decision in waiting} <= {"exhausted"}
     for _ in range(3):
         refused = limiter.acquire(even, job=job(), delivery=delivery)
-        assert (refused.allowed, refused.reason, refused.refused) == (False, "queue full", True)
+        assert (refused.allowed, refused.reason, refused.final) == (False, "queue full", True)
         assert (refused.delay, refused.ticket) == (0.0, None)
         assert refused.retry_after > queue
 
@@ -687,11 +687,11 @@ def test_place_in_the_queue_is_free_again_once_its_job_has_passed(limiter: Limit
     even = LeakyBucket("even", "1/s", queue=2)
     limiter.acquire(even)
     first, second = (limiter.acquire(even, job=job()) for _ in range(2))
-    assert limiter.acquire(even, job=job()).refused
+    assert limiter.acquire(even, job=job()).final
     clock.advance(first.delay)
     assert limiter.acquire(even, job=job(first.ticket))
     assert limiter.acquire(even, job=job()).reason == "exhausted"
-    assert limiter.acquire(even, job=job()).refused
+    assert limiter.acquire(even, job=job()).final
     clock.advance(second.delay - first.delay)
     assert limiter.acquire(even, job=job(second.ticket))
 
@@ -701,13 +701,13 @@ def test_who_waits_is_never_refused(limiter: Limiter, clock: FakeClock) -> None:
     even = LeakyBucket("even", "1/s", queue=1)
     limiter.acquire(even)
     first = limiter.acquire(even, job=job())
-    assert limiter.acquire(even, job=job()).refused
+    assert limiter.acquire(even, job=job()).final
     clock.advance(0.5)
     assert limiter.acquire(even, job=job(first.ticket)).reason == "early"
     clock.advance(0.5)
     limiter.settle(limiter.acquire(even, cost=0), actual=1, limit=even)
     displaced = limiter.acquire(even, job=job(first.ticket))
-    assert (displaced.reason, displaced.refused) == ("exhausted", False)
+    assert (displaced.reason, displaced.final) == ("exhausted", False)
 
 
 def test_refusal_is_not_told_as_a_deferral(store: Recorder) -> None:
@@ -722,7 +722,7 @@ def test_refusal_is_not_told_as_a_deferral(store: Recorder) -> None:
 
     limiter, even = Limiter(store, plugins=[Listener()]), LeakyBucket("even", "1/s", queue=0)
     limiter.acquire(even)
-    assert limiter.acquire(even, job=job()).refused
+    assert limiter.acquire(even, job=job()).final
     assert Listener.events == []
 
 
@@ -731,14 +731,14 @@ def test_guest_finds_the_queue_full_as_well(limiter: Limiter) -> None:
     even = LeakyBucket("even", "1/s", queue=0)
     limiter.acquire(even)
     assert limiter.peek(even).reason == "queue full"
-    assert limiter.acquire(even).refused
+    assert limiter.acquire(even).final
 
 
 def test_full_queue_is_not_waited_out_in_place(limiter: Limiter, clock: FakeClock) -> None:
     """A refused job does not wait in place either, however short the wait would be."""
     even, waits = LeakyBucket("even", "100/s", queue=0), FakeWaits(clock)
     limiter.acquire(even)
-    assert limiter.acquire(even, job=job(), delivery=Delivery(inline=waits)).refused
+    assert limiter.acquire(even, job=job(), delivery=Delivery(inline=waits)).final
     assert waits.slept == []
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from throttlekit import ConfigurationError, Job, Limiter, TokenBucket, hookimpl
 from throttlekit._engine.builtin_plugins import DeferralLog
+from throttlekit.adapter import once_in_fleet
 from throttlekit.hookspecs import Deferred
 from throttlekit.stores import MemoryStore, Store
 from throttlekit.testing import FakeClock
@@ -86,8 +87,8 @@ class Undecorated:
         (Listener(), "plugins= takes a list, not Listener"),
         ("my_plugin", "plugins= takes a list, not str"),
         (None, "plugins= takes a list, not NoneType"),
-        ([None], "an object of type NoneType is no plugin"),
-        (["x"], "an object of type str is no plugin"),
+        ([None], "an object of type NoneType is not a plugin"),
+        (["x"], "an object of type str is not a plugin"),
         ([Undecorated()], "no method that is marked with @throttlekit.hookimpl"),
         ([Listener], "Listener is a class, not a plugin"),
         ([Listener()] * 2, "given twice"),
@@ -236,3 +237,17 @@ def test_each_limit_has_its_own_summary(caplog: pytest.LogCaptureFixture) -> Non
             limiter.acquire(limit)
             log.throttlekit_deferred(Deferred(Job(), limiter.peek(limit), 1, 0.0))
     assert sum("holding jobs back" in record.getMessage() for record in caplog.records) == 2
+
+
+@pytest.mark.parametrize(("level", "asked"), [(logging.INFO, ["partner"]), (logging.WARNING, [])])
+def test_a_summary_is_logged_once_for_a_fleet(caplog: pytest.LogCaptureFixture, level: int, asked: list[str]) -> None:
+    """Within `once_in_fleet` its caller decides, limit by limit, and is called only for what would be logged."""
+    limiter, first = Limiter(), list[str]()
+    limiter.acquire(LIMIT)
+    event = Deferred(Job(), limiter.peek(LIMIT), 1, 0.0)
+    with caplog.at_level(level, "throttlekit"):
+        with once_in_fleet(lambda limit: bool(first.append(limit))):
+            DeferralLog().throttlekit_deferred(event)
+        assert (first, caplog.messages) == (asked, [])
+        DeferralLog().throttlekit_deferred(event)
+    assert len(caplog.messages) == len(asked)

@@ -30,11 +30,10 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.acquire import Ask, Caller, Verdict
+from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine import prefetch as prefetching
-from throttlekit._engine.prefetch import Prefetcher
 from throttlekit.fleet.activity import Counts
 from throttlekit.hookspecs import Decided
 from throttlekit.stores import MemoryStore, Request
@@ -76,7 +75,7 @@ def store(clock: FakeClock) -> Fleet:
 @pytest.fixture
 def limiter(store: Fleet, clock: FakeClock) -> Limiter:
     limiter = Limiter(store)
-    limiter.deciding.prefetcher = Prefetcher(clock_us=clock)
+    limiter.prefetcher._clock_us = clock
     return limiter
 
 
@@ -88,15 +87,15 @@ def fill(limiter: Limiter, limit: Limit = API, *, until: int = 16, **which: Any)
     """Ask until as many were taken ahead as ever are; tells how many are in hand."""
     for _ in range(200):
         limiter.acquire(limit, **which)
-        (*_, purse) = limiter.deciding.prefetcher._held.purses.values()
-        if purse.quota.left == until - 1:
+        (*_, entry) = limiter.prefetcher._held.entries.values()
+        if entry.quota.left == until - 1:
             return until - 1
     raise AssertionError("no lease was taken")
 
 
 def spendable(limiter: Limiter, *limits: Limit, **which: Any) -> int:
     """How many pass without a question, at the most 100."""
-    store: Any = limiter.deciding.shared._store
+    store: Any = limiter.stores.shared._store
     asked = len(store.asked)
     for number in range(100):
         decision = limiter.acquire(*limits, **which)
@@ -131,8 +130,8 @@ def test_every_unit_is_charged_before_it_is_spent(limiter: Limiter, store: Fleet
     passed = 0
     for _ in range(200):
         passed += limiter.acquire(API).allowed
-        (purse,) = limiter.deciding.prefetcher._held.purses.values()
-        assert store.left() == 1000 - passed - purse.quota.left
+        (entry,) = limiter.prefetcher._held.entries.values()
+        assert store.left() == 1000 - passed - entry.quota.left
 
 
 def test_decision_is_that_of_the_instant_of_taking(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
@@ -154,9 +153,9 @@ def test_units_taken_for_another_cost_are_told_of_as_those(limiter: Limiter, sto
     """Whoever's question filled the hand: what is told is of that question, and of none before."""
     fill(limiter)
     clock.advance(100)
-    (purse,) = limiter.deciding.prefetcher._held.purses.values()
+    (entry,) = limiter.prefetcher._held.entries.values()
     taking = limiter.acquire(API, cost=3)
-    while not purse.quota.has(1, clock()):
+    while not entry.quota.has(1, clock()):
         taking = limiter.acquire(API, cost=3)
     own = limiter.acquire(API)
     assert (own.cost, own.remaining, own.charged[0].at_us) == (1, taking.remaining, taking.charged[0].at_us)
@@ -168,7 +167,7 @@ def test_units_in_hand_end_with_their_lease(limiter: Limiter, store: Fleet, cloc
     fill(limiter)
     clock.advance(0.25)
     assert spendable(limiter, API) == 0
-    assert store.asked[-1][0].claims[0].ask.algorithm.size == API.bind(1).size
+    assert store.asked[-1][0].claims[0].algorithm.size == API.bind(1).size
 
 
 def test_a_process_that_asks_seldom_takes_nothing_ahead(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
@@ -177,7 +176,7 @@ def test_a_process_that_asks_seldom_takes_nothing_ahead(limiter: Limiter, store:
         limiter.acquire(API)
         assert len(store.asked) == number
         clock.advance(0.25)
-    assert {request.claims[0].ask.algorithm.size for request, _ in store.asked} == {API.bind(1).size}
+    assert {request.claims[0].algorithm.size for request, _ in store.asked} == {API.bind(1).size}
 
 
 @pytest.mark.parametrize("cost", [3, 16, 17, 500])
@@ -244,13 +243,13 @@ def test_a_denied_question_for_more_writes_nothing(store: Fleet, clock: FakeCloc
     ahead = API.bind_ahead(16)
     Limiter(store.inner).acquire(API, cost=984)
     limiter = Limiter(store)
-    limiter.deciding.prefetcher = Prefetcher(clock_us=clock)
+    limiter.prefetcher._clock_us = clock
     for _ in range(5):
         limiter.acquire(API)
     before = dict(store.inner._values)  # type: ignore[attr-defined]
     (request, verdict) = store.asked[-1]
     claim = request.claims[0]
-    store.inner.acquire(Request([replace(claim, ask=Ask(ahead, 1))], Caller.GUEST, None, 0))
+    store.inner.acquire(Request([replace(claim, algorithm=ahead, spacing_us=1)], Caller.GUEST, None, 0))
     assert verdict.allowed
     assert dict(store.inner._values) == before  # type: ignore[attr-defined]
 
@@ -263,7 +262,7 @@ def test_a_returning_job_has_right_of_way_for_itself(limiter: Limiter, store: Fl
     asked = len(store.asked)
     assert limiter.acquire(API, job=job(ticket=denied.ticket)).allowed
     assert [request.place is not None for request, _ in store.asked[asked:]] == [True]
-    assert store.asked[-1][0].claims[0].ask.algorithm.size == API.bind(1).size
+    assert store.asked[-1][0].claims[0].algorithm.size == API.bind(1).size
 
 
 # Several limits
@@ -350,10 +349,7 @@ def test_what_is_on_its_way_meanwhile_is_not_spent(limiter: Limiter, store: Flee
     fill(limiter)
     spendable(limiter, API)
     fill(limiter)
-    while (
-        limiter.deciding.prefetcher._held.purses
-        and next(iter(limiter.deciding.prefetcher._held.purses.values())).quota.left
-    ):
+    while limiter.prefetcher._held.entries and next(iter(limiter.prefetcher._held.entries.values())).quota.left:
         limiter.acquire(API)
     real = store._decide
 
@@ -368,7 +364,7 @@ def test_what_is_on_its_way_meanwhile_is_not_spent(limiter: Limiter, store: Flee
 
     store._decide = slow  # type: ignore[method-assign]
     assert limiter.acquire(API).allowed
-    assert store.asked[-1][0].claims[0].ask.algorithm.size == API.bind(16).size
+    assert store.asked[-1][0].claims[0].algorithm.size == API.bind(16).size
     assert spendable(limiter, API) == 0
 
 
@@ -388,22 +384,19 @@ def test_outage_units_in_hand_are_spent(limiter: Limiter, store: Fleet, clock: F
     assert all(limiter.acquire(API) for _ in range(15))
     assert limiter.acquire(API).reason == "store unavailable"
     store.down = False
-    limiter.deciding.shared._outages.clear()
+    limiter.stores.shared._outages.clear()
     assert limiter.acquire(API).allowed
 
 
 def test_a_question_that_failed_is_put_again_for_more(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
     """A fault while more is asked for hinders nobody from asking for more later."""
     fill(limiter)
-    while (
-        limiter.deciding.prefetcher._held.purses
-        and next(iter(limiter.deciding.prefetcher._held.purses.values())).quota.left
-    ):
+    while limiter.prefetcher._held.entries and next(iter(limiter.prefetcher._held.entries.values())).quota.left:
         limiter.acquire(API)
     store.down = True
     assert not limiter.acquire(API)
     store.down = False
-    limiter.deciding.shared._outages.clear()
+    limiter.stores.shared._outages.clear()
     fill(limiter)
 
 
@@ -412,12 +405,12 @@ def test_settled_after_the_fact(limiter: Limiter, store: Fleet) -> None:
     uneven = TokenBucket("uneven", "30000/s", burst=3000, prefetch=50)
     decisions = [limiter.acquire(uneven) for _ in range(1000)]
     assert all(decisions)
-    charged = sum(request.claims[0].ask.algorithm.size for request, verdict in store.asked if verdict.allowed)
+    charged = sum(request.claims[0].algorithm.size for request, verdict in store.asked if verdict.allowed)
     for decision in decisions:
         settled = limiter.settle(decision, actual=0)
         assert [each.cost for each in settled.charged] == [0]
-    (purse,) = limiter.deciding.prefetcher._held.purses.values()
-    in_hand_us = purse.quota.left * uneven.period_us / uneven.amount
+    (entry,) = limiter.prefetcher._held.entries.values()
+    in_hand_us = entry.quota.left * uneven.period_us / uneven.amount
     (use,) = store.inner.acquire(Request(store.asked[-1][0].claims, Caller.PEEK)).uses
     assert use is not None
     assert in_hand_us <= use.full_us - store.asked[-1][1].now_us <= charged
@@ -441,9 +434,9 @@ def test_threads_spend_each_unit_once(store: Fleet) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    (purse,) = limiter.deciding.prefetcher._held.purses.values()
-    assert sum(passed) + purse.quota.left == 3600
-    assert purse.quota.left <= 50
+    (entry,) = limiter.prefetcher._held.entries.values()
+    assert sum(passed) + entry.quota.left == 3600
+    assert entry.quota.left <= 50
     assert len(store.asked) < 3600 / 2
 
 
@@ -453,8 +446,8 @@ def test_a_child_spends_nothing_of_its_parents(limiter: Limiter, store: Fleet) -
     fill(limiter)
     pid = os.fork()
     if pid == 0:
-        with limiter.deciding.prefetcher._held.lock:
-            empty = not limiter.deciding.prefetcher._held.purses
+        with limiter.prefetcher._held.lock:
+            empty = not limiter.prefetcher._held.entries
         os._exit(0 if empty and spendable(limiter, API) == 0 else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert spendable(limiter, API) == 15
@@ -462,11 +455,11 @@ def test_a_child_spends_nothing_of_its_parents(limiter: Limiter, store: Fleet) -
 
 def test_wallets_are_bounded(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many keys, the wallet that asked longest ago goes, with all that is known of it."""
-    monkeypatch.setattr(prefetching, "_MOST", 3)
+    monkeypatch.setattr(prefetching, "_MOST_ENTRIES", 3)
     for key in "abcd":
         fill(limiter, TENANTS, key=key)
-    held = limiter.deciding.prefetcher._held
-    assert (len(held.purses), len(held.quick)) == (3, 3)
+    held = limiter.prefetcher._held
+    assert (len(held.entries), len(held.quick)) == (3, 3)
     assert spendable(limiter, TENANTS, key="a") == 0
     assert spendable(limiter, TENANTS, key="d") == 15
 
@@ -476,7 +469,7 @@ def test_without_leases_nothing_is_kept(limiter: Limiter, store: Fleet) -> None:
     for _ in range(20):
         limiter.acquire(PLAIN)
     assert len(store.asked) == 20
-    assert not limiter.deciding.prefetcher._held.purses
+    assert not limiter.prefetcher._held.entries
 
 
 def test_calls_that_cannot_work_are_refused_as_ever(limiter: Limiter) -> None:
@@ -513,8 +506,8 @@ def test_calls_that_cannot_work_are_refused_as_ever(limiter: Limiter) -> None:
         ({"prefetch": 50, "prefetch_for": "1"}, "prefetch_for must be"),
         ({"prefetch": 50, "prefetch_for": 0.001}, "never be taken"),
         ({"prefetch": 3, "burst": 3}, "never be taken"),
-        ({"prefetch_for": 0.25}, "without prefetch"),
-        ({"prefetch": 50, "scope": "process"}, "asks no store"),
+        ({"prefetch_for": 0.25}, "prefetch_for= needs prefetch="),
+        ({"prefetch": 50, "scope": "process"}, "uses no store"),
         ({"prefetch": {"free": 50}}, "prefetch must be"),
     ],
 )
@@ -559,7 +552,7 @@ def test_limits_by_value_spend_from_one_wallet(limiter: Limiter, store: Fleet) -
     for _ in range(60):
         limiter.acquire(load(sent), job=job())
     assert len(store.asked) < 15
-    assert len(limiter.deciding.prefetcher._held.purses) == 1
+    assert len(limiter.prefetcher._held.entries) == 1
 
 
 def test_each_tier_has_its_own_lease(limiter: Limiter, store: Fleet) -> None:
@@ -594,13 +587,13 @@ def test_what_passes_from_hand_is_counted(limiter: Limiter, store: Fleet) -> Non
     counts = Counts()
     fill(limiter)
     asked = len(store.asked)
-    limiter.deciding.prefetcher.tell(counts)
-    counts.take()
+    limiter.prefetcher.passed()
     for _ in range(10):
         limiter.acquire(API)
     assert len(store.asked) == asked
     for expected in ([(10, 10)], []):
-        limiter.deciding.prefetcher.tell(counts)
+        for each in limiter.prefetcher.passed():
+            counts.passed(*each)
         assert [(seen.allowed, seen.units) for seen in counts.take()[0]] == expected
 
 

@@ -184,7 +184,7 @@ def test_is_an_error_of_throttlekit_that_travels() -> None:
     """It says how long, takes a timedelta, and is the same on the other side of a pickle."""
     error = RateLimited(timedelta(minutes=1), limit="partner")
     assert isinstance(error, ThrottleError)
-    assert str(error) == "downstream asks for quiet: 60 s"
+    assert str(error) == "rate limited by downstream; retry in 60 s"
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), again.retry_after, again.limit, str(again)) == (RateLimited, 60.0, "partner", str(error))
     assert RateLimited().retry_after == 30.0

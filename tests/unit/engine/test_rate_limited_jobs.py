@@ -166,7 +166,7 @@ def test_endless_429s_end_by_max_wait(
             limiter.release(decision)
             error = RateLimited(retry_after)
             decision = limited(limiter, error, limits, job=job, delivery=Delivery(max_wait=60), release=nothing)
-        if decision.refused:
+        if decision.final:
             break
         assert decision.delay > 0
         refused_after += decision.delay
@@ -185,7 +185,7 @@ def test_endless_429s_end_by_max_deferrals(limiter: Limiter, clock: FakeClock, l
         if decision.allowed:
             limiter.release(decision)
             decision = limited(limiter, RateLimited(0), limits, job=job, delivery=delivery, release=nothing)
-        if decision.refused:
+        if decision.final:
             break
         count += 1
         clock.advance(decision.delay)

@@ -98,13 +98,13 @@ def test_a_store_that_fails_does_not_fail_the_body(
             raise StoreUnavailable("gone")
 
     failing = Limiter()
-    failing.deciding.shared = CircuitBreaker(Failing(clock_us=FakeClock()), clock=count().__next__)
+    failing.stores.shared = CircuitBreaker(Failing(clock_us=FakeClock()), clock=count().__next__)
     decision = failing.acquire(TOKENS, job=JOB)
     begin(failing, decision)
     try:
         current().settle(1)
         current().settle(2)
-        assert current().decision == replace(decision, charged=(replace(decision.charged[0], cost=1),))
+        assert current().decision == replace(decision, charged=(decision.charged[0]._replace(cost=1),))
     finally:
         end()
     outage, unsettled = (record.getMessage() for record in caplog.records)
@@ -126,7 +126,7 @@ def test_an_answer_that_is_lost_gives_nothing_back_twice() -> None:
 
     store = Lost(clock_us=FakeClock())
     limiter = Limiter(store)
-    limiter.deciding.shared = CircuitBreaker(store, clock=count().__next__)
+    limiter.stores.shared = CircuitBreaker(store, clock=count().__next__)
     share = TokenBucket("share", "100/hour", burst=100, cost=lambda job: job.kwargs["most"], scope="process")
     limiter.acquire(TOKENS, share, job=JOB)
     begin(limiter, limiter.acquire(TOKENS, share, job=Job(kwargs={"most": 20})))
@@ -223,7 +223,7 @@ def test_a_receipt_tells_of_each_limit_when_it_was_charged() -> None:
     """Each limit is settled at its own instant, by the clock that counts it: the process's, or the store's."""
     shared, own = FakeClock(), FakeClock(FakeClock()() - 30_000_000)
     limiter = Limiter(MemoryStore(clock_us=shared))
-    limiter.deciding.in_process = MemoryStore(clock_us=own)
+    limiter.stores.in_process = MemoryStore(clock_us=own)
     share, log = SlidingLog("share", "9/minute", scope="process"), SlidingLog("log", "9/minute")
     decision = limiter.acquire(share, log, TOKENS, job=JOB)
     told = json.loads(json.dumps(receipt(decision)))

@@ -32,7 +32,7 @@ def own() -> FakeClock:
 @pytest.fixture
 def limiter(store: FakeClock, own: FakeClock) -> Limiter:
     limiter = Limiter(MemoryStore(clock_us=store))
-    limiter.deciding.store_clock = StoreClock(clock_us=own)
+    limiter.pipeline.store_clock = StoreClock(clock_us=own)
     return limiter
 
 
@@ -93,7 +93,7 @@ def test_clock_is_believed_for_a_minute_once_it_was_told() -> None:
     tiered = TokenBucket("tiered", {"free": "10/s"}, tier="{plan}")
     ticket = Ticket().denied(limit, 100_000_000, 1).write()
     assert store_clock.until_due([limit], ticket) is None
-    store_clock.told(40_000_000)
+    store_clock.set(40_000_000)
     now_us += 60_000_000
     assert store_clock.until_due([limit], ticket) == 0
     assert store_clock.until_due([limit, tiered], ticket) is None

@@ -82,9 +82,9 @@ def test_what_was_expected_and_did_not_happen_is_told() -> None:
     """A failing assertion says which job and limit were expected, and what was decided."""
     with denying() as seen:
         seen.limiter.acquire(LIMIT, job=JOB)
-        with pytest.raises(AssertionError, match=r"no job 'call' was let run under 'partner'; .* call exhausted"):
+        with pytest.raises(AssertionError, match=r"no job 'call' was allowed under 'partner'; .* call exhausted"):
             seen.assert_allowed("call", limit="partner")
-        with pytest.raises(AssertionError, match="no job 'other' was deferred; decided was: call"):
+        with pytest.raises(AssertionError, match="no job 'other' was deferred; the decisions were: call"):
             seen.assert_deferred("other")
         with pytest.raises(AssertionError, match="no job was deferred under 'slots'"):
             seen.assert_deferred(limit="slots")
@@ -92,7 +92,7 @@ def test_what_was_expected_and_did_not_happen_is_told() -> None:
             seen.assert_not_asked()
     with allowing() as seen:
         seen.assert_not_asked()
-        with pytest.raises(AssertionError, match="decided was: nothing"):
+        with pytest.raises(AssertionError, match="the decisions were: none"):
             seen.assert_allowed(within=0.01)
 
 

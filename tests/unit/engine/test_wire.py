@@ -6,7 +6,7 @@ import pytest
 from redis.connection import Connection
 
 from throttlekit import Concurrency, FixedWindow, TokenBucket
-from throttlekit._core.acquire import ELSEWHERE, Ask, Caller, Place
+from throttlekit._core.acquire import ELSEWHERE, Caller, Place
 from throttlekit._core.limit.base import Limit
 from throttlekit.stores import Request, StoreClaim
 from throttlekit.stores.wire import arguments_of, command, frame_of, script_of, verdict_of
@@ -16,7 +16,7 @@ BUCKET, WINDOW, SLOTS = TokenBucket("a", "10/s"), FixedWindow("ü", "10/d", tz="
 
 def _claim(limit: Limit) -> StoreClaim:
     charge = limit.bind(1, 1_800_000_000_000_000, "job#1")
-    return StoreClaim(f"tk1:{{{limit.name}:}}", f"tk1:{{{limit.name}:}}:line", Ask(charge, 7, None))
+    return StoreClaim(f"tk1:{{{limit.name}:}}", f"tk1:{{{limit.name}:}}:line", charge, 7, None)
 
 
 @pytest.mark.parametrize("limits", [[BUCKET], [WINDOW], [SLOTS], [BUCKET, SLOTS], [SLOTS, WINDOW, BUCKET, BUCKET]])

@@ -17,7 +17,6 @@ from throttlekit._core.storage_keys import bucket_name, limit_id, parts_of
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit.fleet import activity
 from throttlekit.fleet.activity import KEYS, Activity
-from throttlekit.fleet.fleet import last_word
 from throttlekit.fleet.snapshot import line_of
 from throttlekit.stores.memory import MemoryStore
 
@@ -128,7 +127,7 @@ def test_jobs_are_told_by_id_alone(fleet: _Fleet, limiter: Limiter) -> None:
 
 def test_what_gets_no_answer_is_dropped(fleet: _Fleet, limiter: Limiter) -> None:
     """A report that may have been counted is not sent again; the next says what is new by then."""
-    told = limiter._fleet.activity
+    told = limiter.fleet.activity
     assert told is not None
     told._store = fleet
     limiter.acquire(API)
@@ -152,7 +151,7 @@ def test_definitions_are_told_once_in_a_while(fleet: _Fleet) -> None:
     """What a limit is, is told with its first decision, and not with each."""
     told = Activity(fleet)
     limiter = Limiter(fleet)
-    limiter._fleet.activity = told
+    limiter.fleet.activity = told
     for _ in range(3):
         limiter.acquire(API)
         told.beat()
@@ -168,7 +167,7 @@ def test_forked_child_tells_its_own(fleet: _Fleet, limiter: Limiter) -> None:
     limiter.acquire(API)
     child = os.fork()
     if child == 0:
-        os._exit(len(limiter._fleet.activity.counts.take()[0]) if limiter._fleet.activity else 9)
+        os._exit(len(limiter.fleet.activity.counts.take()[0]) if limiter.fleet.activity else 9)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     limiter.close()
@@ -180,16 +179,16 @@ def test_process_that_ends_at_once_has_a_last_word(
 ) -> None:
     """A young process tells what it decided when it is asked to; an older one does so by itself."""
     limiter.acquire(API)
-    last_word(limiter)
+    limiter.flush()
     assert len(fleet.reports) == 1
     assert fleet.reports[0]["process"] == [""]
     limiter.acquire(API)
     monkeypatch.setattr(activity, "_SHORT_LIFE", 0.0)
-    last_word(limiter)
+    limiter.flush()
     assert len(fleet.reports) == 1
     fleet.away = True
-    last_word(limiter)
-    last_word(Limiter())
+    limiter.flush()
+    Limiter().flush()
 
 
 def test_memory_has_nobody_to_tell() -> None:
@@ -197,7 +196,7 @@ def test_memory_has_nobody_to_tell() -> None:
     before = set(threading.enumerate())
     limiter = Limiter()
     limiter.acquire(API)
-    assert limiter._fleet.activity is None
+    assert limiter.fleet is None
     assert set(threading.enumerate()) <= before
 
 
@@ -243,10 +242,10 @@ def test_definition_of_slots_is_told_with_their_number() -> None:
     """A concurrency limit that is defined anew keeps its fingerprint, and is told all the same."""
     fleet = _Fleet()
     limiter = Limiter(fleet)
-    told = limiter._fleet.activity
+    told = limiter.fleet.activity
     assert told is not None
     for amount in (2, 3):
-        limiter._declared = limiter.deciding.declared = LimitRegistry()
+        limiter._registry = limiter._resolver.registry = LimitRegistry()
         limiter.acquire(Concurrency("db", amount))
         told.beat()
     assert [json.loads(text)["rate"][0] for report in fleet.reports for _, text in report["limits"]] == [2, 3]

@@ -50,14 +50,14 @@ class Fleet:
     def __init__(self) -> None:
         self.clock = FakeClock()
         self.store = EventDispatcher(self.clock)
-        self.observed: list[ShadowDenied] = []
+        self.shadowed: list[ShadowDenied] = []
         self.decided: list[Decided] = []
         self.limiter = Limiter(self.store, plugins=[self])
-        self.limiter._fleet._follower._clock = lambda: self.clock() / 1_000_000
+        self.limiter.fleet._follower._clock = lambda: self.clock() / 1_000_000
 
     @hookimpl
     def throttlekit_shadow_denied(self, event: ShadowDenied) -> None:
-        self.observed.append(event)
+        self.shadowed.append(event)
 
     @hookimpl
     def throttlekit_decided(self, event: Decided) -> None:
@@ -67,11 +67,11 @@ class Fleet:
         """In place of what was told before."""
         known = [replace(rule, since_us=rule.since_us or self.clock(), by="ann") for rule in rules]
         self.store.told = [(field_of(rule.what, rule.name, rule.part), as_text(plain(rule))) for rule in known]
-        self.limiter._fleet.follow()
+        self.limiter.fleet.follow()
 
     def advance(self, seconds: float) -> None:
         self.clock.advance(seconds)
-        self.limiter._fleet.follow()
+        self.limiter.fleet.follow()
 
     def ask(self, *limits: Limit, ticket: Any = None, delivery: Any = None, **arguments: Any) -> Decision:
         job = Job(id="1", queue="q", kwargs=arguments, ticket=ticket)
@@ -114,7 +114,7 @@ def test_rate_ends_by_itself(fleet: Fleet) -> None:
     assert fleet.passing(PARTNER) == 0
     fleet.advance(0.2)
     assert fleet.passing(PARTNER) == 3
-    assert fleet.limiter._fleet.overrides.rules == {}
+    assert fleet.limiter.fleet.overrides.rules == {}
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_those_who_count_hear_of_it(fleet: Fleet) -> None:
     fleet.ask(KEYED, account=7)
     (event,) = fleet.decided
     assert (event.decision.reason, event.decision.key, event.deferrals) == ("paused", "q:7", 1)
-    activity = fleet.limiter._fleet.activity
+    activity = fleet.limiter.fleet.activity
     assert activity is not None
     (seen,), _ = activity.counts.take()
     assert seen.denied == {"paused": 1}
@@ -348,10 +348,10 @@ def test_job_that_may_not_wait_so_long_ends_as_it_was_told(
     """Its `max_wait` and `max_deferrals` hold in a pause as ever."""
     fleet.tell(Rule(what="pause", name="partner"))
     decision = fleet.ask(PARTNER, delivery=delivery)
-    assert decision.refused is (refused_after == 0)
+    assert decision.final is (refused_after == 0)
     fleet.advance(31)
     again = fleet.ask(PARTNER, delivery=delivery, ticket=decision.ticket)
-    assert again.refused is (refused_after is not None)
+    assert again.final is (refused_after is not None)
 
 
 def test_longest_pause_tells(fleet: Fleet) -> None:
@@ -378,54 +378,54 @@ def test_limit_of_each_process_is_steered_too(fleet: Fleet) -> None:
 # ShadowDenied
 
 
-def test_observed_limit_denies_nobody_and_counts(fleet: Fleet) -> None:
+def test_limit_in_shadow_mode_denies_no_job_and_counts(fleet: Fleet) -> None:
     """Every job runs; what the limit would have held back is told, and what it lets pass is charged."""
-    fleet.tell(Rule(what="observe", name="partner"))
+    fleet.tell(Rule(what="shadow", name="partner"))
     decisions = [fleet.ask(PARTNER) for _ in range(10)]
     assert all(decision.allowed and decision.reason == "allowed" and decision.delay == 0 for decision in decisions)
-    assert len(fleet.observed) == 7
-    assert {event.decision.allowed for event in fleet.observed} == {False}
-    assert {event.decision.limit for event in fleet.observed} == {PARTNER}
+    assert len(fleet.shadowed) == 7
+    assert {event.decision.allowed for event in fleet.shadowed} == {False}
+    assert {event.decision.limit for event in fleet.shadowed} == {PARTNER}
     fleet.tell()
     assert not fleet.ask(PARTNER), "three were charged"
 
 
 def test_the_others_decide_as_ever(fleet: Fleet) -> None:
-    """A job that another limit denies is not asked of the observed one, and charges nothing there."""
-    fleet.tell(Rule(what="observe", name="partner"))
+    """A job that another limit denies is not asked of the one in shadow mode, and charges nothing there."""
+    fleet.tell(Rule(what="shadow", name="partner"))
     assert sum(fleet.ask(PARTNER, OTHER).allowed for _ in range(5)) == 3
-    assert fleet.observed == []
+    assert fleet.shadowed == []
     fleet.tell()
     assert fleet.limiter.peek(PARTNER).remaining == 0
     fleet.advance(0.1)
     assert fleet.ask(PARTNER)
 
 
-def test_observed_with_another_rate_tries_that_one(fleet: Fleet) -> None:
-    """To set and to observe go together: what would a lower rate have held back?"""
-    fleet.tell(Rule(what="observe", name="partner"), Rule(what="set", name="partner", rate="1/s", burst=1))
+def test_shadow_mode_with_another_rate_tries_that_one(fleet: Fleet) -> None:
+    """To set and to shadow go together: what would a lower rate have held back?"""
+    fleet.tell(Rule(what="shadow", name="partner"), Rule(what="set", name="partner", rate="1/s", burst=1))
     for _ in range(4):
         assert fleet.ask(PARTNER)
-    assert [event.decision.limit.amount for event in fleet.observed] == [1, 1, 1]
+    assert [event.decision.limit.amount for event in fleet.shadowed] == [1, 1, 1]
 
 
-def test_cost_that_the_observed_rate_never_admits_passes(fleet: Fleet) -> None:
+def test_cost_that_the_shadow_rate_never_admits_passes(fleet: Fleet) -> None:
     """It would have been held back for as long as that rate is set: that is told, and the job runs."""
     dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
-    fleet.tell(Rule(what="set", name="dear", rate="2/s"), Rule(what="observe", name="dear"))
+    fleet.tell(Rule(what="set", name="dear", rate="2/s"), Rule(what="shadow", name="dear"))
     assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5}))
     for limits in ([dear], [OTHER, dear]):
         decision = fleet.ask(*limits, cost=5)
         assert (decision.allowed, decision.reason) == (True, "allowed")
         fleet.limiter.settle(decision, actual=7, limit=dear)
-    assert [(event.decision.reason, event.decision.cost) for event in fleet.observed] == [("paused", 5)] * 2
+    assert [(event.decision.reason, event.decision.cost) for event in fleet.shadowed] == [("paused", 5)] * 2
     with pytest.raises(CostExceedsLimit):
         fleet.ask(dear, cost=11)
 
 
-def test_observed_slots_are_given_back(fleet: Fleet) -> None:
+def test_slots_in_shadow_mode_are_given_back(fleet: Fleet) -> None:
     """Those that were given are held and released; who got none runs all the same, and has none to release."""
-    fleet.tell(Rule(what="observe", name="slots"))
+    fleet.tell(Rule(what="shadow", name="slots"))
     decisions = [fleet.ask(SLOTS, OTHER) for _ in range(3)]
     assert [len(decision.leases) for decision in decisions] == [1, 1, 0]
     assert all(decision.allowed for decision in decisions)
@@ -436,13 +436,13 @@ def test_observed_slots_are_given_back(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("limits", [[OTHER, "tokens"], ["tokens"]])
-def test_settle_is_right_whatever_was_observed(fleet: Fleet, limits: list[Any]) -> None:
-    """What an observed limit gave is settled; to settle what it would not have given is no mistake: it does nothing."""
+def test_settle_is_right_whatever_was_in_shadow_mode(fleet: Fleet, limits: list[Any]) -> None:
+    """What a limit in shadow mode gave is settled; to settle what it would not have given does nothing."""
     tokens = TokenBucket("tokens", "10/s", burst=10, cost=lambda job: 8)
     named = [tokens if limit == "tokens" else limit for limit in limits]
-    fleet.tell(Rule(what="observe", name="tokens"))
+    fleet.tell(Rule(what="shadow", name="tokens"))
     given, not_given = fleet.ask(*named), fleet.ask(*named)
-    assert len(fleet.observed) == 1
+    assert len(fleet.shadowed) == 1
     for decision in (not_given, decision_from_receipt(receipt(not_given))):
         for meant in (None, tokens):
             assert fleet.limiter.settle(decision, actual=2, limit=meant)
@@ -453,9 +453,9 @@ def test_settle_is_right_whatever_was_observed(fleet: Fleet, limits: list[Any]) 
 
 
 @pytest.mark.parametrize("limits", [[PARTNER], [OTHER, PARTNER]])
-def test_observed_limit_of_a_store_that_is_away_denies_nobody(fleet: Fleet, limits: list[Limit]) -> None:
-    """It says closed; but it is only observed."""
-    fleet.tell(Rule(what="observe", name="partner"))
+def test_limit_in_shadow_mode_of_a_store_that_is_away_denies_no_job(fleet: Fleet, limits: list[Limit]) -> None:
+    """It says closed; but it is in shadow mode."""
+    fleet.tell(Rule(what="shadow", name="partner"))
 
     class Away(Passing):
         inner = fleet.store.inner
@@ -473,12 +473,12 @@ def test_observed_limit_of_a_store_that_is_away_denies_nobody(fleet: Fleet, limi
 
 def test_what_it_would_have_held_back_stands_in_the_log(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
     """One line in 30 seconds."""
-    fleet.tell(Rule(what="observe", name="partner"))
+    fleet.tell(Rule(what="shadow", name="partner"))
     with caplog.at_level(logging.INFO, "throttlekit"):
         for _ in range(9):
             fleet.ask(PARTNER)
     lines = [record.getMessage() for record in caplog.records if "would have held back" in record.getMessage()]
-    assert lines == ["Limit 'partner', which is only observed, would have held back 1 jobs since last told."]
+    assert lines == ["Limit 'partner', in shadow mode, would have held back 1 jobs since the last such line."]
 
 
 # Followed
@@ -498,7 +498,7 @@ def test_rules_known_last_stay_in_force_while_the_store_is_away(fleet: Fleet) ->
     fleet.tell(Rule(what="pause", name="partner"))
     fleet.store.fault = StoreUnavailable("away")
     with pytest.raises(StoreUnavailable):
-        fleet.limiter._fleet.follow()
+        fleet.limiter.fleet.follow()
     assert fleet.ask(PARTNER).reason == "paused"
 
 
@@ -521,7 +521,7 @@ def test_what_is_not_ours_is_ignored_with_one_line(
     fleet.tell(Rule(what="pause", name="other"))
     fleet.store.told.append(told)
     for _ in range(3):
-        fleet.limiter._fleet.follow()
+        fleet.limiter.fleet.follow()
     assert fleet.ask(PARTNER)
     assert fleet.ask(OTHER).reason == "paused"
     assert caplog.text.count("are not of this release") == 1

@@ -1,10 +1,10 @@
 """
-So many at once: a set of holders, each with an expiry of its own.
+So many jobs at once: a set of holders, each with an expiry of its own.
 
-Rule 1: a holder is a member of a set, never a count: nobody can give back twice, or what another holds.
-Rule 2: a holder that is not heard of for as long as its lease is gone. So a worker that is killed frees its slots.
-Rule 3: no clock tells when a slot comes free. The line is paced by how long holders held theirs, on average, and
-no less than the last one that was admitted holds its own already.
+Rule 1: a holder is a member of a set, never a count: no holder can give back twice, or what another one holds.
+Rule 2: a holder that does not renew within its lease is gone. So a worker that is killed frees its slots.
+Rule 3: no clock shows when a slot comes free. The line is paced by how long holders held theirs on average, and at
+least by how long the holder that was admitted last has held its slot.
 
 lua/throttlekit_lua/concurrency.lua and lease.lua mirror this file. Change all, or the parity tests fail.
 """
@@ -14,43 +14,48 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use
-from throttlekit._core.limit.base import Cost, Limit, Rates, Scope, Tier
-from throttlekit._core.limit.local_share import OnStoreFailure, shared_window
-from throttlekit._core.limit.template import Key
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.local_share import shared_window
+from throttlekit._core.limit.options import LimitOptions, Rates
+from throttlekit._core.limit.per_tier import PerTier
+from throttlekit._core.limit.shape import Shape
 from throttlekit.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Concurrency", "ConcurrencyAlgorithm", "Holders"]
 
 _FIRST_HOLD_US = 100_000
-"""What a hold is taken to last until the first has ended."""
-_LEARN = 4  # a hold counts for a quarter of the mean: one that was wrong tenfold is right within some ten holds
-_SLACK = 25  # slots stand 1/25 further apart than they come free, so that a waiter seldom finds none
-_SHORTEST_US = 1_000
-_MOST_AMOUNT = 1_000_000
-_SHORTEST_LEASE, _LONGEST_LEASE = 1.0, 86_400.0
+"""The assumed length of a hold, until the first has ended."""
+_MEAN_PART = 4  # a hold counts for a quarter of the mean: one that was wrong tenfold is right within some ten holds
+_SLACK_PART = 25  # instants lie 1/25 further apart than slots come free, so that a job seldom finds none
+_SHORTEST_PACE_US = 1_000
+_LARGEST_AMOUNT = 1_000_000
+_SHORTEST_LEASE_S, _LONGEST_LEASE_S = 1.0, 86_400.0
 
 
 class Holders(NamedTuple):
     """The state. Times in µs; 0: never."""
 
     leases: tuple[tuple[str, int], ...] = ()
-    """Who holds a slot, and until when; in the order of their expiry, then of their names."""
+    """Each holder, and when its lease expires; in the order of expiry, then of names."""
     mean_us: int = 0
-    """How long they hold it; 0: not known."""
+    """The mean length of a hold; 0: not known."""
     granted_us: int = 0
-    """When the last one was admitted."""
+    """When a holder was last admitted."""
     freed_us: int = 0
-    """When one last gave its slot back."""
+    """When a holder last gave its slot back."""
     longest_us: int = 0
-    """The longest lease of them: while a limit is defined anew, they may have several."""
+    """The longest of their leases: while a limit is redefined, they may differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyAlgorithm:
-    """What one request means to the holders: a slot for *holder*, for as long as it is heard of within *lease_us*."""
+    """What one request means to the holders: a slot for *holder*, as long as it renews within *lease_us*."""
 
     size: int
     amount: int
@@ -65,7 +70,7 @@ class ConcurrencyAlgorithm:
         return self.amount, self.lease_us, self.holder
 
     def sanitized(self, state: Holders | None, now_us: int) -> Holders | None:
-        """Expiries far ahead were left by a clock that was wrong: one lease from now is the most that they can be."""
+        """Expiries far ahead were written by a clock that was wrong: they can be at most one lease from now."""
         if state is None or not state.leases:
             return state
         most_us = now_us + max(self.lease_us, state.longest_us)
@@ -87,21 +92,21 @@ class ConcurrencyAlgorithm:
         return self._with(state or Holders(), now_us)._replace(granted_us=now_us)
 
     def settled(self, state: Holders | None, now_us: int, granted_us: int, by: int) -> Holders | None:
-        """Given back at once, when another limit denied: no hold to learn from."""
+        """The slot is given back at once, because another limit denied: no hold to measure."""
         if state is None or by >= 0 or self.holder not in dict(state.leases):
             return state
         return self._without(state)
 
     def released(self, state: Holders | None, now_us: int, granted_us: int) -> Holders | None:
-        """The state once *holder* has given back the slot that it got at *granted_us*; *state* if it has none."""
+        """The state once *holder* has given back its slot of *granted_us*; *state* if it has no slot."""
         if state is None or self.holder not in dict(_living(state, now_us)):
             return state
         held_us = max(1, now_us - granted_us)
-        mean_us = ((_LEARN - 1) * state.mean_us + held_us) // _LEARN if state.mean_us else held_us
+        mean_us = ((_MEAN_PART - 1) * state.mean_us + held_us) // _MEAN_PART if state.mean_us else held_us
         return self._without(state)._replace(mean_us=mean_us, freed_us=now_us)
 
     def renewed(self, state: Holders | None, now_us: int) -> tuple[Holders | None, bool]:
-        """The state, and whether *holder* has a slot: it keeps its own, or, if that was lost, gets one that is free."""
+        """The state, and whether *holder* has a slot: it keeps its own, or gets a free one if its own was lost."""
         living = _living(state, now_us) if state else ()
         if self.holder in dict(living) or len(living) < self.amount:
             return self._with(state or Holders(), now_us), True
@@ -121,21 +126,21 @@ class ConcurrencyAlgorithm:
 
     def distance_us(self, state: Holders | None, now_us: int, spacing_us: int) -> int:
         pace_us = self._pace_us(state or Holders(), now_us)
-        return pace_us + pace_us // _SLACK
+        return pace_us + pace_us // _SLACK_PART
 
     def needs_slack(self, lateness_us: int) -> bool:
         return False
 
     def _pace_us(self, state: Holders, now_us: int) -> int:
         """
-        How long it takes until one of them gives back: the mean hold, shared by all.
+        The time until one of the holders gives back: the mean hold, divided among all.
 
-        Every holder has held for at least as long as nobody was admitted: a hold that turns out longer than
-        the mean shows at once. Where no hold has ended yet, the first is taken to be half over.
+        Every holder has held its slot since the last admission: a hold longer than the mean shows at once. Where no
+        hold has ended yet, the first counts as half over.
         """
         age_us = now_us - state.granted_us if state.granted_us else 0
         hold_us = max(state.mean_us, age_us) if state.mean_us else max(_FIRST_HOLD_US, 2 * age_us)
-        return max(_SHORTEST_US, hold_us // self.amount)
+        return max(_SHORTEST_PACE_US, hold_us // self.amount)
 
     def _with(self, state: Holders, now_us: int) -> Holders:
         others = (lease for lease in _living(state, now_us) if lease[0] != self.holder)
@@ -148,44 +153,45 @@ class ConcurrencyAlgorithm:
 
 class Concurrency(Limit):
     """
-    So many at once, and no rate.
+    So many jobs at once, and no rate.
 
     Guarantee: at most `amount` jobs hold a slot at any instant, by the store's clock. A job holds its slot from
     its grant until its body has ended; its worker renews the lease meanwhile, three times in its length. A worker
     that is killed frees its slots within the lease. A job that cannot renew for as long as its lease
-    (its process is frozen, the store is away) may lose the slot to another while it still runs: it is told
-    (`throttlekit.current().lost`, the hook `throttlekit_slot_lost`); until it ends there is one more at work
-    than the limit says, for each such job.
+    (its process is frozen, the store is away) may lose the slot to another job while it still runs.
+    `throttlekit.current().lost` and the hook `throttlekit_slot_lost` report that; until such a job ends, one more job
+    runs than the limit says.
 
-    When to choose it: what is downstream minds how many are at work at once: a database with 8 connections, a
+    When to choose it: the service downstream bears only so many callers at once: a database with 8 connections, a
     service with 4 workers, a model that answers two at a time. Costs some 600 bytes per key in the store, and 40 to
     75 for each holder more.
 
     Args:
         name, key, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
-        amount: How many may hold a slot at once: a whole number of at least 1. Or one for each tier, with *tier*.
-        lease: Seconds, or a timedelta, after which a holder that is not heard of is gone: 1 second to a day. A job
+        amount: How many jobs may hold a slot at once: a whole number of at least 1. Or one for each tier, with *tier*.
+        lease: Seconds, or a timedelta, after which a holder that has not renewed is gone: 1 second to a day. A job
             may run for much longer. Short: a killed worker's slots are soon free again. Long: the store may be
             away for longer before a job loses its slot.
-        cost: 1, or 0 for a job that needs no slot; or a callable that says so. A cost that `acquire` is given for
-            all of its limits counts as 1.
+        cost: 1, or 0 for a job that needs no slot; or a callable that returns one of them. The cost that a caller
+            gives to `acquire`, for all of its limits, counts as 1.
 
     Raises:
-        ConfigurationError: A value that can never work, at once.
+        ConfigurationError: A value that can never work, as soon as the limit is made.
         CostExceedsLimit: The cost is more than 1.
 
-    Jobs that wait come back as slots come free: one mean hold / amount after the other, by the holds of late.
-    Whatever the definition, one name is one set of holders: after a change of the amount those
-    who hold a slot are counted under the new one.
+    Waiting jobs come back as slots come free: one after the other, at a distance of the recent mean hold / amount.
+    Whatever the definition, one name is one set of holders: after a change of the amount, the jobs that hold a slot
+    count under the new one.
     """
 
-    __slots__ = ("lease", "lease_us")
+    __slots__ = ("_lease", "_lease_us")
 
     algorithm = "concurrency"
     options = ("lease",)
 
-    lease: float
-    lease_us: int
+    _lease_us: int
+    lease = PerTier[float]()
+    lease_us = PerTier[int]()
 
     def __init__(
         self,
@@ -193,35 +199,29 @@ class Concurrency(Limit):
         amount: int | Mapping[str, int],
         *,
         lease: float | timedelta | Mapping[str, float | timedelta] = 30.0,
-        key: Key = None,
-        cost: Cost = 1,
-        scope: Scope = "global",
-        tier: Tier = None,
-        default_tier: str | None = None,
-        on_store_failure: OnStoreFailure = "closed",
-        processes: int | None = None,
+        **options: Unpack[LimitOptions],
     ) -> None:
         amounts: Any = amount
-        self._define(name, amounts, {"lease": lease}, key, cost, scope, tier, default_tier, on_store_failure, processes)
+        super().__init__(name, amounts, _own={"lease": lease}, **options)
 
     def _parse_rate(self, rate: Rates) -> tuple[int, int]:
         amount: Any = rate
-        if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= _MOST_AMOUNT:
-            raise ConfigurationError(f"the amount must be a whole number from 1 to {_MOST_AMOUNT}, not {amount!r}")
+        if isinstance(amount, bool) or not isinstance(amount, int) or not 1 <= amount <= _LARGEST_AMOUNT:
+            raise ConfigurationError(f"the amount must be a whole number from 1 to {_LARGEST_AMOUNT}, not {amount!r}")
         return amount, 0
 
-    def _shape(self, *, lease: Any = 30.0, **options: Any) -> tuple[int, str]:
+    def _shape(self, amount: int, period_us: int, *, lease: Any = 30.0, **options: Any) -> Shape:
         seconds = lease.total_seconds() if isinstance(lease, timedelta) else lease
         if (
             isinstance(seconds, bool)
             or not isinstance(seconds, (int, float))
-            or not _SHORTEST_LEASE <= seconds <= _LONGEST_LEASE
+            or not _SHORTEST_LEASE_S <= seconds <= _LONGEST_LEASE_S
         ):
             raise ConfigurationError(
-                f"the lease must be a number of seconds from 1 to a day ({_LONGEST_LEASE:.0f}), not {lease!r}"
+                f"the lease must be a number of seconds from 1 to a day ({_LONGEST_LEASE_S:.0f}), not {lease!r}"
             )
-        self._set(lease=float(seconds), lease_us=round(seconds * 1_000_000))
-        return self.amount, self.algorithm
+        own = {"_lease": float(seconds), "_lease_us": round(seconds * 1_000_000)}
+        return Shape(amount, 1, self.algorithm, own)
 
     def shared_out(self, processes: int, options: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
         amount, _ = shared_window(self.amount, 0, processes)
@@ -236,10 +236,7 @@ class Concurrency(Limit):
         return amount if period_us == 0 else None
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> ConcurrencyAlgorithm:
-        return ConcurrencyAlgorithm(min(1, cost), self.amount, self.lease_us, holder)
-
-    def _most(self, capacity: int) -> int:
-        return 1
+        return ConcurrencyAlgorithm(min(1, cost), self._amount, self._lease_us, holder)
 
     def given_cost(self, cost: int) -> int:
         return min(1, self.check_units(cost))

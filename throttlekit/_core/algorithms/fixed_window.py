@@ -1,5 +1,5 @@
 """
-Windows that begin with the calendar's, and the units used in the one that runs.
+Windows that begin with those of the calendar, and the units used in the current one.
 
 Rule 1: a window is a number: local time divided by the period. A later window begins at 0 again.
 Rule 2: whatever the clock does, the number never goes down: units of a window are counted in it or later.
@@ -10,23 +10,24 @@ lua/throttlekit_lua/fixed_window.lua mirrors this file. Change both, or the pari
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone, tzinfo
-from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from datetime import tzinfo
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use
-from throttlekit._core.limit.base import Cost, Limit, Rates, Scope, Tier
-from throttlekit._core.limit.local_share import OnStoreFailure
-from throttlekit._core.limit.template import Key, safe_repr
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.options import LimitOptions, Rates
+from throttlekit._core.limit.per_tier import PerTier
+from throttlekit._core.limit.shape import Shape
 from throttlekit._core.line import window_spacing_us, window_tight
+from throttlekit._core.time_zone import DAY_US, UTC, Zone, zone_named, zone_on
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["UTC", "Count", "FixedWindow", "FixedWindowAlgorithm", "Zone", "zone_around"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
-_DAY_US = 86_400_000_000
-_HOUR_US = 3_600_000_000
-_MOST_DEBT = 60  # times the amount, so that no number leaves 2**53
-_SEARCHED_DAYS = 200  # each way: so that both the last change of a zone's clocks and the next are seen
+__all__ = ["Count", "FixedWindow", "FixedWindowAlgorithm"]
+
+_LARGEST_DEBT_AMOUNTS = 60  # so that every number stays exact
 
 
 class Count(NamedTuple):
@@ -36,30 +37,9 @@ class Count(NamedTuple):
     used: int
 
 
-class Zone(NamedTuple):
-    """How far a zone's clocks are ahead of UTC, in µs: before the *changes*, and from each of them on."""
-
-    offset_us: int = 0
-    changes: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def text(self) -> str:
-        return " ".join(str(number) for number in (self.offset_us, *(n for change in self.changes for n in change)))
-
-    def at(self, now_us: int) -> int:
-        offset_us = self.offset_us
-        for from_us, changed_us in self.changes:
-            if now_us >= from_us:
-                offset_us = changed_us
-        return offset_us
-
-
-UTC = Zone()
-
-
 @dataclass(frozen=True, slots=True)
 class FixedWindowAlgorithm:
-    """What one request means to the window that runs: `size` of `amount` units."""
+    """What one request means to the current window: `size` of `amount` units."""
 
     size: int
     amount: int
@@ -100,7 +80,7 @@ class FixedWindowAlgorithm:
         window, used = self._running(state, now_us)
         if by <= 0 and (state is None or self._window(granted_us) != window):
             return state
-        return Count(window, max(0, min(used + by, _MOST_DEBT * self.amount)))
+        return Count(window, max(0, min(used + by, _LARGEST_DEBT_AMOUNTS * self.amount)))
 
     def use(self, state: Count | None, now_us: int) -> Use:
         if state is None:
@@ -109,7 +89,7 @@ class FixedWindowAlgorithm:
         return Use(used, self._begin_us(state.window + 1, now_us) if state.used else now_us)
 
     def busy_until_us(self, state: Count, now_us: int) -> int:
-        """As if the units used had been laid end to end from the window's begin, at the limit's rate."""
+        """As if the units used followed each other at the limit's rate, from the start of the window."""
         end_us = self._begin_us(state.window + 1, now_us)
         interval_us = -(-self.period_us // self.amount)
         return min(end_us, end_us - self.period_us + (min(state.used, self.amount) + 1) * interval_us)
@@ -133,7 +113,7 @@ class FixedWindowAlgorithm:
     def _begin_us(self, window: int, now_us: int) -> int:
         """
         When *window* begins, seen from *now_us*: also across the next change of the clocks. A window
-        whose begin the clocks skip begins as they jump.
+        whose start the clocks skip begins as they jump.
         """
         local_us = window * self.period_us
         begin_us = local_us - self.zone.at(now_us)
@@ -152,121 +132,53 @@ class FixedWindowAlgorithm:
         return begin_us
 
 
-def zone_around(zone: tzinfo, around_us: int) -> Zone:
-    """
-    The part of *zone* that is needed near *around_us*: some 200 days each way, so its changes of clocks
-    before and after.
-    """
-    start_us = around_us - _SEARCHED_DAYS * _DAY_US
-    first_us = _offset_us(zone, start_us)
-    changes: list[tuple[int, int]] = []
-    before_us = first_us
-    for day in range(1, 2 * _SEARCHED_DAYS + 1):
-        end_us = start_us + day * _DAY_US
-        after_us = _offset_us(zone, end_us)
-        if after_us != before_us:
-            low_us, high_us = end_us - _DAY_US, end_us
-            while high_us - low_us > 1:
-                middle_us = (low_us + high_us) // 2
-                if _offset_us(zone, middle_us) == before_us:
-                    low_us = middle_us
-                else:
-                    high_us = middle_us
-            changes.append((high_us, after_us))
-            before_us = after_us
-    return Zone(first_us, tuple(changes))
-
-
-def _offset_us(zone: tzinfo, at_us: int) -> int:
-    at = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=at_us)
-    return (at.astimezone(zone).utcoffset() or timedelta()) // timedelta(microseconds=1)
-
-
 class FixedWindow(Limit):
     """
     So many units in each second, minute, hour or day of the calendar; then all of them at once again.
 
     Guarantee: in each window of the calendar, at most `amount` units pass. So in any window no longer than the
     period (or than the shortest of the calendar's, where clocks change), at most `2 × amount`: a whole amount at
-    the end of one, and another at the begin of the next. Both bounds are reached.
+    the end of one, and another at the start of the next. Both bounds are reached.
 
     When to choose it: the partner's contract says "resets at the top of the hour", "1000 a day, Berlin time".
-    Else take `SlidingWindow` or `SlidingLog`: a limit that is counted from any instant is broken by the
-    edge. Jobs that wait for the next window are spread over it, and do not come at its first instant. Costs two
-    numbers per key in the store.
+    Else take `SlidingWindow` or `SlidingLog`: at the edge of two windows, more passes than a limit that the partner
+    counts from any instant. Jobs that wait for the next window are spread over it, and do not come at its first
+    instant. Costs two numbers per key in the store.
 
     Args:
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
             A period must fit evenly into a day: windows of ten seconds begin at :00, :10, :20.
-        tz: The time zone that hours and days are those of, by name: "Europe/Berlin". A day of 23 or
+        tz: The name of the time zone of hours and days: "Europe/Berlin". A day of 23 or
             25 hours, where clocks change, is one window. Default: UTC.
 
     Raises:
-        ConfigurationError: A value that can never work, at once.
+        ConfigurationError: A value that can never work, as soon as the limit is made.
 
-    The store's clock decides which window runs. This process's own only decides which changes of the zone's
-    clocks are sent along: those of 200 days around.
+    The store's clock decides which window is the current one. This process's own clock only decides which changes of
+    the zone's clocks are sent along: those within 200 days.
     """
 
-    __slots__ = ("_zone", "tz")
+    __slots__ = ("_tz", "_zone")
 
     algorithm = "fixed-window"
     options = ("tz",)
 
-    tz: str | None
     _zone: tzinfo | None
+    tz = PerTier["str | None"]()
 
-    def __init__(
-        self,
-        name: str,
-        rate: Rates,
-        *,
-        tz: str | None = None,
-        key: Key = None,
-        cost: Cost = 1,
-        scope: Scope = "global",
-        tier: Tier = None,
-        default_tier: str | None = None,
-        on_store_failure: OnStoreFailure = "closed",
-        processes: int | None = None,
-    ) -> None:
-        self._define(name, rate, {"tz": tz}, key, cost, scope, tier, default_tier, on_store_failure, processes)
+    def __init__(self, name: str, rate: Rates, *, tz: str | None = None, **options: Unpack[LimitOptions]) -> None:
+        super().__init__(name, rate, _own={"tz": tz}, **options)
 
-    def _shape(self, *, tz: str | None = None, **options: Any) -> tuple[int, str]:
-        if _DAY_US % self.period_us:
+    def _shape(self, amount: int, period_us: int, *, tz: str | None = None, **options: Any) -> Shape:
+        if DAY_US % period_us:
             raise ConfigurationError(
                 f"the period of {self.rate!r} must fit evenly into a day, like 10s, 15m, 6h or 1d: "
                 "a fixed window begins with the calendar's. For any other, take a SlidingWindow or a SlidingLog"
             )
-        zone = None if tz is None else _zone_named(tz)
-        self._set(tz=tz, _zone=zone)
-        return self.amount, f"{self.algorithm} {self.amount} {self.period_us} {'UTC' if zone is None else tz}"
+        zone = None if tz is None else zone_named(tz)
+        definition = f"{self.algorithm} {amount} {period_us} {'UTC' if zone is None else tz}"
+        return Shape(amount, amount, definition, {"_tz": tz, "_zone": zone})
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> FixedWindowAlgorithm:
-        zone = UTC if self._zone is None else _zone_on(self._zone, around_us // _DAY_US, self.period_us)
-        return FixedWindowAlgorithm(cost, self.amount, self.period_us, zone)
-
-
-def _zone_named(tz: object) -> tzinfo | None:
-    from zoneinfo import ZoneInfo  # only those who name a zone pay for it
-
-    if not isinstance(tz, str):
-        raise ConfigurationError(f'tz must be the name of a time zone, like "Europe/Berlin", not {safe_repr(tz)}')
-    try:
-        return None if tz == "UTC" else ZoneInfo(tz)
-    except (KeyError, ValueError, OSError):
-        raise ConfigurationError(
-            f'the time zone {tz!r} is not known here: write it like "Europe/Berlin". '
-            "Where the system has no time zones at all: pip install tzdata"
-        ) from None
-
-
-@lru_cache(maxsize=256)
-def _zone_on(zone: tzinfo, day: int, period_us: int) -> Zone:
-    found = zone_around(zone, day * _DAY_US)
-    whole = all((offset_us - found.offset_us) % period_us == 0 for _, offset_us in found.changes)
-    if whole and period_us <= _HOUR_US:
-        # Windows of an hour or less begin where they would if the clocks were never changed. A longer one's number is
-        # that of the local time, whether a change is in sight or not.
-        return Zone(found.offset_us % period_us)
-    return found
+        zone = UTC if self._zone is None else zone_on(self._zone, around_us // DAY_US, self._period_us)
+        return FixedWindowAlgorithm(cost, self._amount, self._period_us, zone)

@@ -17,16 +17,17 @@ lua/throttlekit_lua/token_bucket.lua mirrors this file. Change both, or the pari
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use
 
-__all__ = ["Bucket", "GcraAlgorithm", "Tat"]
+__all__ = ["Bucket", "GcraAlgorithm", "Tat", "bucket_definition"]
 
-_WORTH_ROUNDING = 200  # at most 1/200 of the rate is given up to make the interval whole
-_SLACK = 25  # a tight bucket's slots stand up to 1/25 further apart …
-_MOST_SLACK_US = 20_000  # … and never more than this: enough to catch up with ordinary lateness
-_MOST_DEBT_US = 3660 * 86_400_000_000  # ten years: what is owed beyond that is forgiven, so that no number leaves 2**53
+_ROUNDING_PART = 200  # at most 1/200 of the rate is given up to make the interval whole
+_SLACK_PART = 25  # a tight bucket's instants lie up to 1/25 further apart …
+_LARGEST_SLACK_US = 20_000  # … and never more than this: enough to catch up with ordinary lateness
+_LARGEST_DEBT_US = 3660 * 86_400_000_000  # ten years: a greater debt is cut, so that every number stays exact
 
 
 class Tat(NamedTuple):
@@ -39,7 +40,7 @@ class Tat(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GcraAlgorithm:
-    """What one request means to one bucket. Three integers: all that a store needs to know of it."""
+    """What one request means to one bucket: three integers, all that a store needs."""
 
     size: int
     """How far the request moves the TAT on, in µs. 0: it only looks."""
@@ -66,8 +67,8 @@ class GcraAlgorithm:
 
     def ready_us(self, state: Tat | None, now_us: int) -> int:
         """
-        A clock that jumps backwards by up to `STALE_US` can only delay, never admit extra units. After a greater
-        jump the bucket counts as empty (`believed`), and fills at its own rate.
+        A clock that jumps backwards by up to `STALE_US` can only delay jobs, never admit extra units. After a greater
+        jump the bucket counts as empty (`sanitized`), and fills at its own rate.
         """
         if state is None or self.size == 0:
             return now_us
@@ -81,7 +82,7 @@ class GcraAlgorithm:
     def settled(self, state: Tat | None, now_us: int, granted_us: int, by: int) -> Tat | None:
         if state is None and by <= 0:
             return None
-        most_us = now_us + self.capacity_us + _MOST_DEBT_US
+        most_us = now_us + self.capacity_us + _LARGEST_DEBT_US
         at_us = max(now_us, min(_from_us(state, now_us) + by, most_us))
         return Tat(at_us, max(0, at_us - now_us - self.capacity_us))
 
@@ -93,14 +94,14 @@ class GcraAlgorithm:
 
     def spacing_us(self, lateness_us: int) -> int:
         """
-        One charge. A bucket with room for less than the lateness cannot store what a late waiter leaves
-        unused, and each bit of lateness would push everybody behind it out of step for good. So its slots
-        stand a little further apart, which lets the line catch up; measured at burst 1, 10/s, that is
-        0.96 of the limit at 2.0 deliveries a job in place of 0.69 at 3.4.
+        One charge. A bucket with room for less than the lateness cannot keep the units that a late job leaves
+        unused, and each lateness would delay every job behind it for good. So its instants lie a little further
+        apart, and the line can catch up. Measured at burst 1, 10/s: 0.96 of the limit is used with 2.0 deliveries a
+        job, in place of 0.69 with 3.4.
         """
         if not self.needs_slack(lateness_us):
             return self.size
-        return self.size + min(self.size // _SLACK, _MOST_SLACK_US)
+        return self.size + min(self.size // _SLACK_PART, _LARGEST_SLACK_US)
 
     def distance_us(self, state: Tat | None, now_us: int, spacing_us: int) -> int:
         return spacing_us
@@ -126,16 +127,16 @@ class Bucket:
     @classmethod
     def of(cls, amount: int, period_us: int, burst: int) -> Bucket:
         whole = -(-period_us // amount)
-        if (whole * amount - period_us) * _WORTH_ROUNDING <= period_us:
+        if (whole * amount - period_us) * _ROUNDING_PART <= period_us:
             return cls(burst, whole, 1)
         return cls(burst, period_us, amount)
 
     def bind(self, cost: int) -> GcraAlgorithm:
-        """Work out what a request of *cost* units means to this bucket. More than the burst never passes."""
+        """What a request of *cost* units means to this bucket. A cost of more than the burst never passes."""
         charge_us = -(-cost * self.numerator // self.denominator)
-        max_queue_us = self.burst * self.numerator // self.denominator
+        burst_us = self.burst * self.numerator // self.denominator
         capacity_us = -(-self.burst * self.numerator // self.denominator)
-        return GcraAlgorithm(charge_us, max(0, max_queue_us - charge_us), capacity_us)
+        return GcraAlgorithm(charge_us, max(0, burst_us - charge_us), capacity_us)
 
     def remaining(self, tat_us: int, now_us: int) -> int:
         """Whole units that would pass at *now_us*, from 0 to burst."""
@@ -143,6 +144,12 @@ class Bucket:
         return max(0, left // self.numerator)
 
 
+def bucket_definition(algorithm: str, amount: int, period_us: int, burst: int) -> str:
+    """What a bucket is: its interval and its burst. 60 a minute is 1 a second."""
+    common = gcd(amount, period_us)
+    return f"{algorithm} {amount // common} {period_us // common} {burst}"
+
+
 def _from_us(state: Tat | None, now_us: int) -> int:
-    """Where the next charge begins: now, or when what is charged already is made up for."""
+    """Where the next charge begins: now, or when the units charged before are made up for."""
     return now_us if state is None else max(now_us, state.at_us)

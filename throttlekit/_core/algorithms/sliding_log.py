@@ -1,9 +1,10 @@
 """
-The exact one: the instants of the last `amount` units. A unit passes if the one `amount` units ago has left the window.
+The exact window: the instants of the last `amount` units. A unit passes if the unit `amount` units before it has left
+the window.
 
 Rule 1: never more than `amount` units in any window `[t, t + period)`. No approximation, no edge.
 Rule 2: only the last `amount` units matter, whatever was charged: older ones have left the window before any of them.
-So a debt needs no more room; but until what it pushed out has left the window, nothing is given back.
+So a debt needs no more room; but until the units that it pushed out have left the window, nothing is given back.
 Rule 3: the log is in order. A clock that steps back is made to stand still.
 
 lua/throttlekit_lua/sliding_log.lua mirrors this file. Change both, or the parity tests fail.
@@ -17,13 +18,14 @@ from typing import Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.shape import Shape
 from throttlekit._core.line import window_spacing_us, window_tight
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Log", "SlidingLog", "SlidingLogAlgorithm"]
 
-_MOST_UNITS = 1_000_000
-_GROUPS = 64
+_LARGEST_AMOUNT = 100_000
+_PAUSED_GROUPS = 64
 
 
 class Log(NamedTuple):
@@ -31,7 +33,7 @@ class Log(NamedTuple):
 
     units: tuple[int, ...] = ()
     owed_until_us: int = 0
-    """Until then there is more in the window than the log holds: a settled cost pushed it out."""
+    """Until then the window has more units than the log holds: a settled cost pushed them out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +58,10 @@ class SlidingLogAlgorithm:
 
     def exhausted(self, state: Log | None, at_us: int) -> Log:
         """
-        In at most `_GROUPS` groups of units that passed at once: each as late as the last of them. Counted from the
-        newest, no unit is older than it was: what really passed is in every window that it was in.
+        In at most `_PAUSED_GROUPS` groups of units that passed at once, each as late as its last unit. Counted from the
+        newest, no unit is older than it was: a unit that really passed is in every window that it was in.
         """
-        groups = min(self.amount, _GROUPS)
+        groups = min(self.amount, _PAUSED_GROUPS)
         units: list[int] = []
         for group in range(groups):
             instant_us = at_us - self.period_us - (-(group + 1) * self.period_us // groups)
@@ -130,15 +132,15 @@ class SlidingLog(Limit):
     approximation, no edge. The bound is reached.
 
     When to choose it: the partner counts "100 requests in any 60 seconds", and punishes the 101st. All of the
-    amount may pass at once. Costs 7 bytes per unit and key in the store, so it is for small amounts; a job is
-    decided on in the same time whatever the amount.
+    amount may pass at once. Costs 7 bytes per unit and key in the store, so it is for small amounts; a decision takes
+    the same time whatever the amount.
 
     Args:
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
-            The amount is at most 1 000 000: a key's log is then 7 MB.
+            The amount is at most 100 000: a key's log is then 700 kB.
 
     Raises:
-        ConfigurationError: A value that can never work, at once.
+        ConfigurationError: A value that can never work, as soon as the limit is made.
 
     The log of requests, kept as a ring of instants.
     """
@@ -147,13 +149,13 @@ class SlidingLog(Limit):
 
     algorithm = "sliding-log"
 
-    def _shape(self, **options: Any) -> tuple[int, str]:
-        if self.amount > _MOST_UNITS:
+    def _shape(self, amount: int, period_us: int, **options: Any) -> Shape:
+        if amount > _LARGEST_AMOUNT:
             raise ConfigurationError(
-                f"the amount of {self.rate!r} is more than {_MOST_UNITS}: a sliding log keeps 7 bytes for each unit. "
+                f"the amount of {self.rate!r} is more than {_LARGEST_AMOUNT}: a sliding log keeps 7 bytes a unit. "
                 "Take a SlidingWindow or a TokenBucket, which keep none"
             )
-        return self.amount, f"{self.algorithm} {self.amount} {self.period_us}"
+        return Shape(amount, amount, f"{self.algorithm} {amount} {period_us}")
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> SlidingLogAlgorithm:
-        return SlidingLogAlgorithm(cost, self.amount, self.period_us)
+        return SlidingLogAlgorithm(cost, self._amount, self._period_us)

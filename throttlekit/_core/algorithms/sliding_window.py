@@ -3,7 +3,7 @@ Two counters, and a weight that slides: the last window's units fade out evenly 
 
 Rule 1: the load is `before × (what is left of this window) + used`. A request passes if whole units of the load and
 its own stay within the amount.
-Rule 2: time is cut into steps, so that no product leaves 2**53. A step counts only once it is over.
+Rule 2: time is cut into steps, so that every product is exact. A step counts only once it is over.
 
 The bound: in any window of length w, less than amount + 1 + w × amount / period units. Proof: the load jumps up by
 what is admitted, and then is less than amount + 1; else it falls, by before / period ≤ amount / period at most, and
@@ -22,12 +22,13 @@ from typing import Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.shape import Shape
 from throttlekit._core.line import GRACE_US, window_tight
 
 __all__ = ["Counts", "SlidingWindow", "SlidingWindowAlgorithm", "step_us"]
 
 _LARGEST_LOAD = 2**46
-_MOST_DEBT = 60  # times the amount. Twice that, and one more, is less than 2**53 of load: also with steps rounded up
+_LARGEST_DEBT_AMOUNTS = 60  # twice that, and one more, is an exact load, also with steps rounded up
 
 
 class Counts(NamedTuple):
@@ -86,7 +87,7 @@ class SlidingWindowAlgorithm:
         begin_us, fading, room = window * self.period_us, before, self.amount - used - self.size
         if room < 0:
             begin_us, fading, room = begin_us + self.period_us, used, self.amount - self.size
-        # Less than room + 1 units may be left of those that fade.
+        # Of the units that fade, less than room + 1 may be left.
         faded = self._steps + 1 + -(room + 1) * self._steps // fading
         return max(now_us, begin_us + min(self.period_us, faded * self.step_us))
 
@@ -99,7 +100,7 @@ class SlidingWindowAlgorithm:
     def settled(self, state: Counts | None, now_us: int, granted_us: int, by: int) -> Counts | None:
         window, before, used = self._running(state, now_us)
         if by > 0:
-            return Counts(window, before, min(used + by, _MOST_DEBT * self.amount))
+            return Counts(window, before, min(used + by, _LARGEST_DEBT_AMOUNTS * self.amount))
         granted = granted_us // self.period_us
         if state is None or granted not in (window, window - 1):
             return state
@@ -114,7 +115,7 @@ class SlidingWindowAlgorithm:
         return Use(units, self._full_us(state) if state.used or state.before else now_us)
 
     def busy_until_us(self, state: Counts, now_us: int) -> int:
-        """As if the load had been laid end to end at the limit's rate, up to now."""
+        """As if the units of the load had followed each other at the limit's rate, up to now."""
         if self.period_us <= GRACE_US:
             return self._full_us(state)
         interval_us = -(-self.period_us // self.amount)
@@ -154,7 +155,7 @@ class SlidingWindow(Limit):
 
     Guarantee: in any window of length w, less than `amount + 1 + w × amount / period` units pass: at most
     `2 × amount` in any one period. The worst case takes a whole amount at the very end of a window, nothing
-    before it, and another as it fades; evenly spread traffic gets its amount. Proof in the module.
+    before it, and another as the first fades; evenly spread traffic gets its amount. Proof in the module.
 
     When to choose it: "100 requests a minute" for a great many keys, where bursts up to the amount are
     welcome and the edge of a `FixedWindow` is not. If the partner counts exactly, take `SlidingLog`. Costs
@@ -164,7 +165,7 @@ class SlidingWindow(Limit):
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
 
     Raises:
-        ConfigurationError: A value that can never work, at once.
+        ConfigurationError: A value that can never work, as soon as the limit is made.
 
     The approximated sliding window, as described by Cloudflare ("How we built rate limiting capable of scaling to
     millions of domains", 2017), in integers. Windows begin at multiples of the period since 1970, UTC.
@@ -174,8 +175,8 @@ class SlidingWindow(Limit):
 
     algorithm = "sliding-window"
 
-    def _shape(self, **options: Any) -> tuple[int, str]:
-        return self.amount, f"{self.algorithm} {self.amount} {self.period_us}"
+    def _shape(self, amount: int, period_us: int, **options: Any) -> Shape:
+        return Shape(amount, amount, f"{self.algorithm} {amount} {period_us}")
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> SlidingWindowAlgorithm:
-        return SlidingWindowAlgorithm(cost, self.amount, self.period_us, step_us(self.amount, self.period_us))
+        return SlidingWindowAlgorithm(cost, self._amount, self._period_us, step_us(self._amount, self._period_us))

@@ -1,4 +1,4 @@
-"""A short text that stands for a limit's definition in the names of its keys."""
+"""A short text for a limit's definition, used in the names of its keys."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def fingerprint_of(definition: str) -> str:
 
 
 def fingerprint_of_tier(fingerprint: str, tier: str) -> str:
-    """Tiers of one rate are counted apart all the same."""
+    """Tiers are counted apart even if they have the same rate."""
     return fingerprint_of(f"{fingerprint} tier {tier!r}")

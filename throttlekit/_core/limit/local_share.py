@@ -1,4 +1,4 @@
-"""What becomes of a limit while the store gives no answer; and what one of several processes may then let pass."""
+"""What happens to a limit while the store gives no answer, and how much one of several processes may then let pass."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _INSTEAD = 'name fewer, or take on_store_failure="closed" or "open"'
 
 def check_failure(on_store_failure: object, processes: object, scope: object) -> None:
     """
-    Make sure that these go together.
+    Make sure that these options fit together.
 
     Raises:
-        ConfigurationError: They do not, or one is none of its values.
+        ConfigurationError: They do not, or one of them is not a value that it can have.
     """
     if on_store_failure not in get_args(OnStoreFailure):
         raise ConfigurationError(f'on_store_failure must be "closed", "open" or "local", not {on_store_failure!r}')
     if on_store_failure != "local":
         if processes is not None:
-            raise ConfigurationError(f'processes={processes!r} says nothing without on_store_failure="local"')
+            raise ConfigurationError(f'processes={processes!r} needs on_store_failure="local"')
         if on_store_failure == "open" and scope == "process":
-            raise ConfigurationError('a limit of scope "process" asks no store: leave on_store_failure= out')
+            raise ConfigurationError('a limit of scope "process" uses no store: leave on_store_failure= out')
         return
     if scope == "process":
-        raise ConfigurationError('a limit of scope "process" asks no store: leave on_store_failure= out')
+        raise ConfigurationError('a limit of scope "process" uses no store: leave on_store_failure= out')
     if isinstance(processes, bool) or not isinstance(processes, int) or not 1 <= processes <= _MOST_PROCESSES:
         raise ConfigurationError(
             'on_store_failure="local" needs processes=: how many processes share the limit, '
@@ -46,17 +46,19 @@ def share_of(limit: Any, processes: int, options: Mapping[str, Any]) -> Any:
     The share of *limit* that one of *processes* has, as a limit of scope "process".
 
     Raises:
-        ConfigurationError: It would be none.
+        ConfigurationError: The share would let nothing pass.
     """
-    told = f"processes={processes} leaves each of them a share"
+    begin = f"processes={processes} leaves each of them a share"
     rate, own = limit.shared_out(processes, options)
+    of_tier = {} if limit.of_tier is None else {"_of_tier": limit.of_tier, "_by_value": limit.by_value}
     try:
-        share = type(limit)(limit.name, rate, key=limit.key, cost=limit.cost, scope="process", **own)
+        return type(limit)(limit.name, rate, key=limit.key, cost=limit.cost, scope="process", **own, **of_tier)
     except CostExceedsLimit as error:
-        raise ConfigurationError(f"{told} of {error.most} at once, which never admits a cost of {error.cost}") from None
+        raise ConfigurationError(
+            f"{begin} of {error.most} at once, which never admits a cost of {error.cost}"
+        ) from None
     except ConfigurationError as error:
-        raise ConfigurationError(f"{told} that cannot be held: {error}") from None
-    return share
+        raise ConfigurationError(f"{begin} that cannot be held: {error}") from None
 
 
 def shared_window(amount: int, period_us: int, processes: int) -> tuple[int, timedelta]:

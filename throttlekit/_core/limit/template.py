@@ -1,4 +1,4 @@
-"""What limits take from a job: templates over its arguments, callables, and what counts as a key's text."""
+"""How a limit reads a job: templates over its arguments, callables, and the text of a key."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ Key: TypeAlias = "str | Callable[[Job], object] | None"
 
 def key_text(key: object) -> str:
     """
-    Read what a key template or callable came to as text.
+    The text of *key*, the result of a template or a callable.
 
     Raises:
-        ConfigurationError: It is None, or of a type whose text would not be the same everywhere.
+        ConfigurationError: *key* is None, or of a type whose text would not be the same in every process.
     """
     if isinstance(key, bool) or not isinstance(key, (str, int)):
         # The type, not the value: it may be a job's argument, and this may be logged.
         raise ConfigurationError(f"a key must be text or a whole number, not {type(key).__name__}")
-    if isinstance(key, int) and key.bit_length() > _MOST_BITS:
+    if isinstance(key, int) and key.bit_length() > _LARGEST_BITS:
         raise ConfigurationError("a key that is a whole number must have less than 600 digits")
     return str(key)
 
@@ -48,17 +48,17 @@ class _Formatter(string.Formatter):
 _FORMATTER = _Formatter()
 _ADDRESS = re.compile(r" at 0x[0-9A-Fa-f]+>")  # it would be a key of its own in each process
 _CONVERSIONS = (None, "s", "r", "a")
-_WIDE = re.compile(r"\d{4}")
-_LONGEST_TOLD = 200
-_MOST_BITS = 2_000  # some 600 digits: Python writes out no number of many thousands
+_WIDE_FORMAT = re.compile(r"\d{4}")
+_LONGEST_REPR = 200
+_LARGEST_BITS = 2_000  # some 600 digits: Python writes out no number of many thousands
 
 
 def from_job(what: str, source: object, job: Job | None) -> object:
     """
-    What the template or callable *source* comes to on *job*.
+    The result of the template or callable *source* for *job*.
 
     Raises:
-        ConfigurationError: There is no job, the template names an argument that it does not have, or the
+        ConfigurationError: There is no job, the template names an argument that the job does not have, or the
             callable failed.
     """
     if job is None:
@@ -137,18 +137,18 @@ def check_units(cost: object) -> None:
     Raises:
         ConfigurationError: It is not a whole number of at least 0.
     """
-    if isinstance(cost, bool) or not isinstance(cost, int) or cost < 0 or cost.bit_length() > _MOST_BITS:
+    if isinstance(cost, bool) or not isinstance(cost, int) or cost < 0 or cost.bit_length() > _LARGEST_BITS:
         what = safe_repr(cost) if isinstance(cost, (int, float)) else type(cost).__name__
         raise ConfigurationError(f"a cost must be a whole number of at least 0, not {what}")
 
 
 def safe_repr(value: object) -> str:
-    """*value* as an error message repeats it: cut short, and only its type where Python cannot write it out."""
+    """*value* for an error message: cut short, and only its type where Python cannot write it out."""
     try:
         text = repr(value)
     except Exception:
         return f"something of type {type(value).__name__}"
-    return text if len(text) <= _LONGEST_TOLD else f"{text[:_LONGEST_TOLD]}…"
+    return text if len(text) <= _LONGEST_REPR else f"{text[:_LONGEST_REPR]}…"
 
 
 def shown(source: object) -> str:
@@ -158,16 +158,16 @@ def shown(source: object) -> str:
 
 def _check_formats(template: str) -> None:
     """
-    A job's argument must not say how long a key gets to be, nor a slip of the pen: that is memory.
+    Neither a job's argument nor a typing error may decide how long a key becomes: a long key takes memory.
 
     Raises:
         ValueError: A field has a format that holds another field, or a width of more than three digits, or a
-            conversion that is none.
+            conversion that does not exist.
     """
     for _, _, spec, conversion in _FORMATTER.parse(template):
         if spec and "{" in spec:
             raise ValueError("a format must not hold a field of its own")
-        if spec and _WIDE.search(spec):
+        if spec and _WIDE_FORMAT.search(spec):
             raise ValueError("a width or precision must be less than 1000")
         if conversion not in _CONVERSIONS:
             raise ValueError(f"there is no conversion !{conversion}")
@@ -175,7 +175,7 @@ def _check_formats(template: str) -> None:
 
 @lru_cache
 def _only_name(template: str) -> str | None:
-    """The argument's name, where there is nothing else in the template: that need not be formatted."""
+    """The argument's name, if the template is nothing else: it needs no formatting."""
     name = template[1:-1]
     return name if template == f"{{{name}}}" and name.isidentifier() else None
 

@@ -16,11 +16,11 @@ def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
     *limit* with another *rate*; a concurrency limit, with another amount.
 
     Args:
-        burst: The new one. Default: as declared; if that is what the declared rate has by default, what the new rate
-            has by default.
+        burst: The new burst. Default: as declared. If the declared burst is the default of the declared rate: the
+            default of the new rate.
 
     Raises:
-        ConfigurationError: The limit cannot take it: not a rate of its kind, a burst where there is none, tiers, or a
+        ConfigurationError: The limit cannot take it: not a rate of its kind, a burst where it has none, tiers, or a
             cost that would never pass.
     """
     if limit.tiers is not None:
@@ -28,16 +28,16 @@ def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
     options: dict[str, Any] = {option: getattr(limit, option) for option in limit.options}
     make: Any = type(limit)
     if "burst" in options:
-        usual = make(limit.name, limit.rate).burst == limit.burst
-        options["burst"] = burst if burst is not None or usual else limit.burst
+        if burst is not None or make(limit.name, limit.rate).burst == options["burst"]:
+            options["burst"] = burst
     elif burst is not None:
         raise ConfigurationError(f"limit {limit.name!r} is a {type(limit).__name__}, which has no burst")
     options.update(
-        key=limit.key, cost=limit.cost, scope=limit.scope,
-        on_store_failure=limit.on_store_failure, processes=limit.processes,
+        key=limit.key, cost=limit.cost, scope=limit.scope, on_store_failure=limit.on_store_failure,
+        processes=limit.processes, _of_tier=limit.of_tier, _by_value=True,
     )  # fmt: skip
     made: Limit = make(limit.name, rate, **options)
     if limit.prefetch is not None:
         with suppress(ConfigurationError):  # a lease that does not fit the new rate: nothing is taken ahead
             made = make(limit.name, rate, prefetch=limit.prefetch, prefetch_for=limit.prefetch_for, **options)
-    return made.by_value_of(limit.of_tier)
+    return made

@@ -1,0 +1,51 @@
+"""What the commands share: the option --url, the exit code 2, and the check for missing packages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from throttlekit_cli._extras import missing
+
+__all__ = ["CommandFailed", "require", "store_errors", "url_option"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class CommandFailed(click.ClickException):
+    """The command could not be run: one line on the error output, and the exit code 2."""
+
+    exit_code = 2
+
+
+def url_option(*, required: bool = False) -> Callable[[_F], _F]:
+    """The option --url, or the variable THROTTLEKIT_URL."""
+    return click.option(
+        "--url", metavar="URL", envvar="THROTTLEKIT_URL", show_envvar=True, required=required,
+        help="The limiter's store, as in Limiter(URL).",
+    )  # fmt: skip
+
+
+def require(packages: Sequence[str]) -> None:
+    """
+    Check that *packages* are installed.
+
+    Raises:
+        CommandFailed: One is not; the message says how to install it.
+    """
+    if text := missing(packages):
+        raise CommandFailed(text)
+
+
+@contextmanager
+def store_errors() -> Generator[None, None, None]:
+    """Turn the errors of a store into `CommandFailed`."""
+    from throttlekit import ConfigurationError, StoreUnavailable
+
+    try:
+        yield
+    except (ConfigurationError, ImportError, StoreUnavailable) as error:
+        raise CommandFailed(str(error)) from None

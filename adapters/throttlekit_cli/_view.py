@@ -1,0 +1,120 @@
+"""The commands that show what the fleet does: top and explain."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from throttlekit_cli._common import require, store_errors, url_option
+
+__all__ = ["explain", "top"]
+
+_show_keys = click.option(
+    "--show-keys", is_flag=True, help="Show the keys themselves. They may contain arguments of jobs."
+)
+
+
+@click.command(short_help="Show the fleet's limits: use, waiting lines, denials.")
+@url_option(required=True)
+@click.option(
+    "--sort", "order", type=click.Choice(["wait", "use", "name", "denied"]), default="wait", show_default=True,
+    help="Which come first: the longest waits, the fullest limits, by name, the most denials.",
+)  # fmt: skip
+@click.option("--filter", "name", default="", metavar="TEXT", help="Only limits whose name contains TEXT.")
+@click.option(
+    "--limit", "most", type=click.IntRange(1, 500), default=50, show_default=True, metavar="N",
+    help="How many keys to show: the most pressing ones.",
+)  # fmt: skip
+@click.option("--once", is_flag=True, help="Show it once, and exit. The default if the output is not a terminal.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object each time, on one line.")
+@click.option(
+    "--interval", type=click.FloatRange(0.2, 3600), default=2.0, show_default=True, metavar="SECONDS",
+    help="The time between two updates.",
+)  # fmt: skip
+@_show_keys
+def top(
+    url: str, order: str, name: str, most: int, once: bool, as_json: bool, interval: float, show_keys: bool
+) -> None:
+    """
+    Show what the limits of the whole fleet do now. It needs only the store, and none of your code.
+
+    Each worker process reports its decisions to the store once a second. The columns, for each
+    limit and for its most pressing keys:
+
+    \b
+      now             units used now, of the most that can be used
+      last minute     units that passed, and their share of what the rate allows
+      waiting         about how many jobs wait in line
+      last starts in  when the last of them will start
+      oldest wait     the longest wait of a job that was decided in the last minute
+      denied          denials in the last minute, by reason: "exhausted" (no unit left),
+                      "in line" (other jobs have waited longer), "early" (the job came back
+                      too early, and keeps its place), "queue full", "paused".
+                      A denial costs a job only its delay.
+
+    Notes below a limit show pauses, how long slots are held, and changes by an operator.
+    "processes" counts those that reported in the last 15 seconds; "store" is the median time that
+    the store takes for a report. The decisions of a process that ends within two seconds, like
+    RQ's work-horse, are included, but the process is not counted.
+
+    If a waiting line grows from update to update, more jobs come than the limit lets pass.
+
+    Keys are shown as digests, because they may contain arguments of jobs. An update is three short
+    calls to the store, with ten keys or with a million.
+
+    \b
+    Exit codes:
+      0    shown
+      2    the store does not answer, or is not one that a fleet shares
+      130  stopped by Ctrl-C
+
+    \b
+    Examples:
+      throttlekit top --url redis://localhost:6379/1
+      throttlekit top --url redis://localhost:6379/1 --once --sort denied --filter partner
+      throttlekit top --url redis://localhost:6379/1 --once --json
+    """
+    require(["redis", "rich"])
+    from throttlekit_cli.top import watch
+
+    view = watch.View(order=order, most=most, name=name, show_keys=show_keys)
+    with store_errors():
+        try:
+            watch.top(url, view, once=once, as_json=as_json, interval=interval)
+        except KeyboardInterrupt:
+            sys.exit(130)
+
+
+@click.command(short_help="Show why one job waits: which limit, since when, until when.")
+@click.argument("job_id")
+@url_option(required=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_show_keys
+def explain(job_id: str, url: str, as_json: bool, show_keys: bool) -> None:
+    """
+    Show why a job waits: which limit denied it, since when, how often it was deferred, when it is
+    its turn, and how many jobs come before it.
+
+    It needs only the store. Each process reports the ids of the jobs that it denied, up to 100 a
+    second. The last 10 000 jobs of the fleet are kept, for an hour.
+
+    JOB_ID is the framework's own id: Dramatiq's message_id, RQ's job id, Celery's task id.
+
+    \b
+    Exit codes:
+      0  the job is known: it waits, or it was allowed to run
+      1  the job is not known: it was not denied in the last hour, or too many others were
+      2  the store does not answer, or is not one that a fleet shares
+
+    \b
+    Examples:
+      throttlekit explain 4f1c6f0e-8a2b-4c55-9f0f-2f9d7f3b9a51 --url redis://localhost:6379/1
+      throttlekit explain 4f1c6f0e-8a2b-4c55-9f0f-2f9d7f3b9a51 --url redis://localhost:6379/1 --json
+    """
+    require(["redis", "rich"])
+    from throttlekit_cli.top.explain import print_explanation
+
+    with store_errors():
+        known = print_explanation(url, job_id, as_json=as_json, show_keys=show_keys)
+    sys.exit(0 if known else 1)

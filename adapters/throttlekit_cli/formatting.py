@@ -1,0 +1,136 @@
+"""Format values for the terminal: durations, limits, keys, rules and changes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from urllib.parse import unquote
+
+from throttlekit import Limit
+from throttlekit._core.storage_keys import bucket_name, parts_of
+from throttlekit.fleet.control import Change
+from throttlekit.fleet.rules import Rule
+
+__all__ = [
+    "format_active_rule",
+    "format_change",
+    "format_duration",
+    "format_key",
+    "format_limit",
+    "format_rule",
+    "printable",
+    "to_json",
+]
+
+_PERIODS = {1_000_000: "s", 60_000_000: "minute", 3_600_000_000: "hour", 86_400_000_000: "day"}
+
+
+def printable(text: str) -> str:
+    """*text* without control characters, which a terminal would obey: names and keys may hold any text."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else "?" for each in text)
+
+
+def format_duration(seconds: float | None) -> str:
+    """Seconds as a person reads them: 0.4 s, 42 s, 3 m 12 s, 2 h 05 m, 3 d 4 h. "" for None."""
+    if seconds is None:
+        return ""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def format_limit(limit: Limit) -> str:
+    """The definition of *limit*: token-bucket 100/minute burst 20."""
+    if limit.period_us:
+        period = _PERIODS.get(limit.period_us) or f"{limit.period_us / 1_000_000:g} s"
+        rate = f"{limit.amount}/{period}"
+    else:
+        rate = str(limit.amount)
+    options = [f"{name} {getattr(limit, name):g}" if isinstance(getattr(limit, name), float)
+               else f"{name} {getattr(limit, name)}"
+               for name in limit.options if getattr(limit, name) is not None]  # fmt: skip
+    tier = [] if limit.of_tier is None else [f"tier {limit.of_tier}"]
+    return " ".join([limit.algorithm, rate, *options, *tier])
+
+
+def format_key(key: str, part: str | None, *, clear: bool) -> str:
+    """
+    A key for the screen: its digest, or the key itself if *clear*.
+
+    Args:
+        part: What the limit's scope adds: the name of a queue or of a job's function. It is always shown.
+    """
+    digest = hashlib.blake2b(key.encode(), digest_size=4).hexdigest()
+    text = "" if not key else unquote(key) if clear else f"#{digest}"
+    return text if part is None else f"{unquote(part)} {text}".rstrip()
+
+
+def format_active_rule(rule: Rule, now: float, *, clear: bool) -> str:
+    """A rule that is in force, as a note below its limit: what, by whom, for how long yet."""
+    part = ""
+    if rule.part is not None:
+        part = f" of tier {rule.part}" if rule.what == "set" else f" of key {_paused_key(rule.part, clear=clear)}"
+    rate = f" to {rule.rate}" if rule.rate is not None else ""
+    burst = f" burst {rule.burst}" if rule.burst is not None else ""
+    left = f", for {format_duration(rule.until_us / 1e6 - now)} yet" if rule.until_us else ""
+    word = {"set": "set", "pause": "paused", "shadow": "shadow mode"}[rule.what]
+    return f"{word}{part}{rate}{burst} by {rule.by}{left}"
+
+
+def format_rule(rule: Rule) -> str:
+    """A rule that is in force, as one line."""
+    name = _format_name(rule.name, rule.part, "tier" if rule.what == "set" else "key")
+    return printable(f"{name}: {_format_effect(rule)}, since {_format_time(rule.since_us / 1_000_000)}, by {rule.by}")
+
+
+def format_change(change: Change, *, when: bool = False) -> str:
+    """A change as one line: from what to what; with *when*, also when and by whom."""
+    name = _format_name(change.name, change.part, "tier" if change.verb in ("set", "unset") else "key")
+    if change.verb == "reset":
+        what = f"reset: {change.forgotten} stored values deleted"
+    else:
+        what = f"{_format_effect(change.before)} -> {_format_effect(change.after)}"
+    begin = f"{_format_time(change.at)}  {change.by}  " if when else ""
+    return printable(f"{begin}{name}: {what}")
+
+
+def to_json(items: Sequence[Change] | Sequence[Rule]) -> str:
+    """*items* as a list of objects. Times of a rule in µs, of a change in seconds, since 1970."""
+    return json.dumps([asdict(each) for each in items], indent=2)
+
+
+def _format_effect(rule: Rule | None) -> str:
+    if rule is None:
+        return "as declared"
+    until = f" until {_format_time(rule.until_us / 1_000_000)}" if rule.until_us else ""
+    if rule.what == "pause":
+        return f"paused{until}"
+    if rule.what == "shadow":
+        return f"shadow{until}"
+    burst = f" burst {rule.burst}" if rule.burst is not None else ""
+    return f"{rule.rate}{burst}{until}"
+
+
+def _format_name(name: str, part: str | None, kind: str) -> str:
+    return name if part is None else f"{name} ({kind} {part})"
+
+
+def _format_time(seconds: float) -> str:
+    """In the time zone of the terminal."""
+    return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+def _paused_key(key: str, *, clear: bool) -> str:
+    """The key of a pause, formatted like the key's own row."""
+    stored = parts_of(bucket_name("", key, "0"))
+    return key if clear or stored is None else format_key(stored[1], None, clear=False)

@@ -1,0 +1,126 @@
+"""The rows of `top`, as plain data: the source of the table and of --json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from throttlekit import Limit
+from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute
+from throttlekit_cli.formatting import format_active_rule, format_key, format_limit
+
+__all__ = ["Row", "as_data", "rows_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """
+    A limit, or one of its keys. Durations in seconds; None: not known, or does not apply.
+
+    Attributes:
+        share: Units that passed in the last minute, as a share of what the rate allows in a minute.
+        starts: When the last job in line will start.
+        rules: Changes by an operator that are in force.
+    """
+
+    limit: str
+    key: str | None
+    definition: str
+    minute: Minute
+    share: float | None
+    used: int | None = None
+    capacity: int | None = None
+    waiting: int | None = None
+    starts: float | None = None
+    paused: float | None = None
+    mean_hold: float | None = None
+    held: float | None = None
+    oldest_hold: float | None = None
+    rules: tuple[str, ...] = ()
+    keys: tuple[Row, ...] = field(default=())
+
+
+_ORDERS: dict[str, Callable[[Row], Any]] = {
+    "wait": lambda row: (-max(row.starts or 0, row.paused or 0), -row.minute.longest_wait, -row.minute.denials),
+    "use": lambda row: (-(row.used or 0) / (row.capacity or 1), -row.minute.units),
+    "denied": lambda row: -row.minute.denials,
+    "name": lambda row: 0,
+}
+
+
+def rows_of(fleet: Fleet, *, order: str, show_keys: bool) -> list[Row]:
+    """A row for each limit, with the rows of its most pressing keys. The most pressing come first, by *order*."""
+    keys: dict[str, list[Key]] = {}
+    for each in fleet.keys:
+        keys.setdefault(each.id, []).append(each)
+
+    def pressing(row: Row) -> Any:
+        return min(map(_ORDERS[order], (row, *row.keys))), row.limit, row.key or ""
+
+    found = [_limit_row(known, keys.get(known.id, []), fleet, pressing, show_keys) for known in fleet.limits]
+    return sorted(found, key=pressing)
+
+
+def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[Row], Any], show_keys: bool) -> Row:
+    limit, minute = known.limit, known.minute
+    rules = tuple(
+        format_active_rule(rule, fleet.now, clear=show_keys) for rule in fleet.rules if rule.name == limit.name
+    )
+    has_keys = known.keyed or limit.scope != "global"
+    key_rows = tuple(sorted((_key_row(each, show_keys) for each in keys), key=pressing))
+    share = None if has_keys else _share(limit, minute)
+    row = Row(limit.name, None, format_limit(limit), minute, share, rules=rules, keys=key_rows)
+    if has_keys or len(key_rows) != 1:
+        return row
+    return replace(key_rows[0], key=None, definition=row.definition, minute=minute, share=share, rules=rules)
+
+
+def _key_row(key: Key, show_keys: bool) -> Row:
+    return Row(
+        key.limit.name, format_key(key.key, key.part, clear=show_keys), "", key.minute, _share(key.limit, key.minute),
+        key.used, key.capacity, key.waiting, key.last_starts, key.paused, key.mean_hold, key.held, key.oldest_hold,
+    )  # fmt: skip
+
+
+def _share(limit: Limit, minute: Minute) -> float | None:
+    if not limit.period_us:
+        return None
+    return minute.units / (limit.amount * 60_000_000 / limit.period_us)
+
+
+def as_data(fleet: Fleet, rows: list[Row]) -> dict[str, Any]:
+    """The same for programs. Durations in seconds."""
+    return {
+        "now": fleet.now,
+        "store_latency": fleet.latency,
+        "processes": [
+            {"name": each.name, "framework": each.framework, "latency": each.latency} for each in fleet.processes
+        ],
+        "limits": [{**_row_data(row), "keys": [_row_data(key) for key in row.keys]} for row in rows],
+    }
+
+
+def _row_data(row: Row) -> dict[str, Any]:
+    minute = row.minute
+    data: dict[str, Any] = {"limit": row.limit, "definition": row.definition, "rules": list(row.rules)}
+    if row.key is not None:
+        data = {"key": row.key}
+    return {
+        **data,
+        "used": row.used,
+        "capacity": row.capacity,
+        "last_minute": {
+            "allowed": minute.allowed,
+            "units": minute.units,
+            "share": row.share,
+            "denied": dict(minute.denied or {}),
+            "longest_wait": minute.longest_wait,
+        },
+        "waiting": row.waiting,
+        "last_starts_in": row.starts,
+        "paused_for": row.paused,
+        "mean_hold": row.mean_hold,
+        "last_held": row.held,
+        "oldest_hold": row.oldest_hold,
+    }

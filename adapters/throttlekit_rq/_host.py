@@ -1,0 +1,98 @@
+"""RQ's internals: its names in Redis, and the two ways in which a job can be made to end as a limit decided."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from rq.job import JobStatus, Retry, get_current_job
+from rq.registry import ScheduledJobRegistry
+from rq.scheduler import SCHEDULER_LOCKING_KEY_TEMPLATE
+from rq.utils import utcformat
+
+__all__ = [
+    "Denied", "Refused", "created", "current_job", "end_with", "fail_with", "intermediate_key", "lock_key",
+    "mark_scheduled", "scheduled_key", "untyped", "worker_key",
+]  # fmt: skip
+
+
+def untyped(host: Any) -> Any:
+    """RQ's own annotations leave type parameters open, which strict checkers refuse."""
+    return host
+
+
+def current_job() -> Any:
+    """The job that a worker runs in this thread. None outside of a job, and in a queue with `is_async=False`."""
+    job: Any = get_current_job()
+    return None if job is None or job.worker_name == "sync" else job
+
+
+def created(job: Any) -> str:
+    """When *job* was created, as text: another job with the same id was created at another instant."""
+    return str(utcformat(job.created_at))
+
+
+def lock_key(queue: str) -> str:
+    """The lock that RQ's scheduler holds for *queue*."""
+    return SCHEDULER_LOCKING_KEY_TEMPLATE % queue
+
+
+def scheduled_key(queue: str) -> str:
+    """The scheduled jobs of *queue*: sorted set by the instant to come back, seconds since the epoch."""
+    return ScheduledJobRegistry.key_template.format(queue)
+
+
+def intermediate_key(queue: str) -> str:
+    """The jobs of *queue* that a worker has taken and not begun: list."""
+    return f"rq:queue:{queue}:intermediate"
+
+
+def worker_key(name: str | None) -> str:
+    """The worker: hash."""
+    return f"rq:worker:{name or ''}"
+
+
+class Denied(Retry):
+    """
+    What the function of a denied job returns.
+
+    RQ's worker then calls the job object, inside the transaction with which it ends the job's execution: see
+    `end_with`. Nothing of a real `Retry` happens: no result is stored, and no retry is counted.
+    """
+
+    def __init__(self) -> None:
+        self.max = math.inf  # type: ignore[assignment]  # never used up
+        self.intervals = [0]  # RQ before 2.8 calls the job only if this is 0
+        self.enqueue_at_front = False
+
+
+def end_with(job: Any, write: Callable[[Any], None]) -> Denied:
+    """Have the worker's own transaction, in which it would handle a returned `Retry`, do *write* instead."""
+
+    def _handle_retry_result(queue: Any = None, pipeline: Any = None, *args: Any, **kwargs: Any) -> int:
+        write(pipeline)
+        return 1  # RQ 3 takes this for the interval
+
+    job._handle_retry_result = _handle_retry_result
+    return Denied()
+
+
+class Refused:
+    """Stands in for the object of a popped job's method, so that the job fails as its function would, with *error*."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        raise self._error
+
+
+def fail_with(job: Any, error: BaseException) -> None:
+    """Have *job*, which a worker has taken and not begun, fail with *error* where it runs."""
+    job._instance = Refused(error)
+
+
+def mark_scheduled(job: Any) -> None:
+    """The job object of a running job, which the transaction that ends its execution puts back."""
+    job._status = JobStatus.SCHEDULED

@@ -1,0 +1,207 @@
+"""The jobs that wait, in RQ's own Redis data: how a job goes back, who brings it again, and what its start undoes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from rq.job import Job as RqJob
+from rq.queue import Queue
+from rq.utils import utcformat
+
+import throttlekit_lua
+from throttlekit.adapter import Deferred, lane_in
+from throttlekit_rq._host import created, intermediate_key, lock_key, mark_scheduled, scheduled_key, worker_key
+from throttlekit_rq._wire import EXPIRES, FIELD, Record, lane_key, logged_key, meta_of, promoter_key
+
+__all__ = [
+    "announce", "cancel", "clear_deferral", "deny", "is_expired", "is_first_to_log", "look", "promote", "promoted_by",
+    "read_record", "wake",
+]  # fmt: skip
+
+_PROMOTER_LIVES_MS = 5_000
+_MOST_PROMOTED = 20
+_MOST_GONE = 5
+
+_DENY = throttlekit_lua.script("rq_deny")
+_PROMOTE = throttlekit_lua.script("rq_promote")
+
+
+def read_record(job: Any) -> Record:
+    """What *job* carries from denials since it was enqueued."""
+    record = None
+    if job.enqueue_at_front:  # a denial sets it, so most jobs cost no round trip here
+        text, expires = job.connection.hmget(job.key, FIELD, EXPIRES)
+        record = Record.read(text, expires, created(job))
+    return record or Record(None, job.enqueue_at_front)
+
+
+def is_expired(job: Any, record: Record) -> bool:
+    """Whether the ttl of *job* is over, by the server's clock: RQ's scheduler starts the ttl anew when it promotes."""
+    if record.expires_ms is None:
+        return False
+    seconds, micros = job.connection.time()
+    return bool(record.expires_ms < seconds * 1000 + micros / 1000)
+
+
+def deny(job: Any, record: Record, outcome: Deferred, *, by_ticks: bool, at_end: bool, pipeline: Any = None) -> None:
+    """
+    Put *job* back as *outcome* tells.
+
+    Args:
+        by_ticks: One of RQ's schedulers brings it back, which looks once a second.
+        at_end: Put it at the end of its queue, whatever the delay.
+        pipeline: The transaction with which the worker ends a job that has begun. None: it has not begun, and goes
+            back at once.
+    """
+    lane = "" if by_ticks else lane_in(outcome.ticket)
+    queue = Queue(job.origin, connection=job.connection)
+    keys = [
+        job.key,
+        scheduled_key(job.origin),
+        intermediate_key(job.origin),
+        queue.key,
+        Queue.redis_queues_keys,
+        worker_key(job.worker_name),
+        lane_key(job.origin, lane),
+    ]
+    arguments = [
+        job.id,
+        "" if at_end else round(outcome.delay * 1_000_000),
+        Record(outcome.ticket, record.front).write(created(job)),
+        "0" if pipeline is None else "1",
+        "" if record.expires_ms is None else record.expires_ms,
+        round(job.enqueued_at.replace(tzinfo=timezone.utc).timestamp() * 1000) if job.enqueued_at else "",
+        "1" if by_ticks else "0",
+        "1" if lane else "0",
+        _meta(job, outcome.ticket),
+    ]
+    if pipeline is None:
+        job.connection.register_script(_DENY)(keys=keys, args=arguments)
+    else:
+        pipeline.eval(_DENY, len(keys), *keys, *arguments)  # in full: a transaction cannot answer NOSCRIPT
+        mark_scheduled(job)
+
+
+def _meta(job: Any, ticket: Mapping[str, Any] | None) -> Any:
+    """The job's meta with what it waits for, where every list of jobs shows it; "" leaves the meta as it is."""
+    shown = meta_of(ticket)
+    if shown is None or not hasattr(job.meta, "items"):
+        return ""
+    return job.serializer.dumps({**job.meta, FIELD: shown})
+
+
+def cancel(job: Any, pipeline: Any = None) -> None:
+    """Cancel *job*; *pipeline* as for `deny`."""
+    if pipeline is not None:
+        job.cancel(pipeline=pipeline)
+        pipeline.hincrby(worker_key(job.worker_name), "failed_job_count", -1)  # the worker has just added it
+        return
+    with job.connection.pipeline() as at_once:
+        job.cancel(pipeline=at_once)
+        at_once.lrem(intermediate_key(job.origin), 1, job.id)
+        at_once.execute()
+
+
+def clear_deferral(job: Any, record: Record) -> None:
+    """Undo what denials left on *job*, which runs or ends now. It runs once, even if a kill has left a second copy."""
+    if not job.enqueue_at_front:  # as for `read_record`
+        return
+    job.enqueue_at_front = record.front
+    with job.connection.pipeline() as pipeline:
+        pipeline.zrem(scheduled_key(job.origin), job.id)
+        if lane := lane_in(record.ticket):
+            pipeline.zrem(lane_key(job.origin, lane), job.id)
+        pipeline.hdel(job.key, FIELD, EXPIRES)
+        if hasattr(job.meta, "items") and FIELD in job.meta:
+            del job.meta[FIELD]
+            pipeline.hset(job.key, "meta", job.serializer.dumps(job.meta))
+        if record.front is None:
+            pipeline.hdel(job.key, "enqueue_at_front")
+        else:
+            pipeline.hset(job.key, "enqueue_at_front", int(record.front))
+        pipeline.execute()
+
+
+def promoted_by(connection: Any, queue: str) -> tuple[bool, bool]:
+    """Who takes the due jobs of *queue* out of its scheduled ones: one of RQ's schedulers; a worker of ours."""
+    with connection.pipeline(transaction=False) as pipeline:
+        pipeline.exists(lock_key(queue))
+        pipeline.exists(promoter_key(queue))
+        scheduler, ours = pipeline.execute()
+    return bool(scheduler), bool(ours)
+
+
+def announce(connection: Any, queues: Sequence[str]) -> None:
+    """Let stock workers know, for some seconds, that a worker of ours promotes the due jobs of these queues."""
+    with connection.pipeline(transaction=False) as pipeline:
+        for queue in queues:
+            pipeline.set(promoter_key(queue), 1, px=_PROMOTER_LIVES_MS)
+        pipeline.execute()
+
+
+def is_first_to_log(connection: Any, what: str, seconds: int) -> bool:
+    """Whether no process of the fleet has logged *what* for so long: a work-horse has no memory of earlier ones."""
+    return bool(connection.set(logged_key(what), 1, nx=True, ex=seconds))
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """
+    The scheduled jobs of one queue.
+
+    Attributes:
+        due: Ids of jobs whose instant has come, in order.
+        next_in: Seconds until the first job that is not due yet; None: there is none.
+        scheduler: Whether one of RQ's schedulers has the queue.
+    """
+
+    due: list[bytes]
+    next_in: float | None
+    scheduler: bool
+
+
+def look(connection: Any, queues: Sequence[str]) -> list[_Look]:
+    """Look at the first scheduled jobs of *queues*, by the server's clock: one round trip."""
+    with connection.pipeline(transaction=False) as pipeline:
+        pipeline.time()
+        for queue in queues:
+            pipeline.exists(lock_key(queue))
+            pipeline.zrange(scheduled_key(queue), 0, _MOST_PROMOTED - 1, withscores=True)
+        (seconds, micros), *found = pipeline.execute()
+    now = seconds + micros / 1_000_000
+    looks: list[_Look] = []
+    for locked, jobs in zip(found[::2], found[1::2], strict=True):
+        due = [job_id for job_id, score in jobs if score <= now]
+        next_in = next((score - now for _, score in jobs if score > now), None)
+        looks.append(_Look(due, next_in, bool(locked)))
+    return looks
+
+
+def promote(connection: Any, queue: str, due: Sequence[bytes], *, lane: str = "") -> int:
+    """
+    Put jobs of *due* into *queue*, up to the first that a limit denied; return how many.
+
+    Args:
+        lane: Promote only the jobs that wait in this lane, due or not.
+    """
+    script = connection.register_script(_PROMOTE)
+    ids = [job_id.decode() for job_id in due]
+    queue_key = Queue(queue, connection=connection).key
+    keys = [lock_key(queue), scheduled_key(queue), queue_key]
+    keys += [RqJob.key_for(job_id) for job_id in ids]
+    return int(script(keys=keys, args=[utcformat(datetime.now(timezone.utc)), lane, *ids]))
+
+
+def wake(connection: Any, queue: str, lane: str) -> bool:
+    """Put the job that waits first in *lane* into *queue* before it is due; return whether there was one."""
+    for _ in range(_MOST_GONE):
+        first = connection.zpopmin(lane_key(queue, lane))
+        if not first:
+            return False
+        # If this process dies in between, the job comes when it is due.
+        if promote(connection, queue, [first[0][0]], lane=lane):
+            return True
+    return False

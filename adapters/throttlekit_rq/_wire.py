@@ -1,0 +1,175 @@
+"""
+Wire format: everything in this file is stored in users' Redis, or crosses into another process, under these names.
+
+Jobs that wait in Redis name the class `throttlekit_rq._wire.Carried`, and workers of another release read them. So
+nothing here may be moved or renamed, and a changed shape needs a new version, which older releases refuse to read.
+tests/contracts/test_wire.py holds a literal for each of these names. The scripts rq_deny.lua and rq_promote.lua know
+the fields of a job's hash too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rq.utils import import_attribute
+
+from throttlekit import ConfigurationError
+from throttlekit.adapter import Ticket
+
+__all__ = [
+    "ADMITTED", "EXPIRES", "FIELD", "RUN", "Carried", "Given", "Record", "ask_with", "imported", "lane_key",
+    "logged_key", "meta_of", "promoter_key",
+]  # fmt: skip
+
+RUN = "throttlekit_rq.run"
+"""The function that a job is enqueued for where its serializer cannot carry a `Carried`."""
+
+FIELD, EXPIRES = "throttlekit", "throttlekit_expires"
+"""Fields of a denied job's hash, until it runs: its `Record`, and the instant at which its ttl ends, in ms."""
+
+ADMITTED = "THROTTLEKIT_ADMITTED"
+"""The environment variable of a spawned process whose job was admitted: the JSON of `_body.write_admission`."""
+
+_VERSION = 1
+_RECORD_VERSION = 1
+
+
+def promoter_key(queue: str) -> str:
+    """Exists while a worker of ours brings back the jobs of *queue*."""
+    return f"throttlekit:rq:promoter:{queue}"
+
+
+def lane_key(queue: str, lane: str) -> str:
+    """The jobs of *queue* that wait for the same slots: sorted set by the instant to come back."""
+    return f"throttlekit:rq:lane:{queue}:{lane}"
+
+
+def logged_key(what: str) -> str:
+    """Exists for a while after a process has logged *what*."""
+    return f"throttlekit:rq:told:{what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """
+    What a job carries by value: plain JSON, without code and without secrets.
+
+    Attributes:
+        limits: The job's own limits, dumped; None: those of its function.
+        of_queue: The limits of its queue, which hold as well.
+        max_wait: Seconds; None: as configured.
+        on_429: The name of the limit that a 429 pauses; None: as its function declares.
+    """
+
+    limits: list[dict[str, Any]] | None
+    of_queue: list[dict[str, Any]]
+    max_wait: float | None = None
+    on_429: str | None = None
+
+    def write(self) -> str:
+        data = {"v": _VERSION, "limits": self.limits, "queue": self.of_queue, "max_wait": self.max_wait}
+        return json.dumps(data if self.on_429 is None else {**data, "on_429": self.on_429})
+
+    @classmethod
+    def read(cls, text: str) -> Given:
+        """
+        Read what `write` wrote.
+
+        Raises:
+            ConfigurationError: *text* is something else, or of another version.
+        """
+        try:
+            data = json.loads(text)
+            if data["v"] != _VERSION:
+                raise ValueError(f"version {data['v']!r}")
+            return cls(data["limits"], data["queue"], data["max_wait"], data.get("on_429"))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigurationError(
+                f"the limits in the job are not ones that this throttlekit can read ({error!r}): "
+                "was it enqueued by a newer release? Update the workers first"
+            ) from None
+
+
+class Carried:
+    """
+    Stands in a job's data where RQ keeps the object of a method, so that any worker gets the function from here.
+
+    RQ reads the attribute that the job's `func_name` names, so `func_name` and description stay the user's own. It is
+    pickled as this class's name and two plain values: the text of a `Given`, and the object of the user's method.
+    """
+
+    def __init__(self, text: str, instance: Any = None) -> None:
+        self._throttlekit = text, instance
+
+    def __reduce__(self) -> tuple[object, tuple[str, Any]]:
+        return Carried, self._throttlekit
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_throttlekit" or (name.startswith("_") and self._throttlekit[1] is None):
+            raise AttributeError(name)  # read by pickle, copy, a debugger; RQ reads the name of a function or method
+        return _Asking.wrap(imported(name, self._throttlekit[1]))
+
+
+class _Asking:
+    """What makes a job's function ask before it runs. Held here, since the module that does it imports this one."""
+
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def ask_with(wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    """Register *wrap*: the functions of jobs that carry limits are passed through it. Done when the package loads."""
+    _Asking.wrap = wrap
+
+
+def imported(name: str, instance: Any = None) -> Callable[..., Any]:
+    """What RQ would call for the func_name *name*, of *instance* if it is a method. Raises what RQ would."""
+    found: Callable[..., Any] = import_attribute(name) if instance is None else getattr(instance, name)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """
+    What a denied job carries in its hash until it runs.
+
+    Attributes:
+        ticket: Its place in the waiting line; None: it has not been denied.
+        front: The job's own `enqueue_at_front`, which is set to True while it waits.
+        expires_ms: When its ttl ends; None: it has none, or has not been denied.
+    """
+
+    ticket: Mapping[str, Any] | None
+    front: bool | None
+    expires_ms: int | None = None
+
+    def write(self, created: str) -> str:
+        """As the field `FIELD`, for a job that was created at that instant."""
+        return json.dumps({"v": _RECORD_VERSION, "of": created, "front": self.front, "waited": self.ticket})
+
+    @classmethod
+    def read(cls, text: bytes | None, expires: bytes | None, created: str) -> Record | None:
+        """Read the two fields; return None for anything that `write` did not write for this job."""
+        try:
+            data = json.loads(text or b"{}")
+            # The fields outlive a job whose id is used again.
+            if data["v"] == _RECORD_VERSION and data["of"] == created:
+                return cls(data["waited"], data["front"], int(expires) if expires else None)
+        except (KeyError, TypeError, ValueError):
+            pass
+        return None
+
+
+def meta_of(ticket: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """What a waiting job's `meta` shows under `FIELD`; None: it keeps no place in a line."""
+    place = Ticket.read(ticket)
+    if not place.due_us:
+        return None
+    return {
+        "limit": place.limit_ref.partition(":")[2],
+        "since": place.since_us / 1_000_000,
+        "slot": place.due_us / 1_000_000,
+        "deferrals": place.deferrals,
+    }

@@ -1,0 +1,154 @@
+"""Celery's adapter keeps the promises of every adapter, on Redis and on RabbitMQ."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Any, ClassVar
+
+import pytest
+from celery import Celery
+from celery.exceptions import TaskRevokedError
+
+from support.celery.site import CelerySite as Workers
+from support.celery.site import celery_site
+from support.contract_sites import SharedSites, settings_to
+from support.servers.processes import patient, redis_server
+from throttlekit.testing import AdapterConformance
+from throttlekit.testing.adapter_site import AdapterSite, End, Settings
+from throttlekit_celery import install
+
+pytestmark = [
+    pytest.mark.workers,
+    # Celery's client leaves sockets for the collector to find.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
+
+_NAMES = itertools.count(1)
+_SOON_VISIBLE = {
+    # What a killed worker held comes to others after these seconds, on Redis.
+    "broker_transport_options": {
+        "visibility_timeout": 5, "unacked_restore_interval": 1, "unacked_restore_throttle": 1, "unacked_mutex_expire": 2
+    }
+}  # fmt: skip
+
+
+class CelerySite(AdapterSite):
+    slots = 2
+
+    def __init__(self, kind: str, broker: str, base: str, settings: Settings) -> None:
+        store = patient(f"{base}/12")
+        self._settings = settings
+        conf = _SOON_VISIBLE if settings.killed and kind == "redis" else {}
+        self._closing = celery_site(
+            kind, broker, base, module="support.celery.contract", store=store, settings=settings_to(settings), conf=conf
+        )
+        self._workers: Workers = self._closing.__enter__()
+        self._running: list[Any] = []
+        self._logged = ""
+        self.limiter = settings.limiter(store)
+
+    def start(self) -> None:
+        if not self._running:
+            self._running.append(self._workers.start(name=f"w{next(_NAMES)}"))
+
+    def kill(self) -> None:
+        for worker in self._running:
+            worker.kill()
+            self._logged += worker.log()
+        self._running.clear()
+
+    def close(self) -> None:
+        self.limiter.close()
+        self._closing.__exit__(None, None, None)
+
+    def log(self) -> str:
+        return self._logged + "".join(worker.log() for worker in self._running)
+
+    def enqueue(self, kind: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        told: dict[str, Any] = {"priority": 3, "headers": {"tenant": "one"}, "shadow": "suite", **options}
+        following = told.pop("then", None)
+        if following is not None:
+            told["link"] = self._workers.signature("free", *following, immutable=True)
+        return self._workers.send(kind, *arguments, **told)
+
+    def id_of(self, job: Any) -> Any:
+        return job.id
+
+    def end(self, job: Any) -> End | None:
+        state = job.state
+        if state in ("PENDING", "RETRY", "STARTED"):
+            return None
+        if state == "SUCCESS":
+            return End("succeeded", job.result)
+        if isinstance(job.result, TaskRevokedError):
+            return End("dropped")
+        return End("failed", error=type(job.result).__name__)
+
+    def left(self) -> int:
+        return self._workers.left() + (len(self._workers.held()) if self._workers.kind == "rabbitmq" else 0)
+
+    def cancel(self, job: Any) -> None:
+        job.revoke()
+
+    def declare(self, **options: Any) -> None:
+        with closing(Celery("declares", set_as_current=False)) as app:
+            install(app, self.limiter)
+            app.task(name="declared", shared=False, **options)(_declared)
+
+
+def _declared(key: str) -> None: ...
+
+
+_BY_MESSAGE = "a message names no limits of its own: the task has them, or `install(throttle=…)` by its name"
+_UNSUPPORTED = {
+    "limits_by_message": _BY_MESSAGE,
+    "wrong_message_options_fail_where_they_are_written": _BY_MESSAGE,
+}
+
+
+class _Celery(AdapterConformance):
+    _sites: SharedSites[CelerySite]
+
+    def make_site(self, settings: Settings) -> AbstractContextManager[CelerySite]:
+        return self._sites.site(settings)
+
+
+@contextmanager
+def _sites(kind: str, broker: str) -> Iterator[SharedSites[CelerySite]]:
+    with redis_server() as base:
+        sites = SharedSites(lambda settings: CelerySite(kind, broker or base, base, settings))
+        try:
+            yield sites
+        finally:
+            sites.close()
+
+
+@pytest.fixture(scope="module")
+def on_redis() -> Iterator[SharedSites[CelerySite]]:
+    with _sites("redis", "") as sites:
+        yield sites
+
+
+@pytest.fixture(scope="module")
+def on_rabbitmq(rabbitmq_url: str) -> Iterator[SharedSites[CelerySite]]:
+    with _sites("rabbitmq", rabbitmq_url) as sites:
+        yield sites
+
+
+class TestRedis(_Celery):
+    unsupported: ClassVar[Mapping[str, str]] = _UNSUPPORTED
+
+    @pytest.fixture(autouse=True)
+    def _servers(self, on_redis: SharedSites[CelerySite]) -> None:
+        self._sites = on_redis
+
+
+class TestRabbitMQ(_Celery):
+    unsupported: ClassVar[Mapping[str, str]] = _UNSUPPORTED
+
+    @pytest.fixture(autouse=True)
+    def _servers(self, on_rabbitmq: SharedSites[CelerySite]) -> None:
+        self._sites = on_rabbitmq

@@ -1,0 +1,158 @@
+"""RQ's adapter keeps the promises of every adapter, in stock workers and in its own."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, ClassVar
+
+import pytest
+import redis
+from rq import Callback, Retry
+from rq.job import Job
+from rq.results import Result
+
+from support.contract_sites import SharedSites, settings_to
+from support.rq import contract
+from support.rq.helpers import QUIET
+from support.rq.workers import Fleet, rq_worker
+from support.servers.processes import patient, redis_server
+from support.waiting import wait_until
+from throttlekit.testing import AdapterConformance
+from throttlekit.testing.adapter_site import JOBS, AdapterSite, End, Settings
+from throttlekit_rq import ThrottledQueue, throttled
+
+pytestmark = [pytest.mark.workers, *QUIET]
+
+_NUMBERS = itertools.count(1)
+
+
+class RqSite(AdapterSite):
+    def __init__(self, base: str, kind: str, settings: Settings) -> None:
+        self._url, self._store, self._kind = f"{base}/0", patient(f"{base}/1"), kind
+        self._settings = settings
+        self.connection: Any = redis.Redis.from_url(self._url)
+        self.limiter = settings.limiter(self._store)
+        self.queue = ThrottledQueue(f"contract{next(_NUMBERS)}", connection=self.connection)
+        self._fleet: Fleet | None = None
+        self._logged = ""
+
+    def start(self) -> None:
+        if self._fleet is not None:
+            return
+        told = {"TK_CONTRACT": json.dumps({**settings_to(self._settings), "store": self._store})}
+        options = ["-c", "support.rq.contract"]
+        fleet = self._fleet = Fleet([rq_worker(self._url, self.queue.name, kind=self._kind, options=options)], told)
+        wait_until(lambda: "Listening on" in fleet.log() or not fleet.running, description="the worker is ready")
+        assert fleet.running, fleet.log()
+
+    def kill(self) -> None:
+        assert self._fleet is not None
+        self._fleet.kill()
+        self._logged += self._fleet.log()
+        self._fleet.close()
+        self._fleet = None
+        # As if the minute had passed after which RQ's scheduler is free for others.
+        self.connection.delete(f"rq:scheduler-lock:{self.queue.name}")
+
+    def close(self) -> None:
+        if self._fleet is not None:
+            self._fleet.stop()
+            self._fleet.close()
+        self.limiter.close()
+        self.connection.close()
+
+    def log(self) -> str:
+        return self._logged + (self._fleet.log() if self._fleet is not None else "")
+
+    def enqueue(self, kind: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        told: dict[str, Any] = {"meta": {"tenant": "one"}, "job_timeout": 77, "description": "suite", **options}
+        following = told.pop("then", None)
+        if "expires" in told:
+            told["ttl"] = int(told.pop("expires"))
+        if JOBS[kind].retries:
+            told["retry"] = Retry(max=JOBS[kind].retries)
+        if JOBS[kind].max_wait is not None:
+            told["throttle_max_wait"] = JOBS[kind].max_wait
+        job = self.queue.enqueue(getattr(contract, kind), args=arguments, on_failure=Callback(contract.failed), **told)
+        if following is not None:
+            self.queue.enqueue(contract.free, args=following, depends_on=job, description="next")
+        return job
+
+    def id_of(self, job: Any) -> str:
+        return str(job.id)
+
+    def end(self, job: Any) -> End | None:
+        job = Job.fetch(job.id, connection=self.connection)
+        status, result = job.get_status(), job.latest_result()
+        if status == "canceled":
+            return End("dropped")
+        if result is None or (status in ("queued", "started") and _is_retried(result)):
+            return None
+        if result.type == Result.Type.SUCCESSFUL:
+            return End("succeeded", result.return_value)
+        error = str(result.exc_string).strip().splitlines()[-1].partition(":")[0]
+        return End("failed", error=error.rpartition(".")[2])
+
+    def left(self) -> int:
+        started = 0 if self._settings.killed else self.queue.started_job_registry.count
+        waiting = self.queue.scheduled_job_registry.count + self.queue.deferred_job_registry.count
+        return int(self.queue.count + waiting + started)
+
+    def cancel(self, job: Any) -> None:
+        Job.fetch(job.id, connection=self.connection).cancel()
+
+    def declare(self, **options: Any) -> None:
+        throttle = options.pop("throttle")
+        throttled(*(throttle if isinstance(throttle, list) else [throttle]), **options)(_declared)
+
+
+def _declared(key: str) -> None: ...
+
+
+def _is_retried(result: Any) -> bool:
+    return result.type.name in ("RETRIED", "FAILED")
+
+
+class _Rq(AdapterConformance):
+    kind: ClassVar[str]
+    _sites: SharedSites[RqSite]
+
+    def make_site(self, settings: Settings) -> AbstractContextManager[RqSite]:
+        return self._sites.site(settings)
+
+
+@contextmanager
+def _sites(kind: str) -> Iterator[SharedSites[RqSite]]:
+    with redis_server() as base:
+        sites = SharedSites(lambda settings: RqSite(base, kind, settings))
+        try:
+            yield sites
+        finally:
+            sites.close()
+
+
+@pytest.fixture(scope="module")
+def stock_sites() -> Iterator[SharedSites[RqSite]]:
+    with _sites("rq.Worker+scheduler") as sites:
+        yield sites
+
+
+@pytest.fixture(scope="module")
+def throttled_sites() -> Iterator[SharedSites[RqSite]]:
+    with _sites("throttlekit_rq.ThrottledWorker") as sites:
+        yield sites
+
+
+class TestStockWorker(_Rq):
+    @pytest.fixture(autouse=True)
+    def _servers(self, stock_sites: SharedSites[RqSite]) -> None:
+        self._sites = stock_sites
+
+
+class TestThrottledWorker(_Rq):
+    @pytest.fixture(autouse=True)
+    def _servers(self, throttled_sites: SharedSites[RqSite]) -> None:
+        self._sites = throttled_sites

@@ -1,0 +1,192 @@
+"""
+The wire format: every name that is stored in users' Redis, or travels in their messages, stands here as a literal.
+
+A test that fails here says that jobs which wait, or processes of another release, are no longer understood: keep the
+name, or give the changed shape a new version and read the old one too.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from contracts.tree import MODULES, parsed
+from throttlekit import (
+    Concurrency,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
+from throttlekit._core.serialize import dump
+from throttlekit._core.storage_keys import bucket_name, fleet_name, line_name
+from throttlekit._engine.ticket import Ticket
+from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, receipt
+from throttlekit_rq import _body, _wire, run
+
+JOB = Job(id="j", name="f")
+
+
+def constant(package: str, name: str) -> str:
+    """The literal that is assigned to *name* at the top of a module of *package*: it may move between its modules."""
+    found = {
+        node.value.value
+        for module in MODULES
+        if module.partition(".")[0] == package
+        for node in parsed(module).body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name) and target.id == name
+    }
+    (value,) = found
+    assert isinstance(value, str)
+    return value
+
+
+# The store
+
+
+def test_names_in_the_store() -> None:
+    """The keys under which a store keeps its state."""
+    bucket = bucket_name("partner", "42", "abcdef")
+    assert bucket == "tk1:{partner:42}:abcdef"
+    assert bucket_name("partner", "42", "abcdef", "host") == "tk1:{partner:42:host}:abcdef"
+    assert line_name(bucket) == "tk1:{partner:42}:abcdef:line"
+    assert fleet_name("overrides") == "tk1:{fleet}:overrides"
+
+
+# Messages of every framework
+
+
+def test_options_of_a_job() -> None:
+    """The names under which users' calls and Dramatiq's messages carry a job's options."""
+    assert (THROTTLE, ON_429, MAX_WAIT) == ("throttle", "on_429", "throttle_max_wait")
+
+
+def test_a_ticket() -> None:
+    """What a denied job carries until it asks again."""
+    written = Ticket(due_us=5, limit_ref="abcdef:partner", deferrals=2, since_us=3, lane="l").write()
+    assert written == {"v": 1, "slot": 5, "ticket": "abcdef:partner", "n": 2, "since": 3, "lane": "l"}
+    assert Ticket().write() == {"v": 1, "slot": 0, "ticket": "", "n": 0, "since": 0}
+
+
+RATE = [10, 1_000_000]
+PLAIN: dict[str, Any] = {"name": "a", "rate": RATE, "key": "", "cost": 1}
+LIMITS: list[tuple[Limit, dict[str, Any]]] = [
+    (TokenBucket("a", "10/s", burst=3), {**PLAIN, "algorithm": "token-bucket", "burst": 3}),
+    (LeakyBucket("a", "10/s", queue=4), {**PLAIN, "algorithm": "leaky-bucket", "queue": 4}),
+    (FixedWindow("a", "10/s", tz="UTC"), {**PLAIN, "algorithm": "fixed-window", "tz": "UTC"}),
+    (SlidingWindow("a", "10/s"), {**PLAIN, "algorithm": "sliding-window"}),
+    (SlidingLog("a", "10/s"), {**PLAIN, "algorithm": "sliding-log"}),
+    (Concurrency("a", 2, lease=30), {**PLAIN, "algorithm": "concurrency", "rate": [2, 0], "lease": 30.0}),
+]
+
+
+@pytest.mark.parametrize(("limit", "written"), LIMITS, ids=lambda value: getattr(value, "algorithm", ""))
+def test_limits_by_value(limit: Limit, written: dict[str, Any]) -> None:
+    """A limit in a message."""
+    assert dump(limit, JOB) == written
+
+
+def test_more_of_limits_by_value() -> None:
+    """A key and a cost of the job's own, scopes, outages, a tier, and units taken ahead."""
+    own = dump(TokenBucket("a", "10/s", key=lambda job: "k", cost=lambda job: 2, scope="process"), JOB)
+    assert (own["key"], own["cost"], own["scope"]) == ("k", 2, "process")
+    local = dump(TokenBucket("a", "10/s", on_store_failure="local", processes=3), JOB)
+    assert (local["on_store_failure"], local["processes"]) == ("local", 3)
+    tiered = TokenBucket("a", {"free": "1/s", "pro": "10/s"}, tier=lambda job: "pro")
+    assert dump(tiered, JOB)["tier"] == "pro"
+    ahead = dump(TokenBucket("a", "10/s", prefetch=5, prefetch_for=2), JOB)
+    assert (ahead["prefetch"], ahead["prefetch_for"]) == (5, 2.0)
+
+
+def test_a_receipt() -> None:
+    """What another process needs of a decision."""
+    limiter = Limiter()
+    (rate,) = receipt(limiter.acquire(TokenBucket("a", "10/s"), job=JOB))["charged"]
+    assert set(rate) == {"limit", "bucket", "cost", "at", "measured"}
+    (slot,) = receipt(limiter.acquire(Concurrency("b", 1), job=JOB))["charged"]
+    assert set(slot) == {"limit", "bucket", "cost", "at", "measured", "holder"}
+
+
+# Dramatiq and Celery
+
+
+def test_options_of_dramatiqs_messages() -> None:
+    """The option that carries a ticket; the others are those of every framework."""
+    assert constant("throttlekit_dramatiq", "TICKET") == "throttlekit"
+
+
+def test_headers_of_celerys_messages() -> None:
+    """The headers that carry a ticket, and a receipt."""
+    assert constant("throttlekit_celery", "TICKET") == "throttlekit"
+    assert constant("throttlekit_celery", "RECEIPT") == "throttlekit_receipt"
+
+
+# RQ
+
+
+def test_the_class_that_rqs_jobs_name() -> None:
+    """The module and name that are pickled into users' Redis, and how it is made from them."""
+    pickled = pickle.dumps(_wire.Carried("text", None), protocol=0)
+    assert b"cthrottlekit_rq._wire\nCarried\n" in pickled
+    carried: Any = pickle.loads(b"cthrottlekit_rq._wire\nCarried\n(Vtext\nNtR.")
+    assert carried.__reduce__() == (_wire.Carried, ("text", None))
+
+
+def test_the_function_that_rqs_jobs_name() -> None:
+    """Where no object can be carried."""
+    assert _wire.RUN == "throttlekit_rq.run"
+    assert f"{run.__module__.partition('.')[0]}.{run.__name__}" == _wire.RUN
+
+
+def test_what_rqs_jobs_carry_by_value() -> None:
+    """Their limits."""
+    given = _wire.Given([{"name": "a"}], [{"name": "q"}], 60.0, "a").write()
+    assert json.loads(given) == {
+        "v": 1,
+        "limits": [{"name": "a"}],
+        "queue": [{"name": "q"}],
+        "max_wait": 60.0,
+        "on_429": "a",
+    }
+    assert json.loads(_wire.Given(None, []).write()) == {"v": 1, "limits": None, "queue": [], "max_wait": None}
+
+
+def test_fields_of_a_denied_rq_job() -> None:
+    """In the job's hash, and in its meta."""
+    assert (_wire.FIELD, _wire.EXPIRES) == ("throttlekit", "throttlekit_expires")
+    record = _wire.Record({"v": 1}, True, 5)
+    assert json.loads(record.write("2026")) == {"v": 1, "of": "2026", "front": True, "waited": {"v": 1}}
+    text = b'{"v": 1, "of": "2026", "front": true, "waited": {"v": 1}}'
+    assert _wire.Record.read(text, b"5", "2026") == record
+    ticket = Ticket(due_us=5_000_000, limit_ref="abcdef:partner", deferrals=2, since_us=3_000_000)
+    assert _wire.meta_of(ticket.write()) == {"limit": "partner", "since": 3.0, "slot": 5.0, "deferrals": 2}
+
+
+def test_names_in_rqs_redis() -> None:
+    """The keys of its own that the adapter keeps beside RQ's."""
+    assert _wire.promoter_key("high") == "throttlekit:rq:promoter:high"
+    assert _wire.lane_key("high", "l") == "throttlekit:rq:lane:high:l"
+    assert _wire.logged_key("what") == "throttlekit:rq:told:what"
+
+
+def test_what_a_spawned_process_is_given() -> None:
+    """The environment variable, and the JSON in it."""
+    assert _wire.ADMITTED == "THROTTLEKIT_ADMITTED"
+    job = SimpleNamespace(id="j", **{_body.GRANT: None})
+    assert json.loads(_body.write_admission(job)) == {"job": "j", "limits": False}
+    limiter = Limiter()
+    decision = limiter.acquire(TokenBucket("a", "10/s"), job=JOB)
+    setattr(job, _body.GRANT, SimpleNamespace(run=SimpleNamespace(decision=decision, job=JOB), expires_ms=None))
+    admission = json.loads(_body.write_admission(job))
+    assert set(admission) == {"job", "limits", "charged", "waited", "expires"}

@@ -1,0 +1,42 @@
+"""The pages about adapters say what the suite and the toy adapter say."""
+
+from __future__ import annotations
+
+import ast
+
+from support.markdown import ROOT, Page
+from support.promises import page, promises, sites
+
+_PAGE = Page("docs/promises.md")
+
+
+def test_the_page_names_every_promise_and_every_site() -> None:
+    """Its table has a row for each promise, in its words, and a column for each site; nothing is broken or left out."""
+    rows = [line for line in _PAGE.text.splitlines() if line.startswith("| ")]
+    as_printed = [line for line in page({}, {}).splitlines() if line.startswith("| ")]
+    assert [row.split(" | ")[0] for row in rows] == [row.split(" | ")[0] for row in as_printed]
+    assert rows[0].strip("| ").split(" | ") == ["promise", *sites()]
+    assert len(rows) == len(promises()) + 2
+    assert "✗" not in _PAGE.text
+    assert "NOT RUN" not in _PAGE.text
+
+
+def test_the_example_of_the_page_is_the_toy_adapter() -> None:
+    """docs/write-an-adapter.md shows the adapter that passes the suite, word for word, and it is short."""
+    code = (ROOT / "tests/support/toy/adapter.py").read_text("utf-8")
+    (shown,) = [block for block in Page("docs/write-an-adapter.md").blocks("python") if block.title]
+    assert shown.text == code
+    assert len(code.splitlines()) < 150
+
+
+def test_the_toy_adapter_stands_on_public_names() -> None:
+    """It imports from throttlekit and throttlekit.adapter, and no name with an underscore."""
+    tree = ast.parse((ROOT / "tests/support/toy/adapter.py").read_text("utf-8"))
+    ours = [
+        (node.module, alias.name)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("throttlekit")
+        for alias in node.names
+    ]
+    assert {module for module, _ in ours} == {"throttlekit", "throttlekit.adapter"}
+    assert not any(name.startswith("_") for _, name in ours)

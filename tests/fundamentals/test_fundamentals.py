@@ -1,0 +1,181 @@
+"""
+Begin here: the system in twelve short tests, in reading order.
+
+A limit is a value. A limiter decides by a store; a `FakeClock` moves that store's time, so no test sleeps.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Literal
+
+import dramatiq
+import pytest
+from dramatiq.brokers.stub import StubBroker
+
+from throttlekit import (
+    Concurrency,
+    FixedWindow,
+    Job,
+    Limiter,
+    RateLimited,
+    StoreUnavailable,
+    TokenBucket,
+)
+from throttlekit._core.acquire import Verdict
+from throttlekit.stores import MemoryStore, Request
+from throttlekit.stores.redis import RedisStore
+from throttlekit.testing import FakeClock
+from throttlekit_dramatiq import Throttle
+
+PARTNER = TokenBucket("partner", "10/s", burst=2)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def limiter(clock: FakeClock) -> Limiter:
+    return Limiter(MemoryStore(clock_us=clock))
+
+
+def test_a_bucket_admits_its_burst_and_then_one_unit_per_interval(limiter: Limiter, clock: FakeClock) -> None:
+    """At 10/s with a burst of 2, two jobs pass at once, and one more every 0.1 s."""
+    assert [limiter.acquire(PARTNER).allowed for _ in range(3)] == [True, True, False]
+    clock.advance(0.1)
+    assert [limiter.acquire(PARTNER).allowed for _ in range(2)] == [True, False]
+
+
+def test_a_denial_is_a_value_that_charges_nothing(limiter: Limiter, clock: FakeClock) -> None:
+    """A denied job gets a decision, not an exception: it says how long to wait, and carries the job's ticket."""
+    limiter.acquire(PARTNER, cost=2)
+    denied = limiter.acquire(PARTNER, job=Job(id="1"))
+    assert (denied.allowed, denied.reason, denied.charged) == (False, "exhausted", ())
+    assert denied.delay == pytest.approx(0.1)
+    assert denied.ticket is not None
+
+
+def test_a_job_that_returns_keeps_its_place(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that comes back with its ticket passes before a job that has just arrived."""
+    limiter.acquire(PARTNER, cost=2)
+    first = limiter.acquire(PARTNER, job=Job(id="first"))
+    clock.advance(first.delay)
+    assert limiter.acquire(PARTNER, job=Job(id="newcomer")).reason == "in line"
+    assert limiter.acquire(PARTNER, job=Job(id="first", ticket=first.ticket)).allowed
+
+
+def test_several_limits_charge_all_or_nothing(limiter: Limiter) -> None:
+    """A job under two limits passes both or is denied by both: the one that had room is not charged."""
+    account = TokenBucket("account", "1/minute", burst=1)
+    assert limiter.acquire(PARTNER, account)
+    denied = limiter.acquire(PARTNER, account)
+    assert (denied.allowed, denied.limit) == (False, account)
+    assert limiter.peek(PARTNER).remaining == 1
+
+
+def test_each_key_counts_on_its_own(limiter: Limiter) -> None:
+    """A limit with a key has one bucket for each value of the job's argument."""
+    tenant = TokenBucket("tenant", "1/minute", burst=1, key="{tenant}")
+    jobs = [Job(kwargs={"tenant": name}) for name in ("a", "b", "a")]
+    assert [limiter.acquire(tenant, job=job).allowed for job in jobs] == [True, True, False]
+
+
+def test_a_slot_is_free_when_it_is_released_or_its_lease_ends(limiter: Limiter, clock: FakeClock) -> None:
+    """A concurrency limit of one admits the next job after a release, or 30 s after its holder died."""
+    database = Concurrency("database", 1, lease=30)
+    held = limiter.acquire(database)
+    assert not limiter.acquire(database)
+    limiter.release(held)
+    assert limiter.acquire(database)
+    clock.advance(31)
+    assert limiter.acquire(database)
+
+
+def test_settle_corrects_a_cost(limiter: Limiter) -> None:
+    """A job that took fewer units than it was charged gives the rest back."""
+    tokens = FixedWindow("tokens", "1000/minute")
+    decision = limiter.acquire(tokens, cost=900)
+    assert not limiter.acquire(tokens, cost=500)
+    limiter.settle(decision, actual=300)
+    assert limiter.acquire(tokens, cost=500)
+
+
+def test_a_pause_holds_every_process(redis_url: str) -> None:
+    """A pause that one process sets denies the jobs of every other process that uses the same store."""
+    here, elsewhere = Limiter(redis_url), Limiter(redis_url)
+    here.pause(PARTNER, seconds=30)
+    denied = elsewhere.acquire(PARTNER)
+    assert (denied.allowed, denied.reason) == (False, "paused")
+    assert denied.retry_after == pytest.approx(30, abs=1)
+
+
+class Away(MemoryStore):
+    """A store whose server does not answer."""
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        raise StoreUnavailable("the server does not answer")
+
+
+@pytest.mark.parametrize(("choice", "allowed"), [("closed", False), ("open", True)])
+def test_without_its_store_a_limit_fails_closed_or_open(choice: Literal["closed", "open"], allowed: bool) -> None:
+    """When the store is away, a limit defers its jobs ("closed", the default) or runs them uncharged ("open")."""
+    limit = TokenBucket("partner", "10/s", on_store_failure=choice)
+    decision = Limiter(Away()).acquire(limit)
+    assert (decision.allowed, decision.reason) == (allowed, "store unavailable")
+
+
+def test_memory_and_redis_decide_the_same(redis_url: str, clock: FakeClock) -> None:
+    """The store in memory and the scripts on a real Redis return equal answers at equal instants."""
+
+    class ByTheClock(RedisStore):
+        def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+            return super().acquire(request, clock())
+
+    in_memory, on_redis = MemoryStore(clock_us=clock), ByTheClock(redis_url)
+    for _ in range(8):
+        one, other = (Limiter(store).acquire(PARTNER, job=Job(id="1")) for store in (in_memory, on_redis))
+        assert (one.allowed, one.reason, one.remaining) == (other.allowed, other.reason, other.remaining)
+        assert (one.delay, one.reset_after) == (other.delay, other.reset_after)
+        clock.advance(0.04)
+
+
+@pytest.fixture
+def broker() -> Iterator[StubBroker]:
+    broker = StubBroker()
+    broker.add_middleware(Throttle(Limiter(), max_inline_wait=0))
+    worker = dramatiq.Worker(broker, worker_timeout=50, worker_threads=2)
+    worker.start()
+    yield broker
+    worker.stop()
+
+
+def test_a_dramatiq_job_is_deferred_and_then_runs(broker: StubBroker) -> None:
+    """Of three messages under a limit of one at once, two wait in the broker; all run, without a retry."""
+    ran: list[int] = []
+
+    @dramatiq.actor(broker=broker, throttle=TokenBucket("partner", "10/s", burst=1), max_retries=0)
+    def call_partner(number: int) -> None:
+        ran.append(number)
+
+    for number in range(3):
+        call_partner.send(number)
+    broker.join("default", timeout=60_000)
+    assert sorted(ran) == [0, 1, 2]
+
+
+def test_a_job_that_hears_429_is_deferred_behind_a_pause(broker: StubBroker) -> None:
+    """A body that raises RateLimited pauses its limit for the fleet, and runs again afterwards, without a retry."""
+    started: list[float] = []
+
+    @dramatiq.actor(broker=broker, throttle=PARTNER, max_retries=0)
+    def call_partner() -> None:
+        started.append(time.monotonic())
+        if len(started) == 1:
+            raise RateLimited(retry_after=0.3)
+
+    call_partner.send()
+    broker.join("default", timeout=60_000)
+    assert started[1] - started[0] >= 0.3

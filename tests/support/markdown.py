@@ -1,0 +1,110 @@
+"""The Markdown pages as the tests see them: their fenced blocks, links and headings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+__all__ = ["ROOT", "Block", "Page", "all_pages"]
+
+ROOT = Path(__file__).resolve().parents[2]
+_FRAGMENT = re.compile(r"<!-- fragment: (.+?) -->")
+_TITLE = re.compile(r'title="([^"]+)"')
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """
+    A fenced block.
+
+    Attributes:
+        line: Where its text begins, from 0.
+        title: The file that it is, if it says so.
+        fragment: Why it cannot run by itself, if the comment before it says so.
+    """
+
+    language: str
+    text: str
+    line: int
+    title: str | None
+    fragment: str | None
+
+    def commands(self) -> Iterator[tuple[str, list[str]]]:
+        """Each command of a console block, and the lines that the block says it prints."""
+        begun: tuple[str, list[str]] | None = None
+        for line in self.text.replace("\\\n", "").splitlines():
+            if line.startswith("$ "):
+                if begun:
+                    yield begun
+                begun = line[2:].strip(), []
+            elif begun and line.strip():
+                begun[1].append(line)
+        if begun:
+            yield begun
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page, by its path from the project's folder."""
+
+    path: str
+
+    @property
+    def text(self) -> str:
+        return (ROOT / self.path).read_text("utf-8")
+
+    def blocks(self, *languages: str) -> list[Block]:
+        """Its fenced blocks in *languages*, in their order."""
+        found: list[Block] = []
+        before = ""
+        for token in _tokens(self.text):
+            if token.type == "fence" and token.info.split(" ")[0] in languages:
+                language, _, rest = token.info.partition(" ")
+                title, fragment = _TITLE.search(rest), _FRAGMENT.search(before)
+                assert token.map
+                found.append(
+                    Block(
+                        language,
+                        token.content,
+                        token.map[0] + 1,
+                        title and title.group(1),
+                        fragment and fragment.group(1),
+                    )
+                )
+            before = token.content if token.type == "html_block" else ""
+        return found
+
+    def links(self) -> list[str]:
+        return [
+            str(inner.attrs["href"])
+            for token in _tokens(self.text)
+            for inner in token.children or ()
+            if inner.type == "link_open"
+        ]
+
+    def anchors(self) -> set[str]:
+        """Of its headings, as GitHub and the site make them."""
+        tokens = _tokens(self.text)
+        titles = [inline.content for begin, inline in pairwise(tokens) if begin.type == "heading_open"]
+        return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+@cache
+def _tokens(text: str) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").parse(text)
+
+
+def all_pages() -> list[Page]:
+    """The README, CONTRIBUTING and everything in docs."""
+    return [
+        Page("README.md"),
+        Page("CONTRIBUTING.md"),
+        *(Page(f"docs/{path.name}") for path in sorted((ROOT / "docs").glob("*.md"))),
+    ]

@@ -1,0 +1,100 @@
+"""What benchmarks print: Markdown tables, medians with their spread, promises, and where it was measured."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import date
+from importlib import metadata
+
+__all__ = ["PROMISES", "Promise", "about", "page", "promises", "ratios", "spread", "table"]
+
+PROMISES = ("measured by", "what", "measured", "asked for", "kept")
+"""The titles of the table that `tests/benchmarks/page.py` gathers from all commands."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """
+    One line of the summary.
+
+    Attributes:
+        kept: None: nothing was asked for, or there was nothing to measure.
+    """
+
+    what: str
+    measured: str
+    asked: str
+    kept: bool | None
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table; all columns but the first, and one called "what", are numbers, and stand to the right."""
+    lines = [titles, [":--", *(":--" if title == "what" else "--:" for title in titles[1:])], *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def promises(script: str, kept: Iterable[Promise]) -> str:
+    """The table of what *script* was to show."""
+    words = {True: "yes", False: "NO", None: "-"}
+    return table(PROMISES, [(script, each.what, each.measured, each.asked, words[each.kept]) for each in kept])
+
+
+def ratios(values: Sequence[float], bases: Sequence[float]) -> list[float]:
+    """Of each round: its value, as a multiple of the same round's base."""
+    return [value / base for value, base in zip(values, bases, strict=True)]
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """The median, and between which values the middle half lies; least and most of fewer than four."""
+    if len(values) == 1:
+        return f"{values[0]:.{digits}f}"
+    low, high = min(values), max(values)
+    if len(values) > 3:
+        low, _, high = statistics.quantiles(values, n=4, method="inclusive")
+    return f"{statistics.median(values):.{digits}f} [{low:.{digits}f} … {high:.{digits}f}]"
+
+
+def page(
+    heading: str,
+    packages: Sequence[str],
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    notes: str,
+    verdict: Sequence[str],
+) -> str:
+    """A page of the docs with one table, which the command that runs now prints; *notes* wrap by two blanks."""
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in packages)
+    lines = [
+        f"# {heading}",
+        "",
+        f"Printed by `{' '.join(['python', *sys.argv])}` on {date.today()}; not edited by hand.",
+        f"Python {platform.python_version()}, {versions}, on {os.cpu_count()} cores of {platform.system()} "
+        f"{platform.machine()}: read the ratios, not the seconds.",
+        "",
+        *("| " + " | ".join(cells) + " |" for cells in (titles, ["---"] * len(titles), *rows)),
+        "",
+        *(f"* {note}" for note in notes.replace("\n  ", " ").splitlines()),
+        "",
+        *(line + "\n" for line in verdict),
+    ]
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def about(*packages: str, servers: Sequence[str] = ()) -> str:
+    """Versions and machine, in one line."""
+    found = {name: version_of(name) for name in packages}
+    told = [f"Python {platform.python_version()}", *(f"{name} {version}" for name, version in found.items() if version)]
+    where = f"{os.cpu_count()} cores of {platform.system()} {platform.machine()}"
+    return f"{', '.join([*told, *servers])}, on {where}: read the ratios, not the times."
+
+
+def version_of(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

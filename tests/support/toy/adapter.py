@@ -1,0 +1,137 @@
+"""throttlekit for the toy queue: the whole adapter, on the public names of `throttlekit.adapter`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+
+from support.toy.queue import Message, Plugin, Queue, Task
+from throttlekit import ConfigurationError, Job, Limiter, RateLimited
+from throttlekit.adapter import (
+    MAX_WAIT,
+    ON_429,
+    THROTTLE,
+    Deferred,
+    Delivery,
+    Dropped,
+    Failed,
+    JobOptions,
+    Outcome,
+    Run,
+    Throttling,
+    WaitRules,
+    WhenOver,
+    begin,
+    check_limiter,
+    check_on_429,
+    dump_limits,
+    end,
+    load_limits,
+    name_of,
+    read_limits,
+)  # fmt: skip
+
+__all__ = ["Throttle"]
+
+_TICKET = "throttlekit"  # the option in which a waiting message carries its ticket
+
+
+class Throttle(Plugin):
+    """
+    Holds limits over the tasks of a queue: `Queue(Throttle(Limiter("redis://…")))`.
+
+    Args:
+        limiter: Decides.
+        max_wait, max_deferrals, when_over: How long jobs may wait, and what becomes of them afterwards.
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        *,
+        max_wait: float | timedelta | None = None,
+        max_deferrals: int | None = None,
+        when_over: WhenOver = "fail",
+    ) -> None:
+        self._limiter = check_limiter(limiter, "Throttle takes a limiter: Throttle(Limiter(…))")
+        self._rules = WaitRules.read(max_wait, max_deferrals, when_over)
+        log = logging.getLogger("throttlekit.toy")
+        self._throttling = Throttling[Message](limiter, self, rules=self._rules, log=log)
+        self._options: dict[str, JobOptions] = {}
+        self.queue: Queue
+
+    # 1. Declaration: read and check what users write.
+
+    def declare(self, task: Task) -> None:
+        throttle, on_429, max_wait = (task.options.get(name) for name in (THROTTLE, ON_429, MAX_WAIT))
+        try:
+            self._options[task.name] = JobOptions.read(
+                throttle, on_429=on_429, max_wait=max_wait, limiter=self._limiter, function=task.function
+            )
+        except ConfigurationError as error:
+            raise ConfigurationError(f"task {task.name!r}: {error}") from None
+
+    def send(self, message: Message) -> None:
+        """Limits that come with a message travel in it by value, as plain JSON data."""
+        if THROTTLE in message.options or ON_429 in message.options:
+            of_task = self._options[message.task.name].limits
+            limits = read_limits(message.options[THROTTLE]) if THROTTLE in message.options else of_task
+            check_on_429(message.options.get(ON_429), limits)
+            message.options[THROTTLE] = dump_limits(limits, self.job(message))
+            message.options[ON_429] = name_of(message.options.get(ON_429))
+
+    # 2. The host: what the floor needs to know of a message.
+
+    def options(self, message: Message) -> JobOptions:
+        if THROTTLE in message.options:
+            return JobOptions(limits=load_limits(message.options[THROTTLE]), on_429=message.options[ON_429])
+        return self._options[message.task.name]
+
+    def job(self, message: Message) -> Job:
+        task = message.task
+        return Job(
+            str(message.id), task.name, args=message.args, function=task.function, ticket=message.options.get(_TICKET)
+        )
+
+    def delivery(self, message: Message, max_wait: float | None) -> Delivery:
+        return self._rules.delivery(Delivery(longest=3600.0, lateness=0.02), max_wait)
+
+    # 3. Admission: ask, and act on one of four outcomes.
+
+    def process(self, message: Message, run: Callable[[], None]) -> None:
+        outcome = self._throttling.admit(message)
+        if isinstance(outcome, Run):
+            outcome = self._body(message, outcome, run)
+        if isinstance(outcome, Deferred):
+            if outcome.ticket is not None:
+                message.options[_TICKET] = outcome.ticket
+            self.queue.put(message, outcome.delay)
+        elif isinstance(outcome, Dropped):
+            message.result = ("dropped", None)
+        elif isinstance(outcome, Failed):
+            message.retries = message.task.retries  # to ask again cannot help
+            raise outcome.error
+
+    # 4. The body: it holds leases, it may settle, and it may raise `RateLimited`.
+
+    def _body(self, message: Message, granted: Run, run: Callable[[], None]) -> Outcome | None:
+        if granted.decision is None:  # no limits
+            run()
+            return None
+        message.options.pop(_TICKET, None)
+        begin(self._limiter, granted.decision, granted.job)
+        error: BaseException | None = None
+        try:
+            run()
+        except RateLimited as limited:
+            outcome = self._throttling.rate_limited(granted, limited, release=end)
+            if isinstance(outcome, Run):  # it may wait no longer
+                raise
+            return outcome
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            end(error)
+        return None

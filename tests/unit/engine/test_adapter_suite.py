@@ -1,0 +1,36 @@
+"""The suite for adapters, as a tool: what is unsupported shows, and what the suite costs those who do not use it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import unittest
+
+import pytest
+
+from throttlekit.testing import AdapterConformance
+
+
+def test_an_unsupported_promise_is_skipped_with_its_reason() -> None:
+    """It never passes in silence."""
+
+    class Suite(AdapterConformance):
+        unsupported = {"settle": "there is no body"}  # noqa: RUF012
+
+    with pytest.raises(unittest.SkipTest, match="unsupported: there is no body"):
+        Suite().test_settle()
+    assert Suite.test_settle.__doc__ == AdapterConformance.test_settle.__doc__
+
+
+def test_an_unsupported_promise_must_be_one() -> None:
+    """A name with a slip of the pen would leave its promise unasked, or asked in vain."""
+    with pytest.raises(TypeError, match="there is no promise 'setle'"):
+
+        class Suite(AdapterConformance):
+            unsupported = {"setle": "a slip"}  # noqa: RUF012
+
+
+def test_the_suite_is_imported_when_it_is_used() -> None:
+    """Tests of jobs import throttlekit.testing: they do not wait for the suite."""
+    code = "import sys, throttlekit.testing as t; sys.exit(any('adapter_conformance' in m for m in sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

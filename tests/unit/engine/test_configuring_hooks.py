@@ -1,0 +1,280 @@
+"""Hooks that configure: limits, keys, costs, and what happens while the store is away. None overturns a denial."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from throttlekit import (
+    AsyncLimiter,
+    Concurrency,
+    ConfigurationError,
+    Job,
+    Limit,
+    Limiter,
+    StoreUnavailable,
+    TokenBucket,
+    hookimpl,
+)
+from throttlekit.hookspecs import Finished, RateLimitHeard, Settled, Started, StoreFailing
+from throttlekit.plugins import CostFor, FailureFor, KeyFor, LimitsFor
+from throttlekit.stores import MemoryStore, Request
+from throttlekit.testing import FakeClock
+
+API = TokenBucket("api", "10/s", burst=10)
+KEYED = TokenBucket("keyed", "10/s", burst=1, key="{account}")
+OTHER = TokenBucket("other", "10/s")
+JOB = Job(id="1", name="call", queue="reports", kwargs={"account": "a", "tenant": "t"})
+
+
+def limiter(*plugins: object) -> Limiter:
+    return Limiter(MemoryStore(clock_us=FakeClock()), plugins=plugins)
+
+
+# Limits
+
+
+def test_limits_are_added_by_queue_and_name() -> None:
+    """`LimitsFor` adds limits to the jobs of a queue or of a name; to other jobs none."""
+    events = limiter(LimitsFor(queue={"reports": API}, name={"call": [KEYED]})).events
+    assert events.limits(JOB) == (API, KEYED)
+    assert events.limits(Job()) == ()
+
+
+@pytest.mark.parametrize("advice", [API, "api", [API, None], 3, {"api": 1}])
+def test_limits_that_are_not_limits_are_left_out(advice: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """What is not a list of limits is logged, and adds nothing; the other plugins' limits are added."""
+
+    class Wrong:
+        @hookimpl
+        def throttlekit_limits(self, job: Job) -> Any:
+            return advice
+
+    assert limiter(LimitsFor(queue={"reports": OTHER}), Wrong()).events.limits(JOB) == (OTHER,)
+    assert "A plugin failed in throttlekit_limits" in caplog.text
+
+
+def test_a_plugin_that_gives_no_limits() -> None:
+    """A limit of each name once; None means none."""
+    empty: Iterable[Limit] | None = None
+
+    class Nothing:
+        @hookimpl
+        def throttlekit_limits(self) -> Iterable[Limit] | None:
+            return empty
+
+    made = limiter(Nothing(), LimitsFor(queue={"reports": API}), LimitsFor(name={"call": API}))
+    assert made.events.limits(JOB) == (API,)
+    with pytest.raises(ConfigurationError, match="is not a limit"):
+        LimitsFor(queue={"reports": ["api"]})  # type: ignore[list-item]
+
+
+# Costs and keys
+
+
+def test_cost_of_a_plugin_is_charged() -> None:
+    """A plugin's cost takes the place of the limit's; a cost that the call gives goes before it."""
+    made = limiter(CostFor({"api": lambda job: 4, "other": 1}))
+    assert made.acquire(API, job=JOB).remaining == 6
+    assert made.acquire(API, job=JOB, cost=1).remaining == 5
+    assert made.acquire(API).remaining == 4, "a call without a job has its limits' costs"
+    assert made.peek(API, job=JOB).cost == 4
+
+
+@pytest.mark.parametrize("cost", [-1, 11, 1.5, True, "2", RuntimeError("mine")])
+def test_cost_that_cannot_work_is_left_out(cost: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A cost below 0, one that could never pass, or no number: the limit's own counts, and the log says so."""
+
+    def wrong(job: Job) -> Any:
+        if isinstance(cost, Exception):
+            raise cost
+        return cost
+
+    made = limiter(CostFor({"api": wrong}))
+    assert made.acquire(API, job=JOB).remaining == 9
+    assert "A plugin failed in throttlekit_cost; what it returned is not used." in caplog.text
+
+
+def test_key_of_a_plugin_counts_apart() -> None:
+    """A plugin's key takes the place of the limit's, for all verbs; a key that the call gives goes before it."""
+    made = limiter(KeyFor({"keyed": "{tenant}"}))
+    assert made.acquire(KEYED, job=JOB).key == "t"
+    assert not made.acquire(KEYED, key="t").allowed
+    assert made.acquire(KEYED, key="a").allowed
+    made.reset(KEYED, job=JOB)
+    assert made.peek(KEYED, key="t").allowed
+    made.pause(KEYED, 5, job=JOB)
+    assert made.peek(KEYED, key="t").reason == "paused"
+
+
+def test_key_that_cannot_be_one_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be a key is logged, and the limit's own counts. A limit without a key keeps one count for all."""
+    made = limiter(KeyFor({"keyed": lambda job: 1.5, "api": lambda job: "x"}))  # type: ignore[dict-item, return-value]
+    assert made.acquire(KEYED, job=JOB).key == "a"
+    assert "A plugin failed in throttlekit_key" in caplog.text
+    assert made.acquire(API, job=JOB).key == ""
+
+
+def test_plugins_that_configure_are_asked_for_prefetched_units_too() -> None:
+    """Units at hand are spent under the plugin's key and at its cost."""
+    ahead = TokenBucket("ahead", "1000/s", burst=400, prefetch=16, key="{account}")
+    made = limiter(KeyFor({"ahead": "{tenant}"}), CostFor({"ahead": 2}))
+    keys = {made.acquire(ahead, job=JOB).key for _ in range(20)}
+    assert keys == {"t"}
+    assert made.acquire(ahead, job=JOB).cost == 2
+
+
+def test_a_denial_stays_a_denial() -> None:
+    """No advice of a plugin lets a job pass that its limits deny."""
+    made = limiter(CostFor({"keyed": 1}), KeyFor({"keyed": "{account}"}), FailureFor({"keyed": "open"}))
+    assert [made.acquire(KEYED, job=JOB).allowed for _ in range(2)] == [True, False]
+
+
+# The store is away
+
+
+class Away(MemoryStore):
+    def acquire(self, request: Request, now_us: int | None = None) -> Any:
+        raise StoreUnavailable("away", part="")
+
+
+CLOSED = TokenBucket("closed", "10/s")
+LOCAL = TokenBucket("local", "10/s", burst=2, on_store_failure="local", processes=2)
+OPEN = TokenBucket("open", "10/s", on_store_failure="open")
+
+
+def test_failure_policy_of_a_plugin() -> None:
+    """`FailureFor` chooses for its limits; of several limits the strictest policy decides; others keep their own."""
+    made = Limiter(Away(), plugins=[FailureFor({"closed": "open", "local": "closed"})])
+    assert made.acquire(CLOSED, job=JOB).allowed
+    assert made.acquire(CLOSED, job=JOB).charged == ()
+    assert not made.acquire(LOCAL, job=JOB).allowed
+    assert made.acquire(OPEN, job=JOB).allowed
+    assert made.acquire(CLOSED, OPEN, job=JOB).allowed
+    assert not made.acquire(CLOSED, LOCAL, job=JOB).allowed
+    with pytest.raises(ConfigurationError, match="a policy is"):
+        FailureFor({"closed": "ajar"})  # type: ignore[dict-item]
+
+
+def test_open_by_a_plugin_charges_no_share() -> None:
+    """A limit with a share that a plugin opens runs uncharged; with "local" its share counts."""
+    opened = Limiter(Away(), plugins=[FailureFor({"local": "open"})])
+    assert [opened.acquire(LOCAL).allowed for _ in range(5)] == [True] * 5
+    own = Limiter(Away(), plugins=[FailureFor({"local": "local"})])
+    assert [own.acquire(LOCAL).allowed for _ in range(3)] == [True, False, False]
+
+
+@pytest.mark.parametrize("policy", ["local", "ajar", 1, RuntimeError("mine")])
+def test_policy_that_cannot_work_is_left_out(policy: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """No policy, or "local" for a limit without a share: the limit's own policy counts, and the log says so."""
+
+    class Wrong:
+        @hookimpl
+        def throttlekit_on_store_failure(self, event: StoreFailing) -> Any:
+            assert (event.error, event.limits, event.job) == ("StoreUnavailable", (CLOSED,), JOB)
+            if isinstance(policy, Exception):
+                raise policy
+            return policy
+
+    assert not Limiter(Away(), plugins=[Wrong()]).acquire(CLOSED, job=JOB).allowed
+    assert "A plugin failed in throttlekit_on_store_failure" in caplog.text
+
+
+# What was done
+
+
+class Listener:
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    @hookimpl
+    def throttlekit_settled(self, event: Settled) -> None:
+        self.events.append(event)
+
+    @hookimpl
+    def throttlekit_started(self, event: Started) -> None:
+        self.events.append(event)
+
+    @hookimpl
+    def throttlekit_finished(self, event: Finished) -> None:
+        self.events.append(event)
+
+    @hookimpl
+    def throttlekit_rate_limited(self, event: RateLimitHeard) -> None:
+        self.events.append(event)
+
+
+def test_settle_is_emitted() -> None:
+    """Each limit whose charge is corrected, with its units before and after."""
+    listener = Listener()
+    made = limiter(listener)
+    decision = made.acquire(API, OTHER)
+    made.settle(decision, actual=3, limit=API)
+    assert listener.events == [Settled(decision, API, 1, 3)]
+
+
+def test_events_of_the_floor_are_emitted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """What an adapter reports goes to every plugin, and to the log."""
+    listener = Listener()
+    made = limiter(listener)
+    decision = made.acquire(API, job=JOB)
+    with caplog.at_level(logging.DEBUG, "throttlekit"):
+        made.events.started(JOB, decision)
+        made.events.finished(JOB, decision, "succeeded", 1.5)
+        made.events.rate_limited(JOB, API, 30.0)
+        made.settle(decision, actual=2)
+    assert listener.events == [
+        Started(JOB, decision),
+        Finished(JOB, decision, "succeeded", 1.5),
+        RateLimitHeard(JOB, API, 30.0),
+        Settled(decision, API, 1, 2),
+    ]
+    assert [record.getMessage() for record in caplog.records] == [
+        "Job 1 (call) starts.",
+        "Job 1 (call) succeeded after 1.500 s.",
+        "Limit 'api' is paused: downstream rate limited 1 jobs since the last such line; retry in 30.0 s.",
+        "Limit 'api': a job took 2 units, and was charged 1.",
+    ]
+
+
+# Cancel
+
+
+def test_cancel_gives_back_units_and_slots() -> None:
+    """A job that will not run leaves nothing charged; to cancel a denial does nothing."""
+    made, slots = limiter(), Concurrency("slots", 1)
+    decision = made.acquire(API, slots, cost=1)
+    denial = made.acquire(API, slots, cost=1)
+    assert (decision.allowed, denial.allowed) == (True, False)
+    made.cancel(denial)
+    made.cancel(decision)
+    assert made.acquire(slots).allowed
+    assert made.peek(API).remaining == 10
+
+
+def test_cancel_while_the_store_is_away_raises_nothing() -> None:
+    """Units stay charged: stricter, never looser."""
+
+    class Failing(MemoryStore):
+        def settle(self, corrections: Any, now_us: int | None = None) -> None:
+            raise StoreUnavailable("failed")
+
+    store = Failing(clock_us=FakeClock())
+    made = Limiter(store)
+    made.cancel(made.acquire(API))
+    assert Limiter(store).peek(API).remaining == 9
+
+
+async def _cancelled() -> int:
+    async with AsyncLimiter(MemoryStore(clock_us=FakeClock())) as made:
+        await made.cancel(await made.acquire(API))
+        return (await made.peek(API)).remaining
+
+
+def test_cancel_in_an_event_loop() -> None:
+    """`AsyncLimiter.cancel` is the same."""
+    assert asyncio.run(_cancelled()) == 10

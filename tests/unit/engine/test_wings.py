@@ -1,0 +1,106 @@
+"""Live control, prefetched tokens and the circuit breaker are wings: without one of them the rest works."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from support.servers.stores import EventDispatcher
+from throttlekit import Concurrency, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
+from throttlekit.fleet.rules import Rule, as_text, field_of, plain
+from throttlekit.stores import Request, Store
+from throttlekit.testing import FakeClock
+
+PLAIN = TokenBucket("plain", "10/s", burst=2)
+AHEAD = TokenBucket("ahead", "100/s", burst=40, prefetch=16)
+OWN = TokenBucket("own", "100/s", burst=40, scope="process")
+SLOTS = Concurrency("slots", 1)
+
+
+class WithoutFleet(Limiter):
+    _without: ClassVar = frozenset({"fleet"})
+
+
+class WithoutPrefetch(Limiter):
+    _without: ClassVar = frozenset({"prefetch"})
+
+
+class WithoutBreaker(Limiter):
+    _without: ClassVar = frozenset({"breaker"})
+
+
+class WithoutAny(Limiter):
+    _without: ClassVar = frozenset({"fleet", "prefetch", "breaker"})
+
+
+EACH = [WithoutFleet, WithoutPrefetch, WithoutBreaker, WithoutAny]
+
+
+@pytest.fixture
+def store() -> EventDispatcher:
+    return EventDispatcher(FakeClock())
+
+
+@pytest.mark.parametrize("kind", EACH)
+def test_every_verb_works_without_a_wing(kind: type[Limiter], store: EventDispatcher) -> None:
+    """Decisions, places, slots, corrections, pauses and resets are those of a whole limiter."""
+    limiter = kind(store)
+    first = [limiter.acquire(PLAIN, AHEAD, OWN, job=Job(id=str(n)), delivery=Delivery()) for n in range(3)]
+    assert [decision.allowed for decision in first] == [True, True, False]
+    assert first[2].ticket is not None
+    assert limiter.until_due([PLAIN], first[2].ticket) is not None
+    limiter.cancel(first[0])
+    assert limiter.peek(PLAIN).remaining == 1
+    held = limiter.acquire(SLOTS)
+    assert not limiter.acquire(SLOTS).allowed
+    limiter.release(held)
+    with limiter.hold(SLOTS):
+        assert not limiter.peek(SLOTS).allowed
+    limiter.pause(AHEAD, 5)
+    assert limiter.acquire(AHEAD).reason == "paused"
+    limiter.resume(AHEAD)
+    limiter.reset(PLAIN, AHEAD)
+    assert limiter.settle(limiter.acquire(PLAIN), actual=2).cost == 2
+    limiter.flush()
+    limiter.close()
+
+
+def test_without_the_fleet_no_rule_counts(store: EventDispatcher) -> None:
+    """A limiter without live control follows no rule, and asks for none."""
+    rule = Rule(what="pause", name="plain", since_us=1, by="ann")
+    store.told = [(field_of(rule.what, rule.name, rule.part), as_text(plain(rule)))]
+    whole = Limiter(store)
+    assert [limiter.acquire(PLAIN).allowed for limiter in (WithoutFleet(store), whole)] == [True, False]
+    whole.close()
+
+
+def test_without_prefetch_each_unit_is_asked_for(store: EventDispatcher) -> None:
+    """A limiter without the wing takes no units ahead: `prefetch` of a limit means nothing to it."""
+    limiter = WithoutPrefetch(store)
+    assert [limiter.acquire(AHEAD).remaining for _ in range(5)] == [39, 38, 37, 36, 35]
+
+
+class Away:
+    """A store that never answers."""
+
+    def __init__(self, inner: Store) -> None:
+        self.inner, self.asked = inner, 0
+
+    def acquire(self, request: Request, now_us: int | None = None) -> None:
+        self.asked += 1
+        raise StoreUnavailable("away", part="")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+
+def test_without_the_breaker_each_call_asks_the_store(store: EventDispatcher) -> None:
+    """A limiter without the breaker asks a store that is away each time; with it, once a second."""
+    asked = []
+    for kind in (WithoutBreaker, Limiter):
+        away = Away(store)
+        limiter = kind(away)  # type: ignore[arg-type]
+        assert {limiter.acquire(PLAIN).reason for _ in range(3)} == {"store unavailable"}
+        asked.append(away.asked)
+    assert asked == [3, 1]

@@ -1,0 +1,50 @@
+"""The options that every limit takes, and what they may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
+
+from throttlekit._core.job import Job
+from throttlekit._core.limit.local_share import OnStoreFailure, check_failure
+from throttlekit._core.limit.rate import Rate
+from throttlekit._core.limit.template import Key, check_source, check_units, safe_repr
+from throttlekit.errors import ConfigurationError
+
+__all__ = ["Cost", "LimitOptions", "Rates", "Scope", "Tier", "check_options"]
+
+Cost: TypeAlias = "int | Callable[[Job], int]"
+Rates: TypeAlias = "Rate | Mapping[str, Rate]"
+Scope: TypeAlias = Literal["global", "queue", "job", "process"]
+Tier: TypeAlias = "str | Callable[[Job], str] | None"
+
+
+class LimitOptions(TypedDict, total=False):
+    """The keywords that every limit takes; see `Limit`."""
+
+    key: Key
+    cost: Cost
+    scope: Scope
+    tier: Tier
+    default_tier: str | None
+    on_store_failure: OnStoreFailure
+    processes: int | None
+
+
+def check_options(limit: Any) -> None:
+    """
+    Make sure that the options of *limit* can work, whatever its algorithm and its rate.
+
+    Raises:
+        ConfigurationError: One of them cannot.
+    """
+    check_failure(limit.on_store_failure, limit.processes, limit.scope)
+    check_source("key", limit.key)
+    if not callable(limit.cost):
+        check_units(limit.cost)
+    if limit.scope not in get_args(Scope):
+        raise ConfigurationError(
+            f'the scope must be "global", "queue", "job" or "process", not {safe_repr(limit.scope)}'
+        )
+    if not isinstance(limit.rate, Mapping) and (limit.tier is not None or limit.default_tier is not None):
+        raise ConfigurationError('tier= needs a rate for each tier, like {"free": "10/m", "pro": "100/m"}')

@@ -1,0 +1,37 @@
+"""One call of a limiter's verb, made there and carried down to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
+from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
+
+__all__ = ["Call"]
+
+
+class Call(NamedTuple):  # made for each decision: a frozen dataclass costs three times as much
+    """
+    The arguments of `acquire` or `peek`.
+
+    Attributes:
+        limits: As they were given: with tiers, if they have any.
+        job: The job that the call is for, if any.
+        key: The key to count under, in place of the job's.
+        cost: The units to charge to every limit, in place of the limits' own.
+        delivery: How a denied job comes back.
+        peek: Whether nothing is to be charged or stored.
+    """
+
+    limits: Sequence[Limit]
+    job: Job | None = None
+    key: str | int | None = None
+    cost: int | None = None
+    delivery: Delivery = PLAIN_DELIVERY
+    peek: bool = False
+
+    def on(self, limits: Sequence[Limit]) -> Call:
+        """The same call for other *limits*."""
+        return self._replace(limits=limits)

@@ -1,0 +1,98 @@
+"""The two stores of a limiter: the one that the fleet shares, and the memory of this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from throttlekit._core.acquire import Verdict
+from throttlekit._core.decision import Decision, settled_of
+from throttlekit._core.limit.base import Limit
+from throttlekit._engine.attempt import Attempt, Layer, Rest
+from throttlekit._engine.claims import Claim
+from throttlekit._engine.store_access import StoreAccess
+from throttlekit.stores.base import Correction, Store
+from throttlekit.stores.composite import Part, acquire_in_parts
+
+__all__ = ["InProcessLayer", "SharedLayer", "Stores"]
+
+
+@dataclass(slots=True, eq=False)
+class Stores:
+    """
+    Where limits are counted.
+
+    Attributes:
+        shared: The limiter's store, behind its circuit breaker.
+        in_process: Counts limits of scope "process".
+    """
+
+    shared: StoreAccess
+    in_process: Store
+
+    def of(self, limit: Limit) -> Store:
+        """The store that counts *limit*."""
+        return self.in_process if limit.scope == "process" else self.shared
+
+    def each(self, claims: Sequence[Claim]) -> Iterator[tuple[Store, list[Claim]]]:
+        """Each store with its part of *claims*; first the one that always answers."""
+        for store, own in ((self.in_process, True), (self.shared, False)):
+            part = [claim for claim in claims if claim.in_process is own]
+            if part:
+                yield store, part
+
+    def settle(self, decision: Decision, actual: int, limit: Limit | None) -> Decision:
+        """Correct what *decision* charged; see `Limiter.settle`. One round trip at most."""
+        meant = settled_of(decision, limit)
+        charged = tuple(
+            each._replace(cost=each.limit.check_units(actual)) if each in meant else each for each in decision.charged
+        )
+        around_us = time.time_ns() // 1000
+        for own, store in ((False, self.shared), (True, self.in_process)):
+            corrections: list[Correction] = []
+            for before, after in zip(decision.charged, charged, strict=True):
+                if before.bucket and (before.limit.scope == "process") is own and before.cost != after.cost:
+                    # The difference, rounded up: that also holds for a cost that was charged together with others.
+                    algorithm = before.limit.bind(after.cost - before.cost, around_us)
+                    corrections.append(Correction(before.bucket, algorithm, before.at_us, algorithm.size))
+            if corrections:
+                store.settle(corrections)
+        cost = next((each.cost for each in charged if each.limit is decision.limit), decision.cost)
+        return replace(decision, charged=charged, cost=cost)
+
+
+class InProcessLayer:
+    """
+    Decides limits of scope "process" first: a process over its own share asks no server.
+
+    Args:
+        below: Decides the other claims.
+    """
+
+    def __init__(self, stores: Stores, below: Layer) -> None:
+        self._stores, self._below = stores, below
+
+    def decide(self, attempt: Attempt) -> Verdict:
+        for claim in attempt.claims:
+            if claim.limit.scope == "process":
+                return self._in_parts(attempt)
+        return self._below.decide(attempt)
+
+    def _in_parts(self, attempt: Attempt) -> Verdict:
+        own = [number for number, claim in enumerate(attempt.claims) if claim.in_process]
+        rest = [number for number, claim in enumerate(attempt.claims) if not claim.in_process]
+        parts = [Part(self._stores.in_process, own)]
+        if rest:
+            parts.append(Part(Rest(attempt, rest, self._below), rest))
+        return acquire_in_parts(parts, attempt.request)
+
+
+class SharedLayer:
+    """The lowest layer: asks the limiter's store, through its circuit breaker."""
+
+    def __init__(self, stores: Stores) -> None:
+        self._stores = stores
+
+    def decide(self, attempt: Attempt) -> Verdict:
+        return self._stores.shared.acquire(attempt.request)

@@ -1,0 +1,121 @@
+"""
+Ready-made plugins that configure jobs from mappings: `Limiter(plugins=[LimitsFor(queue={"reports": [partner]})])`.
+
+For anything that a mapping cannot say write a plugin of your own: docs/hooks.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias, get_args
+
+from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.template import check_source, from_job, safe_repr
+from throttlekit.errors import ConfigurationError
+from throttlekit.hookspecs import OnStoreFailure, StoreFailing, hookimpl
+
+__all__ = ["CostFor", "FailureFor", "KeyFor", "LimitsFor"]
+
+_Limits: TypeAlias = "Limit | Iterable[Limit]"
+
+
+class LimitsFor:
+    """
+    Adds limits to jobs by their queue or their name, beside the limits that the jobs name themselves.
+
+    Args:
+        queue: Limits by the name of the queue.
+        name: Limits by the name of the actor, function or task.
+
+    Raises:
+        ConfigurationError: A value is not a limit or several.
+    """
+
+    def __init__(
+        self, *, queue: Mapping[str, _Limits] | None = None, name: Mapping[str, _Limits] | None = None
+    ) -> None:
+        self._queue = {key: _limits(limits) for key, limits in (queue or {}).items()}
+        self._name = {key: _limits(limits) for key, limits in (name or {}).items()}
+
+    @hookimpl
+    def throttlekit_limits(self, job: Job) -> tuple[Limit, ...]:
+        return (*self._queue.get(job.queue, ()), *self._name.get(job.name, ()))
+
+
+class CostFor:
+    """
+    Gives jobs another cost under a limit than it was declared with.
+
+    Args:
+        costs: By the limit's name: a number of units, or a callable that is given the job.
+    """
+
+    def __init__(self, costs: Mapping[str, int | Callable[[Job], int | None]]) -> None:
+        self._costs = dict(costs)
+
+    @hookimpl
+    def throttlekit_cost(self, job: Job, limit: Limit) -> int | None:
+        cost = self._costs.get(limit.name)
+        return cost(job) if callable(cost) else cost
+
+
+class KeyFor:
+    """
+    Gives jobs another key under a limit than it was declared with.
+
+    Args:
+        keys: By the limit's name: a template over the job's arguments, like "{account_id}", or a callable that is
+            given the job.
+
+    Raises:
+        ConfigurationError: A template cannot be read.
+    """
+
+    def __init__(self, keys: Mapping[str, str | Callable[[Job], str | int | None]]) -> None:
+        self._keys = dict(keys)
+        for key in self._keys.values():
+            check_source("key", key)
+
+    @hookimpl
+    def throttlekit_key(self, job: Job, limit: Limit) -> str | int | None:
+        key = self._keys.get(limit.name)
+        return None if key is None else from_job("key", key, job)  # type: ignore[return-value]
+
+
+class FailureFor:
+    """
+    Chooses what becomes of calls while the store does not answer, in place of the limits' `on_store_failure`.
+
+    Of several limits of a call, the strictest policy decides: "closed", then "local", then "open".
+
+    Args:
+        policies: By the limit's name. Limits that are not named keep their own policy.
+
+    Raises:
+        ConfigurationError: A policy is not one of these.
+    """
+
+    def __init__(self, policies: Mapping[str, OnStoreFailure]) -> None:
+        self._policies = dict(policies)
+        for policy in self._policies.values():
+            if policy not in get_args(OnStoreFailure):
+                raise ConfigurationError(f'a policy is "closed", "open" or "local", not {safe_repr(policy)}')
+
+    @hookimpl
+    def throttlekit_on_store_failure(self, event: StoreFailing) -> OnStoreFailure | None:
+        if all(limit.name not in self._policies for limit in event.limits):
+            return None
+        policies: list[OnStoreFailure] = [
+            self._policies.get(limit.name, limit.on_store_failure) for limit in event.limits
+        ]
+        strictest: tuple[OnStoreFailure, ...] = ("closed", "local", "open")
+        return min(policies, key=strictest.index)
+
+
+def _limits(limits: _Limits) -> tuple[Limit, ...]:
+    found = (limits,) if isinstance(limits, Limit) else tuple(limits)
+    for limit in found:
+        if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"{safe_repr(limit)} is not a limit")
+    return found

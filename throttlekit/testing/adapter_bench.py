@@ -1,0 +1,176 @@
+"""A site under test: what the tests of `AdapterConformance` have in common."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import os
+import tempfile
+import time
+import unittest
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from throttlekit._core.limit.base import Limit
+from throttlekit.testing.adapter_site import RATE, AdapterSite, End, Note, Notes, Settings, wait_until
+
+__all__ = ["CLOCKS", "AdapterBench", "Logged", "OnSite", "Sent"]
+
+_NUMBERS = itertools.count(1)
+CLOCKS = 0.02
+"""Seconds that two clocks of one machine may differ by."""
+
+
+class Sent(NamedTuple):
+    """A job that the suite has sent."""
+
+    name: str
+    job: Any
+
+
+class AdapterBench:
+    """One test's view of a site: a key of its own, and notes of its own."""
+
+    def __init__(self, site: AdapterSite, folder: str) -> None:
+        self.site = site
+        self.key = f"k{os.getpid()}x{next(_NUMBERS)}"
+        self.notes = Notes(Path(folder) / "notes")
+        self._log_began = len(site.log())
+
+    def deny(self, seconds: float) -> float:
+        """No job passes `RATE` for so long; return the time until which."""
+        until = time.time() + seconds
+        self.site.limiter.pause(RATE, seconds, key=self.key)
+        return until
+
+    def send(self, kind: str, *steps: str, key: str | None = None, **options: Any) -> Sent:
+        """Send a job that does *steps*, by default none."""
+        name, arguments = self._arguments(steps, key)
+        return Sent(name, self.site.enqueue(kind, arguments, options))
+
+    def send_with_next(self, kind: str) -> tuple[Sent, str]:
+        """Send a job, and one of the kind "free" that follows it; return the job, and the name of the other."""
+        following, arguments = self._arguments((), None)
+        return self.send(kind, then=arguments), following
+
+    def _arguments(self, steps: tuple[str, ...], key: str | None) -> tuple[str, tuple[Any, ...]]:
+        name = f"job{next(_NUMBERS)}"
+        return name, (key or self.key, str(self.notes.path), name, list(steps) or ["return"])
+
+    def begun(self, sent: Sent | str, times: int = 1) -> Note:
+        """Wait until the body of *sent* has begun for the *times*-th time."""
+        return self._noted("begin", sent, times)
+
+    def body_ended(self, sent: Sent | str, times: int = 1) -> Note:
+        return self._noted("end", sent, times)
+
+    def _noted(self, what: str, sent: Sent | str, times: int) -> Note:
+        name = sent if isinstance(sent, str) else sent.name
+
+        def noted() -> list[Note]:
+            found = self.notes.of(what, name)
+            return found if len(found) >= times else []
+
+        return wait_until(noted, f"{name}: {what}, {times}")[times - 1]
+
+    def runs(self, sent: Sent) -> int:
+        """How often the body of *sent* has begun."""
+        return len(self.notes.of("begin", sent.name))
+
+    def failures(self, sent: Sent) -> int:
+        """How many failed runs the framework has reported."""
+        return len(self.notes.of("failure", sent.name))
+
+    def let_end(self, sent: Sent) -> None:
+        """A body whose step is "wait" ends."""
+        self.notes.write("go", sent.name)
+
+    def end(self, sent: Sent) -> End:
+        """Wait until a reader of the result sees how *sent* has ended."""
+        return wait_until(lambda: self.site.end(sent.job), f"{sent.name} has ended")
+
+    def remaining(self, limit: Limit) -> int:
+        """How many units of *limit* are left now."""
+        return self.site.limiter.peek(limit, key=self.key, cost=0).remaining
+
+    def allowed(self, limit: Limit) -> bool:
+        return self.site.limiter.peek(limit, key=self.key).allowed
+
+    def paused(self, limit: Limit) -> bool:
+        return self.site.limiter.peek(limit, key=self.key).reason == "paused"
+
+    def log(self) -> str:
+        """What worker processes have logged since the test began."""
+        return self.site.log()[self._log_began :]
+
+    def until_empty(self) -> None:
+        wait_until(lambda: self.site.left() == 0, "nothing is left in the queue")
+
+
+class OnSite:
+    """
+    The part of the suite that its user gives.
+
+    Attributes:
+        unsupported: Promises that the framework cannot be asked for, and the reason for each. A promise is a test's
+            name without "test_". Its test is skipped, and shows the reason.
+    """
+
+    unsupported: ClassVar[Mapping[str, str]] = {}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for promise, reason in cls.__dict__.get("unsupported", {}).items():
+            test = getattr(cls, f"test_{promise}", None)
+            if test is None:
+                raise TypeError(f"{cls.__name__}.unsupported: there is no promise {promise!r}")
+            setattr(cls, f"test_{promise}", _skipped(test, reason))
+
+    def make_site(self, settings: Settings) -> AbstractContextManager[AdapterSite]:
+        """
+        Return a site for one test, as a context manager. Several tests may use one site with the same *settings*, one
+        after the other: then the workers need not start anew.
+        """
+        raise NotImplementedError
+
+    @contextmanager
+    def bench(self, settings: Settings | None = None) -> Generator[AdapterBench, None, None]:
+        """A site whose workers run. At the end nothing may be left in its queue."""
+        with self.make_site(settings or Settings()) as site, tempfile.TemporaryDirectory() as folder:
+            bench = AdapterBench(site, folder)
+            site.start()
+            yield bench
+            bench.until_empty()
+
+
+def _skipped(test: Callable[..., None], reason: str) -> Callable[..., None]:
+    @functools.wraps(test)
+    def skipped(self: Any) -> None:
+        raise unittest.SkipTest(f"unsupported: {reason}")
+
+    return skipped
+
+
+class Logged(logging.Handler):
+    """Everything that this process logs while the handler is in use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def __enter__(self) -> Logged:
+        root = logging.getLogger()
+        self._level = root.level
+        root.setLevel(logging.INFO)
+        root.addHandler(self)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        logging.getLogger().removeHandler(self)
+        logging.getLogger().setLevel(self._level)

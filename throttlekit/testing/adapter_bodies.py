@@ -1,0 +1,107 @@
+"""What holds while a job's body runs, and at its end: charges, leases, and 429s."""
+
+# ruff: noqa: S101 - these are tests, shipped
+
+from __future__ import annotations
+
+import time
+
+from throttlekit.testing.adapter_bench import CLOCKS, OnSite
+from throttlekit.testing.adapter_site import COUNT, LONG_SLOT, RATE, SLOT, TOKENS, End, Settings, wait_until
+
+__all__ = ["BodyConformance", "LeaseConformance", "RateLimitedConformance"]
+
+
+class BodyConformance(OnSite):
+    def test_retries_are_charged_again(self) -> None:
+        """Each run of a body calls downstream, and is charged."""
+        with self.bench() as bench:
+            sent = bench.send("retried", "fail", "return")
+            assert bench.end(sent) == End("succeeded", sent.name)
+            assert bench.remaining(COUNT) == COUNT.burst - 2
+
+    def test_settle(self) -> None:
+        """A body that settles its cost gives back what it did not use; the next job can have it."""
+        with self.bench() as bench:
+            for left in (90, 80):
+                bench.begun(sent := bench.send("tokens", "settle 10"))
+                assert bench.end(sent).how == "succeeded"
+                assert bench.remaining(TOKENS) == left
+
+
+class LeaseConformance(OnSite):
+    def test_leases_are_released(self) -> None:
+        """The slot of a concurrency limit is free when the body has returned, has failed, or has raised 429."""
+        with self.bench() as bench:
+            for step in ("return", "fail", "429 1"):
+                bench.body_ended(sent := bench.send("long_slot", step, "return"))
+                wait_until(lambda: bench.allowed(LONG_SLOT), f"the slot is free after {step!r}", within=20)
+                bench.end(sent)
+
+    def test_leases_are_renewed(self) -> None:
+        """The slot stays taken while the body runs, for longer than its lease."""
+        with self.bench() as bench:
+            sent = bench.send("slot", "wait")
+            until = bench.begun(sent).at + 2 * SLOT.lease
+            while time.time() < until:
+                assert not bench.allowed(SLOT)
+                time.sleep(0.05)
+            bench.let_end(sent)
+            wait_until(lambda: bench.allowed(SLOT), "the slot is free")
+
+    def test_a_killed_worker_frees_its_lease(self) -> None:
+        """After SIGKILL the slot of the body is free within the lease time, and not before a lease has passed."""
+        with self.bench(Settings(killed=True)) as bench:
+            sent = bench.send("slot", "wait")
+            bench.begun(sent)
+            killed_at = time.time()
+            bench.site.kill()
+            wait_until(lambda: bench.allowed(SLOT), "the slot is free")
+            assert time.time() - killed_at <= SLOT.lease + 1.0
+            bench.let_end(sent)
+            bench.site.start()
+
+
+class RateLimitedConformance(OnSite):
+    def test_a_429_pauses_the_fleet(self) -> None:
+        """After a 429 no job of its key runs until the pause is over. Jobs of other keys run meanwhile."""
+        with self.bench() as bench:
+            angry = bench.send("counted", "429 1.5", "return")
+            until = bench.body_ended(angry).at + 1.5
+            wait_until(lambda: bench.paused(RATE), "the key is paused")
+            assert not bench.paused(COUNT), "on_429 names another limit"
+            held = [bench.send("counted") for _ in range(3)]
+            other = bench.send("counted", key=f"{bench.key}-other")
+            assert bench.begun(other).at < until
+            assert min(bench.begun(sent).at for sent in held) >= until - CLOCKS
+            assert bench.begun(angry, 2).at >= until - CLOCKS
+
+    def test_a_429_defers_uncharged(self) -> None:
+        """The two runs of a job that hears 429 once are charged, and its wait between them is not."""
+        with self.bench() as bench:
+            sent = bench.send("counted", "429 0.5", "return")
+            bench.body_ended(sent)
+            wait_until(lambda: bench.paused(RATE), "the key is paused")
+            assert bench.remaining(COUNT) == COUNT.burst - 1
+            bench.body_ended(sent, 2)
+            bench.until_empty()
+            assert (bench.runs(sent), bench.remaining(COUNT)) == (2, COUNT.burst - 2)
+
+    def test_a_429_costs_no_retry(self) -> None:
+        """429, a failure, 429 again and success: the failure has used the one retry, the 429s none."""
+        with self.bench() as bench:
+            sent = bench.send("retried", "429 0.2", "fail", "429 0.2", "return")
+            assert bench.end(sent) == End("succeeded", sent.name)
+            assert (bench.runs(sent), bench.failures(sent)) == (4, 1)
+
+    def test_a_429_is_invisible_to_result_readers(self) -> None:
+        """A reader of the result waits on; the framework reports no failure; jobs that follow wait on."""
+        with self.bench() as bench:
+            sent = bench.send("counted", "429 1", "return")
+            assert bench.end(sent) == End("succeeded", sent.name)
+            assert (bench.runs(sent), bench.failures(sent)) == (2, 0)
+
+    def test_a_429_without_limits_is_an_error(self) -> None:
+        """A job that names no limit fails with `RateLimited`, as with any error."""
+        with self.bench() as bench:
+            assert bench.end(bench.send("free", "429 0.1")).error == "RateLimited"

@@ -1,0 +1,301 @@
+"""
+What the author of an adapter gives to `AdapterConformance`: a site, and a job function that calls `perform`.
+
+A site is a queue with its workers. Workers may be threads of the test's process or processes of their own: what jobs
+do is written down in a file that both can open.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.algorithms.token_bucket import TokenBucket
+from throttlekit._core.decision import Decision
+from throttlekit._core.limit.base import Limit
+from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.rate_limited import RateLimited
+from throttlekit._engine.running import current
+from throttlekit.adapter.options import MAX_WAIT, ON_429, THROTTLE, WaitRules
+from throttlekit.limiter import Limiter
+
+__all__ = [
+    "COUNT", "JOBS", "LONG_SLOT", "RATE", "SLOT", "STEADY", "TOKENS", "AdapterSite", "End", "JobKind", "Note", "Notes",
+    "Settings", "note_failure", "perform", "wait_until",
+]  # fmt: skip
+
+_T = TypeVar("_T")
+
+RATE = TokenBucket("conformance-rate", "100/s", burst=100, key="{key}")
+"""The suite denies jobs by pausing it; it has room for all of them otherwise."""
+COUNT = TokenBucket("conformance-count", "1/hour", burst=100, key="{key}")
+"""Counts charges: it fills too slowly for a test to notice."""
+STEADY = TokenBucket("conformance-steady", "2/s", burst=1, key="{key}")
+TOKENS = TokenBucket("conformance-tokens", "1/hour", burst=100, key="{key}", cost=lambda job: 90)
+SLOT = Concurrency("conformance-slot", 1, lease=1.5, key="{key}")
+LONG_SLOT = Concurrency("conformance-long-slot", 1, lease=60, key="{key}")
+
+
+def _broken_key(_job: Any) -> str:
+    raise LookupError("this key cannot be worked out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobKind:
+    """
+    How one kind of job is declared.
+
+    Attributes:
+        throttle, on_429, max_wait: The options `throttle`, `on_429` and `throttle_max_wait`.
+        retries: How often the framework runs it again, at once, after it has failed.
+    """
+
+    throttle: Sequence[Limit] = ()
+    on_429: str | None = None
+    max_wait: float | None = None
+    retries: int = 0
+
+    def options(self) -> dict[str, Any]:
+        """The options that are set, by their names in every framework."""
+        found = {THROTTLE: list(self.throttle), ON_429: self.on_429, MAX_WAIT: self.max_wait}
+        return {name: option for name, option in found.items() if option}
+
+
+JOBS: Mapping[str, JobKind] = {
+    "free": JobKind(),
+    "rate": JobKind(throttle=[RATE]),
+    "counted": JobKind(throttle=[RATE, COUNT], on_429=RATE.name),
+    "retried": JobKind(throttle=[RATE, COUNT], on_429=RATE.name, retries=1),
+    "hasty": JobKind(throttle=[RATE, COUNT], max_wait=0.4),
+    "steady": JobKind(throttle=[STEADY]),
+    "tokens": JobKind(throttle=[TOKENS]),
+    "slot": JobKind(throttle=[SLOT]),
+    "long_slot": JobKind(throttle=[RATE, LONG_SLOT], on_429=RATE.name),
+    "faulty": JobKind(throttle=[COUNT, TokenBucket("conformance-faulty", "1/s", key=_broken_key)], retries=1),
+}
+"""Every kind of job of the suite, by name. A site declares all of them, each with the function that calls `perform`."""
+
+
+def perform(key: str, notes: str, name: str, steps: Sequence[str], seen: Mapping[str, Any] | None = None) -> str:
+    """
+    What a job of the suite does: the job function of a site has the first four arguments, and passes them on.
+
+    Args:
+        key: The job's key for the limits of the suite.
+        notes: The file that jobs write to.
+        name: The job's name in the notes, and its result.
+        steps: What the job does the first time, the second time …; the last one is repeated.
+        seen: What the body sees of its own message: its "id", and everything else that a denial must not change.
+    """
+    book = Notes(Path(notes))
+    run = len(book.of("begin", name))
+    book.write("begin", name, seen=dict(seen or {}))
+    what, _, number = steps[min(run, len(steps) - 1)].partition(" ")
+    try:
+        if what == "429":
+            raise RateLimited(float(number))
+        if what == "fail":
+            raise RuntimeError("as the suite wants it")
+        if what == "settle":
+            current().settle(int(number))
+        if what == "wait":
+            wait_until(lambda: book.of("go", name), "the suite lets the body end")
+    finally:
+        book.write("end", name)
+    return name
+
+
+def note_failure(key: str, notes: str, name: str, steps: Sequence[str]) -> None:
+    """A site calls this with a job's arguments where its framework reports a failed run to plugins or callbacks."""
+    Notes(Path(notes)).write("failure", name)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something that happened to the job *name*, at *at*, in seconds of this machine's clock."""
+
+    what: str
+    name: str
+    at: float
+    seen: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """A file to which jobs add lines, from any thread and any process."""
+
+    path: Path
+
+    def write(self, what: str, name: str, seen: Mapping[str, Any] | None = None) -> None:
+        line = json.dumps([what, name, time.time(), seen or {}], default=str) + "\n"
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+
+    def all(self) -> list[Note]:
+        if not self.path.exists():
+            return []
+        return [Note(*json.loads(line)) for line in self.path.read_text().splitlines()]
+
+    def of(self, what: str, name: str | None = None) -> list[Note]:
+        """The notes of what happened, to one job or to any, in order."""
+        return [note for note in self.all() if note.what == what and name in (None, note.name)]
+
+    def runs(self) -> list[str]:
+        """The names of the bodies that have begun, in order."""
+        return [note.name for note in self.of("begin")]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """
+    How a job has ended, for a reader of its result.
+
+    Attributes:
+        how: "succeeded", "failed", or "dropped": ended without a run and without an error.
+        value: What the body returned.
+        error: The name of the exception's class.
+    """
+
+    how: str
+    value: Any = None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """
+    How the adapter of a site is set up.
+
+    Attributes:
+        rules: Its `max_wait`, `max_deferrals` and `when_over`.
+        longest: The longest delay, in seconds, that jobs are deferred by at once; None: the adapter's own.
+        killed: The test kills the workers: they must be processes of their own.
+    """
+
+    rules: WaitRules = field(default_factory=WaitRules)
+    longest: float | None = None
+    killed: bool = False
+
+    def limiter(self, store: Any) -> Limiter:
+        """The limiter that a site gives to its adapter."""
+        return Limiter(store) if self.longest is None else _ShortDelays(store, self.longest)
+
+    def options(self) -> dict[str, Any]:
+        """The rules as the adapters of this project take them."""
+        rules = self.rules
+        return {
+            "when_over": rules.when_over,
+            "max_wait": None if rules.max_wait == float("inf") else rules.max_wait,
+            "max_deferrals": None if rules.max_deferrals == float("inf") else int(rules.max_deferrals),
+        }
+
+
+class _ShortDelays(Limiter):
+    """A limiter for a framework that carries short delays only."""
+
+    def __init__(self, store: Any, longest: float) -> None:
+        super().__init__(store)
+        self._longest_delay = longest
+
+    def acquire(self, *limits: Limit, delivery: Delivery | None = None, **options: Any) -> Decision:
+        delivery = delivery or Delivery()
+        short = replace(delivery, longest=min(delivery.longest, self._longest_delay))
+        return super().acquire(*limits, delivery=short, **options)
+
+
+class AdapterSite(ABC):
+    """
+    A queue of the framework with its workers, and the suite's side of it.
+
+    Attributes:
+        limiter: A limiter on the store that the workers use.
+        slots: How many bodies all workers together run at once.
+        processes: How many processes log.
+    """
+
+    limiter: Limiter
+    slots: int = 1
+    processes: int = 1
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start the workers, unless they run. Return when they take jobs."""
+
+    @abstractmethod
+    def enqueue(self, kind: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> Any:
+        """
+        Send a job, as a user would.
+
+        Args:
+            kind: A key of `JOBS`.
+            arguments: The four of `perform`, as plain JSON data.
+            options: May hold `throttle` and `on_429`, for limits that travel with the message; `expires`, seconds
+                after which the job must not run any more; and `then`, the four arguments of a job of the kind "free"
+                that runs when this one has succeeded.
+
+        Returns:
+            Whatever identifies the job to the other methods.
+
+        Raises:
+            ConfigurationError: `throttle` or `on_429` can never work.
+        """
+
+    @abstractmethod
+    def end(self, job: Any) -> End | None:
+        """How *job* has ended, as a reader of its result sees it now; None: the reader waits on."""
+
+    @abstractmethod
+    def left(self) -> int:
+        """How many jobs the queue still holds, those that wait for their time included."""
+
+    @abstractmethod
+    def declare(self, **options: Any) -> None:
+        """
+        Declare a job with a function `def job(key): ...` and these options.
+
+        Raises:
+            ConfigurationError: An option can never work.
+        """
+
+    def id_of(self, job: Any) -> Any:
+        """The id that the framework has given *job*; compared with the "id" that its body sees."""
+        return job
+
+    def cancel(self, job: Any) -> None:
+        """Cancel *job*, which waits."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """SIGKILL to all workers, as when a machine dies. The broker must give their jobs to others within a minute."""
+        raise NotImplementedError
+
+    def log(self) -> str:
+        """What worker processes have logged so far, at INFO and above; "" where workers are threads of this one."""
+        return ""
+
+
+def wait_until(condition: Callable[[], _T | None], what: str, *, within: float = 60.0) -> _T:
+    """
+    Return what *condition* returned once that is true.
+
+    Raises:
+        AssertionError: It is not, after *within* seconds. The message names *what* was waited for.
+    """
+    deadline = time.monotonic() + within
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {within:g} s for: {what}; last seen: {found!r}")
+        time.sleep(0.01)

@@ -1,0 +1,104 @@
+"""A store's tests for fixed windows: the calendar, time zones and changes of clocks."""
+
+# ruff: noqa: S101 - these are tests, shipped
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+from throttlekit._core.algorithms.fixed_window import FixedWindow
+from throttlekit.testing.bench import NAME, NOW_US, Bench, ConformanceSuite
+
+__all__ = ["CalendarConformance"]
+
+_BERLIN = "Europe/Berlin"
+
+
+class CalendarConformance(ConformanceSuite):
+    def test_window_begins_with_the_calendars(self) -> None:
+        """A window ends with the calendar's, whenever it was first used, and the next one is full."""
+        ends = {"5/s": "15:09:27", "5/10s": "15:09:30", "5/m": "15:10:00", "5/h": "16:00:00", "5/6h": "18:00:00"}
+        with self.bench() as bench:
+            for rate, end in ends.items():
+                bench.now_us = _utc("2027-03-14 15:09:26") + 500_000
+                self._ends(bench, FixedWindow(NAME, rate), _utc(f"2027-03-14 {end}"))
+            bench.now_us = _utc("2027-03-14 15:09:26")
+            self._ends(bench, FixedWindow(NAME, "5/d"), _utc("2027-03-15 00:00:00"))
+
+    def test_both_sides_of_an_edge_are_whole(self) -> None:
+        """At an edge twice the amount passes within a microsecond, and no more, as the guarantee says."""
+        limit = FixedWindow(NAME, "5/m")
+        with self.bench() as bench:
+            bench.now_us = NOW_US - 1
+            before = bench.passing(limit)
+            bench.now_us = NOW_US
+            assert (before, bench.passing(limit)) == (5, 5)
+
+    def test_day_of_23_hours_is_one_window(self) -> None:
+        """The day on which clocks go forward ends at its own midnight."""
+        self._a_day("2027-03-27 23:00:00", "2027-03-28 22:00:00")
+
+    def test_day_of_25_hours_is_one_window(self) -> None:
+        """The day on which clocks go back ends at its own midnight, and not after 24 hours."""
+        self._a_day("2027-10-30 22:00:00", "2027-10-31 23:00:00")
+
+    def test_day_before_a_change_of_clocks_is_whole(self) -> None:
+        """The days before and after a change have 24 hours."""
+        self._a_day("2027-03-26 23:00:00", "2027-03-27 23:00:00")
+        self._a_day("2027-10-31 23:00:00", "2027-11-01 23:00:00")
+
+    def test_skipped_hour(self) -> None:
+        """When clocks jump from two to three, the next window is the hour from three."""
+        with self.bench() as bench:
+            bench.now_us = _utc("2027-03-28 00:59:59")
+            self._ends(bench, FixedWindow(NAME, "5/h", tz=_BERLIN), _utc("2027-03-28 01:00:00"))
+            self._ends(bench, FixedWindow(NAME, "5/h", tz=_BERLIN), _utc("2027-03-28 02:00:00"))
+
+    def test_hour_that_runs_twice_is_two_windows(self) -> None:
+        """When clocks go back from three to two, minutes and hours go on: each is a window, and none is longer."""
+        with self.bench() as bench:
+            for rate, second_end, third_end in (
+                ("5/h", "02:00:00", "03:00:00"),
+                ("5/15m", "01:15:00", "01:30:00"),
+                ("5/m", "01:01:00", "01:02:00"),
+            ):
+                limit = FixedWindow(NAME, rate, tz=_BERLIN)
+                bench.now_us = _utc("2027-10-31 00:59:59")
+                for end in ("01:00:00", second_end, third_end):
+                    self._ends(bench, limit, _utc(f"2027-10-31 {end}"))
+
+    def test_line_over_a_change_of_clocks(self) -> None:
+        """A line that begins on a day of 25 hours begins at the next midnight, and no two jobs are due together."""
+        limit = FixedWindow(NAME, "5/d", tz=_BERLIN)
+        with self.bench() as bench:
+            bench.now_us = _utc("2027-10-31 12:00:00")
+            bench.drain(limit)
+            due = [bench.ask(limit).due_us for _ in range(7)]
+            assert due[0] == _utc("2027-10-31 23:00:00")
+            for due_us in due:
+                bench.now_us = due_us
+                assert bench.ask(limit, due_us=due_us).allowed
+
+    def _a_day(self, begin: str, end: str) -> None:
+        limit = FixedWindow(NAME, "5/d", tz=_BERLIN)
+        with self.bench() as bench:
+            bench.now_us = _utc(begin) - 1
+            bench.drain(limit)
+            bench.now_us += 1
+            self._ends(bench, limit, _utc(end))
+
+    @staticmethod
+    def _ends(bench: Bench, limit: FixedWindow, end_us: int) -> None:
+        """The current window is full, ends at *end_us*, and allows nothing more before that."""
+        bench.drain(limit)
+        use, denied = bench.use(limit), bench.look(limit)
+        assert (use.full_us, denied.retry_us) == (end_us, end_us), (limit, use, denied)
+        bench.now_us = end_us - 1
+        assert not bench.look(limit).allowed
+        bench.now_us = end_us
+        assert bench.left(limit) == limit.capacity
+
+
+def _utc(text: str) -> int:
+    at = datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=timezone.utc)
+    return (at - datetime(1970, 1, 1, tzinfo=timezone.utc)) // timedelta(microseconds=1)

@@ -1,0 +1,68 @@
+"""A store's tests for pauses, for each algorithm."""
+
+# ruff: noqa: S101 - these are tests, shipped
+
+from __future__ import annotations
+
+from throttlekit._core.acquire import Caller, Reason
+from throttlekit.testing.bench import SECOND_US, Bench, ConformanceSuite
+from throttlekit.testing.cases import CASES, Case, for_each
+
+__all__ = ["PauseConformance"]
+
+
+class PauseConformance(ConformanceSuite):
+    @for_each(CASES)
+    def test_nothing_passes_during_a_pause(self, bench: Bench, case: Case) -> None:
+        """To the last microsecond, for every caller; at its end nothing has refilled yet."""
+        bench.store.pause([bench.claim(case.limit)], 7200 * SECOND_US, now_us=bench.now_us)
+        until_us = bench.now_us + 7200 * SECOND_US
+        for now_us in (bench.now_us, until_us - 1):
+            bench.now_us = now_us
+            for caller in (Caller.PEEK, Caller.GUEST):
+                verdict = bench.ask(case.limit, caller=caller, due_us=1)
+                assert (verdict.reason, verdict.retry_us > until_us) == (Reason.PAUSED, True), verdict
+        bench.now_us = until_us
+        assert bench.passing(case.limit) <= 2
+
+    @for_each(CASES)
+    def test_resume_ends_a_pause_and_no_burst_follows(self, bench: Bench, case: Case) -> None:
+        """From then on it refills; the whole capacity is there no sooner than after it was used up."""
+        claims = [bench.claim(case.limit)]
+        bench.store.pause(claims, None, now_us=bench.now_us)
+        assert bench.untouched(case.limit)
+        bench.store.pause(claims, 7200 * SECOND_US, now_us=bench.now_us)
+        bench.store.pause(claims, None, now_us=bench.now_us)
+        seen = bench.look(case.limit, cost=case.limit.capacity)
+        assert seen.reason is Reason.EXHAUSTED, seen
+        bench.now_us = seen.retry_us
+        assert bench.ask(case.limit).allowed
+
+    @for_each(CASES)
+    def test_longer_pause_wins(self, bench: Bench, case: Case) -> None:
+        """A later pause that ends sooner shortens nothing."""
+        claims = [bench.claim(case.limit)]
+        bench.store.pause(claims, 60 * SECOND_US, now_us=bench.now_us)
+        bench.store.pause(claims, SECOND_US, now_us=bench.now_us)
+        bench.now_us += 60 * SECOND_US - 1
+        assert bench.look(case.limit).reason is Reason.PAUSED
+
+    @for_each(CASES)
+    def test_other_keys_are_not_paused(self, bench: Bench, case: Case) -> None:
+        """A pause concerns the key that it names."""
+        bench.store.pause([bench.claim(case.limit, "a")], 60 * SECOND_US, now_us=bench.now_us)
+        assert bench.look(case.limit, key="b").allowed
+        assert bench.look(case.limit, key="a").reason is Reason.PAUSED
+
+    @for_each(CASES)
+    def test_waiting_jobs_are_due_after_the_pause(self, bench: Bench, case: Case) -> None:
+        """In the order in which they come back, and newcomers after them."""
+        bench.drain(case.limit)
+        due = [bench.ask(case.limit).due_us for _ in range(3)] if case.label != "leaky_bucket" else [bench.now_us]
+        until_us = due[-1] + 3600 * SECOND_US
+        bench.store.pause([bench.claim(case.limit)], until_us - bench.now_us, now_us=bench.now_us)
+        bench.now_us = due[-1]
+        behind = [bench.ask(case.limit, due_us=due_us).due_us for due_us in due]
+        behind.append(bench.ask(case.limit).due_us)
+        assert until_us < behind[0], behind
+        assert behind == sorted(set(behind)), behind

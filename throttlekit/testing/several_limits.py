@@ -1,0 +1,225 @@
+"""A store's tests for several limits in one request: all or nothing, with any algorithms."""
+
+# ruff: noqa: S101 - these are tests, shipped
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from throttlekit._core.acquire import Caller, Reason, Verdict
+from throttlekit._core.limit.base import Limit
+from throttlekit.testing.bench import (
+    NOW_US,
+    ONE,
+    SECOND_US,
+    SLOW,
+    STEP_US,
+    TEN,
+    Bench,
+    ConformanceSuite,
+    run_in_threads,
+)
+from throttlekit.testing.cases import CASES, Case, for_each
+
+__all__ = ["FIVE_CASES", "AtomicConformance", "SeveralLimitsConformance"]
+
+FIVE_CASES: Sequence[Case] = tuple(case for case in CASES if case.label != "fixed_window_of_a_zone")
+"""One limit for each of five algorithms."""
+_START_US = NOW_US + 20 * SECOND_US
+
+
+def _five_limits(first: int = 0) -> list[Limit]:
+    """The five limits, starting with number *first*."""
+    return [case.limit for case in (*FIVE_CASES[first:], *FIVE_CASES[:first])]
+
+
+class SeveralLimitsConformance(ConformanceSuite):
+    """What every store promises, also one that decides claim by claim and gives back."""
+
+    def test_grant_charges_every_limit(self) -> None:
+        """A request for five algorithms that passes takes its units from each of them."""
+        with self.bench() as bench:
+            bench.now_us = _START_US
+            verdict = bench.ask(*_five_limits())
+            assert verdict.allowed
+            left = [
+                use and limit.remaining(use, bench.now_us)
+                for limit, use in zip(_five_limits(), verdict.uses, strict=True)
+            ]
+            assert left == [bench.left(limit) for limit in _five_limits()] == [4, 0, 4, 4, 4], left
+
+    def test_each_limit_is_charged_its_own_cost(self) -> None:
+        """One request may have another cost for each limit; a cost of 0 passes where nothing is left."""
+        with self.bench() as bench:
+            bench.now_us = _START_US
+            bench.drain(*_five_limits()[1:2])
+            assert bench.ask(*_five_limits(), cost=(5, 0, 3, 0, 2)).allowed
+            assert [bench.left(limit) for limit in _five_limits()] == [0, 0, 2, 5, 3]
+
+    @for_each(FIVE_CASES)
+    def test_denial_by_one_charges_no_other(self, bench: Bench, case: Case) -> None:
+        """All or nothing: a request that one of five limits denies, at any position, leaves the others unused."""
+        bench.now_us = _START_US
+        bench.drain(case.limit)
+        others = [limit for limit in _five_limits() if limit != case.limit]
+        before = bench.use(case.limit)
+        for first in range(5):
+            for caller in (Caller.GUEST, Caller.JOB):
+                limits = _five_limits(first)
+                verdict = bench.ask(*limits, caller=caller)
+                assert (verdict.allowed, verdict.claim) == (False, limits.index(case.limit)), verdict
+                assert verdict.uses[verdict.claim] == before, verdict
+        assert bench.untouched(*others)
+
+    @for_each(FIVE_CASES)
+    def test_denial_by_one_leaves_what_was_used_of_the_others(self, bench: Bench, case: Case) -> None:
+        """All or nothing where the others have been used, too: to the unit, and to the microsecond."""
+        bench.now_us = _START_US
+        others = [limit for limit in _five_limits() if limit != case.limit and limit.capacity > 1]
+        for step, limit in enumerate(others):
+            assert bench.ask(limit, cost=1 + step % 2).allowed
+            bench.now_us += 10_000
+            assert bench.ask(limit, cost=2).allowed
+        bench.drain(case.limit)
+        before = [_seen(bench, limit) for limit in others]
+        for limits in (_five_limits(), _five_limits()[::-1]):
+            for _ in range(3):
+                assert not bench.ask(*limits, caller=Caller.GUEST).allowed
+        assert [_seen(bench, limit) for limit in others] == before
+
+    def test_peek_names_the_binding_limit_and_changes_nothing(self) -> None:
+        """Of five limits that deny, the one that opens last binds, in any order; a peek writes nothing."""
+        last_us = _START_US + 60 * SECOND_US
+        with self.bench() as bench:
+            bench.now_us = _START_US
+            assert bench.look(*_five_limits()).allowed
+            assert bench.untouched(*_five_limits())
+            bench.drain(*_five_limits())
+            for first in range(5):
+                verdict = bench.look(*_five_limits(first))
+                assert (verdict.due_us, verdict.retry_us) == (last_us, last_us), verdict
+                assert _five_limits(first)[verdict.claim] == FIVE_CASES[-1].limit, verdict
+            for case in FIVE_CASES:
+                due_us = bench.ask(case.limit).due_us
+                assert due_us == bench.look(case.limit).due_us - case.interval_us, case.label
+
+    def test_due_job_has_right_of_way_in_every_line(self) -> None:
+        """A job that waited in one limit's line passes when it comes back, though other jobs wait in the other line."""
+        bucket, leaky = FIVE_CASES[0].limit, FIVE_CASES[1].limit
+        with self.bench() as bench:
+            bench.drain(bucket, leaky)
+            for _ in range(3):
+                bench.ask(bucket)
+                bench.ask(leaky)
+            denied = bench.ask(leaky, bucket)
+            for _ in range(3):
+                bench.ask(bucket)
+                bench.ask(leaky)
+            bench.now_us = denied.due_us
+            assert not bench.ask(leaky, bucket, caller=Caller.GUEST).allowed
+            assert bench.ask(leaky, bucket, due_us=denied.due_us, place_claim=denied.claim).allowed
+
+    def test_early_return_charges_nothing(self) -> None:
+        """A job that comes back early takes nothing from any limit, whichever line its place is in."""
+        for number, case in enumerate(FIVE_CASES):
+            with self.bench() as bench:
+                bench.now_us = _START_US
+                bench.drain(case.limit)
+                due_us = bench.ask(*_five_limits()).due_us
+                for _ in range(2):
+                    verdict = bench.ask(*_five_limits(), due_us=due_us, place_claim=number)
+                    assert (verdict.reason, verdict.due_us, verdict.claim) == (Reason.EARLY, due_us, number), verdict
+                assert bench.untouched(*(limit for limit in _five_limits() if limit != case.limit))
+                bench.reset(case.limit)
+
+    def test_ticket_of_one_line_is_not_valid_in_another(self) -> None:
+        """A ticket that its own line does not know is ignored, though the instant lies within another limit's line."""
+        known, other = FIVE_CASES[0].limit, FIVE_CASES[-1].limit
+        with self.bench() as bench:
+            bench.drain(other)
+            due = [bench.ask(other).due_us for _ in range(3)]
+            verdict = bench.ask(known, other, due_us=due[1], place_claim=0)
+            end_us = due[-1] + FIVE_CASES[-1].interval_us
+            assert (verdict.reason, verdict.claim, verdict.due_us) == (Reason.EXHAUSTED, 1, end_us), verdict
+            assert bench.untouched(known)
+
+    def test_correction_of_five_limits(self) -> None:
+        """One call corrects any number of limits, each by its own algorithm: up, and down again."""
+        with self.bench() as bench:
+            bench.now_us = _START_US
+            assert bench.ask(*_five_limits()).allowed
+            bench.settle(*_five_limits(), was=1, actual=5)
+            assert [bench.left(limit) for limit in _five_limits()] == [0] * 5
+            bench.settle(*_five_limits(), was=5, actual=0)
+            assert bench.untouched(*_five_limits())
+
+    def test_threads_never_pass_more_than_the_smallest(self) -> None:
+        """With any number of threads, each limit was charged exactly what passed."""
+        limits = [case.limit for case in FIVE_CASES if case.limit.capacity == 5]
+        with self.bench() as bench:
+            bench.now_us = _START_US
+            passed = sum(verdict.allowed for verdict in _by_threads(bench, limits))
+            assert 1 <= passed <= 5, passed
+            assert [bench.left(limit) for limit in limits] == [5 - passed] * len(limits)
+
+
+class AtomicConformance(ConformanceSuite):
+    """What a store promises besides if it decides all claims of a request at one instant."""
+
+    def test_binding_limit_opens_last(self) -> None:
+        """Of several limits that deny a job, the one that opens last binds, in any order."""
+        with self.bench() as bench:
+            bench.drain(ONE, SLOW)
+            for binding, limits in ((1, (ONE, SLOW)), (0, (SLOW, ONE))):
+                for caller in (Caller.PEEK, Caller.GUEST):
+                    verdict = bench.ask(*limits, caller=caller, max_wait_us=0)
+                    assert (verdict.claim, verdict.due_us) == (binding, NOW_US + SECOND_US), verdict
+
+    def test_denial_takes_a_place_in_the_binding_line_only(self) -> None:
+        """A job that five limits deny joins one line; the other lines stay as they were."""
+        with self.bench() as bench:
+            bench.now_us = _START_US
+            bench.drain(*_five_limits())
+            expected = [bench.look(limit).due_us for limit in _five_limits()]
+            assert bench.ask(*_five_limits()).due_us == expected[-1]
+            expected[-1] += FIVE_CASES[-1].interval_us
+            assert [bench.look(limit).due_us for limit in _five_limits()] == expected
+
+    def test_verdict_has_the_use_of_every_limit(self) -> None:
+        """A verdict has the use of every limit of the request, also of those after the one that denies."""
+        with self.bench() as bench:
+            bench.drain(ONE)
+            assert bench.ask(TEN, SLOW, ONE, caller=Caller.GUEST).uses == (
+                (0, NOW_US),
+                (0, NOW_US),
+                (0, NOW_US + STEP_US),
+            )
+            verdict = bench.ask(TEN, SLOW)
+        assert verdict.uses == ((0, NOW_US + STEP_US), (0, NOW_US + SECOND_US)), verdict
+
+    def test_threads_pass_all_of_the_smallest(self) -> None:
+        """With any number of threads, exactly the smallest limit's capacity passes."""
+        limits = [case.limit for case in FIVE_CASES if case.limit.capacity == 5]
+        with self.bench() as bench:
+            bench.now_us = _START_US
+            verdicts = _by_threads(bench, limits)
+        due = [verdict.due_us for verdict in verdicts if not verdict.allowed]
+        assert len(verdicts) - len(due) == 5
+        assert len(set(due)) == len(due), "no two jobs are due at one instant"
+
+
+def _seen(bench: Bench, limit: Limit) -> list[tuple[object, ...]]:
+    """All that is visible of *limit* now: its use, and when each cost would pass."""
+    looks = [bench.look(limit, cost=cost) for cost in range(limit.capacity + 1)]
+    return [(look.reason, look.retry_us, look.due_us, look.uses) for look in looks]
+
+
+def _by_threads(bench: Bench, limits: Sequence[Limit]) -> list[Verdict]:
+    """Make 40 requests in 4 threads."""
+    verdicts: list[Verdict] = []
+
+    def work(_: int) -> None:
+        verdicts.extend(bench.ask(*limits) for _ in range(10))
+
+    run_in_threads(4, work)
+    return verdicts
