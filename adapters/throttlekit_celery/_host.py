@@ -103,7 +103,7 @@ def real_app(app: Any) -> Any:
     """The app itself, where *app* is a proxy such as `current_app`; None if it is not a Celery app."""
     get = getattr(app, "_get_current_object", None)
     real = get() if callable(get) else app
-    kind: Any = type(real)  # to read the `tasks` of an app itself binds them all
+    kind: Any = getattr(real, "__class__", None)  # to read the `tasks` of an app itself binds them all
     return real if hasattr(real, "steps") and hasattr(kind, "tasks") else None
 
 
