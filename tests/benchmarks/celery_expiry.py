@@ -11,7 +11,6 @@ limit is used, or more than the limit and its burst ran, or a task without an ex
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import sys
 import time
@@ -24,8 +23,8 @@ import redis
 from celery import Celery
 
 from support.celery.flood import CeleryFlood, CeleryWorkers
-from support.dramatiq.workers import clean_up_when_terminated
 from support.flood.run import FloodLimit
+from support.reports.command import parser_of
 from support.servers.flood import Servers, servers
 from support.waiting import wait_until
 
@@ -94,10 +93,7 @@ def _now(record: Any) -> float:
 
 
 def main() -> int:
-    clean_up_when_terminated()
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    seconds = 20 if parser.parse_args().quick else 40
+    seconds = 20 if parser_of(__doc__, quick="send for 20 s").parse_args().quick else 40
     with servers("redis") as where:
         kept = [measure(where, pool, seconds) for pool in ("prefork", "threads")]
     return 0 if all(kept) else 1
