@@ -1,11 +1,13 @@
 """
-Ready-made plugins that configure jobs from mappings: `Limiter(plugins=[LimitsFor(queue={"reports": [partner]})])`.
+Ready-made plugins. Four configure jobs from mappings: `Limiter(plugins=[LimitsFor(queue={"reports": [partner]})])`.
+`RunLog` logs at DEBUG how jobs run.
 
 For anything that a mapping cannot say write a plugin of your own: docs/hooks.md.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias, get_args
 
@@ -13,9 +15,9 @@ from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import check_source, from_job, safe_repr
 from throttlekit.errors import ConfigurationError
-from throttlekit.hookspecs import OnStoreFailure, StoreFailing, hookimpl
+from throttlekit.hookspecs import Finished, OnStoreFailure, Settled, Started, StoreFailing, hookimpl
 
-__all__ = ["CostFor", "FailureFor", "KeyFor", "LimitsFor"]
+__all__ = ["CostFor", "FailureFor", "KeyFor", "LimitsFor", "RunLog"]
 
 _Limits: TypeAlias = "Limit | Iterable[Limit]"
 
@@ -111,6 +113,27 @@ class FailureFor:
         ]
         strictest: tuple[OnStoreFailure, ...] = ("closed", "local", "open")
         return min(policies, key=strictest.index)
+
+
+class RunLog:
+    """Logs at DEBUG that a throttled job started, how it ended, and what it turned out to cost."""
+
+    def __init__(self) -> None:
+        self._log = logging.getLogger("throttlekit")
+
+    @hookimpl
+    def throttlekit_started(self, event: Started) -> None:
+        self._log.debug("Job %s (%s) starts.", event.job.id, event.job.name)
+
+    @hookimpl
+    def throttlekit_finished(self, event: Finished) -> None:
+        self._log.debug("Job %s (%s) %s after %.3f s.", event.job.id, event.job.name, event.outcome, event.seconds)
+
+    @hookimpl
+    def throttlekit_settled(self, event: Settled) -> None:
+        self._log.debug(
+            "Limit %r: a job took %d units, and was charged %d.", event.limit.name, event.actual, event.charged
+        )
 
 
 def _limits(limits: _Limits) -> tuple[Limit, ...]:

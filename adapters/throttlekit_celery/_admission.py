@@ -129,7 +129,7 @@ class Gate:
         """Celery's signal `task_received`, in the main process, before Celery looks at ETA and rate_limit."""
         request.request_dict.pop(RECEIPT, None)  # a sender may not say what a task has charged
         try:
-            limited = bool(self._limits.of(request.task).limits)
+            limited = self.throttling.concerns(self._limits.of(request.task))
         except ConfigurationError:
             # `admit` fails the task. An exception that left this signal handler would be logged, and the body would
             # run unthrottled.

@@ -62,8 +62,8 @@ class GoesBack(Ignore):  # type: ignore[misc]
 def receipt_of(run: Run) -> dict[str, Any]:
     """What the pool needs to know of a task that may run: what it charged, and how it would be deferred."""
     delivery = run.delivery
-    # As plain numbers: a dataclass takes a pool process four times as long to read.
     expires = time.time() + delivery.expires_in
+    # As plain numbers: a dataclass takes a pool process four times as long to read.
     numbers = delivery.longest, delivery.lateness, delivery.max_wait, delivery.max_deferrals, expires
     charged: dict[str, Any] = {"charged": []} if run.decision is None else receipt(run.decision)
     return {**charged, "ticket": run.job.ticket, "queue": run.job.queue, "delivery": numbers}
@@ -144,7 +144,7 @@ class Bodies:
             max_deferrals=max_deferrals,
             expires_in=expires - time.time(),
         )
-        run = Run(job, options.limits, None, delivery, options.on_429)
+        run = Run(job, self._throttling.limits(options, job), None, delivery, options.on_429)
         outcome = self._throttling.rate_limited(run, error, release=partial(end, error))
         if isinstance(outcome, Run):
             raise error  # to run the task once more, at once, would only call downstream again

@@ -65,9 +65,9 @@ class TaskLimits:
         return options
 
     def limited(self, task: Any) -> bool:
-        """Whether *task* has limits. False if they can never work: such a task fails before its body."""
+        """Whether *task* may have limits. False if they can never work: such a task fails before its body."""
         try:
-            return bool(self.of(task).limits)
+            return bool(self.of(task).limits) or self._limiter.events.configures_limits
         except ConfigurationError:
             return False
 

@@ -121,7 +121,7 @@ class Throttle(Middleware):
             # Dramatiq would log any other error, and declare the actor without its limits.
             raise as_middleware_error(ConfigurationError(f"actor {actor.actor_name!r}: {error}")) from error
         self._bodies.watch(actor)
-        if options.limits:
+        if self._throttling.concerns(options):
             self._queues.add(actor.queue_name)
 
     def before_enqueue(self, broker: Broker, message: Any, delay: int | None) -> None:

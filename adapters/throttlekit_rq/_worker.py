@@ -14,7 +14,7 @@ from rq.exceptions import DequeueTimeout
 from rq.worker import BaseWorker, WorkerStatus
 
 from throttlekit import ConfigurationError
-from throttlekit.adapter import Deferred, Dropped, Failed
+from throttlekit.adapter import Deferred, Dropped, Failed, JobOptions
 from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Grant, admit, conclude
 from throttlekit_rq._body import GRANT, guarded, running_body, write_admission
@@ -141,7 +141,10 @@ class _Dispatcher:
                 fail_with(job, error)  # a spawned process might read it, and does not know the queue's limits
             return True  # it fails where it runs, as any job of RQ's does
         if declared is None:
-            return True
+            limiter = settings().limiter
+            if limiter is None or not limiter.events.configures_limits:
+                return True
+            declared = Declared(JobOptions())  # plugins may add limits
         try:
             return self._ask(job, declared)
         except WaitedTooLong as error:

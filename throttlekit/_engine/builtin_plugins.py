@@ -9,19 +9,16 @@ from collections.abc import Callable
 from throttlekit._util.log_limiter import CountedEvery, Every, is_first_in_fleet
 from throttlekit.hookspecs import (
     Deferred,
-    Finished,
     RateLimitHeard,
-    Settled,
     ShadowDenied,
     SlotLost,
-    Started,
     StoreFailed,
     hookimpl,
 )
 from throttlekit.stores.base import Store
 from throttlekit.stores.memory import MemoryStore
 
-__all__ = ["DeferralLog", "RateLimitLog", "RunLog", "ShadowLog", "SlotLostLog", "Stores", "UnchargedLog"]
+__all__ = ["DeferralLog", "RateLimitLog", "ShadowLog", "SlotLostLog", "Stores", "UnchargedLog"]
 
 _SERVERS = ("redis", "rediss", "valkey", "valkeys")
 
@@ -127,27 +124,6 @@ class ShadowLog:
             self._log.info(
                 "Limit %r, in shadow mode, would have held back %d jobs since the last such line.", limit, count
             )
-
-
-class RunLog:
-    """Logs at DEBUG that a throttled job started, how it ended, and what it turned out to cost."""
-
-    def __init__(self) -> None:
-        self._log = logging.getLogger("throttlekit")
-
-    @hookimpl
-    def throttlekit_started(self, event: Started) -> None:
-        self._log.debug("Job %s (%s) starts.", event.job.id, event.job.name)
-
-    @hookimpl
-    def throttlekit_finished(self, event: Finished) -> None:
-        self._log.debug("Job %s (%s) %s after %.3f s.", event.job.id, event.job.name, event.outcome, event.seconds)
-
-    @hookimpl
-    def throttlekit_settled(self, event: Settled) -> None:
-        self._log.debug(
-            "Limit %r: a job took %d units, and was charged %d.", event.limit.name, event.actual, event.charged
-        )
 
 
 class RateLimitLog:

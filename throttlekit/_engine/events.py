@@ -52,6 +52,8 @@ class EventDispatcher:
     Attributes:
         decisions: Whether a plugin listens to each decision.
         configures_claims: Whether a plugin may change the keys or costs of jobs.
+        configures_limits: Whether a plugin may add limits to jobs.
+        bodies: Whether a plugin listens to the bodies of jobs.
     """
 
     def __init__(self, hooks: pluggy.PluginManager) -> None:
@@ -67,6 +69,8 @@ class EventDispatcher:
         self._key, self._cost = _Advisers(hook.throttlekit_key), _Advisers(hook.throttlekit_cost)
         self.decisions = bool(self._decided.functions)
         self.configures_claims = bool(self._key.functions or self._cost.functions)
+        self.configures_limits = bool(self._limits.functions)
+        self.bodies = bool(self._started.functions or self._finished.functions)
 
     # What plugins configure
 

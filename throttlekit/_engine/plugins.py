@@ -12,7 +12,6 @@ from throttlekit import hookspecs
 from throttlekit._engine.builtin_plugins import (
     DeferralLog,
     RateLimitLog,
-    RunLog,
     ShadowLog,
     SlotLostLog,
     Stores,
@@ -44,7 +43,6 @@ def plugin_manager(plugins: Sequence[object]) -> pluggy.PluginManager:
     manager.register(UnchargedLog())
     manager.register(SlotLostLog())
     manager.register(ShadowLog())
-    manager.register(RunLog())
     manager.register(RateLimitLog())
     try:
         manager.load_setuptools_entrypoints(hookspecs.PROJECT)

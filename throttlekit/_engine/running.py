@@ -5,17 +5,22 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Protocol
 
 from throttlekit._core.decision import Decision, settled_of
+from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
+from throttlekit._engine.events import EventDispatcher
+from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, LeaseLost, StoreUnavailable
+from throttlekit.hookspecs import Outcome
 
 __all__ = ["NOTHING", "RUNNING", "Holder", "Running", "current"]
 
@@ -25,6 +30,9 @@ _settle_failed = Every()
 
 class Holder(Protocol):
     """What a running body needs of a limiter."""
+
+    @property
+    def events(self) -> EventDispatcher: ...
 
     def settle(self, decision: Decision, *, actual: int, limit: Limit | None = None) -> Decision: ...
 
@@ -43,16 +51,18 @@ class Running:
             renewed in time. The body runs on; what must not be done by one too many it can leave.
     """
 
-    __slots__ = ("__weakref__", "_decision", "_limiter", "_pid", "_read", "_settling", "lost")
+    __slots__ = ("__weakref__", "_decision", "_job", "_limiter", "_pid", "_read", "_settling", "_started_at", "lost")
 
     def __init__(
         self,
         limiter: Holder | None = None,
         decision: Decision | None = None,
         *,
+        job: Job | None = None,
         read: Callable[[], Decision] | None = None,
     ) -> None:
-        self._limiter = limiter
+        self._limiter, self._job = limiter, job
+        self._started_at = 0.0
         self._settling = threading.RLock()
         renew_lock_after_fork(self, "_settling", threading.RLock)
         self._decision, self._read = decision, read
@@ -76,6 +86,22 @@ class Running:
         """
         if self.lost:
             raise LeaseLost("this job's slot of a concurrency limit is lost: its lease could not be renewed in time")
+
+    def begin(self) -> None:
+        """For adapters: the body begins. Its leases are renewed until `end`."""
+        if self._read is None:  # a decision that is read later holds no leases
+            self.keep()
+        if self._limiter is not None and self._limiter.events.bodies:
+            self._started_at = time.monotonic()
+            if self._job is not None and self.decision is not None:
+                self._limiter.events.started(self._job, self.decision)
+
+    def end(self, error: BaseException | None = None) -> None:
+        """For adapters: the body has ended, with *error* if it raised one."""
+        self.release()
+        limiter, job = self._limiter, self._job
+        if limiter is not None and job is not None and limiter.events.bodies and self.decision is not None:
+            limiter.events.finished(job, self.decision, _outcome(error), time.monotonic() - self._started_at)
 
     def keep(self) -> None:
         """For adapters: renew the decision's leases until `release`."""
@@ -124,6 +150,14 @@ class Running:
             self._decision = replace(self.decision, charged=tuple(charged))
             if _settle_failed.due():
                 _log.warning("%s. What a job took could not be settled: it stays charged as it was.", error)
+
+
+def _outcome(error: BaseException | None) -> Outcome:
+    if error is None:
+        return "succeeded"
+    if isinstance(error, RateLimited):
+        return "rate limited"
+    return "failed" if isinstance(error, Exception) else "interrupted"
 
 
 NOTHING = Running()

@@ -76,17 +76,31 @@ class Throttling(Generic[_M]):
         job = _UNKNOWN
         try:
             options = self._host.options(message)
-            if not options.limits:
+            if not self.concerns(options):
                 return _UNTHROTTLED
             job = self._host.job(message)
+            limits = self.limits(options, job)
+            if not limits:
+                return _UNTHROTTLED
             delivery = self._host.delivery(message, options.max_wait)
-            decision = self.limiter.acquire(*options.limits, job=job, delivery=delivery)
+            decision = self.limiter.acquire(*limits, job=job, delivery=delivery)
         except ConfigurationError as error:
             return Failed(error)
         except Exception:
             self._log.exception("%s %s could not be decided on; it is deferred.", self._noun, job.id)
             return Deferred(_PANIC_DELAY, job.ticket, None)
-        return self._outcome(decision, job, options.limits, delivery, options.on_429)
+        return self._outcome(decision, job, limits, delivery, options.on_429)
+
+    def concerns(self, options: JobOptions) -> bool:
+        """Whether jobs with these *options* are to be admitted: they have limits, or a plugin may add some."""
+        return bool(options.limits) or self.limiter.events.configures_limits
+
+    def limits(self, options: JobOptions, job: Job) -> tuple[Limit, ...]:
+        """The limits of a job with these *options*, and those that plugins add to it."""
+        if not self.limiter.events.configures_limits:
+            return options.limits
+        own = {limit.name for limit in options.limits}
+        return (*options.limits, *(limit for limit in self.limiter.events.limits(job) if limit.name not in own))
 
     def rate_limited(self, run: Run, error: RateLimited, *, release: Callable[[], None]) -> Outcome:
         """
@@ -100,10 +114,12 @@ class Throttling(Generic[_M]):
                 job would take the slot and call downstream.
 
         Returns:
-            `Deferred` nearly always. `Run` means that the job may wait no longer and runs no second time: *error* ends
-            it like any other error of its body.
+            `Deferred` nearly always. `Run` means that the job may wait no longer and runs no second time, or that it
+            has no limit: *error* ends it like any other error of its body.
         """
         job, delivery = run.job, run.delivery
+        if not run.limits:
+            return run
         try:
             decision = limited(
                 self.limiter, error, run.limits, job=job, delivery=delivery, release=release, on_429=run.on_429
@@ -124,7 +140,7 @@ class Throttling(Generic[_M]):
             return Deferred(decision.delay, decision.ticket, decision)
         if self.rules.when_over == "drop":
             return Dropped(_refusal(decision))
-        return Failed(WaitedTooLong(_refusal(decision)), decision)
+        return Failed(WaitedTooLong(_refusal(decision), limit=decision.limit.name, reason=decision.reason), decision)
 
 
 _UNKNOWN = Job(id="(unknown)")

@@ -23,9 +23,9 @@ __all__ = [
 
 def begin(limiter: Limiter, decision: Decision, job: Job | None = None) -> None:
     """The body that *decision* let run begins in this thread. Its leases are renewed from now on."""
-    running = Running(limiter, decision)
+    running = Running(limiter, decision, job=job)
     RUNNING.set(running)
-    running.keep()
+    running.begin()
 
 
 def begin_from_receipt(limiter: Limiter, receipt: Mapping[str, Any], job: Job | None = None) -> None:
@@ -38,7 +38,9 @@ def begin_from_receipt(limiter: Limiter, receipt: Mapping[str, Any], job: Job | 
     if any(each.get("holder") for each in receipt["charged"]):
         begin(limiter, decision_from_receipt(receipt), job)
     else:
-        RUNNING.set(Running(limiter, read=partial(decision_from_receipt, receipt)))
+        running = Running(limiter, job=job, read=partial(decision_from_receipt, receipt))
+        RUNNING.set(running)
+        running.begin()
 
 
 def end(error: BaseException | None = None) -> None:
@@ -48,7 +50,7 @@ def end(error: BaseException | None = None) -> None:
     Does nothing where no body runs. Call it as often as the framework's hooks do.
     """
     try:
-        current().release()  # first: an interrupt in between must not leave a lease that is renewed for ever
+        current().end(error)  # first: an interrupt in between must not leave a lease that is renewed for ever
     finally:
         RUNNING.set(NOTHING)
 
@@ -65,15 +67,18 @@ def running(limiter: Limiter, decision: Decision, job: Job | None = None) -> Gen
 
     Inside the body of another job, that job stays the current one.
     """
-    inner = Running(limiter, decision)
+    inner, error = Running(limiter, decision, job=job), None
     token = RUNNING.set(inner) if current().decision is None else None
-    inner.keep()
+    inner.begin()
     try:
         yield
+    except BaseException as raised:
+        error = raised
+        raise
     finally:
         if token is not None:
             RUNNING.set(NOTHING)
-        inner.release()
+        inner.end(error)
 
 
 def receipt(decision: Decision) -> dict[str, Any]:

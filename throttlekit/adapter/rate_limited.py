@@ -1,4 +1,4 @@
-"""A body said that downstream asks for quiet: the key is paused, and the job comes back behind the pause."""
+"""A body heard a 429: pause the limits that it means, and give the job a place in front behind the pause."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from throttlekit.limiter import Limiter
 __all__ = ["limited"]
 
 _MOMENT = 0.1
-"""Whoever heard a 429 does not call again sooner, whatever it was told."""
+"""Seconds after which a job that heard a 429 calls again at the earliest, whatever downstream said."""
 
 
 def limited(
@@ -35,17 +35,17 @@ def limited(
     on_429: Limit | str | None = None,
 ) -> Decision:
     """
-    For adapters: the body of *job*, which *limits* had let run, raised *error*. Pauses what it means.
+    Pause what *error* means, which the body of *job* raised, and deny the job.
 
     Args:
-        job: As it was asked for, with `waited` as it was carried then.
-        release: Gives back the slots that the body holds. Called once the key is paused: before that, whoever waits
-            for one would begin, and call downstream.
-        on_429: Which limit is paused if the error does not say: the job's own setting.
+        job: The job, with the ticket that it carried when it was admitted.
+        release: Releases the slots that the body holds. Called once the pause is stored: before that, a waiting job
+            would take a slot, and call downstream.
+        on_429: The limit that is paused if the error names none: the job's own setting.
 
     Returns:
-        When the job is to come back, as a denial of `Limiter.acquire`: behind the pause, before those that have not
-        run yet. Refused, if it has waited for too long by now.
+        A denial as of `Limiter.acquire`: the job comes back behind the pause, in front of those that have not run.
+        Final, if the job has waited for too long.
 
     Raises:
         ConfigurationError: As for `Limiter.acquire`.
@@ -57,8 +57,10 @@ def limited(
     job = replace(job, ticket=ticket.write())
     try:
         limiter.pause_claims(meant, round(error.retry_after * 1_000_000))
+        for claim in meant:
+            limiter.events.rate_limited(job, claim.limit, error.retry_after)
     except StoreUnavailable:
-        # Nobody else hears of it. The job itself waits as it was told to.
+        # No other process learns of the pause. The job itself waits for as long as downstream said.
         release()
         decision = limiter.acquire(*limits, job=job, delivery=delivery)
         limiter.cancel(decision)

@@ -28,6 +28,15 @@ class BodyConformance(OnSite):
                 assert bench.end(sent).how == "succeeded"
                 assert bench.remaining(TOKENS) == left
 
+    def test_plugins_see_the_body(self) -> None:
+        """A plugin sees each body begin and end, how it ended, and each 429: in every framework the same."""
+        seen = ["started", f"429 on {RATE.name}", "rate limited", "started", "failed", "started", "succeeded"]
+        with self.bench() as bench:
+            sent = bench.send("retried", "429 0.3", "fail", "return")
+            assert bench.end(sent).how == "succeeded"
+            wait_until(lambda: len(bench.notes.of("plugin", sent.name)) == len(seen), "the plugin has seen all of it")
+            assert [note.seen["seen"] for note in bench.notes.of("plugin", sent.name)] == seen
+
 
 class LeaseConformance(OnSite):
     def test_leases_are_released(self) -> None:

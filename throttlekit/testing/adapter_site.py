@@ -19,11 +19,13 @@ from typing import Any, TypeVar
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.decision import Decision
+from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import current
 from throttlekit.adapter.options import MAX_WAIT, ON_429, THROTTLE, WaitRules
+from throttlekit.hookspecs import Finished, RateLimitHeard, Started, hookimpl
 from throttlekit.limiter import Limiter
 
 __all__ = [
@@ -188,7 +190,10 @@ class Settings:
 
     def limiter(self, store: Any) -> Limiter:
         """The limiter that a site gives to its adapter."""
-        return Limiter(store) if self.longest is None else _ShortDelays(store, self.longest)
+        plugins = [_NotingPlugin()]
+        if self.longest is None:
+            return Limiter(store, plugins=plugins)
+        return _ShortDelays(store, self.longest, plugins=plugins)
 
     def options(self) -> dict[str, Any]:
         """The rules as the adapters of this project take them."""
@@ -200,11 +205,32 @@ class Settings:
         }
 
 
+class _NotingPlugin:
+    """Notes what plugins see of the suite's jobs, in the worker, under the job's own name."""
+
+    @hookimpl
+    def throttlekit_started(self, event: Started) -> None:
+        _note("plugin", event.job, "started")
+
+    @hookimpl
+    def throttlekit_finished(self, event: Finished) -> None:
+        _note("plugin", event.job, event.outcome)
+
+    @hookimpl
+    def throttlekit_rate_limited(self, event: RateLimitHeard) -> None:
+        _note("plugin", event.job, f"429 on {event.limit.name}")
+
+
+def _note(what: str, job: Job, seen: str) -> None:
+    _, notes, name, _ = job.args
+    Notes(Path(notes)).write(what, name, {"seen": seen})
+
+
 class _ShortDelays(Limiter):
     """A limiter for a framework that carries short delays only."""
 
-    def __init__(self, store: Any, longest: float) -> None:
-        super().__init__(store)
+    def __init__(self, store: Any, longest: float, **options: Any) -> None:
+        super().__init__(store, **options)
         self._longest_delay = longest
 
     def acquire(self, *limits: Limit, delivery: Delivery | None = None, **options: Any) -> Decision:

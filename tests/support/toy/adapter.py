@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 
 from support.toy.queue import Message, Plugin, Queue, Task
 from throttlekit import ConfigurationError, Job, Limiter, RateLimited
@@ -125,7 +126,7 @@ class Throttle(Plugin):
         try:
             run()
         except RateLimited as limited:
-            outcome = self._throttling.rate_limited(granted, limited, release=end)
+            outcome = self._throttling.rate_limited(granted, limited, release=partial(end, limited))
             if isinstance(outcome, Run):  # it may wait no longer
                 raise
             return outcome

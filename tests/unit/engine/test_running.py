@@ -18,14 +18,17 @@ from throttlekit import (
     FixedWindow,
     Job,
     Limiter,
+    RateLimited,
     SlidingLog,
     StoreUnavailable,
     TokenBucket,
     current,
+    hookimpl,
 )
 from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._util.log_limiter import Every
 from throttlekit.adapter import begin, begin_from_receipt, decision_from_receipt, end, receipt
+from throttlekit.hookspecs import Finished, Started
 from throttlekit.stores import Correction, MemoryStore
 from throttlekit.testing import FakeClock
 
@@ -288,3 +291,53 @@ def test_a_receipt_names_no_key_but_its_limits_own(limiter: Limiter, field: str,
     told["charged"][0][field] = forged
     with pytest.raises(ConfigurationError, match="receipt"):
         decision_from_receipt(told)
+
+
+class _Bodies:
+    """Keeps what plugins see of bodies; may add a limit to each job."""
+
+    def __init__(self, *limits: Any) -> None:
+        self.seen: list[tuple[str, ...]] = []
+        self.limits = limits
+
+    @hookimpl
+    def throttlekit_started(self, event: Started) -> None:
+        self.seen.append(("started", event.job.id, event.decision.limit.name))
+
+    @hookimpl
+    def throttlekit_finished(self, event: Finished) -> None:
+        assert event.seconds >= 0
+        self.seen.append((event.outcome, event.job.id, event.decision.limit.name))
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (None, "succeeded"),
+        (ValueError(), "failed"),
+        (RateLimited(3), "rate limited"),
+        (KeyboardInterrupt(), "interrupted"),
+    ],
+)
+def test_a_plugin_sees_a_body_begin_and_end(error: BaseException | None, outcome: str) -> None:
+    """Both events carry the job and the decision that let it run, once each, however often the end is reported."""
+    plugin = _Bodies()
+    limiter = Limiter(plugins=[plugin])
+    decision = limiter.acquire(CALLS, job=JOB)
+    begin(limiter, decision, JOB)
+    end(error)
+    end()
+    assert plugin.seen == [("started", "1", "calls"), (outcome, "1", "calls")]
+
+
+def test_a_plugin_sees_a_body_of_another_process() -> None:
+    """A decision that was written down elsewhere is read for the plugin, and only then."""
+    plugin = _Bodies()
+    watched, plain = Limiter(plugins=[plugin]), Limiter()
+    written = receipt(plain.acquire(CALLS, job=JOB))
+    begin_from_receipt(plain, written, JOB)
+    assert current()._decision is None, "no plugin listens: it is not read"
+    end()
+    begin_from_receipt(watched, written, JOB)
+    end()
+    assert plugin.seen == [("started", "1", "calls"), ("succeeded", "1", "calls")]

@@ -1,0 +1,119 @@
+"""The floor that adapters stand on: what becomes of a job is one of four values, whatever happens."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from throttlekit import ConfigurationError, Decision, Delivery, Job, Limit, Limiter, RateLimited, TokenBucket
+from throttlekit.adapter import Deferred, Dropped, Failed, JobOptions, Run, Throttling, WaitRules
+from throttlekit.errors import WaitedTooLong
+from throttlekit.plugins import LimitsFor
+
+OWN = TokenBucket("own", "1/hour", burst=1)
+ADDED = TokenBucket("added", "1/hour", burst=1)
+LOG = logging.getLogger("throttlekit.test")
+
+
+class _Host:
+    """Messages are names of jobs in the queue "reports"."""
+
+    def __init__(self, *limits: Limit, max_wait: float | None = None, fault: Exception | None = None) -> None:
+        self._options = JobOptions(limits=limits, max_wait=max_wait)
+        self._fault = fault
+
+    def options(self, message: str) -> JobOptions:
+        if self._fault is not None:
+            raise self._fault
+        return self._options
+
+    def job(self, message: str) -> Job:
+        return Job(id=message, name="send", queue="reports", ticket={"v": 1})
+
+    def delivery(self, message: str, max_wait: float | None) -> Delivery:
+        return WaitRules().delivery(Delivery(), max_wait)
+
+
+def _throttling(host: _Host, *plugins: object, rules: WaitRules | None = None) -> Throttling[str]:
+    return Throttling(Limiter(plugins=plugins), host, rules=rules or WaitRules(), log=LOG)
+
+
+def test_a_job_runs_or_is_deferred() -> None:
+    """The first job runs, with its decision; the second is deferred, with the ticket for its place."""
+    throttling = _throttling(_Host(OWN))
+    first, second = throttling.admit("a"), throttling.admit("b")
+    assert isinstance(first, Run)
+    assert first.decision is not None
+    assert first.decision.allowed
+    assert isinstance(second, Deferred)
+    assert second.ticket is not None
+    assert second.delay > 0
+
+
+def test_a_job_without_limits_runs_unasked() -> None:
+    """Nothing is asked for a job that names no limit, and a 429 of its body is an error like any other."""
+    throttling = _throttling(_Host())
+    outcome = throttling.admit("a")
+    assert isinstance(outcome, Run)
+    assert outcome.decision is None
+    assert throttling.rate_limited(outcome, RateLimited(1), release=lambda: None) is outcome
+
+
+@pytest.mark.parametrize(
+    ("when_over", "kind"), [("fail", Failed), ("drop", Dropped), ("run", Run)], ids=lambda value: str(value)
+)
+def test_a_job_that_may_not_wait_ends_as_the_rules_say(when_over: Any, kind: type[Any]) -> None:
+    """Past its longest wait a job fails, is dropped, or runs uncharged."""
+    throttling = _throttling(_Host(OWN, max_wait=0), rules=WaitRules(when_over=when_over))
+    throttling.admit("a")
+    outcome = throttling.admit("b")
+    assert isinstance(outcome, kind)
+    if isinstance(outcome, Failed):
+        assert isinstance(outcome.error, WaitedTooLong)
+        assert (outcome.error.limit, outcome.error.reason) == ("own", "waited too long")
+    if isinstance(outcome, Run):
+        assert outcome.decision is not None
+        assert not outcome.decision.allowed
+
+
+def test_a_configuration_error_fails_the_job() -> None:
+    """To ask again cannot help."""
+    fault = ConfigurationError("no such limit")
+    outcome = _throttling(_Host(fault=fault)).admit("a")
+    assert isinstance(outcome, Failed)
+    assert outcome.error is fault
+
+
+def test_any_other_error_defers_the_job(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged with its traceback, and the job comes back in a second."""
+    outcome = _throttling(_Host(fault=LookupError("not there"))).admit("a")
+    assert outcome == Deferred(1.0, None, None)
+    assert "could not be decided on" in caplog.text
+
+
+class _Unreachable(Limiter):
+    def acquire(self, *limits: Limit, **options: Any) -> Decision:
+        raise OSError("out of sockets")
+
+
+def test_an_error_of_the_limiter_keeps_the_ticket(caplog: pytest.LogCaptureFixture) -> None:
+    """A job whose decision failed comes back with the ticket that it carried."""
+    throttling = Throttling(_Unreachable(), _Host(OWN), rules=WaitRules(), log=LOG)
+    assert throttling.admit("a") == Deferred(1.0, {"v": 1}, None)
+    assert "could not be decided on" in caplog.text
+
+
+def test_a_plugin_adds_limits_to_any_job() -> None:
+    """A job is held to its own limits and to those of its queue; another queue's job is not."""
+    plugin = LimitsFor(queue={"reports": [ADDED]})
+    throttling = _throttling(_Host(), plugin)
+    assert throttling.concerns(JobOptions())
+    first, second = throttling.admit("a"), throttling.admit("b")
+    assert isinstance(first, Run)
+    assert first.limits == (ADDED,)
+    assert isinstance(second, Deferred)
+    both = _throttling(_Host(OWN), plugin).admit("a")
+    assert isinstance(both, Run)
+    assert both.limits == (OWN, ADDED)
