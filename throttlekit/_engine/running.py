@@ -93,15 +93,24 @@ class Running:
             self.keep()
         if self._limiter is not None and self._limiter.events.bodies:
             self._started_at = time.monotonic()
-            if self._job is not None and self.decision is not None:
-                self._limiter.events.started(self._job, self.decision)
+            if self._job is not None and (decision := self._decision_for_events()) is not None:
+                self._limiter.events.started(self._job, decision)
 
     def end(self, error: BaseException | None = None) -> None:
         """For adapters: the body has ended, with *error* if it raised one."""
         self.release()
         limiter, job = self._limiter, self._job
-        if limiter is not None and job is not None and limiter.events.bodies and self.decision is not None:
-            limiter.events.finished(job, self.decision, _outcome(error), time.monotonic() - self._started_at)
+        if limiter is None or job is None or not limiter.events.bodies:
+            return
+        if (decision := self._decision_for_events()) is not None:
+            limiter.events.finished(job, decision, _outcome(error), time.monotonic() - self._started_at)
+
+    def _decision_for_events(self) -> Decision | None:
+        """The decision; None too if its receipt cannot be read: a plugin that listens must not end the body by that."""
+        try:
+            return self.decision
+        except ConfigurationError:
+            return None
 
     def keep(self) -> None:
         """For adapters: renew the decision's leases until `release`."""
