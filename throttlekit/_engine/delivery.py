@@ -18,13 +18,13 @@ class Delivery:
     What the limiter must know of a framework's delayed delivery. Seconds.
 
     Attributes:
-        longest: The longest delay that the framework carries safely. A job whose slot is further
-            off comes back then, and is deferred again with the same slot.
+        longest: The longest delay that the framework carries safely. A job that is due later
+            comes back then, and is deferred again with the same due instant.
         lateness: How late the framework delivers, in all but rare cases.
-        early: How much before its slot to ask for a job whose limit has no room for lateness; it
+        early: How much before it is due to ask for a job whose limit has no room for lateness; it
             waits out the rest in place.
         max_wait: How long a job may wait in all, from its first denial.
-        max_deferrals: How often a job may be denied. Coming back before its slot is no denial.
+        max_deferrals: How often a job may be denied. Coming back before it is due is not a denial.
         inline: Where short waits are slept in place; None: nowhere.
     """
 
@@ -36,7 +36,7 @@ class Delivery:
     inline: InlineWaits | None = None
 
     def max_wait_us(self, ticket: Ticket) -> int | None:
-        """How far off a slot may be for a job with *ticket* to come back for it; None: any."""
+        """How far off the due instant of a job with *ticket* may be; None: any."""
         if ticket.deferrals >= self.max_deferrals:
             return 0
         return None if self.max_wait == math.inf else ticket.max_wait_us(round(self.max_wait * 1_000_000))

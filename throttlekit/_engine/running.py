@@ -1,4 +1,4 @@
-"""The job that runs here: what a body may ask and say about its own limits."""
+"""The job that runs here: what a body reads of its decision, and how it corrects its cost."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Running:
 
     Attributes:
         decision: The decision that let the job run; None outside a throttled job.
-        lost: Whether another has the job's slot of a concurrency limit by now, or may have: its lease could not be
-            renewed in time. The body runs on; what must not be done by one too many it can leave.
+        lost: Whether another job has this one's slot of a concurrency limit by now, or may have: its lease could not be
+            renewed in time. The body runs on; it can leave undone what one job too many must not do.
     """
 
     __slots__ = ("__weakref__", "_decision", "_job", "_limiter", "_pid", "_read", "_settling", "_started_at", "lost")
@@ -71,7 +71,7 @@ class Running:
 
     @property
     def decision(self) -> Decision | None:
-        if self._read is not None:  # few bodies ask, and to read it takes longer than all else here
+        if self._read is not None:  # few bodies read it, and that takes longer than all else here
             with self._settling:
                 if self._read is not None:
                     self._decision, self._read = self._read(), None
