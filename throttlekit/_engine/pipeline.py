@@ -156,7 +156,7 @@ class Pipeline:
 
 def _waits_in_place(inline: InlineWaits, call: Call, decision: Decision) -> bool:
     """Wait out a job's short delay in this thread; return whether it was waited out."""
-    return _is_deferral(call, decision) and inline.wait(decision.delay)
+    return _is_deferral(call, decision) and call.delivery.in_time(decision.delay) and inline.wait(decision.delay)
 
 
 def _is_deferral(call: Call, decision: Decision) -> bool:
