@@ -294,10 +294,10 @@ def test_call_while_another_loop_closes() -> None:
 
     async def work(limiter: AsyncLimiter) -> None:
         assert (await limiter.acquire(LIMIT)).allowed
-        threads: Any = limiter._threads
+        threads: Any = limiter._limiter.threads._executor
 
         def late(function: Any) -> Any:
-            limiter._threads = None
+            limiter._limiter.threads._executor = None
             threads.shutdown(wait=False)
             return type(threads).submit(threads, function)
 
@@ -314,13 +314,13 @@ def test_call_while_the_interpreter_ends_is_an_error() -> None:
 
     async def work(limiter: AsyncLimiter) -> None:
         assert (await limiter.acquire(LIMIT)).allowed
-        threads: Any = limiter._threads
+        threads: Any = limiter._limiter.threads._executor
         threads.shutdown()
         results = await asyncio.wait_for(
             asyncio.gather(*[limiter.acquire(LIMIT) for _ in range(100)], return_exceptions=True), 30
         )
         assert {type(each) for each in results} == {RuntimeError}
-        limiter._threads = None
+        limiter._limiter.threads._executor = None
         assert (await limiter.acquire(LIMIT)).allowed
 
     _run(work, store)
