@@ -154,4 +154,4 @@ class Pipeline:
 def _waits_in_place(inline: InlineWaits, call: Call, decision: Decision) -> bool:
     """Wait out a job's short delay in this thread; return whether it was waited out."""
     waits = call.job is not None and not decision.allowed and not decision.final
-    return waits and inline.wait(decision.delay)
+    return waits and call.delivery.in_time(decision.delay) and inline.wait(decision.delay)
