@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
@@ -35,7 +36,14 @@ from throttlekit.adapter import (
 from throttlekit_dramatiq._body import Bodies
 from throttlekit_dramatiq._delayed_consumer import DelayedConsumers
 from throttlekit_dramatiq._errors import AnyError, DeferFailed, as_middleware_error
-from throttlekit_dramatiq._host import calm, count_in_prometheus, quieten, still_ours, take_position
+from throttlekit_dramatiq._host import (
+    age_limit_before,
+    calm,
+    count_in_prometheus,
+    quieten,
+    still_ours,
+    take_position,
+)
 from throttlekit_dramatiq._message_state import (
     DEFERRAL,
     GRANT,
@@ -139,6 +147,7 @@ class Throttle(Middleware):
         take_position(broker, self)
         quieten()
         self._worker, self._options.broker = worker, broker
+        self._options.age_limit = age_limit_before(broker, self)
         self._consumers.boot(worker)
         at_once = max(1, worker.worker_threads // 4) if self._max_inline_wait else 0
         self._options.wait_in_place(InlineWaits(self._max_inline_wait, at_once))
@@ -250,7 +259,9 @@ class Throttle(Middleware):
         grant: Grant = getattr(message, GRANT)
         broker = self._options.broker
         calm(broker, self, message)
-        outcome = self._throttling.rate_limited(grant.run, error, release=partial(end, error))
+        # It has aged while its body ran.
+        run = replace(grant.run, delivery=self._options.with_expiry(message, grant.run.delivery))
+        outcome = self._throttling.rate_limited(run, error, release=partial(end, error))
         if not isinstance(outcome, Run):
             self._follow(broker, message, outcome, grant.consumer)
 

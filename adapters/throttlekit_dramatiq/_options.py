@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from dramatiq.common import q_name
+from dramatiq.common import current_millis, q_name
 from dramatiq.generic import GenericActor
 
 from throttlekit import Delivery, Job, Limit, Limiter
@@ -44,6 +44,7 @@ class Options:
 
     Attributes:
         broker: The broker, once an actor is declared or a worker boots.
+        age_limit: The middleware that ends messages past their `max_age`, once a worker boots; None: none does.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -57,6 +58,7 @@ class Options:
         rules: WaitRules,
     ) -> None:
         self.broker: Any = None
+        self.age_limit: Any = None
         self._limiter = limiter
         self._rules = rules
         self._framework = Delivery(longest=_LONGEST_DELAY, lateness=_LATENESS, early=_EARLY)
@@ -148,7 +150,22 @@ class Options:
             if len(self._deliveries) >= _REMEMBERED:
                 self._deliveries.clear()
             delivery = self._deliveries[max_wait] = self._rules.delivery(self._framework, max_wait)
-        return delivery
+        return self.with_expiry(message, delivery)
+
+    def with_expiry(self, message: Any, delivery: Delivery) -> Delivery:
+        """*delivery*, with the time from now until `AgeLimit` ends *message*."""
+        max_age = self._max_age(message)
+        if not max_age:
+            return delivery
+        return replace(delivery, expires_in=(message.message_timestamp + max_age - current_millis()) / 1000)
+
+    def _max_age(self, message: Any) -> Any:
+        """The longest age of *message* in ms, as `AgeLimit` reads it; None or 0: any."""
+        if self.age_limit is None:
+            return None
+        actor = self.broker.actors.get(message.actor_name)
+        of_actor: Any = actor.options if actor else {}
+        return message.options.get("max_age") or of_actor.get("max_age", self.age_limit.max_age)
 
 
 def _function(function: Any) -> Callable[..., Any]:
