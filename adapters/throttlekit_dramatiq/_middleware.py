@@ -84,6 +84,8 @@ class Throttle(Middleware):
             uncharged, **beyond the limit**.
         max_inline_wait: The longest wait, in seconds, that a worker thread sleeps in place. At most a
             quarter of a worker's threads (at least one) do so at once. 0: no thread does.
+        own_limits: Whether messages may bring `throttle`, `throttle_max_wait` or `on_429` of their own. False: to send
+            one is an error, and a worker dead-letters it.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -99,10 +101,11 @@ class Throttle(Middleware):
         max_deferrals: int | None = None,
         when_over: WhenOver = "fail",
         max_inline_wait: float | timedelta = 0.05,
+        own_limits: bool = True,
     ) -> None:
         check_limiter(limiter, 'Throttle takes a limiter: Throttle(Limiter("redis://…"))')
         rules = WaitRules.read(max_wait, max_deferrals, when_over)
-        self._options = Options(limiter, throttle, on_429, rules)
+        self._options = Options(limiter, throttle, on_429, rules, own_limits=own_limits)
         self._throttling = Throttling(limiter, self._options, rules=rules, log=_log, noun="Message")
         self._max_inline_wait = seconds_in("max_inline_wait", max_inline_wait)
         self._queues: set[str] = set()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from dramatiq.common import current_millis, q_name
 from dramatiq.generic import GenericActor
 
-from throttlekit import Delivery, Job, Limit, Limiter
+from throttlekit import ConfigurationError, Delivery, Job, Limit, Limiter
 from throttlekit.adapter import (
     MAX_WAIT,
     ON_429,
@@ -41,6 +41,7 @@ class Options:
 
     Args:
         throttle, on_429: For actors that name no limits of their own.
+        own_limits: Whether messages may bring options of their own.
 
     Attributes:
         broker: The broker, once an actor is declared or a worker boots.
@@ -56,11 +57,14 @@ class Options:
         throttle: Limit | Iterable[Limit],
         on_429: Limit | str | None,
         rules: WaitRules,
+        *,
+        own_limits: bool = True,
     ) -> None:
         self.broker: Any = None
         self.age_limit: Any = None
         self._limiter = limiter
         self._rules = rules
+        self._own_limits = own_limits
         self._framework = Delivery(longest=_LONGEST_DELAY, lateness=_LATENESS, early=_EARLY)
         self._default = JobOptions.read(throttle, on_429=on_429, limiter=limiter)
         self._of_actor: dict[str, JobOptions] = {}
@@ -101,6 +105,7 @@ class Options:
             ConfigurationError: An option can never work.
         """
         options = message.options
+        self._check_own(options)
         if options.get(MAX_WAIT) is not None:
             options[MAX_WAIT] = seconds_in(MAX_WAIT, options[MAX_WAIT])
         fresh = read_limits(options[THROTTLE]) if THROTTLE in options and not is_dumped(options[THROTTLE]) else None
@@ -117,9 +122,10 @@ class Options:
         What *message* is held to.
 
         Raises:
-            ConfigurationError: It brings options that throttlekit did not write.
+            ConfigurationError: It brings options that throttlekit did not write, or that messages may not bring.
         """
         given: dict[str, Any] = message.options
+        self._check_own(given)
         own = self._of_actor.get(message.actor_name, self._default)
         if THROTTLE in given:
             own = replace(own, limits=load_limits(given[THROTTLE]))
@@ -129,6 +135,14 @@ class Options:
             name: Any = named.get("name")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
             own = replace(own, on_429=name if isinstance(name, str) else None)
         return own
+
+    def _check_own(self, given: Mapping[str, Any]) -> None:
+        brought = [] if self._own_limits else [name for name in (THROTTLE, MAX_WAIT, ON_429) if name in given]
+        if brought:
+            raise ConfigurationError(
+                f"the message brings {', '.join(brought)} of its own, and Throttle(own_limits=False) takes them from "
+                "actors alone"
+            )
 
     def job(self, message: Any) -> Job:
         """*message* as limits see it."""

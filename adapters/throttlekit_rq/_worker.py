@@ -137,8 +137,8 @@ class _Dispatcher:
         try:
             declared = options_of(job, of_queue)
         except (Exception, SystemExit) as error:
-            if of_queue:
-                fail_with(job, error)  # a spawned process might read it, and does not know the queue's limits
+            if of_queue or not settings().own_limits:
+                fail_with(job, error)  # a spawned process might read it, and does not know these settings
             return True  # it fails where it runs, as any job of RQ's does
         if declared is None:
             limiter = settings().limiter
