@@ -338,6 +338,18 @@ def test_own_limits_can_be_forbidden(rq_site: Site, bring: Callable[[Site], Any]
     assert site.fetch(plain).get_status() == JobStatus.SCHEDULED
 
 
+def test_own_limits_are_forbidden_in_a_spawned_process_too(spawn_site: Site) -> None:
+    """A worker of ours refuses the job before the process is spawned, which does not know `configure`."""
+    site = spawn_site
+    if not site.ours:
+        pytest.skip("the processes of a stock SpawnWorker do not know configure")
+    configure(site.limiter, own_limits=False)
+    job = site.queue.enqueue(jobs.hourly, throttle=[])
+    site.work()
+    assert site.noted == []
+    assert site.fetch(job).get_status() == JobStatus.FAILED
+
+
 def test_a_jobs_own_limit_takes_no_queue_limits_place(simple_site: Site) -> None:
     """Of one name with a limit of configure(queues=…), by another rate or another key: the queue's holds."""
     site = simple_site
