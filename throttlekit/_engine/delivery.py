@@ -21,16 +21,16 @@ class Delivery:
     What the limiter must know of a framework's delayed delivery. Seconds.
 
     Attributes:
-        longest: The longest delay that the framework carries safely. A job whose slot is further
-            off comes back then, and is deferred again with the same slot.
+        longest: The longest delay that the framework carries safely. A job that is due later
+            comes back then, and is deferred again with the same due instant.
         lateness: How late the framework delivers, in all but rare cases.
-        early: How much before its slot to ask for a job whose limit has no room for lateness; it
+        early: How much before it is due to ask for a job whose limit has no room for lateness; it
             waits out the rest in place.
         max_wait: How long a job may wait in all, from its first denial.
-        max_deferrals: How often a job may be denied. Coming back before its slot is no denial.
+        max_deferrals: How often a job may be denied. Coming back before it is due is not a denial.
         expires_in: In how many seconds the framework ends the job if it has not begun: Dramatiq's `max_age`, Celery's
-            `expires`, RQ's `ttl`. A job that cannot begin before that takes no slot, and comes back right after it; the
-            framework ends it in its own way. 0 or less: the job has expired.
+            `expires`, RQ's `ttl`. A job that cannot begin before that takes no place, and comes back right after it;
+            the framework ends it in its own way. 0 or less: the job has expired.
         inline: Where short waits are slept in place; None: nowhere.
     """
 
@@ -43,7 +43,7 @@ class Delivery:
     inline: InlineWaits | None = None
 
     def max_wait_us(self, ticket: Ticket) -> int | None:
-        """How far off a slot may be for a job with *ticket* to come back for it; None: any."""
+        """How far off the due instant of a job with *ticket* may be; None: any."""
         if ticket.deferrals >= self.max_deferrals:
             return 0
         lives_us = self._lives_us()

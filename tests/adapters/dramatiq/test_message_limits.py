@@ -7,6 +7,7 @@ from typing import Any
 
 import dramatiq
 import pytest
+from dramatiq.brokers.stub import StubBroker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -272,3 +273,24 @@ def test_forged_ticket_gains_no_unit() -> None:
     elsewhere = Recording(MemoryStore(clock_us=clock))
     assert Limiter(elsewhere).acquire(other, job=Job(id="x", ticket=forged)).allowed
     assert elsewhere.asked[0][0].place is None  # of another definition
+
+
+def test_a_body_may_send_to_another_broker_that_has_the_same_middleware(site: Site) -> None:
+    """Keys of the messages after it are still worked out by the actors of the worker's own broker."""
+    store = Recording()
+    throttle = Throttle(Limiter(store), max_inline_wait=0)
+    elsewhere = StubBroker(middleware=[])
+    for broker in (site.broker, elsewhere):
+        broker.add_middleware(throttle)
+    other = dramatiq.actor(lambda: None, actor_name="other", broker=elsewhere)
+
+    @site.actor(max_retries=0, throttle=TokenBucket("accounts", "1000/s", burst=100, key="{account}"))
+    def job(account: int) -> None:
+        site.ran.append(account)
+        other.send()
+
+    for account in range(3):
+        job.send(account)
+    with site.working():
+        site.until_ran(3)
+    assert dead_letters(site.broker, site.queue) == []
