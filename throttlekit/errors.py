@@ -65,6 +65,9 @@ class StoreUnavailable(ThrottleError):
     """
     The store gave no usable answer in time. Whether it charged anything is unknown; it is never taken for a grant.
 
+    The error's text shows no host, no user and no password. Its `__cause__`, the client's own error, may show a host
+    and a port, and so may a traceback.
+
     Attributes:
         part: The part of the store that failed, as the store names it; "" for the whole store; None when the store is
             up but rejected this command.

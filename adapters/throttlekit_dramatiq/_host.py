@@ -10,7 +10,7 @@ from dramatiq.middleware import AgeLimit, CurrentMessage, Middleware, ShutdownNo
 
 from throttlekit_dramatiq._message_state import DEFERRAL, consumer_of
 
-__all__ = ["calm", "count_in_prometheus", "quieten", "still_ours", "take_position"]
+__all__ = ["age_limit_before", "calm", "count_in_prometheus", "quieten", "still_ours", "take_position"]
 
 _BEHIND_US = (TimeLimit, ShutdownNotifications, CurrentMessage)
 _log = logging.getLogger("throttlekit.dramatiq")
@@ -38,6 +38,16 @@ def take_position(broker: Broker, throttle: Middleware) -> None:
     if not first <= now <= last:
         # A new list: Dramatiq may be walking through the old one.
         broker.middleware = [*others[:last], throttle, *others[last:]]
+
+
+def age_limit_before(broker: Broker, throttle: Middleware) -> AgeLimit | None:
+    """
+    The middleware that ends a message past its `max_age` before *throttle* sees it; None: none does.
+
+    One that comes later does not count: an expired message that *throttle* denies would never reach it.
+    """
+    before = broker.middleware[: broker.middleware.index(throttle)]
+    return next((middleware for middleware in before if isinstance(middleware, AgeLimit)), None)
 
 
 def still_ours(worker: Any, message: Any, consumer: Any) -> bool:

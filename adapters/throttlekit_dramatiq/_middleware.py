@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, NoReturn
@@ -35,7 +36,14 @@ from throttlekit.adapter import (
 from throttlekit_dramatiq._body import Bodies
 from throttlekit_dramatiq._delayed_consumer import DelayedConsumers
 from throttlekit_dramatiq._errors import AnyError, DeferFailed, as_middleware_error
-from throttlekit_dramatiq._host import calm, count_in_prometheus, quieten, still_ours, take_position
+from throttlekit_dramatiq._host import (
+    age_limit_before,
+    calm,
+    count_in_prometheus,
+    quieten,
+    still_ours,
+    take_position,
+)
 from throttlekit_dramatiq._message_state import (
     DEFERRAL,
     GRANT,
@@ -76,6 +84,8 @@ class Throttle(Middleware):
             uncharged, **beyond the limit**.
         max_inline_wait: The longest wait, in seconds, that a worker thread sleeps in place. At most a
             quarter of a worker's threads (at least one) do so at once. 0: no thread does.
+        own_limits: Whether messages may bring `throttle`, `throttle_max_wait` or `on_429` of their own. False: to send
+            one is an error, and a worker dead-letters it.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -91,10 +101,11 @@ class Throttle(Middleware):
         max_deferrals: int | None = None,
         when_over: WhenOver = "fail",
         max_inline_wait: float | timedelta = 0.05,
+        own_limits: bool = True,
     ) -> None:
         check_limiter(limiter, 'Throttle takes a limiter: Throttle(Limiter("redis://…"))')
         rules = WaitRules.read(max_wait, max_deferrals, when_over)
-        self._options = Options(limiter, throttle, on_429, rules)
+        self._options = Options(limiter, throttle, on_429, rules, own_limits=own_limits)
         self._throttling = Throttling(limiter, self._options, rules=rules, log=_log, noun="Message")
         self._max_inline_wait = seconds_in("max_inline_wait", max_inline_wait)
         self._queues: set[str] = set()
@@ -137,6 +148,7 @@ class Throttle(Middleware):
         take_position(broker, self)
         quieten()
         self._worker, self._options.broker = worker, broker
+        self._options.age_limit = age_limit_before(broker, self)
         self._consumers.boot(worker)
         at_once = max(1, worker.worker_threads // 4) if self._max_inline_wait else 0
         self._options.wait_in_place(InlineWaits(self._max_inline_wait, at_once))
@@ -248,7 +260,9 @@ class Throttle(Middleware):
         grant: Grant = getattr(message, GRANT)
         broker = self._options.broker
         calm(broker, self, message)
-        outcome = self._throttling.rate_limited(grant.run, error, release=partial(end, error))
+        # It has aged while its body ran.
+        run = replace(grant.run, delivery=self._options.with_expiry(message, grant.run.delivery))
+        outcome = self._throttling.rate_limited(run, error, release=partial(end, error))
         if not isinstance(outcome, Run):
             self._follow(broker, message, outcome, grant.consumer)
 

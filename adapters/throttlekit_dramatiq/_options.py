@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from dramatiq.common import q_name
+from dramatiq.common import current_millis, q_name
 from dramatiq.generic import GenericActor
 
-from throttlekit import Delivery, Job, Limit, Limiter
+from throttlekit import ConfigurationError, Delivery, Job, Limit, Limiter
 from throttlekit.adapter import (
     MAX_WAIT,
     ON_429,
@@ -41,9 +41,11 @@ class Options:
 
     Args:
         throttle, on_429: For actors that name no limits of their own.
+        own_limits: Whether messages may bring options of their own.
 
     Attributes:
         broker: The broker of the worker, once it boots: a body may send messages to other brokers.
+        age_limit: The middleware that ends messages past their `max_age`, once a worker boots; None: none does.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -55,10 +57,14 @@ class Options:
         throttle: Limit | Iterable[Limit],
         on_429: Limit | str | None,
         rules: WaitRules,
+        *,
+        own_limits: bool = True,
     ) -> None:
         self.broker: Any = None
+        self.age_limit: Any = None
         self._limiter = limiter
         self._rules = rules
+        self._own_limits = own_limits
         self._framework = Delivery(longest=_LONGEST_DELAY, lateness=_LATENESS, early=_EARLY)
         self._default = JobOptions.read(throttle, on_429=on_429, limiter=limiter)
         self._of_actor: dict[str, JobOptions] = {}
@@ -102,6 +108,7 @@ class Options:
             ConfigurationError: An option can never work.
         """
         options = message.options
+        self._check_own(options)
         if options.get(MAX_WAIT) is not None:
             options[MAX_WAIT] = seconds_in(MAX_WAIT, options[MAX_WAIT])
         fresh = read_limits(options[THROTTLE]) if THROTTLE in options and not is_dumped(options[THROTTLE]) else None
@@ -118,9 +125,10 @@ class Options:
         What *message* is held to.
 
         Raises:
-            ConfigurationError: It brings options that throttlekit did not write.
+            ConfigurationError: It brings options that throttlekit did not write, or that messages may not bring.
         """
         given: dict[str, Any] = message.options
+        self._check_own(given)
         own = self._of_actor.get(message.actor_name, self._default)
         if THROTTLE in given:
             own = replace(own, limits=load_limits(given[THROTTLE]))
@@ -130,6 +138,14 @@ class Options:
             name: Any = named.get("name")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
             own = replace(own, on_429=name if isinstance(name, str) else None)
         return own
+
+    def _check_own(self, given: Mapping[str, Any]) -> None:
+        brought = [] if self._own_limits else [name for name in (THROTTLE, MAX_WAIT, ON_429) if name in given]
+        if brought:
+            raise ConfigurationError(
+                f"the message brings {', '.join(brought)} of its own, and Throttle(own_limits=False) takes them from "
+                "actors alone"
+            )
 
     def job(self, message: Any) -> Job:
         """*message* as limits see it."""
@@ -142,7 +158,22 @@ class Options:
             if len(self._deliveries) >= _REMEMBERED:
                 self._deliveries.clear()
             delivery = self._deliveries[max_wait] = self._rules.delivery(self._framework, max_wait)
-        return delivery
+        return self.with_expiry(message, delivery)
+
+    def with_expiry(self, message: Any, delivery: Delivery) -> Delivery:
+        """*delivery*, with the time from now until `AgeLimit` ends *message*."""
+        max_age = self._max_age(message)
+        if not max_age:
+            return delivery
+        return replace(delivery, expires_in=(message.message_timestamp + max_age - current_millis()) / 1000)
+
+    def _max_age(self, message: Any) -> Any:
+        """The longest age of *message* in ms, as `AgeLimit` reads it; None or 0: any."""
+        if self.age_limit is None:
+            return None
+        actor = self.broker.actors.get(message.actor_name)
+        of_actor: Any = actor.options if actor else {}
+        return message.options.get("max_age") or of_actor.get("max_age", self.age_limit.max_age)
 
 
 def _job(broker: Any, message: Any) -> Job:

@@ -90,6 +90,7 @@ class _Host:
     ticket: Mapping[str, Any] | None
     redelivery: Redelivery
     patience: Patience
+    expires_in: float
 
     def options(self, message: Any) -> JobOptions:
         return self.declared.options
@@ -100,7 +101,7 @@ class _Host:
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
         longest = self.redelivery.returning if self.ticket else self.redelivery.newcomer
         self.patience.longest = min(settings().max_inline_wait, longest)
-        delivery = delivery_of(message, self.redelivery, max_wait)
+        delivery = delivery_of(message, self.redelivery, max_wait, self.expires_in)
         return replace(delivery, inline=self.patience) if self.patience.longest else delivery
 
 
@@ -137,16 +138,18 @@ def admit(
     declared: Declared,
     record: Record,
     redelivery: Redelivery,
+    expires_in: float,
     patience: Patience | None = None,
 ) -> Grant | Deferred | Failed | Dropped:
     """
     Ask for *job*. What denials left on it, its *record*, is undone if it may run.
 
     Args:
+        expires_in: In how many seconds its ttl ends.
         patience: What is left of it is used up over several calls. None: that of one call.
     """
     try:
-        throttling = throttling_of(job, declared, record.ticket, redelivery, patience)
+        throttling = throttling_of(job, declared, record.ticket, redelivery, expires_in, patience)
     except ConfigurationError as error:
         return Failed(error)
     if throttling.limiter.in_memory and _memory_warning.due():
@@ -201,6 +204,7 @@ def throttling_of(
     declared: Declared,
     ticket: Mapping[str, Any] | None,
     redelivery: Redelivery,
+    expires_in: float = math.inf,
     patience: Patience | None = None,
 ) -> Throttling[Any]:
     """
@@ -209,14 +213,20 @@ def throttling_of(
     Raises:
         ConfigurationError: See `limiter_of`.
     """
-    host = _Host(declared, ticket, redelivery, Patience(job) if patience is None else patience)
+    host = _Host(declared, ticket, redelivery, Patience(job) if patience is None else patience, expires_in)
     return Throttling(limiter_of(job, declared), host, rules=settings().rules, log=_log)
 
 
-def delivery_of(job: Any, redelivery: Redelivery, max_wait: float | None) -> Delivery:
-    """How *job* would be brought back, and how long it may wait in all; *max_wait* is its own. Without inline waits."""
+def delivery_of(job: Any, redelivery: Redelivery, max_wait: float | None, expires_in: float = math.inf) -> Delivery:
+    """
+    How *job* would be brought back, and how long it may wait in all. Without inline waits.
+
+    Args:
+        max_wait: The job's own, in seconds, if it has one.
+        expires_in: In how many seconds its ttl ends.
+    """
     early = min(redelivery.delivery.early, settings().max_inline_wait, _patience(job))
-    return settings().rules.delivery(replace(redelivery.delivery, early=early), max_wait)
+    return settings().rules.delivery(replace(redelivery.delivery, early=early, expires_in=expires_in), max_wait)
 
 
 def limiter_of(job: Any, declared: Declared) -> Limiter:

@@ -27,7 +27,7 @@ from throttlekit_rq._admission import (
 )
 from throttlekit_rq._host import Denied, end_with
 from throttlekit_rq._options import describe, options_of
-from throttlekit_rq._waiting import promoted_by, wake
+from throttlekit_rq._waiting import expires_in, promoted_by, wake
 from throttlekit_rq._wire import ADMITTED, Record
 
 __all__ = ["GRANT", "UNTHROTTLED", "Body", "guarded", "read_admission", "running_body", "write_admission"]
@@ -126,12 +126,13 @@ def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
     """Pause what *error* means, and put *job* back behind the pause; None: it may wait no longer, and fails with it."""
     scheduler, ours = promoted_by(job.connection, job.origin)
     redelivery = BY_WORKER if ours and not scheduler else BY_RQ_SCHEDULER
-    run = replace(grant.run, delivery=delivery_of(job, redelivery, grant.run.delivery.max_wait))
+    record = Record(grant.run.job.ticket, job.enqueue_at_front, grant.expires_ms)
+    delivery = delivery_of(job, redelivery, grant.run.delivery.max_wait, expires_in(job, record))
+    run = replace(grant.run, delivery=delivery)
     with log_once(job.connection):
         outcome = grant.throttling.rate_limited(run, error, release=grant.release)
     if isinstance(outcome, Run):
         return None
-    record = Record(run.job.ticket, job.enqueue_at_front, grant.expires_ms)
     return end_with(job, conclude(job, record, outcome, by_ticks=scheduler, at_end=not (scheduler or ours)))
 
 

@@ -15,7 +15,7 @@ from throttlekit_rq._admission import BY_RQ_SCHEDULER, Grant, Patience, admit, c
 from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, guarded, read_admission, running_body
 from throttlekit_rq._host import Denied, current_job, end_with
 from throttlekit_rq._options import Declared, options_of
-from throttlekit_rq._waiting import is_expired, is_first_to_log, look, promote, promoted_by, read_record
+from throttlekit_rq._waiting import expires_in, is_first_to_log, look, promote, promoted_by, read_record
 from throttlekit_rq._wire import ask_with, imported
 
 __all__ = ["call_of", "carried_call", "run"]
@@ -109,12 +109,13 @@ def _asking_body(job: Any, declared: Declared) -> Generator[Body, None, None]:
 def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
     """Ask for *job* until it is decided. If it may not run, it is put back or cancelled when its execution ends."""
     record = read_record(job)
-    if is_expired(job, record):
+    lives = expires_in(job, record)
+    if lives < 0:
         return end_with(job, conclude(job, record, Deferred(0.0, record.ticket, None)))
     patience, left = Patience(job), _LONGEST_IN_PLACE
     while True:
         with log_once(job.connection):
-            outcome = admit(job, declared, record, BY_RQ_SCHEDULER, patience)
+            outcome = admit(job, declared, record, BY_RQ_SCHEDULER, lives, patience)
         if isinstance(outcome, Grant):
             return outcome
         if not isinstance(outcome, Deferred):
@@ -124,12 +125,13 @@ def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
             return end_with(job, conclude(job, record, outcome, by_ticks=scheduler))
         _warn_of_no_promoter(job)
         _promote_due(job)
-        if outcome.delay > min(left, patience.left):
+        if outcome.delay > min(left, patience.left, lives):  # past its ttl it must not run
             time.sleep(min(_BRAKE, left, patience.left))
             return end_with(job, conclude(job, record, outcome, at_end=True))
         time.sleep(outcome.delay)
         record = replace(record, ticket=outcome.ticket)
         left -= outcome.delay
+        lives -= outcome.delay
         patience.left -= outcome.delay
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from throttlekit import Job, Limit, Limiter
+from throttlekit import ConfigurationError, Job, Limit, Limiter
 from throttlekit.adapter import MAX_WAIT, JobOptions, load_limits, seconds_in
+from throttlekit_rq._settings import settings
 from throttlekit_rq._wire import RUN, Carried, Given, imported
 
 __all__ = ["DECLARED", "Declared", "describe", "options_of"]
@@ -39,22 +40,31 @@ def options_of(job: Any, of_queue: Iterable[Limit] = ()) -> Declared | None:
     """
     What *job* is held to, together with the limits *of_queue* that a worker has for its queue; None: no limit.
 
+    A limit of the job's function goes before one of its worker's for the queue, which goes before one of the same name
+    that the job carries: who may enqueue cannot put another limit in its place.
+
     Raises:
-        ConfigurationError: The job carries options that cannot be read.
+        ConfigurationError: The job carries options that cannot be read, or `configure(own_limits=False)` refuses them.
         Exception: What RQ raises for a function that cannot be imported.
     """
     function, text = _function_and_text(job)
     declared: Declared = getattr(function, DECLARED, _NOTHING)
     own: Iterable[Limit] = declared.options.limits
     on_429, max_wait = declared.options.on_429, None
+    carried: Iterable[Limit] = ()
     if text is not None:
+        if not settings().own_limits:
+            raise ConfigurationError(
+                "the job brings limits of its own, and configure(own_limits=False) takes limits from functions and "
+                "configure(queues=…) alone"
+            )
         given, own_given, of_queue_given = _read(text)
-        own = own if own_given is None else own_given
+        carried = of_queue_given if own_given is None else (*of_queue_given, *own_given)
+        own = own if own_given is None else ()
         on_429 = on_429 if given.on_429 is None else given.on_429
-        of_queue = [*of_queue_given, *of_queue]
         max_wait = None if given.max_wait is None else seconds_in(MAX_WAIT, given.max_wait)
-    # Of two limits with one name the job's own holds: the same name is the same budget.
-    limits = {limit.name: limit for limit in (*of_queue, *own)}
+    # Of several limits with one name the last one holds: the same name is the same budget.
+    limits = {limit.name: limit for limit in (*carried, *of_queue, *own)}
     if not limits:
         return None
     return Declared(JobOptions(limits=tuple(limits.values()), on_429=on_429, max_wait=max_wait), declared.limiter)

@@ -36,6 +36,24 @@ class _Call:
         self.__module__ = getattr(function, "__module__", None) or __name__
 
 
+class _Described(Job):
+    """A job that is being created, as limits see it. RQ makes an id when one is first read: so do limits, no sooner."""
+
+    __slots__ = ("_job",)
+
+    def of(self, job: Any) -> _Described:
+        object.__setattr__(self, "_job", job)
+        return self
+
+    @property
+    def id(self) -> str:
+        return str(untyped(self)._job.id)
+
+    @id.setter
+    def id(self, value: str) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """What the dataclass sets."""
+
+
 class ThrottledQueue(Queue):
     """
     A queue whose enqueue calls take `throttle=[…]`: limits that travel in the job, for any worker to keep.
@@ -109,14 +127,13 @@ class ThrottledQueue(Queue):
         """Put the options *given* with *job*, and the queue's limits, into it."""
         own = JobOptions.read(given.get(THROTTLE), max_wait=given.get(MAX_WAIT), limiter=self._limiter)
         limits = own.limits if THROTTLE in given else None
-        described = Job(
-            id=job.id,
+        described = _Described(
             name=job.func_name,
             queue=self.name,
             args=tuple(job.args),
             kwargs=job.kwargs,
             function=None if isinstance(function, str) else function,
-        )
+        ).of(job)
         text = Given(
             None if limits is None else dump_limits(limits, described),
             dump_limits(self._options.limits, described),

@@ -27,6 +27,7 @@ class Settings:
     queues: Mapping[str, tuple[Limit, ...]] = field(default_factory=dict[str, tuple[Limit, ...]])
     rules: WaitRules = field(default_factory=WaitRules)
     max_inline_wait: float = math.inf
+    own_limits: bool = True
 
 
 class _Process:
@@ -44,6 +45,7 @@ def configure(
     max_deferrals: int | None = None,
     when_over: WhenOver = "fail",
     max_inline_wait: float | timedelta | None = None,
+    own_limits: bool = True,
 ) -> None:
     """
     Configure the workers of this process. Call it in the settings module that `rq worker -c` imports.
@@ -62,6 +64,8 @@ def configure(
         max_inline_wait: The longest wait, in seconds, that a worker sleeps in place; 0: it never does. It never
             sleeps for longer than 0.05, or 1.25 for a job that RQ's own scheduler has brought back,
             since RQ's scheduler looks once a second.
+        own_limits: Whether jobs may bring limits, a `throttle_max_wait` or an `on_429` of their own, from an enqueue
+            call or a `ThrottledQueue(throttle=…)`. False: a job that brings any fails with `ConfigurationError`.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -77,7 +81,8 @@ def configure(
         if limiter is not None:
             limiter.declare(*of_queues[name])
     wait = seconds_in("max_inline_wait", max_inline_wait)
-    _Process.settings = Settings(limiter, of_queues, WaitRules.read(max_wait, max_deferrals, when_over), wait)
+    rules = WaitRules.read(max_wait, max_deferrals, when_over)
+    _Process.settings = Settings(limiter, of_queues, rules, wait, bool(own_limits))
 
 
 def settings() -> Settings:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -17,7 +18,7 @@ from throttlekit_rq._host import created, intermediate_key, lock_key, mark_sched
 from throttlekit_rq._wire import EXPIRES, FIELD, Record, lane_key, logged_key, meta_of, promoter_key
 
 __all__ = [
-    "announce", "cancel", "clear_deferral", "deny", "is_expired", "is_first_to_log", "look", "promote", "promoted_by",
+    "announce", "cancel", "clear_deferral", "deny", "expires_in", "is_first_to_log", "look", "promote", "promoted_by",
     "read_record", "wake",
 ]  # fmt: skip
 
@@ -38,12 +39,29 @@ def read_record(job: Any) -> Record:
     return record or Record(None, job.enqueue_at_front)
 
 
-def is_expired(job: Any, record: Record) -> bool:
-    """Whether the ttl of *job* is over, by the server's clock: RQ's scheduler starts the ttl anew when it promotes."""
-    if record.expires_ms is None:
-        return False
-    seconds, micros = job.connection.time()
-    return bool(record.expires_ms < seconds * 1000 + micros / 1000)
+def expires_in(job: Any, record: Record) -> float:
+    """
+    In how many seconds the ttl of *job* ends, by the server's clock; infinity: it has none. Negative: it is over.
+
+    A job that was denied has what its *record* says, since RQ's scheduler starts the ttl anew when it promotes. For
+    any other the answer is what rq_deny.lua will note. One round trip for a job with a ttl.
+    """
+    if record.expires_ms is None and not job.ttl:
+        return math.inf
+    with job.connection.pipeline(transaction=False) as pipeline:
+        pipeline.time()
+        pipeline.pttl(job.key)
+        (seconds, micros), left_ms = pipeline.execute()
+    now_ms = seconds * 1000 + micros / 1000
+    if record.expires_ms is not None:
+        return float(record.expires_ms - now_ms) / 1000
+    if left_ms <= 0:  # running a job makes its key last for ever
+        left_ms = _enqueued_ms(job) + job.ttl * 1000 - now_ms
+    return float(left_ms if 0 < left_ms <= job.ttl * 1000 else job.ttl * 1000) / 1000
+
+
+def _enqueued_ms(job: Any) -> int:
+    return round(job.enqueued_at.replace(tzinfo=timezone.utc).timestamp() * 1000) if job.enqueued_at else 0
 
 
 def deny(job: Any, record: Record, outcome: Deferred, *, by_ticks: bool, at_end: bool, pipeline: Any = None) -> None:
@@ -73,7 +91,7 @@ def deny(job: Any, record: Record, outcome: Deferred, *, by_ticks: bool, at_end:
         Record(outcome.ticket, record.front).write(created(job)),
         "0" if pipeline is None else "1",
         "" if record.expires_ms is None else record.expires_ms,
-        round(job.enqueued_at.replace(tzinfo=timezone.utc).timestamp() * 1000) if job.enqueued_at else "",
+        _enqueued_ms(job) or "",
         "1" if by_ticks else "0",
         "1" if lane else "0",
         _meta(job, outcome.ticket),

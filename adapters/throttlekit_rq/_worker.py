@@ -21,7 +21,7 @@ from throttlekit_rq._body import GRANT, guarded, running_body, write_admission
 from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import announce, is_expired, look, promote, read_record, wake
+from throttlekit_rq._waiting import announce, expires_in, look, promote, read_record, wake
 from throttlekit_rq._wire import ADMITTED
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
@@ -137,8 +137,8 @@ class _Dispatcher:
         try:
             declared = options_of(job, of_queue)
         except (Exception, SystemExit) as error:
-            if of_queue:
-                fail_with(job, error)  # a spawned process might read it, and does not know the queue's limits
+            if of_queue or not settings().own_limits:
+                fail_with(job, error)  # a spawned process might read it, and does not know these settings
             return True  # it fails where it runs, as any job of RQ's does
         if declared is None:
             limiter = settings().limiter
@@ -163,10 +163,11 @@ class _Dispatcher:
         record = read_record(job)
         by_ticks = job.origin in self._ticking
         outcome: Grant | Deferred | Failed | Dropped
-        if is_expired(job, record):
+        lives = expires_in(job, record)
+        if lives < 0:
             outcome = Deferred(0.0, record.ticket, None)
         else:
-            outcome = admit(job, declared, record, BY_RQ_SCHEDULER if by_ticks else BY_WORKER)
+            outcome = admit(job, declared, record, BY_RQ_SCHEDULER if by_ticks else BY_WORKER, lives)
         if isinstance(outcome, Grant):
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.

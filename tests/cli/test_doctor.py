@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import redis
 
+from support.acl import acl_rights
 from support.servers.certificates import self_signed
 from support.servers.processes import Cluster, free_port, redis_server
 from support.servers.sentinel import watched
@@ -110,19 +111,7 @@ def test_a_user_without_rights_is_a_fault_that_names_them() -> None:
         code, found, _ = doctor("--url", base.replace("://", "://poor:pw@") + "/0")
         assert code == 1
         assert "tk1:*" in graded(found, "fault")
-        rights = [
-            "~tk1:*",
-            "+@read",
-            "+@write",
-            "+@connection",
-            "-@dangerous",
-            "+select",
-            "+eval",
-            "+evalsha",
-            "+time",
-            "+info",
-        ]
-        client.execute_command("ACL", "SETUSER", "fair", "on", ">pw", *rights)
+        client.execute_command("ACL", "SETUSER", "fair", "on", ">pw", *acl_rights())
         client.close()
         assert doctor("--url", base.replace("://", "://fair:pw@") + "/1")[0] == 0
 

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import redis
 
+from support.acl import DOCS, acl_rights
 from support.servers.processes import free_port, redis_6_binary, redis_binary, redis_process, redis_server, stored
 from support.servers.proxy import Proxy
 from support.waiting import wait_until
@@ -103,7 +104,8 @@ def test_a_wrong_password_says_so_without_it(own_server: Any, caplog: pytest.Log
         assert limiter.acquire(LIMIT)
 
 
-NEEDED = ("~tk1:*", "+@read", "+@write", "+@connection", "-@dangerous", "+select", "+eval", "+evalsha", "+time")
+DOCUMENTED = acl_rights()
+NEEDED = tuple(right for right in DOCUMENTED if right != "+info")  # that is for the doctor
 
 
 @pytest.mark.parametrize("lacking", ["~tk1:*", "+@write", "+evalsha", "+eval", "+time"])
@@ -115,6 +117,11 @@ def test_a_user_without_rights_says_which_are_needed(
     own_server.execute_command("ACL", "SETUSER", "limits", "reset", "on", ">hunter2", *rules)
     message = _log_message(_url(own_server, user="limits:hunter2@"), caplog)
     assert "its user is not allowed what the limiter needs: ACL SETUSER … " + " ".join(NEEDED) in message
+
+
+def test_documentation_names_the_rights_in_one_place() -> None:
+    """Two lines would differ one day."""
+    assert [page.name for page in sorted(DOCS.glob("*.md")) if "+@write" in page.read_text()] == ["operations.md"]
 
 
 def test_a_user_with_the_named_rights_is_enough(own_server: Any) -> None:

@@ -19,7 +19,7 @@ from throttlekit import ConfigurationError, Job, Limiter, SlidingLog, StoreUnava
 from throttlekit._engine.running import current
 from throttlekit.adapter import begin, end
 
-PASSWORD = "tr0ub4dor-and-3"
+USER, PASSWORD = "limits-user", "tr0ub4dor-and-3"
 ARGUMENT = "jane.doe@example.org"
 JOB = Job(id="7", name="pay", queue="work", args=(ARGUMENT,), kwargs={"account": ARGUMENT}, function=None)
 LIMITS = (
@@ -137,6 +137,18 @@ def test_no_password_and_no_argument_is_told(server: str, caplog: pytest.LogCapt
     for text in told:
         assert PASSWORD not in text
         assert ARGUMENT not in text
+
+
+def test_traceback_of_an_outage_holds_no_user_and_no_password() -> None:
+    """The client's own error is the cause, and may name the server's host and port (docs/trust.md), nothing else."""
+    limiter = Limiter(f"redis://{USER}:{PASSWORD}@127.0.0.1:{free_port()}/0")
+    with contextlib.closing(limiter), pytest.raises(StoreUnavailable) as caught:
+        limiter.peek(*LIMITS, job=JOB)
+    text = "".join(traceback.format_exception(caught.value))
+    assert "127.0.0.1" not in str(caught.value)
+    assert PASSWORD not in text
+    assert USER not in text
+    assert ARGUMENT not in text
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from support.dramatiq.helpers import DenyBefore, Recording, Site, dead_letters
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Job, Limiter, TokenBucket
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
 from throttlekit_dramatiq import Throttle
 
 PARTNER = TokenBucket("partner", "10/s", burst=3)
@@ -235,6 +237,42 @@ def forge(site: Site, actor: Any, value: Any, option: str = "throttle") -> None:
     message = actor.message()
     message.options[option] = value
     site.broker.queues[site.queue].put(message.encode())
+
+
+@pytest.mark.parametrize(
+    "brought", [{"throttle": []}, {"throttle_max_wait": 0}, {"on_429": {"name": "partner"}}], ids=repr
+)
+def test_own_limits_can_be_forbidden(stub: Site, brought: dict[str, Any]) -> None:
+    """Throttle(own_limits=False): what a program without it sends is dead-lettered; its own sends raise at once."""
+    store = throttled(stub, own_limits=False)
+    job = body(stub, throttle=PARTNER)
+    with pytest.raises(ConfigurationError, match="own_limits=False"):
+        job.send_with_options(**brought)
+    stub.broker.queues[stub.queue].put(job.message()._replace(options=brought).encode())
+    job.send()
+    with stub.working():
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+        stub.until_ran(1)
+    assert (len(stub.ran), len(store.asked)) == (1, 1)
+
+
+def test_forged_ticket_gains_no_unit() -> None:
+    """It goes before those who wait, and takes no more than the limit has: the bound holds over all of them."""
+    clock = FakeClock()
+    limiter, limit = Limiter(MemoryStore(clock_us=clock)), TokenBucket("partner", "1/s", burst=3)
+    forged = {"v": 1, "slot": 1, "ticket": f"{limit.fingerprint}:partner", "n": 0, "since": 0}
+    honest, waited = limiter.acquire(limit, cost=3), None
+    assert honest.allowed
+    passed = 0
+    for _ in range(20):
+        waited = limiter.acquire(limit, job=Job(id="waits", ticket=waited)).ticket
+        passed += sum(limiter.acquire(limit, job=Job(id=str(n), ticket=forged)).allowed for n in range(10))
+        clock.advance(1)
+    assert passed <= 19
+    other = TokenBucket("partner", "2/s", burst=3)
+    elsewhere = Recording(MemoryStore(clock_us=clock))
+    assert Limiter(elsewhere).acquire(other, job=Job(id="x", ticket=forged)).allowed
+    assert elsewhere.asked[0][0].place is None  # of another definition
 
 
 def test_a_body_may_send_to_another_broker_that_has_the_same_middleware(site: Site) -> None:

@@ -17,7 +17,7 @@ from dramatiq.middleware import AgeLimit, AsyncIO, CurrentMessage, Middleware, T
 
 from support.dramatiq.helpers import DenyBefore, Recording, Site, dead_letters
 from support.waiting import wait_until
-from throttlekit import Limiter, RateLimited, TokenBucket
+from throttlekit import Job, Limiter, RateLimited, TokenBucket
 from throttlekit_dramatiq import Throttle
 
 BUSY = TokenBucket("busy", "1000/s")
@@ -44,6 +44,89 @@ def test_an_expired_message_is_not_charged_and_not_run(site: Site) -> None:
         site.until_ran(1)
         wait_until(lambda: site.kind == "rabbitmq" or dead_letters(site.broker, site.queue), description="it is dead")
     assert (site.ran, len(store.asked)) == ([1], 1)
+
+
+MINUTELY = TokenBucket("minutely", "1/minute", burst=1)
+
+
+@pytest.mark.parametrize("set_by", ["message", "actor", "AgeLimit"])
+def test_message_that_expires_before_its_turn_books_no_place(stub: Site, set_by: str) -> None:
+    """It is denied once and dead-lettered by AgeLimit as it expires; the place goes to the next job."""
+    store, age = Recording(), {"max_age": 1000}
+    if set_by == "AgeLimit":
+        ages = AgeLimit(max_age=1000)
+        stub.broker.middleware = [ages if isinstance(m, AgeLimit) else m for m in stub.broker.middleware]
+    throttled(stub, store)
+    limiter = Limiter(store.inner)
+    limiter.acquire(MINUTELY)
+
+    @stub.actor(throttle=MINUTELY, **age if set_by == "actor" else {})
+    def job() -> None:
+        stub.ran.append(1)
+
+    job.send_with_options(**age if set_by == "message" else {})
+    with stub.working():
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+    [(request, verdict)] = store.asked
+    assert request.max_wait_us is not None
+    assert request.max_wait_us < 1_000_000 < verdict.due_us - verdict.now_us
+    assert limiter.acquire(MINUTELY, job=Job(id="next")).delay <= 60
+    assert stub.ran == []
+
+
+def test_message_that_lives_until_its_turn_books_its_place(stub: Site) -> None:
+    """A max_age beyond the wait changes nothing."""
+    store = Recording()
+    throttled(stub, store)
+    tenth = TokenBucket("tenth", "10/s", burst=1)
+    assert Limiter(store.inner).acquire(tenth)
+
+    @stub.actor(throttle=tenth, max_age=60_000)
+    def job() -> None:
+        stub.ran.append(1)
+
+    for _ in range(3):
+        job.send()
+    with stub.working():
+        stub.until_ran(3)
+    denied = [(request, verdict) for request, verdict in store.asked if not verdict.allowed]
+    assert denied
+    assert all((request.max_wait_us or 0) > verdict.due_us - verdict.now_us for request, verdict in denied)
+
+
+def test_message_that_expires_within_a_pause_ends_as_it_expires(stub: Site) -> None:
+    """A body that raises RateLimited puts the message back no further than to its max_age, counted anew."""
+    store = Recording()
+    throttled(stub, store)
+
+    @stub.actor(throttle=BUSY, max_age=1000)
+    def job() -> None:
+        stub.ran.append(1)
+        raise RateLimited(retry_after=60)
+
+    job.send()
+    with stub.working():
+        wait_until(lambda: dead_letters(stub.broker, stub.queue), description="it is dead")
+    assert stub.ran == [1]
+    last, _ = store.asked[-1]
+    assert last.max_wait_us is not None
+    assert last.max_wait_us < 1_000_000
+
+
+def test_max_age_is_no_expiry_without_an_age_limit_before_us(stub: Site) -> None:
+    """Without AgeLimit no message ends at its max_age: it waits for its turn as any other."""
+    store = DenyBefore(1, delay=0.05)
+    stub.broker.middleware = [m for m in stub.broker.middleware if not isinstance(m, AgeLimit)]
+    throttled(stub, store)
+
+    @stub.actor(throttle=BUSY)
+    def job() -> None:
+        stub.ran.append(1)
+
+    job.send_with_options(max_age=1)
+    with stub.working():
+        stub.until_ran(1)
+    assert {request.max_wait_us for request, _ in store.asked} == {None}
 
 
 @pytest.fixture

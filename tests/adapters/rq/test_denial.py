@@ -9,20 +9,21 @@ from typing import Any
 
 import pytest
 import rq
-from rq import Callback, Retry
+from rq import Callback, Retry, SimpleWorker
 from rq.group import Group
 from rq.job import Dependency, JobStatus
 
 from support.rq import jobs
 from support.rq.helpers import QUIET, Site
 from support.waiting import wait_until
-from throttlekit import Limiter, TokenBucket
+from throttlekit import Job, Limiter, TokenBucket
 from throttlekit._util.log_limiter import Every
 from throttlekit_rq import configure
 
 pytestmark = QUIET
 
 HELD = [jobs.HOURLY]
+TENTHS = TokenBucket("tenths", "10/minute", burst=1)
 LIFE = {b"status", b"last_heartbeat", b"started_at", b"ended_at", b"worker_name", b"enqueue_at_front", b"enqueued_at"}
 OURS = {b"throttlekit", b"throttlekit_expires"}
 
@@ -260,6 +261,38 @@ def test_ttl_is_counted_from_the_enqueuing(simple_site: Site) -> None:
     let_run(site)
     assert site.noted == []
     assert site.queue.scheduled_job_registry.get_job_ids() == []
+
+
+def test_job_whose_ttl_ends_before_its_turn_books_no_place(rq_site: Site) -> None:
+    """It comes back as its ttl ends, to be gone; the place goes to the next job."""
+    site = rq_site
+    job = denied(site, ttl=60)
+    at = site.queue.scheduled_job_registry.get_scheduled_time(job)
+    assert 50 < at.timestamp() - time.time() <= 62
+    assert site.limiter.acquire(jobs.HOURLY, job=Job(id="next")).retry_after <= 3600
+
+
+def test_job_whose_ttl_ends_after_its_turn_books_its_place(rq_site: Site) -> None:
+    """A ttl beyond the wait changes nothing; of a job that was denied before, what is left counts."""
+    site = rq_site
+    job = denied(site, ttl=4000)
+    site.make_due()
+    site.work()
+    assert site.limiter.acquire(jobs.HOURLY, job=Job(id="next")).retry_after > 3700
+    let_run(site)
+    assert (site.noted, site.fetch(job).get_status()) == (["ran"], JobStatus.FINISHED)
+
+
+def test_job_is_not_waited_for_past_its_ttl(stock_site: Site) -> None:
+    """Where no process brings it back, a stock worker does not sleep until the job is dead, and then run it."""
+    site = stock_site
+    site.shut(TENTHS)
+    job = site.queue.enqueue(jobs.plain, throttle=[TENTHS], ttl=3)
+    began = time.monotonic()
+    site.run(SimpleWorker([site.queue.name], connection=site.connection), max_jobs=1)
+    assert time.monotonic() - began < 2.5
+    assert 0 < site.connection.pttl(job.key) <= 3000
+    assert site.limiter.acquire(TENTHS, job=Job(id="next")).delay <= 6
 
 
 def test_a_job_that_its_scheduler_brings_back_too_late_does_not_run(simple_site: Site) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pickle
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from rq.serializers import JSONSerializer
 from support.rq import jobs
 from support.rq.helpers import IN_PROCESS, QUIET, Site
 from throttlekit import ConfigurationError, Job, TokenBucket
-from throttlekit_rq import ThrottledQueue, ThrottledSimpleWorker
+from throttlekit_rq import ThrottledQueue, ThrottledSimpleWorker, configure
 
 pytestmark = QUIET
 
@@ -290,3 +291,77 @@ def test_a_worker_takes_our_queue_class(simple_site: Site) -> None:
 def test_a_queue_refuses_what_can_never_work(stock_site: Site, wrong: Any) -> None:
     with pytest.raises(ConfigurationError):
         ThrottledQueue("work", connection=stock_site.connection, **wrong)
+
+
+@pytest.mark.parametrize("options", [{"throttle": [jobs.LIVELY]}, {"throttle": []}, {"throttle_max_wait": 5}], ids=repr)
+def test_limits_give_a_job_no_id(stock_site: Site, options: Any) -> None:
+    """create_job leaves the id to RQ, which makes one when it is first read: unique=True without one is refused."""
+    queue = stock_site.queue
+    job = queue.create_job(jobs.plain, ("x",), **options)
+    assert job._id is None
+    if "unique" in inspect.signature(Queue.enqueue_job).parameters:
+        with pytest.raises(ValueError, match="explicit job_id"):
+            queue.enqueue_job(job, unique=True)
+        assert queue.get_job_ids() == []
+    assert queue.enqueue_job(job).id
+
+
+def test_a_key_may_be_the_id_that_the_job_gets(stock_site: Site) -> None:
+    """A callable that reads job.id reads the id under which the job is enqueued."""
+    by_id = TokenBucket("by-id", "10/s", key=lambda job: job.id)
+    job = stock_site.queue.create_job(jobs.plain, ("x",), throttle=by_id)
+    text, _ = job._instance._throttlekit
+    assert json.loads(text)["limits"][0]["key"] == job.id
+
+
+@pytest.mark.parametrize(
+    "bring",
+    [
+        lambda site: site.queue.enqueue(jobs.hourly, throttle=[]),
+        lambda site: site.queue.enqueue(jobs.hourly, throttle=[jobs.LIVELY]),
+        lambda site: site.queue.enqueue(jobs.hourly, throttle_max_wait=1),
+        lambda site: site.queue.enqueue(jobs.hourly, on_429="hourly"),
+        lambda site: ThrottledQueue("work", connection=site.connection, throttle=jobs.LIVELY).enqueue(jobs.hourly),
+    ],
+    ids=["no limits", "limits", "max_wait", "on_429", "queue"],
+)
+def test_own_limits_can_be_forbidden(rq_site: Site, bring: Callable[[Site], Any]) -> None:
+    """configure(own_limits=False): a job that brings any fails, whatever its worker; others are held as declared."""
+    site = rq_site
+    configure(site.limiter, own_limits=False)
+    site.shut(jobs.HOURLY)
+    job, plain = bring(site), site.queue.enqueue(jobs.hourly)
+    site.work()
+    assert site.noted == []
+    assert site.fetch(job).get_status() == JobStatus.FAILED
+    assert "own_limits=False" in site.fetch(job).latest_result().exc_string
+    assert site.fetch(plain).get_status() == JobStatus.SCHEDULED
+
+
+def test_own_limits_are_forbidden_in_a_spawned_process_too(spawn_site: Site) -> None:
+    """A worker of ours refuses the job before the process is spawned, which does not know `configure`."""
+    site = spawn_site
+    if not site.ours:
+        pytest.skip("the processes of a stock SpawnWorker do not know configure")
+    configure(site.limiter, own_limits=False)
+    job = site.queue.enqueue(jobs.hourly, throttle=[])
+    site.work()
+    assert site.noted == []
+    assert site.fetch(job).get_status() == JobStatus.FAILED
+
+
+def test_a_jobs_own_limit_takes_no_queue_limits_place(simple_site: Site) -> None:
+    """Of one name with a limit of configure(queues=…), by another rate or another key: the queue's holds."""
+    site = simple_site
+    if not site.ours:
+        pytest.skip("stock workers do not know configure(queues=…)")
+    configure(site.limiter, queues={"work": jobs.HOURLY})
+    site.shut(jobs.HOURLY)
+    held = [
+        site.queue.enqueue(jobs.plain, throttle=[TokenBucket("hourly", "1000/s")]),
+        site.queue.enqueue(jobs.plain, throttle=[TokenBucket("hourly", "1/hour", burst=1, key=lambda job: "mine")]),
+        site.queue.enqueue(jobs.plain, throttle=[jobs.HOURLY]),
+    ]
+    site.work()
+    assert site.noted == []
+    assert {site.fetch(job).get_status() for job in held} == {JobStatus.SCHEDULED}
