@@ -26,7 +26,7 @@ LAYERS = [
         "layers",
         [
             f"throttlekit._engine.{name}"
-            for name in ("store_access", "stores", "breaker", "fallback", "prefetch", "leases")
+            for name in ("store_access", "store_calendar", "stores", "breaker", "fallback", "prefetch", "leases")
         ],
     ),
     ("pipeline", ["throttlekit._engine.pipeline"]),

@@ -178,6 +178,11 @@ class Limit(PerJob, Value):
         return amount, timedelta(microseconds=period_us)
 
     @property
+    def in_zone(self) -> bool:
+        """Whether the rule depends on a time zone's calendar: see `bind`."""
+        return False
+
+    @property
     def definition(self) -> object:
         """What two limits of one name must have in common."""
         if self.tiers is None:
