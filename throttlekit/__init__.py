@@ -57,7 +57,7 @@ __all__ = [
     "hookimpl",
 ]
 
-# A name is imported when it is asked for: nobody pays for a limiter, an event loop or an algorithm that is not used.
+# A name is imported at its first use: a program pays for no limiter, event loop or algorithm that it does not use.
 _WHERE = {
     "_core.algorithms.concurrency": ("Concurrency",),
     "_core.decision": ("Decision",),

@@ -117,7 +117,7 @@ class Deferred:
 
     Attributes:
         deferrals: How often this job has been denied by now, this time included. To come back before
-            its slot, and to be sent away for the rest, is not counted again.
+            it is due, and to be deferred for the rest, is not counted again.
         waited: Seconds since its first denial, by the store's clock.
     """
 

@@ -105,7 +105,7 @@ class Limiter:
             self.decider = self.prefetched = PrefetchedCalls(self.prefetcher, self.events, self.pipeline)
         if self.fleet is not None:
             self.fleet.passed = None if self.prefetcher is None else self.prefetcher.passed
-            from throttlekit.fleet.overridden import OverrideLayer
+            from throttlekit.fleet.override_layer import OverrideLayer
 
             self.decider = OverrideLayer(self.fleet, self.pipeline, self.decider)
 

@@ -6,14 +6,14 @@ import logging
 import math
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from throttlekit import ConfigurationError, Delivery, Job, Limiter
 from throttlekit.adapter import Deferred, Dropped, Every, Failed, JobOptions, Run, Throttling, Ticket, WaitRules
 from throttlekit_celery._body import RECEIPT, GoesBack, receipt_of
-from throttlekit_celery._host import job_of
+from throttlekit_celery._host import expires_in, job_of
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._outcomes import end_unrun
 from throttlekit_celery._pool_capacity import PoolCapacity
@@ -86,6 +86,8 @@ class _WorkerHost:
                 lateness=_NATIVE_LATENESS if self.delays_natively(message) else _LATENESS,
             )
             delivery = self._deliveries[key] = self._settings.rules.delivery(framework, max_wait)
+        if (expiry := expires_in(message.request)) != math.inf:
+            delivery = replace(delivery, expires_in=expiry)
         return delivery
 
     def delivery_of(self, message: HeldTask) -> Delivery:
@@ -125,8 +127,6 @@ class Gate:
 
     def receive(self, sender: Any = None, request: Any = None, **_: Any) -> None:
         """Celery's signal `task_received`, in the main process, before Celery looks at ETA and rate_limit."""
-        if sender.app is not self._app:
-            return
         request.request_dict.pop(RECEIPT, None)  # a sender may not say what a task has charged
         try:
             limited = self.throttling.concerns(self._limits.of(request.task))
@@ -217,7 +217,7 @@ class Gate:
             return False
         try:
             delivery = self._host.delivery_of(held)
-            if delivery.max_wait < math.inf or self._host.delays_natively(held):
+            if min(delivery.max_wait, delivery.expires_in) < math.inf or self._host.delays_natively(held):
                 return False
             rest = self.limiter.until_due(self._host.options(held).limits, held.carried)
         except Exception:
@@ -253,11 +253,13 @@ class Gate:
 
     def _wait(self, held: HeldTask, delay: float) -> None:
         """Hold *held*, or put it back into its queue, whichever the broker allows for so long."""
-        held_for, longest = time.monotonic() - held.received_at, self._host.delivery_of(held).longest
+        delivery = self._host.delivery_of(held)
+        held_for, longest = time.monotonic() - held.received_at, delivery.longest
         # Not before half the time is over: a copy that is due much later would go round and round.
         worn = held_for + delay > longest and held_for > longest / 2
         native = delay > _NATIVE_AFTER and self._host.delays_natively(held)
-        durably = delay > _DURABLE_AFTER and held.ticket != held.carried
+        has_place = held.ticket != held.carried and delay <= delivery.expires_in
+        durably = delay > _DURABLE_AFTER and has_place
         # A task that was acknowledged as its body began is in no queue any more.
         if worn or native or durably or held.request.acknowledged:
             if self._put_back(held, delay if native else 0.0):

@@ -8,6 +8,7 @@ raises `RateLimited` goes back to the main process, as `GoesBack`.
 from __future__ import annotations
 
 import functools
+import time
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import partial
@@ -26,7 +27,7 @@ from throttlekit.adapter import (
     receipt,
     resume,
 )
-from throttlekit_celery._host import Ignore, is_of, job_of
+from throttlekit_celery._host import Ignore, job_of
 from throttlekit_celery._options import TaskLimits
 
 __all__ = ["LISTENER", "RECEIPT", "Bodies", "GoesBack", "listens", "receipt_of"]
@@ -61,8 +62,9 @@ class GoesBack(Ignore):  # type: ignore[misc]
 def receipt_of(run: Run) -> dict[str, Any]:
     """What the pool needs to know of a task that may run: what it charged, and how it would be deferred."""
     delivery = run.delivery
+    expires = time.time() + delivery.expires_in
     # As plain numbers: a dataclass takes a pool process four times as long to read.
-    numbers = delivery.longest, delivery.lateness, delivery.max_wait, delivery.max_deferrals
+    numbers = delivery.longest, delivery.lateness, delivery.max_wait, delivery.max_deferrals, expires
     charged: dict[str, Any] = {"charged": []} if run.decision is None else receipt(run.decision)
     return {**charged, "ticket": run.job.ticket, "queue": run.job.queue, "delivery": numbers}
 
@@ -91,16 +93,15 @@ def listens(task: Any) -> None:
 
 
 class Bodies:
-    """Receives Celery's signals at both ends of the bodies of one app's tasks."""
+    """Both ends of the bodies of one app's tasks."""
 
-    def __init__(self, app: Any, throttling: Throttling[Any], limits: TaskLimits) -> None:
-        self._app = app
+    def __init__(self, throttling: Throttling[Any], limits: TaskLimits) -> None:
         self._throttling = throttling
         self._limits = limits
 
     def before(self, task: Any = None, **_: Any) -> None:
         """Celery's signal `task_prerun`."""
-        if not is_of(task, self._app) or not self._limits.limited(task):
+        if not self._limits.limited(task):
             return
         request = task.request
         # Never from the headers: a sender may have written those.
@@ -122,7 +123,7 @@ class Bodies:
 
     def after(self, task: Any = None, state: Any = None, retval: Any = None, **_: Any) -> None:
         """Celery's signal `task_postrun`. Celery drops the request right after it, with its listener."""
-        if not is_of(task, self._app) or not self._limits.limited(task):
+        if not self._limits.limited(task):
             return
         error = retval if state != "SUCCESS" and isinstance(retval, BaseException) else None
         if outer := _outer.get():
@@ -135,8 +136,14 @@ class Bodies:
 
     def _rate_limited(self, task: Any, job: Job, numbers: tuple[float, ...], error: RateLimited) -> None:
         options = self._limits.of(task)
-        longest, lateness, max_wait, max_deferrals = numbers
-        delivery = Delivery(longest=longest, lateness=lateness, max_wait=max_wait, max_deferrals=max_deferrals)
+        longest, lateness, max_wait, max_deferrals, expires = numbers
+        delivery = Delivery(
+            longest=longest,
+            lateness=lateness,
+            max_wait=max_wait,
+            max_deferrals=max_deferrals,
+            expires_in=expires - time.time(),
+        )
         run = Run(job, self._throttling.limits(options, job), None, delivery, options.on_429)
         outcome = self._throttling.rate_limited(run, error, release=partial(end, error))
         if isinstance(outcome, Run):

@@ -20,12 +20,12 @@ _log = logging.getLogger("throttlekit.celery")
 _LEAST = 0.01
 
 
-def waits_in_place(app: Any, limiter: Limiter, limits: TaskLimits) -> Callable[..., None]:
-    """A receiver for Celery's signal `task_prerun` that returns when an eager task of *app* may run."""
+def waits_in_place(limiter: Limiter, limits: TaskLimits) -> Callable[..., None]:
+    """What Celery's signal `task_prerun` of one app's tasks is given to: it returns when an eager task may run."""
     throttling = Throttling(limiter, _EagerHost(), rules=WaitRules(), log=_log, noun="Task")
 
     def receive(task: Any = None, **_: Any) -> None:
-        if task.request.is_eager and task.app is app and (options := limits.of(task)).limits:
+        if task.request.is_eager and (options := limits.of(task)).limits:
             _EagerTask(task, options).start(throttling)
 
     return receive

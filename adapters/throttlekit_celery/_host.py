@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import math
 from collections.abc import Callable, Mapping
+from datetime import datetime, timezone
 from functools import cache, wraps
-from typing import Any
+from types import FunctionType
+from typing import Any, TypeVar, cast
 
 from throttlekit import Job
 
@@ -17,17 +20,21 @@ __all__ = [
     "Producer",
     "StartStopStep",
     "VirtualChannel",
+    "as_celery",
+    "connect_on_app_finalize",
     "delayed_routing_key",
+    "expires_in",
+    "has_copies",
     "has_delayed_delivery",
     "in_pool_process",
-    "is_of",
     "job_of",
     "real_app",
     "signals",
-    "whenever_finalized",
     "whenever_made",
     "worker_state",
 ]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 _bootsteps: Any = importlib.import_module("celery.bootsteps")
 
@@ -38,6 +45,8 @@ Ignore: Any = importlib.import_module("celery.exceptions").Ignore
 Producer: Any = importlib.import_module("kombu").Producer
 VirtualChannel: Any = importlib.import_module("kombu.transport.virtual").Channel
 signals: Any = importlib.import_module("celery.signals")
+connect_on_app_finalize: Any = importlib.import_module("celery._state").connect_on_app_finalize
+"""Calls what it is given with each app of this process that is about to bind its tasks."""
 
 
 @cache
@@ -52,6 +61,14 @@ def delayed_routing_key(seconds: int, routing_key: str) -> str:
     return str(native.calculate_routing_key(seconds, routing_key))
 
 
+def expires_in(request: Any) -> float:
+    """In how many seconds *request* expires, as Celery reads its `expires`; never: infinity."""
+    expires: datetime | None = request.expires
+    if expires is None:
+        return math.inf
+    return (expires - datetime.now(timezone.utc if expires.tzinfo else None)).total_seconds()
+
+
 @cache
 def has_delayed_delivery() -> bool:
     """Whether this Celery has native delayed delivery; 5.5 and later have."""
@@ -64,9 +81,9 @@ def in_pool_process() -> bool:
     return bool(_process().daemon and not fresh)
 
 
-def is_of(task: Any, app: Any) -> bool:
-    """Whether *task* belongs to *app*. A pool process that was spawned runs its tasks with a copy of the app."""
-    return task.app is app or (task.app.main == app.main and _process().daemon and _was_spawned())
+def has_copies() -> bool:
+    """Whether this is a pool process that was spawned: it runs its tasks with a copy of the app, of the same name."""
+    return bool(_process().daemon and _was_spawned())
 
 
 def job_of(task: Any, request: Any, *, queue: str = "", ticket: Mapping[str, Any] | None = None) -> Job:
@@ -86,20 +103,22 @@ def real_app(app: Any) -> Any:
     """The app itself, where *app* is a proxy such as `current_app`; None if it is not a Celery app."""
     get = getattr(app, "_get_current_object", None)
     real = get() if callable(get) else app
-    return real if hasattr(real, "steps") and hasattr(real, "tasks") else None
+    kind: Any = getattr(real, "__class__", None)  # to read the `tasks` of an app itself binds them all
+    return real if hasattr(real, "steps") and hasattr(kind, "tasks") else None
 
 
-def whenever_finalized(call: Callable[[Any], None]) -> None:
-    """Call *call* with each app of this process once its tasks are bound; a spawned pool process has a copy of ours."""
-    state: Any = importlib.import_module("celery._state")
+def as_celery(function: _F) -> _F:
+    """
+    *function*, with frames that Celery takes for its own.
 
-    def finalizing(app: Any) -> None:
-        def finalized(sender: Any = None, **_: Any) -> None:
-            call(sender)
-
-        app.on_after_finalize.connect(finalized, weak=False)
-
-    state.connect_on_app_finalize(finalizing)
+    Celery 5.7 gives its warnings about a task the line of the first frame that is outside of Celery, by the name of
+    the frame's module. That line has to be the user's.
+    """
+    ours: Any = function
+    seen_as = FunctionType(
+        ours.__code__, {**ours.__globals__, "__name__": "celery"}, ours.__name__, ours.__defaults__, ours.__closure__
+    )
+    return cast(_F, seen_as)
 
 
 def whenever_made(app: Any, call: Callable[[Any], None]) -> None:
@@ -107,6 +126,7 @@ def whenever_made(app: Any, call: Callable[[Any], None]) -> None:
     make = app._task_from_fun
 
     @wraps(make)
+    @as_celery
     def made(*args: Any, **options: Any) -> Any:
         task = make(*args, **options)
         call(task)

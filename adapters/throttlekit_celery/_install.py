@@ -1,10 +1,13 @@
-"""The one call: it connects signals, checks options, and makes workers put back what they hold."""
+"""
+The one call: it checks options, hears of tasks, and makes workers put back what they hold.
+
+It leaves an app as lazy as it was: it reads neither `app.tasks` nor `app.conf`, which would bind all tasks and evaluate
+the configuration before the user has said all of it.
+"""
 
 from __future__ import annotations
 
-import atexit
 import functools
-import weakref
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, Literal
@@ -12,23 +15,13 @@ from typing import Any, Literal
 from throttlekit import ConfigurationError, Limit, Limiter
 from throttlekit.adapter import WaitRules, WhenOver, check_limiter, seconds_in
 from throttlekit_celery._admission import Gate, Settings
-from throttlekit_celery._body import Bodies, listens
+from throttlekit_celery._body import Bodies
 from throttlekit_celery._eager import waits_in_place
-from throttlekit_celery._host import (
-    RUN,
-    StartStopStep,
-    in_pool_process,
-    is_of,
-    real_app,
-    signals,
-    whenever_finalized,
-    whenever_made,
-)
+from throttlekit_celery._host import RUN, StartStopStep, as_celery, in_pool_process, real_app, whenever_made
+from throttlekit_celery._installed import Installed, add, installed_in
 from throttlekit_celery._options import TaskLimits
 
 __all__ = ["gate_of", "install"]
-
-_gates: weakref.WeakKeyDictionary[Any, Gate] = weakref.WeakKeyDictionary()
 
 
 def install(
@@ -48,7 +41,7 @@ def install(
 
     A task that its limits deny waits in the worker's main process, or goes back to its queue, and runs when
     its turn has come: same id, arguments, options, retries, result, chain, chord. Call it once, where the app
-    is made; tasks may be declared before or after. Processes that only send tasks need not call it.
+    is made; tasks may be declared, and settings made, before or after. Processes that only send tasks need not call it.
 
     Args:
         limiter: Asks the store. Make it at import; it connects on first use.
@@ -73,7 +66,7 @@ def install(
     check_limiter(limiter, 'install takes a limiter: install(app, Limiter("redis://…"))')
     if in_pool_process():
         raise ConfigurationError("install(app, …) in a pool process comes too late: call it where the app is made")
-    if app in _gates:
+    if installed_in(app) is not None:
         raise ConfigurationError("install(app, …) was called before for this app: each task would be charged twice")
     if eager not in ("ignore", "wait"):
         raise ConfigurationError(f'eager must be "ignore" or "wait", not {eager!r}')
@@ -86,23 +79,20 @@ def install(
     gate = Gate(app, limiter, limits, settings)
     if app.finalized:
         gate.check()
+    waits = waits_in_place(limiter, limits) if eager == "wait" else None
+    installed = Installed(gate, Bodies(gate.throttling, limits), limits, waits)
     app.task = _checking(app.task, limits)
-    app.steps["consumer"].add(_step(gate))
-    signals.task_received.connect(gate.receive, weak=False)
-    signals.worker_shutdown.connect(gate.close, weak=False)
-    atexit.register(gate.close)  # a cold shutdown does not send the signal
-    _listen(app, limits)
-    bodies = Bodies(app, gate.throttling, limits)
-    signals.task_prerun.connect(bodies.before, weak=False)
-    signals.task_postrun.connect(bodies.after, weak=False)
-    if eager == "wait":
-        signals.task_prerun.connect(waits_in_place(app, limiter, limits), weak=False)
-    _gates[app] = gate
+    app.steps["consumer"].add(_step(installed))
+    whenever_made(app, installed.listen)  # a process without a worker may never finalize the app
+    if app.finalized:
+        installed.listen_all(app)
+    add(app, installed)
 
 
 def gate_of(app: Any) -> Gate | None:
     """The gate of *app*; None if `install` was not called for it."""
-    return _gates.get(_app(app))
+    installed = installed_in(_app(app))
+    return installed.gate if installed is not None else None
 
 
 def _app(app: Any) -> Any:
@@ -129,12 +119,14 @@ def _checking(task: Callable[..., Any], limits: TaskLimits) -> Callable[..., Any
     """`app.task`, with a check of our options: Celery itself reads them later, in the worker."""
 
     @functools.wraps(task)
+    @as_celery
     def checked(*args: Any, **options: Any) -> Any:
         check_function = limits.check_declaration(options)
         declared = task(*args, **options)
         if args or check_function is None:
             return declared
 
+        @as_celery
         def declare(function: Callable[..., Any]) -> Any:
             check_function(function)
             return declared(function)
@@ -144,24 +136,9 @@ def _checking(task: Callable[..., Any], limits: TaskLimits) -> Callable[..., Any
     return checked
 
 
-def _listen(app: Any, limits: TaskLimits) -> None:
-    """Catch the `RateLimited` of all throttled tasks: of *app*, and of a pool process's copy of it."""
+def _step(installed: Installed) -> type[Any]:
+    gate = installed.gate
 
-    def listen(task: Any) -> None:
-        if is_of(task, app) and limits.limited(task):
-            listens(task)
-
-    def listen_all(bound: Any) -> None:
-        for task in list(bound.tasks.values()):
-            listen(task)
-
-    if app.finalized:
-        listen_all(app)
-    whenever_finalized(listen_all)
-    whenever_made(app, listen)  # a process without a worker may never finalize the app
-
-
-def _step(gate: Gate) -> type[Any]:
     class ThrottlekitHeld(StartStopStep):  # type: ignore[misc]
         """Checks the limits of all tasks as the worker starts, and puts back what it holds as it stops."""
 

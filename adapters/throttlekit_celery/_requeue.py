@@ -7,11 +7,16 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from datetime import datetime, timezone
 from functools import partial
 from typing import Any, TypeAlias
 
-from throttlekit_celery._host import Producer, VirtualChannel, delayed_routing_key, has_delayed_delivery
+from throttlekit_celery._host import (
+    Producer,
+    VirtualChannel,
+    delayed_routing_key,
+    expires_in,
+    has_delayed_delivery,
+)
 from throttlekit_celery._waiting import HeldTask
 
 __all__ = ["CONFIRMED_WITHIN", "TICKET", "Copies", "delays_natively", "queue_of"]
@@ -64,6 +69,7 @@ class Copies:
         if target is None:
             return False
         message, properties = held.request.message, held.request.message.properties
+        expiry = expires_in(held.request)
         headers = {name: value for name, value in message.headers.items() if not name.startswith(_OF_THE_DELIVERY)}
         if held.ticket:
             headers[TICKET] = dict(held.ticket)
@@ -76,7 +82,7 @@ class Copies:
                     content_encoding=message.content_encoding,
                     compression=headers.get("compression"),
                     headers=headers,
-                    expiration=_left_of(held.request.expires),
+                    expiration=None if expiry == math.inf else max(0.0, expiry),
                     timeout=_TIMEOUT,
                     mandatory=_confirms(
                         producer
@@ -225,10 +231,3 @@ def delays_natively(consumer: Any, name: str | None) -> bool:
         return False
     keys = [each.routing_key or "" for each in queues if each.exchange and each.exchange.name == queue.exchange.name]
     return keys.count(queue.routing_key) == 1 and not any("*" in key or "#" in key for key in keys)
-
-
-def _left_of(expires: datetime | None) -> float | None:
-    if expires is None:
-        return None
-    now = datetime.now(timezone.utc if expires.tzinfo else None)
-    return max(0.0, (expires - now).total_seconds())

@@ -114,7 +114,6 @@ class Throttle(Middleware):
     # Declaration
 
     def before_declare_actor(self, broker: Broker, actor: Actor[..., Any]) -> None:
-        self._options.broker = broker
         try:
             options = self._options.declare(actor)
         except Exception as error:
@@ -126,9 +125,8 @@ class Throttle(Middleware):
 
     def before_enqueue(self, broker: Broker, message: Any, delay: int | None) -> None:
         """Limits given with the message travel in it by value, with the keys and costs that they have here."""
-        self._options.broker = broker
         try:
-            self._options.write(message)
+            self._options.write(broker, message)
         except ConfigurationError as error:
             raise as_middleware_error(ConfigurationError(f"message for {message.actor_name!r}: {error}")) from None
 

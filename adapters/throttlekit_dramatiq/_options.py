@@ -37,13 +37,13 @@ _REMEMBERED = 256  # deliveries, by the longest wait of messages
 
 class Options:
     """
-    Reads actors and messages of one broker: the `Host` of `throttlekit.adapter.Throttling`.
+    Reads actors and messages: the `Host` of `throttlekit.adapter.Throttling`.
 
     Args:
         throttle, on_429: For actors that name no limits of their own.
 
     Attributes:
-        broker: The broker, once an actor is declared or a worker boots.
+        broker: The broker of the worker, once it boots: a body may send messages to other brokers.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -91,9 +91,12 @@ class Options:
         self._of_actor[actor.actor_name] = options
         return options
 
-    def write(self, message: Any) -> None:
+    def write(self, broker: Any, message: Any) -> None:
         """
         Replace the options that were given with *message* by what travels: limits by value, the rest as plain data.
+
+        Args:
+            broker: Where the message goes.
 
         Raises:
             ConfigurationError: An option can never work.
@@ -108,7 +111,7 @@ class Options:
             check_on_429(on_429, self.options(message).limits if fresh is None else fresh)
             options[ON_429] = {"name": name_of(on_429)}
         if fresh is not None:
-            options[THROTTLE] = dump_limits(fresh, self.job(message))
+            options[THROTTLE] = dump_limits(fresh, _job(broker, message))
 
     def options(self, message: Any) -> JobOptions:
         """
@@ -130,16 +133,7 @@ class Options:
 
     def job(self, message: Any) -> Job:
         """*message* as limits see it."""
-        actor = self.broker.actors.get(message.actor_name)
-        return Job(
-            id=message.message_id,
-            name=message.actor_name,
-            queue=q_name(message.queue_name),
-            args=message.args,
-            kwargs=message.kwargs,
-            function=_function(actor.fn) if actor else None,
-            ticket=message.options.get(TICKET),
-        )
+        return _job(self.broker, message)
 
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
         """How *message* waits."""
@@ -149,6 +143,19 @@ class Options:
                 self._deliveries.clear()
             delivery = self._deliveries[max_wait] = self._rules.delivery(self._framework, max_wait)
         return delivery
+
+
+def _job(broker: Any, message: Any) -> Job:
+    actor = broker.actors.get(message.actor_name)
+    return Job(
+        id=message.message_id,
+        name=message.actor_name,
+        queue=q_name(message.queue_name),
+        args=message.args,
+        kwargs=message.kwargs,
+        function=_function(actor.fn) if actor else None,
+        ticket=message.options.get(TICKET),
+    )
 
 
 def _function(function: Any) -> Callable[..., Any]:

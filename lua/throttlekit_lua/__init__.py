@@ -11,7 +11,7 @@ from importlib.resources import files
 __all__ = ["ALGORITHMS", "read", "script"]
 
 ALGORITHMS = {"t": "token_bucket", "f": "fixed_window", "s": "sliding_window", "l": "sliding_log", "c": "concurrency"}
-"""The file of each algorithm, by its letter."""
+"""The file of each algorithm, by its code."""
 
 # Read here and not when first needed: a child that was forked meanwhile would wait for the import system for ever.
 _PARTS = {
@@ -26,7 +26,7 @@ def script(name: str) -> str:
 
 
 @cache
-def read(verb: str, letters: frozenset[str] = frozenset(ALGORITHMS)) -> str:
-    """The text of the script for *verb* on claims of the algorithms *letters*: less to run than one for all."""
-    algorithms = [name for code, name in ALGORITHMS.items() if code in letters]
+def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS)) -> str:
+    """The text of the script for *verb* on claims of the algorithms *codes*: less to run than one for all."""
+    algorithms = [name for code, name in ALGORITHMS.items() if code in codes]
     return "\n".join(_PARTS[part] for part in ("common", *algorithms, verb))

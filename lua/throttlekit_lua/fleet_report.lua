@@ -1,15 +1,15 @@
 --[[
-  Tell the fleet what one process has decided since its last report. Decides nothing.
+  Record what one process has decided since its last report. Decides nothing.
 
-  KEYS[1]    keys that were asked for, by when last; sorted set, seconds
-  KEYS[2]    keys with a waiting line, by the last slot that was given; sorted set, microseconds
-  KEYS[3]    hash of each limit: "seconds definition", when it was last told, and what it is
+  KEYS[1]    keys that were decided on, by when last; sorted set, seconds
+  KEYS[2]    keys with a waiting line, by the last due instant in it; sorted set, microseconds
+  KEYS[3]    hash of each limit: "seconds definition": when it was last reported, and what it is
   KEYS[4]    processes, by when last heard of; sorted set, seconds
-  KEYS[5]    jobs that were denied, by when it was told; sorted set, seconds
-  KEYS[6]    hash of what is known of each of them
+  KEYS[5]    jobs that were denied, by when that was reported; sorted set, seconds
+  KEYS[6]    hash of the last decision on each of them
   KEYS[i+1]  of these 20 seconds: units that passed, by key; sorted set
   KEYS[i+2]  of these 20 seconds: denials, by key; sorted set
-  KEYS[i+3]  of these 20 seconds: hash of counts, by "letter limit" and "letter key"; of letter w the longest wait
+  KEYS[i+3]  of these 20 seconds: hash of counts, by "code limit" and "code key"; of code w the longest wait
 
   ARGV[1]    the report, as JSON: see throttlekit/fleet/activity.py
 
@@ -35,8 +35,8 @@ redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', whole(now - HEARD))
 if #report.limits > 0 and redis.call('HLEN', KEYS[3]) >= MOST_LIMITS then
   local known = redis.call('HGETALL', KEYS[3])
   for i = 1, #known, 2 do
-    local told = tonumber(string.match(known[i + 1], '^%d+')) or 0
-    if told < now - HOUR then redis.call('HDEL', KEYS[3], known[i]) end
+    local reported = tonumber(string.match(known[i + 1], '^%d+')) or 0
+    if reported < now - HOUR then redis.call('HDEL', KEYS[3], known[i]) end
   end
 end
 for _, each in ipairs(report.limits) do

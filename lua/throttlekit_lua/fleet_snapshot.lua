@@ -1,25 +1,25 @@
 --[[
-  What the fleet told in the last minute: each limit, and the keys that press most. Bounded, however many there are.
+  What the fleet reported in the last minute: each limit, and the keys with most demand. Bounded, however many there are.
 
-  KEYS       as in report.lua
-  KEYS[2]    keys with a waiting line, by its last slot
+  KEYS       as in fleet_report.lua
+  KEYS[2]    keys with a waiting line, by the last due instant in it
   KEYS[3]    hash of each limit: "seconds definition"
   KEYS[4]    processes, by when last heard of
   KEYS[i+1]  of 20 seconds: units that passed, by key
   KEYS[i+2]  of 20 seconds: denials, by key
-  KEYS[i+3]  of 20 seconds: hash of counts, by "letter limit" and "letter key"; see report.lua
+  KEYS[i+3]  of 20 seconds: hash of counts, by "code limit" and "code key"; see fleet_report.lua
 
-  ARGV[1]    how many keys to tell of
-  ARGV[2]    which first, by letter: l those with the longest lines, d most denied, p most passed
+  ARGV[1]    how many keys to return
+  ARGV[2]    which first, by code: l those with the longest lines, d most denied, p most passed
   ARGV[3]    text that the limit's name has in it, quoted as in keys; "" for all
 
-  Returns  {seconds now, {process, …}, {limit, "seconds definition", …}, {limit or key, {letter, count, …}, …}}
+  Returns  {seconds now, {process, …}, {limit, "seconds definition", …}, {limit or key, {code, count, …}, …}}
            The counts are of the last 60 seconds, as text. Of keys there is no a: u is what passed
 
   Writes   nothing
 ]]
 local STEP, STEPS, HOUR, HEARD, DEEP = 20, 5, 3600, 15, 1000
-local LETTERS, UNITS = 'auelyfpw', 2
+local CODES, UNITS = 'auelyfpw', 2
 local function whole(x) return string.format('%.0f', x) end
 
 local now = tonumber(redis.call('TIME')[1])
@@ -42,22 +42,22 @@ local function counts(of, is_key)
     local passed = is_key and tonumber(redis.call('ZSCORE', step.passed, of) or nil)
     local found = redis.call('HMGET', step.counts, 'a ' .. of, 'u ' .. of, 'e ' .. of, 'l ' .. of, 'y ' .. of,
       'f ' .. of, 'p ' .. of, 'w ' .. of)
-    for i = 1, #LETTERS do
+    for i = 1, #CODES do
       local count, before = i == UNITS and passed or tonumber(found[i] or nil) or 0, sum[i] or 0
-      sum[i] = i == #LETTERS and math.max(before, count) or before + count * step.weight
+      sum[i] = i == #CODES and math.max(before, count) or before + count * step.weight
     end
   end
-  for i = 1, #LETTERS do
-    if sum[i] > 0 then reply[#reply + 1], reply[#reply + 2] = string.sub(LETTERS, i, i), whole(sum[i]) end
+  for i = 1, #CODES do
+    if sum[i] > 0 then reply[#reply + 1], reply[#reply + 2] = string.sub(CODES, i, i), whole(sum[i]) end
   end
   return reply
 end
 
-local limits, told, reply = redis.call('HGETALL', KEYS[3]), {}, {}
+local limits, definitions, reply = redis.call('HGETALL', KEYS[3]), {}, {}
 for i = 1, #limits, 2 do
   local seconds = tonumber(string.match(limits[i + 1], '^%d+')) or 0
   if seconds >= now - HOUR and is_sought(string.match(limits[i], '^[^:]*')) then
-    told[#told + 1], told[#told + 2] = limits[i], limits[i + 1]
+    definitions[#definitions + 1], definitions[#definitions + 2] = limits[i], limits[i + 1]
     reply[#reply + 1], reply[#reply + 2] = limits[i], counts(limits[i])
   end
 end
@@ -92,4 +92,4 @@ for which in string.gmatch(ARGV[2], '.') do
   else choose(ranked('passed')) end
 end
 
-return {whole(now), redis.call('ZRANGEBYSCORE', KEYS[4], whole(now - HEARD), '+inf'), told, reply}
+return {whole(now), redis.call('ZRANGEBYSCORE', KEYS[4], whole(now - HEARD), '+inf'), definitions, reply}

@@ -68,7 +68,7 @@ def captured(seconds: float) -> dict[str, str]:
             time.sleep(seconds)
             shown = run("top", "--once", "--url", store, "--limit", "6")
             told = (run_explain(job_id, store) for job_id in reversed(sent))
-            return {"top": shown, "explain": next(text for text in told if "starts in about" in text)}
+            return {"top": shown, "explain": next(text for text in told if "its turn" in text)}
 
 
 def run_explain(job_id: str, store: str) -> str:

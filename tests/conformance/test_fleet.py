@@ -139,7 +139,7 @@ def test_why_a_job_waits_is_known(limiter: Limiter, store: RedisStore) -> None:
     assert job is not None
     assert key is not None
     assert (job.reason, job.deferrals, key.limit.name) == ("exhausted", 1, "api")
-    assert job.slot == pytest.approx(job.since + denied.delay, abs=0.001)
+    assert job.due == pytest.approx(job.since + denied.delay, abs=0.001)
     back = Job(id="late", ticket=denied.ticket)
     wait_until(lambda: limiter.acquire(limit, job=back).allowed, description="its slot comes")
     limiter.fleet.activity.beat()  # type: ignore[union-attr]

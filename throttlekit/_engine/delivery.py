@@ -11,6 +11,9 @@ from throttlekit._engine.ticket import Ticket
 
 __all__ = ["PLAIN_DELIVERY", "Delivery"]
 
+_PAST = 0.01
+"""Seconds after its expiry at which a job comes back: at the very instant it may not have expired yet."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
@@ -18,13 +21,16 @@ class Delivery:
     What the limiter must know of a framework's delayed delivery. Seconds.
 
     Attributes:
-        longest: The longest delay that the framework carries safely. A job whose slot is further
-            off comes back then, and is deferred again with the same slot.
+        longest: The longest delay that the framework carries safely. A job that is due later
+            comes back then, and is deferred again with the same due instant.
         lateness: How late the framework delivers, in all but rare cases.
-        early: How much before its slot to ask for a job whose limit has no room for lateness; it
+        early: How much before it is due to ask for a job whose limit has no room for lateness; it
             waits out the rest in place.
         max_wait: How long a job may wait in all, from its first denial.
-        max_deferrals: How often a job may be denied. Coming back before its slot is no denial.
+        max_deferrals: How often a job may be denied. Coming back before it is due is not a denial.
+        expires_in: In how many seconds the framework ends the job if it has not begun: Dramatiq's `max_age`, Celery's
+            `expires`, RQ's `ttl`. A job that cannot begin before that takes no place, and comes back right after it;
+            the framework ends it in its own way. 0 or less: the job has expired.
         inline: Where short waits are slept in place; None: nowhere.
     """
 
@@ -33,13 +39,23 @@ class Delivery:
     early: float = 0.0
     max_wait: float = math.inf
     max_deferrals: float = math.inf
+    expires_in: float = math.inf
     inline: InlineWaits | None = None
 
     def max_wait_us(self, ticket: Ticket) -> int | None:
-        """How far off a slot may be for a job with *ticket* to come back for it; None: any."""
+        """How far off the due instant of a job with *ticket* may be; None: any."""
         if ticket.deferrals >= self.max_deferrals:
             return 0
-        return None if self.max_wait == math.inf else ticket.max_wait_us(round(self.max_wait * 1_000_000))
+        lives_us = self._lives_us()
+        if self.max_wait == math.inf:
+            return lives_us
+        left_us = ticket.max_wait_us(round(self.max_wait * 1_000_000))
+        return left_us if lives_us is None else min(left_us, lives_us)
+
+    def in_time(self, delay: float) -> bool:
+        """Whether a job that is due in *delay* seconds can begin before it expires."""
+        lives_us = self._lives_us()
+        return lives_us is None or round(delay * 1_000_000) <= lives_us
 
     def deferred(self, decision: Decision, ticket: Ticket, waited: float) -> Decision:
         """
@@ -51,11 +67,19 @@ class Delivery:
         if waited >= self.max_wait or ticket.deferrals > self.max_deferrals:
             return replace(decision, reason="waited too long", delay=0.0, ticket=None)
         delay = decision.delay
-        if self.early and delay > 2 * self.early:
+        if not self.in_time(delay):
+            delay = max(0.0, self.expires_in) + _PAST
+        elif self.early and delay > 2 * self.early:
             tight = decision.limit.bind(decision.cost).needs_slack(round(self.lateness * 1_000_000))
             delay -= self.early if tight else 0.0
         delay = min(delay, self.longest, self.max_wait - waited)
         return replace(decision, delay=delay, ticket=ticket.write())
+
+    def _lives_us(self) -> int | None:
+        """How far off the last slot is that the job comes back for in time; None: any."""
+        if self.expires_in == math.inf:
+            return None
+        return max(0, round((self.expires_in - self.lateness) * 1_000_000))
 
 
 PLAIN_DELIVERY = Delivery()

@@ -102,8 +102,13 @@ class Pipeline:
         return [answers[number] for number in range(len(attempts))]
 
     def decision(self, attempt: Attempt, verdict: Verdict) -> Decision:
-        """The decision that *verdict* means, counted for the fleet."""
+        """
+        The decision that *verdict* means, counted for the fleet. To be called at once: a denial says what time it is
+        in the store now.
+        """
         decision = decision_from(verdict, attempt.claims)
+        if _is_deferral(attempt.call, decision):
+            self._set_clock(attempt, verdict)
         if self._count is not None:
             bucket = attempt.claims[verdict.claim].claim.bucket
             self._count(decision, bucket, verdict, attempt.ticket, attempt.call.job)
@@ -112,8 +117,7 @@ class Pipeline:
     def conclude(self, attempt: Attempt, verdict: Verdict, decision: Decision) -> Decision:
         """Give a denied job its ticket and its delay, and emit the events. Returns the decision for the caller."""
         ticket, job = attempt.ticket, attempt.call.job
-        if job is not None and not decision.allowed and not decision.final:
-            self._set_clock(attempt, verdict)
+        if job is not None and _is_deferral(attempt.call, decision):
             ticket = ticket_after(verdict, attempt.claims, ticket)
             decision = self.defer(attempt.call, job, decision, ticket, verdict.now_us)
         if self.events.decisions:
@@ -144,7 +148,6 @@ class Pipeline:
 
     def _next_attempt(self, attempt: Attempt, verdict: Verdict) -> Attempt:
         """The attempt after a wait in place, which counts as no deferral."""
-        self._set_clock(attempt, verdict)
         ticket = replace(ticket_after(verdict, attempt.claims, attempt.ticket), deferrals=attempt.ticket.deferrals)
         request = build_request(attempt.call, attempt.claims, ticket)
         return attempt._replace(ticket=ticket, request=request, began=self._now())
@@ -161,5 +164,8 @@ class Pipeline:
 
 def _waits_in_place(inline: InlineWaits, call: Call, decision: Decision) -> bool:
     """Wait out a job's short delay in this thread; return whether it was waited out."""
-    waits = call.job is not None and not decision.allowed and not decision.final
-    return waits and inline.wait(decision.delay)
+    return _is_deferral(call, decision) and call.delivery.in_time(decision.delay) and inline.wait(decision.delay)
+
+
+def _is_deferral(call: Call, decision: Decision) -> bool:
+    return call.job is not None and not decision.allowed and not decision.final

@@ -1,4 +1,4 @@
-"""The job that runs here: what a body may ask and say about its own limits."""
+"""The job that runs here: what a body reads of its decision, and how it corrects its cost."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ class Running:
 
     Attributes:
         decision: The decision that let the job run; None outside a throttled job.
-        lost: Whether another has the job's slot of a concurrency limit by now, or may have: its lease could not be
-            renewed in time. The body runs on; what must not be done by one too many it can leave.
+        lost: Whether another job has this one's slot of a concurrency limit by now, or may have: its lease could not be
+            renewed in time. The body runs on; it can leave undone what one job too many must not do.
     """
 
     __slots__ = ("__weakref__", "_decision", "_job", "_limiter", "_pid", "_read", "_settling", "_started_at", "lost")
@@ -71,7 +71,7 @@ class Running:
 
     @property
     def decision(self) -> Decision | None:
-        if self._read is not None:  # few bodies ask, and to read it takes longer than all else here
+        if self._read is not None:  # few bodies read it, and that takes longer than all else here
             with self._settling:
                 if self._read is not None:
                     self._decision, self._read = self._read(), None
@@ -93,15 +93,24 @@ class Running:
             self.keep()
         if self._limiter is not None and self._limiter.events.bodies:
             self._started_at = time.monotonic()
-            if self._job is not None and self.decision is not None:
-                self._limiter.events.started(self._job, self.decision)
+            if self._job is not None and (decision := self._decision_for_events()) is not None:
+                self._limiter.events.started(self._job, decision)
 
     def end(self, error: BaseException | None = None) -> None:
         """For adapters: the body has ended, with *error* if it raised one."""
         self.release()
         limiter, job = self._limiter, self._job
-        if limiter is not None and job is not None and limiter.events.bodies and self.decision is not None:
-            limiter.events.finished(job, self.decision, _outcome(error), time.monotonic() - self._started_at)
+        if limiter is None or job is None or not limiter.events.bodies:
+            return
+        if (decision := self._decision_for_events()) is not None:
+            limiter.events.finished(job, decision, _outcome(error), time.monotonic() - self._started_at)
+
+    def _decision_for_events(self) -> Decision | None:
+        """The decision; None too if its receipt cannot be read: a plugin that listens must not end the body by that."""
+        try:
+            return self.decision
+        except ConfigurationError:
+            return None
 
     def keep(self) -> None:
         """For adapters: renew the decision's leases until `release`."""

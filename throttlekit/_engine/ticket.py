@@ -78,7 +78,7 @@ class Ticket:
         return replace(self, due_us=1, limit_ref=_limit_ref(limit))
 
     def denied(self, limit: Limit, due_us: int, now_us: int, *, lane: str = "", counts: bool = True) -> Ticket:
-        """After a denial, with the slot that it gave; one deferral more if it *counts*."""
+        """After a denial, with the due instant that it gave; one deferral more if it *counts*."""
         return replace(
             self,
             due_us=due_us,
@@ -90,9 +90,9 @@ class Ticket:
 
     def max_wait_us(self, max_wait_us: int) -> int:
         """
-        How far off a slot the job would wait for, if it may wait for *max_wait_us* in all.
+        How far off an instant the job would wait for, if it may wait for *max_wait_us* in all.
 
-        Only the store knows the time, so the job is taken to come back at its slot.
+        Only the store knows the time, so the job is taken to come back when it is due.
         """
         promised_us = max(0, self.due_us - self.since_us) if self.since_us else 0
         return max(0, max_wait_us - promised_us)

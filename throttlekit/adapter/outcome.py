@@ -1,4 +1,4 @@
-"""What becomes of a job that an adapter asked about: one of four values."""
+"""What becomes of a job that was to be admitted: one of four values."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Run:
 
     Attributes:
         job: The job, with the ticket that it carried when it was admitted.
-        limits: What it was asked for. Empty: it names no limit, and nothing was asked.
-        decision: What the limiter decided; None where nothing was asked, or where another process keeps it. Not
+        limits: The limits that it was held to. Empty: it names no limit, and the limiter was not called.
+        decision: What the limiter decided; None without a limit, or where another process keeps it. Not
             allowed: the job waited for too long, and `when_over="run"` runs it uncharged.
         delivery: How it would be deferred.
         on_429: The limit that a 429 pauses, by its name.

@@ -30,7 +30,7 @@ from throttlekit._core.storage_keys import fleet_name, limit_id
 from throttlekit._engine.ticket import Ticket
 from throttlekit._util.fork_safety import renew_lock_after_fork
 
-__all__ = ["JOBS_KNOWN", "KEYS", "LETTERS", "Activity", "Counts", "Told"]
+__all__ = ["JOBS_KNOWN", "KEYS", "REASON_CODES", "Activity", "Counts", "SharedCommands"]
 
 _STEPS = 5
 JOBS_KNOWN = fleet_name("jobs:known")
@@ -39,9 +39,9 @@ KEYS = (
     JOBS_KNOWN,
     *(fleet_name(f"{what}:{step}") for step in range(_STEPS) for what in ("passed", "denied", "counts")),
 )
-"""The keys of the report, in the order of report.lua."""
+"""The keys of the report, in the order of fleet_report.lua."""
 
-LETTERS = {"exhausted": "e", "in line": "l", "early": "y", "queue full": "f", "paused": "p"}
+REASON_CODES = {"exhausted": "e", "in line": "l", "early": "y", "queue full": "f", "paused": "p"}
 """Each reason for which a store denies, as the fleet counts it."""
 
 _FRAMEWORKS = ("dramatiq", "rq", "celery")
@@ -60,8 +60,8 @@ def _script() -> str:
 _REPORT = _script()
 
 
-class Told(Protocol):
-    """The place that the whole fleet sees; see `throttlekit.stores.base.SupportsCommands`."""
+class SharedCommands(Protocol):
+    """A store that the whole fleet shares; see `throttlekit.stores.base.SupportsCommands`."""
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]: ...
 
@@ -90,7 +90,7 @@ class _Seen:
         self.wait_us = max(self.wait_us, other.wait_us)
 
     def reasons(self) -> list[tuple[str, int]]:
-        coded = [(LETTERS.get(reason), count) for reason, count in self.denied.items()]
+        coded = [(REASON_CODES.get(reason), count) for reason, count in self.denied.items()]
         return [(f"{code} {self.bucket}", count) for code, count in coded if code]
 
 
@@ -183,7 +183,7 @@ class Activity:
         store: Where reports go.
     """
 
-    def __init__(self, store: Told) -> None:
+    def __init__(self, store: SharedCommands) -> None:
         self._store = store
         self._here = _Here()
         renew_lock_after_fork(self, "_here", _Here)

@@ -128,7 +128,7 @@ class Overrides:
         The denial of a call that a pause holds back, what the job carries then, and the time.
 
         No store is asked, and the job keeps its place. A pause with an end sends its jobs to just behind it, in their
-        order, or to their slots if those come later; one without, for a part of the time that it has lasted:
+        order, or to their due instants if those come later; one without, for a part of the time that it has lasted:
         so that a job asks a few times, however long it lasts, and comes back soon after it has ended.
         """
         now_us = self._follower.now_us()

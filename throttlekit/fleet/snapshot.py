@@ -25,7 +25,7 @@ from throttlekit._core.line import EMPTY, GRACE_US, Line
 from throttlekit._core.serialize import load
 from throttlekit._core.storage_keys import fleet_name, held_since, limit_id, line_name, parts_of
 from throttlekit.errors import ConfigurationError
-from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, LETTERS
+from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, REASON_CODES
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
 from throttlekit.stores.base import Request
 
@@ -42,15 +42,15 @@ __all__ = [
     "look",
     "look_up",
     "names_of",
+    "rules_of",
     "time_of",
-    "told_of",
 ]
 
 ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
 """Which keys come first, for each order in which they may be shown; see look.lua."""
 
 _LOOK = throttlekit_lua.script("fleet_snapshot")
-_REASONS = {code: reason for reason, code in LETTERS.items()}
+_REASONS = {code: reason for reason, code in REASON_CODES.items()}
 _AT_ONCE = 100
 _MOST_HOLDERS = 200
 _LATENESS_US = 50_000
@@ -75,7 +75,7 @@ class Minute:
     denied: Mapping[str, int] | None = None
     """Denials by reason."""
     longest_wait: float = 0.0
-    """The longest wait of a job that asked, in seconds, from its first denial on. Who has waited longest asks next."""
+    """The longest wait of a job that asked, in seconds, from its first denial on. Jobs ask in the order of waiting."""
 
     @property
     def denials(self) -> int:
@@ -144,7 +144,7 @@ class Fleet:
     Attributes:
         now: The store's clock.
         rules: The rules of live control that are in force.
-        asked: How long our own questions took.
+        took: How long it took to read all this.
     """
 
     now: float
@@ -152,7 +152,7 @@ class Fleet:
     limits: tuple[Known, ...]
     keys: tuple[Key, ...]
     rules: tuple[Rule, ...]
-    asked: float
+    took: float
 
     @property
     def latency(self) -> float | None:
@@ -168,15 +168,16 @@ class Waiting:
     Attributes:
         bucket: Under which name the binding limit counts it; "" once it was allowed.
         reason: That of its last decision.
-        since, slot, told: Its first denial, its slot (0: none) and its last decision; seconds of the store's clock.
+        since, due, decided: Its first denial, the instant at which it is due (0: it keeps no place), and its last
+            decision; seconds of the store's clock.
     """
 
     bucket: str
     reason: str
     since: float
     deferrals: int
-    slot: float
-    told: float
+    due: float
+    decided: float
 
 
 def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "") -> Fleet:
@@ -192,11 +193,11 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
         StoreUnavailable: The store did not answer.
     """
     began = time.perf_counter()
-    (now, processes, told, counted), ruled = store.commands(
+    (now, processes, definitions, counted), ruled = store.commands(
         [("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name), ("HGETALL", RULES)]
     )
     minutes = {_text(each): _minute(counts) for each, counts in _pairs(counted)}
-    every = [_known(_text(name), text, minutes) for name, text in _pairs(told)]
+    every = [_known(_text(name), text, minutes) for name, text in _pairs(definitions)]
     limits = {each.id: each for each in every if each is not None}
     found = [_key(bucket, limits, minute) for bucket, minute in minutes.items()]
     keys = tuple(_looked_at(store, [each for each in found if each is not None]))
@@ -214,8 +215,8 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
     """
     (text,) = store.commands([("HGET", JOBS_KNOWN, job_id[:200])])
     try:
-        bucket, reason, since_us, deferrals, due_us, told_us = json.loads(text or b"null")
-        job = Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, due_us / 1e6, told_us / 1e6)
+        bucket, reason, since_us, deferrals, due_us, decided_us = json.loads(text or b"null")
+        job = Waiting(str(bucket), str(reason), since_us / 1e6, deferrals, due_us / 1e6, decided_us / 1e6)
     except (TypeError, ValueError):
         return None, None
     parts = parts_of(job.bucket)
@@ -227,7 +228,7 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
     return job, None if key is None else _looked_at(store, [key])[0]
 
 
-def told_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
+def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
     """
     The store's clock, in seconds, and the rules of live control for *limit*.
 
@@ -247,9 +248,9 @@ def names_of(store: FleetStore) -> tuple[str, ...]:
         StoreUnavailable: The store did not answer.
     """
     kept: Any = store.commands([("HVALS", fleet_name("limits"))])[0]
-    told: list[Any] = [data_of(text.partition(b" ")[2]) for text in kept]
-    named: list[dict[str, Any]] = [each for each in told if isinstance(each, dict)]
-    # What another release wrote must not keep anybody from a pause.
+    definitions: list[Any] = [data_of(text.partition(b" ")[2]) for text in kept]
+    named: list[dict[str, Any]] = [each for each in definitions if isinstance(each, dict)]
+    # What another release wrote must not keep an operator from a pause.
     return tuple(sorted({str(each["name"]) for each in named if "name" in each}))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from throttlekit.fleet.rules import Rule
-from throttlekit.fleet.snapshot import Key, Waiting, look_up, time_of, told_of
+from throttlekit.fleet.snapshot import Key, Waiting, look_up, rules_of, time_of
 from throttlekit_cli.formatting import format_active_rule, format_duration, format_key, format_limit, printable
 from throttlekit_cli.top.watch import open_store
 
@@ -25,7 +25,7 @@ def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) 
     """
     with open_store(url) as store:
         job, key = look_up(store, job_id)
-        now, rules = (time_of(store), ()) if key is None else told_of(store, key.limit)
+        now, rules = (time_of(store), ()) if key is None else rules_of(store, key.limit)
     if as_json:
         print(json.dumps(None if job is None else _data(job, key, now, show_keys=show_keys)))
     elif job is None:
@@ -41,29 +41,28 @@ def describe(
     """The explanation, line by line."""
     times = {1: "once", 2: "twice"}.get(job.deferrals, f"{job.deferrals} times")
     if job.reason == "allowed":
-        waited = format_duration(max(0.0, job.told - job.since))
+        waited = format_duration(max(0.0, job.decided - job.since))
         return [
-            f"Job {job_id} does not wait any more: it was allowed to run {format_duration(now - job.told)} ago.",
+            f"Job {job_id} does not wait any more: it was allowed to run {format_duration(now - job.decided)} ago.",
             f"  it had waited  {waited}, and was deferred {times}",
         ]
     if key is None:
-        return [
-            f"Job {job_id} was denied {format_duration(now - job.told)} ago, by a limit that no worker uses any more."
-        ]
+        ago = format_duration(now - job.decided)
+        return [f"Job {job_id} was denied {ago} ago, by a limit that no worker uses any more."]
     shown = format_key(key.key, key.part, clear=show_keys)
     name = f"{key.limit.name!r}{f', key {shown}' if shown else ''}"
     lines = [
         f"Job {job_id} waits for limit {name}: {format_limit(key.limit)}.",
         f"  since          {_format_time(job.since)}, {format_duration(now - job.since)} ago",
-        f"  deferred       {times}, the last time {format_duration(now - job.told)} ago: {job.reason}",
+        f"  deferred       {times}, the last time {format_duration(now - job.decided)} ago: {job.reason}",
     ]
-    ahead = job.slot - now
+    ahead = job.due - now
     if job.reason == "paused" and any(rule.what == "pause" for rule in rules):
         lines.append(
             f"  tries again    {f'in about {format_duration(ahead)}' if ahead > 0 else 'now'}; it keeps its place"
         )
     elif ahead > 0:
-        lines.append(f"  its turn       in about {format_duration(ahead)}, at {_format_time(job.slot)}")
+        lines.append(f"  its turn       in about {format_duration(ahead)}, at {_format_time(job.due)}")
         lines.append(f"  before it      {_jobs_before(key, ahead)}")
     else:
         lines.append(
@@ -93,8 +92,8 @@ def _format_time(seconds: float) -> str:
 
 def _data(job: Waiting, key: Key | None, now: float, *, show_keys: bool) -> dict[str, Any]:
     data: dict[str, Any] = {
-        "now": now, "reason": job.reason, "since": job.since, "deferrals": job.deferrals, "slot": job.slot or None,
-        "told": job.told,
+        "now": now, "reason": job.reason, "since": job.since, "deferrals": job.deferrals, "slot": job.due or None,
+        "told": job.decided,
     }  # fmt: skip
     if key is not None:
         data |= {

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import celery
 import pytest
 
-from throttlekit import Job, Limiter, TokenBucket
-from throttlekit.adapter import WaitRules
+from throttlekit import Delivery, Job, Limiter, TokenBucket
+from throttlekit.adapter import Run, WaitRules
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 from throttlekit_celery._admission import Gate, Settings
+from throttlekit_celery._body import receipt_of
 from throttlekit_celery._host import worker_state
 from throttlekit_celery._options import TaskLimits
 
@@ -49,6 +53,7 @@ class Request:
     """A task that was received with *ticket*; `ran` when it was given to the pool."""
 
     acknowledged = False
+    expires: datetime | None = None
     on_accepted = on_success = on_failure = on_timeout = None
 
     def __init__(self, task: Any, ticket: Any) -> None:
@@ -104,10 +109,11 @@ def denied(limiter: Limiter, limit: TokenBucket) -> dict[str, Any]:
     return dict(ticket)
 
 
-def received(gate: Gate, ticket: dict[str, Any]) -> tuple[Consumer, Request]:
+def received(gate: Gate, ticket: dict[str, Any] | None, *, expires: datetime | None = None) -> tuple[Consumer, Request]:
     app = gate._app
     app.finalize()
     consumer, request = Consumer(app), Request(app.tasks["call"], ticket)
+    request.expires = expires
     gate.receive(sender=consumer, request=request)
     consumer.on_task_request(request)
     return consumer, request
@@ -162,3 +168,35 @@ def test_what_the_broker_delays_asks_when_it_comes(
     gate.start(Consumer(gate._app))  # it knows the queue
     _, request = received(gate, ticket)
     assert request.ran
+
+
+@pytest.mark.usefixtures("reserved")
+@pytest.mark.parametrize("aware", [True, False])
+def test_a_task_that_expires_before_its_turn_takes_no_slot(gate: Gate, limiter: Limiter, aware: bool) -> None:
+    """It is held until it expires, for Celery to end it, and the next task gets the slot."""
+    first = denied(limiter, PARTNER)
+    expires = datetime.now(timezone.utc if aware else None) + timedelta(seconds=100)
+    consumer, _ = received(gate, None, expires=expires)
+    assert [delay for delay, _ in consumer.held] == [pytest.approx(100.0, abs=1.0)]
+    after = limiter.acquire(PARTNER, job=Job(id="3", name="call")).ticket
+    assert after is not None
+    assert after["slot"] - first["slot"] == pytest.approx(3_600_000_000, rel=0.01), "the next slot"
+
+
+@pytest.mark.usefixtures("reserved")
+def test_a_copy_that_expires_before_its_slot_asks_when_it_comes(gate: Gate, limiter: Limiter) -> None:
+    """To be held unasked would keep it past its end."""
+    ticket = denied(limiter, PARTNER)
+    limiter.reset(PARTNER)
+    denied(limiter, OTHER)
+    _, request = received(gate, ticket, expires=datetime.now(timezone.utc) + timedelta(seconds=100))
+    assert request.ran
+
+
+def test_a_body_with_a_429_is_deferred_within_its_expiry() -> None:
+    """The pool knows when its task expires, and books nothing behind that."""
+    run = Run(Job(id="1"), (PARTNER,), None, Delivery(expires_in=50.0))
+    *_, expires = receipt_of(run)["delivery"]
+    assert expires - time.time() == pytest.approx(50.0, abs=1.0)
+    *_, never = receipt_of(Run(Job(id="1"), (PARTNER,), None, Delivery()))["delivery"]
+    assert never == math.inf

@@ -247,7 +247,7 @@ def test_a_store_that_dies_in_the_midst_of_a_run_and_comes_back(stub: Site) -> N
 
 def test_a_job_keeps_its_ticket_while_the_store_is_down(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A denial by a missing store is no denial by the limit: same slot, same count, same first instant."""
-    monkeypatch.setattr("throttlekit._engine.breaker._REST", 0.03)
+    monkeypatch.setattr("throttlekit._engine.breaker._PAUSE_AFTER_FAILURE", 0.03)
     store_clock: list[Any] = []
 
     class Watch(Middleware):

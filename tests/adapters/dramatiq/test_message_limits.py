@@ -7,6 +7,7 @@ from typing import Any
 
 import dramatiq
 import pytest
+from dramatiq.brokers.stub import StubBroker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -234,3 +235,24 @@ def forge(site: Site, actor: Any, value: Any, option: str = "throttle") -> None:
     message = actor.message()
     message.options[option] = value
     site.broker.queues[site.queue].put(message.encode())
+
+
+def test_a_body_may_send_to_another_broker_that_has_the_same_middleware(site: Site) -> None:
+    """Keys of the messages after it are still worked out by the actors of the worker's own broker."""
+    store = Recording()
+    throttle = Throttle(Limiter(store), max_inline_wait=0)
+    elsewhere = StubBroker(middleware=[])
+    for broker in (site.broker, elsewhere):
+        broker.add_middleware(throttle)
+    other = dramatiq.actor(lambda: None, actor_name="other", broker=elsewhere)
+
+    @site.actor(max_retries=0, throttle=TokenBucket("accounts", "1000/s", burst=100, key="{account}"))
+    def job(account: int) -> None:
+        site.ran.append(account)
+        other.send()
+
+    for account in range(3):
+        job.send(account)
+    with site.working():
+        site.until_ran(3)
+    assert dead_letters(site.broker, site.queue) == []

@@ -21,7 +21,7 @@ from throttlekit import (
     hookimpl,
 )
 from throttlekit.hookspecs import Finished, RateLimitHeard, Settled, Started, StoreFailing
-from throttlekit.plugins import CostFor, FailureFor, KeyFor, LimitsFor
+from throttlekit.plugins import CostFor, FailureFor, KeyFor, LimitsFor, RunLog
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.testing import FakeClock
 
@@ -220,7 +220,7 @@ def test_settle_is_emitted() -> None:
 def test_events_of_the_floor_are_emitted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     """What an adapter reports goes to every plugin, and to the log."""
     listener = Listener()
-    made = limiter(listener)
+    made = limiter(listener, RunLog())
     decision = made.acquire(API, job=JOB)
     with caplog.at_level(logging.DEBUG, "throttlekit"):
         made.events.started(JOB, decision)

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
+from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.store_clock import StoreClock
 from throttlekit._engine.ticket import Ticket
 from throttlekit.stores import MemoryStore
@@ -50,6 +52,25 @@ def test_a_denial_tells_what_time_it_is_in_the_store(limiter: Limiter, own: Fake
     assert limiter.until_due([PARTNER], ticket) == pytest.approx(0.6)
     own.advance(1)
     assert limiter.until_due([PARTNER], ticket) == pytest.approx(-0.4)
+
+
+def test_a_wait_in_place_does_not_age_the_denial(limiter: Limiter, store: FakeClock, own: FakeClock) -> None:
+    """The clock is set by a denial when it comes, and not after the wait that follows it."""
+
+    class Waits(InlineWaits):
+        """Waits in place once, by both clocks."""
+
+        def wait(self, seconds: float) -> bool:
+            store.advance(seconds)
+            own.advance(seconds)
+            return True
+
+    ticket = second(limiter, PARTNER)
+    assert limiter.pipeline.store_clock.until_due([PARTNER], ticket) == pytest.approx(1.0)
+    fast = TokenBucket("fast", "10/s", burst=1)
+    assert limiter.acquire(fast)
+    assert limiter.acquire(fast, job=JOB, delivery=Delivery(inline=Waits()))
+    assert limiter.until_due([PARTNER], ticket) == pytest.approx(0.9)
 
 
 def test_it_is_believed_for_a_minute(limiter: Limiter, own: FakeClock) -> None:

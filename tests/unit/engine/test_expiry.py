@@ -1,0 +1,154 @@
+"""`Delivery.expires_in`: a job that the framework ends before its turn takes nothing from the others."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import pytest
+
+from throttlekit import Delivery, Job, Limiter, TokenBucket
+from throttlekit._engine.inline import InlineWaits
+from throttlekit._engine.ticket import Ticket
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+SLOW = TokenBucket("slow", "1/minute", burst=1)
+JOB = Job(id="a")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def limiter(clock: FakeClock) -> Limiter:
+    return Limiter(MemoryStore(clock_us=clock))
+
+
+@pytest.mark.parametrize(
+    ("delivery", "max_wait_us"),
+    [
+        (Delivery(), None),
+        (Delivery(expires_in=3, lateness=0), 3_000_000),
+        (Delivery(expires_in=3, lateness=0.5), 2_500_000),
+        (Delivery(expires_in=3, lateness=0, max_wait=2), 2_000_000),
+        (Delivery(expires_in=3, lateness=0, max_wait=4), 3_000_000),
+        (Delivery(expires_in=math.inf, max_wait=4), 4_000_000),
+        (Delivery(expires_in=0.2, lateness=0.5), 0),
+        (Delivery(expires_in=-7), 0),
+        (Delivery(expires_in=3, max_deferrals=0), 0),
+    ],
+)
+def test_expiry_is_patience(delivery: Delivery, max_wait_us: int | None) -> None:
+    """A job waits for a slot within its max_wait and before its expiry, less what the framework may be late."""
+    assert delivery.max_wait_us(Ticket()) == max_wait_us
+
+
+def test_time_before_the_expiry_is_counted_from_now() -> None:
+    """Unlike max_wait, which counts from the first denial."""
+    waited = Ticket(due_us=5_000_000, since_us=1_000_000)
+    assert Delivery(expires_in=3, lateness=0, max_wait=10).max_wait_us(waited) == 3_000_000
+    assert Delivery(expires_in=3, lateness=0, max_wait=5).max_wait_us(waited) == 1_000_000
+
+
+def test_job_that_expires_before_its_slot_takes_none(limiter: Limiter) -> None:
+    """The next job gets that slot, and the expiring one comes back as it expires: with its reason, not as ended."""
+    limiter.acquire(SLOW)
+    denied = limiter.acquire(SLOW, job=JOB, delivery=Delivery(expires_in=59))
+    assert (denied.delay, denied.reason, denied.final) == (59.01, "exhausted", False)
+    assert limiter.acquire(SLOW, job=JOB).delay == 60.0
+
+
+def test_job_that_lives_until_its_slot_takes_it(limiter: Limiter, clock: FakeClock) -> None:
+    """The slot is booked as for any job, and the next one waits behind it."""
+    limiter.acquire(SLOW)
+    delivery = Delivery(expires_in=60.05)
+    first = limiter.acquire(SLOW, job=JOB, delivery=delivery)
+    assert first.delay == 60.0
+    assert limiter.acquire(SLOW, job=JOB).delay >= 120.0
+    clock.advance(60)
+    assert limiter.acquire(SLOW, job=Job(id="a", ticket=first.ticket), delivery=delivery)
+
+
+def test_job_that_would_come_back_late_for_its_slot_takes_none(limiter: Limiter) -> None:
+    """It is due before its expiry, but the framework may deliver it after that."""
+    limiter.acquire(SLOW)
+    assert limiter.acquire(SLOW, job=JOB, delivery=Delivery(expires_in=60.4, lateness=0.5)).delay == 60.41
+    assert limiter.acquire(SLOW, job=JOB).delay == 60.0
+
+
+@pytest.mark.parametrize(
+    ("delivery", "delay"),
+    [
+        (Delivery(expires_in=59, longest=25), 25.0),
+        (Delivery(expires_in=59, max_wait=40), 40.0),
+        (Delivery(expires_in=-3), 0.01),
+    ],
+)
+def test_other_bounds_of_the_delay_hold(limiter: Limiter, delivery: Delivery, delay: float) -> None:
+    """A job with an expiry comes back no later than the framework carries it, and than its max_wait ends."""
+    limiter.acquire(SLOW)
+    assert limiter.acquire(SLOW, job=JOB, delivery=delivery).delay == delay
+
+
+def test_expiry_is_no_wait_that_was_too_long(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that asks as it expires, or after it, is denied as ever: its end is the framework's to give."""
+    limiter.acquire(SLOW)
+    first = limiter.acquire(SLOW, job=JOB, delivery=Delivery(expires_in=5))
+    clock.advance(5)
+    again = limiter.acquire(SLOW, job=Job(id="a", ticket=first.ticket), delivery=Delivery(expires_in=0))
+    assert (again.reason, again.final, again.delay) == ("exhausted", False, 0.01)
+
+
+def test_job_is_not_waited_for_in_place_past_its_expiry(limiter: Limiter) -> None:
+    """It would begin after its end."""
+    quick = TokenBucket("quick", "20/s", burst=1)
+    limiter.acquire(quick)
+    inline = InlineWaits(longest=0.1)
+    assert not limiter.acquire(quick, job=JOB, delivery=Delivery(expires_in=0.01, lateness=0, inline=inline))
+
+
+@dataclass
+class Traffic:
+    """Jobs at an even pace, most of which expire, against one limit. A given clock."""
+
+    limit: TokenBucket
+    per_second: int
+    expires_in: float
+    expiring: int
+    """So many of ten."""
+    ran: list[float] = field(default_factory=list[float])
+    waits: list[float] = field(default_factory=list[float])
+
+    def run(self, seconds: int) -> None:
+        clock = FakeClock()
+        limiter, began, number = Limiter(MemoryStore(clock_us=clock)), clock(), count()
+        events: list[tuple[float, int, float, bool, Any]] = []
+        for i in range(self.per_second * seconds):
+            born = i / self.per_second
+            events.append((born, next(number), born, i % 10 < self.expiring, None))
+        while events and events[0][0] < seconds:
+            now, _, born, expires, ticket = heapq.heappop(events)
+            clock.advance((began - clock()) / 1_000_000 + now)
+            left = self.expires_in - (now - born) if expires else math.inf
+            if left <= 0:
+                continue  # the framework ends it
+            decision = limiter.acquire(self.limit, job=Job(ticket=ticket), delivery=Delivery(expires_in=left))
+            if decision.allowed:
+                self.ran.append(now)
+                self.waits.append(0 if expires else now - born)
+            else:
+                heapq.heappush(events, (now + decision.delay, next(number), born, expires, decision.ticket))
+
+
+def test_limit_is_used_while_most_jobs_expire() -> None:
+    """Twice the rate is sent, 90 % of it lives for 3 s: the limit is used, and no job waits for much longer."""
+    traffic = Traffic(TokenBucket("p", "20/s", burst=20), per_second=40, expires_in=3.0, expiring=9)
+    traffic.run(120)
+    assert len(traffic.ran) >= 0.98 * 20 * 120
+    assert max(traffic.waits) < 3.5
