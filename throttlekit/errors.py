@@ -26,6 +26,8 @@ __all__ = [
     "WaitedTooLong",
 ]
 
+_LONGEST_SHOWN_BITS = 100  # some 30 digits; of a longer number, a text has the size alone
+
 
 class ThrottleError(Exception):
     """The base of every error that throttlekit raises."""
@@ -47,9 +49,12 @@ class CostExceedsLimit(ConfigurationError):
     """
 
     def __init__(self, *, cost: int, limit: str, most: int, remedy: str = "") -> None:
+        shown, instead = f"{cost}", f", or {remedy or f'let {cost} pass at once'}"
+        if cost.bit_length() > _LONGEST_SHOWN_BITS:
+            shown, instead = f"about 10^{cost.bit_length() * 30_103 // 100_000}", ""
         super().__init__(
-            f"limit {limit!r} can never admit a cost of {cost}: at most {most} can pass at once. "
-            f"Lower the cost, or {remedy or f'let {cost} pass at once'}."
+            f"limit {limit!r} can never admit a cost of {shown}: at most {most} can pass at once. "
+            f"Lower the cost{instead}."
         )
         self.cost = cost
         self.limit = limit

@@ -3,7 +3,11 @@
   a, b   headroom and capacity, microseconds; sizes are microseconds too
   Key    the TAT, integer microseconds; "TAT debt" if it was settled beyond empty
 ]]
-local MOST_DEBT_US = 316224000000000
+local MOST_DEBT_CAPACITIES, MIN_CUT_US, MOST_DEBT_US = 60, 3600000000, 316224000000000
+
+local function most_debt(c)
+  return math.min(math.max(MOST_DEBT_CAPACITIES * c.b, MIN_CUT_US), MOST_DEBT_US)
+end
 
 algorithms.t = {
   read = function(c)
@@ -25,7 +29,7 @@ algorithms.t = {
   charge = function(c) c.tat, c.debt = max(now, c.tat or 0) + c.size, 0 end,
   settle = function(c)
     if not c.tat and c.by <= 0 then return false end
-    c.tat = max(now, math.min(max(now, c.tat or 0) + c.by, now + c.b + MOST_DEBT_US))
+    c.tat = max(now, math.min(max(now, c.tat or 0) + c.by, now + c.b + most_debt(c)))
     c.debt = max(0, c.tat - now - c.b)
     return true
   end,

@@ -26,7 +26,17 @@ LAYERS = [
         "layers",
         [
             f"throttlekit._engine.{name}"
-            for name in ("store_access", "stores", "breaker", "fallback", "prefetch", "leases", "returns", "threads")
+            for name in (
+                "store_access",
+                "store_calendar",
+                "stores",
+                "breaker",
+                "fallback",
+                "prefetch",
+                "leases",
+                "returns",
+                "threads",
+            )
         ],
     ),
     ("pipeline", ["throttlekit._engine.pipeline"]),

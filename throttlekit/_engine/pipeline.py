@@ -88,9 +88,17 @@ class Pipeline:
                     answers[number] = error
             else:
                 together.append(number)
-        if together:
-            found = self._stores.acquire_all([attempts[number].request for number in together])
-            answers.update(zip(together, found, strict=True))
+        dated: dict[int, Attempt] = {}
+        for number in together:
+            try:
+                dated[number] = self._stores.calendar.dated(attempts[number], self._stores.shared)
+            except Exception as error:
+                answers[number] = error
+        if dated:
+            found = self._stores.acquire_all([each.request for each in dated.values()])
+            for (number, each), answer in zip(dated.items(), found, strict=True):
+                self._stores.calendar.heard(each, answer)
+                answers[number] = answer
         return [answers[number] for number in range(len(attempts))]
 
     def decision(self, attempt: Attempt, verdict: Verdict) -> Decision:

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from throttlekit._core.acquire import Verdict
-from throttlekit._core.decision import Decision, settled_of
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decision import Charged, Decision, settled_of
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.storage_keys import line_name
 from throttlekit._engine.attempt import Attempt, Layer, Rest
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.returns import Returns, slots_of
 from throttlekit._engine.store_access import StoreAccess
+from throttlekit._engine.store_calendar import StoreCalendar, needs_calendar
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Correction, Request, Store
 from throttlekit.stores.composite import Part, acquire_in_parts
@@ -29,11 +32,13 @@ class Stores:
         shared: The limiter's store, behind its circuit breaker.
         in_process: Counts limits of scope "process".
         returns: Gives back slots of the shared store that no process may know of.
+        calendar: Knows the time of the shared store.
     """
 
     shared: StoreAccess
     in_process: Store
     returns: Returns = field(init=False)
+    calendar: StoreCalendar = field(default_factory=StoreCalendar)
 
     def __post_init__(self) -> None:
         self.returns = Returns(lambda slots: self.shared.settle(slots))
@@ -84,18 +89,26 @@ class Stores:
         charged = tuple(
             each._replace(cost=each.limit.check_units(actual)) if each in meant else each for each in decision.charged
         )
-        around_us = time.time_ns() // 1000
         for own, store in ((False, self.shared), (True, self.in_process)):
             corrections: list[Correction] = []
             for before, after in zip(decision.charged, charged, strict=True):
                 if before.bucket and (before.limit.scope == "process") is own and before.cost != after.cost:
                     # The difference, rounded up: that also holds for a cost that was charged together with others.
-                    algorithm = before.limit.bind(after.cost - before.cost, around_us)
+                    algorithm = before.limit.bind(after.cost - before.cost, self._around_us(before))
                     corrections.append(Correction(before.bucket, algorithm, before.at_us, algorithm.size))
             if corrections:
                 store.settle(corrections)
         cost = next((each.cost for each in charged if each.limit is decision.limit), decision.cost)
         return replace(decision, charged=charged, cost=cost)
+
+    def _around_us(self, charged: Charged) -> int:
+        """About what time it is for the limit of *charged*, by the clock of its store if that matters."""
+        now_us, limit = time.time_ns() // 1000, charged.limit
+        if not limit.in_zone or limit.scope == "process":
+            return now_us
+        return self.calendar.now_us(
+            self.shared, [StoreClaim(charged.bucket, line_name(charged.bucket), limit.bind(0, now_us), 0)]
+        )
 
 
 class InProcessLayer:
@@ -131,4 +144,9 @@ class SharedLayer:
         self._stores = stores
 
     def decide(self, attempt: Attempt) -> Verdict:
-        return self._stores.acquire(attempt.request)
+        stores = self._stores
+        if not needs_calendar(attempt):
+            return stores.acquire(attempt.request)
+        verdict = stores.acquire(stores.calendar.dated(attempt, stores.shared).request)
+        stores.calendar.heard(attempt, verdict)
+        return verdict

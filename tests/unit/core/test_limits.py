@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from support.ids import told
 from throttlekit import (
+    Concurrency,
     ConfigurationError,
     CostExceedsLimit,
     FixedWindow,
@@ -826,3 +827,19 @@ def test_limit_without_an_algorithm_cannot_be_made() -> None:
     made: Any = Limit
     with pytest.raises(TypeError):
         made("partner", "10/s")
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [TokenBucket("p", "1/s", burst=2), LeakyBucket("p", "1/s"), FixedWindow("p", "1/s"), Concurrency("p", 1)],
+    ids=lambda limit: type(limit).__name__,
+)
+def test_error_repeats_no_number_of_400_digits(limit: Limit) -> None:
+    """A cost that is too large to read is shown by its size; the error's own fields have it exactly."""
+    with pytest.raises(CostExceedsLimit) as caught:
+        limit.check_cost(10**400)
+    assert "a cost of about 10^400: at most" in str(caught.value)
+    assert len(str(caught.value)) < 250
+    assert caught.value.cost == 10**400
+    with pytest.raises(CostExceedsLimit, match=f"a cost of {10**20}: at most"):
+        limit.check_cost(10**20)

@@ -154,8 +154,9 @@ class FixedWindow(Limit):
     Raises:
         ConfigurationError: A value that can never work, as soon as the limit is made.
 
-    The store's clock decides which window is the current one. This process's own clock only decides which changes of
-    the zone's clocks are sent along: those within 200 days.
+    The store's clock decides which window is the current one, and which changes of the zone's clocks count. With a
+    zone, a process makes one more request, once, to learn the store's time. Only for a limit of scope "process", and
+    for a process's own share while the store fails, this process's own clock decides.
     """
 
     __slots__ = ("_tz", "_zone")
@@ -178,6 +179,10 @@ class FixedWindow(Limit):
         zone = None if tz is None else zone_named(tz)
         definition = f"{self.algorithm} {amount} {period_us} {'UTC' if zone is None else tz}"
         return Shape(amount, amount, definition, {"_tz": tz, "_zone": zone})
+
+    @property
+    def in_zone(self) -> bool:
+        return self.tiers is None and self._zone is not None
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> FixedWindowAlgorithm:
         zone = UTC if self._zone is None else zone_on(self._zone, around_us // DAY_US, self._period_us)

@@ -27,7 +27,9 @@ __all__ = ["Bucket", "GcraAlgorithm", "Tat", "bucket_definition"]
 _ROUNDING_PART = 200  # at most 1/200 of the rate is given up to make the interval whole
 _SLACK_PART = 25  # a tight bucket's instants lie up to 1/25 further apart …
 _LARGEST_SLACK_US = 20_000  # … and never more than this: enough to catch up with ordinary lateness
-_LARGEST_DEBT_US = 3660 * 86_400_000_000  # ten years: a greater debt is cut, so that every number stays exact
+_LARGEST_DEBT_CAPACITIES = 60  # a greater debt is cut, so that one wrong cost cannot stop a key for years …
+_SMALLEST_CUT_US = 3_600_000_000  # … but no debt of an hour or less, however small the burst …
+_LARGEST_DEBT_US = 3660 * 86_400_000_000  # … and every debt of more than ten years: every number stays exact
 
 
 class Tat(NamedTuple):
@@ -82,9 +84,13 @@ class GcraAlgorithm:
     def settled(self, state: Tat | None, now_us: int, granted_us: int, by: int) -> Tat | None:
         if state is None and by <= 0:
             return None
-        most_us = now_us + self.capacity_us + _LARGEST_DEBT_US
+        most_us = now_us + self.capacity_us + self._most_debt_us
         at_us = max(now_us, min(_from_us(state, now_us) + by, most_us))
         return Tat(at_us, max(0, at_us - now_us - self.capacity_us))
+
+    @property
+    def _most_debt_us(self) -> int:
+        return min(max(_LARGEST_DEBT_CAPACITIES * self.capacity_us, _SMALLEST_CUT_US), _LARGEST_DEBT_US)
 
     def use(self, state: Tat | None, now_us: int) -> Use:
         return Use(0, now_us if state is None else state.at_us)

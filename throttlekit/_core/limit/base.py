@@ -16,7 +16,7 @@ from throttlekit._core.limit.per_tier import PerTier
 from throttlekit._core.limit.prefetch_options import PrefetchQuota
 from throttlekit._core.limit.rate import Rate, parse_rate
 from throttlekit._core.limit.shape import Shape
-from throttlekit._core.limit.template import Key, from_job, safe_repr, shown
+from throttlekit._core.limit.template import Key, from_job, plain, safe_repr, shown
 from throttlekit._core.limit.tiers import listed, tiers_of
 from throttlekit._core.limit.value import Value
 from throttlekit.errors import ConfigurationError
@@ -122,7 +122,8 @@ class Limit(PerJob, Value):
             raise ConfigurationError(f"a {type(self).__name__} takes no token leases: prefetch= is for TokenBucket")
         if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"a limit's name must be some text, not {safe_repr(name)}")
-        rate = dict(rate) if isinstance(rate, Mapping) else rate
+        name, cost, default_tier = plain(name), plain(cost), plain(default_tier)
+        rate = {plain(tier): each for tier, each in rate.items()} if isinstance(rate, Mapping) else rate
         self._set(
             name=name, rate=rate, key=key, cost=cost, scope=scope, tier=tier, default_tier=default_tier, tiers=None,
             on_store_failure=on_store_failure, processes=processes, share=None, of_tier=_of_tier, by_value=_by_value,
@@ -177,6 +178,11 @@ class Limit(PerJob, Value):
         return amount, timedelta(microseconds=period_us)
 
     @property
+    def in_zone(self) -> bool:
+        """Whether the rule depends on a time zone's calendar: see `bind`."""
+        return False
+
+    @property
     def definition(self) -> object:
         """What two limits of one name must have in common."""
         if self.tiers is None:
@@ -194,7 +200,7 @@ class Limit(PerJob, Value):
         if self.tiers is None:
             return self
         with self._named():
-            found = from_job("tier", self.tier, job)
+            found = plain(from_job("tier", self.tier, job))
         name = found if isinstance(found, str) and found in self.tiers else self.default_tier
         if name is None:
             raise ConfigurationError(

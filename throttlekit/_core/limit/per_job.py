@@ -8,7 +8,7 @@ from typing import Any
 
 from throttlekit._core.job import Job
 from throttlekit._core.limit.options import Cost, Scope, Tier
-from throttlekit._core.limit.template import Key, check_names, check_units, from_job, key_text
+from throttlekit._core.limit.template import Key, check_names, check_units, from_job, key_text, plain
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
 
 __all__ = ["PerJob"]
@@ -57,7 +57,7 @@ class PerJob:
             raise ConfigurationError(
                 f"limit {self.name!r} counts each {self.scope} apart: the job's must be text, not {type(part).__name__}"
             )
-        return part
+        return plain(part)  # type: ignore[no-any-return]
 
     def cost_of(self, job: Job | None) -> int:
         """
@@ -76,7 +76,7 @@ class PerJob:
 
     def check_cost(self, cost: int) -> int:
         """Return *cost* if a job may take as many units; raise as `cost_of` does if not."""
-        self.check_units(cost)
+        cost = self.check_units(cost)
         if cost > self.most:
             raise CostExceedsLimit(cost=cost, limit=self.name, most=self.most, remedy=self._remedy(cost))
         return cost
@@ -89,7 +89,7 @@ class PerJob:
         """Return *units* if it is a number of units, however large; raise a `ConfigurationError` if not."""
         with self._named():
             check_units(units)
-        return units
+        return units if type(units) is int else int.__int__(units)
 
     def check_function(self, function: Callable[..., Any]) -> None:
         """

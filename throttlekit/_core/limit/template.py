@@ -12,14 +12,16 @@ from typing import Any, TypeAlias
 from throttlekit._core.job import Job
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["Key", "check_names", "check_source", "check_units", "from_job", "key_text", "safe_repr", "shown"]
+__all__ = [
+    "Key", "check_names", "check_source", "check_units", "from_job", "key_text", "plain", "safe_repr", "shown",
+]  # fmt: skip
 
 Key: TypeAlias = "str | Callable[[Job], object] | None"
 
 
 def key_text(key: object) -> str:
     """
-    The text of *key*, the result of a template or a callable.
+    The text of *key*, the result of a template or a callable. A member of an enum of str or int is its value.
 
     Raises:
         ConfigurationError: *key* is None, or of a type whose text would not be the same in every process.
@@ -29,12 +31,26 @@ def key_text(key: object) -> str:
         raise ConfigurationError(f"a key must be text or a whole number, not {type(key).__name__}")
     if isinstance(key, int) and key.bit_length() > _LARGEST_BITS:
         raise ConfigurationError("a key that is a whole number must have less than 600 digits")
-    return str(key)
+    return str(plain(key))
+
+
+def plain(value: Any) -> Any:
+    """
+    *value* as a str or an int, if it is of a subclass of one; else *value* itself.
+
+    The text of an enum's member is its name in one version of Python and its value in another, and JSON has only the
+    value. So the value is what counts.
+    """
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    return int.__int__(value) if isinstance(value, int) else value
 
 
 class _Formatter(string.Formatter):
     def convert_field(self, value: Any, conversion: str | None) -> Any:
-        text = super().convert_field(value, conversion)
+        text = super().convert_field(plain(value), conversion)
         if conversion and _ADDRESS.search(text):
             raise ConfigurationError(
                 f"a key must not hold an address in memory, as the text of this {type(value).__name__} does"
@@ -42,7 +58,7 @@ class _Formatter(string.Formatter):
         return text
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        return format(value if format_spec else key_text(value), format_spec)
+        return format(plain(value) if format_spec else key_text(value), format_spec)
 
 
 _FORMATTER = _Formatter()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from throttlekit._core.limit.rate import Rate
-from throttlekit._core.limit.template import check_source, safe_repr
+from throttlekit._core.limit.template import check_source, plain, safe_repr
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["listed", "tiers_of"]
@@ -32,7 +32,7 @@ def tiers_of(limit: Any, rates: Mapping[str, Rate], options: Mapping[str, Any]) 
             f"default_tier={safe_repr(limit.default_tier)} is not one of its tiers {listed(rates)}"
         )
     for option, value in options.items():
-        if isinstance(value, Mapping) and {*value} != {*rates}:  # pyright: ignore[reportUnknownArgumentType]
+        if isinstance(value, Mapping) and {*map(plain, value)} != {*rates}:  # pyright: ignore[reportUnknownArgumentType]
             raise ConfigurationError(f"{option}= must have a value for each of the tiers {listed(rates)}")
     return {tier: _tier_of(limit, tier, rate, options) for tier, rate in rates.items()}
 
@@ -54,5 +54,12 @@ def _tier_of(limit: Any, tier: str, rate: Rate, options: Mapping[str, Any]) -> A
         on_store_failure=limit.on_store_failure,
         processes=limit.processes,
         _of_tier=tier,
-        **{option: value[tier] if isinstance(value, Mapping) else value for option, value in options.items()},
+        **{option: _value_of(value, tier) for option, value in options.items()},
     )
+
+
+def _value_of(option: Any, tier: str) -> Any:
+    """The value that *option* has for *tier*: there may be one for all."""
+    if not isinstance(option, Mapping):
+        return option
+    return next(value for name, value in option.items() if plain(name) == tier)  # pyright: ignore[reportUnknownVariableType,reportUnknownArgumentType]
