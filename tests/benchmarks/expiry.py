@@ -5,8 +5,8 @@ Jobs that expire against one limit, with real worker commands: how much of the l
 
 The limit is 20/s. For 40 s a producer sends 40 jobs a second, and 90 % of them expire after 3 s: by Dramatiq's
 `max_age`, by RQ's `ttl`. All figures are of the bodies' own records while it sends, by the clock of the recording
-Redis. Exits with 1 if less than 95 % of the limit is used (stock RQ workers: 50 %, and why they
-use less is not known), or more than the limit and its burst ran, or a job without an expiry did not run. Takes about 3 minutes;
+Redis. Exits with 1 if less than 95 % of the limit is used (stock RQ workers: 50 %, and why they use less is not
+known), or more than the limit and its burst ran, or a job without an expiry did not run. Takes about 3 minutes;
 --quick sends for 20 s. Celery has a script of its own, celery_expiry.py.
 """
 

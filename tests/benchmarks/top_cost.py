@@ -91,7 +91,7 @@ def looks(client: Any, url: str, times: int, *options: str) -> tuple[float, floa
         lasted.append(time.perf_counter() - began)
         served.append(server_ms(client) - before)
         with open_store(url) as store:
-            asked.append(look(store).asked)
+            asked.append(look(store).took)
     return statistics.median(served), statistics.median(lasted), statistics.median(asked)
 
 

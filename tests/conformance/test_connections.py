@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -22,24 +23,26 @@ from throttlekit.stores.wire import command
 
 LIMIT = TokenBucket("partner", "1000/s", burst=1000)
 NAME = "throttlekit-test-connections"
+_NUMBERS = itertools.count(1)
 
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[Any]:
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        client.name_of_ours = f"{NAME}-{next(_NUMBERS)}"  # the threads of an earlier test's limiter may still connect
         yield client
 
 
 @pytest.fixture
-def store(redis_url: str) -> Iterator[RedisStore]:
+def store(redis_url: str, client: Any) -> Iterator[RedisStore]:
     mark = "&" if "?" in redis_url else "?"
-    with contextlib.closing(RedisStore(f"{redis_url}{mark}client_name={NAME}", timeout=5)) as store:
+    with contextlib.closing(RedisStore(f"{redis_url}{mark}client_name={client.name_of_ours}", timeout=5)) as store:
         yield store
 
 
 def _ours(client: Any) -> list[str]:
     """The ids of the store's connections, as the server lists them."""
-    return [each["id"] for each in client.client_list() if each["name"] == NAME]
+    return [each["id"] for each in client.client_list() if each["name"] == client.name_of_ours]
 
 
 def _interrupt(*_: object, **__: object) -> None:

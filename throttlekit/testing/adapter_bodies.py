@@ -35,7 +35,8 @@ class BodyConformance(OnSite):
             sent = bench.send("retried", "429 0.3", "fail", "return")
             assert bench.end(sent).how == "succeeded"
             wait_until(lambda: len(bench.notes.of("plugin", sent.name)) == len(seen), "the plugin has seen all of it")
-            assert [note.seen["seen"] for note in bench.notes.of("plugin", sent.name)] == seen
+            # A framework may begin the retry before it reports the end of the run.
+            assert sorted(note.seen["seen"] for note in bench.notes.of("plugin", sent.name)) == sorted(seen)
 
 
 class LeaseConformance(OnSite):
