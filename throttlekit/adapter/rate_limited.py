@@ -15,6 +15,7 @@ from throttlekit._engine.claims import Claim
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.ticket import Ticket
+from throttlekit.adapter.options import name_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.limiter import Limiter
 
@@ -51,39 +52,36 @@ def limited(
         ConfigurationError: As for `Limiter.acquire`.
     """
     delivery = replace(delivery, inline=None)
-    asked = limiter.claims(Call(limits, job, delivery=delivery))
-    meant = _meant(asked, error.limit) or _meant(asked, on_429) or _rates(asked)
+    claims = limiter.claims(Call(limits, job, delivery=delivery))
+    meant = _meant(claims, error.limit) or _meant(claims, on_429) or _rates(claims)
     ticket = Ticket.read(job.ticket).first_again(meant[0].limit)
     job = replace(job, ticket=ticket.write())
     try:
         limiter.pause_claims(meant, round(error.retry_after * 1_000_000))
+        stored = True
+    except StoreUnavailable:
+        stored = False  # no other process learns of the pause
+    if stored:
         for claim in meant:
             limiter.events.rate_limited(job, claim.limit, error.retry_after)
-    except StoreUnavailable:
-        # No other process learns of the pause. The job itself waits for as long as downstream said.
-        release()
-        decision = limiter.acquire(*limits, job=job, delivery=delivery)
-        limiter.cancel(decision)
-        delay = min(delivery.longest, max(error.retry_after, decision.delay))
-        denied = _denied(decision, job, meant[0].limit, delivery)
-        return denied if denied.final else replace(denied, delay=delay)
     release()
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     limiter.cancel(decision)
     denied = _denied(decision, job, meant[0].limit, delivery)
-    return denied if denied.final else replace(denied, delay=max(denied.delay, _MOMENT))
+    if denied.final:
+        return denied
+    if stored:
+        return replace(denied, delay=max(denied.delay, _MOMENT))
+    # The job itself waits for as long as downstream said.
+    return replace(denied, delay=min(delivery.longest, max(error.retry_after, decision.delay)))
 
 
-def _meant(asked: Sequence[Claim], what: Limit | str | None) -> list[Claim]:
-    return [] if what is None else [each for each in asked if each.limit.name == _named(what)]
+def _meant(claims: Sequence[Claim], what: Limit | str | None) -> list[Claim]:
+    return [] if what is None else [claim for claim in claims if claim.limit.name == name_of(what)]
 
 
-def _rates(asked: Sequence[Claim]) -> list[Claim]:
-    return [each for each in asked if not isinstance(each.limit, Concurrency)] or list(asked)
-
-
-def _named(limit: Limit | str) -> str:
-    return limit.name if isinstance(limit, Limit) else limit
+def _rates(claims: Sequence[Claim]) -> list[Claim]:
+    return [claim for claim in claims if not isinstance(claim.limit, Concurrency)] or list(claims)
 
 
 def _denied(decision: Decision, job: Job, limit: Limit, delivery: Delivery) -> Decision:
