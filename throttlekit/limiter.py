@@ -308,7 +308,7 @@ class Limiter(Waits):
         self._registry.check(call)
         for each in self.claims(call):
             with self._nothing_prefetched([each]):
-                self.stores.of(each.limit).reset([each.claim.bucket, each.claim.line])
+                self.stores.of(each.limit).reset(each.claim.names)
 
     def declare(self, *limits: Limit) -> None:
         """

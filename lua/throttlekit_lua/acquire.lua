@@ -1,52 +1,59 @@
 --[[
   Decide whether every claim may pass, and charge all of them or none.
-  Mirrors throttlekit/_core/acquire.py and line.py. Comes after common.lua and the algorithms.
+  Mirrors throttlekit/_core/acquire.py. Comes after common.lua, the algorithms and line.lua.
 
-  KEYS[2i-1]  what is taken of claim i: as its algorithm keeps it
-  KEYS[2i]    waiting line of claim i: "tail late guest", and " paused" if it is, integer microseconds
+  KEYS[3i-2]  what is taken of claim i: as its algorithm keeps it
+  KEYS[3i-1]  the numbers of its waiting line, and KEYS[3i] the jobs in it: see line.lua
 
   ARGV[1]     now, microseconds; "" means the server's clock (tests pass a number)
-  ARGV[2]     caller: "job", "guest" or "peek"
-  ARGV[3]     claim in whose line a returning job has a place, from 1; "0" means in none, "-1" in one kept elsewhere
-  ARGV[4]     when that job is due, microseconds
-  ARGV[5]     how long the job will wait, microseconds; "" means as long as it takes
-  ARGV[7i-1]  claim i: code of its algorithm
-  ARGV[7i]    claim i: size; 0 only looks
-  ARGV[7i+1]  claim i: a, b and c of its algorithm
-  ARGV[7i+4]  claim i: spacing of its line, microseconds
-  ARGV[7i+5]  claim i: how far ahead a newcomer's instant may be, microseconds; "" means any
+  ARGV[2]     caller: "job", "again", "guest" or "peek"
+  ARGV[3]     the places of a job that returns, "epoch start number due seal" for each claim, or "-"; "" means none
+  ARGV[4]     how long the job will wait, microseconds; "" means as long as it takes
+  ARGV[5]     how long units lie for the job before it is set aside, microseconds
+  ARGV[6]     the secret of lines that begin now
+  ARGV[6i+1]  claim i: code of its algorithm
+  ARGV[6i+2]  claim i: size; 0 only looks
+  ARGV[6i+3]  claim i: a, b and c of its algorithm
+  ARGV[6i+6]  claim i: its rest: see line.lua
 
-  Returns  "reason claim now_us retry_us due_us", and " units full_us" of each claim: a text is read sooner than a list
+  Returns  "reason claim now_us retry_us due_us", and " units full_us" of each claim: a text is read sooner than a list;
+           after a denial that gives places "|", then as ARGV[3]
            reason: 0 allowed, 1 exhausted, 2 in line, 3 early, 4 queue full, 5 paused
 
-  Writes   KEYS[2i-1] of every claim with a size, expiring a grace time after nothing of it counts:
-           when allowed, or when denied and what is stored is stale. KEYS[2i] of the binding claim when denied
-           and the job will wait as long, expiring a grace time after its last instant; KEYS[2i] is deleted when
-           allowed to a newcomer, if its line was given up; a grant ends a pause. A peek writes nothing, and neither
-           does a return before the job is due that does not pass.
+  Writes   KEYS[3i-2] of every claim with a size, expiring a while after nothing of it counts: when allowed, or when
+           denied and what is stored is stale. KEYS[3i-1] and KEYS[3i], expiring together a while after the last job is
+           to come back: when denied, of each claim that denies and the job will wait as long, or in whose line it
+           stood; when allowed, where jobs wait or a pause ends. A peek writes nothing.
 ]]
-local caller, place, place_due, max_wait = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local NO_LINE = {0, 0, 0}
-local claims = {}
-for i = 1, #KEYS / 2 do
-  local at = 7 * i - 1
+local caller, max_wait, grace, secret = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local claims, places, first = {}, {}, caller == 'again'
+if ARGV[3] ~= '' then
+  for text in string.gmatch(ARGV[3], '[^;]+') do places[#places + 1] = place_in(text) end
+end
+for i = 1, #KEYS / 3 do
+  local at = 6 * i + 1
   local c = {
-    key = KEYS[2 * i - 1], line_key = KEYS[2 * i], of = algorithms[ARGV[at]], size = tonumber(ARGV[at + 1]),
-    a = tonumber(ARGV[at + 2]), b = tonumber(ARGV[at + 3]), c = ARGV[at + 4],
-    spacing = tonumber(ARGV[at + 5]), max_queue = tonumber(ARGV[at + 6]), line = NO_LINE, line_end = 0, paused = 0,
+    key = KEYS[3 * i - 2], order_key = KEYS[3 * i - 1], jobs_key = KEYS[3 * i], of = algorithms[ARGV[at]],
+    size = tonumber(ARGV[at + 1]), a = tonumber(ARGV[at + 2]), b = tonumber(ARGV[at + 3]), c = ARGV[at + 4],
+    rest = ARGV[at + 5], place = places[i], passes = now,
   }
   c.of.read(c)
-  local tail, late, guest, paused
-  local stored = redis.call('GET', c.line_key)
-  if stored then
-    tail, late, guest, paused = string.match(stored, LINE)
-    c.paused = tonumber(paused or nil) or 0
-    if c.paused > 0 then c.of.exhausted(c, c.paused) end
-  end
-  c.lives = now - max(c.paused, c.stored and c.of.busy_until(c) or 0) < GRACE
-  if tail and c.lives then
-    c.line = {tonumber(tail), tonumber(late), tonumber(guest)}
-    c.line_end = max(c.line[1], c.line[2])
+  read_line(c)
+  local line = c.line
+  if line and line.paused > 0 then c.of.exhausted(c, line.paused) end
+  if c.size > 0 then
+    c.ready = c.of.ready(c, 0)
+    if c.ready > now or line and (line.waiting > 0 or line.paused > now) then
+      if not line then c.line = no_line() end
+      read_rest(c)
+      c.there = c.of.there(c)
+      begin_line(c, secret)
+      tidy_line(c, grace, c.place and c.place.number)
+      c.ahead = ahead_of(c, stand(c, grace, first))
+      c.passes = c.ahead > 0 and c.of.ready(c, c.ahead) or c.ready
+      if #c.aside > 0 and c.passes > now then c.passes = math.min(c.passes, now + max(grace, c.line.grace)) end
+      c.passes = max(c.passes, c.line.paused)
+    end
   end
   claims[i] = c
 end
@@ -59,55 +66,67 @@ local function answer(reason, claim, retry, due)
   return reply
 end
 
-local holder = place ~= 0 and place_due <= now
-local early = place > 0 and not holder and place_due < claims[place].line_end
-if early and not claims[place].of.estimates then return answer(3, place, place_due, place_due) end
-
-local reason, binding, retry, due, opens = 0, 1, now, now, now
+local reason, binding, retry, due = 0, 1, now, now
 for i = 1, #claims do
   local c = claims[i]
-  local ready, opens_c = now, now
-  if c.size > 0 then
-    ready = max(c.of.ready(c), c.paused)
-    opens_c = (holder or early) and ready or max(ready, c.line_end)
-  end
-  if opens_c > now then
-    retry = max(retry, opens_c)
-    local due_c = opens_c
-    if holder then due_c = max(c.line[2], opens_c)
-    elseif caller == 'guest' then due_c = max(c.line[3], opens_c) end
-    local full = c.max_queue and not holder and opens_c - max(now, c.paused) > c.max_queue
+  if c.passes > now then
+    retry = max(retry, c.passes)
+    local due_c = caller == 'guest' and max(c.line.guest, c.passes) or c.passes
+    local full = c.queue and c.tags == 'f' and c.line.waiting + c.line.extra >= c.queue
     if reason ~= 4 and (due_c > due or full) then
-      binding, due, opens = i, due_c, opens_c
-      reason = full and 4 or c.paused > now and 5 or ready > now and 1 or 2
+      binding, due = i, due_c
+      local early = c.place and c.tags ~= 'f' and c.place.due > now
+      reason = full and 4 or c.line.paused > now and 5 or early and 3 or c.ready > now and 1 or 2
     end
   end
 end
+if caller == 'peek' or reason == 4 then return answer(reason, binding, retry, due) end
 
-if early and reason ~= 0 then return answer(3, place, place_due, place_due) end
-if caller == 'peek' then return answer(reason, binding, retry, due) end
-
-for i = 1, #claims do
-  local c = claims[i]
-  if c.size > 0 and reason == 0 then
-    c.of.charge(c)
-    c.of.keep(c)
-    if c.paused > 0 and max(c.line_end, c.line[3]) > 0 then keep_line(c, c.line, 0)
-    elseif c.paused > 0 or not (holder or early or c.lives) then redis.call('DEL', c.line_key) end
-  elseif c.size > 0 and c.stale and c.paused == 0 then
-    c.of.keep(c)
+if reason == 0 then
+  for i = 1, #claims do
+    local c = claims[i]
+    if c.size > 0 then
+      c.of.charge(c)
+      c.of.keep(c)
+      local line = c.line
+      if c.ahead then
+        pay(c)
+        pass(c)
+        write_line(c)
+      elseif line and line.paused > 0 then
+        line.paused, c.aside = 0, {}
+        if line.epoch > 0 then write_line(c) else redis.call('DEL', c.order_key) end
+      end
+    end
   end
-end
-if reason == 0 or reason == 4 or due - now > (max_wait or math.huge) then
   return answer(reason, binding, retry, due)
 end
 
-local c = claims[binding]
-local after = due + (c.of.distance and c.of.distance(c) or c.spacing)
-local line = c.line
-if holder then line[2] = after
-elseif caller == 'guest' then line[3] = math.min(after, opens + GUESTS)
-else line[1] = after end
-local _, full = c.of.use(c)
-keep_line(c, line, c.paused, full)
-return answer(reason, binding, retry, due)
+local patient, sealed = due - now <= (max_wait or math.huge), {}
+for i = 1, #claims do
+  local c = claims[i]
+  sealed[i] = c.place and c.place.text or '-'
+  if c.size > 0 then
+    local changed = false
+    if caller == 'guest' then
+      changed = i == binding and patient
+      if changed then c.line.guest = math.min(due + c.of.pace(c), c.passes + GUESTS) end
+    elseif c.passes > now and patient then
+      pay(c)
+      join(c, due, grace)
+      changed = true
+      sealed[i] = sealed_place(c, due)
+    elseif c.waits then
+      leave_line(c)
+      changed = true
+    end
+    if c.place and c.passes <= now and c.tags == '' and c.number == c.place.number then
+      sealed[i] = sealed_place(c, due)
+    end
+    if c.stale and not (c.line and c.line.paused > 0) then c.of.keep(c) end
+    if changed then write_line(c) end
+  end
+end
+local reply = answer(reason, binding, retry, due)
+if caller == 'guest' or not patient then return reply end
+return reply .. '|' .. table.concat(sealed, ';')

@@ -3,17 +3,18 @@
 
   read(c)        reads what is stored of claim c, if it can be true; c.stored: something is stored,
                  c.stale: what is stored cannot be true, and something else was taken in its place
-  ready(c)       the earliest instant at which c passes if no other request comes
+  there(c)       how many units there are now
+  ready(c, n)    the earliest instant at which c passes once n more units have passed before it, and no other request
+                 comes
   charge(c)      takes c.size
   settle(c)      takes c.by more, or gives back, of what was taken at c.granted
   keep(c)        writes what charge, settle or read changed
   exhausted(c, at)  as if all that passes in one period had passed, evenly, up to `at`
   use(c)         what is used, and until when it counts
-  busy_until(c)  until when a waiting line has kept the limit busy
+  pace(c)        how long the limit takes, at its rate, to let c pass
 
-  Where slots are held until they are given back, `estimates` is true, and there is besides:
+  Where slots are held until they are given back, there is besides:
 
-  distance(c)    from this instant of its line to the next
   release(c)     gives back what c.c holds; returns whether it held any
   renew(c)       keeps what c.c holds, or takes what is free; returns whether it holds any now
 
@@ -21,7 +22,7 @@
 
   Every number handed to the server goes through `whole`: tostring keeps 14 digits, and some servers print 1e+08.
 ]]
-local GRACE, GUESTS, STALE = 5000000, 60000000, 60000000
+local KEPT, GUESTS, STALE = 5000000, 60000000, 60000000
 local format, max, ceil = string.format, math.max, math.ceil
 
 -- '%d' takes a third of the time of '%.0f', but not where a long of C has 32 bits.
@@ -34,16 +35,6 @@ if not now then
   now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 end
 
-local function ttl(last) return whole(max(1, ceil((last - now + GRACE) / 1000))) end
-
-local LINE = '^(%d+) (%d+) (%d+) ?(%d*)$'
-
--- A pause is kept until nothing counts any more of what is taken to have passed before it.
-local function keep_line(c, line, paused, full)
-  local text = whole(line[1]) .. ' ' .. whole(line[2]) .. ' ' .. whole(line[3])
-  local last = max(line[1], line[2], line[3])
-  if paused > 0 then text, last = text .. ' ' .. whole(paused), max(last, paused, full) end
-  redis.call('SET', c.line_key, text, 'PX', ttl(last))
-end
+local function ttl(last) return whole(max(1, ceil((last - now + KEPT) / 1000))) end
 
 local algorithms = {}

@@ -1,10 +1,10 @@
 --[[
   Mirrors throttlekit/_core/algorithms/concurrency.py. Code c.
   a, b, c  amount, lease, microseconds, and the holder
-  Key      sorted set: each holder by the end of its lease; ":mean", ":granted", ":freed" and ":lease", the
-           longest of them, by minus their value
+  Key      sorted set: each holder by the end of its lease; ":mean", ":granted" and ":lease", the longest of
+           them, by minus their value
 ]]
-local FIRST_HOLD, LEARN, SLACK, SHORTEST = 100000, 4, 25, 1000
+local FIRST_HOLD, LEARN, SHORTEST = 100000, 4, 1000
 local AT_ONCE = 1000  -- holders that one call dates anew, or removes: the server serves no other client meanwhile
 
 local function pace(c)
@@ -19,14 +19,12 @@ local function holds(c)
 end
 
 algorithms.c = {
-  estimates = true,
   read = function(c)
-    c.mean, c.granted_at, c.freed, c.longest, c.live, c.full = 0, 0, 0, 0, 0, now
+    c.mean, c.granted_at, c.longest, c.live, c.full = 0, 0, 0, 0, now
     local kept = redis.call('ZRANGEBYSCORE', c.key, '-inf', '(0', 'WITHSCORES')
     for i = 1, #kept, 2 do
       if kept[i] == ':mean' then c.mean = -tonumber(kept[i + 1])
       elseif kept[i] == ':granted' then c.granted_at = -tonumber(kept[i + 1])
-      elseif kept[i] == ':freed' then c.freed = -tonumber(kept[i + 1])
       elseif kept[i] == ':lease' then c.longest = -tonumber(kept[i + 1]) end
     end
     local last = redis.call('ZREVRANGE', c.key, '0', '0', 'WITHSCORES')
@@ -38,7 +36,11 @@ algorithms.c = {
     c.live = redis.call('ZCOUNT', c.key, '(' .. whole(now), '+inf')
   end,
   exhausted = function() end,
-  ready = function(c) return c.live < c.a and now or now + pace(c) end,
+  there = function(c) return max(0, c.a - c.live) end,
+  ready = function(c, n)
+    local over = n + 1 - max(0, c.a - c.live)
+    return over <= 0 and now or now + over * pace(c)
+  end,
   charge = function(c) c.add, c.granted_at = true, now end,
   settle = function(c)
     c.drop = c.by < 0 and redis.call('ZSCORE', c.key, c.c)
@@ -48,7 +50,7 @@ algorithms.c = {
     if not holds(c) then return false end
     local held = math.max(1, now - c.granted)
     c.mean = c.mean > 0 and math.floor(((LEARN - 1) * c.mean + held) / LEARN) or held
-    c.drop, c.freed = true, now
+    c.drop = true
     return true
   end,
   renew = function(c)
@@ -75,14 +77,10 @@ algorithms.c = {
     local latest = redis.call('ZREVRANGE', c.key, '0', '0', 'WITHSCORES')
     c.full = math.max(now, tonumber(latest[2] or nil) or 0)
     redis.call('ZADD', c.key, whole(0 - c.mean), ':mean', whole(0 - c.longest), ':lease')
-    redis.call('ZADD', c.key, whole(0 - c.granted_at), ':granted', whole(0 - c.freed), ':freed')
+    redis.call('ZADD', c.key, whole(0 - c.granted_at), ':granted')
     local last = ttl(c.full)
     redis.call('PEXPIRE', c.key, last)
   end,
   use = function(c) return c.live, c.full end,
-  busy_until = function(c)
-    if c.live >= c.a then return now end
-    return math.max(c.granted_at, c.freed)
-  end,
-  distance = function(c) return pace(c) + math.floor(pace(c) / SLACK) end,
+  pace = pace,
 }

@@ -60,9 +60,11 @@ algorithms.f = {
     c.stored = true
     if c.last >= c.running then c.window, c.used = c.last, c.last_used end
   end,
-  ready = function(c)
-    if c.used + c.size <= c.a then return now end
-    return window_begin(c, c.window + 1)
+  there = function(c) return max(0, c.a - c.used) end,
+  ready = function(c, n)
+    if c.used + n + c.size <= c.a then return now end
+    local over = math.min(c.used, c.a) + n + c.size - c.a
+    return window_begin(c, c.window + max(1, ceil(over / c.a)))
   end,
   charge = function(c)
     c.used = c.used + c.size
@@ -82,8 +84,5 @@ algorithms.f = {
     if not c.last or c.last_used == 0 then return c.used, now end
     return c.used, window_begin(c, c.last + 1)
   end,
-  busy_until = function(c)
-    local over = window_begin(c, c.last + 1)
-    return math.min(over, over - c.b + (math.min(c.last_used, c.a) + 1) * math.ceil(c.b / c.a))
-  end,
+  pace = function(c) return ceil(c.size * c.b / c.a) end,
 }

@@ -1,9 +1,9 @@
 --[[
-  Let no job pass for a while, or end that pause. Mirrors throttlekit/_core/acquire.py, `pause`. Comes after common.lua and the
-  algorithms.
+  Let no job pass for a while, or end that pause. Mirrors throttlekit/_core/acquire.py, `pause`. Comes after common.lua,
+  the algorithms and line.lua.
 
-  KEYS[2i-1]  what is taken of limit i: as its algorithm keeps it
-  KEYS[2i]    its waiting line: see acquire.lua
+  KEYS[3i-2]  what is taken of limit i: as its algorithm keeps it
+  KEYS[3i-1]  the numbers of its waiting line, and KEYS[3i] the jobs in it: see line.lua
 
   ARGV[1]     now, microseconds; "" means the server's clock (tests pass a number)
   ARGV[2]     for how long, microseconds; "" ends the pause
@@ -12,25 +12,25 @@
 
   Returns  of each limit, until when it is paused; 0 if it never was
 
-  Writes   KEYS[2i], expiring a grace time after its last instant, and after nothing counts of the units that count as
-           used up to the end of the pause
+  Writes   KEYS[3i-1] and KEYS[3i], expiring a while after the last job is to come back, and after nothing counts of the
+           units that count as used up to the end of the pause
 ]]
 local reply = {}
-for i = 1, #KEYS / 2 do
+for i = 1, #KEYS / 3 do
   local at = 4 * i - 1
   local c = {
-    key = KEYS[2 * i - 1], line_key = KEYS[2 * i], of = algorithms[ARGV[at]], size = 0,
-    a = tonumber(ARGV[at + 1]), b = tonumber(ARGV[at + 2]), c = ARGV[at + 3],
+    key = KEYS[3 * i - 2], order_key = KEYS[3 * i - 1], jobs_key = KEYS[3 * i], of = algorithms[ARGV[at]], size = 0,
+    a = tonumber(ARGV[at + 1]), b = tonumber(ARGV[at + 2]), c = ARGV[at + 3], aside = {},
   }
-  local tail, late, guest, paused = string.match(redis.call('GET', c.line_key) or '', LINE)
-  local line = {tonumber(tail or nil) or 0, tonumber(late or nil) or 0, tonumber(guest or nil) or 0}
-  local before = tonumber(paused or nil) or 0
+  read_line(c)
+  c.line = c.line or no_line()
+  local before = c.line.paused
   local wanted = ARGV[2] == '' and math.min(before, now) or math.max(before, now + tonumber(ARGV[2]))
   if wanted ~= before then
     c.of.read(c)
     c.of.exhausted(c, wanted)
-    local _, full = c.of.use(c)
-    keep_line(c, line, wanted, full)
+    c.line.paused = wanted
+    write_line(c)
   end
   reply[i] = wanted
 end

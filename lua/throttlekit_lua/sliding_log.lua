@@ -88,7 +88,13 @@ algorithms.l = {
   exhausted = function(c, at)
     c.stored, c.newest, c.even, c.groups = true, math.max(at, c.newest), at, math.min(c.a, 64)
   end,
-  ready = function(c) return c.stored and math.max(now, unit(c, c.size - 1) + c.b) or now end,
+  there = function(c) return c.a - algorithms.l.use(c) end,
+  ready = function(c, n)
+    local number = n + c.size - 1
+    local last = number % c.a
+    local free = c.stored and math.max(now, unit(c, last) + c.b) or now
+    return free + (number - last) / c.a * c.b
+  end,
   charge = function(c) c.newest, c.push = math.max(now, c.newest), c.size end,
   settle = function(c)
     if c.by > 0 then
@@ -122,9 +128,5 @@ algorithms.l = {
     if c.newest == 0 then return 0, now end
     return c.units or c.a - count_until(c, now - c.b), c.newest + c.b
   end,
-  busy_until = function(c)
-    if c.newest == 0 then return 0 end
-    local free = unit(c, 0) > 0 and unit(c, 0) + c.b or 0
-    return math.min(math.max(c.newest, free) + math.ceil(c.b / c.a), c.newest + c.b)
-  end,
+  pace = function(c) return ceil(c.size * c.b / c.a) end,
 }

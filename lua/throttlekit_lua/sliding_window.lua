@@ -53,12 +53,16 @@ algorithms.s = {
     c.stored = true
     running_of(c)
   end,
-  ready = function(c)
-    if units_of(c) + c.size <= c.a then return now end
-    local begin, fading, room = c.window * c.b, c.before, c.a - c.used - c.size
-    if room < 0 then begin, fading, room = begin + c.b, c.used, c.a - c.size end
+  there = function(c) return max(0, c.a - units_of(c)) end,
+  ready = function(c, n)
+    if units_of(c) + n + c.size <= c.a then return now end
+    local units = math.min(n + c.size, c.a)
+    local beyond = ceil((n + c.size - units) * c.b / c.a)
+    local begin, fading, room = c.window * c.b, c.before, c.a - c.used - units
+    if room < 0 then begin, fading, room = begin + c.b, c.used, c.a - units end
+    if fading == 0 then return now + beyond end
     local faded = c.steps + 1 - math.ceil((room + 1) * c.steps / fading)
-    return math.max(now, begin + math.min(c.b, faded * c.c))
+    return math.max(now, begin + math.min(c.b, faded * c.c)) + beyond
   end,
   charge = function(c) settle_to(c, c.before, c.used + c.size) end,
   settle = function(c)
@@ -78,8 +82,5 @@ algorithms.s = {
     if not c.last or c.last_before + c.last_used == 0 then return units, now end
     return units, full_at(c)
   end,
-  busy_until = function(c)
-    if c.b <= GRACE then return full_at(c) end
-    return now - c.b + math.floor(load_of(c) / c.a) * c.c + math.ceil(c.b / c.a)
-  end,
+  pace = function(c) return ceil(c.size * c.b / c.a) end,
 }

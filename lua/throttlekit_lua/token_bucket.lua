@@ -1,12 +1,19 @@
 --[[
   Mirrors throttlekit/_core/algorithms/gcra.py. Code t.
   a, b   headroom and capacity, microseconds; sizes are microseconds too
+  c      microseconds of one unit, as a fraction
   Key    the TAT, integer microseconds; "TAT debt" if it was settled beyond empty
 ]]
 local MOST_DEBT_CAPACITIES, MIN_CUT_US, MOST_DEBT_US = 60, 3600000000, 316224000000000
 
 local function most_debt(c)
   return math.min(math.max(MOST_DEBT_CAPACITIES * c.b, MIN_CUT_US), MOST_DEBT_US)
+end
+
+-- Microseconds of so many units, rounded up; and how many units so many microseconds hold.
+local function fraction(c)
+  local over, under = string.match(c.c, '^(%d+)/?(%d*)$')
+  return tonumber(over), tonumber(under) or 1
 end
 
 algorithms.t = {
@@ -25,7 +32,15 @@ algorithms.t = {
   exhausted = function(c, at)
     if not c.stored or c.tat < at + c.b then c.stored, c.tat, c.debt = true, at + c.b, 0 end
   end,
-  ready = function(c) return max(now, (c.tat or 0) - c.a) end,
+  there = function(c)
+    local over, under = fraction(c)
+    return math.floor(max(0, c.b - max(0, (c.tat or 0) - now)) * under / over)
+  end,
+  ready = function(c, n)
+    if n == 0 then return max(now, (c.tat or 0) - c.a) end
+    local over, under = fraction(c)
+    return max(now, max(now, c.tat or 0) + ceil(n * over / under) - c.a)
+  end,
   charge = function(c) c.tat, c.debt = max(now, c.tat or 0) + c.size, 0 end,
   settle = function(c)
     if not c.tat and c.by <= 0 then return false end
@@ -39,5 +54,5 @@ algorithms.t = {
     redis.call('SET', c.key, stored, 'PX', ttl(c.tat))
   end,
   use = function(c) return 0, c.tat or now end,
-  busy_until = function(c) return c.tat end,
+  pace = function(c) return c.size end,
 }

@@ -1,32 +1,47 @@
 """
 One decision over several claims: all or nothing. The authority that every store is held to.
 
-Each algorithm says what one claim means (`Algorithm`); this file names no algorithm. The memory store runs it;
-lua/throttlekit_lua/acquire.lua and pause.lua mirror it. Change all, or the parity tests fail.
+Each algorithm says what one claim means (`Algorithm`); this file names no algorithm. line.py says where a job stands.
+The memory store runs it; lua/throttlekit_lua/acquire.lua and pause.lua mirror it. Change all, or the parity tests fail.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.line import EMPTY, GRACE_US, GUESTS_US, Line
+from throttlekit._core.line import (
+    EMPTY,
+    GRACE_US,
+    GUESTS_US,
+    Line,
+    Place,
+    Standing,
+    ahead_of,
+    begun,
+    charged,
+    joined,
+    left,
+    passed,
+    signed,
+    standing,
+    tidied,
+)  # fmt: skip
 
-__all__ = ["ELSEWHERE", "Caller", "Place", "Reason", "State", "Verdict", "acquire", "kept_until_us", "pause"]
-
-ELSEWHERE = -1
-"""The claim number of a `Place` whose line is kept in another store."""
+__all__ = ["Caller", "Place", "Reason", "State", "Verdict", "acquire", "kept_until_us", "leave", "pause"]
 
 
 class Caller(Enum):
     """What kind of caller makes the request, and so what a denial writes."""
 
     JOB = "job"
-    """A job, which comes back through its framework: a denial books its place in the line."""
+    """A job, which comes back through its framework: a denial gives it a place in the line."""
+    AGAIN = "again"
+    """A job that ran, and has to wait once more: its place is in front of those that have not run."""
     GUEST = "guest"
     """A caller without a job, which cannot keep a place: a denial suggests an instant."""
     PEEK = "peek"
@@ -40,21 +55,13 @@ class Reason(Enum):
     EXHAUSTED = "exhausted"
     """The limit has no unit left for this cost now."""
     IN_LINE = "in line"
-    """There may be a unit, but other jobs have waited longer."""
+    """There may be a unit, but other jobs stand before this one."""
     EARLY = "early"
     """The job came back before it is due; it keeps its place."""
     FULL = "queue full"
-    """As many jobs wait as the limit allows. Nothing is booked."""
+    """As many jobs wait as the limit allows. No place is given."""
     PAUSED = "paused"
     """No job passes for now: the service downstream answered 429, or an operator paused the limit."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """The place of a returning job in the line of claim number `claim`, and when the job is due."""
-
-    claim: int
-    due_us: int
 
 
 class State(NamedTuple):
@@ -74,6 +81,7 @@ class Verdict(NamedTuple):
         retry_us: The earliest instant at which the request would pass if no other request came.
         due_us: The instant to come back at; `now_us` when allowed.
         uses: What is used of each claim's limit after the decision; None: that claim was not decided.
+        places: The job's place in the line of each claim; None: it has none there. Empty when no place was given.
         asked_us: The instant of the decision on each claim, where several stores with clocks of their own
             decide; else empty.
     """
@@ -84,11 +92,26 @@ class Verdict(NamedTuple):
     retry_us: int
     due_us: int
     uses: tuple[Use | None, ...]
+    places: tuple[Place | None, ...] = ()
     asked_us: tuple[int, ...] = ()
 
     @property
     def allowed(self) -> bool:
         return self.reason is Reason.ALLOWED
+
+
+class _Look(NamedTuple):
+    """One claim of a request, as it was found."""
+
+    taken: Any
+    line: Line
+    stands: Standing
+    ahead: int
+    there: int
+    ready_us: int
+    """When there is a unit for the job alone."""
+    passes_us: int
+    """When there are units for it and for all before it, and no pause."""
 
 
 def acquire(
@@ -97,81 +120,83 @@ def acquire(
     now_us: int,
     *,
     caller: Caller,
-    place: Place | None = None,
+    places: Sequence[Place | None] = (),
     max_wait_us: int | None = None,
+    grace_us: int = GRACE_US,
+    secret: str = "",
 ) -> tuple[Verdict, Sequence[State]]:
     """
     Decide whether every one of *claims* may pass at *now_us*, and charge all of them or none.
 
-    Time is an argument, never read. A denial charges nothing. It moves on the line of the binding claim only, and
-    replaces state that is stale (`Algorithm.sanitized`). A grant to a newcomer ends the lines that were given up:
-    else one job in each grace time would pass until their last instant. A peek, and a return before the job is due,
-    change nothing; but where instants are estimates (`Algorithm.estimates`), a job that returns early passes if there
-    is room.
+    Time is an argument, never read. A denial charges nothing. The job then stands in the line of each claim that
+    denies it, and in no other: it leaves the lines of those that would let it pass, and keeps its place there in its
+    ticket. Right of way in one line never counts in another. A peek changes nothing.
 
     Args:
         states: What is stored for each claim's key, in the order of *claims*.
-        place: The place that a returning job brings. A place that its line does not know (forged, or the line was
-            reset) is ignored while it lies ahead: the job books again.
-        max_wait_us: How long the job will wait; None means as long as it takes. An instant further off is returned
-            and not booked: the job would not come for it, and its units would go unused.
+        places: The places that a returning job brings, one for each claim, or none at all. A place that its line did
+            not give (forged, or the line lost its state) is ignored.
+        max_wait_us: How long the job will wait; None means as long as it takes. A job whose instant is further off
+            gets no place, and leaves the lines in which it stood: it would not come for its units.
+        grace_us: How long units lie for the job before it is taken not to come, once it waits.
+        secret: Seals the places of a line that begins now: any text that callers cannot guess.
 
     Returns:
         The verdict, and the states to store: the very objects of *states* where nothing changed.
     """
     known = [claim.algorithm.sanitized(state.taken, now_us) for claim, state in zip(claims, states, strict=True)]
-    paused = [state.line.paused_us if state.line else 0 for state in states]
-    taken = [
-        claim.algorithm.exhausted(held, until_us) if until_us else held
-        for claim, held, until_us in zip(claims, known, paused, strict=True)
+    given = places or (None,) * len(claims)
+    looks = [
+        _look(claim, taken, state.line or EMPTY, place, now_us, caller, grace_us, secret)
+        for claim, taken, state, place in zip(claims, known, states, given, strict=True)
     ]
-    lines = [
-        _living(state, claim.algorithm, held, now_us) for state, claim, held in zip(states, claims, taken, strict=True)
-    ]
-    holder = place is not None and place.due_us <= now_us
-    early = None
-    if place is not None and place.claim != ELSEWHERE and now_us < place.due_us < lines[place.claim].end_us:
-        uses = _uses(claims, taken, now_us)
-        early = Verdict(Reason.EARLY, place.claim, now_us, place.due_us, place.due_us, uses)
-        if not claims[place.claim].algorithm.estimates:
-            return early, states
-
-    binding, due_us, opens_us, retry_us, reason = 0, now_us, now_us, now_us, Reason.ALLOWED
-    for i, claim in enumerate(claims):
-        if claim.algorithm.size == 0:
-            continue
-        ready = max(claim.algorithm.ready_us(taken[i], now_us), paused[i])
-        opens = ready if holder or early else max(ready, lines[i].end_us)
-        if opens <= now_us:
-            continue
-        retry_us = max(retry_us, opens)
-        due = _due(lines[i], opens, caller, holder)
-        full = claim.max_queue_us is not None and not holder and opens - max(now_us, paused[i]) > claim.max_queue_us
-        if reason is not Reason.FULL and (due > due_us or full):
-            binding, due_us, opens_us = i, due, opens
-            reason = Reason.FULL if full else Reason.EXHAUSTED if ready > now_us else Reason.IN_LINE
-            reason = Reason.PAUSED if paused[i] > now_us and not full else reason
-
-    if early is not None and reason is not Reason.ALLOWED:
-        return early, states
-    if caller is Caller.PEEK:
-        return Verdict(reason, binding, now_us, retry_us, due_us, _uses(claims, taken, now_us)), states
+    verdict = _verdict(claims, looks, given, now_us, caller)
+    uses = tuple(claim.algorithm.use(look.taken, now_us) for look, claim in zip(looks, claims, strict=True))
     changed = list(states)
-    if reason is Reason.ALLOWED:
-        taken = [claim.algorithm.admit(held, now_us) for held, claim in zip(taken, claims, strict=True)]
-    elif reason is not Reason.FULL and (max_wait_us is None or due_us - now_us <= max_wait_us):
-        algorithm, spacing_us = claims[binding].algorithm, claims[binding].spacing_us
-        distance_us = algorithm.distance_us(taken[binding], now_us, spacing_us)
-        line = _book(lines[binding], due_us + distance_us, opens_us, caller, holder)
-        changed[binding] = State(states[binding].taken, line)
-    for i, claim in enumerate(claims):
-        if claim.algorithm.size == 0:
+    if caller is Caller.PEEK or verdict.reason is Reason.FULL:
+        return verdict._replace(uses=uses), states
+    if verdict.allowed:
+        for i, (claim, look) in enumerate(zip(claims, looks, strict=True)):
+            if claim.algorithm.size:
+                taken = claim.algorithm.admit(look.taken, now_us)
+                changed[i] = State(taken, _after_grant(claim, look, states[i].line))
+        uses = tuple(claim.algorithm.use(state.taken, now_us) for state, claim in zip(changed, claims, strict=True))
+        return verdict._replace(uses=uses), changed
+    patient = max_wait_us is None or verdict.due_us - now_us <= max_wait_us
+    sealed: list[Place | None] = list(given)
+    for i, (claim, look, state) in enumerate(zip(claims, looks, states, strict=True)):
+        if not claim.algorithm.size:
             continue
-        if reason is Reason.ALLOWED:
-            changed[i] = State(taken[i], _after_grant(lines[i], changed[i].line, holder or early is not None))
-        elif known[i] is not states[i].taken and not paused[i]:
-            changed[i] = State(known[i], changed[i].line)
-    return Verdict(reason, binding, now_us, retry_us, due_us, _uses(claims, taken, now_us)), changed
+        line = state.line
+        if caller is Caller.GUEST:
+            if i == verdict.claim and patient:
+                line = _guest_spread(claim, look, verdict.due_us, now_us)
+        elif look.passes_us > now_us and patient:
+            line = charged(look.line, claim.tenant, look.stands, claim.step)
+            line = joined(line, look.stands, look.there, claim.algorithm.mark, now_us, verdict.due_us, grace_us)
+            sealed[i] = signed(line, look.stands.entry.start, look.stands.entry.number, verdict.due_us)
+        else:
+            if look.stands.waits:
+                line = left(look.line, look.stands.entry, look.ahead, look.there, now_us)
+            place, entry = given[i], look.stands.entry
+            if place is not None and not look.stands.tags and entry.number == place.number:
+                sealed[i] = signed(look.line, entry.start, entry.number, verdict.due_us)
+        taken = state.taken if known[i] is state.taken or look.line.paused_us else known[i]
+        if line is not state.line or taken is not state.taken:
+            changed[i] = State(taken, line)
+    given_any = patient and caller is not Caller.GUEST
+    return verdict._replace(uses=uses, places=tuple(sealed) if given_any else ()), changed
+
+
+def leave(state: State, claim: StoreClaim, place: Place, now_us: int) -> State:
+    """The state once the job with *place* waits no longer: it expired, or was revoked, cancelled or deleted."""
+    line = state.line or EMPTY
+    stands = standing(line, claim.tenant, claim.cost, claim.step, place, now_us, 0, first=False)
+    if not stands.waits:
+        return state
+    taken = _taken(claim, state.taken, line, now_us)
+    ahead = ahead_of(line, stands.entry, 0)
+    return State(state.taken, left(line, stands.entry, ahead, claim.algorithm.there(taken, now_us), now_us))
 
 
 def pause(state: State, now_us: int, for_us: int | None) -> State:
@@ -183,51 +208,90 @@ def pause(state: State, now_us: int, for_us: int | None) -> State:
     line = state.line or EMPTY
     if for_us is None:
         return State(state.taken, replace(line, paused_us=now_us)) if line.paused_us > now_us else state
-    return State(state.taken, replace(line, paused_us=max(line.paused_us, now_us + for_us)))
+    if line.paused_us >= now_us + for_us:
+        return state
+    return State(state.taken, replace(line, paused_us=now_us + for_us))
 
 
 def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
     """The instant from which the line of *state* means nothing any more."""
     line = state.line or EMPTY
-    last_us = max(line.end_us, line.guest_us, line.paused_us)
+    last_us = max(line.until_us, line.guest_us, line.paused_us)
     if not line.paused_us:
         return last_us
     taken = algorithm.exhausted(algorithm.sanitized(state.taken, now_us), line.paused_us)
     return max(last_us, algorithm.use(taken, now_us).full_us)
 
 
-def _uses(claims: Sequence[StoreClaim], taken: Sequence[Any], now_us: int) -> tuple[Use, ...]:
-    return tuple(claim.algorithm.use(held, now_us) for claim, held in zip(claims, taken, strict=True))
+def _look(
+    claim: StoreClaim, taken: Any, line: Line, place: Place | None, now_us: int, caller: Caller, grace_us: int,
+    secret: str,
+) -> _Look:  # fmt: skip
+    algorithm = claim.algorithm
+    taken = _taken(claim, taken, line, now_us)
+    if algorithm.size == 0:
+        return _Look(taken, line, _NOWHERE, 0, 0, now_us, now_us)
+    ready_us = algorithm.ready_us(taken, now_us)
+    if not line.jobs and ready_us <= now_us and line.paused_us <= now_us:
+        return _Look(taken, line, _NOWHERE, 0, 0, now_us, now_us)
+    there = algorithm.there(taken, now_us)
+    line = begun(line, now_us, secret)
+    own = place.number if place is not None else 0
+    line, aside = tidied(line, there, algorithm.mark, now_us, grace_us, own)
+    first = caller is Caller.AGAIN
+    stands = standing(line, claim.tenant, claim.cost, claim.step, place, now_us, max(grace_us, line.grace_us), first)
+    ahead = ahead_of(line, stands.entry, claim.capacity)
+    passes_us = algorithm.ready_us(taken, now_us, ahead) if ahead else ready_us
+    if aside and passes_us > now_us:
+        passes_us = min(passes_us, now_us + max(grace_us, line.grace_us))
+    return _Look(taken, line, stands, ahead, there, ready_us, max(passes_us, line.paused_us))
 
 
-def _living(state: State, algorithm: Algorithm, taken: Any, now_us: int) -> Line:
-    """The key's line; empty once units have lain idle for the grace time: the jobs in it are not coming."""
-    if state.line is None:
-        return EMPTY
-    busy_until_us = 0 if taken is None else algorithm.busy_until_us(taken, now_us)
-    if now_us - max(busy_until_us, state.line.paused_us) >= GRACE_US:
-        return replace(EMPTY, paused_us=state.line.paused_us) if state.line.paused_us else EMPTY
-    return state.line
+_NOWHERE = standing(EMPTY, "", 1, 1, None, 0, 0, first=False)
 
 
-def _after_grant(line: Line, stored: Line | None, right_of_way: bool) -> Line | None:
-    """The line after a grant: a grant ends a pause, and a grant to a newcomer ends a line that was given up."""
-    if line.paused_us:
-        return replace(line, paused_us=0) if line.end_us or line.guest_us else None
-    return None if line is EMPTY and not right_of_way else stored
+def _taken(claim: StoreClaim, taken: Any, line: Line, now_us: int) -> Any:
+    known = claim.algorithm.sanitized(taken, now_us)
+    return claim.algorithm.exhausted(known, line.paused_us) if line.paused_us else known
 
 
-def _due(line: Line, opens_us: int, caller: Caller, holder: bool) -> int:
-    if holder:
-        return max(line.late_us, opens_us)
-    if caller is Caller.GUEST:
-        return max(line.guest_us, opens_us)
-    return opens_us
+def _verdict(
+    claims: Sequence[StoreClaim], looks: Sequence[_Look], given: Sequence[Place | None], now_us: int, caller: Caller
+) -> Verdict:
+    reason, binding, due_us, retry_us = Reason.ALLOWED, 0, now_us, now_us
+    for i, (claim, look) in enumerate(zip(claims, looks, strict=True)):
+        if look.passes_us <= now_us:
+            continue
+        line = look.line
+        retry_us = max(retry_us, look.passes_us)
+        due = max(line.guest_us, look.passes_us) if caller is Caller.GUEST else look.passes_us
+        newcomer = look.stands.tags == "finishes"
+        full = claim.max_queue is not None and newcomer and line.units >= claim.max_queue
+        if reason is not Reason.FULL and (due > due_us or full):
+            binding, due_us = i, due
+            place = given[i]
+            if full:
+                reason = Reason.FULL
+            elif line.paused_us > now_us:
+                reason = Reason.PAUSED
+            elif place is not None and not newcomer and place.due_us > now_us:
+                reason = Reason.EARLY
+            else:
+                reason = Reason.EXHAUSTED if look.ready_us > now_us else Reason.IN_LINE
+    return Verdict(reason, binding, now_us, retry_us, due_us, ())
 
 
-def _book(line: Line, after_us: int, opens_us: int, caller: Caller, holder: bool) -> Line:
-    if holder:
-        return replace(line, late_us=after_us)
-    if caller is Caller.GUEST:
-        return replace(line, guest_us=min(after_us, opens_us + GUESTS_US))
-    return replace(line, tail_us=after_us)
+def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None) -> Line | None:
+    """The line after a grant: a grant ends a pause. Where no job waits, nothing else is written."""
+    line = look.line
+    if stored is None or not stored.jobs:
+        if stored is None or not stored.paused_us:
+            return stored
+        return replace(stored, paused_us=0) if stored.epoch else None
+    return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead)
+
+
+def _guest_spread(claim: StoreClaim, look: _Look, due_us: int, now_us: int) -> Line:
+    """The line once a guest got *due_us*: the next guest gets an instant of its own."""
+    after_us = due_us + claim.algorithm.pace_us(look.taken, now_us)
+    return replace(look.line, guest_us=min(after_us, look.passes_us + GUESTS_US))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-__all__ = ["STALE_US", "Algorithm", "Use"]
+__all__ = ["STALE_US", "Algorithm", "Use", "window_mark"]
 
 STALE_US = 60_000_000
 """A state that lies so much further ahead than it can was written by a clock that was wrong."""
@@ -29,8 +29,6 @@ class Algorithm(Protocol):
 
     code: ClassVar[str]
     """One letter, by which the script finds the algorithm."""
-    estimates: ClassVar[bool]
-    """Whether the instants of its line are estimates: a job that comes early then passes if there is room."""
 
     @property
     def size(self) -> int:
@@ -55,8 +53,21 @@ class Algorithm(Protocol):
         """The state as if all that passes in one period had passed, evenly, up to *at_us*; *state* if it says more."""
         ...
 
-    def ready_us(self, state: Any, now_us: int) -> int:
-        """The earliest instant at which the request passes if no other comes; *now_us* if at once."""
+    @property
+    def mark(self) -> int:
+        """Changes whenever the limit's rate does."""
+        ...
+
+    def there(self, state: Any, now_us: int) -> int:
+        """How many units there are now."""
+        ...
+
+    def ready_us(self, state: Any, now_us: int, ahead: int = 0) -> int:
+        """
+        The earliest instant at which the request passes once *ahead* units more have passed before it, and no other
+        request comes; *now_us* if at once. Exact for as many units as ever pass at once, and an estimate beyond: it
+        never falls as *ahead* grows.
+        """
         ...
 
     def admit(self, state: Any, now_us: int) -> Any:
@@ -76,18 +87,11 @@ class Algorithm(Protocol):
         """What is used, and until when it counts."""
         ...
 
-    def busy_until_us(self, state: Any, now_us: int) -> int:
-        """The instant up to which a waiting line has kept the limit busy. After it, units lie idle."""
+    def pace_us(self, state: Any, now_us: int) -> int:
+        """How long the limit takes, at its rate, to let the units of this request pass."""
         ...
 
-    def spacing_us(self, lateness_us: int) -> int:
-        """The distance from this request's instant in the line to the next, for deliveries up to *lateness_us* late."""
-        ...
 
-    def distance_us(self, state: Any, now_us: int, spacing_us: int) -> int:
-        """The same distance where it depends on the state; else *spacing_us*."""
-        ...
-
-    def needs_slack(self, lateness_us: int) -> bool:
-        """Whether a job that comes *lateness_us* late costs the limit something that it cannot make up for."""
-        ...
+def window_mark(amount: int, period_us: int) -> int:
+    """`Algorithm.mark` of so many units in each period: the nanoseconds of one unit."""
+    return period_us * 1000 // amount

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from throttlekit._core.algorithm import Algorithm
+from throttlekit._core.line import UNIT
+from throttlekit._core.storage_keys import jobs_name, line_name
 
 __all__ = ["StoreClaim"]
 
@@ -16,12 +18,23 @@ class StoreClaim:
 
     The limiter gives the same object again for the same question. So a claim is equal to itself only, and a store can
     remember by the object what it has worked out.
+
+    Attributes:
+        capacity: The most units that the limit lets pass at once.
+        max_queue: How many units may wait for a new job to join them. None: any.
+        tenant: Whose share of the limit the job takes; "" if the limit is not shared.
+        step: How far the job moves its tenant on in the line: cost / weight, in `line.UNIT`, rounded up.
     """
 
     bucket: str
-    line: str
     algorithm: Algorithm
-    spacing_us: int
-    """The distance between two instants of the waiting line."""
-    max_queue_us: int | None = None
-    """How far ahead the line's next instant may be for a new job to join it. None: any."""
+    cost: int = 1
+    capacity: int = 1
+    max_queue: int | None = None
+    tenant: str = ""
+    step: int = UNIT
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """All names of the limit's state: what is taken, the line's numbers, the jobs in the line."""
+        return self.bucket, line_name(self.bucket), jobs_name(self.bucket)

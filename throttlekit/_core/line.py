@@ -1,70 +1,312 @@
 """
-The waiting line: why a denied job is deferred about once, whatever the backlog.
+The waiting line of one key: an order, and not a list of instants.
 
-Rule 1: every waiting job is due at an instant of its own. No two jobs come back for the same unit.
-Rule 2: to be due is right of way, not a right to run. Only the bucket admits.
-Rule 3: a job that has waited goes before a new one.
-Rule 4: only a denial moves the line on. A newcomer that passes a line that was given up ends it.
+Rule 1: a waiting job is an entry of the order. Its place (start, number) never changes while it waits in time.
+Rule 2: a job passes if the limit has units for it, and for all that stand before it. Only the limit admits.
+Rule 3: the instant to come back at is worked out anew each time, from the work before the job and the rate of now.
+Rule 4: a job whose units have lain there for the grace time is not coming. It is set aside, and holds no job back.
+Rule 5: a denial charges nothing. A place costs its tenant the next one: `start` rises by cost / weight.
 
-A line is three instants, each the next one that is free:
+The order is start-time fair queueing (Goyal, Vin, Cheng: "Start-time fair queuing", 1996): a job starts at
+`max(v, its tenant's last finish)`, where v is the start of the last job that passed, and finishes at
+start + cost / weight. Without shares there is one tenant, and the order is the order of coming.
 
-    tail    where the next newcomer joins
-    late    where a job goes next that was due and found no unit:
-            a short second line that overtakes the first
-    guest   the next instant to suggest to a caller that cannot keep a place (there is no job to come back).
-            Guests are spread out, but no job waits for them
-
-and, while the limit is paused or has just been, the instant at which the pause ends:
-
-    paused  until then no job passes. Then the limit counts as used up. The first job that passes ends the pause
-
-Instants lie one charge apart, by the limit's rate; each algorithm works it out (`Algorithm.spacing_us`).
-
-lua/throttlekit_lua/acquire.lua mirrors this file. Change both, or the parity tests fail.
+acquire.py decides with it. lua/throttlekit_lua/line.lua mirrors this file. Change both, or the parity tests fail.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import hashlib
+from bisect import bisect_left
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
-__all__ = ["EMPTY", "GRACE_US", "GUESTS_US", "Line", "window_spacing_us", "window_tight"]
+__all__ = [
+    "EMPTY", "FAR", "GRACE_US", "GUESTS_US", "KEPT_US", "UNIT", "Entry", "Line", "Place", "Standing", "ahead_of",
+    "begun", "charged", "joined", "left", "passed", "signed", "standing", "tidied",
+]  # fmt: skip
 
-GRACE_US = 5_000_000
-"""If units lie idle for so long, the jobs in the line are not coming: the line is given up."""
+UNIT = 1_000_000
+"""How far one unit moves a tenant of weight 1 on."""
+
+GRACE_US = 60_000
+"""How long units lie for a job before it is set aside, at least."""
+
+KEPT_US = 5_000_000
+"""How long state is kept after nothing counts of it any more."""
 
 GUESTS_US = 60_000_000
-"""Guests are spread over at most this time: they may never come back, so they book no further."""
+"""Guests are spread over at most this time: they may never come back."""
 
-_TIGHT_PERIODS = 25  # a window shorter than this many latenesses is tight
+FAR = 16
+"""So many costs behind the last job that passed, a job that left the line comes in again no faster than its share."""
+
+EXACT = 32
+"""Entries whose costs are added up one by one, where costs differ; for those beyond, the mean cost counts."""
+
+BATCH = 16
+"""Entries set aside in one request, at most."""
+
+MEAN_ONE, MEAN_PART = 1024, 32
+
+_LAST_TAG = 2**52  # tags are doubles in a store
+_FIRST_TAG = UNIT  # a job that goes first starts just before v, and never below 0
+_NO_TAGS: Mapping[str, int] = MappingProxyType({})
+
+
+def _no_tags() -> Mapping[str, int]:
+    return _NO_TAGS
+
+
+class Entry(NamedTuple):
+    """One waiting job. Entries compare in the order of the line: by start, then by number."""
+
+    start: int
+    number: int
+    cost: int
+
+
+class Place(NamedTuple):
+    """
+    What a waiting job carries of its place in one line.
+
+    Attributes:
+        epoch: Which line gave it: a line that lost its state begins another.
+        start, number: Its entry.
+        due_us: The instant at which the job was to come back.
+        seal: Shows that the line gave exactly this place.
+    """
+
+    epoch: int
+    start: int
+    number: int
+    due_us: int
+    seal: str
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The state of one key's line, in µs. An instant in the past means that no job waits there."""
+    """
+    The state of one key's line. Times in µs.
 
-    tail_us: int = 0
-    late_us: int = 0
-    guest_us: int = 0
+    Attributes:
+        epoch: When the line began; 0: it has not.
+        v: The start of the last job that passed in order.
+        gone: Units of all jobs that left the order, by passing or otherwise.
+        number: The last number that was given.
+        extra: Units beyond one of each entry, together.
+        mean: The mean cost of the jobs that passed, times `MEAN_ONE`.
+        since_us, low: Since then at least so many units lie there for the jobs in front.
+        grace_us: The longest grace time of the jobs that wait.
+        paused_us: The instant at which a pause ends, or ended; 0: the limit was not paused, or passed a job since.
+        guest_us: The next instant for a caller that keeps no place.
+        until_us: The furthest instant at which a job is to come back.
+        mark: Stands for the rate at the last change of the line; see `Algorithm.mark`.
+        secret: With it places are sealed.
+        jobs: Who waits, in order.
+        finishes: Where each tenant's next job would start, if beyond v.
+        returns: The same for jobs that come in again.
+    """
+
+    epoch: int = 0
+    v: int = _FIRST_TAG
+    gone: int = 0
+    number: int = 0
+    extra: int = 0
+    mean: int = MEAN_ONE
+    since_us: int = 0
+    low: int = 0
+    grace_us: int = 0
     paused_us: int = 0
+    guest_us: int = 0
+    until_us: int = 0
+    mark: int = 0
+    secret: str = ""
+    jobs: tuple[Entry, ...] = ()
+    finishes: Mapping[str, int] = field(default_factory=_no_tags)
+    returns: Mapping[str, int] = field(default_factory=_no_tags)
 
     @property
-    def end_us(self) -> int:
-        """Where a newcomer would stand: behind both lines."""
-        return max(self.tail_us, self.late_us)
+    def units(self) -> int:
+        """Units of all that wait."""
+        return len(self.jobs) + self.extra
 
 
 EMPTY = Line()
 
 
-def window_spacing_us(units: int, amount: int, period_us: int, lateness_us: int) -> int:
+class Standing(NamedTuple):
     """
-    The distance between instants where each period begins anew. A job that comes late leaves a unit of one period
-    unused, and takes one of the next. So instants lie further apart by the lateness's share of the period, up to 1/25.
+    Where a job stands, or would stand, in one line.
+
+    Attributes:
+        entry: Its entry.
+        waits: The entry is in the line.
+        tags: What the place costs: whether its tenant pays as for a new place ("finishes"), as for a return
+            ("returns"), or not at all ("").
     """
-    charge_us = -(-units * period_us // amount)
-    return charge_us + min(charge_us // _TIGHT_PERIODS, charge_us * lateness_us // period_us)
+
+    entry: Entry
+    waits: bool
+    tags: str
 
 
-def window_tight(period_us: int, lateness_us: int) -> bool:
-    """Whether the lateness is a good part of the period."""
-    return period_us < _TIGHT_PERIODS * lateness_us
+def begun(line: Line, now_us: int, secret: str) -> Line:
+    """The line, with an epoch. One whose tags have come to the end of their range begins anew: all book again."""
+    if line.epoch and line.v < _LAST_TAG:
+        return line
+    kept = replace(line, jobs=(), finishes=_NO_TAGS, returns=_NO_TAGS, extra=0, v=_FIRST_TAG, gone=0, number=0)
+    return replace(kept, epoch=max(now_us, line.epoch + 1), secret=line.secret or secret)
+
+
+def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: int) -> tuple[Line, bool]:
+    """
+    The line without those that are not coming, and whether any was set aside.
+
+    An entry is set aside once units for it, and for all before it, have lain there for the grace time: counted anew
+    from a change of the rate, and from the end of a pause. One batch of units serves one batch of entries.
+
+    Args:
+        there: Units that the limit has now.
+        own: The number of the entry of the job that comes, which is not set aside; 0: it has none.
+    """
+    if not line.jobs:
+        return _forgetful(line), False
+    if line.mark != mark or line.since_us > now_us:
+        return replace(line, mark=mark, since_us=now_us, low=0), False
+    grace_us = max(grace_us, line.grace_us)
+    if now_us < max(line.since_us, line.paused_us) + grace_us:
+        return line, False
+    idle, aside = min(line.low, there), 0
+    for entry in line.jobs[:BATCH]:
+        if entry.number == own or entry.cost > idle:
+            break
+        idle -= entry.cost
+        aside += 1
+    removed = line.jobs[:aside]
+    cost = sum(entry.cost for entry in removed)
+    line = replace(
+        line, since_us=now_us, low=there, jobs=line.jobs[aside:], gone=line.gone + cost, extra=line.extra - cost + aside
+    )
+    return _forgetful(line), aside > 0
+
+
+def standing(
+    line: Line, tenant: str, cost: int, step: int, place: Place | None, now_us: int, grace_us: int, first: bool
+) -> Standing:
+    """
+    Where a job of *tenant* stands, that brings *place*, or would stand.
+
+    Args:
+        step: How far the job moves its tenant on: cost / weight, in `UNIT`, rounded up.
+        first: The job ran before, and goes in front of those that did not.
+    """
+    if first:
+        return Standing(Entry(line.v - 1, line.number + 1, cost), False, "")
+    if place is None or place.epoch != line.epoch or place != signed(line, place.start, place.number, place.due_us):
+        start = max(line.v, line.finishes.get(tenant, 0))
+        return Standing(Entry(start, line.number + 1, cost), False, "finishes")
+    entry = Entry(place.start, place.number, cost)
+    at = bisect_left(line.jobs, entry)
+    if at < len(line.jobs) and line.jobs[at] == entry:
+        return Standing(entry, True, "")
+    behind = line.v - place.start
+    if behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us):
+        start = max(line.v, line.returns.get(tenant, 0))
+        return Standing(Entry(start, line.number + 1, cost), False, "returns")
+    return Standing(entry, False, "")
+
+
+def ahead_of(line: Line, entry: Entry, capacity: int) -> int:
+    """
+    Units of those that stand before *entry*. Exact where each costs one unit; else exact for the first `EXACT`, and
+    the mean cost for each beyond: and then at least *capacity*, so that no job passes by a guess.
+    """
+    rank = bisect_left(line.jobs, entry)
+    if not line.extra:
+        return rank
+    ahead = sum(each.cost for each in line.jobs[: min(rank, EXACT)])
+    if rank <= EXACT:
+        return ahead
+    return max(ahead + (rank - EXACT) * line.mean // MEAN_ONE, capacity)
+
+
+def charged(line: Line, tenant: str, stands: Standing, step: int) -> Line:
+    """The line once the tenant has paid for its job's place."""
+    entry, tags = stands.entry, stands.tags
+    if entry.number > line.number:
+        line = replace(line, number=entry.number)
+    if tags == "finishes":
+        return replace(line, finishes={**line.finishes, tenant: entry.start + step})
+    if tags == "returns":
+        return replace(line, returns={**line.returns, tenant: entry.start + step})
+    return line
+
+
+def joined(line: Line, stands: Standing, there: int, mark: int, now_us: int, due_us: int, grace_us: int) -> Line:
+    """The line once the job waits in it, and is to come back at *due_us*."""
+    until_us = max(line.until_us, due_us)
+    if stands.waits:
+        return _pruned(replace(line, until_us=until_us))
+    if not line.jobs:
+        line = replace(line, since_us=now_us, low=there, mark=mark, grace_us=0)
+    at = bisect_left(line.jobs, stands.entry)
+    jobs = (*line.jobs[:at], stands.entry, *line.jobs[at:])
+    return _pruned(
+        replace(
+            line,
+            jobs=jobs,
+            extra=line.extra + stands.entry.cost - 1,
+            until_us=until_us,
+            grace_us=max(line.grace_us, grace_us),
+        )
+    )
+
+
+def left(line: Line, entry: Entry, ahead: int, there: int, now_us: int) -> Line:
+    """The line once *entry* waits no longer. Units that lay for it lie for the next job from now on only."""
+    if ahead < there:
+        line = replace(line, since_us=now_us, low=there)
+    return _without(line, entry)
+
+
+def passed(line: Line, stands: Standing, ahead: int) -> Line:
+    """The line once the job has passed. It ends a pause."""
+    entry = stands.entry
+    mean = line.mean + (MEAN_ONE * entry.cost - line.mean) // MEAN_PART
+    low = max(min(line.low, ahead), line.low - entry.cost)
+    line = replace(line, paused_us=0, v=max(line.v, entry.start), mean=mean, low=low)
+    return _without(line, entry) if stands.waits else line
+
+
+def signed(line: Line, start: int, number: int, due_us: int) -> Place:
+    """That place, with the seal of the line."""
+    text = f"{line.secret} {line.epoch} {start} {number} {due_us}"
+    seal = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:10]
+    return Place(line.epoch, start, number, due_us, seal)
+
+
+def _forgetful(line: Line) -> Line:
+    """The line; where no job waits, no tenant owes anything."""
+    if line.jobs or not (line.finishes or line.returns):
+        return line
+    return replace(line, finishes=_NO_TAGS, returns=_NO_TAGS)
+
+
+def _without(line: Line, entry: Entry) -> Line:
+    at = bisect_left(line.jobs, entry)
+    jobs = line.jobs[:at] + line.jobs[at + 1 :]
+    return replace(line, jobs=jobs, extra=line.extra - entry.cost + 1, gone=line.gone + entry.cost)
+
+
+def _pruned(line: Line) -> Line:
+    """The line without tags that v has passed."""
+    kept: list[Mapping[str, int]] = []
+    for tags in (line.finishes, line.returns):
+        over = any(tag <= line.v for tag in tags.values())
+        kept.append({tenant: tag for tenant, tag in tags.items() if tag > line.v} if over else tags)
+    if kept[0] is line.finishes and kept[1] is line.returns:
+        return line
+    return replace(line, finishes=kept[0], returns=kept[1])

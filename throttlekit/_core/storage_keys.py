@@ -14,8 +14,8 @@ import hashlib
 import re
 
 __all__ = [
-    "bucket_name", "fleet_name", "held_since", "holder_name", "is_bucket_of", "limit_id", "line_name", "parts_of",
-    "patterns_of",
+    "bucket_name", "fleet_name", "held_since", "holder_name", "is_bucket_of", "jobs_name", "limit_id", "line_name",
+    "parts_of", "patterns_of",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
@@ -65,8 +65,13 @@ def parts_of(bucket: str) -> tuple[str, str, str | None] | None:
 
 
 def line_name(bucket: str) -> str:
-    """Where the waiting line of *bucket* is stored."""
-    return f"{bucket}:line"
+    """Where the numbers of the waiting line of *bucket* are stored."""
+    return f"{bucket}:order"
+
+
+def jobs_name(bucket: str) -> str:
+    """Where the jobs that wait in the line of *bucket* are stored, in order."""
+    return f"{bucket}:jobs"
 
 
 def holder_name(job_id: str, token: str, asked_us: int) -> str:

@@ -16,10 +16,11 @@ from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import key_text
-from throttlekit._core.storage_keys import bucket_name, holder_name, line_name
+from throttlekit._core.line import UNIT
+from throttlekit._core.storage_keys import bucket_name, holder_name
 from throttlekit._engine.call import Call
 from throttlekit._engine.registry import LimitRegistry
-from throttlekit._engine.ticket import Ticket, lane_of
+from throttlekit._engine.ticket import Ticket, lane_of, limit_ref
 from throttlekit.stores.base import Request
 
 __all__ = ["Claim", "ClaimResolver", "Plugins", "build_request", "decision_from", "ticket_after"]
@@ -120,7 +121,7 @@ class ClaimResolver:
             ConfigurationError: A key, a tier or a cost cannot be worked out, or can never work.
         """
         now_us = time.time_ns() // 1000
-        lateness, job, plain = call.delivery.lateness, call.job, self._plugins is None
+        job, plain = call.job, self._plugins is None
         claims: list[Claim] = []
         for declared in call.limits:
             limit = declared if declared.tiers is None else declared.for_job(job)
@@ -128,41 +129,39 @@ class ClaimResolver:
             part = None if limit.scope == "global" else limit.part_of(job)
             units = limit.cost_of(job) if plain and call.cost is None else self._cost(call, limit)
             if not remember or limit.by_value or isinstance(limit, Concurrency):
-                claims.append(_claim(limit, text, part, units, lateness, now_us, job))
+                claims.append(_claim(limit, text, part, units, now_us, job))
                 continue
-            question = (id(limit), text, part, units, lateness, now_us // _DAY_US)  # a limit that is known lives on
+            question = (id(limit), text, part, units, now_us // _DAY_US)  # a limit that is known lives on
             found = self._known.get(question)
             if found is None:
                 if len(self._known) >= _MOST_REMEMBERED:
                     self._known.clear()
-                found = self._known[question] = _claim(limit, text, part, units, lateness, now_us, job)
+                found = self._known[question] = _claim(limit, text, part, units, now_us, job)
             claims.append(found)
         return claims
 
 
-def _claim(
-    limit: Limit, text: str, part: str | None, units: int, lateness: float, now_us: int, job: Job | None
-) -> Claim:
+def _claim(limit: Limit, text: str, part: str | None, units: int, now_us: int, job: Job | None) -> Claim:
     holder = ""
     if isinstance(limit, Concurrency):
         holder = holder_name(job.id if job else "", os.urandom(6).hex(), now_us)
     algorithm = limit.bind(units, now_us, holder)
     bucket = bucket_name(limit.name, text, limit.fingerprint, part)
-    spacing_us = algorithm.spacing_us(round(lateness * 1_000_000))
-    claim = StoreClaim(bucket, line_name(bucket), algorithm, spacing_us, limit.max_queue_us(algorithm))
+    claim = StoreClaim(bucket, algorithm, units, limit.capacity, limit.max_queue, step=units * UNIT)
     shown = text if part is None else f"{part}:{text}" if text else part
     return Claim(limit, shown, units, claim)
 
 
 def build_request(call: Call, claims: Sequence[Claim], ticket: Ticket) -> Request:
     """The request that *call* makes of *claims*, for a job that carries *ticket*."""
-    asked = [each.claim for each in claims]
-    place = ticket.place([each.limit for each in claims]) if ticket.due_us else None
+    asked, delivery = [each.claim for each in claims], call.delivery
+    places = ticket.places_in([each.limit for each in claims]) if ticket.places else ()
     if call.peek:
-        return Request(asked, Caller.PEEK, place)
+        return Request(asked, Caller.PEEK, places)
     if call.job is None:
         return Request(asked, Caller.GUEST)
-    return Request(asked, Caller.JOB, place, call.delivery.max_wait_us(ticket))
+    caller = Caller.AGAIN if delivery.again else Caller.JOB
+    return Request(asked, caller, places, delivery.max_wait_us(ticket), delivery.grace_us)
 
 
 def ticket_after(verdict: Verdict, claims: Sequence[Claim], ticket: Ticket) -> Ticket:
@@ -170,7 +169,10 @@ def ticket_after(verdict: Verdict, claims: Sequence[Claim], ticket: Ticket) -> T
     bound = claims[verdict.claim]
     counts = verdict.reason is not Reason.EARLY or ticket.deferrals == 0
     lane = lane_of(bound.claim.bucket) if isinstance(bound.limit, Concurrency) else ""
-    return ticket.denied(bound.limit, verdict.due_us, verdict.now_us, lane=lane, counts=counts)
+    places = {
+        limit_ref(each.limit): place for each, place in zip(claims, verdict.places, strict=False) if place is not None
+    }
+    return ticket.denied(bound.limit, verdict.due_us, verdict.now_us, places, lane=lane, counts=counts)
 
 
 def decision_from(verdict: Verdict, claims: Sequence[Claim]) -> Decision:

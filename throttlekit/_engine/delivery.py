@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from throttlekit._core.decision import Decision
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.line import GRACE_US
 from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.ticket import Ticket
 
@@ -31,6 +33,7 @@ class Delivery:
         expires_in: In how many seconds the framework ends the job if it has not begun: Dramatiq's `max_age`, Celery's
             `expires`, RQ's `ttl`. A job that cannot begin before that takes no place, and comes back right after it;
             the framework ends it in its own way. 0 or less: the job has expired.
+        again: Whether the job ran before, and has to wait once more: it stands in front of those that have not run.
         inline: Where short waits are slept in place; None: nowhere.
     """
 
@@ -40,7 +43,13 @@ class Delivery:
     max_wait: float = math.inf
     max_deferrals: float = math.inf
     expires_in: float = math.inf
+    again: bool = False
     inline: InlineWaits | None = None
+
+    @property
+    def grace_us(self) -> int:
+        """How long units lie for a job before it is taken not to come."""
+        return max(GRACE_US, round(1.2e6 * self.lateness))
 
     def max_wait_us(self, ticket: Ticket) -> int | None:
         """How far off the due instant of a job with *ticket* may be; None: any."""
@@ -70,8 +79,7 @@ class Delivery:
         if not self.in_time(delay):
             delay = max(0.0, self.expires_in) + _PAST
         elif self.early and delay > 2 * self.early:
-            tight = decision.limit.bind(decision.cost).needs_slack(round(self.lateness * 1_000_000))
-            delay -= self.early if tight else 0.0
+            delay -= self.early if _fills_within(decision.limit, self.lateness) else 0.0
         delay = min(delay, self.longest, self.max_wait - waited)
         return replace(decision, delay=delay, ticket=ticket.write())
 
@@ -80,6 +88,11 @@ class Delivery:
         if self.expires_in == math.inf:
             return None
         return max(0, round((self.expires_in - self.lateness) * 1_000_000))
+
+
+def _fills_within(limit: Limit, seconds: float) -> bool:
+    """Whether all of *limit* comes back within that time: what a late job left unused is lost then."""
+    return 0 < limit.capacity * limit.period_us < seconds * 1_000_000 * limit.amount
 
 
 PLAIN_DELIVERY = Delivery()

@@ -11,7 +11,6 @@ from throttlekit._core.acquire import Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.local_share import OnStoreFailure
-from throttlekit._core.storage_keys import line_name
 from throttlekit._engine.claims import Claim, decision_from
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Request, Store
@@ -76,6 +75,4 @@ def _share(claim: Claim) -> Claim | None:
     holder = getattr(claim.claim.algorithm, "holder", "")
     algorithm = share.bind(claim.cost, time.time_ns() // 1000, holder)
     bucket = claim.claim.bucket.removesuffix(claim.limit.fingerprint) + share.fingerprint
-    return Claim(
-        share, claim.key, claim.cost, StoreClaim(bucket, line_name(bucket), algorithm, algorithm.spacing_us(0))
-    )
+    return Claim(share, claim.key, claim.cost, StoreClaim(bucket, algorithm, claim.cost, share.capacity))

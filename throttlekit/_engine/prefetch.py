@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from throttlekit._core.acquire import Caller, Reason, Verdict
@@ -15,6 +16,7 @@ from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.prefetch_options import PrefetchQuota
+from throttlekit._core.line import UNIT
 from throttlekit._core.local_quota import LocalQuota
 from throttlekit._engine.attempt import Attempt, Decider, Layer, Rest
 from throttlekit._engine.call import Call
@@ -190,7 +192,7 @@ class Prefetcher:
                     continue
                 entry = entries[number] = _entry(held, name, claim.limit)
                 # A job with a place has right of way for its own cost alone.
-                if request.place is None and (units := entry.quota.worth_taking(claim.cost, asked_us)):
+                if not request.places and (units := entry.quota.worth_taking(claim.cost, asked_us)):
                     taking[number] = units
                     entry.quota.begin(asked_us)
         if taking:
@@ -337,6 +339,6 @@ def _enlarged(request: Request, entries: dict[int, _Entry], taking: dict[int, in
         if entry.ahead is None or entry.ahead[0] != units:
             limit: Any = entry.limit
             algorithm = limit.bind_ahead(units)
-            entry.ahead = (units, StoreClaim(claim.bucket, claim.line, algorithm, algorithm.size))
+            entry.ahead = (units, replace(claim, algorithm=algorithm, cost=units, step=units * UNIT))
         claims[number] = entry.ahead[1]
-    return Request(claims, Caller.GUEST, None, 0)
+    return Request(claims, Caller.GUEST, max_wait_us=0)

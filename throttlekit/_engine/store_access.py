@@ -18,6 +18,7 @@ from throttlekit.stores.base import (
     SupportsCommands,
     SupportsForget,
     SupportsParts,
+    Wait,
     acquire_or_error,
 )
 from throttlekit.stores.memory import MemoryStore
@@ -25,7 +26,7 @@ from throttlekit.stores.memory import MemoryStore
 __all__ = ["StoreAccess"]
 
 _T = TypeVar("_T")
-_N = TypeVar("_N", StoreClaim, Correction, Lease)
+_N = TypeVar("_N", StoreClaim, Correction, Lease, Wait)
 
 
 class StoreAccess:
@@ -68,6 +69,9 @@ class StoreAccess:
 
     def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
         self._part_by_part(claims, lambda those: self._store.pause(those, for_us, now_us))
+
+    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
+        self._part_by_part(waits, lambda those: self._store.leave(those, now_us))
 
     def reset(self, names: Sequence[str]) -> None:
         self._ask(names, lambda: self._store.reset(names))

@@ -46,7 +46,7 @@ class StoreClock:
         if not store_us or since_us > _TRUSTED_US or any(limit.tiers is not None for limit in limits):
             return None
         read = Ticket.read(ticket)
-        place = read.place(limits)
-        if place is None or isinstance(limits[place.claim], Concurrency) or limits[place.claim].scope == "process":
+        limit = read.binding(limits)
+        if limit is None or isinstance(limit, Concurrency) or limit.scope == "process":
             return None
         return (read.due_us - store_us - since_us) / 1_000_000

@@ -10,7 +10,6 @@ from throttlekit._core.acquire import Verdict
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Charged, Decision, settled_of
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.storage_keys import line_name
 from throttlekit._engine.attempt import Attempt, Layer, Rest
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.returns import Returns, slots_of
@@ -106,9 +105,7 @@ class Stores:
         now_us, limit = time.time_ns() // 1000, charged.limit
         if not limit.in_zone or limit.scope == "process":
             return now_us
-        return self.calendar.now_us(
-            self.shared, [StoreClaim(charged.bucket, line_name(charged.bucket), limit.bind(0, now_us), 0)]
-        )
+        return self.calendar.now_us(self.shared, [StoreClaim(charged.bucket, limit.bind(0, now_us))])
 
 
 class InProcessLayer:

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
-from throttlekit._core.acquire import Place
 from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.line import Place
 
-__all__ = ["Ticket", "lane_of"]
+__all__ = ["Ticket", "lane_of", "limit_ref"]
 
-_VERSION = 1
+_VERSION = 2
+_BEFORE_ORDER = 1  # a ticket of the release before has no place that a line knows, but says how long the job waited
+_MOST_PLACES = 32
+_NO_PLACES: Mapping[str, Place] = MappingProxyType({})
+
+
+def _no_places() -> Mapping[str, Place]:
+    return _NO_PLACES
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +30,11 @@ class Ticket:
     A job's place in a line and its history of denials. Times are µs by the store's clock.
 
     Attributes:
-        due_us: When the job is due; 0 if it has no place.
-        limit_ref: The fingerprint and name of the limit in whose line the place is.
+        due_us: When the job is due; 0 if it has not waited.
+        limit_ref: The fingerprint and name of the limit that binds it.
         deferrals: Denials so far. Coming back before the job is due does not count.
         since_us: The first denial; 0 if there was none.
+        places: The job's place in the line of each limit that denied it, by the limit's fingerprint and name.
         lane: Stands for the holders that the job waits for, if a concurrency limit denied it; see `lane_of`.
     """
 
@@ -34,13 +43,14 @@ class Ticket:
     deferrals: int = 0
     since_us: int = 0
     lane: str = ""
+    places: Mapping[str, Place] = field(default_factory=_no_places)
 
     @classmethod
     def read(cls, data: Mapping[str, Any] | None) -> Ticket:
         """Read what `write` wrote. Anything else (forged, torn, of another version) is a job that has not waited."""
         if data is None:
             return _NOT_WAITED
-        if not isinstance(data, Mapping) or data.get("v") != _VERSION:
+        if not isinstance(data, Mapping) or data.get("v") not in (_VERSION, _BEFORE_ORDER):
             return cls()
         due_us, limit_ref, deferrals, since_us = (data.get(name) for name in ("slot", "ticket", "n", "since"))
         if not isinstance(limit_ref, str) or not all(
@@ -48,7 +58,8 @@ class Ticket:
         ):
             return cls()
         lane = data.get("lane", "")
-        return cls(due_us, limit_ref, deferrals, since_us, lane if isinstance(lane, str) else "")  # type: ignore[arg-type]
+        places = _places(data.get("places")) if data["v"] == _VERSION else _NO_PLACES
+        return cls(due_us, limit_ref, deferrals, since_us, lane if isinstance(lane, str) else "", places)  # type: ignore[arg-type]
 
     def write(self) -> dict[str, Any]:
         return {
@@ -58,34 +69,46 @@ class Ticket:
             "n": self.deferrals,
             "since": self.since_us,
             **({"lane": self.lane} if self.lane else {}),
+            **({"places": {ref: list(place) for ref, place in self.places.items()}} if self.places else {}),
         }
 
     @property
     def limit_name(self) -> str:
-        """The name of the limit in whose line the place is; "" if there is none."""
+        """The name of the limit that binds the job; "" if it has not waited."""
         return self.limit_ref.partition(":")[2]
 
-    def place(self, limits: Sequence[Limit]) -> Place | None:
-        """The place that the ticket stands for among *limits*; None if the limit is gone or defined anew."""
-        if self.due_us:
-            for i, limit in enumerate(limits):
-                if _limit_ref(limit) == self.limit_ref:
-                    return Place(i, self.due_us)
-        return None
+    def places_in(self, limits: Sequence[Limit]) -> tuple[Place | None, ...]:
+        """The job's place in the line of each of *limits*; None: it has none, or the limit is defined anew."""
+        return tuple(self.places.get(limit_ref(limit)) for limit in limits)
 
-    def first_again(self, limit: Limit) -> Ticket:
-        """Of a job that ran, and has to wait once more: it goes before those that have not run."""
-        return replace(self, due_us=1, limit_ref=_limit_ref(limit))
+    def binding(self, limits: Sequence[Limit]) -> Limit | None:
+        """The one of *limits* that binds the job; None if it is gone or defined anew."""
+        return next((limit for limit in limits if limit_ref(limit) == self.limit_ref), None) if self.due_us else None
 
-    def denied(self, limit: Limit, due_us: int, now_us: int, *, lane: str = "", counts: bool = True) -> Ticket:
-        """After a denial, with the due instant that it gave; one deferral more if it *counts*."""
+    def denied(
+        self,
+        limit: Limit,
+        due_us: int,
+        now_us: int,
+        places: Mapping[str, Place] = _NO_PLACES,
+        *,
+        lane: str = "",
+        counts: bool = True,
+    ) -> Ticket:
+        """
+        After a denial by *limit*, with the instant and the places that it gave.
+
+        Args:
+            counts: Whether it is one deferral more.
+        """
         return replace(
             self,
             due_us=due_us,
-            limit_ref=_limit_ref(limit),
+            limit_ref=limit_ref(limit),
             deferrals=self.deferrals + counts,
             since_us=self.since_us or now_us,
             lane=lane,
+            places=places,
         )
 
     def max_wait_us(self, max_wait_us: int) -> int:
@@ -110,5 +133,21 @@ def lane_of(bucket: str) -> str:
     return hashlib.blake2b(bucket.encode(), digest_size=6).hexdigest()
 
 
-def _limit_ref(limit: Limit) -> str:
+def limit_ref(limit: Limit) -> str:
+    """Stands for the limit in what jobs carry: its fingerprint and its name."""
     return f"{limit.fingerprint}:{limit.name}"
+
+
+def _places(data: Any) -> Mapping[str, Place]:
+    """The places of a ticket; none, if they are not what `Ticket.write` wrote."""
+    if not isinstance(data, Mapping) or len(data) > _MOST_PLACES:
+        return _NO_PLACES
+    places: dict[str, Place] = {}
+    for ref, given in data.items():
+        if not isinstance(ref, str) or not isinstance(given, (list, tuple)) or len(given) != len(Place._fields):
+            return _NO_PLACES
+        *numbers, seal = given
+        if not isinstance(seal, str) or not all(type(each) is int and 0 <= each <= LARGEST_EXACT for each in numbers):
+            return _NO_PLACES
+        places[ref] = Place(*given)
+    return places

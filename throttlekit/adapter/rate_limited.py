@@ -51,11 +51,9 @@ def limited(
     Raises:
         ConfigurationError: As for `Limiter.acquire`.
     """
-    delivery = replace(delivery, inline=None)
+    delivery = replace(delivery, inline=None, again=True)
     claims = limiter.claims(Call(limits, job, delivery=delivery))
     meant = _meant(claims, error.limit) or _meant(claims, on_429) or _rates(claims)
-    ticket = Ticket.read(job.ticket).first_again(meant[0].limit)
-    job = replace(job, ticket=ticket.write())
     try:
         limiter.pause_claims(meant, round(error.retry_after * 1_000_000))
         stored = True
@@ -89,7 +87,7 @@ def _denied(decision: Decision, job: Job, limit: Limit, delivery: Delivery) -> D
     if not decision.allowed:
         return decision
     now_us = decision.charged[0].at_us if decision.charged else time.time_ns() // 1000  # the store may be away
-    ticket = Ticket.read(job.ticket).denied(limit, 1, now_us)
+    ticket = Ticket.read(job.ticket).denied(limit, now_us, now_us)
     if ticket.seconds(now_us) >= delivery.max_wait or ticket.deferrals > delivery.max_deferrals:
         return replace(decision, allowed=False, charged=(), delay=0.0, reason="waited too long", ticket=None)
     return replace(

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import throttlekit_lua
 from throttlekit._core.acquire import Caller, Verdict
@@ -21,7 +21,6 @@ from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.line import EMPTY, GRACE_US, Line
 from throttlekit._core.serialize import load
 from throttlekit._core.storage_keys import fleet_name, held_since, limit_id, line_name, parts_of
 from throttlekit.errors import ConfigurationError
@@ -53,7 +52,6 @@ _LOOK = throttlekit_lua.script("fleet_snapshot")
 _REASONS = {code: reason for reason, code in REASON_CODES.items()}
 _AT_ONCE = 100
 _MOST_HOLDERS = 200
-_LATENESS_US = 50_000
 
 
 class FleetStore(Protocol):
@@ -102,7 +100,7 @@ class Key:
         key: As it is stored: quoted, or a digest. "": all is counted together.
         part: What the limit's scope adds: the queue's or the job's name.
         used, capacity: Units that count now, and the most that can.
-        waiting: About how many stand in line.
+        waiting: How many stand in line.
         last_starts: When the last of them starts.
         paused: For how long no job passes yet.
         mean_hold, held: Of a concurrency limit: how long a slot is held, and how long ago the last was given.
@@ -265,20 +263,30 @@ def time_of(store: FleetStore) -> float:
     return int(seconds) + int(micros) / 1e6
 
 
-def line_of(line: Line, use: Use, distance_us: int, now_us: int) -> tuple[int, float | None, float | None]:
+class LineNow(NamedTuple):
     """
-    What a stored line comes to: about how many wait in it, in how many seconds the last of them starts, and for how
-    many the key is paused yet.
+    A waiting line. Times in seconds.
 
-    Args:
-        distance_us: From one slot to the next.
+    Attributes:
+        waiting: Jobs in it.
+        last_starts: In how long the last of them is to come back; None: none waits.
+        paused: How long the key is paused yet; None: it is not.
     """
-    paused = (line.paused_us - now_us) / 1e6 if line.paused_us > now_us else None
-    if now_us - max(use.full_us, line.paused_us) >= GRACE_US:
-        return 0, None, paused  # given up: the next job passes
-    last_us = line.end_us - distance_us
-    waiting = (line.end_us - max(now_us, line.paused_us)) // max(1, distance_us)
-    return (waiting, max(0, last_us - now_us) / 1e6, paused) if waiting > 0 else (0, None, paused)
+
+    waiting: int = 0
+    last_starts: float | None = None
+    paused: float | None = None
+
+
+def line_of(text: bytes | None, now_us: int) -> LineNow:
+    """The waiting line whose numbers are stored as *text*: see lua/throttlekit_lua/line.lua."""
+    try:
+        numbers = [int(number) for number in (text or b"").split(b" ")[:-1]]
+        paused_us, last_us, waiting = numbers[9], numbers[11], numbers[13]
+    except (IndexError, ValueError):
+        return LineNow()
+    paused = (paused_us - now_us) / 1e6 if paused_us > now_us else None
+    return LineNow(waiting, max(0, last_us - now_us) / 1e6 if waiting else None, paused)
 
 
 def _rules(kept: Any) -> list[Rule]:
@@ -300,13 +308,13 @@ def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
     found: list[Key] = []
     for at in range(0, len(keys), _AT_ONCE):
         some, around_us = keys[at : at + _AT_ONCE], time.time_ns() // 1000
-        claims = [StoreClaim(each.bucket, line_name(each.bucket), each.limit.bind(0, around_us), 0) for each in some]
+        claims = [StoreClaim(each.bucket, each.limit.bind(0, around_us)) for each in some]
         verdict = store.acquire(Request(claims, Caller.PEEK))
         asked_us = verdict.asked_us or (verdict.now_us,) * len(some)
         questions = [_questions(claim, now_us) for claim, now_us in zip(claims, asked_us, strict=True)]
         answers = iter(store.commands([each for those in questions for each in those]))
         for key, claim, use, now_us in zip(some, claims, verdict.uses, asked_us, strict=True):
-            line, holders, since = _line(next(answers)), None, None
+            line, holders, since = line_of(next(answers), now_us), None, None
             if isinstance(claim.algorithm, ConcurrencyAlgorithm):
                 holders = Holders(mean_us=_kept(next(answers)), granted_us=_kept(next(answers)))
                 since = min(filter(None, (held_since(data.decode()) for data in next(answers))), default=None)
@@ -316,7 +324,7 @@ def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
 
 
 def _questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]]:
-    line = ("GET", claim.line)
+    line = ("GET", line_name(claim.bucket))
     if not isinstance(claim.algorithm, ConcurrencyAlgorithm):
         return [line]
     holders = ("ZRANGEBYSCORE", claim.bucket, f"({now_us}", "+inf", "LIMIT", 0, _MOST_HOLDERS)
@@ -328,12 +336,9 @@ def _kept(score: Any) -> int:
     return 0 if score is None else -int(float(score))
 
 
-def _with(key: Key, line: Line, use: Use, holders: Holders | None, now_us: int) -> Key:
-    algorithm: Any = key.limit.bind(1, now_us)
-    distance_us = algorithm.distance_us(holders, now_us, algorithm.spacing_us(_LATENESS_US))
-    waiting, last_starts, paused = line_of(line, use, distance_us, now_us)
+def _with(key: Key, line: LineNow, use: Use, holders: Holders | None, now_us: int) -> Key:
     used = key.limit.capacity - key.limit.remaining(use, now_us)
-    key = replace(key, used=used, waiting=waiting, last_starts=last_starts, paused=paused)
+    key = replace(key, used=used, **line._asdict())
     if holders is None:
         return key
     return replace(
@@ -341,13 +346,6 @@ def _with(key: Key, line: Line, use: Use, holders: Holders | None, now_us: int) 
         mean_hold=holders.mean_us / 1e6 if holders.mean_us else None,
         held=max(0, now_us - holders.granted_us) / 1e6 if holders.granted_us else None,
     )
-
-
-def _line(text: bytes | None) -> Line:
-    try:
-        return Line(*(int(number) for number in (text or b"").split()))
-    except (TypeError, ValueError):
-        return EMPTY
 
 
 def _known(name: str, text: bytes, minutes: Mapping[str, Minute]) -> Known | None:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from throttlekit._core.acquire import Caller, Place, Verdict
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.line import GRACE_US
 
 __all__ = [
     "Correction",
@@ -19,17 +20,22 @@ __all__ = [
     "SupportsCommands",
     "SupportsForget",
     "SupportsParts",
+    "Wait",
     "acquire_or_error",
 ]
 
 
 class Request(NamedTuple):
-    """Everything that one decision depends on. No two claims share a name."""
+    """
+    Everything that one decision depends on: the arguments of `throttlekit._core.acquire.acquire`. No two claims share a
+    name.
+    """
 
     claims: Sequence[StoreClaim]
     caller: Caller
-    place: Place | None = None
+    places: Sequence[Place | None] = ()
     max_wait_us: int | None = None
+    grace_us: int = GRACE_US
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,18 @@ class Lease:
     bucket: str
     algorithm: Algorithm
     granted_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A job's place in the line of one claim."""
+
+    claim: StoreClaim
+    place: Place
+
+    @property
+    def bucket(self) -> str:
+        return self.claim.bucket
 
 
 class Store(Protocol):
@@ -98,6 +116,16 @@ class Store(Protocol):
 
         Raises:
             StoreUnavailable: There was no usable answer. It is unknown whether the leases were renewed.
+        """
+        ...
+
+    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
+        """
+        Take jobs out of the lines in which they stand, as `throttlekit._core.acquire.leave` does. A place that its line
+        does not have changes nothing.
+
+        Raises:
+            StoreUnavailable: There was no usable answer. The job is set aside in its turn.
         """
         ...
 

@@ -15,7 +15,7 @@ from throttlekit._core.acquire import Verdict
 from throttlekit._core.claim import StoreClaim
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import Correction, Lease, Request, acquire_or_error
+from throttlekit.stores.base import Correction, Lease, Request, Wait, acquire_or_error
 from throttlekit.stores.composite import Part, acquire_in_parts
 from throttlekit.stores.redis import RedisStore, renew_pool_lock_after_fork
 from throttlekit.stores.wire import arguments_of, script_of
@@ -23,7 +23,7 @@ from throttlekit.stores.wire import arguments_of, script_of
 __all__ = ["RedisClusterStore"]
 
 
-_N = TypeVar("_N", StoreClaim, Correction, Lease)
+_N = TypeVar("_N", StoreClaim, Correction, Lease, Wait)
 
 
 class RedisClusterStore(RedisStore):
@@ -60,10 +60,10 @@ class RedisClusterStore(RedisStore):
             hash_slots.setdefault(_hash_slot(claim.bucket), []).append(number)
         if len(hash_slots) == 1:
             return super().acquire(request, now_us)
-        # The line in which the job has its place comes first: a job that comes back too early charges nothing.
-        place = -1 if request.place is None else request.place.claim
+        # The lines in which the job has its places come first: a job that comes back too early charges nothing.
+        held = {number for number, place in enumerate(request.places) if place is not None}
         parts = [Part(self, claims) for claims in hash_slots.values()]
-        return acquire_in_parts(sorted(parts, key=lambda part: place not in part.claims), request, now_us)
+        return acquire_in_parts(sorted(parts, key=lambda part: held.isdisjoint(part.claims)), request, now_us)
 
     def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
         return [acquire_or_error(self, request) for request in requests]
@@ -81,6 +81,10 @@ class RedisClusterStore(RedisStore):
         for group in _by_hash_slot(leases):
             answers.update(zip(map(id, group), super().renew(group, now_us), strict=True))
         return [answers[id(each)] for each in leases]
+
+    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
+        leave = super().leave
+        self._for_each_hash_slot(waits, lambda group: leave(group, now_us))
 
     def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
         pause = super().pause

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from throttlekit._core.acquire import ELSEWHERE, Caller, Place, Reason, Verdict
+from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Correction, Request
@@ -42,6 +42,7 @@ def acquire_in_parts(parts: Sequence[Part], request: Request, now_us: int | None
             may still be held.
     """
     uses: list[Use | None] = [None] * len(request.claims)
+    places = list(request.places) or [None] * len(request.claims)
     asked_us = [0] * len(request.claims)
     granted: list[tuple[Part, Verdict]] = []
     answer: Verdict | None = None
@@ -54,7 +55,9 @@ def acquire_in_parts(parts: Sequence[Part], request: Request, now_us: int | None
         at_us = verdict.asked_us or (verdict.now_us,) * len(verdict.uses)
         for number, use, instant_us in zip(part.claims, verdict.uses, at_us, strict=True):
             uses[number], asked_us[number] = use, instant_us
-        verdict = verdict._replace(claim=part.claims[verdict.claim])
+        for number, place in zip(part.claims, verdict.places, strict=False):
+            places[number] = place
+        verdict = verdict._replace(claim=part.claims[verdict.claim], places=tuple(places) if verdict.places else ())
         if request.caller is not Caller.PEEK:
             answer = verdict
             if verdict.allowed:
@@ -81,11 +84,8 @@ def _delay_us(verdict: Verdict) -> int:
 
 
 def _request_of(part: Part, request: Request) -> Request:
-    place = request.place
-    if place is not None:
-        claim = part.claims.index(place.claim) if place.claim in part.claims else ELSEWHERE
-        place = Place(claim, place.due_us)
-    return request._replace(claims=[request.claims[number] for number in part.claims], place=place)
+    places = [request.places[number] for number in part.claims] if request.places else ()
+    return request._replace(claims=[request.claims[number] for number in part.claims], places=places)
 
 
 def _give_back(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from throttlekit._core.acquire import State, Verdict, acquire, kept_until_us, pause
+from throttlekit._core.acquire import State, Verdict, acquire, kept_until_us, leave, pause
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.line import GRACE_US
+from throttlekit._core.line import KEPT_US
+from throttlekit._core.storage_keys import line_name
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.stores.base import Correction, Lease, Request
+from throttlekit.stores.base import Correction, Lease, Request, Wait
 
 __all__ = ["MemoryStore"]
 
@@ -37,6 +39,7 @@ class MemoryStore:
 
     def __init__(self, *, clock_us: Callable[[], int] | None = None) -> None:
         self._clock_us = clock_us or _wall_clock_us()
+        self._secret = os.urandom(8).hex()
         self._lock = threading.Lock()
         renew_lock_after_fork(self, "_lock")
         self._values: dict[str, tuple[object, int]] = {}
@@ -45,17 +48,24 @@ class MemoryStore:
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
         with self._lock:
             now_us = self._clock_us() if now_us is None else now_us
-            claims, caller, place, max_wait_us = request
-            states = [State(self._get(c.bucket, now_us), self._get(c.line, now_us)) for c in claims]  # type: ignore[arg-type]
-            verdict, changed = acquire(claims, states, now_us, caller=caller, place=place, max_wait_us=max_wait_us)
+            claims, caller, places, max_wait_us, grace_us = request
+            states = [self._state(claim, now_us) for claim in claims]
+            verdict, changed = acquire(
+                claims, states, now_us,
+                caller=caller, places=places, max_wait_us=max_wait_us, grace_us=grace_us, secret=self._secret,
+            )  # fmt: skip
             for claim, before, after in zip(claims, states, changed, strict=True):
                 if after.taken is not before.taken:
                     self._put(claim.bucket, after.taken, claim.algorithm.use(after.taken, now_us).full_us, now_us)
-                if after.line is None:
-                    self._values.pop(claim.line, None)
-                elif after.line is not before.line:
-                    self._put(claim.line, after.line, kept_until_us(after, claim.algorithm, now_us), now_us)
+                self._put_line(claim, before, after, now_us)
             return verdict
+
+    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
+        with self._lock:
+            now_us = self._clock_us() if now_us is None else now_us
+            for each in waits:
+                before = self._state(each.claim, now_us)
+                self._put_line(each.claim, before, leave(before, each.claim, each.place, now_us), now_us)
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         def settled(each: Correction, algorithm: Any, state: Any, now_us: int) -> tuple[Any, bool]:
@@ -79,10 +89,8 @@ class MemoryStore:
         with self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             for each in claims:
-                before = State(self._get(each.bucket, now_us), self._get(each.line, now_us))  # type: ignore[arg-type]
-                after = pause(before, now_us, for_us)
-                if after.line != before.line:
-                    self._put(each.line, after.line, kept_until_us(after, each.algorithm, now_us), now_us)
+                before = self._state(each, now_us)
+                self._put_line(each, before, pause(before, now_us, for_us), now_us)
 
     def reset(self, names: Sequence[str]) -> None:
         with self._lock:
@@ -110,12 +118,23 @@ class MemoryStore:
                 results.append(result)
             return results
 
+    def _state(self, claim: StoreClaim, now_us: int) -> State:
+        taken, line = self._get(claim.bucket, now_us), self._get(line_name(claim.bucket), now_us)
+        return State(taken, line)  # type: ignore[arg-type]
+
+    def _put_line(self, claim: StoreClaim, before: State, after: State, now_us: int) -> None:
+        if after.line is None:
+            self._values.pop(line_name(claim.bucket), None)
+        elif after.line is not before.line:
+            last_us = kept_until_us(after, claim.algorithm, now_us)
+            self._put(line_name(claim.bucket), after.line, last_us, now_us)
+
     def _get(self, name: str, now_us: int) -> object:
         value, expires_us = self._values.get(name, (None, 0))
         return value if now_us < expires_us else None
 
     def _put(self, name: str, value: object, last_us: int, now_us: int) -> None:
-        self._values[name] = (value, last_us + GRACE_US)
+        self._values[name] = (value, last_us + KEPT_US)
         self._writes_until_sweep -= 1
         if self._writes_until_sweep <= 0:
             self._values = {name: entry for name, entry in self._values.items() if now_us < entry[1]}

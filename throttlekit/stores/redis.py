@@ -22,10 +22,20 @@ from throttlekit._core.acquire import Verdict
 from throttlekit._core.claim import StoreClaim
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import Correction, Lease, Request
+from throttlekit.stores.base import Correction, Lease, Request, Wait
 from throttlekit.stores.errors import URL_ERRORS, is_connection_error, map_errors
 from throttlekit.stores.pool import ConnectionPool
-from throttlekit.stores.wire import Script, arguments_of, command, frame_of, script_for, script_of, verdict_of
+from throttlekit.stores.wire import (
+    Script,
+    arguments_of,
+    command,
+    frame_of,
+    place_text,
+    rest_of,
+    script_for,
+    script_of,
+    verdict_of,
+)
 
 __all__ = ["RedisStore", "check_url", "connection_options", "renew_pool_lock_after_fork", "url_errors"]
 
@@ -95,8 +105,16 @@ class RedisStore:
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         return self._run_lease_script("renew", leases, now_us)
 
+    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
+        rows = [
+            (each.claim.algorithm.code, *each.claim.algorithm.params, rest_of(each.claim), place_text(each.place))
+            for each in waits
+        ]
+        keys = [name for each in waits for name in each.claim.names]
+        self._run_script("leave", keys, [_or_empty(now_us)], rows)
+
     def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
-        keys = [name for claim in claims for name in (claim.bucket, claim.line)]
+        keys = [name for claim in claims for name in claim.names]
         rows = [(claim.algorithm.code, *claim.algorithm.params) for claim in claims]
         self._run_script("pause", keys, [_or_empty(now_us), _or_empty(for_us)], rows)
 

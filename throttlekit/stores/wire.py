@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import throttlekit_lua
-from throttlekit._core.acquire import ELSEWHERE, Caller, Reason, Verdict
+from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.line import Place
 from throttlekit.stores.base import Request
 
-__all__ = ["Script", "arguments_of", "command", "frame_of", "script_for", "script_of", "verdict_of"]
+__all__ = [
+    "Script", "arguments_of", "command", "frame_of", "place_text", "rest_of", "script_for", "script_of", "verdict_of",
+]  # fmt: skip
 
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
 _CACHED_CLAIMS = 1024  # each takes about a kilobyte
-_GUEST, _JOB = Caller.GUEST, Caller.JOB
+_SECRET = os.urandom(8).hex()
 
 
 class Script(NamedTuple):
@@ -41,9 +45,9 @@ def script_of(request: Request) -> Script:
 
 def arguments_of(request: Request, now_us: int | None) -> list[Any]:
     """The arguments of that script: the number of its keys, the keys, the rest."""
-    arguments: list[Any] = [2 * len(request.claims)]
+    arguments: list[Any] = [3 * len(request.claims)]
     for claim in request.claims:
-        arguments += _keys(claim)
+        arguments += claim.names
     arguments += _caller_arguments(request, now_us)
     for claim in request.claims:
         arguments += _claim_arguments(claim)
@@ -52,10 +56,10 @@ def arguments_of(request: Request, now_us: int | None) -> list[Any]:
 
 def frame_of(request: Request, now_us: int | None) -> bytes:
     """The whole command, encoded: EVALSHA, the script's SHA-1, and `arguments_of`."""
-    if request.place is None and request.max_wait_us is None and now_us is None and request.caller is not Caller.PEEK:
-        caller = _PLAIN_JOB if request.caller is _JOB else _PLAIN_GUEST
-    else:
+    if request.places or request.max_wait_us is not None or now_us is not None:
         caller = _encode(_caller_arguments(request, now_us))
+    else:
+        caller = _encode_plain(request.caller, request.grace_us)
     claims = request.claims
     if len(claims) == 1:
         code, keys, arguments = _encode_claim(claims[0])
@@ -78,33 +82,46 @@ def verdict_of(reply: Any) -> Verdict:
         ValueError: The script cannot have sent this.
     """
     try:
-        reason, binding, now_us, retry_us, due_us, *used = map(int, reply.split())
+        numbers, _, given = reply.partition(b"|")
+        reason, binding, now_us, retry_us, due_us, *used = map(int, numbers.split())
         if len(used) == 2:
             uses: tuple[Use, ...] = (Use(*used),)
         else:
             uses = tuple(Use(units, full) for units, full in zip(used[::2], used[1::2], strict=True))
-        return Verdict(_REASONS[reason], binding - 1, now_us, retry_us, due_us, uses)
+        places = tuple([_place(text) for text in given.decode("ascii").split(";")]) if given else ()
+        return Verdict(_REASONS[reason], binding - 1, now_us, retry_us, due_us, uses, places)
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"not a reply of the script: {reply!r}") from error
 
 
-def _keys(claim: StoreClaim) -> tuple[str, str]:
-    return claim.bucket, claim.line
+def rest_of(claim: StoreClaim) -> str:
+    """What only a job that waits, or may have to, needs of its claim: see line.lua."""
+    queue = "" if claim.max_queue is None else claim.max_queue
+    return f"{claim.algorithm.mark} {claim.cost} {claim.capacity} {claim.step} {queue} {claim.tenant}"
+
+
+def place_text(place: Place | None) -> str:
+    """*place* as the scripts read it."""
+    return "-" if place is None else f"{place.epoch} {place.start} {place.number} {place.due_us} {place.seal}"
+
+
+def _place(text: str) -> Place | None:
+    if text == "-":
+        return None
+    *numbers, seal = text.split()
+    epoch, start, number, due_us = map(int, numbers)
+    return Place(epoch, start, number, due_us, seal)
 
 
 def _caller_arguments(request: Request, now_us: int | None) -> tuple[Any, ...]:
-    place, max_wait_us = request.place, request.max_wait_us
-    if place is None:
-        number, due_us = 0, 0
-    else:
-        number, due_us = -1 if place.claim == ELSEWHERE else place.claim + 1, place.due_us
-    now = "" if now_us is None else now_us
-    return now, request.caller.value, number, due_us, "" if max_wait_us is None else max_wait_us
+    now, max_wait_us = "" if now_us is None else now_us, request.max_wait_us
+    places = ";".join(map(place_text, request.places))
+    return now, request.caller.value, places, "" if max_wait_us is None else max_wait_us, request.grace_us, _SECRET
 
 
 def _claim_arguments(claim: StoreClaim) -> tuple[Any, ...]:
-    algorithm, queue_us = claim.algorithm, claim.max_queue_us
-    return algorithm.code, algorithm.size, *algorithm.params, claim.spacing_us, "" if queue_us is None else queue_us
+    algorithm = claim.algorithm
+    return algorithm.code, algorithm.size, *algorithm.params, rest_of(claim)
 
 
 def _encode(arguments: Iterable[str | int]) -> bytes:
@@ -114,16 +131,17 @@ def _encode(arguments: Iterable[str | int]) -> bytes:
 
 @lru_cache(_CACHED_CLAIMS)
 def _encode_claim(claim: StoreClaim) -> tuple[str, bytes, bytes]:
-    return claim.algorithm.code, _encode(_keys(claim)), _encode(_claim_arguments(claim))
+    return claim.algorithm.code, _encode(claim.names), _encode(_claim_arguments(claim))
+
+
+@lru_cache
+def _encode_plain(caller: Caller, grace_us: int) -> bytes:
+    """The arguments of a caller that brings no place, and waits as long as it takes."""
+    return _encode(("", caller.value, "", "", grace_us, _SECRET))
 
 
 @lru_cache
 def _head(codes: str, claims: int) -> bytes:
     script = script_for("acquire", frozenset(codes))
-    count = 3 + 2 * claims + len(_PLAIN) + 7 * claims
-    return b"*%d\r\n" % count + _encode(("EVALSHA", script.sha, 2 * claims))
-
-
-_PLAIN: Sequence[str | int] = ("", _GUEST.value, 0, 0, "")
-_PLAIN_GUEST = _encode(_PLAIN)
-_PLAIN_JOB = _encode(("", _JOB.value, 0, 0, ""))
+    count = 3 + 3 * claims + 6 + 6 * claims
+    return b"*%d\r\n" % count + _encode(("EVALSHA", script.sha, 3 * claims))

@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import ClassVar
 
-from throttlekit._core.acquire import Caller, Place, Verdict
+from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.storage_keys import bucket_name, line_name
+from throttlekit._core.line import UNIT
+from throttlekit._core.storage_keys import bucket_name
 from throttlekit.stores.base import Correction, Request, Store
 
 __all__ = [
@@ -65,8 +66,7 @@ class Bench:
         key: str = "",
         cost: int | Sequence[int] | None = None,
         caller: Caller = Caller.JOB,
-        due_us: int | None = None,
-        place_claim: int = 0,
+        back: Verdict | None = None,
         max_wait_us: int | None = None,
         holder: str = "",
     ) -> Verdict:
@@ -75,13 +75,13 @@ class Bench:
 
         Args:
             cost: For all of them, or for each.
-            due_us: The job comes back with a ticket: its place in the line of claim *place_claim* is due then.
+            back: The job comes back, with the places that this denial gave it.
             holder: Who holds the slots of concurrency limits.
         """
         costs = cost if isinstance(cost, Sequence) else [cost] * len(limits)
         claims = [self.claim(limit, key, units, holder) for limit, units in zip(limits, costs, strict=True)]
-        place = None if due_us is None else Place(place_claim, due_us)
-        return self.store.acquire(Request(claims, caller, place, max_wait_us), now_us=self.now_us)
+        places = () if back is None else back.places
+        return self.store.acquire(Request(claims, caller, places, max_wait_us), now_us=self.now_us)
 
     def look(self, *limits: Limit, cost: int | None = None, key: str = "") -> Verdict:
         """The verdict that `ask` would return, without taking anything."""
@@ -127,13 +127,14 @@ class Bench:
 
     def reset(self, limit: Limit) -> None:
         claim = self.claim(limit)
-        self.store.reset([claim.bucket, claim.line])
+        self.store.reset(claim.names)
 
     def claim(self, limit: Limit, key: str = "", cost: int | None = None, holder: str = "") -> StoreClaim:
         algorithm = limit.bind(1 if cost is None else cost, self.now_us, holder)
         name = f"{limit.name}-{limit.fingerprint}" if self.spread else limit.name
         bucket = bucket_name(name, key, limit.fingerprint)
-        return StoreClaim(bucket, line_name(bucket), algorithm, algorithm.spacing_us(0), limit.max_queue_us(algorithm))
+        units = 1 if cost is None else cost
+        return StoreClaim(bucket, algorithm, units, limit.capacity, limit.max_queue, step=units * UNIT)
 
 
 class ConformanceSuite:

@@ -13,7 +13,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit.hookspecs import Decided, hookimpl
 from throttlekit.limiter import Limiter
 from throttlekit.stores import MemoryStore, Store
-from throttlekit.stores.base import Correction, Lease, Request
+from throttlekit.stores.base import Correction, Lease, Request, Wait
 
 __all__ = ["Seen", "allowing", "denying", "in_memory"]
 
@@ -167,6 +167,8 @@ class _FixedStore:
 
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         return [True] * len(leases)
+
+    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None: ...
 
     def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None: ...
 

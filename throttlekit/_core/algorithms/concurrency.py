@@ -32,7 +32,6 @@ __all__ = ["Concurrency", "ConcurrencyAlgorithm", "Holders"]
 _FIRST_HOLD_US = 100_000
 """The assumed length of a hold, until the first has ended."""
 _MEAN_PART = 4  # a hold counts for a quarter of the mean: one that was wrong tenfold is right within some ten holds
-_SLACK_PART = 25  # instants lie 1/25 further apart than slots come free, so that a job seldom finds none
 _SHORTEST_PACE_US = 1_000
 _LARGEST_AMOUNT = 1_000_000
 _SHORTEST_LEASE_S, _LONGEST_LEASE_S = 1.0, 86_400.0
@@ -47,8 +46,6 @@ class Holders(NamedTuple):
     """The mean length of a hold; 0: not known."""
     granted_us: int = 0
     """When a holder was last admitted."""
-    freed_us: int = 0
-    """When a holder last gave its slot back."""
     longest_us: int = 0
     """The longest of their leases: while a limit is redefined, they may differ."""
 
@@ -63,11 +60,14 @@ class ConcurrencyAlgorithm:
     holder: str = ""
 
     code: ClassVar[str] = "c"
-    estimates: ClassVar[bool] = True
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
         return self.amount, self.lease_us, self.holder
+
+    @property
+    def mark(self) -> int:
+        return self.amount
 
     def sanitized(self, state: Holders | None, now_us: int) -> Holders | None:
         """Expiries far ahead were written by a clock that was wrong: they can be at most one lease from now."""
@@ -81,10 +81,15 @@ class ConcurrencyAlgorithm:
     def exhausted(self, state: Holders | None, at_us: int) -> Holders | None:
         return state
 
-    def ready_us(self, state: Holders | None, now_us: int) -> int:
-        if self.size == 0 or state is None or len(_living(state, now_us)) < self.amount:
+    def there(self, state: Holders | None, now_us: int) -> int:
+        return max(0, self.amount - self.use(state, now_us).units)
+
+    def ready_us(self, state: Holders | None, now_us: int, ahead: int = 0) -> int:
+        """An estimate, where no slot is free for it: one comes free each `pace_us`."""
+        over = ahead + 1 - self.there(state, now_us)
+        if self.size == 0 or over <= 0:
             return now_us
-        return now_us + self._pace_us(state, now_us)
+        return now_us + over * self.pace_us(state, now_us)
 
     def admit(self, state: Holders | None, now_us: int) -> Holders | None:
         if self.size == 0:
@@ -103,7 +108,7 @@ class ConcurrencyAlgorithm:
             return state
         held_us = max(1, now_us - granted_us)
         mean_us = ((_MEAN_PART - 1) * state.mean_us + held_us) // _MEAN_PART if state.mean_us else held_us
-        return self._without(state)._replace(mean_us=mean_us, freed_us=now_us)
+        return self._without(state)._replace(mean_us=mean_us)
 
     def renewed(self, state: Holders | None, now_us: int) -> tuple[Holders | None, bool]:
         """The state, and whether *holder* has a slot: it keeps its own, or gets a free one if its own was lost."""
@@ -116,28 +121,14 @@ class ConcurrencyAlgorithm:
         living = _living(state, now_us) if state else ()
         return Use(len(living), living[-1][1] if living else now_us)
 
-    def busy_until_us(self, state: Holders, now_us: int) -> int:
-        if len(_living(state, now_us)) >= self.amount:
-            return now_us
-        return max(state.granted_us, state.freed_us)
-
-    def spacing_us(self, lateness_us: int) -> int:
-        return 0
-
-    def distance_us(self, state: Holders | None, now_us: int, spacing_us: int) -> int:
-        pace_us = self._pace_us(state or Holders(), now_us)
-        return pace_us + pace_us // _SLACK_PART
-
-    def needs_slack(self, lateness_us: int) -> bool:
-        return False
-
-    def _pace_us(self, state: Holders, now_us: int) -> int:
+    def pace_us(self, state: Holders | None, now_us: int) -> int:
         """
         The time until one of the holders gives back: the mean hold, divided among all.
 
         Every holder has held its slot since the last admission: a hold longer than the mean shows at once. Where no
         hold has ended yet, the first counts as half over.
         """
+        state = state or Holders()
         age_us = now_us - state.granted_us if state.granted_us else 0
         hold_us = max(state.mean_us, age_us) if state.mean_us else max(_FIRST_HOLD_US, 2 * age_us)
         return max(_SHORTEST_PACE_US, hold_us // self.amount)

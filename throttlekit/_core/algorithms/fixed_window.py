@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, Use
+from throttlekit._core.algorithm import STALE_US, Use, window_mark
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.options import LimitOptions, Rates
 from throttlekit._core.limit.per_tier import PerTier
 from throttlekit._core.limit.shape import Shape
-from throttlekit._core.line import window_spacing_us, window_tight
 from throttlekit._core.time_zone import DAY_US, UTC, Zone, zone_named, zone_on
 from throttlekit.errors import ConfigurationError
 
@@ -47,11 +46,14 @@ class FixedWindowAlgorithm:
     zone: Zone = UTC
 
     code: ClassVar[str] = "f"
-    estimates: ClassVar[bool] = False
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
         return self.amount, self.period_us, self.zone.text
+
+    @property
+    def mark(self) -> int:
+        return window_mark(self.amount, self.period_us)
 
     def sanitized(self, state: Count | None, now_us: int) -> Count | None:
         if state is None or self._begun_us(state.window, now_us) - now_us <= STALE_US:
@@ -64,11 +66,16 @@ class FixedWindowAlgorithm:
             return Count(window, self.amount)
         return state if state.window > window else Count(window, max(state.used, self.amount))
 
-    def ready_us(self, state: Count | None, now_us: int) -> int:
+    def there(self, state: Count | None, now_us: int) -> int:
+        return max(0, self.amount - self._running(state, now_us).used)
+
+    def ready_us(self, state: Count | None, now_us: int, ahead: int = 0) -> int:
+        """A window takes `amount` units of those ahead, whatever their costs."""
         window, used = self._running(state, now_us)
-        if self.size == 0 or used + self.size <= self.amount:
+        if self.size == 0 or used + ahead + self.size <= self.amount:
             return now_us
-        return self._begin_us(window + 1, now_us)
+        over = min(used, self.amount) + ahead + self.size - self.amount
+        return self._begin_us(window + max(1, -(-over // self.amount)), now_us)
 
     def admit(self, state: Count | None, now_us: int) -> Count | None:
         if self.size == 0:
@@ -88,20 +95,8 @@ class FixedWindowAlgorithm:
         used = self._running(state, now_us).used
         return Use(used, self._begin_us(state.window + 1, now_us) if state.used else now_us)
 
-    def busy_until_us(self, state: Count, now_us: int) -> int:
-        """As if the units used followed each other at the limit's rate, from the start of the window."""
-        end_us = self._begin_us(state.window + 1, now_us)
-        interval_us = -(-self.period_us // self.amount)
-        return min(end_us, end_us - self.period_us + (min(state.used, self.amount) + 1) * interval_us)
-
-    def spacing_us(self, lateness_us: int) -> int:
-        return window_spacing_us(self.size, self.amount, self.period_us, lateness_us)
-
-    def distance_us(self, state: Count | None, now_us: int, spacing_us: int) -> int:
-        return spacing_us
-
-    def needs_slack(self, lateness_us: int) -> bool:
-        return window_tight(self.period_us, lateness_us)
+    def pace_us(self, state: Count | None, now_us: int) -> int:
+        return -(-self.size * self.period_us // self.amount)
 
     def _running(self, state: Count | None, now_us: int) -> Count:
         window = self._window(now_us)

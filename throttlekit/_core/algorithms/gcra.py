@@ -25,8 +25,6 @@ from throttlekit._core.algorithm import STALE_US, Use
 __all__ = ["Bucket", "GcraAlgorithm", "Tat", "bucket_definition"]
 
 _ROUNDING_PART = 200  # at most 1/200 of the rate is given up to make the interval whole
-_SLACK_PART = 25  # a tight bucket's instants lie up to 1/25 further apart …
-_LARGEST_SLACK_US = 20_000  # … and never more than this: enough to catch up with ordinary lateness
 _LARGEST_DEBT_CAPACITIES = 60  # a greater debt is cut, so that one wrong cost cannot stop a key for years …
 _SMALLEST_CUT_US = 3_600_000_000  # … but no debt of an hour or less, however small the burst …
 _LARGEST_DEBT_US = 3660 * 86_400_000_000  # … and every debt of more than ten years: every number stays exact
@@ -50,13 +48,20 @@ class GcraAlgorithm:
     """How far ahead of now the TAT may stand for the request to pass."""
     capacity_us: int
     """Time from empty to full: how far ahead the TAT of an empty bucket stands."""
+    numerator: int
+    denominator: int
+    """A unit takes numerator / denominator µs."""
 
     code: ClassVar[str] = "t"
-    estimates: ClassVar[bool] = False
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
-        return self.headroom_us, self.capacity_us, 0
+        interval = str(self.numerator) if self.denominator == 1 else f"{self.numerator}/{self.denominator}"
+        return self.headroom_us, self.capacity_us, interval
+
+    @property
+    def mark(self) -> int:
+        return self.numerator * 1000 // self.denominator
 
     def sanitized(self, state: Tat | None, now_us: int) -> Tat | None:
         if state is None or state.at_us - now_us <= self.capacity_us + state.debt_us + STALE_US:
@@ -67,14 +72,19 @@ class GcraAlgorithm:
         empty_us = at_us + self.capacity_us
         return Tat(empty_us) if state is None or state.at_us < empty_us else state
 
-    def ready_us(self, state: Tat | None, now_us: int) -> int:
+    def there(self, state: Tat | None, now_us: int) -> int:
+        left_us = self.capacity_us if state is None else self.capacity_us - max(0, state.at_us - now_us)
+        return max(0, left_us) * self.denominator // self.numerator
+
+    def ready_us(self, state: Tat | None, now_us: int, ahead: int = 0) -> int:
         """
         A clock that jumps backwards by up to `STALE_US` can only delay jobs, never admit extra units. After a greater
         jump the bucket counts as empty (`sanitized`), and fills at its own rate.
         """
-        if state is None or self.size == 0:
+        if self.size == 0 or (state is None and ahead == 0):
             return now_us
-        return max(now_us, state.at_us - self.headroom_us)
+        ahead_us = -(-ahead * self.numerator // self.denominator)
+        return max(now_us, _from_us(state, now_us) + ahead_us - self.headroom_us)
 
     def admit(self, state: Tat | None, now_us: int) -> Tat | None:
         if self.size == 0:
@@ -95,25 +105,8 @@ class GcraAlgorithm:
     def use(self, state: Tat | None, now_us: int) -> Use:
         return Use(0, now_us if state is None else state.at_us)
 
-    def busy_until_us(self, state: Tat, now_us: int) -> int:
-        return state.at_us
-
-    def spacing_us(self, lateness_us: int) -> int:
-        """
-        One charge. A bucket with room for less than the lateness cannot keep the units that a late job leaves
-        unused, and each lateness would delay every job behind it for good. So its instants lie a little further
-        apart, and the line can catch up. Measured at burst 1, 10/s: 0.96 of the limit is used with 2.0 deliveries a
-        job, in place of 0.69 with 3.4.
-        """
-        if not self.needs_slack(lateness_us):
-            return self.size
-        return self.size + min(self.size // _SLACK_PART, _LARGEST_SLACK_US)
-
-    def distance_us(self, state: Tat | None, now_us: int, spacing_us: int) -> int:
-        return spacing_us
-
-    def needs_slack(self, lateness_us: int) -> bool:
-        return self.headroom_us < lateness_us
+    def pace_us(self, state: Tat | None, now_us: int) -> int:
+        return self.size
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +135,7 @@ class Bucket:
         charge_us = -(-cost * self.numerator // self.denominator)
         burst_us = self.burst * self.numerator // self.denominator
         capacity_us = -(-self.burst * self.numerator // self.denominator)
-        return GcraAlgorithm(charge_us, max(0, burst_us - charge_us), capacity_us)
+        return GcraAlgorithm(charge_us, max(0, burst_us - charge_us), capacity_us, self.numerator, self.denominator)
 
     def remaining(self, tat_us: int, now_us: int) -> int:
         """Whole units that would pass at *now_us*, from 0 to burst."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from throttlekit._core.algorithm import Algorithm, Use
+from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.gcra import Bucket, GcraAlgorithm, bucket_definition
 from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.local_share import shared_bucket
 from throttlekit._core.limit.options import LimitOptions, Rates
 from throttlekit._core.limit.per_tier import PerTier
-from throttlekit._core.limit.rate import LONGEST_PERIOD_US, Rate
+from throttlekit._core.limit.rate import Rate
 from throttlekit._core.limit.shape import Shape
 from throttlekit._core.limit.template import safe_repr
 from throttlekit.errors import ConfigurationError
@@ -81,10 +81,9 @@ class LeakyBucket(Limit):
     def remaining(self, use: Use, now_us: int) -> int:
         return self._bucket.remaining(use.full_us, now_us)
 
-    def max_queue_us(self, algorithm: Algorithm) -> int | None:
-        return (
-            None if self._queue is None else min(self._queue * algorithm.spacing_us(LONGEST_PERIOD_US), LARGEST_EXACT)
-        )
+    @property
+    def max_queue(self) -> int | None:
+        return self._queue
 
     def _remedy(self, cost: int) -> str:
         return f"take a TokenBucket with a burst of at least {cost}: a leaky bucket lets one unit out at a time"

@@ -16,10 +16,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, Use
+from throttlekit._core.algorithm import STALE_US, Use, window_mark
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.shape import Shape
-from throttlekit._core.line import window_spacing_us, window_tight
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Log", "SlidingLog", "SlidingLogAlgorithm"]
@@ -45,11 +44,14 @@ class SlidingLogAlgorithm:
     period_us: int
 
     code: ClassVar[str] = "l"
-    estimates: ClassVar[bool] = False
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
         return self.amount, self.period_us, 0
+
+    @property
+    def mark(self) -> int:
+        return window_mark(self.amount, self.period_us)
 
     def sanitized(self, state: Log | None, now_us: int) -> Log | None:
         if state is None or not state.units or state.units[-1] - now_us <= STALE_US:
@@ -73,12 +75,17 @@ class SlidingLogAlgorithm:
         units[older:] = map(max, units[older:], state.units)
         return Log(tuple(units), state.owed_until_us)
 
-    def ready_us(self, state: Log | None, now_us: int) -> int:
-        units = state.units if state else ()
-        last = self.size - 1 - self.amount + len(units)
-        if self.size == 0 or last < 0:
+    def there(self, state: Log | None, now_us: int) -> int:
+        return self.amount - self.use(state, now_us).units
+
+    def ready_us(self, state: Log | None, now_us: int, ahead: int = 0) -> int:
+        if self.size == 0:
             return now_us
-        return max(now_us, units[last] + self.period_us)
+        units = state.units if state else ()
+        windows, number = divmod(ahead + self.size - 1, self.amount)
+        last = number - self.amount + len(units)
+        free_us = now_us if last < 0 else max(now_us, units[last] + self.period_us)
+        return free_us + windows * self.period_us
 
     def admit(self, state: Log | None, now_us: int) -> Log | None:
         return state if self.size == 0 else self._with(state or Log(), now_us, self.size)
@@ -99,22 +106,8 @@ class SlidingLogAlgorithm:
         units = state.units
         return Use(len(units) - bisect_right(units, now_us - self.period_us), units[-1] + self.period_us)
 
-    def busy_until_us(self, state: Log, now_us: int) -> int:
-        """When the last unit went, or the next was free to go, and one interval more."""
-        if not state.units:
-            return 0
-        oldest_us, newest_us = state.units[0], state.units[-1]
-        free_us = oldest_us + self.period_us if len(state.units) == self.amount else 0
-        return min(max(newest_us, free_us) - (-self.period_us // self.amount), newest_us + self.period_us)
-
-    def spacing_us(self, lateness_us: int) -> int:
-        return window_spacing_us(self.size, self.amount, self.period_us, lateness_us)
-
-    def distance_us(self, state: Log | None, now_us: int, spacing_us: int) -> int:
-        return spacing_us
-
-    def needs_slack(self, lateness_us: int) -> bool:
-        return window_tight(self.period_us, lateness_us)
+    def pace_us(self, state: Log | None, now_us: int) -> int:
+        return -(-self.size * self.period_us // self.amount)
 
     def _with(self, state: Log, now_us: int, more: int) -> Log:
         at_us = max(now_us, state.units[-1]) if state.units else now_us

@@ -20,10 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, Use
+from throttlekit._core.algorithm import STALE_US, Use, window_mark
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.shape import Shape
-from throttlekit._core.line import GRACE_US, window_tight
 
 __all__ = ["Counts", "SlidingWindow", "SlidingWindowAlgorithm", "step_us"]
 
@@ -54,11 +53,14 @@ class SlidingWindowAlgorithm:
     step_us: int
 
     code: ClassVar[str] = "s"
-    estimates: ClassVar[bool] = False
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
         return self.amount, self.period_us, self.step_us
+
+    @property
+    def mark(self) -> int:
+        return window_mark(self.amount, self.period_us)
 
     @property
     def _steps(self) -> int:
@@ -80,16 +82,24 @@ class SlidingWindowAlgorithm:
         debt = state.used if state is not None and state.window == window - 1 else 0
         return Counts(window, max(debt, self.amount), used)
 
-    def ready_us(self, state: Counts | None, now_us: int) -> int:
+    def there(self, state: Counts | None, now_us: int) -> int:
+        return max(0, self.amount - self._units(state, now_us))
+
+    def ready_us(self, state: Counts | None, now_us: int, ahead: int = 0) -> int:
+        """For more units than the amount: one interval more for each of them."""
         window, before, used = self._running(state, now_us)
-        if self.size == 0 or self._units(state, now_us) + self.size <= self.amount:
+        units = min(ahead + self.size, self.amount)
+        beyond_us = -(-(ahead + self.size - units) * self.period_us // self.amount)
+        if self.size == 0 or self._units(state, now_us) + ahead + self.size <= self.amount:
             return now_us
-        begin_us, fading, room = window * self.period_us, before, self.amount - used - self.size
+        begin_us, fading, room = window * self.period_us, before, self.amount - used - units
         if room < 0:
-            begin_us, fading, room = begin_us + self.period_us, used, self.amount - self.size
+            begin_us, fading, room = begin_us + self.period_us, used, self.amount - units
+        if fading == 0:  # it is full by what is ahead alone
+            return now_us + beyond_us
         # Of the units that fade, less than room + 1 may be left.
         faded = self._steps + 1 + -(room + 1) * self._steps // fading
-        return max(now_us, begin_us + min(self.period_us, faded * self.step_us))
+        return max(now_us, begin_us + min(self.period_us, faded * self.step_us)) + beyond_us
 
     def admit(self, state: Counts | None, now_us: int) -> Counts | None:
         if self.size == 0:
@@ -114,21 +124,8 @@ class SlidingWindowAlgorithm:
         units = self._units(state, now_us)
         return Use(units, self._full_us(state) if state.used or state.before else now_us)
 
-    def busy_until_us(self, state: Counts, now_us: int) -> int:
-        """As if the units of the load had followed each other at the limit's rate, up to now."""
-        if self.period_us <= GRACE_US:
-            return self._full_us(state)
-        interval_us = -(-self.period_us // self.amount)
-        return now_us - self.period_us + self._load(state, now_us) // self.amount * self.step_us + interval_us
-
-    def spacing_us(self, lateness_us: int) -> int:
+    def pace_us(self, state: Counts | None, now_us: int) -> int:
         return -(-self.size * self.period_us // self.amount)
-
-    def distance_us(self, state: Counts | None, now_us: int, spacing_us: int) -> int:
-        return spacing_us
-
-    def needs_slack(self, lateness_us: int) -> bool:
-        return window_tight(self.period_us, lateness_us)
 
     def _running(self, state: Counts | None, now_us: int) -> Counts:
         window = now_us // self.period_us

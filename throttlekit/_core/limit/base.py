@@ -224,8 +224,9 @@ class Limit(PerJob, Value):
         """Whole units that would pass at *now_us*."""
         return max(0, self._capacity - use.units)
 
-    def max_queue_us(self, algorithm: Algorithm) -> int | None:
-        """How far ahead a job's instant may be for the job to join the waiting line; None: any."""
+    @property
+    def max_queue(self) -> int | None:
+        """How many jobs may wait for one more to join them; None: any number."""
         return None
 
     def _identity(self) -> tuple[object, ...]:

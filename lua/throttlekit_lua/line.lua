@@ -1,0 +1,201 @@
+--[[
+  The waiting line of a claim. Mirrors throttlekit/_core/line.py. Comes after common.lua.
+
+  c.order_key  the line's numbers, as FIELDS names them, and the secret of its seals; text
+  c.jobs_key   sorted set: each waiting job, "number cost", by its start; and before them, by -1 - tag: "f tenant" and
+               "r tenant", where that tenant's next job would start, and the next that comes in again
+  c.rest       "mark cost capacity step queue tenant": see throttlekit/_core/claim.py; queue is empty for any
+
+  `waiting` counts the jobs. Nothing is written before `write_line`.
+]]
+local UNIT, FAR, EXACT, BATCH, MEAN_ONE, MEAN_PART = 1000000, 16, 32, 16, 1024, 32
+local LAST_TAG = 4503599627370496
+local FIELDS = {
+  'epoch', 'v', 'gone', 'number', 'extra', 'mean', 'since', 'low', 'grace', 'paused', 'guest', 'last', 'mark', 'waiting',
+}
+local FORMAT = '^' .. string.rep('(%d+) ', #FIELDS) .. '(%x*)$'
+
+local function read_line(c)
+  local stored = redis.call('GET', c.order_key)
+  c.line = nil
+  if not stored then return end
+  local found = {string.match(stored, FORMAT)}
+  if not found[1] then return end
+  local line = {secret = found[#FIELDS + 1], stored = true}
+  for i, field in ipairs(FIELDS) do line[field] = tonumber(found[i]) end
+  c.line = line
+end
+
+local function no_line()
+  local line = {secret = ''}
+  for _, field in ipairs(FIELDS) do line[field] = 0 end
+  line.v, line.mean = UNIT, MEAN_ONE
+  return line
+end
+
+-- Reads what only a job that waits, or may have to, needs of its claim.
+local function read_rest(c)
+  local mark, cost, capacity, step, queue, tenant = string.match(c.rest, '^(%d+) (%d+) (%d+) (%d+) (%d*) (.*)$')
+  c.mark, c.cost, c.capacity, c.step = tonumber(mark), tonumber(cost), tonumber(capacity), tonumber(step)
+  c.queue, c.tenant = tonumber(queue), tenant
+end
+
+local function begin_line(c, secret)
+  local line = c.line
+  if line.epoch > 0 and line.v < LAST_TAG then return end
+  if line.waiting > 0 then c.anew = true end
+  line.epoch = max(now, line.epoch + 1)
+  if line.secret == '' then line.secret = secret end
+  line.v, line.gone, line.number, line.extra, line.waiting = UNIT, 0, 0, 0, 0
+end
+
+local function cost_of(member) return tonumber(string.sub(member, 18)) end
+local function member_of(number, cost) return string.format('%016.0f ', number) .. whole(cost) end
+
+-- Sets those aside that are not coming.
+local function tidy_line(c, grace, own)
+  local line = c.line
+  c.aside = {}
+  if line.waiting == 0 then return end
+  if line.mark ~= c.mark or line.since > now then
+    line.mark, line.since, line.low, c.tidied = c.mark, now, 0, true
+    return
+  end
+  if now < max(line.since, line.paused) + max(grace, line.grace) then return end
+  local idle, cost = math.min(line.low, c.there), 0
+  if idle > 0 then
+    local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', '0', whole(BATCH))
+    if #first == 0 then line.waiting, line.extra, c.anew = 0, 0, true end
+    for _, member in ipairs(first) do
+      local units = cost_of(member)
+      if tonumber(string.sub(member, 1, 16)) == own or units > idle then break end
+      idle, cost = idle - units, cost + units
+      c.aside[#c.aside + 1] = member
+    end
+  end
+  line.since, line.low = now, c.there
+  line.gone, line.extra, line.waiting = line.gone + cost, line.extra - cost + #c.aside, line.waiting - #c.aside
+end
+
+local function tag_of(c, kind)
+  if c.line.waiting == 0 then return 0 end
+  return -1 - tonumber(redis.call('ZSCORE', c.jobs_key, kind .. ' ' .. c.tenant) or -1)
+end
+
+local function seal_of(line, start, number, due)
+  local text = line.secret .. ' ' .. whole(line.epoch) .. ' ' .. whole(start) .. ' ' .. whole(number) .. ' ' .. whole(due)
+  return string.sub(redis.sha1hex(text), 1, 10)
+end
+
+-- A place as a job carries it, and read again; false: it is none.
+local function sealed_place(c, due)
+  local line = c.line
+  return whole(line.epoch) .. ' ' .. whole(c.start) .. ' ' .. whole(c.number) .. ' ' .. whole(due) .. ' '
+    .. seal_of(line, c.start, c.number, due)
+end
+local function place_in(text)
+  local epoch, start, number, due, seal = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%x+)$')
+  if not epoch then return false end
+  return {
+    epoch = tonumber(epoch), start = tonumber(start), number = tonumber(number), due = tonumber(due), seal = seal,
+    text = text,
+  }
+end
+
+-- Where the job stands, or would: c.start, c.number, c.waits, c.tags, and how many stand before it.
+local function stand(c, grace, first)
+  local line, place = c.line, c.place
+  c.waits, c.tags = false, first and '' or 'f'
+  local known = place and not first and place.epoch == line.epoch
+    and place.seal == seal_of(line, place.start, place.number, place.due)
+  if known then
+    local member = member_of(place.number, c.cost)
+    local rank = line.waiting > 0 and redis.call('ZRANK', c.jobs_key, member)
+    if rank and tonumber(redis.call('ZSCORE', c.jobs_key, member)) == place.start then
+      c.start, c.number, c.waits, c.tags = place.start, place.number, true, ''
+      return max(0, rank - redis.call('ZCOUNT', c.jobs_key, '-inf', '(0') - #c.aside)
+    end
+    local behind = line.v - place.start
+    if behind > FAR * c.step or (behind > 0 and now > place.due + max(grace, line.grace)) then
+      c.tags = 'r'
+    else
+      c.start, c.number, c.tags = place.start, place.number, ''
+      if line.waiting == 0 then return 0 end
+      local before = redis.call('ZCOUNT', c.jobs_key, '0', '(' .. whole(c.start))
+      for _, other in ipairs(redis.call('ZRANGEBYSCORE', c.jobs_key, whole(c.start), whole(c.start))) do
+        if other < member then before = before + 1 end
+      end
+      return max(0, before - #c.aside)
+    end
+  end
+  c.number = line.number + 1
+  c.start = first and line.v - 1 or max(line.v, tag_of(c, c.tags))
+  if line.waiting == 0 then return 0 end
+  return max(0, redis.call('ZCOUNT', c.jobs_key, '0', whole(c.start)) - #c.aside)
+end
+
+-- Units of those that stand before it.
+local function ahead_of(c, rank)
+  local line = c.line
+  if line.extra == 0 or rank == 0 then return rank end
+  local sampled, ahead = math.min(rank, EXACT), 0
+  local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', whole(#c.aside), whole(sampled))
+  for _, member in ipairs(first) do ahead = ahead + cost_of(member) end
+  if rank <= EXACT then return ahead end
+  return max(ahead + math.floor((rank - EXACT) * line.mean / MEAN_ONE), c.capacity)
+end
+
+local function pay(c)
+  local line = c.line
+  line.number = max(line.number, c.number)
+  if c.tags ~= '' then c.paid = {whole(-1 - c.start - c.step), c.tags .. ' ' .. c.tenant} end
+end
+
+local function join(c, due, grace)
+  local line = c.line
+  line.last, c.prune = max(line.last, due), true
+  if c.waits then return end
+  if line.waiting == 0 then line.since, line.low, line.mark, line.grace, c.anew = now, c.there, c.mark, 0, true end
+  c.joins = {whole(c.start), member_of(c.number, c.cost)}
+  line.extra, line.waiting, line.grace = line.extra + c.cost - 1, line.waiting + 1, max(line.grace, grace)
+end
+
+local function without(c)
+  local line = c.line
+  c.leaves = member_of(c.number, c.cost)
+  line.extra, line.waiting, line.gone = line.extra - c.cost + 1, line.waiting - 1, line.gone + c.cost
+end
+
+local function leave_line(c)
+  if c.ahead < c.there then c.line.since, c.line.low = now, c.there end
+  without(c)
+end
+
+local function pass(c)
+  local line = c.line
+  line.paused, line.v = 0, max(line.v, c.start)
+  line.mean = line.mean + math.floor((MEAN_ONE * c.cost - line.mean) / MEAN_PART)
+  line.low = max(math.min(line.low, c.ahead), line.low - c.cost)
+  if c.waits then without(c) end
+end
+
+local function write_line(c)
+  local line, texts, jobs_key = c.line, {}, c.jobs_key
+  if c.anew then redis.call('DEL', jobs_key)
+  else
+    for _, member in ipairs(c.aside) do redis.call('ZREM', jobs_key, member) end
+  end
+  if c.leaves then redis.call('ZREM', jobs_key, c.leaves) end
+  if c.joins then redis.call('ZADD', jobs_key, c.joins[1], c.joins[2]) end
+  if c.paid and line.waiting > 0 then redis.call('ZADD', jobs_key, c.paid[1], c.paid[2]) end
+  if c.prune then redis.call('ZREMRANGEBYSCORE', jobs_key, whole(-1 - line.v), '(0') end
+  for i, field in ipairs(FIELDS) do texts[i] = whole(line[field]) end
+  texts[#FIELDS + 1] = line.secret
+  local last = max(line.last, line.guest, line.paused)
+  if line.paused > 0 then
+    local _, full = c.of.use(c)
+    last = max(last, full)
+  end
+  redis.call('SET', c.order_key, table.concat(texts, ' '), 'PX', ttl(last))
+  if line.waiting > 0 then redis.call('PEXPIRE', jobs_key, ttl(last)) end
+end
