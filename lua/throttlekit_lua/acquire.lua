@@ -30,6 +30,7 @@ local claims, places, first = {}, {}, caller == 'again'
 if ARGV[3] ~= '' then
   for text in string.gmatch(ARGV[3], '[^;]+') do places[#places + 1] = place_in(text) end
 end
+local told = now
 for i = 1, #KEYS / 3 do
   local at = 6 * i + 1
   local c = {
@@ -49,10 +50,14 @@ for i = 1, #KEYS / 3 do
       c.there = c.of.there(c)
       begin_line(c, secret)
       tidy_line(c, grace, c.place and c.place.number)
-      c.ahead = ahead_of(c, stand(c, grace, first))
+      local most
+      c.ahead, most = ahead_of(c, stand(c, grace, first))
       c.passes = c.ahead > 0 and c.of.ready(c, c.ahead) or c.ready
-      if #c.aside > 0 and c.passes > now then c.passes = math.min(c.passes, now + max(grace, c.line.grace)) end
+      local soon = now + max(grace, c.line.grace)
+      if c.passes <= now and most > c.ahead and c.of.ready(c, most) > now then c.passes = soon end
+      c.back_at = max(#c.aside > 0 and math.min(c.passes, soon) or c.passes, c.line.paused)
       c.passes = max(c.passes, c.line.paused)
+      told = max(told, c.passes)
     end
   end
   claims[i] = c
@@ -71,7 +76,7 @@ for i = 1, #claims do
   local c = claims[i]
   if c.passes > now then
     retry = max(retry, c.passes)
-    local due_c = caller == 'guest' and max(c.line.guest, c.passes) or c.passes
+    local due_c = caller == 'guest' and max(c.line.guest, c.back_at) or c.back_at
     local full = c.queue and c.tags == 'f' and c.line.waiting + c.line.extra >= c.queue
     if reason ~= 4 and (due_c > due or full) then
       binding, due = i, due_c
@@ -113,15 +118,15 @@ for i = 1, #claims do
       if changed then c.line.guest = math.min(due + c.of.pace(c), c.passes + GUESTS) end
     elseif c.passes > now and patient then
       pay(c)
-      join(c, due, grace)
+      join(c, told, grace)
       changed = true
-      sealed[i] = sealed_place(c, due)
+      sealed[i] = sealed_place(c, told)
     elseif c.waits then
       leave_line(c)
       changed = true
     end
     if c.place and c.passes <= now and c.tags == '' and c.number == c.place.number then
-      sealed[i] = sealed_place(c, due)
+      sealed[i] = sealed_place(c, told)
     end
     if c.stale and not (c.line and c.line.paused > 0) then c.of.keep(c) end
     if changed then write_line(c) end

@@ -29,7 +29,7 @@ for i = 1, #KEYS / 3 do
     if c.waits then
       c.of.read(c)
       if c.line.paused > 0 then c.of.exhausted(c, c.line.paused) end
-      c.there, c.ahead = c.of.there(c), ahead_of(c, rank)
+      c.ahead = ahead_of(c, rank)
       leave_line(c)
       write_line(c)
       gone = gone + 1

@@ -4,14 +4,16 @@
   c.order_key  the line's numbers, as FIELDS names them, and the secret of its seals; text
   c.jobs_key   sorted set: each waiting job, "number cost", by its start; and before them, by -1 - tag: "f tenant" and
                "r tenant", where that tenant's next job would start, and the next that comes in again
-  c.rest       "mark cost capacity step queue tenant": see throttlekit/_core/claim.py; queue is empty for any
+  c.rest       "mark cost step queue tenant": see throttlekit/_core/claim.py; queue is empty for any
 
   `waiting` counts the jobs. Nothing is written before `write_line`.
 ]]
 local UNIT, FAR, EXACT, BATCH, MEAN_ONE, MEAN_PART = 1000000, 16, 32, 16, 1024, 32
+local LOOK, DOUBT, MOST_DOUBT, DOUBT_LASTS, TRUST = 500000, 16, 16, 1000000, 4
 local LAST_TAG = 4503599627370496
 local FIELDS = {
-  'epoch', 'v', 'gone', 'number', 'extra', 'mean', 'since', 'low', 'grace', 'paused', 'guest', 'last', 'mark', 'waiting',
+  'epoch', 'v', 'gone', 'number', 'extra', 'mean', 'dear', 'doubt', 'aside', 'since', 'low', 'grace',
+  'paused', 'guest', 'last', 'mark', 'waiting',
 }
 local FORMAT = '^' .. string.rep('(%d+) ', #FIELDS) .. '(%x*)$'
 
@@ -35,8 +37,8 @@ end
 
 -- Reads what only a job that waits, or may have to, needs of its claim.
 local function read_rest(c)
-  local mark, cost, capacity, step, queue, tenant = string.match(c.rest, '^(%d+) (%d+) (%d+) (%d+) (%d*) (.*)$')
-  c.mark, c.cost, c.capacity, c.step = tonumber(mark), tonumber(cost), tonumber(capacity), tonumber(step)
+  local mark, cost, step, queue, tenant = string.match(c.rest, '^(%d+) (%d+) (%d+) (%d*) (.*)$')
+  c.mark, c.cost, c.step = tonumber(mark), tonumber(cost), tonumber(step)
   c.queue, c.tenant = tonumber(queue), tenant
 end
 
@@ -57,14 +59,17 @@ local function tidy_line(c, grace, own)
   local line = c.line
   c.aside = {}
   if line.waiting == 0 then return end
-  if line.mark ~= c.mark or line.since > now then
-    line.mark, line.since, line.low, c.tidied = c.mark, now, 0, true
+  if line.mark ~= c.mark or line.since > now + LOOK then
+    line.mark, line.since, line.low = c.mark, now + LOOK, c.there
     return
   end
-  if now < max(line.since, line.paused) + max(grace, line.grace) then return end
-  local idle, cost = math.min(line.low, c.there), 0
+  local looked = line.paused > 0 and line.paused + LOOK or 0
+  if now < max(line.since, looked) + max(grace, line.grace) then return end
+  local doubt = now >= line.aside and now - line.aside <= DOUBT_LASTS and line.doubt or 0
+  local budgets = math.min(MOST_DOUBT, 1 + math.floor(doubt / DOUBT))
+  local idle, cost = math.min(line.low, c.there) * budgets, 0
   if idle > 0 then
-    local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', '0', whole(BATCH))
+    local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', '0', whole(BATCH * budgets))
     if #first == 0 then line.waiting, line.extra, c.anew = 0, 0, true end
     for _, member in ipairs(first) do
       local units = cost_of(member)
@@ -73,7 +78,8 @@ local function tidy_line(c, grace, own)
       c.aside[#c.aside + 1] = member
     end
   end
-  line.since, line.low = now, c.there
+  line.since, line.low, line.doubt = now, c.there, doubt + #c.aside
+  if #c.aside > 0 then line.aside = now end
   line.gone, line.extra, line.waiting = line.gone + cost, line.extra - cost + #c.aside, line.waiting - #c.aside
 end
 
@@ -115,6 +121,7 @@ local function stand(c, grace, first)
       c.start, c.number, c.waits, c.tags = place.start, place.number, true, ''
       return max(0, rank - redis.call('ZCOUNT', c.jobs_key, '-inf', '(0') - #c.aside)
     end
+    c.back = true
     local behind = line.v - place.start
     if behind > FAR * c.step or (behind > 0 and now > place.due + max(grace, line.grace)) then
       c.tags = 'r'
@@ -134,20 +141,21 @@ local function stand(c, grace, first)
   return max(0, redis.call('ZCOUNT', c.jobs_key, '0', whole(c.start)) - #c.aside)
 end
 
--- Units of those that stand before it.
+-- Units of those that stand before it: about, and at most.
 local function ahead_of(c, rank)
   local line = c.line
-  if line.extra == 0 or rank == 0 then return rank end
+  if line.extra == 0 or rank == 0 then return rank, rank end
   local sampled, ahead = math.min(rank, EXACT), 0
   local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', whole(#c.aside), whole(sampled))
   for _, member in ipairs(first) do ahead = ahead + cost_of(member) end
-  if rank <= EXACT then return ahead end
-  return max(ahead + math.floor((rank - EXACT) * line.mean / MEAN_ONE), c.capacity)
+  local more = rank - sampled
+  return ahead + math.floor(more * line.mean / MEAN_ONE), ahead + more * line.dear
 end
 
 local function pay(c)
   local line = c.line
   line.number = max(line.number, c.number)
+  if c.back then line.doubt = max(0, line.doubt - TRUST) end
   if c.tags ~= '' then c.paid = {whole(-1 - c.start - c.step), c.tags .. ' ' .. c.tenant} end
 end
 
@@ -155,9 +163,12 @@ local function join(c, due, grace)
   local line = c.line
   line.last, c.prune = max(line.last, due), true
   if c.waits then return end
-  if line.waiting == 0 then line.since, line.low, line.mark, line.grace, c.anew = now, c.there, c.mark, 0, true end
+  if line.waiting == 0 then
+    line.since, line.low, line.mark, line.grace, line.dear, c.anew = max(line.since, now), c.there, c.mark, 0, 0, true
+  end
   c.joins = {whole(c.start), member_of(c.number, c.cost)}
   line.extra, line.waiting, line.grace = line.extra + c.cost - 1, line.waiting + 1, max(line.grace, grace)
+  line.dear = max(line.dear, c.cost)
 end
 
 local function without(c)
@@ -167,7 +178,7 @@ local function without(c)
 end
 
 local function leave_line(c)
-  if c.ahead < c.there then c.line.since, c.line.low = now, c.there end
+  c.line.low = max(math.min(c.line.low, c.ahead), c.line.low - c.cost)
   without(c)
 end
 

@@ -79,7 +79,8 @@ class Verdict(NamedTuple):
         claim: The number of the binding claim: of those that deny, the one that is due last; 0 when allowed.
         now_us: The instant of the decision, by the store's clock.
         retry_us: The earliest instant at which the request would pass if no other request came.
-        due_us: The instant to come back at; `now_us` when allowed.
+        due_us: The instant to come back at; `now_us` when allowed. Where jobs before it seem not to come, it is
+            sooner than the job's places say.
         uses: What is used of each claim's limit after the decision; None: that claim was not decided.
         places: The job's place in the line of each claim; None: it has none there. Empty when no place was given.
         asked_us: The instant of the decision on each claim, where several stores with clocks of their own
@@ -112,6 +113,8 @@ class _Look(NamedTuple):
     """When there is a unit for the job alone."""
     passes_us: int
     """When there are units for it and for all before it, and no pause."""
+    back_us: int
+    """When the job is to come back: sooner, if others were set aside just now, and more may be then."""
 
 
 def acquire(
@@ -162,6 +165,7 @@ def acquire(
                 changed[i] = State(taken, _after_grant(claim, look, states[i].line))
         uses = tuple(claim.algorithm.use(state.taken, now_us) for state, claim in zip(changed, claims, strict=True))
         return verdict._replace(uses=uses), changed
+    told_us = max(look.passes_us for look in looks)
     patient = max_wait_us is None or verdict.due_us - now_us <= max_wait_us
     sealed: list[Place | None] = list(given)
     for i, (claim, look, state) in enumerate(zip(claims, looks, states, strict=True)):
@@ -173,14 +177,14 @@ def acquire(
                 line = _guest_spread(claim, look, verdict.due_us, now_us)
         elif look.passes_us > now_us and patient:
             line = charged(look.line, claim.tenant, look.stands, claim.step)
-            line = joined(line, look.stands, look.there, claim.algorithm.mark, now_us, verdict.due_us, grace_us)
-            sealed[i] = signed(line, look.stands.entry.start, look.stands.entry.number, verdict.due_us)
+            line = joined(line, look.stands, look.there, claim.algorithm.mark, now_us, told_us, grace_us)
+            sealed[i] = signed(line, look.stands.entry.start, look.stands.entry.number, told_us)
         else:
             if look.stands.waits:
-                line = left(look.line, look.stands.entry, look.ahead, look.there, now_us)
+                line = left(look.line, look.stands.entry, look.ahead)
             place, entry = given[i], look.stands.entry
             if place is not None and not look.stands.tags and entry.number == place.number:
-                sealed[i] = signed(look.line, entry.start, entry.number, verdict.due_us)
+                sealed[i] = signed(look.line, entry.start, entry.number, told_us)
         taken = state.taken if known[i] is state.taken or look.line.paused_us else known[i]
         if line is not state.line or taken is not state.taken:
             changed[i] = State(taken, line)
@@ -194,9 +198,7 @@ def leave(state: State, claim: StoreClaim, place: Place, now_us: int) -> State:
     stands = standing(line, claim.tenant, claim.cost, claim.step, place, now_us, 0, first=False)
     if not stands.waits:
         return state
-    taken = _taken(claim, state.taken, line, now_us)
-    ahead = ahead_of(line, stands.entry, 0)
-    return State(state.taken, left(line, stands.entry, ahead, claim.algorithm.there(taken, now_us), now_us))
+    return State(state.taken, left(line, stands.entry, ahead_of(line, stands.entry)[0]))
 
 
 def pause(state: State, now_us: int, for_us: int | None) -> State:
@@ -230,21 +232,23 @@ def _look(
     algorithm = claim.algorithm
     taken = _taken(claim, taken, line, now_us)
     if algorithm.size == 0:
-        return _Look(taken, line, _NOWHERE, 0, 0, now_us, now_us)
+        return _Look(taken, line, _NOWHERE, 0, 0, now_us, now_us, now_us)
     ready_us = algorithm.ready_us(taken, now_us)
     if not line.jobs and ready_us <= now_us and line.paused_us <= now_us:
-        return _Look(taken, line, _NOWHERE, 0, 0, now_us, now_us)
+        return _Look(taken, line, _NOWHERE, 0, 0, now_us, now_us, now_us)
     there = algorithm.there(taken, now_us)
     line = begun(line, now_us, secret)
     own = place.number if place is not None else 0
     line, aside = tidied(line, there, algorithm.mark, now_us, grace_us, own)
     first = caller is Caller.AGAIN
     stands = standing(line, claim.tenant, claim.cost, claim.step, place, now_us, max(grace_us, line.grace_us), first)
-    ahead = ahead_of(line, stands.entry, claim.capacity)
+    ahead, most = ahead_of(line, stands.entry)
     passes_us = algorithm.ready_us(taken, now_us, ahead) if ahead else ready_us
-    if aside and passes_us > now_us:
-        passes_us = min(passes_us, now_us + max(grace_us, line.grace_us))
-    return _Look(taken, line, stands, ahead, there, ready_us, max(passes_us, line.paused_us))
+    soon_us = now_us + max(grace_us, line.grace_us)
+    if passes_us <= now_us and most > ahead and algorithm.ready_us(taken, now_us, most) > now_us:
+        passes_us = soon_us  # no job passes by a guess
+    back_us = max(min(passes_us, soon_us) if aside else passes_us, line.paused_us)
+    return _Look(taken, line, stands, ahead, there, ready_us, max(passes_us, line.paused_us), back_us)
 
 
 _NOWHERE = standing(EMPTY, "", 1, 1, None, 0, 0, first=False)
@@ -264,7 +268,7 @@ def _verdict(
             continue
         line = look.line
         retry_us = max(retry_us, look.passes_us)
-        due = max(line.guest_us, look.passes_us) if caller is Caller.GUEST else look.passes_us
+        due = max(line.guest_us, look.back_us) if caller is Caller.GUEST else look.back_us
         newcomer = look.stands.tags == "finishes"
         full = claim.max_queue is not None and newcomer and line.units >= claim.max_queue
         if reason is not Reason.FULL and (due > due_us or full):

@@ -20,7 +20,6 @@ class StoreClaim:
     remember by the object what it has worked out.
 
     Attributes:
-        capacity: The most units that the limit lets pass at once.
         max_queue: How many units may wait for a new job to join them. None: any.
         tenant: Whose share of the limit the job takes; "" if the limit is not shared.
         step: How far the job moves its tenant on in the line: cost / weight, in `line.UNIT`, rounded up.
@@ -29,7 +28,6 @@ class StoreClaim:
     bucket: str
     algorithm: Algorithm
     cost: int = 1
-    capacity: int = 1
     max_queue: int | None = None
     tenant: str = ""
     step: int = UNIT

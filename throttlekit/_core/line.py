@@ -44,12 +44,18 @@ FAR = 16
 """So many costs behind the last job that passed, a job that left the line comes in again no faster than its share."""
 
 EXACT = 32
-"""Entries whose costs are added up one by one, where costs differ; for those beyond, the mean cost counts."""
+"""Entries whose costs are added up one by one, where costs differ; those beyond are estimated."""
 
 BATCH = 16
-"""Entries set aside in one request, at most."""
+"""Entries set aside in one request, at most; times the budget."""
 
 MEAN_ONE, MEAN_PART = 1024, 32
+
+LOOK_US = 500_000
+"""A process with jobs asks at least so often. So long after a change of the rate, or a pause, none is set aside."""
+
+DOUBT, MOST_DOUBT, DOUBT_LASTS_US, TRUST = 16, 16, 1_000_000, 4
+"""So many entries set aside, and none that came back, make the budget larger once more; up to `MOST_DOUBT` times."""
 
 _LAST_TAG = 2**52  # tags are doubles in a store
 _FIRST_TAG = UNIT  # a job that goes first starts just before v, and never below 0
@@ -98,7 +104,9 @@ class Line:
         number: The last number that was given.
         extra: Units beyond one of each entry, together.
         mean: The mean cost of the jobs that passed, times `MEAN_ONE`.
+        dear: The largest cost that joined since the line was empty.
         since_us, low: Since then at least so many units lie there for the jobs in front.
+        doubt, aside_us: How many were set aside lately, less those that came back; and when the last was.
         grace_us: The longest grace time of the jobs that wait.
         paused_us: The instant at which a pause ends, or ended; 0: the limit was not paused, or passed a job since.
         guest_us: The next instant for a caller that keeps no place.
@@ -116,6 +124,9 @@ class Line:
     number: int = 0
     extra: int = 0
     mean: int = MEAN_ONE
+    dear: int = 0
+    doubt: int = 0
+    aside_us: int = 0
     since_us: int = 0
     low: int = 0
     grace_us: int = 0
@@ -146,11 +157,13 @@ class Standing(NamedTuple):
         waits: The entry is in the line.
         tags: What the place costs: whether its tenant pays as for a new place ("finishes"), as for a return
             ("returns"), or not at all ("").
+        back: The job comes back to a line that it had left.
     """
 
     entry: Entry
     waits: bool
     tags: str
+    back: bool = False
 
 
 def begun(line: Line, now_us: int, secret: str) -> Line:
@@ -165,8 +178,9 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
     """
     The line without those that are not coming, and whether any was set aside.
 
-    An entry is set aside once units for it, and for all before it, have lain there for the grace time: counted anew
-    from a change of the rate, and from the end of a pause. One batch of units serves one batch of entries.
+    An entry is set aside once units for it, and for all before it, have lain there for the grace time. After a change
+    of the rate, and after a pause, that time begins once every process has looked. The units that lie there are a
+    budget, spent once in each grace time; it grows while none of those that were set aside comes back.
 
     Args:
         there: Units that the limit has now.
@@ -174,13 +188,15 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
     """
     if not line.jobs:
         return _forgetful(line), False
-    if line.mark != mark or line.since_us > now_us:
-        return replace(line, mark=mark, since_us=now_us, low=0), False
-    grace_us = max(grace_us, line.grace_us)
-    if now_us < max(line.since_us, line.paused_us) + grace_us:
+    if line.mark != mark or line.since_us > now_us + LOOK_US:
+        return replace(line, mark=mark, since_us=now_us + LOOK_US, low=there), False
+    looked_us = line.paused_us + LOOK_US if line.paused_us else 0
+    if now_us < max(line.since_us, looked_us) + max(grace_us, line.grace_us):
         return line, False
-    idle, aside = min(line.low, there), 0
-    for entry in line.jobs[:BATCH]:
+    doubt = line.doubt if 0 <= now_us - line.aside_us <= DOUBT_LASTS_US else 0
+    budgets = min(MOST_DOUBT, 1 + doubt // DOUBT)
+    idle, aside = min(line.low, there) * budgets, 0
+    for entry in line.jobs[: BATCH * budgets]:
         if entry.number == own or entry.cost > idle:
             break
         idle -= entry.cost
@@ -188,8 +204,9 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
     removed = line.jobs[:aside]
     cost = sum(entry.cost for entry in removed)
     line = replace(
-        line, since_us=now_us, low=there, jobs=line.jobs[aside:], gone=line.gone + cost, extra=line.extra - cost + aside
-    )
+        line, since_us=now_us, low=there, doubt=doubt + aside, aside_us=now_us if aside else line.aside_us,
+        jobs=line.jobs[aside:], gone=line.gone + cost, extra=line.extra - cost + aside,
+    )  # fmt: skip
     return _forgetful(line), aside > 0
 
 
@@ -215,27 +232,27 @@ def standing(
     behind = line.v - place.start
     if behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us):
         start = max(line.v, line.returns.get(tenant, 0))
-        return Standing(Entry(start, line.number + 1, cost), False, "returns")
-    return Standing(entry, False, "")
+        return Standing(Entry(start, line.number + 1, cost), False, "returns", True)
+    return Standing(entry, False, "", True)
 
 
-def ahead_of(line: Line, entry: Entry, capacity: int) -> int:
+def ahead_of(line: Line, entry: Entry) -> tuple[int, int]:
     """
-    Units of those that stand before *entry*. Exact where each costs one unit; else exact for the first `EXACT`, and
-    the mean cost for each beyond: and then at least *capacity*, so that no job passes by a guess.
+    Units of those that stand before *entry*: about, and at most. Both are exact where each costs one unit, and for the
+    first `EXACT` entries; for each beyond, the mean cost of those that passed counts, and the largest that waits.
     """
     rank = bisect_left(line.jobs, entry)
     if not line.extra:
-        return rank
-    ahead = sum(each.cost for each in line.jobs[: min(rank, EXACT)])
-    if rank <= EXACT:
-        return ahead
-    return max(ahead + (rank - EXACT) * line.mean // MEAN_ONE, capacity)
+        return rank, rank
+    ahead, more = sum(each.cost for each in line.jobs[: min(rank, EXACT)]), max(0, rank - EXACT)
+    return ahead + more * line.mean // MEAN_ONE, ahead + more * line.dear
 
 
 def charged(line: Line, tenant: str, stands: Standing, step: int) -> Line:
-    """The line once the tenant has paid for its job's place."""
+    """The line once the tenant has paid for its job's place. A job that comes back takes doubt away."""
     entry, tags = stands.entry, stands.tags
+    if stands.back and line.doubt:
+        line = replace(line, doubt=max(0, line.doubt - TRUST))
     if entry.number > line.number:
         line = replace(line, number=entry.number)
     if tags == "finishes":
@@ -251,7 +268,7 @@ def joined(line: Line, stands: Standing, there: int, mark: int, now_us: int, due
     if stands.waits:
         return _pruned(replace(line, until_us=until_us))
     if not line.jobs:
-        line = replace(line, since_us=now_us, low=there, mark=mark, grace_us=0)
+        line = replace(line, since_us=max(line.since_us, now_us), low=there, mark=mark, grace_us=0, dear=0)
     at = bisect_left(line.jobs, stands.entry)
     jobs = (*line.jobs[:at], stands.entry, *line.jobs[at:])
     return _pruned(
@@ -259,17 +276,16 @@ def joined(line: Line, stands: Standing, there: int, mark: int, now_us: int, due
             line,
             jobs=jobs,
             extra=line.extra + stands.entry.cost - 1,
+            dear=max(line.dear, stands.entry.cost),
             until_us=until_us,
             grace_us=max(line.grace_us, grace_us),
         )
     )
 
 
-def left(line: Line, entry: Entry, ahead: int, there: int, now_us: int) -> Line:
-    """The line once *entry* waits no longer. Units that lay for it lie for the next job from now on only."""
-    if ahead < there:
-        line = replace(line, since_us=now_us, low=there)
-    return _without(line, entry)
+def left(line: Line, entry: Entry, ahead: int) -> Line:
+    """The line once *entry* waits no longer. Those behind it do not inherit the time that units lay for it."""
+    return _without(replace(line, low=max(min(line.low, ahead), line.low - entry.cost)), entry)
 
 
 def passed(line: Line, stands: Standing, ahead: int) -> Line:

@@ -147,7 +147,7 @@ def _claim(limit: Limit, text: str, part: str | None, units: int, now_us: int, j
         holder = holder_name(job.id if job else "", os.urandom(6).hex(), now_us)
     algorithm = limit.bind(units, now_us, holder)
     bucket = bucket_name(limit.name, text, limit.fingerprint, part)
-    claim = StoreClaim(bucket, algorithm, units, limit.capacity, limit.max_queue, step=units * UNIT)
+    claim = StoreClaim(bucket, algorithm, units, limit.max_queue, step=units * UNIT)
     shown = text if part is None else f"{part}:{text}" if text else part
     return Claim(limit, shown, units, claim)
 

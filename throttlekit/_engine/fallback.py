@@ -75,4 +75,4 @@ def _share(claim: Claim) -> Claim | None:
     holder = getattr(claim.claim.algorithm, "holder", "")
     algorithm = share.bind(claim.cost, time.time_ns() // 1000, holder)
     bucket = claim.claim.bucket.removesuffix(claim.limit.fingerprint) + share.fingerprint
-    return Claim(share, claim.key, claim.cost, StoreClaim(bucket, algorithm, claim.cost, share.capacity))
+    return Claim(share, claim.key, claim.cost, StoreClaim(bucket, algorithm, claim.cost))

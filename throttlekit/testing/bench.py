@@ -134,7 +134,7 @@ class Bench:
         name = f"{limit.name}-{limit.fingerprint}" if self.spread else limit.name
         bucket = bucket_name(name, key, limit.fingerprint)
         units = 1 if cost is None else cost
-        return StoreClaim(bucket, algorithm, units, limit.capacity, limit.max_queue, step=units * UNIT)
+        return StoreClaim(bucket, algorithm, units, limit.max_queue, step=units * UNIT)
 
 
 class ConformanceSuite:
