@@ -52,8 +52,11 @@ for i = 1, #KEYS / 3 do
       tidy_line(c, grace, c.place and c.place.number)
       local most
       c.ahead, most = ahead_of(c, stand(c, grace, first))
+      local longest = max(grace, c.line.grace)
+      if c.place and c.tags == '' and c.place.due <= now and c.of.tight(c, longest) then c.ahead, most = 0, 0 end
       c.passes = c.ahead > 0 and c.of.ready(c, c.ahead) or c.ready
-      local soon = now + max(grace, c.line.grace)
+      if c.passes > now then c.passes = c.passes + c.ahead * c.of.slack(c, longest) end
+      local soon = now + longest
       if c.passes <= now and most > c.ahead and c.of.ready(c, most) > now then c.passes = soon end
       c.back_at = max(#c.aside > 0 and math.min(c.passes, soon) or c.passes, c.line.paused)
       c.passes = max(c.passes, c.line.paused)

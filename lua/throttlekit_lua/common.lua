@@ -11,6 +11,8 @@
   keep(c)        writes what charge, settle or read changed
   exhausted(c, at)  as if all that passes in one period had passed, evenly, up to `at`
   use(c)         what is used, and until when it counts
+  tight(c, t)    whether a unit that is not taken within t is lost
+  slack(c, t)    how much later a job is to come back for each unit before it, whose job comes up to t late
   pace(c)        how long the limit takes, at its rate, to let c pass
 
   Where slots are held until they are given back, there is besides:
@@ -36,5 +38,13 @@ if not now then
 end
 
 local function ttl(last) return whole(max(1, ceil((last - now + KEPT) / 1000))) end
+
+local SLACK = 25
+local function no() return false end
+local function none() return 0 end
+local function window_slack(c, t)
+  local interval = math.floor(c.b / c.a)
+  return math.min(math.floor(interval / SLACK), math.floor(interval * t / c.b))
+end
 
 local algorithms = {}

@@ -82,5 +82,7 @@ algorithms.c = {
     redis.call('PEXPIRE', c.key, last)
   end,
   use = function(c) return c.live, c.full end,
+  tight = no,
+  slack = none,
   pace = pace,
 }

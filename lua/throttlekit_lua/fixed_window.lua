@@ -84,5 +84,7 @@ algorithms.f = {
     if not c.last or c.last_used == 0 then return c.used, now end
     return c.used, window_begin(c, c.last + 1)
   end,
+  tight = no,
+  slack = none,
   pace = function(c) return ceil(c.size * c.b / c.a) end,
 }

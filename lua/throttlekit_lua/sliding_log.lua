@@ -128,5 +128,7 @@ algorithms.l = {
     if c.newest == 0 then return 0, now end
     return c.units or c.a - count_until(c, now - c.b), c.newest + c.b
   end,
+  tight = no,
+  slack = window_slack,
   pace = function(c) return ceil(c.size * c.b / c.a) end,
 }

@@ -82,5 +82,7 @@ algorithms.s = {
     if not c.last or c.last_before + c.last_used == 0 then return units, now end
     return units, full_at(c)
   end,
+  tight = no,
+  slack = window_slack,
   pace = function(c) return ceil(c.size * c.b / c.a) end,
 }

@@ -4,7 +4,7 @@
   c      microseconds of one unit, as a fraction
   Key    the TAT, integer microseconds; "TAT debt" if it was settled beyond empty
 ]]
-local MOST_DEBT_CAPACITIES, MIN_CUT_US, MOST_DEBT_US = 60, 3600000000, 316224000000000
+local MOST_DEBT_CAPACITIES, MIN_CUT_US, MOST_DEBT_US, MOST_SLACK_US = 60, 3600000000, 316224000000000, 20000
 
 local function most_debt(c)
   return math.min(math.max(MOST_DEBT_CAPACITIES * c.b, MIN_CUT_US), MOST_DEBT_US)
@@ -54,5 +54,11 @@ algorithms.t = {
     redis.call('SET', c.key, stored, 'PX', ttl(c.tat))
   end,
   use = function(c) return 0, c.tat or now end,
+  tight = function(c, t) return c.a < t end,
+  slack = function(c, t)
+    if c.a >= t then return 0 end
+    local over, under = fraction(c)
+    return math.min(math.floor(math.floor(over / under) / SLACK), MOST_SLACK_US)
+  end,
   pace = function(c) return c.size end,
 }

@@ -121,6 +121,12 @@ class ConcurrencyAlgorithm:
         living = _living(state, now_us) if state else ()
         return Use(len(living), living[-1][1] if living else now_us)
 
+    def tight(self, grace_us: int) -> bool:
+        return False
+
+    def slack_us(self, grace_us: int) -> int:
+        return 0
+
     def pace_us(self, state: Holders | None, now_us: int) -> int:
         """
         The time until one of the holders gives back: the mean hold, divided among all.

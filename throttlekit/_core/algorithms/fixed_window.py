@@ -95,6 +95,12 @@ class FixedWindowAlgorithm:
         used = self._running(state, now_us).used
         return Use(used, self._begin_us(state.window + 1, now_us) if state.used else now_us)
 
+    def tight(self, grace_us: int) -> bool:
+        return False
+
+    def slack_us(self, grace_us: int) -> int:
+        return 0
+
     def pace_us(self, state: Count | None, now_us: int) -> int:
         return -(-self.size * self.period_us // self.amount)
 

@@ -16,7 +16,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, Use, window_mark
+from throttlekit._core.algorithm import STALE_US, Use, window_mark, window_slack_us
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.shape import Shape
 from throttlekit.errors import ConfigurationError
@@ -105,6 +105,12 @@ class SlidingLogAlgorithm:
             return Use(0, now_us)
         units = state.units
         return Use(len(units) - bisect_right(units, now_us - self.period_us), units[-1] + self.period_us)
+
+    def tight(self, grace_us: int) -> bool:
+        return False
+
+    def slack_us(self, grace_us: int) -> int:
+        return window_slack_us(self.amount, self.period_us, grace_us)
 
     def pace_us(self, state: Log | None, now_us: int) -> int:
         return -(-self.size * self.period_us // self.amount)

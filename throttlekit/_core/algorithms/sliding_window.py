@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, Use, window_mark
+from throttlekit._core.algorithm import STALE_US, Use, window_mark, window_slack_us
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.shape import Shape
 
@@ -123,6 +123,12 @@ class SlidingWindowAlgorithm:
             return Use(0, now_us)
         units = self._units(state, now_us)
         return Use(units, self._full_us(state) if state.used or state.before else now_us)
+
+    def tight(self, grace_us: int) -> bool:
+        return False
+
+    def slack_us(self, grace_us: int) -> int:
+        return window_slack_us(self.amount, self.period_us, grace_us)
 
     def pace_us(self, state: Counts | None, now_us: int) -> int:
         return -(-self.size * self.period_us // self.amount)
