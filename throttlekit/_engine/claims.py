@@ -123,7 +123,7 @@ class ClaimResolver:
         lateness, job, plain = call.delivery.lateness, call.job, self._plugins is None
         claims: list[Claim] = []
         for declared in call.limits:
-            limit = declared if declared.tiers is None else declared.for_job(job)
+            limit = declared.for_job(job) if declared.varies else declared
             text = "" if limit.key is None else self.key(call, limit)
             part = None if limit.scope == "global" else limit.part_of(job)
             units = limit.cost_of(job) if plain and call.cost is None else self._cost(call, limit)

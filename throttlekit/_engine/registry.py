@@ -26,7 +26,7 @@ class LimitRegistry:
         """
         if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise _not_a_limit(limit)
-        if limit.by_value or limit.of_tier is not None:
+        if limit.is_derived:
             return
         known = self._limits.setdefault(limit.name, limit)
         if known is not limit and known.definition != limit.definition:

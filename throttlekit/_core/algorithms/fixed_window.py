@@ -182,7 +182,8 @@ class FixedWindow(Limit):
                 "SlidingLog"
             )
         zone = None if tz is None else zone_named(tz)
-        definition = f"{self.algorithm} {amount} {period_us} {'UTC' if zone is None else tz}"
+        counted = amount if self.varying_us is None else "varying"
+        definition = f"{self.algorithm} {counted} {period_us} {'UTC' if zone is None else tz}"
         return Shape(amount, amount, definition, {"_tz": tz, "_zone": zone})
 
     def _parse_rate(self, rate: Rate) -> tuple[int, int]:
@@ -199,7 +200,7 @@ class FixedWindow(Limit):
 
     @property
     def in_zone(self) -> bool:
-        return self.tiers is None and (self._zone is not None or self._period_us in (MONTH_US, YEAR_US))
+        return not self.varies and (self._zone is not None or self._period_us in (MONTH_US, YEAR_US))
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> FixedWindowAlgorithm:
         plain = self._zone is None and self._period_us <= DAY_US
