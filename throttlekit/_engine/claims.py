@@ -79,6 +79,7 @@ class ClaimResolver:
         self.registry = registry
         self._plugins = plugins
         self._known: dict[Any, Claim] = {}
+        registry.let_go = self._known.clear
 
     @property
     def by_plugins(self) -> bool:
@@ -130,7 +131,7 @@ class ClaimResolver:
             if not remember or limit.by_value or isinstance(limit, Concurrency):
                 claims.append(_claim(limit, text, part, units, lateness, now_us, job))
                 continue
-            question = (id(limit), text, part, units, lateness, now_us // _DAY_US)  # a limit that is known lives on
+            question = (id(limit), text, part, units, lateness, now_us // _DAY_US)  # a claim keeps its limit alive
             found = self._known.get(question)
             if found is None:
                 if len(self._known) >= _MOST_REMEMBERED:
