@@ -48,8 +48,9 @@ class Limit(PerJob, Value):
         cost: Units that one job takes, a whole number of at least 0, or a callable that takes the
             job. 0 only looks.
         scope: What else is counted apart: "global" (default) nothing, "queue" each queue, "job" each job
-            name. "process": each worker process on its own, in its memory, with no round trip. Such a limit is
-            decided first: a process that has used its own share makes no request to the store.
+            name. "process": each worker process on its own, in its memory, with no round trip; exactly, each
+            `Limiter` object, so a process should have one. Such a limit is decided first: a process that has used its
+            own share makes no request to the store.
         tier: Which of the rates a job has: a template or a callable, as for *key*. Each tier is counted apart.
         default_tier: The tier of a job whose tier has no rate. Default: such a job fails, with the error.
         on_store_failure: What happens to a job while the store gives no answer. "closed" (default): it is deferred,
