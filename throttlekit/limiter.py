@@ -50,7 +50,7 @@ NO_CLIENT = object()
 class Limiter(Waits):
     """
     Decides calls under any number of limits, which one store counts. Make one per process, at import; it connects on
-    first use.
+    first use. Limits of scope "process", and a process's own share while the store is away, are counted by this object.
 
     Most callers use an adapter, which calls this for them. In code outside a job use `hold`, or the decorator
     `limited`: they wait until the limits let the caller pass. Use `acquire` where the caller itself decides what to
@@ -61,7 +61,7 @@ class Limiter(Waits):
 
     Args:
         store: A URL (memory://, redis://, rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://), or a
-            store of your own. Default: memory://, whose limits hold in this process only.
+            store of your own. Default: memory://, whose limits hold in this object only.
         client: In place of a store: a `redis.Redis` or `redis.RedisCluster` that says where the server is, and how it
             is reached. It is not used itself: the limiter's connections have time-outs of their own, and no retries.
         plugins: Objects with hooks of `throttlekit.hookspecs`, besides the installed ones.

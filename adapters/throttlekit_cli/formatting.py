@@ -25,7 +25,7 @@ __all__ = [
     "to_json",
 ]
 
-_PERIODS = {1_000_000: "s", 60_000_000: "minute", 3_600_000_000: "hour", 86_400_000_000: "day"}
+_PERIODS = {1_000_000: "s", 60_000_000: "minute", 3_600_000_000: "hour", 86_400_000_000: "day", 604_800_000_000: "week"}
 
 
 def printable(text: str) -> str:
@@ -53,7 +53,8 @@ def format_limit(limit: Limit) -> str:
     """The definition of *limit*: token-bucket 100/minute burst 20."""
     if limit.period_us:
         period = _PERIODS.get(limit.period_us) or f"{limit.period_us / 1_000_000:g} s"
-        rate = f"{limit.amount}/{period}"
+        written = limit.rate_from(limit.amount, limit.period_us)
+        rate = written if isinstance(written, str) else f"{limit.amount}/{period}"
     else:
         rate = str(limit.amount)
     options = [f"{name} {getattr(limit, name):g}" if isinstance(getattr(limit, name), float)

@@ -12,7 +12,7 @@ import redis
 
 from support.servers.processes import Cluster, patient
 from support.waiting import wait_until
-from throttlekit import Concurrency, ConfigurationError, Control, Job, Limiter, TokenBucket
+from throttlekit import Concurrency, ConfigurationError, Control, FixedWindow, Job, Limiter, TokenBucket
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.fleet.rules import HISTORY, RULES
 
@@ -256,3 +256,16 @@ def test_rules_are_bounded(control: Control, redis_url: str, monkeypatch: pytest
     control.resume("api", key=1)
     assert control.pause("api", key=4)
     assert len(control.history()) == 7
+
+
+def test_month_is_set_by_name(control: Control, limiter: Limiter) -> None:
+    """A quota of a month takes another amount by its name; a burst for a month is refused, as no limit has one."""
+    quota = FixedWindow("quota", "100/month")
+    (change,) = control.set("quota", "1/month")
+    assert change.after is not None
+    assert change.after.rate == "1/month"
+    assert [reason(limiter, quota) for _ in range(2)] == ["allowed", "exhausted"]
+    with pytest.raises(ConfigurationError, match="FixedWindow"):
+        control.set("quota", "1/month", burst=5)
+    with pytest.raises(ConfigurationError, match="not a rate"):
+        control.set("quota", "a lot")

@@ -18,6 +18,7 @@ from throttlekit._core.algorithms.concurrency import Holders
 from throttlekit._core.algorithms.gcra import Tat
 from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US
 from throttlekit._core.line import GRACE_US, GUESTS_US, Line
 from throttlekit._core.storage_keys import bucket_name, line_name
 from throttlekit._core.time_zone import UTC, Zone
@@ -54,8 +55,10 @@ _BUCKETS = {
 _FIXED = {
     "fast": [(50, 10_000), (3, 1), (7, 100_000)],
     "ordinary": [(10, 10**6), (1, 10**6), (3, 10**7), (100, 60 * 10**6), (4, 1800 * 10**6)],
-    "slow": [(3, _HOUR_US), (7, _DAY_US), (2, 6 * _HOUR_US), (_MOST, _DAY_US)],
-}
+    "slow": [
+        (3, _HOUR_US), (7, _DAY_US), (2, 6 * _HOUR_US), (_MOST, _DAY_US), (5, WEEK_US), (3, MONTH_US), (2, YEAR_US),
+    ],
+}  # fmt: skip
 _SLIDING = {
     "fast": [(300, 1_000), (9, 7), (1, 1), (_MOST, 10_000)],
     "ordinary": [(10, 10**6), (1, 10**6), (7, 10**7), (100, 60 * 10**6), (4, 7_777_777), (3, GRACE_US)],
@@ -141,7 +144,9 @@ def _random_rule(rnd: random.Random, algorithm: str, speed: str, name: str, numb
     elif algorithm == "leaky-bucket":
         limit = LeakyBucket(name, rate, queue=rnd.choice([None, 0, 1, 3, 10]))
     elif algorithm == "fixed-window":
-        return rule(FixedWindow(name, rate), _random_zone(rnd, now_us), number)
+        limit = FixedWindow(name, FixedWindow.rate_from(amount, period_us))
+        zone = _random_zone(rnd, now_us) if period_us <= _DAY_US else limit.bind(1, now_us).zone
+        return rule(limit, zone, number)
     else:
         limit = SlidingWindow(name, rate) if algorithm == "sliding-window" else SlidingLog(name, rate)
     return rule(limit, number=number)

@@ -11,6 +11,7 @@ from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
 from throttlekit._core.algorithms.sliding_log import SlidingLog
 from throttlekit._core.algorithms.sliding_window import SlidingWindow
 from throttlekit._core.algorithms.token_bucket import TokenBucket
+from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
@@ -38,6 +39,7 @@ def plain(limit: Limit, key: str, cost: int) -> dict[str, Any]:
         "cost": cost,
         **({} if limit.scope == "global" else {"scope": limit.scope}),
         **({} if limit.of_tier is None else {"tier": limit.of_tier}),
+        **({} if limit.varying_us is None else {"varying_us": limit.varying_us}),
         **({} if limit.on_store_failure == "closed" else {"on_store_failure": limit.on_store_failure}),
         **({} if limit.processes is None else {"processes": limit.processes}),
         **({} if limit.prefetch is None else {"prefetch": limit.prefetch, "prefetch_for": limit.prefetch_for}),
@@ -58,9 +60,11 @@ def load(data: Mapping[str, Any]) -> Limit:
         algorithm = _ALGORITHMS[data.get("algorithm", "token-bucket")]
         make: Any = algorithm
         amount, period_us = data["rate"]
-        key, tier = data["key"], data.get("tier")
+        key, tier, varying_us = data["key"], data.get("tier"), data.get("varying_us")
         if not isinstance(key, str) or not isinstance(tier, (str, type(None))):
             raise ValueError("key")
+        if varying_us is not None and (type(varying_us) is not int or not 0 <= varying_us <= LARGEST_EXACT):
+            raise ValueError("varying_us")
         limit: Limit = make(
             data["name"],
             algorithm.rate_from(amount, period_us),
@@ -71,6 +75,7 @@ def load(data: Mapping[str, Any]) -> Limit:
             processes=data.get("processes"),
             _of_tier=tier,
             _by_value=True,
+            _varying_us=varying_us,
             **{option: data[option] for option in ("prefetch", "prefetch_for") if data.get(option) is not None},
             **{option: data[option] for option in algorithm.options},
         )

@@ -1,7 +1,11 @@
 """
-Time zones as numbers: how far local time is ahead of UTC, and when that changes.
+Time zones and calendars as numbers: how far local time is ahead of UTC, and when that changes.
 
 A script knows no zones. So the changes of a zone's clocks near an instant are worked out here, and sent along.
+
+It knows no months either. Each month is counted as 31 days, and each year as 366, by a clock that is set forward as one
+begins: a month of 30 days is then a change of the clocks by a day. So a window's number is (time + offset) // period
+there too, and windows of every kind are counted in one way.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
 from typing import NamedTuple
 
+from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US
 from throttlekit._core.limit.template import safe_repr
 from throttlekit.errors import ConfigurationError
 
@@ -17,6 +22,8 @@ __all__ = ["DAY_US", "UTC", "Zone", "zone_around", "zone_named", "zone_on"]
 
 DAY_US = 86_400_000_000
 _HOUR_US = 3_600_000_000
+_TO_MONDAY_US = 3 * DAY_US  # 1970 began on a Thursday
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _SEARCHED_DAYS = 200  # each way: so that both the last change of a zone's clocks and the next are seen
 
 
@@ -62,9 +69,14 @@ def zone_named(tz: object) -> tzinfo | None:
 
 
 @lru_cache(maxsize=256)
-def zone_on(zone: tzinfo, day: int, period_us: int) -> Zone:
-    """The part of *zone* that windows of *period_us* need on *day*, counted from 1970."""
-    found = zone_around(zone, day * DAY_US)
+def zone_on(zone: tzinfo | None, day: int, period_us: int) -> Zone:
+    """The part of *zone*, None for UTC, that windows of *period_us* need on *day*, counted from 1970."""
+    if period_us in (MONTH_US, YEAR_US):
+        return _months_around(zone or timezone.utc, day * DAY_US, period_us)
+    found = UTC if zone is None else zone_around(zone, day * DAY_US)
+    if period_us == WEEK_US:
+        changes = tuple((from_us, offset_us + _TO_MONDAY_US) for from_us, offset_us in found.changes)
+        return Zone(found.offset_us + _TO_MONDAY_US, changes)
     whole = all((offset_us - found.offset_us) % period_us == 0 for _, offset_us in found.changes)
     if whole and period_us <= _HOUR_US:
         # Windows of an hour or less begin where they would if the clocks were never changed. A longer one's number is
@@ -98,6 +110,22 @@ def zone_around(zone: tzinfo, around_us: int) -> Zone:
     return Zone(first_us, tuple(changes))
 
 
+def _months_around(zone: tzinfo, around_us: int, period_us: int) -> Zone:
+    """The months or years from the one before *around_us* to the second after it, as `Zone` has them."""
+    local = (_EPOCH + timedelta(microseconds=around_us)).astimezone(zone)
+    step = 1 if period_us == MONTH_US else 12
+    first = ((local.year - 1970) * 12 + local.month - 1) // step - 1
+    begins = [(number, _month_begins_us(zone, number * step)) for number in range(first, first + 4)]
+    (_, offset_us), *changes = [(begin_us, number * period_us - begin_us) for number, begin_us in begins]
+    return Zone(offset_us, tuple(changes))
+
+
+def _month_begins_us(zone: tzinfo, month: int) -> int:
+    """When *month*, counted from January 1970, begins in *zone*."""
+    begin = datetime(1970 + month // 12, month % 12 + 1, 1, tzinfo=zone)
+    return (begin.astimezone(timezone.utc) - _EPOCH) // timedelta(microseconds=1)
+
+
 def _offset_us(zone: tzinfo, at_us: int) -> int:
-    at = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=at_us)
+    at = _EPOCH + timedelta(microseconds=at_us)
     return (at.astimezone(zone).utcoffset() or timedelta()) // timedelta(microseconds=1)

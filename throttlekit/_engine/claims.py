@@ -80,6 +80,7 @@ class ClaimResolver:
         self.registry = registry
         self._plugins = plugins
         self._known: dict[Any, Claim] = {}
+        registry.let_go = self._known.clear
 
     @property
     def by_plugins(self) -> bool:
@@ -124,14 +125,14 @@ class ClaimResolver:
         job, plain = call.job, self._plugins is None
         claims: list[Claim] = []
         for declared in call.limits:
-            limit = declared if declared.tiers is None else declared.for_job(job)
+            limit = declared.for_job(job) if declared.varies else declared
             text = "" if limit.key is None else self.key(call, limit)
             part = None if limit.scope == "global" else limit.part_of(job)
             units = limit.cost_of(job) if plain and call.cost is None else self._cost(call, limit)
             if not remember or limit.by_value or isinstance(limit, Concurrency):
                 claims.append(_claim(limit, text, part, units, now_us, job))
                 continue
-            question = (id(limit), text, part, units, now_us // _DAY_US)  # a limit that is known lives on
+            question = (id(limit), text, part, units, now_us // _DAY_US)  # a claim keeps its limit alive
             found = self._known.get(question)
             if found is None:
                 if len(self._known) >= _MOST_REMEMBERED:

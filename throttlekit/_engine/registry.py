@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from weakref import ref
+
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
@@ -12,28 +15,27 @@ __all__ = ["LimitRegistry"]
 
 
 class LimitRegistry:
-    """One name, one definition."""
+    """
+    One name, one definition: of the limits that are alive.
+
+    A limit owns its name from its declaration on, or from the second call that it is used in, for as long as it lives.
+    Limits that are made for one call each are let go after it: they take no memory, and may be defined anew at any
+    time. Then the old definition and the new one are counted apart.
+    """
 
     def __init__(self) -> None:
-        self._limits: dict[str, Limit] = {}
+        self._limits: dict[str, _Known] = {}
+        self.let_go: Callable[[], None] = lambda: None
+        """Called before two definitions are an error: lets go of limits that are only kept to be quick."""
 
     def add(self, limit: Limit) -> None:
         """
-        Make *limit* known.
+        Make *limit* known, as the owner of its name.
 
         Raises:
             ConfigurationError: It is not a limit, or its name is used with another definition.
         """
-        if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise _not_a_limit(limit)
-        if limit.by_value or limit.of_tier is not None:
-            return
-        known = self._limits.setdefault(limit.name, limit)
-        if known is not limit and known.definition != limit.definition:
-            raise ConfigurationError(
-                f"the name {limit.name!r} is used for two limits: {known!r} and {limit!r}. "
-                "The same name is the same budget: give one of them another name, or use one object for both."
-            )
+        self._use(limit, owner=True)
 
     def check(self, call: Call) -> None:
         """
@@ -48,8 +50,9 @@ class LimitRegistry:
         if job is not None and not isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"job must be a throttlekit.Job, not {type(job).__name__}: write job=Job(…)")
         for limit in limits:
-            if not isinstance(limit, Limit) or self._limits.get(limit.name) is not limit:  # pyright: ignore[reportUnnecessaryIsInstance]
-                self.add(limit)
+            known = self._limits.get(limit.name) if isinstance(limit, Limit) else None  # pyright: ignore[reportUnnecessaryIsInstance]
+            if known is None or known() is not limit or not known.owner:
+                self._use(limit)
         if len(limits) > 1:
             names = [limit.name for limit in limits]
             for name in names:
@@ -57,6 +60,56 @@ class LimitRegistry:
                     raise ConfigurationError(f"limit {name!r} was given twice: name it once, with a cost")
         if call.key is not None and all(limit.key is None for limit in limits):
             raise ConfigurationError(f"limit {limits[0].name!r} has no key: drop key=, or give the limit one")
+
+    def _use(self, limit: Limit, *, owner: bool = False) -> None:
+        if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise _not_a_limit(limit)
+        if limit.is_derived:
+            return
+        known = self._limits.get(limit.name)
+        other = None if known is None else known()
+        if known is None or other is None:
+            self._keep(limit, owner)
+        elif other is limit:
+            known.owner = True
+        elif other.definition == limit.definition:
+            known.owner = known.owner or owner
+        elif not known.owner:
+            self._keep(limit, owner)
+        else:
+            shown = repr(other)
+            del other
+            self.let_go()
+            if known() is not None:
+                raise ConfigurationError(
+                    f"the name {limit.name!r} is used for two limits: {shown} and {limit!r}. "
+                    "The same name is the same budget: give one of them another name, or use one object for both."
+                )
+            self._keep(limit, owner)
+
+    def _keep(self, limit: Limit, owner: bool) -> None:
+        limits = self._limits
+
+        def gone(known: ref[Limit]) -> None:
+            if limits.get(name) is known:
+                del limits[name]
+
+        name = limit.name
+        limits[name] = _Known(limit, gone)
+        limits[name].owner = owner
+
+
+class _Known(ref[Limit]):
+    """
+    A limit that was used, and may be gone.
+
+    Attributes:
+        owner: Whether another definition of its name is an error while it lives.
+    """
+
+    __slots__ = ("owner",)
+
+    owner: bool
 
 
 def _not_a_limit(what: object) -> ConfigurationError:

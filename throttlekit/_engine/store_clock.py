@@ -43,7 +43,7 @@ class StoreClock:
         """
         store_us, at_us = self._known
         since_us = self._clock_us() - at_us
-        if not store_us or since_us > _TRUSTED_US or any(limit.tiers is not None for limit in limits):
+        if not store_us or since_us > _TRUSTED_US or any(limit.varies for limit in limits):
             return None
         read = Ticket.read(ticket)
         limit = read.binding(limits)

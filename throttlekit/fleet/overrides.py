@@ -118,7 +118,7 @@ class Overrides:
         rules, now_us = self.rules, self._follower.now_us()
         return [
             declared
-            if (own := rules.get(declared.name)) is None or (job is None and declared.tiers is not None)
+            if (own := rules.get(declared.name)) is None or (job is None and declared.varies)
             else self._altered(declared.for_job(job), own.set, now_us)
             for declared in limits
         ]

@@ -67,6 +67,45 @@ class CalendarConformance(ConformanceSuite):
                 for end in ("01:00:00", second_end, third_end):
                     self._ends(bench, limit, _utc(f"2027-10-31 {end}"))
 
+    def test_week_begins_on_monday(self) -> None:
+        """A week ends at midnight before Monday, in the zone; the week in which clocks change is one window."""
+        with self.bench() as bench:
+            bench.now_us = _utc("2027-03-10 12:00:00")
+            self._ends(bench, FixedWindow(NAME, "5/week"), _utc("2027-03-15 00:00:00"))
+            bench.now_us = _utc("2027-03-22 12:00:00")
+            limit = FixedWindow(NAME, "5/week", tz=_BERLIN)
+            self._ends(bench, limit, _utc("2027-03-28 22:00:00"))
+            self._ends(bench, limit, _utc("2027-04-04 22:00:00"))
+
+    def test_months_are_the_calendars(self) -> None:
+        """A month ends with the calendar's, in the zone, however long it is."""
+        with self.bench() as bench:
+            bench.now_us = _utc("2027-12-31 23:59:59")
+            limit = FixedWindow(NAME, "5/month")
+            for end in ("2028-01-01", "2028-02-01", "2028-03-01", "2028-04-01", "2028-05-01"):
+                self._ends(bench, limit, _utc(f"{end} 00:00:00"))
+            bench.now_us = _utc("2027-03-01 00:00:00")
+            limit = FixedWindow(NAME, "5/month", tz=_BERLIN)
+            for end in ("2027-03-31 22:00:00", "2027-04-30 22:00:00"):
+                self._ends(bench, limit, _utc(end))
+
+    def test_years_are_the_calendars(self) -> None:
+        """A year ends with the calendar's, leap years too."""
+        with self.bench() as bench:
+            bench.now_us = _utc("2027-07-01 00:00:00")
+            limit = FixedWindow(NAME, "5/year", tz=_BERLIN)
+            for end in ("2027-12-31", "2028-12-31", "2029-12-31"):
+                self._ends(bench, limit, _utc(f"{end} 23:00:00"))
+
+    def test_month_counts_as_one(self) -> None:
+        """What is used on the first day of a month counts on its last."""
+        limit = FixedWindow(NAME, "5/month")
+        with self.bench() as bench:
+            for day in (1, 10, 15, 28, 31):
+                bench.now_us = _utc(f"2027-01-{day:02d} 12:00:00")
+                assert bench.ask(limit).allowed
+            assert not bench.ask(limit).allowed
+
     def test_line_over_a_change_of_clocks(self) -> None:
         """A line that begins on a day of 25 hours begins at the next midnight, and no two jobs are due together."""
         limit = FixedWindow(NAME, "5/d", tz=_BERLIN)

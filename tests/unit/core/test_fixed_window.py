@@ -449,3 +449,43 @@ def test_looking_at_a_debt_passes() -> None:
         FixedWindowAlgorithm(0, 3, 60_000_000).ready_us(Count(30_000_000, 9), 30_000_000 * 60_000_000)
         == 30_000_000 * 60_000_000
     )
+
+
+# Weeks, months and years
+
+
+@given(
+    instant_us=st.integers(micros(datetime(2000, 1, 1, tzinfo=timezone.utc)), 2 * NOW),
+    tz=st.sampled_from([*ZONES, None]),
+    off_us=st.integers(-DAY, DAY),
+)
+def test_months_and_years_are_those_of_the_standard_library(instant_us: int, tz: str | None, off_us: int) -> None:
+    """A month or a year is that of local time, and ends as the next begins; the time need be known within a day."""
+    local = at(instant_us).astimezone(ZoneInfo(tz or "UTC"))
+    months = (local.year - 1970) * 12 + local.month - 1
+    for rate, number in (("5/month", months), ("5/year", local.year - 1970)):
+        charge = FixedWindow("quota", rate, tz=tz).bind(1, instant_us + off_us)
+        state = charge.admit(None, instant_us)
+        assert state == Count(number, 1)
+        end_us = charge.use(state, instant_us).full_us
+        assert end_us > instant_us
+        assert charge.admit(state, end_us - 1) == Count(number, 2)
+        assert charge.admit(state, end_us) == Count(number + 1, 1)
+        assert charge.sanitized(state, end_us - 1) is state
+
+
+@given(instant_us=st.integers(NOW // 2, 2 * NOW), tz=st.sampled_from([*ZONES, None]))
+def test_weeks_begin_on_monday(instant_us: int, tz: str | None) -> None:
+    """Instants are of one week if and only if their dates have one ISO week."""
+    zone, charge = ZoneInfo(tz or "UTC"), FixedWindow("quota", "5/week", tz=tz).bind(1, instant_us)
+    for later_us in (instant_us + by * DAY for by in range(9)):
+        weeks = [at(each).astimezone(zone).isocalendar()[:2] for each in (instant_us, later_us)]
+        same = charge.admit(Count(0, 0), later_us).window == charge.admit(None, instant_us).window  # type: ignore[union-attr]
+        assert same is (weeks[0] == weeks[1])
+
+
+def test_process_has_a_share_of_the_month() -> None:
+    """A process's own share of a month's quota is of the same months."""
+    share = FixedWindow("quota", "100/month", on_store_failure="local", processes=4).share
+    assert share is not None
+    assert share.rate == "25/month"

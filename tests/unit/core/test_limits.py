@@ -73,11 +73,12 @@ COMMON_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"name": None}, "a limit's name must be some text, not None"),
     ({"name": 7}, "a limit's name must be some text, not 7"),
     ({"rate": "often"}, f"limit 'partner': 'often' is not a rate. {RATE_IS}"),
-    ({"rate": "10 per minute"}, f"limit 'partner': '10 per minute' is not a rate. {RATE_IS}"),
+    ({"rate": "10 a minute"}, f"limit 'partner': '10 a minute' is not a rate. {RATE_IS}"),
     ({"rate": None}, f"limit 'partner': None is not a rate. {RATE_IS}"),
     (
         {"rate": "10/minit"},
-        "limit 'partner': 'minit' in rate '10/minit' is not a unit of time: use s, m, h, d, or second … day.",
+        "limit 'partner': 'minit' in rate '10/minit' is not a unit of time: use s, m, h, d, w, or second … week; "
+        "a FixedWindow also takes month and year.",
     ),
     (
         {"rate": "0/s"},
@@ -173,10 +174,11 @@ OWN_FAULTS: list[tuple[type[Limit], dict[str, Any], str]] = [
         (
             FixedWindow,
             {"rate": rate},
-            f"limit 'partner': the period of {rate!r} must fit evenly into a day, like 10s, 15m, 6h or 1d: "
-            "a fixed window begins with the calendar's. For any other, take a SlidingWindow or a SlidingLog",
+            f"limit 'partner': the period of {rate!r} must fit evenly into a day, like 10s, 15m, 6h or 1d, or be a "
+            "week, a month or a year: a fixed window begins with the calendar's. For any other, take a SlidingWindow "
+            "or a SlidingLog",
         )
-        for rate in ("1/7s", "1/7h", "1/2d", "1/366d", (5, 0.7), (5, timedelta(days=1, microseconds=1)))
+        for rate in ("1/7s", "1/7h", "1/2d", "1/365d", (5, 0.7), (5, timedelta(days=1, microseconds=1)))
     ),
     *(
         (

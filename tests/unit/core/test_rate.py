@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from throttlekit import ConfigurationError
-from throttlekit._core.limit.rate import LONGEST_PERIOD_US, parse_rate
+from throttlekit import ConfigurationError, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.limit.rate import LONGEST_PERIOD_US, MONTH_US, YEAR_US, parse_rate, parse_window
 
 MINUTE, HOUR, DAY = 60_000_000, 3_600_000_000, 86_400_000_000
 
@@ -36,6 +36,12 @@ MINUTE, HOUR, DAY = 60_000_000, 3_600_000_000, 86_400_000_000
         ("3/30min", 3, 30 * MINUTE),
         ("007/s", 7, 1_000_000),
         ("999999999999/s", 10**12 - 1, 1_000_000),
+        ("100 per minute", 100, MINUTE),
+        ("100 per 2 hours", 100, 2 * HOUR),
+        ("100/Minute", 100, MINUTE),
+        ("5/w", 5, 7 * DAY),
+        ("5/week", 5, 7 * DAY),
+        ("5 per 2 weeks", 5, 14 * DAY),
         ("1/366d", 1, LONGEST_PERIOD_US),
         ((5, timedelta(seconds=10)), 5, 10_000_000),
         ((5, timedelta(microseconds=1)), 5, 1),
@@ -67,7 +73,11 @@ def test_rate_is_read(rate: Any, amount: int, period_us: int) -> None:
         "10/0s",
         "10/fortnight",
         "10/S",
-        "10 per second",
+        "10 pers",
+        "10 a second",
+        "10/M",
+        "10/month",
+        "10/s;100/h",
         "10/s/s",
         "10/1.5s",
         "١٠/s",
@@ -107,6 +117,45 @@ def test_what_is_no_rate_is_refused(rate: Any) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_rate(rate)
     assert repr(rate)[:60] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"),
+    [
+        ("1000/month", (1000, MONTH_US)),
+        ("1000 per Months", (1000, MONTH_US)),
+        ("7/year", (7, YEAR_US)),
+        ("7/week", (7, 7 * DAY)),
+        ("10/s", (10, 1_000_000)),
+        ((5, timedelta(days=7)), (5, 7 * DAY)),
+    ],
+)
+def test_window_is_read(rate: Any, expected: tuple[int, int]) -> None:
+    """Windows of the calendar may be months and years."""
+    assert parse_window(rate) == expected
+
+
+@pytest.mark.parametrize(
+    ("rate", "remedy"),
+    [
+        ("10/2months", "must be one month, not several"),
+        ("10/31d", "write '10/month'"),
+        ((10, timedelta(days=366)), "write '10/year'"),
+        ("0/month", "at least 1"),
+        ("10/fortnight", "also takes month and year"),
+    ],
+)
+def test_what_is_no_window_is_refused(rate: Any, remedy: str) -> None:
+    """Several months, and as many days as a month may have, are not windows of the calendar."""
+    with pytest.raises(ConfigurationError, match=remedy):
+        parse_window(rate)
+
+
+@pytest.mark.parametrize("limit", [TokenBucket, LeakyBucket, SlidingWindow, SlidingLog])
+def test_month_of_another_limit_is_refused(limit: Any) -> None:
+    """A month is an error for every other limit, which names the one that can do it, and what to write here."""
+    with pytest.raises(ConfigurationError, match=r"FixedWindow\(name, '10/month'\).* '10/30d'"):
+        limit("quota", "10/month")
 
 
 def test_largest_amount_is_told() -> None:

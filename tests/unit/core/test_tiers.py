@@ -147,7 +147,8 @@ TIER_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"rate": {"free": {"a": "1/s"}}}, "limit 'api': the rate of tier 'free' must be a rate, not {'a': '1/s'}"),
     (
         {"rate": {"free": "10/minit"}},
-        "limit 'api': 'minit' in rate '10/minit' is not a unit of time: use s, m, h, d, or second … day.",
+        "limit 'api': 'minit' in rate '10/minit' is not a unit of time: use s, m, h, d, w, or second … week; "
+        "a FixedWindow also takes month and year.",
     ),
     ({"tier": 7}, "limit 'api': the tier must be a template like \"{account_id}\" or a callable, not 7"),
     (

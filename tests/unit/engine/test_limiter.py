@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -285,8 +286,32 @@ def test_database_may_be_left_out(url: str) -> None:
 def test_one_name_has_one_definition(limiter: Limiter) -> None:
     """Two definitions under one name are a mistake: which budget would hold?"""
     limiter.acquire(PARTNER)
+    limiter.acquire(PARTNER)
     with pytest.raises(ConfigurationError, match="the name 'partner' is used for two limits"):
         limiter.acquire(TokenBucket("partner", "11/s", burst=5))
+
+
+def test_limits_of_one_call_are_let_go(limiter: Limiter) -> None:
+    """A limit that is made for each call may change its rate from call to call, and takes no memory."""
+    for number in range(3000):
+        for tenant in ("t", f"t{number}"):
+            assert limiter.acquire(TokenBucket(tenant, f"{number + 1}/s")).limit.amount == number + 1
+    limiter.release(limiter.acquire(PARTNER))
+    gc.collect()
+    assert sum(isinstance(each, TokenBucket) for each in gc.get_objects()) < 2000
+
+
+def test_name_is_free_when_its_limit_is_gone(limiter: Limiter) -> None:
+    """A limit that was used again and again, or was declared, owns its name for as long as it lives, and no longer."""
+    for use in (limiter.acquire, limiter.declare):
+        old = TokenBucket("again", "10/s")
+        for _ in range(3):
+            use(old)
+        with pytest.raises(ConfigurationError, match="the name 'again' is used for two limits"):
+            limiter.acquire(TokenBucket("again", "11/s"))
+        del old
+        gc.collect()
+        assert limiter.acquire(TokenBucket("again", "11/s"))
 
 
 def test_one_definition_may_be_written_twice(limiter: Limiter) -> None:

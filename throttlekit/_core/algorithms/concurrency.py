@@ -11,12 +11,13 @@ lua/throttlekit_lua/concurrency.lua and lease.lua mirror this file. Change all, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use
+from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.local_share import shared_window
 from throttlekit._core.limit.options import LimitOptions, Rates
@@ -166,6 +167,7 @@ class Concurrency(Limit):
     Args:
         name, key, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
         amount: How many jobs may hold a slot at once: a whole number of at least 1. Or one for each tier, with *tier*.
+            Or a callable that takes the job and returns the amount.
         lease: Seconds, or a timedelta, after which a holder that has not renewed is gone: 1 second to a day. A job
             may run for much longer. Short: a killed worker's slots are soon free again. Long: the store may be
             away for longer before a job loses its slot.
@@ -193,7 +195,7 @@ class Concurrency(Limit):
     def __init__(
         self,
         name: str,
-        amount: int | Mapping[str, int],
+        amount: int | Mapping[str, int] | Callable[[Job], int],
         *,
         lease: float | timedelta | Mapping[str, float | timedelta] = 30.0,
         **options: Unpack[LimitOptions],
@@ -226,7 +228,9 @@ class Concurrency(Limit):
 
     @property
     def definition(self) -> object:
-        return (self.fingerprint, self.amount, self.lease) if self.tiers is None else super().definition
+        if self.tiers is not None or self.varying_us is not None:
+            return super().definition
+        return self.fingerprint, self.amount, self.lease
 
     @classmethod
     def rate_from(cls, amount: int, period_us: int) -> Any:

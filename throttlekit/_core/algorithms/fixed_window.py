@@ -9,14 +9,17 @@ lua/throttlekit_lua/fixed_window.lua mirrors this file. Change both, or the pari
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import STALE_US, Use, window_mark
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.local_share import shared_window
 from throttlekit._core.limit.options import LimitOptions, Rates
 from throttlekit._core.limit.per_tier import PerTier
+from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US, Rate, parse_window
 from throttlekit._core.limit.shape import Shape
 from throttlekit._core.time_zone import DAY_US, UTC, Zone, zone_named, zone_on
 from throttlekit.errors import ConfigurationError
@@ -135,29 +138,30 @@ class FixedWindowAlgorithm:
 
 class FixedWindow(Limit):
     """
-    So many units in each second, minute, hour or day of the calendar; then all of them at once again.
+    So many units in each second, minute, hour, day, week, month or year of the calendar; then all at once again.
 
     Guarantee: in each window of the calendar, at most `amount` units pass. So in any window no longer than the
     period (or than the shortest of the calendar's, where clocks change), at most `2 × amount`: a whole amount at
     the end of one, and another at the start of the next. Both bounds are reached.
 
-    When to choose it: the partner's contract says "resets at the top of the hour", "1000 a day, Berlin time".
-    Else take `SlidingWindow` or `SlidingLog`: at the edge of two windows, more passes than a limit that the partner
-    counts from any instant. Jobs that wait for the next window are spread over it, and do not come at its first
-    instant. Costs two numbers per key in the store.
+    When to choose it: the partner's contract says "resets at the top of the hour", "1000 a day, Berlin time",
+    "10 000 a month". Else take `SlidingWindow` or `SlidingLog`: at the edge of two windows, more passes than a limit
+    that the partner counts from any instant. Jobs that wait for the next window are spread over it, and do not come at
+    its first instant. Costs two numbers per key in the store.
 
     Args:
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.
-            A period must fit evenly into a day: windows of ten seconds begin at :00, :10, :20.
-        tz: The name of the time zone of hours and days: "Europe/Berlin". A day of 23 or
+            A period must fit evenly into a day: windows of ten seconds begin at :00, :10, :20. Or it is a week, which
+            begins on Monday, a month, "1000/month", or a year.
+        tz: The name of the time zone of hours, days and longer windows: "Europe/Berlin". A day of 23 or
             25 hours, where clocks change, is one window. Default: UTC.
 
     Raises:
         ConfigurationError: A value that can never work, as soon as the limit is made.
 
     The store's clock decides which window is the current one, and which changes of the zone's clocks count. With a
-    zone, a process makes one more request, once, to learn the store's time. Only for a limit of scope "process", and
-    for a process's own share while the store fails, this process's own clock decides.
+    zone, or with months and years, a process makes one more request, once, to learn the store's time. Only for a limit
+    of scope "process", and for a process's own share while the store fails, this process's own clock decides.
     """
 
     __slots__ = ("_tz", "_zone")
@@ -172,19 +176,34 @@ class FixedWindow(Limit):
         super().__init__(name, rate, _own={"tz": tz}, **options)
 
     def _shape(self, amount: int, period_us: int, *, tz: str | None = None, **options: Any) -> Shape:
-        if DAY_US % period_us:
+        if DAY_US % period_us and period_us not in (WEEK_US, MONTH_US, YEAR_US):
             raise ConfigurationError(
-                f"the period of {self.rate!r} must fit evenly into a day, like 10s, 15m, 6h or 1d: "
-                "a fixed window begins with the calendar's. For any other, take a SlidingWindow or a SlidingLog"
+                f"the period of {self.rate!r} must fit evenly into a day, like 10s, 15m, 6h or 1d, or be a week, a "
+                "month or a year: a fixed window begins with the calendar's. For any other, take a SlidingWindow or a "
+                "SlidingLog"
             )
         zone = None if tz is None else zone_named(tz)
-        definition = f"{self.algorithm} {amount} {period_us} {'UTC' if zone is None else tz}"
+        counted = amount if self.varying_us is None else "varying"
+        definition = f"{self.algorithm} {counted} {period_us} {'UTC' if zone is None else tz}"
         return Shape(amount, amount, definition, {"_tz": tz, "_zone": zone})
+
+    def _parse_rate(self, rate: Rate) -> tuple[int, int]:
+        return parse_window(rate)
+
+    @classmethod
+    def rate_from(cls, amount: int, period_us: int) -> Any:
+        of_calendar = {MONTH_US: "month", YEAR_US: "year"}.get(period_us)
+        return f"{amount}/{of_calendar}" if of_calendar else super().rate_from(amount, period_us)
+
+    def shared_out(self, processes: int, options: Mapping[str, Any]) -> tuple[Rate, Mapping[str, Any]]:
+        amount, _ = shared_window(self.amount, self.period_us, processes)
+        return self.rate_from(amount, self.period_us), options
 
     @property
     def in_zone(self) -> bool:
-        return self.tiers is None and self._zone is not None
+        return not self.varies and (self._zone is not None or self._period_us in (MONTH_US, YEAR_US))
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> FixedWindowAlgorithm:
-        zone = UTC if self._zone is None else zone_on(self._zone, around_us // DAY_US, self._period_us)
+        plain = self._zone is None and self._period_us <= DAY_US
+        zone = UTC if plain else zone_on(self._zone, around_us // DAY_US, self._period_us)
         return FixedWindowAlgorithm(cost, self._amount, self._period_us, zone)

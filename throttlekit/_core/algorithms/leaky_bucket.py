@@ -70,7 +70,8 @@ class LeakyBucket(Limit):
         if queue is not None and queue > LARGEST_EXACT:
             raise ConfigurationError("the queue must be less than 2**53: leave it out, and any number may wait")
         own = {"_bucket": Bucket.of(amount, period_us, 1), "_queue": queue}
-        return Shape(1, 1, bucket_definition(self.algorithm, amount, period_us, 1), own)
+        fixed = bucket_definition(self.algorithm, amount, period_us, 1)
+        return Shape(1, 1, fixed if self.varying_us is None else f"{self.algorithm} varying", own)
 
     def shared_out(self, processes: int, options: Mapping[str, Any]) -> tuple[Rate, Mapping[str, Any]]:
         return shared_bucket(self.amount, self.period_us, processes), {}

@@ -13,6 +13,7 @@ lua/throttlekit_lua/sliding_log.lua mirrors this file. Change both, or the parit
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -147,6 +148,12 @@ class SlidingLog(Limit):
     __slots__ = ()
 
     algorithm = "sliding-log"
+
+    def check_varying(self, options: Mapping[str, Any]) -> int:
+        raise ConfigurationError(
+            "the rate of a SlidingLog cannot be a callable: it keeps as many instants as its amount says. Take a "
+            "TokenBucket or a SlidingWindow, or a rate for each tier"
+        )
 
     def _shape(self, amount: int, period_us: int, **options: Any) -> Shape:
         if amount > _LARGEST_AMOUNT:

@@ -179,7 +179,8 @@ class SlidingWindow(Limit):
     algorithm = "sliding-window"
 
     def _shape(self, amount: int, period_us: int, **options: Any) -> Shape:
-        return Shape(amount, amount, f"{self.algorithm} {amount} {period_us}")
+        counted = amount if self.varying_us is None else "varying"
+        return Shape(amount, amount, f"{self.algorithm} {counted} {period_us}")
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> SlidingWindowAlgorithm:
         return SlidingWindowAlgorithm(cost, self._amount, self._period_us, step_us(self._amount, self._period_us))

@@ -19,6 +19,7 @@ from throttlekit._core.limit.shape import Shape
 from throttlekit._core.limit.template import Key, from_job, plain, safe_repr, shown
 from throttlekit._core.limit.tiers import listed, tiers_of
 from throttlekit._core.limit.value import Value
+from throttlekit._core.limit.varying import fill_varying, limit_at, rate_of
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Limit"]
@@ -40,14 +41,16 @@ class Limit(PerJob, Value):
     Args:
         name: The limit's name: the same name is the same budget, in every process and framework.
         rate: "100/minute", "10/s", "5/10s" or (5, timedelta(seconds=10)). Or one for each tier:
-            {"free": "10/m", "pro": "100/m"}, with *tier*.
+            {"free": "10/m", "pro": "100/m"}, with *tier*. Or a callable that takes the job and returns its rate, which
+            may change at any time; all rates of one key are counted together.
         key: What is counted apart: a template over the job's arguments ("{account_id}"), or a
             callable that takes the job. Default: one count for all jobs.
         cost: Units that one job takes, a whole number of at least 0, or a callable that takes the
             job. 0 only looks.
         scope: What else is counted apart: "global" (default) nothing, "queue" each queue, "job" each job
-            name. "process": each worker process on its own, in its memory, with no round trip. Such a limit is
-            decided first: a process that has used its own share makes no request to the store.
+            name. "process": each worker process on its own, in its memory, with no round trip; exactly, each
+            `Limiter` object, so a process should have one. Such a limit is decided first: a process that has used its
+            own share makes no request to the store.
         tier: Which of the rates a job has: a template or a callable, as for *key*. Each tier is counted apart.
         default_tier: The tier of a job whose tier has no rate. Default: such a job fails, with the error.
         on_store_failure: What happens to a job while the store gives no answer. "closed" (default): it is deferred,
@@ -64,6 +67,9 @@ class Limit(PerJob, Value):
             fails is not part of it.
         share: With "local": one process's share, as a limit of scope "process".
         of_tier: The tier that the limit is of, if it is one of another limit's `tiers`.
+        varies: Whether the rate depends on the job: there are tiers, or *rate* is a callable.
+        varying_us: With a callable, and of what such a limit is `at` a rate: the time in which a bucket of every rate
+            fills; 0 where that plays no part. None: the rate is fixed.
         by_value: Whether the limit came in a message.
 
     Raises:
@@ -71,8 +77,9 @@ class Limit(PerJob, Value):
     """
 
     __slots__ = (
-        "_amount", "_capacity", "_period_us", "by_value", "cost", "default_tier", "fingerprint", "key", "most", "name",
-        "of_tier", "on_store_failure", "processes", "rate", "scope", "share", "tier", "tiers",
+        "__weakref__", "_amount", "_capacity", "_period_us", "by_value", "cost", "default_tier", "fingerprint", "key",
+        "most", "name", "of_tier", "on_store_failure", "processes", "rate", "rates", "scope", "share", "tier", "tiers",
+        "varies", "varying_us",
     )  # fmt: skip
 
     algorithm: ClassVar[str]
@@ -91,6 +98,9 @@ class Limit(PerJob, Value):
     tiers: Mapping[str, Limit] | None
     of_tier: str | None
     by_value: bool
+    varies: bool
+    varying_us: int | None
+    rates: dict[object, Limit] | None
     fingerprint: str
     share: Limit | None
     _amount: int
@@ -117,6 +127,7 @@ class Limit(PerJob, Value):
         _own: Mapping[str, Any] = _NO_OPTIONS,
         _of_tier: str | None = None,
         _by_value: bool = False,
+        _varying_us: int | None = None,
     ) -> None:
         if prefetch is not None or prefetch_for is not None:
             raise ConfigurationError(f"a {type(self).__name__} takes no token leases: prefetch= is for TokenBucket")
@@ -127,11 +138,16 @@ class Limit(PerJob, Value):
         self._set(
             name=name, rate=rate, key=key, cost=cost, scope=scope, tier=tier, default_tier=default_tier, tiers=None,
             on_store_failure=on_store_failure, processes=processes, share=None, of_tier=_of_tier, by_value=_by_value,
+            varies=isinstance(rate, Mapping) or callable(rate), varying_us=_varying_us,
+            rates=None if _varying_us is None else {},
         )  # fmt: skip
         with self._named():
             check_options(self)
             if isinstance(rate, Mapping):
                 self._fill_tiers(rate, _own)
+            elif callable(rate):
+                self._set(**fill_varying(self, _own))
+                self._set(fingerprint=fingerprint_of(f"{self.algorithm} varying {sorted(self._shown_options())}"))
             else:
                 self._fill(rate, _own)
 
@@ -147,7 +163,7 @@ class Limit(PerJob, Value):
             _amount=amount, _period_us=period_us, _capacity=shape.capacity, most=shape.most, fingerprint=fingerprint,
             **shape.own,
         )  # fmt: skip
-        if isinstance(self.cost, int) and (self.of_tier is None or self.by_value):
+        if isinstance(self.cost, int) and (self.by_value or (self.of_tier is None and self.varying_us is None)):
             self.check_cost(self.cost)
         if self.processes is not None:
             self._set(share=share_of(self, self.processes, options))
@@ -160,6 +176,27 @@ class Limit(PerJob, Value):
         self._set(tiers=tiers, most=most, fingerprint=fingerprint_of(f"tiers {whole}"))
         if isinstance(self.cost, int):
             self.check_cost(self.cost)
+
+    def check_varying(self, options: Mapping[str, Any]) -> int:
+        """
+        Make sure that all rates can be counted together; see `varying_us`, which it returns.
+
+        Raises:
+            ConfigurationError: They cannot.
+        """
+        return 0
+
+    def at(self, rate: Rate | int) -> Limit:
+        """
+        Of a limit whose *rate* is a callable: the limit as it is for a job of that *rate*, for code that has no job.
+        It counts where the others count.
+
+        Raises:
+            ConfigurationError: The limit's rate is not a callable, or *rate* can never work.
+        """
+        with self._named():
+            made: Limit = limit_at(self, rate)
+            return made
 
     def _parse_rate(self, rate: Rate) -> tuple[int, int]:
         return parse_rate(rate)
@@ -183,6 +220,11 @@ class Limit(PerJob, Value):
         return False
 
     @property
+    def is_derived(self) -> bool:
+        """Whether it was made of another limit: one of its tiers, it at a rate, or it as it came in a message."""
+        return self.by_value or self.of_tier is not None or (self.varying_us is not None and not self.varies)
+
+    @property
     def definition(self) -> object:
         """What two limits of one name must have in common."""
         if self.tiers is None:
@@ -191,14 +233,19 @@ class Limit(PerJob, Value):
 
     def for_job(self, job: Job | None) -> Limit:
         """
-        The limit that *job* is held to: that of its tier, if there are tiers; else this one.
+        The limit that *job* is held to: that of its tier, if there are tiers; at its rate, if that is a callable; else
+        this one.
 
         Raises:
-            ConfigurationError: There is no job to take the tier from, the template names an argument that
-                the job does not have, the callable failed, or there is no such tier.
+            ConfigurationError: There is no job to take the tier or the rate from, the template names an argument that
+                the job does not have, the callable failed, or there is no such tier or rate.
         """
-        if self.tiers is None:
+        if not self.varies:
             return self
+        if self.tiers is None:
+            with self._named():
+                rate = rate_of(self, job)
+            return self.at(rate)
         with self._named():
             found = plain(from_job("tier", self.tier, job))
         name = found if isinstance(found, str) and found in self.tiers else self.default_tier
@@ -232,12 +279,16 @@ class Limit(PerJob, Value):
     def _identity(self) -> tuple[object, ...]:
         tier = (self.tier, self.default_tier)
         failure = (self.on_store_failure, self.processes)
-        return type(self), self.name, self.definition, self.key, self.cost, *tier, *failure
+        rate = self.rate if self.varies and self.tiers is None else self.varying_us
+        return type(self), self.name, self.definition, rate, self.key, self.cost, *tier, *failure
 
     def __repr__(self) -> str:
         shown = [repr(self.name), repr(self.rate)]
-        shown += [f"{option}={getattr(self, option)!r}" for option in self.options if self.tiers is None]
+        shown += self._shown_options()
         for option, default in _DEFAULTS.items():
             value = getattr(self, option)
             shown += [] if value == default else [f"{option}={value!r}"]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+    def _shown_options(self) -> list[str]:
+        return [] if self.tiers is not None else [f"{option}={getattr(self, option)!r}" for option in self.options]

@@ -51,6 +51,7 @@ def share_of(limit: Any, processes: int, options: Mapping[str, Any]) -> Any:
     begin = f"processes={processes} leaves each of them a share"
     rate, own = limit.shared_out(processes, options)
     of_tier = {} if limit.of_tier is None else {"_of_tier": limit.of_tier, "_by_value": limit.by_value}
+    of_tier |= {} if limit.varying_us is None else {"_varying_us": limit.varying_us}
     try:
         return type(limit)(limit.name, rate, key=limit.key, cost=limit.cost, scope="process", **own, **of_tier)
     except CostExceedsLimit as error:

@@ -14,7 +14,7 @@ from throttlekit.errors import ConfigurationError
 __all__ = ["Cost", "LimitOptions", "Rates", "Scope", "Tier", "check_options"]
 
 Cost: TypeAlias = "int | Callable[[Job], int]"
-Rates: TypeAlias = "Rate | Mapping[str, Rate]"
+Rates: TypeAlias = "Rate | Mapping[str, Rate] | Callable[[Job], Rate]"
 Scope: TypeAlias = Literal["global", "queue", "job", "process"]
 Tier: TypeAlias = "str | Callable[[Job], str] | None"
 

@@ -12,7 +12,7 @@ _T = TypeVar("_T")
 class PerTier(Generic[_T]):
     """
     An attribute that a limit with tiers has once for each tier, and not itself: there it raises an `AttributeError`
-    that says so.
+    that says so. Likewise with a limit whose rate is a callable.
 
     The value lies in the slot of the same name with an underscore in front.
     """
@@ -27,4 +27,6 @@ class PerTier(Generic[_T]):
             return cast("_T", getattr(limit, self._slot))
         except AttributeError:
             fault = f"limit {limit.name!r} has tiers, and a {self._name!r} for each: read it from one of its .tiers"
+            if limit.tiers is None:
+                fault = f"limit {limit.name!r} has a {self._name!r} for each rate: read it from limit.at(rate)"
         raise AttributeError(fault)

@@ -1,4 +1,4 @@
-"""The one place that reads rates: "100/minute", "10/s", "5/10s", (5, timedelta(seconds=10))."""
+"""The one place that reads rates: "100/minute", "100 per minute", "5/10s", (5, timedelta(seconds=10)), "1000/month"."""
 
 from __future__ import annotations
 
@@ -10,27 +10,36 @@ from typing import TypeAlias
 from throttlekit._core.limit.template import safe_repr
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["LONGEST_PERIOD_US", "Rate", "parse_rate"]
+__all__ = ["LONGEST_PERIOD_US", "MONTH_US", "WEEK_US", "YEAR_US", "Rate", "parse_rate", "parse_window"]
 
 Rate: TypeAlias = "str | tuple[int, timedelta | float]"
 
 LONGEST_PERIOD_US = 366 * 86_400_000_000
 """A year. A longer period would leave too little room for bursts below `LARGEST_EXACT` µs."""
 
+WEEK_US = 7 * 86_400_000_000
+MONTH_US = 31 * 86_400_000_000
+"""How the calendar's months are written as a period: the longest of them. No other window is as long."""
+YEAR_US = LONGEST_PERIOD_US
+"""How the calendar's years are written as a period: the longest of them. No other window is as long."""
+
 _LARGEST_AMOUNT = 10**12 - 1
 
-_UNIT_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_UNIT_US = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000, "w": WEEK_US}
 _UNITS = dict(_UNIT_US)
 for _short, _words in {
     "s": ("sec", "second", "seconds"),
     "m": ("min", "minute", "minutes"),
     "h": ("hour", "hours"),
     "d": ("day", "days"),
+    "w": ("week", "weeks"),
 }.items():
     for _word in _words:
         _UNITS[_word] = _UNIT_US[_short]
 
-_RATE = re.compile(r"\s*([0-9]{1,12})\s*/\s*([0-9]{1,9})?\s*([a-z]+)\s*", re.ASCII)
+_OF_CALENDAR = {"month": MONTH_US, "year": YEAR_US}
+
+_RATE = re.compile(r"\s*([0-9]{1,12})\s*(?:/|\bper\b)\s*([0-9]{1,9})?\s*([A-Za-z]+)\s*", re.ASCII)
 _HOW_TO_WRITE = 'Write it as "100/minute", "10/s", "5/10s", or (5, timedelta(seconds=10)).'
 
 
@@ -40,7 +49,7 @@ def parse_rate(rate: Rate) -> tuple[int, int]:
 
     Raises:
         ConfigurationError: *rate* is not a rate, its amount is not a positive whole number, or its
-            period is not between 1 µs and a year.
+            period is not between 1 µs and a year. Months and years are not periods: they differ in length.
 
     A number of seconds between two microseconds is rounded up: stricter, never looser.
     """
@@ -60,14 +69,48 @@ def parse_rate(rate: Rate) -> tuple[int, int]:
     return amount, period_us
 
 
+def parse_window(rate: Rate) -> tuple[int, int]:
+    """
+    Read the *rate* of a window of the calendar: as `parse_rate`, but "1000/month" is `MONTH_US`, and a year `YEAR_US`.
+
+    Raises:
+        ConfigurationError: As `parse_rate`. Also for 31 and for 366 days, which are not windows of the calendar.
+    """
+    match = _RATE.fullmatch(rate) if isinstance(rate, str) else None
+    if match is not None and (period_us := _OF_CALENDAR.get(_unit(match[3]))) is not None:
+        amount, _ = parse_rate(f"{match[1]}/s")
+        if match[2] is not None:
+            raise ConfigurationError(f"the period of rate {safe_repr(rate)} must be one {_unit(match[3])}, not several")
+        return amount, period_us
+    amount, period_us = parse_rate(rate)
+    for unit, of_calendar_us in _OF_CALENDAR.items():
+        if period_us == of_calendar_us:
+            raise ConfigurationError(
+                f"the period of rate {safe_repr(rate)} is not a window of the calendar: write {f'{amount}/{unit}'!r}"
+            )
+    return amount, period_us
+
+
+def _unit(written: str) -> str:
+    """A unit as `_UNITS` has it: "Minutes" is "minutes", but "M" is not "m", which some read as months."""
+    unit = written if len(written) == 1 else written.lower()
+    return unit.removesuffix("s") if unit in ("months", "years") else unit
+
+
 def _parse_text(rate: str) -> tuple[int, int]:
     match = _RATE.fullmatch(rate)
     if match is None:
         raise ConfigurationError(f"{safe_repr(rate)} is not a rate. {_HOW_TO_WRITE}")
-    amount, count, unit = match.groups()
+    amount, count, unit = match[1], match[2], _unit(match[3])
+    if unit in _OF_CALENDAR:
+        raise ConfigurationError(
+            f"a {unit}, as in rate {safe_repr(rate)}, is a window of the calendar, for which there is FixedWindow: "
+            f"FixedWindow(name, {safe_repr(rate)}). For other limits write days, like '{amount}/30d'"
+        )
     if unit not in _UNITS:
         raise ConfigurationError(
-            f"{unit!r} in rate {safe_repr(rate)} is not a unit of time: use s, m, h, d, or second … day."
+            f"{match[3]!r} in rate {safe_repr(rate)} is not a unit of time: use s, m, h, d, w, or second … week; "
+            "a FixedWindow also takes month and year."
         )
     return int(amount), int(count or 1) * _UNITS[unit]
 

@@ -23,6 +23,10 @@ def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
         ConfigurationError: The limit cannot take it: not a rate of its kind, a burst where it has none, tiers, or a
             cost that would never pass.
     """
+    if limit.varying_us is not None:
+        if burst is not None:
+            raise ConfigurationError(f"limit {limit.name!r} has no burst of its own: it follows from the rate")
+        return limit.at(rate)
     if limit.tiers is not None:
         raise ConfigurationError(f"limit {limit.name!r} has tiers: name the one whose rate is meant")
     options: dict[str, Any] = {option: getattr(limit, option) for option in limit.options}

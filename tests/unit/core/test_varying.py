@@ -1,0 +1,261 @@
+"""A rate that the application gives for each job: one count for all rates of a key, whatever they are and become."""
+
+from __future__ import annotations
+
+import pickle
+from datetime import timedelta
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from throttlekit import (
+    Concurrency,
+    ConfigurationError,
+    CostExceedsLimit,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
+from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.serialize import dump, load
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+S, DAY = 1_000_000, 86_400_000_000
+INTERVALS = {"100/s": 10_000, "3/s": 333_334, "1/m": 60 * S, "10/d": 8640 * S, "1/d": DAY}
+
+
+def rate_of_plan(job: Job) -> Any:
+    return job.kwargs["plan"]
+
+
+KINDS: tuple[tuple[Any, Any, Any], ...] = (
+    (TokenBucket, "10/s", "5/s"),
+    (LeakyBucket, "10/s", "5/s"),
+    (FixedWindow, "10/d", "5/d"),
+    (SlidingWindow, "10/d", "5/d"),
+    (Concurrency, 10, 5),
+)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def limiter(clock: FakeClock) -> Limiter:
+    return Limiter(MemoryStore(clock_us=clock))
+
+
+def of(plan: Any, ticket: Any = None) -> Job:
+    return Job(id="1", kwargs={"plan": plan, "tenant": 7}, ticket=ticket)
+
+
+@given(
+    steps=st.lists(st.tuples(st.sampled_from(sorted(INTERVALS)), st.integers(0, 5), st.integers(0, 3)), max_size=60),
+    fills=st.sampled_from([timedelta(seconds=1), timedelta(seconds=90), timedelta(hours=5), timedelta(days=3)]),
+)
+def test_rates_together_pass_what_the_greatest_would(steps: list[tuple[str, int, int]], fills: timedelta) -> None:
+    """In any window, under rates that change with each job, no more units pass than the greatest rate alone allows."""
+    clock = FakeClock()
+    limiter, limit = Limiter(MemoryStore(clock_us=clock)), TokenBucket("api", rate_of_plan, burst=fills)
+    passed: list[tuple[int, int]] = []
+    for rate, units, wait in steps:
+        clock.advance((0.0, 0.5, 70.0, 9000.0)[wait])
+        units = min(units, limit.at(rate).capacity)
+        if limiter.acquire(limit, job=of(rate), cost=units):
+            passed.append((clock(), units))
+    shortest_us = min((INTERVALS[rate] for rate, _, _ in steps), default=1)
+    most_us = max(fills // timedelta(microseconds=1), shortest_us)
+    for begin, (begin_us, _) in enumerate(passed):
+        for end in range(begin, len(passed)):
+            units = sum(each for _, each in passed[begin : end + 1])
+            assert units * shortest_us <= most_us + passed[end][0] - begin_us
+
+
+@pytest.mark.parametrize("order", ["lowered", "raised"])
+@pytest.mark.parametrize(("kind", "high", "low"), KINDS)
+def test_what_was_taken_counts_at_every_rate(limiter: Limiter, kind: Any, high: Any, low: Any, order: str) -> None:
+    """A key that has used up one rate has no fresh budget at the other: a raised one adds the difference at most."""
+    limit = kind("api", rate_of_plan, key="{tenant}")
+    first, second = (high, low) if order == "lowered" else (low, high)
+    asked = [(rate, limiter.acquire(limit, job=of(rate)).allowed) for rate in [first] * 20 + [second] * 20]
+    assert sum(allowed for _, allowed in asked) <= limit.at(high).capacity
+    assert not any(allowed for _, allowed in asked[20:]) or order == "raised"
+
+
+@pytest.mark.parametrize(("slow", "fast"), [("1/d", "100/s"), ("10/d", "3/s")])
+def test_raised_rate_does_not_wait_for_the_old_one(limiter: Limiter, clock: FakeClock, slow: str, fast: str) -> None:
+    """A tenant that moves from a unit a day to many a second is not blocked for the rest of the day."""
+    limit = TokenBucket("api", rate_of_plan)
+    assert limiter.acquire(limit, job=of(slow))
+    assert not limiter.acquire(limit, job=of(fast))
+    clock.advance(1)
+    assert limiter.acquire(limit, job=of(fast))
+
+
+def test_place_in_line_outlives_the_rate(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that waits keeps its place when its rate changes."""
+    limit = TokenBucket("api", rate_of_plan)
+    limiter.acquire(limit, job=of("1/m"))
+    waiting = limiter.acquire(limit, job=of("1/m"))
+    assert limiter.acquire(limit, job=of("2/m", waiting.ticket)).reason == "early"
+    clock.advance(waiting.delay)
+    assert limiter.acquire(limit, job=of("2/m", waiting.ticket))
+
+
+def test_period_of_a_window_is_counted_apart(limiter: Limiter) -> None:
+    """A window of another length begins anew: only amounts of one period are counted together."""
+    limit = FixedWindow("api", rate_of_plan)
+    assert limiter.acquire(limit, job=of("1/d"))
+    assert not limiter.acquire(limit, job=of("1/d"))
+    assert limiter.acquire(limit, job=of("1/h"))
+
+
+def test_code_without_a_job_names_the_rate(limiter: Limiter) -> None:
+    """`at` is the limit for a caller that has no job, and counts in the same place."""
+    limit = TokenBucket("api", rate_of_plan, key="{tenant}")
+    assert limiter.acquire(limit, job=of("1/m"))
+    assert not limiter.acquire(limit.at("1/m"), key=7)
+    assert limiter.acquire(limit.at("1/m"), key=8)
+    with pytest.raises(
+        ConfigurationError, match=r"takes its rate from the job: pass job=, or name the rate: limit\.at"
+    ):
+        limiter.acquire(limit, key=7)
+
+
+def test_verbs_take_the_rate_of_the_job(limiter: Limiter) -> None:
+    """Peek, pause, resume, reset and settle mean the same count."""
+    limit = TokenBucket("api", rate_of_plan, key="{tenant}")
+    limiter.pause(limit, 30, job=of("10/s"))
+    assert limiter.peek(limit, job=of("5/s")).reason == "paused"
+    limiter.resume(limit, job=of("5/s"))
+    limiter.reset(limit, job=of("5/s"))
+    taken = limiter.acquire(limit, job=of("10/s"), cost=10)
+    assert taken
+    limiter.settle(taken, actual=1)
+    assert limiter.peek(limit, job=of("10/s")).remaining == 9
+
+
+def test_rates_are_remembered_and_few() -> None:
+    """The same rate is the same object; of a great many rates, the last few hundred are kept."""
+    limit = TokenBucket("api", rate_of_plan)
+    assert limit.at("7/s") is limit.at("7/s")
+    for amount in range(1, 2000):
+        limit.at(f"{amount}/s")
+    assert limit.rates is not None
+    assert len(limit.rates) <= 256
+
+
+@pytest.mark.parametrize(("kind", "high", "low"), KINDS)
+def test_rate_travels_by_value_and_counts_in_the_same_place(kind: Any, high: Any, low: Any) -> None:
+    """A limit in a message has the rate of its job, and the count of all."""
+    limit = kind("api", rate_of_plan, key="{tenant}")
+    for rate in (high, low):
+        sent = load(dump(limit, of(rate)))
+        assert (sent.fingerprint, sent.amount) == (limit.at(rate).fingerprint, limit.at(rate).amount)
+        assert sent.definition == limit.at(low).definition
+
+
+@pytest.mark.parametrize("varying_us", [-1, True, 2**60, "1", 1.5])
+def test_forged_message_is_refused(varying_us: Any) -> None:
+    """A message cannot name a time to fill that is not a whole number of microseconds."""
+    with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
+        load({**dump(TokenBucket("api", rate_of_plan), of("1/s")), "varying_us": varying_us})
+
+
+def test_process_share_is_counted_for_all_rates() -> None:
+    """While the store is away, a process's own share of every rate is one count too."""
+    limit = TokenBucket("api", rate_of_plan, burst=timedelta(seconds=12), on_store_failure="local", processes=4)
+    shares = [limit.at(rate).share for rate in ("100/m", "40/m")]
+    assert [share and share.capacity for share in shares] == [5, 2]
+    assert len({share and share.fingerprint for share in shares}) == 1
+
+
+def test_operator_sets_one_rate_for_all() -> None:
+    """A rate that live control sets holds for every job, and counts in the same place; a burst cannot be set."""
+    limit = TokenBucket("api", rate_of_plan, burst=timedelta(seconds=12))
+    for each in (limit, limit.at("5/s")):
+        assert altered(each, "100/m") == limit.at("100/m")
+    with pytest.raises(ConfigurationError, match="no burst of its own"):
+        altered(limit, "100/m", 5)
+
+
+def test_values() -> None:
+    """Such limits are equal by what they are; one with a rate of its own is another."""
+    limit = TokenBucket("api", rate_of_plan)
+    assert limit == TokenBucket("api", rate_of_plan) == pickle.loads(pickle.dumps(limit))
+    others = [limit.at("1/s"), limit.at("2/s"), TokenBucket("api", "1/s"), TokenBucket("api", lambda job: "1/s")]
+    assert all(limit != other for other in others)
+    assert others[0] != others[2]
+    assert "rate_of_plan" in repr(limit)
+
+
+@pytest.mark.parametrize(
+    ("make", "fault"),
+    [
+        (lambda: SlidingLog("x", rate_of_plan), "cannot be a callable"),
+        (lambda: TokenBucket("x", rate_of_plan, burst=4), "must be a timedelta where rate= is a callable"),
+        (lambda: TokenBucket("x", rate_of_plan, burst=timedelta(0)), "at most 366 days"),
+        (lambda: TokenBucket("x", rate_of_plan, prefetch=4), "leave it out"),
+        (lambda: TokenBucket("x", rate_of_plan, tier="{plan}"), "tier= needs a rate for each tier"),
+        (lambda: TokenBucket("x", "1/s", burst=timedelta(1)), "must be a number of units"),
+        (lambda: FixedWindow("x", rate_of_plan, tz="Nowhere"), "not known here"),
+        (lambda: LeakyBucket("x", rate_of_plan, queue=-1), "queue must be"),
+        (lambda: Concurrency("x", rate_of_plan, lease=0), "lease must be"),
+        (lambda: TokenBucket("x", "1/s").at("2/s"), r"at\(\) is for a limit whose rate= is a callable"),
+        (lambda: TokenBucket("x", rate_of_plan).at(rate_of_plan), "a rate was expected"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_can_never_work_is_refused_at_once(make: Any, fault: str) -> None:
+    """A mistake shows where the limit is made, and the message says what would be right."""
+    with pytest.raises(ConfigurationError, match=fault):
+        make()
+
+
+@pytest.mark.parametrize("returned", [None, "", "a lot", 5, ("5", 1), {"free": "1/s"}, b"1/s"])
+def test_callable_that_returns_no_rate(limiter: Limiter, returned: Any) -> None:
+    """What is not a rate is an error that names the limit, and nothing is charged."""
+    with pytest.raises(ConfigurationError, match=r"^limit 'api': "):
+        limiter.acquire(TokenBucket("api", lambda job: returned), job=Job())
+
+
+def test_callable_that_fails(limiter: Limiter) -> None:
+    """A callable that raises is an error that names it, and not the text of its error, which may hold an argument."""
+    with pytest.raises(ConfigurationError, match="the rate rate_of_plan failed on job '': KeyError"):
+        limiter.acquire(TokenBucket("api", rate_of_plan), job=Job())
+
+
+def test_attributes_of_a_rate_are_read_from_it() -> None:
+    """What follows from a rate is an error on the limit, which says where it is."""
+    limit = TokenBucket("api", rate_of_plan)
+    for name in ("amount", "period_us", "capacity"):
+        with pytest.raises(AttributeError, match=r"for each rate: read it from limit\.at\(rate\)"):
+            getattr(limit, name)
+
+
+def test_cost_that_a_rate_never_admits(limiter: Limiter) -> None:
+    """A cost is held to the rate of its job."""
+    limit = TokenBucket("api", rate_of_plan, cost=50)
+    assert limiter.acquire(limit, job=of("100/s"))
+    with pytest.raises(CostExceedsLimit):
+        limiter.acquire(limit, job=of("10/s"))
+
+
+@pytest.mark.parametrize(("rate", "seconds"), list(product(["300/s", "7000/s", "10/s", "90000/m"], [1, 12])))
+def test_burst_is_what_the_rate_gives_in_that_time(limiter: Limiter, rate: str, seconds: int) -> None:
+    """As many units pass at once as the limit says, and what is left is never beyond that."""
+    limit = TokenBucket("api", rate_of_plan, burst=timedelta(seconds=seconds)).at(rate)
+    plain = TokenBucket("plain", rate)
+    assert plain.burst * seconds * 0.99 <= limit.capacity <= plain.burst * seconds
+    assert limiter.peek(limit).remaining == limit.capacity
+    assert limiter.acquire(limit, cost=limit.capacity).remaining == 0
+    assert not limiter.acquire(limit)
