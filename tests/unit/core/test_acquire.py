@@ -403,7 +403,7 @@ def test_job_that_was_set_aside_comes_in_again(behind: int, late_us: int, same: 
 
 
 def _order_of(desk: Desk, claims: dict[str, StoreClaim], rounds: int) -> list[str]:
-    """The order in which waiting jobs of those tenants pass: each tenant has *rounds* of them, the first comes first."""
+    """The order in which waiting jobs of those tenants pass. Each tenant has *rounds* of them."""
     names: dict[int, str] = {}
     for name, claim in claims.items():
         for _ in range(rounds):
