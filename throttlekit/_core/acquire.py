@@ -244,7 +244,7 @@ def _look(
     stands = standing(line, claim.tenant, claim.cost, claim.step, place, now_us, max(grace_us, line.grace_us), first)
     ahead, most = ahead_of(line, stands.entry)
     kept = not stands.tags and place is not None and place.due_us <= now_us
-    if kept and algorithm.tight(max(grace_us, line.grace_us)):
+    if kept and line.paused_us <= now_us and algorithm.tight(max(grace_us, line.grace_us)):
         ahead = most = 0  # a unit would be lost while it waits for the job in front
     passes_us = algorithm.ready_us(taken, now_us, ahead) if ahead else ready_us
     if passes_us > now_us:
