@@ -4,11 +4,11 @@
   c.order_key  the line's numbers, as FIELDS names them, and the secret of its seals; text
   c.jobs_key   sorted set: each waiting job, "number cost", by its start; and before them, by -1 - tag: "f tenant" and
                "r tenant", where that tenant's next job would start, and the next that comes in again
-  c.rest       "mark cost step queue tenant": see throttlekit/_core/claim.py; queue is empty for any
+  c.rest       "mark cost step lead queue tenant": see throttlekit/_core/claim.py; queue is empty for any
 
   `waiting` counts the jobs. Nothing is written before `write_line`.
 ]]
-local UNIT, FAR, EXACT, BATCH, MEAN_ONE, MEAN_PART = 1000000, 16, 32, 16, 1024, 32
+local FIRST_TAG, FAR, EXACT, BATCH, MEAN_ONE, MEAN_PART = 18691697672192, 16, 32, 16, 1024, 32
 local LOOK, DOUBT, MOST_DOUBT, DOUBT_LASTS, TRUST = 500000, 16, 16, 1000000, 4
 local LAST_TAG = 4503599627370496
 local FIELDS = {
@@ -31,14 +31,14 @@ end
 local function no_line()
   local line = {secret = ''}
   for _, field in ipairs(FIELDS) do line[field] = 0 end
-  line.v, line.mean = UNIT, MEAN_ONE
+  line.v, line.mean = FIRST_TAG, MEAN_ONE
   return line
 end
 
 -- Reads what only a job that waits, or may have to, needs of its claim.
 local function read_rest(c)
-  local mark, cost, step, queue, tenant = string.match(c.rest, '^(%d+) (%d+) (%d+) (%d*) (.*)$')
-  c.mark, c.cost, c.step = tonumber(mark), tonumber(cost), tonumber(step)
+  local mark, cost, step, lead, queue, tenant = string.match(c.rest, '^(%d+) (%d+) (%d+) (%d+) (%d*) (.*)$')
+  c.mark, c.cost, c.step, c.lead = tonumber(mark), tonumber(cost), tonumber(step), tonumber(lead)
   c.queue, c.tenant = tonumber(queue), tenant
 end
 
@@ -48,7 +48,7 @@ local function begin_line(c, secret)
   if line.waiting > 0 then c.anew = true end
   line.epoch = max(now, line.epoch + 1)
   if line.secret == '' then line.secret = secret end
-  line.v, line.gone, line.number, line.extra, line.waiting = UNIT, 0, 0, 0, 0
+  line.v, line.gone, line.number, line.extra, line.waiting = FIRST_TAG, 0, 0, 0, 0
 end
 
 local function cost_of(member) return tonumber(string.sub(member, 18)) end
@@ -110,7 +110,7 @@ end
 
 -- Where the job stands, or would: c.start, c.number, c.waits, c.tags, and how many stand before it.
 local function stand(c, grace, first)
-  local line, place = c.line, c.place
+  local line, place, v = c.line, c.place, c.line.v - c.lead
   c.waits, c.tags = false, first and '' or 'f'
   local known = place and not first and place.epoch == line.epoch
     and place.seal == seal_of(line, place.start, place.number, place.due)
@@ -122,7 +122,7 @@ local function stand(c, grace, first)
       return max(0, rank - redis.call('ZCOUNT', c.jobs_key, '-inf', '(0') - #c.aside)
     end
     c.back = true
-    local behind = line.v - place.start
+    local behind = v - place.start
     if behind > FAR * c.step or (behind > 0 and now > place.due + max(grace, line.grace)) then
       c.tags = 'r'
     else
@@ -136,7 +136,7 @@ local function stand(c, grace, first)
     end
   end
   c.number = line.number + 1
-  c.start = first and line.v - 1 or max(line.v, tag_of(c, c.tags))
+  c.start = first and v - 1 or max(v, tag_of(c, c.tags))
   if line.waiting == 0 then return 0 end
   return max(0, redis.call('ZCOUNT', c.jobs_key, '0', whole(c.start)) - #c.aside)
 end

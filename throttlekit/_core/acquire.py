@@ -195,7 +195,7 @@ def acquire(
 def leave(state: State, claim: StoreClaim, place: Place, now_us: int) -> State:
     """The state once the job with *place* waits no longer: it expired, or was revoked, cancelled or deleted."""
     line = state.line or EMPTY
-    stands = standing(line, claim.tenant, claim.cost, claim.step, place, now_us, 0, first=False)
+    stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, place, now_us, 0, first=False)
     if not stands.waits:
         return state
     return State(state.taken, left(line, stands.entry, ahead_of(line, stands.entry)[0]))
@@ -241,22 +241,23 @@ def _look(
     own = place.number if place is not None else 0
     line, aside = tidied(line, there, algorithm.mark, now_us, grace_us, own)
     first = caller is Caller.AGAIN
-    stands = standing(line, claim.tenant, claim.cost, claim.step, place, now_us, max(grace_us, line.grace_us), first)
+    longest_us = max(grace_us, line.grace_us)
+    stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, place, now_us, longest_us, first)
     ahead, most = ahead_of(line, stands.entry)
     kept = not stands.tags and place is not None and place.due_us <= now_us
-    if kept and algorithm.tight(max(grace_us, line.grace_us)):
+    if kept and algorithm.tight(longest_us):
         ahead = most = 0  # a unit would be lost while it waits for the job in front
     passes_us = algorithm.ready_us(taken, now_us, ahead) if ahead else ready_us
     if passes_us > now_us:
-        passes_us += ahead * algorithm.slack_us(max(grace_us, line.grace_us))
-    soon_us = now_us + max(grace_us, line.grace_us)
+        passes_us += ahead * algorithm.slack_us(longest_us)
+    soon_us = now_us + longest_us
     if passes_us <= now_us and most > ahead and algorithm.ready_us(taken, now_us, most) > now_us:
         passes_us = soon_us  # no job passes by a guess
     back_us = max(min(passes_us, soon_us) if aside else passes_us, line.paused_us)
     return _Look(taken, line, stands, ahead, there, ready_us, max(passes_us, line.paused_us), back_us)
 
 
-_NOWHERE = standing(EMPTY, "", 1, 1, None, 0, 0, first=False)
+_NOWHERE = standing(EMPTY, "", 1, 1, 0, None, 0, 0, first=False)
 
 
 def _taken(claim: StoreClaim, taken: Any, line: Line, now_us: int) -> Any:

@@ -57,8 +57,11 @@ LOOK_US = 500_000
 DOUBT, MOST_DOUBT, DOUBT_LASTS_US, TRUST = 16, 16, 1_000_000, 4
 """So many entries set aside, and none that came back, make the budget larger once more; up to `MOST_DOUBT` times."""
 
+CLASS, CLASSES = 2**40, 16
+"""How far before v a class of priority stands for each class below it, and how many there are at most."""
+
 _LAST_TAG = 2**52  # tags are doubles in a store
-_FIRST_TAG = UNIT  # a job that goes first starts just before v, and never below 0
+_FIRST_TAG = (CLASSES + 1) * CLASS  # so that no start is below 0
 _NO_TAGS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -211,27 +214,30 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
 
 
 def standing(
-    line: Line, tenant: str, cost: int, step: int, place: Place | None, now_us: int, grace_us: int, first: bool
-) -> Standing:
+    line: Line, tenant: str, cost: int, step: int, lead: int, place: Place | None, now_us: int, grace_us: int,
+    first: bool,
+) -> Standing:  # fmt: skip
     """
     Where a job of *tenant* stands, that brings *place*, or would stand.
 
     Args:
+        lead: How far before v jobs of its class start.
         step: How far the job moves its tenant on: cost / weight, in `UNIT`, rounded up.
         first: The job ran before, and goes in front of those that did not.
     """
+    v = line.v - lead
     if first:
-        return Standing(Entry(line.v - 1, line.number + 1, cost), False, "")
+        return Standing(Entry(v - 1, line.number + 1, cost), False, "")
     if place is None or place.epoch != line.epoch or place != signed(line, place.start, place.number, place.due_us):
-        start = max(line.v, line.finishes.get(tenant, 0))
+        start = max(v, line.finishes.get(tenant, 0))
         return Standing(Entry(start, line.number + 1, cost), False, "finishes")
     entry = Entry(place.start, place.number, cost)
     at = bisect_left(line.jobs, entry)
     if at < len(line.jobs) and line.jobs[at] == entry:
         return Standing(entry, True, "")
-    behind = line.v - place.start
+    behind = v - place.start
     if behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us):
-        start = max(line.v, line.returns.get(tenant, 0))
+        start = max(v, line.returns.get(tenant, 0))
         return Standing(Entry(start, line.number + 1, cost), False, "returns", True)
     return Standing(entry, False, "", True)
 
