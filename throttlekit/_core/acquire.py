@@ -18,12 +18,14 @@ from throttlekit._core.line import (
     EMPTY,
     GRACE_US,
     GUESTS_US,
+    Ahead,
     Line,
     Place,
     Standing,
     ahead_of,
     begun,
     charged,
+    genuine,
     joined,
     left,
     passed,
@@ -106,8 +108,10 @@ class _Look(NamedTuple):
 
     taken: Any
     line: Line
+    place: Place | None
+    """What the job brings, if the line gave it."""
     stands: Standing
-    ahead: int
+    ahead: Ahead
     there: int
     ready_us: int
     """When there is a unit for the job alone."""
@@ -153,7 +157,7 @@ def acquire(
         _look(claim, taken, state.line or EMPTY, place, now_us, caller, grace_us, secret)
         for claim, taken, state, place in zip(claims, known, states, given, strict=True)
     ]
-    verdict = _verdict(claims, looks, given, now_us, caller)
+    verdict = _verdict(claims, looks, now_us, caller)
     uses = tuple(claim.algorithm.use(look.taken, now_us) for look, claim in zip(looks, claims, strict=True))
     changed = list(states)
     if caller is Caller.PEEK or verdict.reason is Reason.FULL:
@@ -181,8 +185,8 @@ def acquire(
             sealed[i] = signed(line, look.stands.entry.start, look.stands.entry.number, told_us)
         else:
             if look.stands.waits:
-                line = left(look.line, look.stands.entry, look.ahead)
-            place, entry = given[i], look.stands.entry
+                line = left(look.line, look.stands.entry, look.ahead.least)
+            place, entry = look.place, look.stands.entry
             if place is not None and not look.stands.tags and entry.number == place.number:
                 sealed[i] = signed(look.line, entry.start, entry.number, told_us)
         taken = state.taken if known[i] is state.taken or look.line.paused_us else known[i]
@@ -195,10 +199,13 @@ def acquire(
 def leave(state: State, claim: StoreClaim, place: Place, now_us: int) -> State:
     """The state once the job with *place* waits no longer: it expired, or was revoked, cancelled or deleted."""
     line = state.line or EMPTY
-    stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, place, now_us, 0, first=False)
+    known = genuine(line, place)
+    if known is None:
+        return state
+    stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, known, now_us, 0, first=False)
     if not stands.waits:
         return state
-    return State(state.taken, left(line, stands.entry, ahead_of(line, stands.entry)[0]))
+    return State(state.taken, left(line, stands.entry, ahead_of(line, stands.entry).least))
 
 
 def pause(state: State, now_us: int, for_us: int | None) -> State:
@@ -232,31 +239,33 @@ def _look(
     algorithm = claim.algorithm
     taken = _taken(claim, taken, line, now_us)
     if algorithm.size == 0:
-        return _Look(taken, line, _NOWHERE, 0, 0, now_us, now_us, now_us)
+        return _Look(taken, line, None, _NOWHERE, _NOBODY, 0, now_us, now_us, now_us)
     ready_us = algorithm.ready_us(taken, now_us)
     if not line.jobs and ready_us <= now_us and line.paused_us <= now_us:
-        return _Look(taken, line, _NOWHERE, 0, 0, now_us, now_us, now_us)
+        return _Look(taken, line, None, _NOWHERE, _NOBODY, 0, now_us, now_us, now_us)
     there = algorithm.there(taken, now_us)
     line = begun(line, now_us, secret)
+    place = genuine(line, place)
     own = place.number if place is not None else 0
-    line, aside = tidied(line, there, algorithm.mark, now_us, grace_us, own)
+    line, soon = tidied(line, there, algorithm.mark, now_us, grace_us, own)
     first = caller is Caller.AGAIN
     longest_us = max(grace_us, line.grace_us)
     stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, place, now_us, longest_us, first)
-    ahead, most = ahead_of(line, stands.entry)
+    ahead = ahead_of(line, stands.entry)
     kept = not stands.tags and place is not None and place.due_us <= now_us
     if kept and algorithm.tight(longest_us):
-        ahead = most = 0  # a unit would be lost while it waits for the job in front
-    passes_us = algorithm.ready_us(taken, now_us, ahead) if ahead else ready_us
+        ahead = _NOBODY  # a unit would be lost while it waits for the job in front
+    passes_us = algorithm.ready_us(taken, now_us, ahead.about) if ahead.about else ready_us
     if passes_us > now_us:
-        passes_us += ahead * algorithm.slack_us(longest_us)
+        passes_us += ahead.about * algorithm.slack_us(longest_us)
     soon_us = now_us + longest_us
-    if passes_us <= now_us and most > ahead and algorithm.ready_us(taken, now_us, most) > now_us:
+    if passes_us <= now_us and ahead.most > ahead.about and algorithm.ready_us(taken, now_us, ahead.most) > now_us:
         passes_us = soon_us  # no job passes by a guess
-    back_us = max(min(passes_us, soon_us) if aside else passes_us, line.paused_us)
-    return _Look(taken, line, stands, ahead, there, ready_us, max(passes_us, line.paused_us), back_us)
+    back_us = max(min(passes_us, soon_us) if soon else passes_us, line.paused_us)
+    return _Look(taken, line, place, stands, ahead, there, ready_us, max(passes_us, line.paused_us), back_us)
 
 
+_NOBODY = Ahead()
 _NOWHERE = standing(EMPTY, "", 1, 1, 0, None, 0, 0, first=False)
 
 
@@ -265,9 +274,7 @@ def _taken(claim: StoreClaim, taken: Any, line: Line, now_us: int) -> Any:
     return claim.algorithm.exhausted(known, line.paused_us) if line.paused_us else known
 
 
-def _verdict(
-    claims: Sequence[StoreClaim], looks: Sequence[_Look], given: Sequence[Place | None], now_us: int, caller: Caller
-) -> Verdict:
+def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, caller: Caller) -> Verdict:
     reason, binding, due_us, retry_us = Reason.ALLOWED, 0, now_us, now_us
     for i, (claim, look) in enumerate(zip(claims, looks, strict=True)):
         if look.passes_us <= now_us:
@@ -279,7 +286,7 @@ def _verdict(
         full = claim.max_queue is not None and newcomer and line.units >= claim.max_queue
         if reason is not Reason.FULL and (due > due_us or full):
             binding, due_us = i, due
-            place = given[i]
+            place = look.place
             if full:
                 reason = Reason.FULL
             elif line.paused_us > now_us:
@@ -298,7 +305,7 @@ def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None) -> Line | 
         if stored is None or not stored.paused_us:
             return stored
         return replace(stored, paused_us=0) if stored.epoch else None
-    return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead)
+    return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead.least)
 
 
 def _guest_spread(claim: StoreClaim, look: _Look, due_us: int, now_us: int) -> Line:

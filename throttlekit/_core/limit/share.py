@@ -84,7 +84,8 @@ class Share(Value):
             raise ConfigurationError('by= needs a mapping of weights, like weight={"free": 1, "pro": 5}')
         elif not callable(weight):
             weight = _checked(weight)
-        if strict and (not isinstance(weight, Mapping) or len(self._classes(weight)) > CLASSES):
+        weights = weight if isinstance(weight, Mapping) else None
+        if strict and (weights is None or len(self._classes(weights)) > CLASSES):
             raise ConfigurationError(
                 f'a strict share needs a mapping of at most {CLASSES} weights, like {{"high": 2, "low": 1}}'
             )
@@ -103,9 +104,10 @@ class Share(Value):
         tenant = self._text(self.of, job)
         weight = self.weight
         if isinstance(weight, Mapping):
-            weight = weight.get(tenant if self.by is None else self._text(self.by, job), 1.0)
+            weights = weight
+            weight = weights.get(tenant if self.by is None else self._text(self.by, job), 1.0)
             if self.strict:
-                number = self._classes(self.weight).index(weight)
+                number = self._classes(weights).index(weight)
                 return Stake(str(number), 1.0, number * CLASS)
         elif callable(weight):
             weight = _checked(from_job("weight", weight, job))
