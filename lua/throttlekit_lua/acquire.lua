@@ -55,7 +55,9 @@ for i = 1, #KEYS / 3 do
       local most
       c.ahead, most, c.least = ahead_of(c, stand(c, grace, first))
       local longest = max(grace, c.line.grace)
-      if c.place and c.tags == '' and c.place.due <= now and c.of.tight(c, longest) then c.ahead, most, c.least = 0, 0, 0 end
+      if c.place and c.tags == '' and c.place.due <= now and c.ready <= now and c.of.tight(c, longest) then
+        c.ahead, most, c.least = 0, 0, 0
+      end
       c.passes = c.ahead > 0 and c.of.ready(c, c.ahead) or c.ready
       if c.passes > now then c.passes = c.passes + c.ahead * c.of.slack(c, longest) end
       local soon = now + longest

@@ -253,7 +253,7 @@ def _look(
     stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, place, now_us, longest_us, first)
     ahead = ahead_of(line, stands.entry)
     kept = not stands.tags and place is not None and place.due_us <= now_us
-    if kept and algorithm.tight(longest_us):
+    if kept and ready_us <= now_us and algorithm.tight(longest_us):
         ahead = _NOBODY  # a unit would be lost while it waits for the job in front
     passes_us = algorithm.ready_us(taken, now_us, ahead.about) if ahead.about else ready_us
     if passes_us > now_us:
