@@ -100,9 +100,9 @@ class AsyncLimiter:
         verdict = await self._put(attempt).answered
         return replace(decision_from(verdict, attempt.claims), charged=())
 
-    async def settle(self, decision: Decision, *, actual: int, limit: Limit | None = None) -> Decision:
+    async def settle(self, decision: Decision, actual: int, *, limit: Limit | None = None) -> Decision:
         """As `Limiter.settle`."""
-        return await self._in_thread(partial(self._limiter.settle, decision, actual=actual, limit=limit))
+        return await self._in_thread(partial(self._limiter.settle, decision, actual, limit=limit))
 
     async def release(self, decision: Decision) -> None:
         """As `Limiter.release`."""
@@ -113,7 +113,7 @@ class AsyncLimiter:
         await self._in_thread(partial(self._limiter.cancel, decision))
 
     def keep(self, decision: Decision, on_lost: Callable[[], None]) -> None:
-        """As `Limiter.keep`; no round trip. *on_lost* is called in another thread."""
+        """For adapters: as `Limiter.keep`; no round trip. *on_lost* is called in another thread."""
         self._limiter.keep(decision, on_lost)
 
     def hold(
@@ -143,10 +143,10 @@ class AsyncLimiter:
         return self._limiter.limited(*limits, timeout=timeout)
 
     async def pause(
-        self, limit: Limit, seconds: float | timedelta, *, job: Job | None = None, key: str | int | None = None
+        self, limit: Limit, for_: float | timedelta, *, job: Job | None = None, key: str | int | None = None
     ) -> None:
         """As `Limiter.pause`."""
-        await self._in_thread(partial(self._limiter.pause, limit, seconds, job=job, key=key))
+        await self._in_thread(partial(self._limiter.pause, limit, for_, job=job, key=key))
 
     async def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """As `Limiter.resume`."""
