@@ -50,7 +50,8 @@ NO_CLIENT = object()
 class Limiter(Waits):
     """
     Decides calls under any number of limits, which one store counts. Make one per process, at import; it connects on
-    first use. Limits of scope "process", and a process's own share while the store is away, are counted by this object.
+    first use. Limits of scope "process", and a process's own share while the store is away, are counted by this object:
+    `AsyncLimiter(limiter)` shares them.
 
     Most callers use an adapter, which calls this for them. In code outside a job use `hold`, or the decorator
     `limited`: they wait until the limits let the caller pass. Use `acquire` where the caller itself decides what to
