@@ -77,7 +77,7 @@ class Throttle(Middleware):
         limiter: Decides. Make it at import; it connects on first use.
         throttle: Limits for every actor that names none of its own.
         on_429: The one of them that is paused if a body raises `RateLimited` without naming a limit; a limit or its
-            name. An actor or a message with limits of its own may have an `on_429` of its own too.
+            name. An actor or a message with limits of its own may have a `throttle_on_429` of its own too.
         max_wait: How long a message may wait in all, in seconds, from its first denial. The option
             `throttle_max_wait` of an actor goes before it, and that of a message before both. Default: for ever.
         max_deferrals: How often a message may be denied. Default: any number of times.
@@ -86,8 +86,8 @@ class Throttle(Middleware):
             uncharged, **beyond the limit**.
         max_inline_wait: The longest wait, in seconds, that a worker thread sleeps in place. At most a
             quarter of a worker's threads (at least one) do so at once. 0: no thread does.
-        own_limits: Whether messages may bring `throttle`, `throttle_max_wait` or `on_429` of their own. False: to send
-            one is an error, and a worker dead-letters it.
+        own_limits: Whether messages may bring `throttle`, `throttle_max_wait` or `throttle_on_429` of their own. False:
+            to send one is an error, and a worker dead-letters it.
 
     Raises:
         ConfigurationError: An argument can never work.
