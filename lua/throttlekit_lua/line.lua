@@ -45,7 +45,7 @@ end
 local function begin_line(c, secret)
   local line = c.line
   if line.epoch > 0 and line.v < LAST_TAG then return end
-  if line.waiting > 0 then c.anew = true end
+  if line.waiting > 0 then c.anew, c.tidied = true, true end
   line.epoch = max(now, line.epoch + 1)
   if line.secret == '' then line.secret = secret end
   line.v, line.gone, line.number, line.extra, line.waiting = UNIT, 0, 0, 0, 0
@@ -60,7 +60,7 @@ local function tidy_line(c, grace, own)
   c.aside = {}
   if line.waiting == 0 then return end
   if line.mark ~= c.mark or line.since > now + LOOK then
-    line.mark, line.since, line.low = c.mark, now + LOOK, c.there
+    line.mark, line.since, line.low, c.tidied = c.mark, now + LOOK, c.there, true
     return
   end
   local looked = line.paused > 0 and line.paused + LOOK or 0
@@ -78,7 +78,7 @@ local function tidy_line(c, grace, own)
       c.aside[#c.aside + 1] = member
     end
   end
-  line.since, line.low, line.doubt = now, c.there, doubt + #c.aside
+  line.since, line.low, line.doubt, c.tidied = now, c.there, doubt + #c.aside, true
   if #c.aside > 0 then line.aside = now end
   line.gone, line.extra, line.waiting = line.gone + cost, line.extra - cost + #c.aside, line.waiting - #c.aside
 end
