@@ -49,16 +49,21 @@ for i = 1, #KEYS / 3 do
       read_rest(c)
       c.there = c.of.there(c)
       begin_line(c, secret)
+      c.given = c.place
+      if not is_genuine(c) then c.place = nil end
       tidy_line(c, grace, c.place and c.place.number)
       local most
-      c.ahead, most = ahead_of(c, stand(c, grace, first))
+      c.ahead, most, c.least = ahead_of(c, stand(c, grace, first))
       local longest = max(grace, c.line.grace)
-      if c.place and c.tags == '' and c.place.due <= now and c.of.tight(c, longest) then c.ahead, most = 0, 0 end
+      if c.place and c.tags == '' and c.place.due <= now and c.of.tight(c, longest) then
+        c.ahead = c.ready > now and max(0, c.ahead - AT_DOOR) or 0
+        most, c.least = c.ahead, 0
+      end
       c.passes = c.ahead > 0 and c.of.ready(c, c.ahead) or c.ready
       if c.passes > now then c.passes = c.passes + c.ahead * c.of.slack(c, longest) end
       local soon = now + longest
       if c.passes <= now and most > c.ahead and c.of.ready(c, most) > now then c.passes = soon end
-      c.back_at = max(#c.aside > 0 and math.min(c.passes, soon) or c.passes, c.line.paused)
+      c.back_at = max(c.soon and math.min(c.passes, soon) or c.passes, c.line.paused)
       c.passes = max(c.passes, c.line.paused)
       told = max(told, c.passes)
     end
@@ -119,7 +124,7 @@ end
 local patient, sealed = due - now <= (max_wait or math.huge), {}
 for i = 1, #claims do
   local c = claims[i]
-  sealed[i] = c.place and c.place.text or '-'
+  sealed[i] = (c.place or c.given) and (c.place or c.given).text or '-'
   if c.size > 0 then
     local changed = c.tidied
     if caller == 'guest' then

@@ -182,7 +182,7 @@ class CorrectionConformance(ConformanceSuite):
 
     @for_each(CASES)
     def test_settling_leaves_the_line_alone(self, bench: Bench, case: Case) -> None:
-        """Units given back are for the jobs that wait: a newcomer still joins the end of the line, and the first passes."""
+        """Units given back are for the jobs that wait: a newcomer joins the end of the line, and the first passes."""
         limit = case.limit
         bench.drain(limit)
         first, *_ = [bench.ask(limit) for _ in range(3)]

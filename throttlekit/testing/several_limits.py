@@ -122,7 +122,7 @@ class SeveralLimitsConformance(ConformanceSuite):
         for again in behind:
             while not again.allowed:
                 bench.now_us = max(bench.now_us, again.due_us)
-                again = bench.ask(*_five_limits(), back=again)  # noqa: PLW2901
+                again = bench.ask(*_five_limits(), back=again)
 
     def test_early_return_charges_nothing(self) -> None:
         """A job that comes back early takes nothing from any limit, whichever line its place is in."""
@@ -204,7 +204,7 @@ class AtomicConformance(ConformanceSuite):
             denied = bench.ask(TEN, SLOW)
             behind = bench.ask(TEN)
             bench.now_us += STEP_US
-            assert bench.look(TEN, back=behind).due_us == NOW_US + 2 * STEP_US
+            assert bench.look(TEN, back=behind).retry_us == NOW_US + 2 * STEP_US
             early = bench.ask(TEN, SLOW, back=denied)
             assert (early.reason, early.claim, early.due_us) == (Reason.EARLY, 1, denied.due_us), early
             kept = early.places[0]
@@ -226,7 +226,9 @@ class AtomicConformance(ConformanceSuite):
                 bench.ask(TEN)
             bench.now_us = denied.due_us
             again = bench.ask(TEN, SLOW, back=denied._replace(places=(None, *denied.places)))
-            assert (again.reason, again.claim, again.due_us) == (Reason.IN_LINE, 0, bench.now_us + 16 * STEP_US), again
+            assert (again.reason, again.claim, again.retry_us) == (Reason.IN_LINE, 0, bench.now_us + 16 * STEP_US), (
+                again
+            )
             assert bench.look(SLOW).allowed
 
     def test_leaves_every_line(self) -> None:

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithms.token_bucket import TokenBucket
-from throttlekit._core.line import GRACE_US, GUESTS_US, LOOK_US
+from throttlekit._core.line import AT_DOOR, GRACE_US, GUESTS_US, LOOK_US
 from throttlekit.stores.base import Request
 from throttlekit.testing.bench import NAME, NOW_US, ONE, SECOND_US, STEP_US, TEN, Bench, ConformanceSuite
 from throttlekit.testing.cases import CASES, Case, for_each
@@ -59,12 +60,15 @@ class WaitingLineConformance(ConformanceSuite):
 
     @for_each(CASES)
     def test_newcomer_joins_the_end_of_the_line(self, bench: Bench, case: Case) -> None:
-        """While jobs wait for all the units that are there, a newcomer is denied, and is due after them."""
+        """
+        While jobs wait for all the units that are there, a newcomer is denied, and passes after them. It is to come
+        back sooner if units lie there: their jobs may not come.
+        """
         _line_up(bench, case, 5)
         bench.now_us = case.start_us + case.first_us
         newcomer = bench.ask(case.limit)
-        assert newcomer.reason is Reason.IN_LINE, newcomer
-        assert newcomer.due_us == case.due_us(5), newcomer
+        assert (newcomer.reason, newcomer.retry_us) == (Reason.IN_LINE, case.due_us(5)), newcomer
+        assert newcomer.due_us == bench.now_us + GRACE_US, newcomer
 
     @for_each(CASES)
     def test_early_return_keeps_its_place(self, bench: Bench, case: Case) -> None:
@@ -188,7 +192,7 @@ class WaitingLineConformance(ConformanceSuite):
         _line_up(bench, case, 5)
         bench.now_us = case.start_us + case.first_us
         verdict = bench.ask(case.limit, caller=Caller.GUEST)
-        assert (verdict.reason, verdict.due_us) == (Reason.IN_LINE, case.due_us(5)), verdict
+        assert (verdict.reason, verdict.retry_us) == (Reason.IN_LINE, case.due_us(5)), verdict
 
     @for_each(CASES)
     def test_peek_answers_as_an_acquire_would(self, bench: Bench, case: Case) -> None:
@@ -289,6 +293,17 @@ class WaitingLineConformance(ConformanceSuite):
             assert bench.ask(ONE, back=second).allowed
             bench.now_us += STEP_US
             assert bench.ask(ONE, back=first).allowed
+
+    def test_jobs_that_are_due_and_find_no_unit_come_back_one_after_the_other(self) -> None:
+        """After an outage of the workers all jobs are due at once: a few are due for the next unit, and not all."""
+        with self.bench() as bench:
+            bench.drain(ONE)
+            waiting = [bench.ask(ONE) for _ in range(50)]
+            bench.now_us = waiting[-1].due_us
+            again = [bench.ask(ONE, back=denied) for denied in waiting]
+            assert [verdict.allowed for verdict in again] == [True] + [False] * 49
+            due = Counter(verdict.due_us for verdict in again[1:])
+            assert max(due.values()) == AT_DOOR + 1, due
 
     def test_two_tenants_divide_the_limit_by_their_weights(self) -> None:
         """While both wait, three jobs of the one pass for each of the other, though the other came first."""

@@ -50,7 +50,9 @@ class TimedBucket(Bucket):
 
     def bind(self, cost: int) -> GcraAlgorithm:
         charge_us = -(-cost * self.numerator // self.denominator)
-        return GcraAlgorithm(charge_us, max(0, self.fills_us - charge_us), self.fills_us)
+        return GcraAlgorithm(
+            charge_us, max(0, self.fills_us - charge_us), self.fills_us, self.numerator, self.denominator
+        )
 
     def remaining(self, tat_us: int, now_us: int) -> int:
         left_us = self.fills_us - max(0, tat_us - now_us)
