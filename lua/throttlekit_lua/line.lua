@@ -52,8 +52,8 @@ local function begin_line(c, secret)
   line.v, line.gone, line.number, line.extra, line.waiting = FIRST_TAG, 0, 0, 0, 0
 end
 
-local function cost_of(member) return tonumber(string.sub(member, 18)) end
-local function number_of(member) return tonumber(string.sub(member, 1, 16)) end
+local function cost_of(member) return tonumber(string.sub(member, 18)) or 1 end
+local function number_of(member) return tonumber(string.sub(member, 1, 16)) or 0 end
 local function member_of(number, cost) return string.format('%016.0f ', number) .. whole(cost) end
 
 -- Sets those aside that are not coming.
