@@ -9,6 +9,7 @@
   `waiting` counts the jobs. Nothing is written before `write_line`.
 ]]
 local FIRST_TAG, FAR, EXACT, BATCH, MEAN_ONE, MEAN_PART = 18691697672192, 16, 32, 16, 1024, 32
+local AT_DOOR = 8
 local LOOK, DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 500000, 8, 16, 1000000, 512, 60000
 local LAST_TAG = 4503599627370496
 local FIELDS = {
@@ -45,14 +46,14 @@ end
 local function begin_line(c, secret)
   local line = c.line
   if line.epoch > 0 and line.v < LAST_TAG then return end
-  if line.waiting > 0 then c.anew = true end
+  if line.waiting > 0 then c.anew, c.tidied = true, true end
   line.epoch = max(now, line.epoch + 1)
   if line.secret == '' then line.secret = secret end
   line.v, line.gone, line.number, line.extra, line.waiting = FIRST_TAG, 0, 0, 0, 0
 end
 
-local function cost_of(member) return tonumber(string.sub(member, 18)) end
-local function number_of(member) return tonumber(string.sub(member, 1, 16)) end
+local function cost_of(member) return tonumber(string.sub(member, 18)) or 1 end
+local function number_of(member) return tonumber(string.sub(member, 1, 16)) or 0 end
 local function member_of(number, cost) return string.format('%016.0f ', number) .. whole(cost) end
 
 -- Sets those aside that are not coming.
@@ -61,7 +62,7 @@ local function tidy_line(c, grace, own)
   c.aside = {}
   if line.waiting == 0 then return end
   if line.mark ~= c.mark or line.since > now + LOOK then
-    line.mark, line.since, line.low = c.mark, now + LOOK, c.there
+    line.mark, line.since, line.low, c.tidied = c.mark, now + LOOK, c.there, true
     return
   end
   local looked = line.paused > 0 and line.paused + LOOK or 0
@@ -85,7 +86,7 @@ local function tidy_line(c, grace, own)
       c.aside[#c.aside + 1] = member
     end
   end
-  line.since, line.low, line.doubt = now, c.there, doubt + #c.aside
+  line.since, line.low, line.doubt, c.tidied = now, c.there, doubt + #c.aside, true
   if #c.aside > 0 then line.aside, c.soon = now, true end
   line.gone, line.extra, line.waiting = line.gone + cost, line.extra - cost + #c.aside, line.waiting - #c.aside
 end

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import (
+    AT_DOOR,
     EMPTY,
     GRACE_US,
     GUESTS_US,
@@ -137,7 +138,8 @@ def acquire(
 
     Time is an argument, never read. A denial charges nothing. The job then stands in the line of each claim that
     denies it, and in no other: it leaves the lines of those that would let it pass, and keeps its place there in its
-    ticket. Right of way in one line never counts in another. A peek changes nothing.
+    ticket. Right of way in one line never counts in another. Every denial keeps what was set aside, and a peek changes
+    nothing.
 
     Args:
         states: What is stored for each claim's key, in the order of *claims*.
@@ -159,9 +161,9 @@ def acquire(
     ]
     verdict = _verdict(claims, looks, now_us, caller)
     uses = tuple(claim.algorithm.use(look.taken, now_us) for look, claim in zip(looks, claims, strict=True))
-    changed = list(states)
-    if caller is Caller.PEEK or verdict.reason is Reason.FULL:
+    if caller is Caller.PEEK:
         return verdict._replace(uses=uses), states
+    changed = list(states)
     if verdict.allowed:
         for i, (claim, look) in enumerate(zip(claims, looks, strict=True)):
             if claim.algorithm.size:
@@ -169,13 +171,21 @@ def acquire(
                 changed[i] = State(taken, _after_grant(claim, look, states[i].line))
         uses = tuple(claim.algorithm.use(state.taken, now_us) for state, claim in zip(changed, claims, strict=True))
         return verdict._replace(uses=uses), changed
+    tidy = [
+        look.line if state.line and state.line.jobs else state.line for look, state in zip(looks, states, strict=True)
+    ]
+    if verdict.reason is Reason.FULL:
+        kept = [
+            state if line is state.line else State(state.taken, line) for state, line in zip(states, tidy, strict=True)
+        ]
+        return verdict._replace(uses=uses), kept
     told_us = max(look.passes_us for look in looks)
     patient = max_wait_us is None or verdict.due_us - now_us <= max_wait_us
     sealed: list[Place | None] = list(given)
     for i, (claim, look, state) in enumerate(zip(claims, looks, states, strict=True)):
         if not claim.algorithm.size:
             continue
-        line = state.line
+        line = tidy[i]
         if caller is Caller.GUEST:
             if i == verdict.claim and patient:
                 line = _guest_spread(claim, look, verdict.due_us, now_us)
@@ -253,8 +263,11 @@ def _look(
     stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, place, now_us, longest_us, first)
     ahead = ahead_of(line, stands.entry)
     kept = not stands.tags and place is not None and place.due_us <= now_us
-    if kept and ready_us <= now_us and algorithm.tight(longest_us):
-        ahead = _NOBODY  # a unit would be lost while it waits for the job in front
+    if kept and algorithm.tight(longest_us):
+        # A unit would be lost while it waits for the job in front. Where there is none, only a few come back for the
+        # next: if all that are due did, each would come back as often as jobs are due.
+        about = max(0, ahead.about - AT_DOOR) if ready_us > now_us else 0
+        ahead = Ahead(about, about)
     passes_us = algorithm.ready_us(taken, now_us, ahead.about) if ahead.about else ready_us
     if passes_us > now_us:
         passes_us += ahead.about * algorithm.slack_us(longest_us)

@@ -24,6 +24,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 __all__ = [
+    "AT_DOOR",
     "EMPTY",
     "FAR",
     "GRACE_US",
@@ -69,6 +70,9 @@ BATCH, MOST_BATCH = 16, 512
 """Entries set aside in one request, at most, for each `GRACE_US` of the grace time; times the budget."""
 
 MEAN_ONE, MEAN_PART = 1024, 32
+
+AT_DOOR = 8
+"""Where a unit that is not taken is lost, so many of the jobs that are due, and found none, come back for the next."""
 
 LOOK_US = 500_000
 """A process with jobs asks at least so often. So long after a change of the rate, or a pause, none is set aside."""
