@@ -55,7 +55,7 @@ for i = 1, #KEYS / 3 do
       local most
       c.ahead, most, c.least = ahead_of(c, stand(c, grace, first))
       local longest = max(grace, c.line.grace)
-      if c.place and c.tags == '' and c.place.due <= now and c.of.tight(c, longest) then
+      if c.place and c.tags == '' and max(c.place.due, c.line.paused) <= now and c.of.tight(c, longest) then
         c.ahead = c.ready > now and max(0, c.ahead - AT_DOOR) or 0
         most, c.least = c.ahead, 0
       end

@@ -263,7 +263,7 @@ def _look(
     stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, place, now_us, longest_us, first)
     ahead = ahead_of(line, stands.entry)
     kept = not stands.tags and place is not None and place.due_us <= now_us
-    if kept and algorithm.tight(longest_us):
+    if kept and line.paused_us <= now_us and algorithm.tight(longest_us):
         # A unit would be lost while it waits for the job in front. Where there is none, only a few come back for the
         # next: if all that are due did, each would come back as often as jobs are due.
         about = max(0, ahead.about - AT_DOOR) if ready_us > now_us else 0
