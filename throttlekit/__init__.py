@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from throttlekit._core.decision import Decision
     from throttlekit._core.job import Job
     from throttlekit._core.limit.base import Limit
+    from throttlekit._core.limit.share import Share
     from throttlekit._engine.delivery import Delivery
     from throttlekit._engine.rate_limited import RateLimited
     from throttlekit._engine.running import Running, current
@@ -47,6 +48,7 @@ __all__ = [
     "Limiter",
     "RateLimited",
     "Running",
+    "Share",
     "SlidingLog",
     "SlidingWindow",
     "StoreUnavailable",
@@ -64,6 +66,7 @@ _WHERE = {
     "_core.algorithms.fixed_window": ("FixedWindow",),
     "_core.job": ("Job",),
     "_core.limit.base": ("Limit",),
+    "_core.limit.share": ("Share",),
     "_core.algorithms.sliding_log": ("SlidingLog",),
     "_core.algorithms.sliding_window": ("SlidingWindow",),
     "_core.algorithms.leaky_bucket": ("LeakyBucket",),

@@ -50,7 +50,8 @@ NO_CLIENT = object()
 class Limiter(Waits):
     """
     Decides calls under any number of limits, which one store counts. Make one per process, at import; it connects on
-    first use. Limits of scope "process", and a process's own share while the store is away, are counted by this object.
+    first use. Limits of scope "process", and a process's own share while the store is away, are counted by this object:
+    `AsyncLimiter(limiter)` shares them.
 
     Most callers use an adapter, which calls this for them. In code outside a job use `hold`, or the decorator
     `limited`: they wait until the limits let the caller pass. Use `acquire` where the caller itself decides what to
@@ -173,7 +174,7 @@ class Limiter(Waits):
         """
         return self.decider.acquire(Call(limits, job, key, cost, peek=True))
 
-    def settle(self, decision: Decision, *, actual: int, limit: Limit | None = None) -> Decision:
+    def settle(self, decision: Decision, actual: int, *, limit: Limit | None = None) -> Decision:
         """
         Correct a cost that is only known afterwards: charge what *actual* is more than what was charged when
         *decision* was allowed, or give back what it is less.
@@ -266,7 +267,7 @@ class Limiter(Waits):
         return self._leases.hand_over(decision, pid)
 
     def pause(
-        self, limit: Limit, seconds: float | timedelta, *, job: Job | None = None, key: str | int | None = None
+        self, limit: Limit, for_: float | timedelta, *, job: Job | None = None, key: str | int | None = None
     ) -> None:
         """
         Let no job pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
@@ -276,13 +277,14 @@ class Limiter(Waits):
         Jobs whose slots come meanwhile are deferred to behind the pause, in their order.
 
         Args:
+            for_: Seconds, or a timedelta.
             job, key: What is paused, as for `acquire`. Of a limit with tiers, all if there is no job.
 
         Raises:
-            ConfigurationError: As for `acquire`; *seconds* is not a number of seconds from 0 to 366 days.
+            ConfigurationError: As for `acquire`; *for_* is not a number of seconds from 0 to 366 days.
             StoreUnavailable: The store did not answer. It may be paused, or not.
         """
-        for_us = round(finite_seconds("seconds", seconds, LONGEST_PAUSE) * 1_000_000)
+        for_us = round(finite_seconds("for_", for_, LONGEST_PAUSE) * 1_000_000)
         self.pause_claims(self._each_tier(limit, job, key), for_us)
 
     def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:

@@ -23,7 +23,7 @@
   Writes   KEYS[3i-2] of every claim with a size, expiring a while after nothing of it counts: when allowed, or when
            denied and what is stored is stale. KEYS[3i-1] and KEYS[3i], expiring together a while after the last job is
            to come back: when denied, of each claim that denies and the job will wait as long, or in whose line it
-           stood; when allowed, where jobs wait or a pause ends. A peek writes nothing.
+           stood, or where others were set aside; when allowed, where jobs wait or a pause ends. A peek writes nothing.
 ]]
 local caller, max_wait, grace, secret = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local claims, places, first = {}, {}, caller == 'again'
@@ -49,16 +49,21 @@ for i = 1, #KEYS / 3 do
       read_rest(c)
       c.there = c.of.there(c)
       begin_line(c, secret)
+      c.given = c.place
+      if not is_genuine(c) then c.place = nil end
       tidy_line(c, grace, c.place and c.place.number)
       local most
-      c.ahead, most = ahead_of(c, stand(c, grace, first))
+      c.ahead, most, c.least = ahead_of(c, stand(c, grace, first))
       local longest = max(grace, c.line.grace)
-      if c.place and c.tags == '' and max(c.place.due, c.line.paused) <= now and c.of.tight(c, longest) then c.ahead, most = 0, 0 end
+      if c.place and c.tags == '' and max(c.place.due, c.line.paused) <= now and c.of.tight(c, longest) then
+        c.ahead = c.ready > now and max(0, c.ahead - AT_DOOR) or 0
+        most, c.least = c.ahead, 0
+      end
       c.passes = c.ahead > 0 and c.of.ready(c, c.ahead) or c.ready
       if c.passes > now then c.passes = c.passes + c.ahead * c.of.slack(c, longest) end
       local soon = now + longest
       if c.passes <= now and most > c.ahead and c.of.ready(c, most) > now then c.passes = soon end
-      c.back_at = max(#c.aside > 0 and math.min(c.passes, soon) or c.passes, c.line.paused)
+      c.back_at = max(c.soon and math.min(c.passes, soon) or c.passes, c.line.paused)
       c.passes = max(c.passes, c.line.paused)
       told = max(told, c.passes)
     end
@@ -88,7 +93,13 @@ for i = 1, #claims do
     end
   end
 end
-if caller == 'peek' or reason == 4 then return answer(reason, binding, retry, due) end
+if caller == 'peek' then return answer(reason, binding, retry, due) end
+if reason == 4 then
+  for _, c in ipairs(claims) do
+    if c.tidied then write_line(c) end
+  end
+  return answer(reason, binding, retry, due)
+end
 
 if reason == 0 then
   for i = 1, #claims do
@@ -113,12 +124,14 @@ end
 local patient, sealed = due - now <= (max_wait or math.huge), {}
 for i = 1, #claims do
   local c = claims[i]
-  sealed[i] = c.place and c.place.text or '-'
+  sealed[i] = (c.place or c.given) and (c.place or c.given).text or '-'
   if c.size > 0 then
-    local changed = false
+    local changed = c.tidied
     if caller == 'guest' then
-      changed = i == binding and patient
-      if changed then c.line.guest = math.min(due + c.of.pace(c), c.passes + GUESTS) end
+      if i == binding and patient then
+        c.line.guest = math.min(due + c.of.pace(c), c.passes + GUESTS)
+        changed = true
+      end
     elseif c.passes > now and patient then
       pay(c)
       join(c, told, grace)

@@ -25,11 +25,13 @@ for i = 1, #KEYS / 3 do
   read_line(c)
   if c.line then
     read_rest(c)
+    if not is_genuine(c) then c.place = nil end
     local rank = stand(c, 0, false)
     if c.waits then
+      local _
       c.of.read(c)
       if c.line.paused > 0 then c.of.exhausted(c, c.line.paused) end
-      c.ahead = ahead_of(c, rank)
+      _, _, c.least = ahead_of(c, rank)
       leave_line(c)
       write_line(c)
       gone = gone + 1

@@ -4,12 +4,13 @@
   c.order_key  the line's numbers, as FIELDS names them, and the secret of its seals; text
   c.jobs_key   sorted set: each waiting job, "number cost", by its start; and before them, by -1 - tag: "f tenant" and
                "r tenant", where that tenant's next job would start, and the next that comes in again
-  c.rest       "mark cost step queue tenant": see throttlekit/_core/claim.py; queue is empty for any
+  c.rest       "mark cost step lead queue tenant": see throttlekit/_core/claim.py; queue is empty for any
 
   `waiting` counts the jobs. Nothing is written before `write_line`.
 ]]
-local UNIT, FAR, EXACT, BATCH, MEAN_ONE, MEAN_PART = 1000000, 16, 32, 16, 1024, 32
-local LOOK, DOUBT, MOST_DOUBT, DOUBT_LASTS, TRUST = 500000, 16, 16, 1000000, 4
+local FIRST_TAG, FAR, EXACT, BATCH, MEAN_ONE, MEAN_PART = 18691697672192, 16, 32, 16, 1024, 32
+local AT_DOOR = 8
+local LOOK, DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 500000, 8, 16, 1000000, 512, 60000
 local LAST_TAG = 4503599627370496
 local FIELDS = {
   'epoch', 'v', 'gone', 'number', 'extra', 'mean', 'dear', 'doubt', 'aside', 'since', 'low', 'grace',
@@ -31,27 +32,28 @@ end
 local function no_line()
   local line = {secret = ''}
   for _, field in ipairs(FIELDS) do line[field] = 0 end
-  line.v, line.mean = UNIT, MEAN_ONE
+  line.v, line.mean = FIRST_TAG, MEAN_ONE
   return line
 end
 
 -- Reads what only a job that waits, or may have to, needs of its claim.
 local function read_rest(c)
-  local mark, cost, step, queue, tenant = string.match(c.rest, '^(%d+) (%d+) (%d+) (%d*) (.*)$')
-  c.mark, c.cost, c.step = tonumber(mark), tonumber(cost), tonumber(step)
+  local mark, cost, step, lead, queue, tenant = string.match(c.rest, '^(%d+) (%d+) (%d+) (%d+) (%d*) (.*)$')
+  c.mark, c.cost, c.step, c.lead = tonumber(mark), tonumber(cost), tonumber(step), tonumber(lead)
   c.queue, c.tenant = tonumber(queue), tenant
 end
 
 local function begin_line(c, secret)
   local line = c.line
   if line.epoch > 0 and line.v < LAST_TAG then return end
-  if line.waiting > 0 then c.anew = true end
+  if line.waiting > 0 then c.anew, c.tidied = true, true end
   line.epoch = max(now, line.epoch + 1)
   if line.secret == '' then line.secret = secret end
-  line.v, line.gone, line.number, line.extra, line.waiting = UNIT, 0, 0, 0, 0
+  line.v, line.gone, line.number, line.extra, line.waiting = FIRST_TAG, 0, 0, 0, 0
 end
 
-local function cost_of(member) return tonumber(string.sub(member, 18)) end
+local function cost_of(member) return tonumber(string.sub(member, 18)) or 1 end
+local function number_of(member) return tonumber(string.sub(member, 1, 16)) or 0 end
 local function member_of(number, cost) return string.format('%016.0f ', number) .. whole(cost) end
 
 -- Sets those aside that are not coming.
@@ -60,26 +62,32 @@ local function tidy_line(c, grace, own)
   c.aside = {}
   if line.waiting == 0 then return end
   if line.mark ~= c.mark or line.since > now + LOOK then
-    line.mark, line.since, line.low = c.mark, now + LOOK, c.there
+    line.mark, line.since, line.low, c.tidied = c.mark, now + LOOK, c.there, true
     return
   end
   local looked = line.paused > 0 and line.paused + LOOK or 0
-  if now < max(line.since, looked) + max(grace, line.grace) then return end
-  local doubt = now >= line.aside and now - line.aside <= DOUBT_LASTS and line.doubt or 0
+  grace = max(grace, line.grace)
+  if now < max(line.since, looked) + grace then return end
+  local doubt = now >= line.aside and now - line.aside <= DOUBT_LASTS + 2 * grace and line.doubt or 0
   local budgets = math.min(MOST_DOUBT, 1 + math.floor(doubt / DOUBT))
   local idle, cost = math.min(line.low, c.there) * budgets, 0
-  if idle > 0 then
-    local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', '0', whole(BATCH * budgets))
+  if c.there > 0 then
+    local most = math.min(MOST_BATCH, max(BATCH, math.floor(BATCH * grace / GRACE)) * budgets)
+    local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', '0', whole(most))
     if #first == 0 then line.waiting, line.extra, c.anew = 0, 0, true end
-    for _, member in ipairs(first) do
+    for i, member in ipairs(first) do
       local units = cost_of(member)
-      if tonumber(string.sub(member, 1, 16)) == own or units > idle then break end
+      if number_of(member) == own then break end
+      if units > idle then
+        c.soon = i == 1 and units <= c.there
+        break
+      end
       idle, cost = idle - units, cost + units
       c.aside[#c.aside + 1] = member
     end
   end
-  line.since, line.low, line.doubt = now, c.there, doubt + #c.aside
-  if #c.aside > 0 then line.aside = now end
+  line.since, line.low, line.doubt, c.tidied = now, c.there, doubt + #c.aside, true
+  if #c.aside > 0 then line.aside, c.soon = now, true end
   line.gone, line.extra, line.waiting = line.gone + cost, line.extra - cost + #c.aside, line.waiting - #c.aside
 end
 
@@ -108,21 +116,39 @@ local function place_in(text)
   }
 end
 
+-- c.place, if the line gave it.
+local function is_genuine(c)
+  local line, place = c.line, c.place
+  return place and place.epoch == line.epoch and place.seal == seal_of(line, place.start, place.number, place.due)
+end
+
+-- The job's entry: how many stand before it, and its cost there; nil: it has none.
+local function rank_of(c)
+  local place, jobs_key = c.place, c.jobs_key
+  local before = redis.call('ZCOUNT', jobs_key, '-inf', '(0') + #c.aside
+  local rank = redis.call('ZRANK', jobs_key, member_of(place.number, c.cost))
+  if rank then return max(0, rank - before), c.cost end
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', jobs_key, whole(place.start), whole(place.start))) do
+    if number_of(member) == place.number then
+      return max(0, redis.call('ZRANK', jobs_key, member) - before), cost_of(member)
+    end
+  end
+end
+
 -- Where the job stands, or would: c.start, c.number, c.waits, c.tags, and how many stand before it.
 local function stand(c, grace, first)
-  local line, place = c.line, c.place
+  local line, place, v = c.line, c.place, c.line.v - c.lead
   c.waits, c.tags = false, first and '' or 'f'
-  local known = place and not first and place.epoch == line.epoch
-    and place.seal == seal_of(line, place.start, place.number, place.due)
-  if known then
-    local member = member_of(place.number, c.cost)
-    local rank = line.waiting > 0 and redis.call('ZRANK', c.jobs_key, member)
-    if rank and tonumber(redis.call('ZSCORE', c.jobs_key, member)) == place.start then
-      c.start, c.number, c.waits, c.tags = place.start, place.number, true, ''
-      return max(0, rank - redis.call('ZCOUNT', c.jobs_key, '-inf', '(0') - #c.aside)
+  if place and not first then
+    if line.waiting > 0 then
+      local rank, cost = rank_of(c)
+      if rank then
+        c.start, c.number, c.cost, c.waits, c.tags = place.start, place.number, cost, true, ''
+        return rank
+      end
     end
     c.back = true
-    local behind = line.v - place.start
+    local behind = v - place.start
     if behind > FAR * c.step or (behind > 0 and now > place.due + max(grace, line.grace)) then
       c.tags = 'r'
     else
@@ -130,32 +156,32 @@ local function stand(c, grace, first)
       if line.waiting == 0 then return 0 end
       local before = redis.call('ZCOUNT', c.jobs_key, '0', '(' .. whole(c.start))
       for _, other in ipairs(redis.call('ZRANGEBYSCORE', c.jobs_key, whole(c.start), whole(c.start))) do
-        if other < member then before = before + 1 end
+        if number_of(other) < c.number then before = before + 1 end
       end
       return max(0, before - #c.aside)
     end
   end
   c.number = line.number + 1
-  c.start = first and line.v - 1 or max(line.v, tag_of(c, c.tags))
+  c.start = first and v - 1 or max(v, tag_of(c, c.tags))
   if line.waiting == 0 then return 0 end
   return max(0, redis.call('ZCOUNT', c.jobs_key, '0', whole(c.start)) - #c.aside)
 end
 
--- Units of those that stand before it: about, and at most.
+-- Units of those that stand before it: about so many, at most and at least.
 local function ahead_of(c, rank)
   local line = c.line
-  if line.extra == 0 or rank == 0 then return rank, rank end
+  if line.extra == 0 or rank == 0 then return rank, rank, rank end
   local sampled, ahead = math.min(rank, EXACT), 0
   local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', whole(#c.aside), whole(sampled))
   for _, member in ipairs(first) do ahead = ahead + cost_of(member) end
   local more = rank - sampled
-  return ahead + math.floor(more * line.mean / MEAN_ONE), ahead + more * line.dear
+  return ahead + math.floor(more * line.mean / MEAN_ONE), ahead + more * line.dear, ahead + more
 end
 
 local function pay(c)
   local line = c.line
   line.number = max(line.number, c.number)
-  if c.back then line.doubt = max(0, line.doubt - TRUST) end
+  if c.back then line.doubt = math.floor(line.doubt / 2) end
   if c.tags ~= '' then c.paid = {whole(-1 - c.start - c.step), c.tags .. ' ' .. c.tenant} end
 end
 
@@ -178,7 +204,7 @@ local function without(c)
 end
 
 local function leave_line(c)
-  c.line.low = max(math.min(c.line.low, c.ahead), c.line.low - c.cost)
+  c.line.low = max(math.min(c.line.low, c.least), c.line.low - c.cost)
   without(c)
 end
 
@@ -186,7 +212,7 @@ local function pass(c)
   local line = c.line
   line.paused, line.v = 0, max(line.v, c.start)
   line.mean = line.mean + math.floor((MEAN_ONE * c.cost - line.mean) / MEAN_PART)
-  line.low = max(math.min(line.low, c.ahead), line.low - c.cost)
+  line.low = max(math.min(line.low, c.least), line.low - c.cost)
   if c.waits then without(c) end
 end
 

@@ -269,3 +269,18 @@ def test_month_is_set_by_name(control: Control, limiter: Limiter) -> None:
         control.set("quota", "1/month", burst=5)
     with pytest.raises(ConfigurationError, match="not a rate"):
         control.set("quota", "a lot")
+
+
+def test_rates_of_the_application_are_one_count_on_a_server(control: Control, limiter: Limiter) -> None:
+    """A key that has used up one rate has no fresh budget at another, nor at one that is set; and the fleet sees it."""
+    limit = TokenBucket("varying", lambda job: job.arguments["rate"], key="{account}")
+    assert reason(limiter, limit, rate="10/d", account=1) == "allowed"
+    assert reason(limiter, limit, rate="11/d", account=1) == "exhausted"
+    assert reason(limiter, limit, rate="11/d", account=2) == "allowed"
+    control.set("varying", "12/d")
+    asked = Job(kwargs={"rate": "11/d"})
+    wait_until(lambda: limiter.in_force([limit], asked) == [limit.at("12/d")], description="the rule holds")
+    assert limiter.in_force([limit], None) == [limit]
+    assert reason(limiter, limit, rate="11/d", account=2) == "exhausted"
+    limiter.flush()
+    wait_until(lambda: "varying" in control.names(), description="the fleet has heard of it")

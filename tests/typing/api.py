@@ -9,6 +9,7 @@ from typing import Any
 import throttlekit
 from throttlekit import (
     AsyncLimiter,
+    Concurrency,
     ConfigurationError,
     CostExceedsLimit,
     Decision,
@@ -55,6 +56,10 @@ exactly = SlidingLog("exactly", "100/minute", scope="process")
 tiered = TokenBucket(
     "api", {"free": "10/m", "pro": "100/m"}, burst={"free": 1, "pro": 20}, tier="{plan}", default_tier="free"
 )
+monthly = FixedWindow("monthly", "50000/month", tz="Europe/Berlin")
+varying = TokenBucket("varying", lambda job: "10/s", burst=timedelta(seconds=12), key="{account_id}")
+amounts = Concurrency("amounts", lambda job: 3)
+at_a_rate: Limit = varying.at("20/s")
 queued = LeakyBucket(
     "queued", {"free": "10/m", "pro": (5, 0.5)}, queue={"free": 1, "pro": 20}, tier=lambda job: job.queue
 )

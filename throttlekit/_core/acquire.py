@@ -15,15 +15,18 @@ from typing import Any, NamedTuple
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import (
+    AT_DOOR,
     EMPTY,
     GRACE_US,
     GUESTS_US,
+    Ahead,
     Line,
     Place,
     Standing,
     ahead_of,
     begun,
     charged,
+    genuine,
     joined,
     left,
     passed,
@@ -106,8 +109,10 @@ class _Look(NamedTuple):
 
     taken: Any
     line: Line
+    place: Place | None
+    """What the job brings, if the line gave it."""
     stands: Standing
-    ahead: int
+    ahead: Ahead
     there: int
     ready_us: int
     """When there is a unit for the job alone."""
@@ -133,7 +138,8 @@ def acquire(
 
     Time is an argument, never read. A denial charges nothing. The job then stands in the line of each claim that
     denies it, and in no other: it leaves the lines of those that would let it pass, and keeps its place there in its
-    ticket. Right of way in one line never counts in another. A peek changes nothing.
+    ticket. Right of way in one line never counts in another. Every denial keeps what was set aside, and a peek changes
+    nothing.
 
     Args:
         states: What is stored for each claim's key, in the order of *claims*.
@@ -153,11 +159,11 @@ def acquire(
         _look(claim, taken, state.line or EMPTY, place, now_us, caller, grace_us, secret)
         for claim, taken, state, place in zip(claims, known, states, given, strict=True)
     ]
-    verdict = _verdict(claims, looks, given, now_us, caller)
+    verdict = _verdict(claims, looks, now_us, caller)
     uses = tuple(claim.algorithm.use(look.taken, now_us) for look, claim in zip(looks, claims, strict=True))
-    changed = list(states)
-    if caller is Caller.PEEK or verdict.reason is Reason.FULL:
+    if caller is Caller.PEEK:
         return verdict._replace(uses=uses), states
+    changed = list(states)
     if verdict.allowed:
         for i, (claim, look) in enumerate(zip(claims, looks, strict=True)):
             if claim.algorithm.size:
@@ -165,13 +171,21 @@ def acquire(
                 changed[i] = State(taken, _after_grant(claim, look, states[i].line))
         uses = tuple(claim.algorithm.use(state.taken, now_us) for state, claim in zip(changed, claims, strict=True))
         return verdict._replace(uses=uses), changed
+    tidy = [
+        look.line if state.line and state.line.jobs else state.line for look, state in zip(looks, states, strict=True)
+    ]
+    if verdict.reason is Reason.FULL:
+        kept = [
+            state if line is state.line else State(state.taken, line) for state, line in zip(states, tidy, strict=True)
+        ]
+        return verdict._replace(uses=uses), kept
     told_us = max(look.passes_us for look in looks)
     patient = max_wait_us is None or verdict.due_us - now_us <= max_wait_us
     sealed: list[Place | None] = list(given)
     for i, (claim, look, state) in enumerate(zip(claims, looks, states, strict=True)):
         if not claim.algorithm.size:
             continue
-        line = state.line
+        line = tidy[i]
         if caller is Caller.GUEST:
             if i == verdict.claim and patient:
                 line = _guest_spread(claim, look, verdict.due_us, now_us)
@@ -181,8 +195,8 @@ def acquire(
             sealed[i] = signed(line, look.stands.entry.start, look.stands.entry.number, told_us)
         else:
             if look.stands.waits:
-                line = left(look.line, look.stands.entry, look.ahead)
-            place, entry = given[i], look.stands.entry
+                line = left(look.line, look.stands.entry, look.ahead.least)
+            place, entry = look.place, look.stands.entry
             if place is not None and not look.stands.tags and entry.number == place.number:
                 sealed[i] = signed(look.line, entry.start, entry.number, told_us)
         taken = state.taken if known[i] is state.taken or look.line.paused_us else known[i]
@@ -195,10 +209,13 @@ def acquire(
 def leave(state: State, claim: StoreClaim, place: Place, now_us: int) -> State:
     """The state once the job with *place* waits no longer: it expired, or was revoked, cancelled or deleted."""
     line = state.line or EMPTY
-    stands = standing(line, claim.tenant, claim.cost, claim.step, place, now_us, 0, first=False)
+    known = genuine(line, place)
+    if known is None:
+        return state
+    stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, known, now_us, 0, first=False)
     if not stands.waits:
         return state
-    return State(state.taken, left(line, stands.entry, ahead_of(line, stands.entry)[0]))
+    return State(state.taken, left(line, stands.entry, ahead_of(line, stands.entry).least))
 
 
 def pause(state: State, now_us: int, for_us: int | None) -> State:
@@ -232,31 +249,37 @@ def _look(
     algorithm = claim.algorithm
     taken = _taken(claim, taken, line, now_us)
     if algorithm.size == 0:
-        return _Look(taken, line, _NOWHERE, 0, 0, now_us, now_us, now_us)
+        return _Look(taken, line, None, _NOWHERE, _NOBODY, 0, now_us, now_us, now_us)
     ready_us = algorithm.ready_us(taken, now_us)
     if not line.jobs and ready_us <= now_us and line.paused_us <= now_us:
-        return _Look(taken, line, _NOWHERE, 0, 0, now_us, now_us, now_us)
+        return _Look(taken, line, None, _NOWHERE, _NOBODY, 0, now_us, now_us, now_us)
     there = algorithm.there(taken, now_us)
     line = begun(line, now_us, secret)
+    place = genuine(line, place)
     own = place.number if place is not None else 0
-    line, aside = tidied(line, there, algorithm.mark, now_us, grace_us, own)
+    line, soon = tidied(line, there, algorithm.mark, now_us, grace_us, own)
     first = caller is Caller.AGAIN
-    stands = standing(line, claim.tenant, claim.cost, claim.step, place, now_us, max(grace_us, line.grace_us), first)
-    ahead, most = ahead_of(line, stands.entry)
+    longest_us = max(grace_us, line.grace_us)
+    stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, place, now_us, longest_us, first)
+    ahead = ahead_of(line, stands.entry)
     kept = not stands.tags and place is not None and place.due_us <= now_us
-    if kept and line.paused_us <= now_us and algorithm.tight(max(grace_us, line.grace_us)):
-        ahead = most = 0  # a unit would be lost while it waits for the job in front
-    passes_us = algorithm.ready_us(taken, now_us, ahead) if ahead else ready_us
+    if kept and line.paused_us <= now_us and algorithm.tight(longest_us):
+        # A unit would be lost while it waits for the job in front. Where there is none, only a few come back for the
+        # next: if all that are due did, each would come back as often as jobs are due.
+        about = max(0, ahead.about - AT_DOOR) if ready_us > now_us else 0
+        ahead = Ahead(about, about)
+    passes_us = algorithm.ready_us(taken, now_us, ahead.about) if ahead.about else ready_us
     if passes_us > now_us:
-        passes_us += ahead * algorithm.slack_us(max(grace_us, line.grace_us))
-    soon_us = now_us + max(grace_us, line.grace_us)
-    if passes_us <= now_us and most > ahead and algorithm.ready_us(taken, now_us, most) > now_us:
+        passes_us += ahead.about * algorithm.slack_us(longest_us)
+    soon_us = now_us + longest_us
+    if passes_us <= now_us and ahead.most > ahead.about and algorithm.ready_us(taken, now_us, ahead.most) > now_us:
         passes_us = soon_us  # no job passes by a guess
-    back_us = max(min(passes_us, soon_us) if aside else passes_us, line.paused_us)
-    return _Look(taken, line, stands, ahead, there, ready_us, max(passes_us, line.paused_us), back_us)
+    back_us = max(min(passes_us, soon_us) if soon else passes_us, line.paused_us)
+    return _Look(taken, line, place, stands, ahead, there, ready_us, max(passes_us, line.paused_us), back_us)
 
 
-_NOWHERE = standing(EMPTY, "", 1, 1, None, 0, 0, first=False)
+_NOBODY = Ahead()
+_NOWHERE = standing(EMPTY, "", 1, 1, 0, None, 0, 0, first=False)
 
 
 def _taken(claim: StoreClaim, taken: Any, line: Line, now_us: int) -> Any:
@@ -264,9 +287,7 @@ def _taken(claim: StoreClaim, taken: Any, line: Line, now_us: int) -> Any:
     return claim.algorithm.exhausted(known, line.paused_us) if line.paused_us else known
 
 
-def _verdict(
-    claims: Sequence[StoreClaim], looks: Sequence[_Look], given: Sequence[Place | None], now_us: int, caller: Caller
-) -> Verdict:
+def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, caller: Caller) -> Verdict:
     reason, binding, due_us, retry_us = Reason.ALLOWED, 0, now_us, now_us
     for i, (claim, look) in enumerate(zip(claims, looks, strict=True)):
         if look.passes_us <= now_us:
@@ -278,7 +299,7 @@ def _verdict(
         full = claim.max_queue is not None and newcomer and line.units >= claim.max_queue
         if reason is not Reason.FULL and (due > due_us or full):
             binding, due_us = i, due
-            place = given[i]
+            place = look.place
             if full:
                 reason = Reason.FULL
             elif line.paused_us > now_us:
@@ -297,7 +318,7 @@ def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None) -> Line | 
         if stored is None or not stored.paused_us:
             return stored
         return replace(stored, paused_us=0) if stored.epoch else None
-    return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead)
+    return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead.least)
 
 
 def _guest_spread(claim: StoreClaim, look: _Look, due_us: int, now_us: int) -> Line:

@@ -23,6 +23,7 @@ class StoreClaim:
         max_queue: How many units may wait for a new job to join them. None: any.
         tenant: Whose share of the limit the job takes; "" if the limit is not shared.
         step: How far the job moves its tenant on in the line: cost / weight, in `line.UNIT`, rounded up.
+        lead: How far before v jobs of its class of priority start: a multiple of `line.CLASS`.
     """
 
     bucket: str
@@ -31,6 +32,7 @@ class StoreClaim:
     max_queue: int | None = None
     tenant: str = ""
     step: int = UNIT
+    lead: int = 0
 
     @property
     def names(self) -> tuple[str, str, str]:

@@ -24,8 +24,28 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 __all__ = [
-    "EMPTY", "FAR", "GRACE_US", "GUESTS_US", "KEPT_US", "UNIT", "Entry", "Line", "Place", "Standing", "ahead_of",
-    "begun", "charged", "joined", "left", "passed", "signed", "standing", "tidied",
+    "AT_DOOR",
+    "EMPTY",
+    "FAR",
+    "GRACE_US",
+    "GUESTS_US",
+    "KEPT_US",
+    "UNIT",
+    "Ahead",
+    "Entry",
+    "Line",
+    "Place",
+    "Standing",
+    "ahead_of",
+    "begun",
+    "charged",
+    "genuine",
+    "joined",
+    "left",
+    "passed",
+    "signed",
+    "standing",
+    "tidied",
 ]  # fmt: skip
 
 UNIT = 1_000_000
@@ -46,19 +66,25 @@ FAR = 16
 EXACT = 32
 """Entries whose costs are added up one by one, where costs differ; those beyond are estimated."""
 
-BATCH = 16
-"""Entries set aside in one request, at most; times the budget."""
+BATCH, MOST_BATCH = 16, 512
+"""Entries set aside in one request, at most, for each `GRACE_US` of the grace time; times the budget."""
 
 MEAN_ONE, MEAN_PART = 1024, 32
+
+AT_DOOR = 8
+"""Where a unit that is not taken is lost, so many of the jobs that are due, and found none, come back for the next."""
 
 LOOK_US = 500_000
 """A process with jobs asks at least so often. So long after a change of the rate, or a pause, none is set aside."""
 
-DOUBT, MOST_DOUBT, DOUBT_LASTS_US, TRUST = 16, 16, 1_000_000, 4
+DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 8, 16, 1_000_000
 """So many entries set aside, and none that came back, make the budget larger once more; up to `MOST_DOUBT` times."""
 
+CLASS, CLASSES = 2**40, 16
+"""How far before v a class of priority stands for each class below it, and how many there are at most."""
+
 _LAST_TAG = 2**52  # tags are doubles in a store
-_FIRST_TAG = UNIT  # a job that goes first starts just before v, and never below 0
+_FIRST_TAG = (CLASSES + 1) * CLASS  # so that no start is below 0
 _NO_TAGS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -176,7 +202,7 @@ def begun(line: Line, now_us: int, secret: str) -> Line:
 
 def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: int) -> tuple[Line, bool]:
     """
-    The line without those that are not coming, and whether any was set aside.
+    The line without those that are not coming; and whether others were set aside, or may be in a while.
 
     An entry is set aside once units for it, and for all before it, have lain there for the grace time. After a change
     of the rate, and after a pause, that time begins once every process has looked. The units that lie there are a
@@ -191,12 +217,14 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
     if line.mark != mark or line.since_us > now_us + LOOK_US:
         return replace(line, mark=mark, since_us=now_us + LOOK_US, low=there), False
     looked_us = line.paused_us + LOOK_US if line.paused_us else 0
-    if now_us < max(line.since_us, looked_us) + max(grace_us, line.grace_us):
+    grace_us = max(grace_us, line.grace_us)
+    if now_us < max(line.since_us, looked_us) + grace_us:
         return line, False
-    doubt = line.doubt if 0 <= now_us - line.aside_us <= DOUBT_LASTS_US else 0
+    doubt = line.doubt if 0 <= now_us - line.aside_us <= DOUBT_LASTS_US + 2 * grace_us else 0
     budgets = min(MOST_DOUBT, 1 + doubt // DOUBT)
     idle, aside = min(line.low, there) * budgets, 0
-    for entry in line.jobs[: BATCH * budgets]:
+    pending = line.jobs[0].number != own and idle < line.jobs[0].cost <= there
+    for entry in line.jobs[: min(MOST_BATCH, max(BATCH, BATCH * grace_us // GRACE_US) * budgets)]:
         if entry.number == own or entry.cost > idle:
             break
         idle -= entry.cost
@@ -207,52 +235,71 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
         line, since_us=now_us, low=there, doubt=doubt + aside, aside_us=now_us if aside else line.aside_us,
         jobs=line.jobs[aside:], gone=line.gone + cost, extra=line.extra - cost + aside,
     )  # fmt: skip
-    return _forgetful(line), aside > 0
+    return _forgetful(line), aside > 0 or pending
+
+
+def genuine(line: Line, place: Place | None) -> Place | None:
+    """*place*, if the line gave it."""
+    if place is None or place.epoch != line.epoch or place != signed(line, place.start, place.number, place.due_us):
+        return None
+    return place
 
 
 def standing(
-    line: Line, tenant: str, cost: int, step: int, place: Place | None, now_us: int, grace_us: int, first: bool
-) -> Standing:
+    line: Line, tenant: str, cost: int, step: int, lead: int, place: Place | None, now_us: int, grace_us: int,
+    first: bool,
+) -> Standing:  # fmt: skip
     """
-    Where a job of *tenant* stands, that brings *place*, or would stand.
+    Where a job of *tenant* stands, that brings the genuine *place*, or would stand.
 
     Args:
+        lead: How far before v jobs of its class start.
         step: How far the job moves its tenant on: cost / weight, in `UNIT`, rounded up.
         first: The job ran before, and goes in front of those that did not.
     """
+    v = line.v - lead
     if first:
-        return Standing(Entry(line.v - 1, line.number + 1, cost), False, "")
-    if place is None or place.epoch != line.epoch or place != signed(line, place.start, place.number, place.due_us):
-        start = max(line.v, line.finishes.get(tenant, 0))
+        return Standing(Entry(v - 1, line.number + 1, cost), False, "")
+    if place is None:
+        start = max(v, line.finishes.get(tenant, 0))
         return Standing(Entry(start, line.number + 1, cost), False, "finishes")
-    entry = Entry(place.start, place.number, cost)
-    at = bisect_left(line.jobs, entry)
-    if at < len(line.jobs) and line.jobs[at] == entry:
-        return Standing(entry, True, "")
-    behind = line.v - place.start
+    at = bisect_left(line.jobs, (place.start, place.number))
+    if at < len(line.jobs) and line.jobs[at][:2] == (place.start, place.number):
+        return Standing(line.jobs[at], True, "")
+    behind = v - place.start
     if behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us):
-        start = max(line.v, line.returns.get(tenant, 0))
+        start = max(v, line.returns.get(tenant, 0))
         return Standing(Entry(start, line.number + 1, cost), False, "returns", True)
-    return Standing(entry, False, "", True)
+    return Standing(Entry(place.start, place.number, cost), False, "", True)
 
 
-def ahead_of(line: Line, entry: Entry) -> tuple[int, int]:
+class Ahead(NamedTuple):
     """
-    Units of those that stand before *entry*: about, and at most. Both are exact where each costs one unit, and for the
-    first `EXACT` entries; for each beyond, the mean cost of those that passed counts, and the largest that waits.
+    Units of those that stand before a job: about so many, at most and at least.
+
+    All are exact where each costs one unit, and for the first `EXACT` entries. For each beyond, the mean cost of those
+    that passed counts; at most the largest that waits, and at least one unit.
     """
+
+    about: int = 0
+    most: int = 0
+    least: int = 0
+
+
+def ahead_of(line: Line, entry: Entry) -> Ahead:
+    """What stands before *entry*."""
     rank = bisect_left(line.jobs, entry)
     if not line.extra:
-        return rank, rank
-    ahead, more = sum(each.cost for each in line.jobs[: min(rank, EXACT)]), max(0, rank - EXACT)
-    return ahead + more * line.mean // MEAN_ONE, ahead + more * line.dear
+        return Ahead(rank, rank, rank)
+    near, more = sum(each.cost for each in line.jobs[: min(rank, EXACT)]), max(0, rank - EXACT)
+    return Ahead(near + more * line.mean // MEAN_ONE, near + more * line.dear, near + more)
 
 
 def charged(line: Line, tenant: str, stands: Standing, step: int) -> Line:
     """The line once the tenant has paid for its job's place. A job that comes back takes doubt away."""
     entry, tags = stands.entry, stands.tags
     if stands.back and line.doubt:
-        line = replace(line, doubt=max(0, line.doubt - TRUST))
+        line = replace(line, doubt=line.doubt // 2)
     if entry.number > line.number:
         line = replace(line, number=entry.number)
     if tags == "finishes":
@@ -283,16 +330,21 @@ def joined(line: Line, stands: Standing, there: int, mark: int, now_us: int, due
     )
 
 
-def left(line: Line, entry: Entry, ahead: int) -> Line:
-    """The line once *entry* waits no longer. Those behind it do not inherit the time that units lay for it."""
-    return _without(replace(line, low=max(min(line.low, ahead), line.low - entry.cost)), entry)
+def left(line: Line, entry: Entry, least: int) -> Line:
+    """
+    The line once *entry* waits no longer. Those behind it do not inherit the time that units lay for it.
+
+    Args:
+        least: Units of those that stand before it.
+    """
+    return _without(replace(line, low=max(min(line.low, least), line.low - entry.cost)), entry)
 
 
-def passed(line: Line, stands: Standing, ahead: int) -> Line:
+def passed(line: Line, stands: Standing, least: int) -> Line:
     """The line once the job has passed. It ends a pause."""
     entry = stands.entry
     mean = line.mean + (MEAN_ONE * entry.cost - line.mean) // MEAN_PART
-    low = max(min(line.low, ahead), line.low - entry.cost)
+    low = max(min(line.low, least), line.low - entry.cost)
     line = replace(line, paused_us=0, v=max(line.v, entry.start), mean=mean, low=low)
     return _without(line, entry) if stands.waits else line
 

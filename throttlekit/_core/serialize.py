@@ -14,6 +14,7 @@ from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.share import NO_STAKE, GivenShare, Stake
 from throttlekit._core.limit.template import safe_repr
 from throttlekit.errors import ConfigurationError
 
@@ -26,11 +27,11 @@ _ALGORITHMS: dict[str, type[Limit]] = {kind.algorithm: kind for kind in _KINDS}
 def dump(limit: Limit, job: Job) -> dict[str, Any]:
     """*limit* as *job* is held to it, with the job's own key, cost and tier."""
     limit = limit.for_job(job)
-    return plain(limit, limit.key_of(job), limit.cost_of(job))
+    return plain(limit, limit.key_of(job), limit.cost_of(job), limit.stake_of(job))
 
 
-def plain(limit: Limit, key: str, cost: int) -> dict[str, Any]:
-    """*limit* with *key* and *cost* in place of its own."""
+def plain(limit: Limit, key: str, cost: int, stake: Stake = NO_STAKE) -> dict[str, Any]:
+    """*limit* with *key*, *cost* and *stake* in place of its own."""
     return {
         "algorithm": limit.algorithm,
         "name": limit.name,
@@ -42,6 +43,7 @@ def plain(limit: Limit, key: str, cost: int) -> dict[str, Any]:
         **({} if limit.varying_us is None else {"varying_us": limit.varying_us}),
         **({} if limit.on_store_failure == "closed" else {"on_store_failure": limit.on_store_failure}),
         **({} if limit.processes is None else {"processes": limit.processes}),
+        **({} if stake == NO_STAKE else {"share": list(stake)}),
         **({} if limit.prefetch is None else {"prefetch": limit.prefetch, "prefetch_for": limit.prefetch_for}),
         **{option: getattr(limit, option) for option in limit.options},
     }
@@ -73,6 +75,7 @@ def load(data: Mapping[str, Any]) -> Limit:
             scope=data.get("scope", "global"),
             on_store_failure=data.get("on_store_failure", "closed"),
             processes=data.get("processes"),
+            share=GivenShare.read(data.get("share")),
             _of_tier=tier,
             _by_value=True,
             _varying_us=varying_us,

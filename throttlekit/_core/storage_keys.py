@@ -15,7 +15,7 @@ import re
 
 __all__ = [
     "bucket_name", "fleet_name", "held_since", "holder_name", "is_bucket_of", "jobs_name", "limit_id", "line_name",
-    "parts_of", "patterns_of",
+    "parts_of", "patterns_of", "quoted",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
@@ -31,8 +31,8 @@ def bucket_name(name: str, key: str, fingerprint: str, part: str | None = None) 
     Args:
         part: What the limit's scope adds to the key; definitions of different scope have different fingerprints.
     """
-    scoped = "" if part is None else f":{_quoted(part)}"
-    return f"tk1:{{{_quoted(name)}:{_quoted(key)}{scoped}}}:{fingerprint}"
+    scoped = "" if part is None else f":{quoted(part)}"
+    return f"tk1:{{{quoted(name)}:{quoted(key)}{scoped}}}:{fingerprint}"
 
 
 def fleet_name(what: str) -> str:
@@ -43,8 +43,8 @@ def fleet_name(what: str) -> str:
 def patterns_of(name: str, key: str | None = None) -> tuple[str, ...]:
     """Patterns for SCAN that match every stored name of the limit called *name*, of *key*; None: of all keys."""
     if key is None:
-        return (f"tk1:{{{_quoted(name)}:*",)
-    begin = f"tk1:{{{_quoted(name)}:{_quoted(key)}"
+        return (f"tk1:{{{quoted(name)}:*",)
+    begin = f"tk1:{{{quoted(name)}:{quoted(key)}"
     return f"{begin}}}:*", f"{begin}:*"
 
 
@@ -55,7 +55,7 @@ def is_bucket_of(bucket: str, fingerprint: str) -> bool:
 
 def limit_id(name: str, fingerprint: str) -> str:
     """The id of a definition of the limit called *name*, in all that the fleet stores."""
-    return f"{_quoted(name)}:{fingerprint}"
+    return f"{quoted(name)}:{fingerprint}"
 
 
 def parts_of(bucket: str) -> tuple[str, str, str | None] | None:
@@ -76,7 +76,7 @@ def jobs_name(bucket: str) -> str:
 
 def holder_name(job_id: str, token: str, asked_us: int) -> str:
     """The holder of a slot: the job, which of its deliveries, and when it made its request, by its process's clock."""
-    return f"{_quoted(job_id)}#{asked_us // 1_000_000:x}.{token}"
+    return f"{quoted(job_id)}#{asked_us // 1_000_000:x}.{token}"
 
 
 def held_since(holder: str) -> int | None:
@@ -85,7 +85,8 @@ def held_since(holder: str) -> int | None:
     return None if match is None else int(match[1], 16)
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
+    """*text* of users as a part of a stored name: signs of our own are escaped, and a long text becomes a digest."""
     if len(text) <= _LONGEST_PART and _PLAIN.fullmatch(text):
         return text
     from urllib.parse import quote  # a quarter of what `import throttlekit` would cost, and few names need it

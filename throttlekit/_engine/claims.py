@@ -15,9 +15,9 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.share import NO_STAKE, Stake
 from throttlekit._core.limit.template import key_text
-from throttlekit._core.line import UNIT
-from throttlekit._core.storage_keys import bucket_name, holder_name
+from throttlekit._core.storage_keys import bucket_name, holder_name, quoted
 from throttlekit._engine.call import Call
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.ticket import Ticket, lane_of, limit_ref
@@ -129,26 +129,27 @@ class ClaimResolver:
             text = "" if limit.key is None else self.key(call, limit)
             part = None if limit.scope == "global" else limit.part_of(job)
             units = limit.cost_of(job) if plain and call.cost is None else self._cost(call, limit)
+            stake = NO_STAKE if limit.share is None else limit.stake_of(job)
             if not remember or limit.by_value or isinstance(limit, Concurrency):
-                claims.append(_claim(limit, text, part, units, now_us, job))
+                claims.append(_claim(limit, text, part, units, stake, now_us, job))
                 continue
-            question = (id(limit), text, part, units, now_us // _DAY_US)  # a claim keeps its limit alive
+            question = (id(limit), text, part, units, stake, now_us // _DAY_US)  # a claim keeps its limit alive
             found = self._known.get(question)
             if found is None:
                 if len(self._known) >= _MOST_REMEMBERED:
                     self._known.clear()
-                found = self._known[question] = _claim(limit, text, part, units, now_us, job)
+                found = self._known[question] = _claim(limit, text, part, units, stake, now_us, job)
             claims.append(found)
         return claims
 
 
-def _claim(limit: Limit, text: str, part: str | None, units: int, now_us: int, job: Job | None) -> Claim:
+def _claim(limit: Limit, text: str, part: str | None, units: int, stake: Stake, now_us: int, job: Job | None) -> Claim:
     holder = ""
     if isinstance(limit, Concurrency):
         holder = holder_name(job.id if job else "", os.urandom(6).hex(), now_us)
     algorithm = limit.bind(units, now_us, holder)
     bucket = bucket_name(limit.name, text, limit.fingerprint, part)
-    claim = StoreClaim(bucket, algorithm, units, limit.max_queue, step=units * UNIT)
+    claim = StoreClaim(bucket, algorithm, units, limit.max_queue, quoted(stake.tenant), stake.step(units), stake.lead)
     shown = text if part is None else f"{part}:{text}" if text else part
     return Claim(limit, shown, units, claim)
 
@@ -169,11 +170,11 @@ def ticket_after(verdict: Verdict, claims: Sequence[Claim], ticket: Ticket) -> T
     """What a job with *ticket* carries after the denial *verdict*."""
     bound = claims[verdict.claim]
     counts = verdict.reason is not Reason.EARLY or ticket.deferrals == 0
-    lane = lane_of(bound.claim.bucket) if isinstance(bound.limit, Concurrency) else ""
+    line, slots = lane_of(bound.claim.bucket), isinstance(bound.limit, Concurrency)
     places = {
         limit_ref(each.limit): place for each, place in zip(claims, verdict.places, strict=False) if place is not None
     }
-    return ticket.denied(bound.limit, verdict.due_us, verdict.now_us, places, lane=lane, counts=counts)
+    return ticket.denied(bound.limit, verdict.due_us, verdict.now_us, places, line=line, slots=slots, counts=counts)
 
 
 def decision_from(verdict: Verdict, claims: Sequence[Claim]) -> Decision:

@@ -101,7 +101,7 @@ class EventDispatcher:
         def policy(advice: Any) -> OnStoreFailure:
             if advice not in get_args(OnStoreFailure):
                 raise ConfigurationError(f'a policy is "closed", "open" or "local", not {safe_repr(advice)}')
-            without = [limit.name for limit in event.limits if limit.share is None]
+            without = [limit.name for limit in event.limits if limit.local_part is None]
             if advice == "local" and without:
                 raise ConfigurationError(f'limit {without[0]!r} has no share: declare it with on_store_failure="local"')
             return advice  # type: ignore[no-any-return]

@@ -69,7 +69,7 @@ def decide_without_store(
 
 def _share(claim: Claim) -> Claim | None:
     """The same claim on this process's share of the limit; None if it has no share."""
-    share = claim.limit.share
+    share = claim.limit.local_part
     if share is None:
         return None
     holder = getattr(claim.claim.algorithm, "holder", "")

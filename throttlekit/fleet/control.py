@@ -9,11 +9,9 @@ from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from throttlekit._core.algorithms.concurrency import Concurrency
-from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.durations import finite_seconds
 from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.rate import parse_rate, parse_window
 from throttlekit._core.limit.template import key_text, safe_repr
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.storage_keys import patterns_of
@@ -22,7 +20,7 @@ from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.rule_follower import KEPT_MS, read_rules
-from throttlekit.fleet.rules import HISTORY, RULES, Rule, What, as_text, data_of, field_of, plain, rule_of
+from throttlekit.fleet.rules import HISTORY, RULES, Rule, What, as_text, check_rate, data_of, field_of, plain, rule_of
 from throttlekit.limiter import Limiter
 from throttlekit.stores.base import Store
 
@@ -134,7 +132,7 @@ class Control:
         elif isinstance(amount, int):
             altered(Concurrency(name, 1), amount, burst)
         else:
-            _check_rate(name, amount, burst)
+            check_rate(name, amount, burst)
         rule = Rule(what="set", name=name, part=None if tier is None else _text("tier", tier), rate=amount, burst=burst)
         return self._tell("set", rule, for_)
 
@@ -363,21 +361,6 @@ def _change_of(kept: bytes) -> Change | None:
         )  # fmt: skip
     except (TypeError, KeyError, ValueError):
         return None
-
-
-def _check_rate(name: str, rate: str, burst: int | None) -> None:
-    """Refuse a *rate* that no limit takes."""
-    try:
-        parse_rate(rate)
-    except ConfigurationError as error:
-        try:
-            parse_window(rate)  # a month or a year: only a FixedWindow takes them, and it has no burst
-        except ConfigurationError:
-            raise error from None
-        if burst is not None:
-            raise
-    else:
-        TokenBucket(name, rate, burst=burst)
 
 
 def _name(limit: Limit | str) -> str:

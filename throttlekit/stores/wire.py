@@ -97,7 +97,7 @@ def verdict_of(reply: Any) -> Verdict:
 def rest_of(claim: StoreClaim) -> str:
     """What only a job that waits, or may have to, needs of its claim: see line.lua."""
     queue = "" if claim.max_queue is None else claim.max_queue
-    return f"{claim.algorithm.mark} {claim.cost} {claim.step} {queue} {claim.tenant}"
+    return f"{claim.algorithm.mark} {claim.cost} {claim.step} {claim.lead} {queue} {claim.tenant}"
 
 
 def place_text(place: Place | None) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 from throttlekit._core.acquire import Caller, Verdict
@@ -16,7 +17,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import UNIT
 from throttlekit._core.storage_keys import bucket_name
-from throttlekit.stores.base import Correction, Request, Store
+from throttlekit.stores.base import Correction, Request, Store, Wait
 
 __all__ = [
     "NAME",
@@ -69,6 +70,8 @@ class Bench:
         back: Verdict | None = None,
         max_wait_us: int | None = None,
         holder: str = "",
+        tenant: str = "",
+        weight: int = 1,
     ) -> Verdict:
         """
         Make one request for *limits*.
@@ -77,15 +80,24 @@ class Bench:
             cost: For all of them, or for each.
             back: The job comes back, with the places that this denial gave it.
             holder: Who holds the slots of concurrency limits.
+            tenant, weight: Whose share of the limits the job takes, and how large it is.
         """
         costs = cost if isinstance(cost, Sequence) else [cost] * len(limits)
-        claims = [self.claim(limit, key, units, holder) for limit, units in zip(limits, costs, strict=True)]
+        claims = [
+            replace(self.claim(limit, key, units, holder), tenant=tenant, step=-(-(units or 1) * UNIT // weight))
+            for limit, units in zip(limits, costs, strict=True)
+        ]
         places = () if back is None else back.places
         return self.store.acquire(Request(claims, caller, places, max_wait_us), now_us=self.now_us)
 
-    def look(self, *limits: Limit, cost: int | None = None, key: str = "") -> Verdict:
+    def look(self, *limits: Limit, cost: int | None = None, key: str = "", back: Verdict | None = None) -> Verdict:
         """The verdict that `ask` would return, without taking anything."""
-        return self.ask(*limits, key=key, cost=cost, caller=Caller.PEEK)
+        return self.ask(*limits, key=key, cost=cost, caller=Caller.PEEK, back=back)
+
+    def leave(self, *limits: Limit, denied: Verdict) -> None:
+        """The job that was *denied* waits no longer."""
+        waits = [Wait(self.claim(limit), place) for limit, place in zip(limits, denied.places, strict=True) if place]
+        self.store.leave(waits, now_us=self.now_us)
 
     def drain(self, *limits: Limit, key: str = "") -> None:
         """Take the whole capacity of *limits*."""

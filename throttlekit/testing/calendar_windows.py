@@ -107,16 +107,17 @@ class CalendarConformance(ConformanceSuite):
             assert not bench.ask(limit).allowed
 
     def test_line_over_a_change_of_clocks(self) -> None:
-        """A line that begins on a day of 25 hours begins at the next midnight, and no two jobs are due together."""
+        """On a day of 25 hours the first five that wait are due at the next midnight, and the others a day later."""
         limit = FixedWindow(NAME, "5/d", tz=_BERLIN)
         with self.bench() as bench:
             bench.now_us = _utc("2027-10-31 12:00:00")
             bench.drain(limit)
-            due = [bench.ask(limit).due_us for _ in range(7)]
-            assert due[0] == _utc("2027-10-31 23:00:00")
-            for due_us in due:
-                bench.now_us = due_us
-                assert bench.ask(limit, due_us=due_us).allowed
+            waiting = [bench.ask(limit) for _ in range(7)]
+            days = [_utc("2027-10-31 23:00:00")] * 5 + [_utc("2027-11-01 23:00:00")] * 2
+            assert [denied.due_us for denied in waiting] == days
+            for denied in waiting:
+                bench.now_us = denied.due_us
+                assert bench.ask(limit, back=denied).allowed
 
     def _a_day(self, begin: str, end: str) -> None:
         limit = FixedWindow(NAME, "5/d", tz=_BERLIN)

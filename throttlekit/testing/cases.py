@@ -25,27 +25,33 @@ class Case:
     A limit, and what follows if its whole capacity is taken at `start_us`. All other times count from there.
 
     Attributes:
-        interval_us: From the due instant of one waiting job to that of the next.
         first_us: When one unit passes.
+        together: How many units pass at that instant.
+        next_us: From there to the instant of the next units.
+        slack_us: How much later a waiting job is due for each unit before it.
         full_us: When nothing counts any more.
         owed_us: When one unit passes, if two more were charged afterwards.
-        idle_us: Until when a waiting line keeps the limit busy if none of its jobs comes.
         fits_us: When the whole capacity passes at once; None: at `full_us`.
     """
 
     label: str
     make: Callable[[], Limit]
-    interval_us: int
     first_us: int
+    next_us: int
     full_us: int
     owed_us: int
-    idle_us: int
+    together: int = 1
+    slack_us: int = 0
     fits_us: int | None = None
     start_us: int = NOW_US
 
     @property
     def limit(self) -> Limit:
         return self.make()
+
+    def due_us(self, ahead: int) -> int:
+        """The instant that a waiting job is told, with so many units before it."""
+        return self.start_us + self.first_us + ahead // self.together * self.next_us + ahead * self.slack_us
 
     @property
     def whole_us(self) -> int:
@@ -57,65 +63,65 @@ CASES: Sequence[Case] = (
     Case(
         label="token_bucket",
         make=lambda: TokenBucket(NAME, "10/s", burst=5),
-        interval_us=100_000,
         first_us=100_000,
+        next_us=100_000,
         full_us=500_000,
         owed_us=300_000,
-        idle_us=500_000,
     ),
     Case(
         label="leaky_bucket",
         make=lambda: LeakyBucket(NAME, "10/s"),
-        interval_us=100_000,
         first_us=100_000,
+        next_us=100_000,
+        slack_us=4_000,
         full_us=100_000,
         owed_us=300_000,
-        idle_us=100_000,
     ),
     # From the twentieth second of its minute. The next minute begins with the whole amount, whatever the debt.
     Case(
         label="fixed_window",
         make=lambda: FixedWindow(NAME, "5/m"),
         start_us=NOW_US + 20 * SECOND_US,
-        interval_us=12 * SECOND_US,
         first_us=40 * SECOND_US,
+        next_us=60 * SECOND_US,
+        together=5,
         full_us=40 * SECOND_US,
         owed_us=40 * SECOND_US,
-        idle_us=40 * SECOND_US,
     ),
     # From nine o'clock in the morning in Berlin.
     Case(
         label="fixed_window_of_a_zone",
         make=lambda: FixedWindow(NAME, "5/d", tz="Europe/Berlin"),
-        interval_us=17_280 * SECOND_US,
         first_us=15 * _HOUR_US,
+        next_us=24 * _HOUR_US,
+        together=5,
         full_us=15 * _HOUR_US,
         owed_us=15 * _HOUR_US,
-        idle_us=15 * _HOUR_US,
     ),
     # From the twentieth second of its minute. In the next minute the last one's units fade, and count rounded down:
     # 4 of 5 as soon as it has begun, none once less than 1 is left, after 48 s. Of 7, 4 count once less than 5 are
-    # left, after 120/7 s. Laid end to end, 5 units last for a minute from its start, and one interval of grace.
+    # left, after 120/7 s.
     Case(
         label="sliding_window",
         make=lambda: SlidingWindow(NAME, "5/m"),
         start_us=NOW_US + 20 * SECOND_US,
-        interval_us=12 * SECOND_US,
         first_us=40 * SECOND_US + 1,
+        next_us=12 * SECOND_US,
+        slack_us=12_000,
         fits_us=88 * SECOND_US + 1,
         full_us=100 * SECOND_US,
         owed_us=40 * SECOND_US + 17_142_858,
-        idle_us=52 * SECOND_US,
     ),
     # All units charged at one instant leave the window at one instant, a debt included.
     Case(
         label="sliding_log",
         make=lambda: SlidingLog(NAME, "5/m"),
-        interval_us=12 * SECOND_US,
         first_us=60 * SECOND_US,
+        next_us=60 * SECOND_US,
+        slack_us=12_000,
+        together=5,
         full_us=60 * SECOND_US,
         owed_us=60 * SECOND_US,
-        idle_us=60 * SECOND_US,
     ),
 )
 """Five algorithms, six limits."""

@@ -17,44 +17,55 @@ class QueueConformance(ConformanceSuite):
         limit = LeakyBucket(NAME, "10/s", queue=3)
         with self.bench() as bench:
             bench.drain(limit)
-            due = [bench.ask(limit).due_us - NOW_US for _ in range(3)]
-            refused = [bench.ask(limit, caller=caller) for caller in (*[Caller.JOB] * 5, Caller.GUEST, Caller.PEEK)]
-            assert due == [STEP_US, 2 * STEP_US, 3 * STEP_US], due
-            assert {verdict.reason for verdict in refused} == {Reason.FULL}, refused
-            assert bench.ask(LeakyBucket(NAME, "10/s")).due_us == NOW_US + 4 * STEP_US
+            waiting = [bench.ask(limit).reason for _ in range(3)]
+            assert waiting == [Reason.EXHAUSTED] * 3, waiting
+            for caller in (*[Caller.JOB] * 5, Caller.GUEST, Caller.PEEK):
+                refused = bench.ask(limit, caller=caller)
+                assert (refused.reason, refused.places) == (Reason.FULL, ()), refused
+            assert bench.look(LeakyBucket(NAME, "10/s")).retry_us == NOW_US + 4 * STEP_US + 3 * (STEP_US // 25)
 
     def test_jobs_in_a_full_queue_keep_their_places(self) -> None:
-        """A job that waits in a full queue is not a newcomer: early it keeps its due instant, and then it passes."""
+        """A job that waits in a full queue is not a newcomer: early, late or due, it is not refused, and passes."""
         limit = LeakyBucket(NAME, "10/s", queue=3)
         with self.bench() as bench:
             bench.drain(limit)
-            due = [bench.ask(limit).due_us for _ in range(3)]
+            waiting = [bench.ask(limit) for _ in range(3)]
             assert bench.ask(limit).reason is Reason.FULL
-            assert bench.ask(limit, due_us=due[2]).reason is Reason.EARLY
-            for due_us in due:
-                bench.now_us = due_us
-                assert bench.ask(limit, due_us=due_us).allowed
+            assert bench.ask(limit, back=waiting[2]).reason is Reason.EARLY
+            bench.now_us = waiting[0].due_us
+            bench.settle(limit, was=0, actual=1)
+            waiting[0] = bench.ask(limit, back=waiting[0])
+            assert waiting[0].reason is Reason.EXHAUSTED, waiting[0]
+            for denied in waiting:
+                bench.now_us = max(bench.now_us + STEP_US, denied.due_us)
+                assert bench.ask(limit, back=denied).allowed
 
-    def test_displaced_job_passes_a_full_queue(self) -> None:
-        """A late job that finds no unit waits on, however full the queue is."""
+    def test_queue_has_room_again_when_a_job_has_passed_or_left(self) -> None:
+        """Each job that passes, leaves, or does not come and is set aside, makes room for one."""
+        limit = LeakyBucket(NAME, "10/s", queue=2)
+        with self.bench() as bench:
+            bench.drain(limit)
+            first, second = (bench.ask(limit) for _ in range(2))
+            assert bench.ask(limit).reason is Reason.FULL
+            bench.now_us = first.due_us
+            assert bench.ask(limit, back=first).allowed
+            assert [bench.ask(limit).reason for _ in range(2)] == [Reason.EXHAUSTED, Reason.FULL]
+            bench.leave(limit, denied=second)
+            assert [bench.ask(limit).reason for _ in range(2)] == [Reason.EXHAUSTED, Reason.FULL]
+            answers: list[Reason] = []
+            for _ in range(3):
+                bench.now_us += STEP_US
+                answers.append(bench.ask(limit, max_wait_us=0).reason)
+            assert answers == [Reason.FULL, Reason.IN_LINE, Reason.ALLOWED], answers
+
+    def test_job_that_ran_passes_a_full_queue(self) -> None:
+        """The queue is for new jobs: one that ran, and has to wait once more, waits however full the queue is."""
         limit = LeakyBucket(NAME, "10/s", queue=0)
         with self.bench() as bench:
             bench.drain(limit)
             assert bench.ask(limit).reason is Reason.FULL
-            late = bench.ask(limit, due_us=NOW_US - 1)
-            assert (late.reason, late.due_us) == (Reason.EXHAUSTED, NOW_US + STEP_US), late
-
-    def test_queue_has_room_again_when_one_job_has_passed(self) -> None:
-        """Each job that passes makes room for one."""
-        limit = LeakyBucket(NAME, "10/s", queue=2)
-        with self.bench() as bench:
-            bench.drain(limit)
-            due = [bench.ask(limit).due_us for _ in range(2)]
-            bench.now_us = due[0]
-            assert bench.ask(limit, due_us=due[0]).allowed
-            outcomes = [bench.ask(limit) for _ in range(2)]
-            assert [verdict.reason for verdict in outcomes] == [Reason.EXHAUSTED, Reason.FULL], outcomes
-            assert outcomes[0].due_us == due[1] + STEP_US, outcomes
+            again = bench.ask(limit, caller=Caller.AGAIN)
+            assert (again.reason, again.due_us) == (Reason.EXHAUSTED, NOW_US + STEP_US), again
 
     def test_queue_of_zero_lets_no_job_wait(self) -> None:
         """Without a queue a job passes or is denied with "queue full"; it never gets a place."""
@@ -74,4 +85,4 @@ class QueueConformance(ConformanceSuite):
             for number, limits in enumerate([(limit, SLOW), (SLOW, limit)]):
                 verdict = bench.ask(*limits)
                 assert (verdict.reason, verdict.claim) == (Reason.FULL, number), verdict
-            assert bench.ask(SLOW).due_us == NOW_US + 10 * STEP_US, "a job that was refused waits in no line"
+            assert bench.look(SLOW).due_us == NOW_US + 10 * STEP_US, "a job that was refused waits in no line"

@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from throttlekit._core.acquire import Caller, Reason, Verdict
+from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
 from throttlekit._core.limit.base import Limit
 from throttlekit.testing.bench import (
+    NAME,
     NOW_US,
     ONE,
     SECOND_US,
@@ -26,6 +28,8 @@ __all__ = ["FIVE_CASES", "AtomicConformance", "SeveralLimitsConformance"]
 FIVE_CASES: Sequence[Case] = tuple(case for case in CASES if case.label != "fixed_window_of_a_zone")
 """One limit for each of five algorithms."""
 _START_US = NOW_US + 20 * SECOND_US
+_SLACK_US = 20_000
+"""How much later a job is due in the line of `SLOW` for each job before it."""
 
 
 def _five_limits(first: int = 0) -> list[Limit]:
@@ -100,24 +104,25 @@ class SeveralLimitsConformance(ConformanceSuite):
                 assert (verdict.due_us, verdict.retry_us) == (last_us, last_us), verdict
                 assert _five_limits(first)[verdict.claim] == FIVE_CASES[-1].limit, verdict
             for case in FIVE_CASES:
-                due_us = bench.ask(case.limit).due_us
-                assert due_us == bench.look(case.limit).due_us - case.interval_us, case.label
+                told_us = bench.look(case.limit).due_us
+                assert bench.ask(case.limit).due_us == told_us, case.label
 
-    def test_due_job_has_right_of_way_in_every_line(self) -> None:
-        """A job that waited in one limit's line passes when it comes back, though other jobs wait in the other line."""
-        bucket, leaky = FIVE_CASES[0].limit, FIVE_CASES[1].limit
-        with self.bench() as bench:
-            bench.drain(bucket, leaky)
-            for _ in range(3):
-                bench.ask(bucket)
-                bench.ask(leaky)
-            denied = bench.ask(leaky, bucket)
-            for _ in range(3):
-                bench.ask(bucket)
-                bench.ask(leaky)
-            bench.now_us = denied.due_us
-            assert not bench.ask(leaky, bucket, caller=Caller.GUEST).allowed
-            assert bench.ask(leaky, bucket, due_us=denied.due_us, place_claim=denied.claim).allowed
+    @for_each(FIVE_CASES)
+    def test_waiting_job_passes_when_due(self, bench: Bench, case: Case) -> None:
+        """A job that waits in the line of one of five limits passes when it is due; newcomers do not pass before it."""
+        bench.now_us = _START_US
+        bench.drain(case.limit)
+        denied = bench.ask(*_five_limits())
+        behind = [bench.ask(*_five_limits()) for _ in range(case.together)]
+        bench.now_us = denied.due_us
+        assert not bench.ask(*_five_limits(), caller=Caller.GUEST).allowed
+        assert bench.ask(*_five_limits(), back=denied).allowed
+        others = [limit for limit in _five_limits() if limit != case.limit]
+        assert [bench.left(limit) for limit in others] == [limit.capacity - 1 for limit in others]
+        for again in behind:
+            while not again.allowed:
+                bench.now_us = max(bench.now_us, again.due_us)
+                again = bench.ask(*_five_limits(), back=again)
 
     def test_early_return_charges_nothing(self) -> None:
         """A job that comes back early takes nothing from any limit, whichever line its place is in."""
@@ -125,22 +130,23 @@ class SeveralLimitsConformance(ConformanceSuite):
             with self.bench() as bench:
                 bench.now_us = _START_US
                 bench.drain(case.limit)
-                due_us = bench.ask(*_five_limits()).due_us
+                denied = bench.ask(*_five_limits())
                 for _ in range(2):
-                    verdict = bench.ask(*_five_limits(), due_us=due_us, place_claim=number)
-                    assert (verdict.reason, verdict.due_us, verdict.claim) == (Reason.EARLY, due_us, number), verdict
+                    early = bench.ask(*_five_limits(), back=denied)
+                    assert (early.reason, early.due_us, early.claim) == (Reason.EARLY, denied.due_us, number), early
+                    assert [place is not None for place in early.places] == [each is case for each in FIVE_CASES]
                 assert bench.untouched(*(limit for limit in _five_limits() if limit != case.limit))
                 bench.reset(case.limit)
 
-    def test_ticket_of_one_line_is_not_valid_in_another(self) -> None:
-        """A ticket that its own line does not know is ignored, though the instant lies within another limit's line."""
-        known, other = FIVE_CASES[0].limit, FIVE_CASES[-1].limit
+    def test_place_of_one_line_is_not_valid_in_another(self) -> None:
+        """A place that its own line does not know is ignored, though another limit's line gave it."""
+        known, other = FIVE_CASES[0].limit, FIVE_CASES[-1]
         with self.bench() as bench:
-            bench.drain(other)
-            due = [bench.ask(other).due_us for _ in range(3)]
-            verdict = bench.ask(known, other, due_us=due[1], place_claim=0)
-            end_us = due[-1] + FIVE_CASES[-1].interval_us
-            assert (verdict.reason, verdict.claim, verdict.due_us) == (Reason.EXHAUSTED, 1, end_us), verdict
+            bench.now_us = other.start_us
+            bench.drain(other.limit)
+            first, *_ = (bench.ask(other.limit) for _ in range(3))
+            verdict = bench.ask(known, other.limit, back=first._replace(places=(first.places[0], None)))
+            assert (verdict.reason, verdict.claim, verdict.due_us) == (Reason.EXHAUSTED, 1, other.due_us(3)), verdict
             assert bench.untouched(known)
 
     def test_correction_of_five_limits(self) -> None:
@@ -175,15 +181,64 @@ class AtomicConformance(ConformanceSuite):
                     verdict = bench.ask(*limits, caller=caller, max_wait_us=0)
                     assert (verdict.claim, verdict.due_us) == (binding, NOW_US + SECOND_US), verdict
 
-    def test_denial_takes_a_place_in_the_binding_line_only(self) -> None:
-        """A job that five limits deny joins one line; the other lines stay as they were."""
+    def test_place_in_every_line_that_denies_and_in_no_other(self) -> None:
+        """A job waits in the line of each limit that denies it, and is due when all of them let it pass."""
+        free = LeakyBucket(NAME, "10/s")
         with self.bench() as bench:
-            bench.now_us = _START_US
-            bench.drain(*_five_limits())
-            expected = [bench.look(limit).due_us for limit in _five_limits()]
-            assert bench.ask(*_five_limits()).due_us == expected[-1]
-            expected[-1] += FIVE_CASES[-1].interval_us
-            assert [bench.look(limit).due_us for limit in _five_limits()] == expected
+            bench.drain(TEN, SLOW)
+            denied = bench.ask(free, TEN, SLOW)
+            assert [place is not None for place in denied.places] == [False, True, True], denied
+            assert denied.due_us == NOW_US + SECOND_US
+            assert bench.look(TEN).due_us == NOW_US + 2 * STEP_US
+            assert bench.look(SLOW).due_us == NOW_US + 2 * SECOND_US + _SLACK_US
+            assert bench.untouched(free)
+            bench.now_us = denied.due_us
+            assert bench.ask(free, TEN, SLOW, back=denied).allowed
+            assert bench.look(TEN).allowed
+            assert bench.look(SLOW).due_us == NOW_US + 2 * SECOND_US
+
+    def test_job_leaves_the_line_of_a_limit_that_would_pass(self) -> None:
+        """Its place there is kept for it, and holds no other job back."""
+        with self.bench() as bench:
+            bench.drain(TEN, SLOW)
+            denied = bench.ask(TEN, SLOW)
+            behind = bench.ask(TEN)
+            bench.now_us += STEP_US
+            assert bench.look(TEN, back=behind).retry_us == NOW_US + 2 * STEP_US
+            early = bench.ask(TEN, SLOW, back=denied)
+            assert (early.reason, early.claim, early.due_us) == (Reason.EARLY, 1, denied.due_us), early
+            kept = early.places[0]
+            assert kept is not None
+            assert kept[:3] == denied.places[0][:3]  # type: ignore[index]
+            assert bench.ask(TEN, back=behind).allowed
+            bench.now_us += STEP_US
+            waiting = bench.ask(TEN, cost=2)
+            assert not waiting.allowed
+            bench.now_us = denied.due_us
+            assert bench.ask(TEN, SLOW, back=early).allowed
+
+    def test_right_of_way_in_one_line_does_not_count_in_another(self) -> None:
+        """A job that is first in the line of one limit is the last in the line of another that it meets anew."""
+        with self.bench() as bench:
+            bench.drain(TEN, SLOW)
+            denied = bench.ask(SLOW)
+            for _ in range(20):
+                bench.ask(TEN)
+            bench.now_us = denied.due_us
+            again = bench.ask(TEN, SLOW, back=denied._replace(places=(None, *denied.places)))
+            assert (again.reason, again.claim, again.retry_us) == (Reason.IN_LINE, 0, bench.now_us + 16 * STEP_US), (
+                again
+            )
+            assert bench.look(SLOW).allowed
+
+    def test_leaves_every_line(self) -> None:
+        """A job that waits no longer leaves all the lines in which it stands, and no other job's place."""
+        with self.bench() as bench:
+            bench.drain(TEN, SLOW)
+            gone, stays = (bench.ask(TEN, SLOW) for _ in range(2))
+            bench.leave(TEN, SLOW, denied=gone)
+            assert bench.look(TEN, SLOW, back=stays).due_us == NOW_US + SECOND_US
+            assert bench.look(TEN).due_us == NOW_US + 2 * STEP_US
 
     def test_verdict_has_the_use_of_every_limit(self) -> None:
         """A verdict has the use of every limit of the request, also of those after the one that denies."""

@@ -1,12 +1,17 @@
-"""A store's tests for waiting lines, for each algorithm."""
+"""A store's tests for waiting lines: a place in an order, and an instant that follows from it."""
 
 # ruff: noqa: S101 - these are tests, shipped
 
 from __future__ import annotations
 
-from throttlekit._core.acquire import Caller, Reason
-from throttlekit._core.line import GRACE_US, GUESTS_US
-from throttlekit.testing.bench import NOW_US, ONE, STEP_US, TEN, Bench, ConformanceSuite
+from collections import Counter
+from dataclasses import replace
+
+from throttlekit._core.acquire import Caller, Reason, Verdict
+from throttlekit._core.algorithms.token_bucket import TokenBucket
+from throttlekit._core.line import AT_DOOR, GRACE_US, GUESTS_US, LOOK_US
+from throttlekit.stores.base import Request
+from throttlekit.testing.bench import NAME, NOW_US, ONE, SECOND_US, STEP_US, TEN, Bench, ConformanceSuite
 from throttlekit.testing.cases import CASES, Case, for_each
 
 __all__ = ["WaitingLineConformance"]
@@ -14,124 +19,119 @@ __all__ = ["WaitingLineConformance"]
 
 class WaitingLineConformance(ConformanceSuite):
     @for_each(CASES)
-    def test_waiting_jobs_are_due_one_interval_apart(self, bench: Bench, case: Case) -> None:
-        """The first waiting job is due when a unit is free, the others one interval apart: no two at one instant."""
-        due = _line_up(bench, case, 12)
-        expected = [case.start_us + case.first_us + number * case.interval_us for number in range(12)]
-        assert due == expected, due
+    def test_jobs_are_told_by_rank_and_rate(self, bench: Bench, case: Case) -> None:
+        """The due instant of a waiting job follows from the units that wait before it, and from the rate."""
+        due = [denied.due_us for denied in _line_up(bench, case, 12)]
+        assert due == [case.due_us(ahead) for ahead in range(12)], due
 
     def test_job_of_more_units_takes_as_much_of_the_line(self) -> None:
-        """The next place is as far off as the units that the job before it waits for."""
+        """A job is due when the units of all before it, and its own, have come back."""
         with self.bench() as bench:
             bench.drain(TEN)
             due = [bench.ask(TEN, cost=cost).due_us - NOW_US for cost in (1, 1, 2, 1)]
-        assert due == [1 * STEP_US, 2 * STEP_US, 3 * STEP_US, 5 * STEP_US], due
+        assert due == [1 * STEP_US, 2 * STEP_US, 4 * STEP_US, 5 * STEP_US], due
 
     @for_each(CASES)
     def test_every_job_passes_when_due(self, bench: Bench, case: Case) -> None:
-        """A job that comes back when it is due passes: one denial each, however long the line."""
-        for due_us in _line_up(bench, case, 12):
-            bench.now_us = due_us
-            verdict = bench.ask(case.limit, due_us=due_us)
-            assert verdict.allowed, (due_us - case.start_us, verdict)
-
-    @for_each(CASES)
-    def test_whole_line_passes(self, bench: Bench, case: Case) -> None:
-        """Jobs that come back when they are due all pass, and none is denied again and again."""
-        waiting = [(due_us, 1) for due_us in _line_up(bench, case, 12)]
+        """Jobs that come back when they are due pass in the order in which they came, with a denial or two each."""
+        waiting = [(denied.due_us, number, denied) for number, denied in enumerate(_line_up(bench, case, 12))]
+        passed: list[int] = []
+        denials = 0
         while waiting:
-            waiting.sort()
-            due_us, denials = waiting.pop(0)
-            bench.now_us = due_us
-            verdict = bench.ask(case.limit, due_us=due_us)
-            if not verdict.allowed:
-                assert denials < 4, (due_us - case.start_us, verdict)
-                waiting.append((verdict.due_us, denials + 1))
+            due_us, number, denied = min(waiting)
+            waiting.remove((due_us, number, denied))
+            bench.now_us = max(bench.now_us, due_us)
+            again = bench.ask(case.limit, back=denied)
+            if again.allowed:
+                passed.append(number)
+            else:
+                denials += 1
+                waiting.append((again.due_us, number, again))
+        assert passed == list(range(12))
+        assert denials <= 12
 
     @for_each(CASES)
-    def test_due_job_passes_while_later_jobs_wait(self, bench: Bench, case: Case) -> None:
-        """A job that comes back when it is due passes; the next one, come too early, keeps its due instant."""
-        first_us, second_us = _line_up(bench, case, 2)
-        bench.now_us = first_us
-        assert bench.ask(case.limit, due_us=first_us).allowed
-        early = bench.ask(case.limit, due_us=second_us)
-        assert (early.reason, early.due_us) == (Reason.EARLY, second_us), early
+    def test_job_passes_with_units_for_all_before_it(self, bench: Bench, case: Case) -> None:
+        """When some units are back, in whatever order the jobs come, those pass that stand first, and no other."""
+        waiting = _line_up(bench, case, 7)
+        bench.now_us = case.start_us + case.first_us
+        passed = [bench.ask(case.limit, back=denied).allowed for denied in waiting[::-1]][::-1]
+        assert passed == [ahead < case.together for ahead in range(7)], passed
 
     @for_each(CASES)
     def test_newcomer_joins_the_end_of_the_line(self, bench: Bench, case: Case) -> None:
-        """While a job waits, a newcomer is denied though a unit is free, and joins the end of the line."""
-        due = _line_up(bench, case, 4)
-        bench.now_us = due[0]
+        """
+        While jobs wait for all the units that are there, a newcomer is denied, and passes after them. It is to come
+        back sooner if units lie there: their jobs may not come.
+        """
+        _line_up(bench, case, 5)
+        bench.now_us = case.start_us + case.first_us
         newcomer = bench.ask(case.limit)
-        assert (newcomer.reason, newcomer.due_us) == (Reason.IN_LINE, due[-1] + case.interval_us), newcomer
+        assert (newcomer.reason, newcomer.retry_us) == (Reason.IN_LINE, case.due_us(5)), newcomer
+        assert newcomer.due_us == bench.now_us + GRACE_US, newcomer
 
     @for_each(CASES)
     def test_early_return_keeps_its_place(self, bench: Bench, case: Case) -> None:
-        """A job that comes back early gets the same due instant again, and the line stays as it is."""
-        due = _line_up(bench, case, 3)
-        for now_us in (case.start_us, due[0] - 1, due[0]):
-            bench.now_us = now_us
-            verdict = bench.ask(case.limit, due_us=due[1])
-            assert (verdict.reason, verdict.due_us, verdict.retry_us) == (Reason.EARLY, due[1], due[1]), verdict
-        bench.now_us = case.start_us
-        assert bench.ask(case.limit).due_us == due[-1] + case.interval_us
-
-    @for_each(CASES)
-    def test_early_return_takes_nothing(self, bench: Bench, case: Case) -> None:
-        """A job that comes back early takes nothing, not even a free unit."""
-        first_us, second_us = _line_up(bench, case, 2)
-        bench.now_us = first_us
+        """A job that comes back early is due at the same instant, takes nothing, and leaves the line as it is."""
+        *_, denied = _line_up(bench, case, 7)
         before = bench.use(case.limit)
-        bench.ask(case.limit, due_us=second_us)
+        for now_us in (case.start_us, case.start_us + case.first_us - 1):
+            bench.now_us = now_us
+            again = bench.ask(case.limit, back=denied)
+            assert (again.reason, again.due_us, again.retry_us) == (Reason.EARLY, case.due_us(6), case.due_us(6))
+            assert again.places == denied.places, again
+            denied = again
         assert bench.use(case.limit) == before
+        assert bench.look(case.limit).due_us == case.due_us(7)
 
     @for_each(CASES)
-    def test_ticket_beyond_the_line_is_ignored(self, bench: Bench, case: Case) -> None:
-        """A ticket beyond the end of the line is not valid: the job joins the line like a newcomer."""
-        (due_us,) = _line_up(bench, case, 1)
-        end_us = due_us + case.interval_us
-        verdict = bench.ask(case.limit, due_us=end_us)
-        assert (verdict.reason, verdict.due_us) == (Reason.EXHAUSTED, end_us), verdict
-        assert bench.ask(case.limit).due_us == end_us + case.interval_us
+    def test_late_return_keeps_its_place(self, bench: Bench, case: Case) -> None:
+        """A job that comes back late, while no other asked, is first all the same."""
+        first, *_ = _line_up(bench, case, 30)
+        bench.now_us = case.start_us + case.full_us + 3 * SECOND_US
+        assert not bench.ask(case.limit).allowed
+        assert bench.ask(case.limit, back=first).allowed
 
     @for_each(CASES)
-    def test_overdue_ticket_is_not_a_unit(self, bench: Bench, case: Case) -> None:
-        """A ticket gives right of way, not a unit: its job is denied while no unit is free."""
-        bench.drain(case.limit)
-        verdict = bench.ask(case.limit, due_us=case.start_us - 1)
-        assert (verdict.reason, verdict.due_us) == (Reason.EXHAUSTED, case.start_us + case.first_us), verdict
+    def test_place_is_not_a_unit(self, bench: Bench, case: Case) -> None:
+        """A job that comes back when it is due, and finds no unit, is denied; it keeps its place before the others."""
+        first, _ = _line_up(bench, case, 2)
+        bench.now_us = first.due_us
+        bench.settle(case.limit, was=0, actual=case.limit.capacity)
+        again = bench.ask(case.limit, back=first)
+        assert again.reason is Reason.EXHAUSTED, again
+        assert again.due_us == again.retry_us > bench.now_us, again
+        assert again.places[0] == again.places[0]._replace(number=1), again  # type: ignore[union-attr]
+        assert again.due_us <= bench.look(case.limit).due_us
 
     @for_each(CASES)
-    def test_displaced_jobs_line_up_before_newcomers(self, bench: Bench, case: Case) -> None:
-        """Late jobs that find no unit get the next instants in turn, and a newcomer comes after them."""
-        bench.drain(case.limit)
-        first_us = case.start_us + case.first_us
-        displaced = [bench.ask(case.limit, due_us=case.start_us - back).due_us for back in (3, 2, 1)]
-        assert displaced == [first_us + number * case.interval_us for number in range(3)], displaced
-        assert bench.ask(case.limit).due_us == displaced[-1] + case.interval_us
-
-    def test_displaced_jobs_overtake_the_rest_of_the_line(self) -> None:
-        """Late jobs that come in a bunch get the next instants in turn, before those that are not due yet."""
-        with self.bench() as bench:
-            bench.drain(ONE)
-            due = [bench.ask(ONE).due_us for _ in range(9)]
-            bench.now_us = due[2]
-            outcomes = [bench.ask(ONE, due_us=due_us) for due_us in due[:3]]
-        assert outcomes[0].allowed
-        assert [o.due_us - due[2] for o in outcomes[1:]] == [STEP_US, 2 * STEP_US], outcomes
-
-    def test_displaced_jobs_go_before_newcomers(self) -> None:
-        """A newcomer comes after displaced jobs, even when no other job is left in the line."""
-        with self.bench() as bench:
-            bench.drain(ONE)
-            due = [bench.ask(ONE).due_us for _ in range(2)]
-            bench.now_us = due[1] + STEP_US // 2
-            assert bench.ask(ONE, due_us=due[0]).allowed
-            displaced = bench.ask(ONE, due_us=due[1])
-            assert bench.ask(ONE).due_us == displaced.due_us + STEP_US
+    def test_place_that_the_line_did_not_give_gains_nothing(self, bench: Bench, case: Case) -> None:
+        """A place with any number changed, of another key, or of a line that was reset is no better than none."""
+        bench.drain(case.limit, key="other")
+        foreign = bench.ask(case.limit, key="other")
+        bench.now_us += 1
+        lost = _line_up(bench, case, 1)[0]
+        bench.reset(case.limit)
+        bench.now_us += 1
+        own = _line_up(bench, case, 3)[1]
+        place = own.places[0]
+        assert place is not None
+        forged = [
+            place._replace(epoch=place.epoch + 1),
+            place._replace(start=place.start - 1),
+            place._replace(number=place.number - 1),
+            place._replace(due_us=bench.now_us),
+            place._replace(seal="0123456789"),
+        ]
+        newcomer = bench.look(case.limit)
+        for given in (*forged, lost.places[0], foreign.places[0]):
+            assert bench.look(case.limit, back=own._replace(places=(given,))) == newcomer, given
+            bench.leave(case.limit, denied=own._replace(places=(given,)))
+        assert bench.look(case.limit) == newcomer
+        assert bench.look(case.limit, back=own).reason is Reason.EARLY
 
     def test_reason_says_exhausted_or_in_line(self) -> None:
-        """A denial says whether no unit is left or whether other jobs have waited longer."""
+        """A denial says whether no unit is left or whether other jobs stand before this one."""
         with self.bench() as bench:
             bench.drain(TEN)
             assert bench.ask(TEN).reason is Reason.EXHAUSTED
@@ -139,79 +139,227 @@ class WaitingLineConformance(ConformanceSuite):
             assert bench.ask(TEN).reason is Reason.IN_LINE
 
     @for_each(CASES)
-    def test_place_beyond_max_wait_is_not_taken(self, bench: Bench, case: Case) -> None:
-        """A job that would be due after its max_wait gets no place: the next job gets it."""
+    def test_job_that_will_not_wait_as_long_takes_no_place(self, bench: Bench, case: Case) -> None:
+        """A job that would be due after its max_wait gets no place; one that has a place leaves it."""
         bench.drain(case.limit)
         hasty = bench.ask(case.limit, max_wait_us=case.first_us - 1)
+        assert (hasty.due_us, hasty.places) == (case.due_us(0), ())
         patient = bench.ask(case.limit, max_wait_us=case.first_us)
-        assert hasty.due_us == patient.due_us == case.start_us + case.first_us
-        assert bench.ask(case.limit).due_us == patient.due_us + case.interval_us
+        assert patient.due_us == case.due_us(0)
+        assert bench.look(case.limit).due_us == case.due_us(1)
+        assert bench.ask(case.limit, back=patient, max_wait_us=0).places == ()
+        assert bench.look(case.limit).due_us == case.due_us(0)
 
     @for_each(CASES)
-    def test_guests_never_push_jobs_back(self, bench: Bench, case: Case) -> None:
-        """A caller that cannot come back takes no place: the next job is due when it would have been."""
-        bench.drain(case.limit)
-        for _ in range(20):
-            bench.ask(case.limit, caller=Caller.GUEST)
-        assert bench.ask(case.limit).due_us == case.start_us + case.first_us
+    def test_job_that_leaves_holds_no_other_back(self, bench: Bench, case: Case) -> None:
+        """Those behind it move up at once; to leave a line a second time changes nothing."""
+        first, second, third = _line_up(bench, case, 3)
+        for _ in range(2):
+            bench.leave(case.limit, denied=first)
+            assert bench.look(case.limit).due_us == case.due_us(2)
+        assert bench.look(case.limit, back=third).due_us == case.due_us(1)
+        bench.now_us = case.start_us + case.first_us
+        assert bench.ask(case.limit, back=second).allowed
+        bench.leave(case.limit, denied=second)
+        bench.leave(case.limit, denied=third)
+        bench.now_us = case.start_us + case.full_us + case.first_us
+        assert bench.ask(case.limit).allowed
 
     @for_each(CASES)
-    def test_guests_are_spread_out_up_to_a_bound(self, bench: Bench, case: Case) -> None:
-        """Guests get instants one interval apart, up to a bound, however many have called."""
+    def test_job_that_ran_goes_before_those_that_did_not(self, bench: Bench, case: Case) -> None:
+        """A job that has to wait once more is due first, and passes before all that wait."""
+        first, *_ = _line_up(bench, case, 7)
+        again = bench.ask(case.limit, caller=Caller.AGAIN)
+        assert again.due_us == case.due_us(0)
+        assert bench.ask(case.limit, back=first).due_us == case.due_us(1)
+        bench.now_us = again.due_us
+        assert bench.ask(case.limit, back=again).allowed
+
+    @for_each(CASES)
+    def test_guests_take_no_place(self, bench: Bench, case: Case) -> None:
+        """Guests get instants one interval apart, up to a bound; and the next job is due when it would have been."""
         bench.drain(case.limit)
         verdicts = [bench.ask(case.limit, caller=Caller.GUEST) for _ in range(12)]
-        waits = [verdict.due_us - (case.start_us + case.first_us) for verdict in verdicts]
-        assert waits == [min(number * case.interval_us, GUESTS_US) for number in range(12)], waits
+        waits = [verdict.due_us - case.due_us(0) for verdict in verdicts]
+        interval_us = case.limit.period_us // case.limit.amount
+        assert waits == [min(number * interval_us, GUESTS_US) for number in range(12)], waits
+        assert {verdict.places for verdict in verdicts} == {()}
+        assert bench.ask(case.limit).due_us == case.due_us(0)
 
     @for_each(CASES)
     def test_guest_waits_behind_jobs(self, bench: Bench, case: Case) -> None:
-        """A guest is a newcomer: it does not pass while jobs wait."""
-        due = _line_up(bench, case, 4)
-        bench.now_us = due[0]
+        """A guest does not pass while jobs wait for all the units that are there."""
+        _line_up(bench, case, 5)
+        bench.now_us = case.start_us + case.first_us
         verdict = bench.ask(case.limit, caller=Caller.GUEST)
-        assert (verdict.reason, verdict.due_us) == (Reason.IN_LINE, due[-1] + case.interval_us), verdict
+        assert (verdict.reason, verdict.retry_us) == (Reason.IN_LINE, case.due_us(5)), verdict
 
     @for_each(CASES)
-    def test_line_is_honoured_up_to_the_grace_time(self, bench: Bench, case: Case) -> None:
-        """Just before units have been idle for the grace time, a newcomer still waits."""
-        _line_up(bench, case, 100)
-        bench.now_us += case.idle_us + GRACE_US - 1
-        assert bench.ask(case.limit).reason is Reason.IN_LINE
+    def test_peek_answers_as_an_acquire_would(self, bench: Bench, case: Case) -> None:
+        """At each instant a peek has the answer that the job then gets, and changes nothing, however often."""
+        first, *_ = _line_up(bench, case, 30)
+        for after_us in (0, case.first_us, GRACE_US, GRACE_US, case.full_us, GRACE_US, GRACE_US, 10 * SECOND_US):
+            bench.now_us += after_us
+            for back in (None, first):
+                seen = {bench.look(case.limit, back=back)._replace(uses=()) for _ in range(2)}
+                verdict = bench.ask(case.limit, back=back)._replace(uses=(), places=())
+                assert seen == {verdict}, after_us
 
     @for_each(CASES)
-    def test_abandoned_line_ends_when_a_newcomer_passes(self, bench: Bench, case: Case) -> None:
-        """Once units have been idle for the grace time, newcomers take them all, and wait for no other job."""
-        _abandon(bench, case)
-        free = bench.left(case.limit)
-        passed = [bench.ask(case.limit) for _ in range(free + 1)]
-        assert [verdict.allowed for verdict in passed] == [True] * free + [False], passed
-        last = passed[-1]
-        assert (last.reason, last.due_us) == (Reason.EXHAUSTED, last.retry_us), last
-        assert bench.ask(case.limit).due_us == last.due_us + case.interval_us
+    def test_jobs_that_do_not_come_hold_none_back(self, bench: Bench, case: Case) -> None:
+        """A job behind forty that never come passes soon after the first unit is back."""
+        _line_up(bench, case, 40)
+        bench.now_us = case.start_us + case.first_us
+        asked = _patient(bench, case.limit)
+        assert bench.now_us <= case.start_us + case.first_us + 5 * SECOND_US
+        assert asked <= 60
 
-    @for_each(CASES)
-    def test_line_goes_on_when_a_job_comes_after_the_grace_time(self, bench: Bench, case: Case) -> None:
-        """A job that passes after the grace time shows that the line is alive: newcomers join its end."""
-        last_us = _abandon(bench, case)
-        assert bench.ask(case.limit, due_us=bench.now_us).allowed
-        assert bench.ask(case.limit).due_us == last_us + case.interval_us
+    def test_purged_queue_holds_no_day_back(self) -> None:
+        """After a purge of a hundred jobs, new jobs pass at the rate of the limit, and not after a hundred others."""
+        limit = TokenBucket(NAME, "1000/d", burst=1000)
+        interval_us = limit.period_us // limit.amount
+        with self.bench() as bench:
+            bench.drain(limit)
+            for _ in range(100):
+                assert not bench.ask(limit).allowed
+            for number in range(1, 4):
+                bench.now_us = max(bench.now_us, NOW_US + number * interval_us)
+                _patient(bench, limit)
+                assert bench.now_us <= NOW_US + number * interval_us + 30 * SECOND_US, number
 
-    @for_each(CASES)
-    def test_job_passes_after_the_grace_time(self, bench: Bench, case: Case) -> None:
-        """A job that comes after the grace time still passes when it is due."""
-        last_us = _abandon(bench, case)
-        bench.now_us = last_us
-        assert bench.ask(case.limit, due_us=last_us).allowed
+    def test_units_are_spent_once_in_each_grace_time(self) -> None:
+        """However many ask: of the jobs that do not come, as many are set aside in a grace time as units lie there."""
+        with self.bench() as bench:
+            _abandon(bench, 40)
+            for ahead in (40, 35, 30):
+                bench.now_us += GRACE_US - 1
+                for _ in range(3):
+                    bench.ask(TEN, max_wait_us=0)
+                    assert _ahead(bench) == ahead
+                bench.now_us += 1
+                bench.ask(TEN, max_wait_us=0)
+
+    def test_job_that_was_set_aside_loses_nothing(self) -> None:
+        """A job that comes back after it was set aside passes before those that came later."""
+        with self.bench() as bench:
+            first, *_ = _abandon(bench, 40)
+            bench.now_us += GRACE_US
+            bench.ask(TEN, max_wait_us=0)
+            assert _ahead(bench) == 35
+            assert bench.ask(TEN, back=first).allowed
+
+    def test_no_job_is_set_aside_when_the_rate_changes(self) -> None:
+        """The instants that the jobs know are those of the old rate: each process asks once before any is set aside."""
+        with self.bench() as bench:
+            bench.drain(TEN)
+            for _ in range(40):
+                bench.ask(TEN)
+            claim = replace(bench.claim(TEN), algorithm=TokenBucket(NAME, "20/s", burst=5).bind(1, NOW_US))
+            bench.now_us += 5 * STEP_US
+
+            def ahead() -> int:
+                bench.store.acquire(Request([claim], Caller.JOB, (), 0), now_us=bench.now_us)
+                verdict = bench.store.acquire(Request([claim], Caller.PEEK), now_us=bench.now_us)
+                return (verdict.retry_us - bench.now_us) // (STEP_US // 2) + 4
+
+            assert ahead() == 40
+            bench.now_us += LOOK_US + GRACE_US - 1
+            assert ahead() == 40
+            bench.now_us += 1
+            assert ahead() == 35
+
+    def test_no_job_is_set_aside_when_a_pause_ends(self) -> None:
+        """Each process asks once after the pause before any job is set aside."""
+        with self.bench() as bench:
+            bench.drain(TEN)
+            for _ in range(40):
+                bench.ask(TEN)
+            bench.store.pause([bench.claim(TEN)], 10 * SECOND_US, now_us=bench.now_us)
+            bench.now_us += 10 * SECOND_US + LOOK_US + GRACE_US - 1
+            for wait_us in (1, GRACE_US - 1, 1):
+                bench.ask(TEN, max_wait_us=0)
+                assert _ahead(bench) == 40
+                bench.now_us += wait_us
+            bench.ask(TEN, max_wait_us=0)
+            assert _ahead(bench) == 35
+
+    def test_no_unit_of_a_tight_limit_waits_for_the_first_job(self) -> None:
+        """Where a unit that is not taken is lost, a job that is due passes though those before it have not come."""
+        with self.bench() as bench:
+            bench.drain(ONE)
+            first, second, third = (bench.ask(ONE) for _ in range(3))
+            bench.now_us = second.due_us
+            assert not bench.ask(ONE, back=third).allowed
+            assert bench.ask(ONE, back=second).allowed
+            bench.now_us += STEP_US
+            assert bench.ask(ONE, back=first).allowed
+
+    def test_jobs_that_are_due_and_find_no_unit_come_back_one_after_the_other(self) -> None:
+        """After an outage of the workers all jobs are due at once: a few are due for the next unit, and not all."""
+        with self.bench() as bench:
+            bench.drain(ONE)
+            waiting = [bench.ask(ONE) for _ in range(50)]
+            bench.now_us = waiting[-1].due_us
+            again = [bench.ask(ONE, back=denied) for denied in waiting]
+            assert [verdict.allowed for verdict in again] == [True] + [False] * 49
+            due = Counter(verdict.due_us for verdict in again[1:])
+            assert max(due.values()) == AT_DOOR + 1, due
+
+    def test_two_tenants_divide_the_limit_by_their_weights(self) -> None:
+        """While both wait, three jobs of the one pass for each of the other, though the other came first."""
+        with self.bench() as bench:
+            bench.drain(TEN)
+            waiting = [(bench.ask(TEN, tenant="a"), "a", 1) for _ in range(20)]
+            waiting += [(bench.ask(TEN, tenant="b", weight=3), "b", 3) for _ in range(20)]
+            passed = {"a": 0, "b": 0}
+            while passed["b"] < 20:
+                denied, tenant, weight = min(waiting, key=lambda each: (each[0].due_us, each[0].places[0]))
+                waiting.remove((denied, tenant, weight))
+                bench.now_us = max(bench.now_us, denied.due_us)
+                again = bench.ask(TEN, back=denied, tenant=tenant, weight=weight)
+                if again.allowed:
+                    passed[tenant] += 1
+                    assert abs(3 * passed["a"] - passed["b"]) <= 4, passed
+                else:
+                    waiting.append((again, tenant, weight))
+
+    def test_tenant_with_nothing_waiting_is_next(self) -> None:
+        """However many jobs of one tenant wait, the first job of another is due after one of them."""
+        with self.bench() as bench:
+            bench.drain(TEN)
+            for _ in range(50):
+                bench.ask(TEN, tenant="heavy")
+            assert bench.ask(TEN, tenant="light").due_us == NOW_US + 2 * STEP_US
+            assert bench.ask(TEN, tenant="light").due_us == NOW_US + 4 * STEP_US
+            assert bench.ask(TEN, tenant="heavy").due_us == NOW_US + 53 * STEP_US
 
 
-def _line_up(bench: Bench, case: Case, waiters: int) -> list[int]:
-    """Take the whole capacity, and let so many jobs wait; return when they are due."""
+def _line_up(bench: Bench, case: Case, waiters: int) -> list[Verdict]:
+    """Take the whole capacity, and let so many jobs wait; return their denials."""
     bench.drain(case.limit)
-    return [bench.ask(case.limit).due_us for _ in range(waiters)]
+    return [bench.ask(case.limit) for _ in range(waiters)]
 
 
-def _abandon(bench: Bench, case: Case) -> int:
-    """Let more jobs wait than come back, go to the end of the grace time, and return when the last is due."""
-    due = _line_up(bench, case, 100)
-    bench.now_us = case.start_us + case.idle_us + GRACE_US
-    return due[-1]
+def _abandon(bench: Bench, waiters: int) -> list[Verdict]:
+    """Let so many jobs wait for `TEN`, and go to the instant at which its units have lain there for the grace time."""
+    bench.drain(TEN)
+    denials = [bench.ask(TEN) for _ in range(waiters)]
+    bench.now_us += 5 * STEP_US
+    bench.ask(TEN, max_wait_us=0)
+    assert _ahead(bench) == waiters, "nothing is set aside before a process has seen that the units lie there"
+    return denials
+
+
+def _ahead(bench: Bench) -> int:
+    """How many units of `TEN`, five of which are there, wait before a newcomer."""
+    return (bench.look(TEN).retry_us - max(bench.now_us, bench.use(TEN).full_us)) // STEP_US + 4
+
+
+def _patient(bench: Bench, limit: TokenBucket) -> int:
+    """Let a job wait until it passes, in a process that asks when the job is due, and at least every `LOOK_US`."""
+    asked, verdict = 1, bench.ask(limit)
+    while not verdict.allowed:
+        bench.now_us += min(verdict.due_us - bench.now_us, LOOK_US)
+        verdict = bench.ask(limit, back=verdict)
+        asked += 1
+    return asked

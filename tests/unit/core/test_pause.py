@@ -394,7 +394,7 @@ def test_reset_ends_it(limiter: Limiter) -> None:
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "30", None, True, 1_800_000_000])
 def test_seconds_that_are_none_are_refused(limiter: Limiter, seconds: Any) -> None:
     """An instant since 1970 in place of seconds is told at once, like what is no number."""
-    with pytest.raises(ConfigurationError, match=r"seconds must be a number of seconds.*, not "):
+    with pytest.raises(ConfigurationError, match=r"for_ must be a number of seconds.*, not "):
         limiter.pause(TokenBucket("x", "1/s"), seconds)
     limiter.pause(TokenBucket("x", "1/s"), 366 * 86_400)
 

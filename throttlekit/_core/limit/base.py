@@ -16,17 +16,18 @@ from throttlekit._core.limit.per_tier import PerTier
 from throttlekit._core.limit.prefetch_options import PrefetchQuota
 from throttlekit._core.limit.rate import Rate, parse_rate
 from throttlekit._core.limit.shape import Shape
+from throttlekit._core.limit.share import Share, share_from
 from throttlekit._core.limit.template import Key, from_job, plain, safe_repr, shown
 from throttlekit._core.limit.tiers import listed, tiers_of
 from throttlekit._core.limit.value import Value
-from throttlekit._core.limit.varying import fill_varying, limit_at, rate_of
+from throttlekit._core.limit.varying import depends_on_job, fill_varying, limit_at, rate_of
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Limit"]
 
 _DEFAULTS: Mapping[str, object] = {
     "key": None, "cost": 1, "scope": "global", "tier": None, "default_tier": None,
-    "on_store_failure": "closed", "processes": None,
+    "on_store_failure": "closed", "processes": None, "share": None,
 }  # fmt: skip
 _NO_OPTIONS: Mapping[str, Any] = {}
 
@@ -58,6 +59,9 @@ class Limit(PerJob, Value):
             share of the limit, in its memory. Of several limits of a job, the strictest decides for all.
         processes: For "local": how many processes share the limit. Each has an equal share; a bucket's
             burst is divided too, but at least one unit passes at once.
+        share: How tenants divide the limit while their jobs wait for it: a template over the job's arguments, a
+            callable that takes the job, or a `Share` with weights or priorities. One count, one bound; each tenant
+            its fair part. Default: first come, first served. It is not part of the definition.
 
     Attributes:
         amount, period_us, capacity: The rate, and the most units that can ever pass at once. A limit with tiers has
@@ -65,7 +69,7 @@ class Limit(PerJob, Value):
         most: The greatest cost.
         fingerprint: Stands for the definition: a limit that is defined anew counts anew. What happens while the store
             fails is not part of it.
-        share: With "local": one process's share, as a limit of scope "process".
+        local_part: With "local": one process's part, as a limit of scope "process".
         of_tier: The tier that the limit is of, if it is one of another limit's `tiers`.
         varies: Whether the rate depends on the job: there are tiers, or *rate* is a callable.
         varying_us: With a callable, and of what such a limit is `at` a rate: the time in which a bucket of every rate
@@ -78,8 +82,8 @@ class Limit(PerJob, Value):
 
     __slots__ = (
         "__weakref__", "_amount", "_capacity", "_period_us", "by_value", "cost", "default_tier", "fingerprint", "key",
-        "most", "name", "of_tier", "on_store_failure", "processes", "rate", "rates", "scope", "share", "tier", "tiers",
-        "varies", "varying_us",
+        "local_part", "most", "name", "of_tier", "on_store_failure", "processes", "rate", "rates", "scope", "share",
+        "tier", "tiers", "varies", "varying_us",
     )  # fmt: skip
 
     algorithm: ClassVar[str]
@@ -102,7 +106,8 @@ class Limit(PerJob, Value):
     varying_us: int | None
     rates: dict[object, Limit] | None
     fingerprint: str
-    share: Limit | None
+    share: Share | None
+    local_part: Limit | None
     _amount: int
     _period_us: int
     _capacity: int
@@ -122,6 +127,7 @@ class Limit(PerJob, Value):
         default_tier: str | None = None,
         on_store_failure: OnStoreFailure = "closed",
         processes: int | None = None,
+        share: Share | Key = None,
         prefetch: None = None,
         prefetch_for: None = None,
         _own: Mapping[str, Any] = _NO_OPTIONS,
@@ -134,17 +140,20 @@ class Limit(PerJob, Value):
         if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"a limit's name must be some text, not {safe_repr(name)}")
         name, cost, default_tier = plain(name), plain(cost), plain(default_tier)
-        rate = {plain(tier): each for tier, each in rate.items()} if isinstance(rate, Mapping) else rate
+        if isinstance(rate, Mapping):
+            by_tier: Mapping[str, Rate] = rate  # pyright: ignore[reportUnknownVariableType]
+            rate = {plain(tier): each for tier, each in by_tier.items()}
         self._set(
             name=name, rate=rate, key=key, cost=cost, scope=scope, tier=tier, default_tier=default_tier, tiers=None,
-            on_store_failure=on_store_failure, processes=processes, share=None, of_tier=_of_tier, by_value=_by_value,
-            varies=isinstance(rate, Mapping) or callable(rate), varying_us=_varying_us,
+            on_store_failure=on_store_failure, processes=processes, share=None, local_part=None, of_tier=_of_tier,
+            by_value=_by_value, varies=depends_on_job(rate), varying_us=_varying_us,
             rates=None if _varying_us is None else {},
         )  # fmt: skip
         with self._named():
+            self._set(share=share_from(share))
             check_options(self)
             if isinstance(rate, Mapping):
-                self._fill_tiers(rate, _own)
+                self._fill_tiers(rate, _own)  # pyright: ignore[reportUnknownArgumentType]
             elif callable(rate):
                 self._set(**fill_varying(self, _own))
                 self._set(fingerprint=fingerprint_of(f"{self.algorithm} varying {sorted(self._shown_options())}"))
@@ -166,7 +175,7 @@ class Limit(PerJob, Value):
         if isinstance(self.cost, int) and (self.by_value or (self.of_tier is None and self.varying_us is None)):
             self.check_cost(self.cost)
         if self.processes is not None:
-            self._set(share=share_of(self, self.processes, options))
+            self._set(local_part=share_of(self, self.processes, options))
 
     def _fill_tiers(self, rates: Mapping[str, Rate], options: Mapping[str, Any]) -> None:
         """Make a limit for each tier. A fixed cost is an error only if no tier can admit it."""
@@ -280,7 +289,7 @@ class Limit(PerJob, Value):
         tier = (self.tier, self.default_tier)
         failure = (self.on_store_failure, self.processes)
         rate = self.rate if self.varies and self.tiers is None else self.varying_us
-        return type(self), self.name, self.definition, rate, self.key, self.cost, *tier, *failure
+        return type(self), self.name, self.definition, rate, self.key, self.cost, self.share, *tier, *failure
 
     def __repr__(self) -> str:
         shown = [repr(self.name), repr(self.rate)]

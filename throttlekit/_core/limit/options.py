@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, get_args
 from throttlekit._core.job import Job
 from throttlekit._core.limit.local_share import OnStoreFailure, check_failure
 from throttlekit._core.limit.rate import Rate
+from throttlekit._core.limit.share import Share
 from throttlekit._core.limit.template import Key, check_source, check_units, safe_repr
 from throttlekit.errors import ConfigurationError
 
@@ -29,6 +30,7 @@ class LimitOptions(TypedDict, total=False):
     default_tier: str | None
     on_store_failure: OnStoreFailure
     processes: int | None
+    share: Share | Key
 
 
 def check_options(limit: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from throttlekit._core.job import Job
 from throttlekit._core.limit.options import Cost, Scope, Tier
+from throttlekit._core.limit.share import NO_STAKE, Share, Stake
 from throttlekit._core.limit.template import Key, check_names, check_units, from_job, key_text, plain
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
 
@@ -25,6 +26,7 @@ class PerJob:
     scope: Scope
     tier: Tier
     most: int
+    share: Share | None
 
     def key_of(self, job: Job | None) -> str:
         """
@@ -58,6 +60,18 @@ class PerJob:
                 f"limit {self.name!r} counts each {self.scope} apart: the job's must be text, not {type(part).__name__}"
             )
         return plain(part)  # type: ignore[no-any-return]
+
+    def stake_of(self, job: Job | None) -> Stake:
+        """
+        The part of *job* in a limit that is shared.
+
+        Raises:
+            ConfigurationError: As `Share.stake_of` does.
+        """
+        if self.share is None:
+            return NO_STAKE
+        with self._named():
+            return self.share.stake_of(job)
 
     def cost_of(self, job: Job | None) -> int:
         """
@@ -93,12 +107,15 @@ class PerJob:
 
     def check_function(self, function: Callable[..., Any]) -> None:
         """
-        Make sure that the key and the tier can be worked out from the arguments of *function*.
+        Make sure that the key, the tier and the share can be worked out from the arguments of *function*.
 
         Raises:
             ConfigurationError: A template names an argument that *function* does not take.
         """
-        for what, source in (("key", self.key), ("tier", self.tier)):
+        sources: list[tuple[str, object]] = [("key", self.key), ("tier", self.tier)]
+        if self.share is not None:
+            sources += [("share", each) for each in (self.share.of, self.share.by) if each != "{queue}"]
+        for what, source in sources:
             with self._named():
                 check_names(what, source, function)
 

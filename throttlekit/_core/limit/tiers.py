@@ -53,6 +53,7 @@ def _tier_of(limit: Any, tier: str, rate: Rate, options: Mapping[str, Any]) -> A
         scope=limit.scope,
         on_store_failure=limit.on_store_failure,
         processes=limit.processes,
+        share=limit.share,
         _of_tier=tier,
         **{option: _value_of(value, tier) for option, value in options.items()},
     )

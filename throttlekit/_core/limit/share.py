@@ -1,0 +1,183 @@
+"""How the jobs of several tenants divide one limit between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+from throttlekit._core.job import Job
+from throttlekit._core.limit.template import Key, check_source, from_job, key_text, plain, safe_repr
+from throttlekit._core.limit.value import Value
+from throttlekit._core.line import CLASS, CLASSES, UNIT
+from throttlekit.errors import ConfigurationError
+
+__all__ = ["NO_STAKE", "GivenShare", "Share", "Stake", "share_from"]
+
+Weight: TypeAlias = "float | Mapping[str, float] | Callable[[Job], float]"
+
+_LEAST, _MOST = 0.001, 1_000_000.0
+
+
+class Stake(NamedTuple):
+    """
+    One job's part in a shared limit.
+
+    Attributes:
+        tenant: Whose jobs it is counted with.
+        weight: Of the tenant, against the others.
+        lead: How far before v it stands: see `throttlekit._core.line`.
+    """
+
+    tenant: str = ""
+    weight: float = 1.0
+    lead: int = 0
+
+    def step(self, units: int) -> int:
+        """How far *units* move the tenant on in the line, rounded up."""
+        return max(1, -int(-units * UNIT // self.weight)) if units else 0
+
+
+NO_STAKE = Stake()
+
+
+class Share(Value):
+    """
+    How a limit is divided between tenants whose jobs wait for it. What one tenant leaves is the others'.
+
+    Guarantee: while two tenants both wait, what they have got since differs by at most one job of each:
+    `|n / weight - m / other weight| <= cost / weight + cost / other weight`. A tenant alone has all of the limit.
+    It is a matter of order only: the limit's own bound holds whatever the shares are.
+
+    Args:
+        of: Whose job it is: a template over the job's arguments, which may name {queue} too, or a callable that takes
+            the job.
+        weight: How much a tenant gets, against the others: a number from 0.001 to a million for all, a callable that
+            takes the job, or a mapping from what *by* names. What the mapping does not have gets 1.
+        by: A template or a callable, as *of*: what the mapping's keys name. Default: the tenant itself.
+        strict: The weights are priorities: no job of a lower one passes while one of a higher one waits. Needs a
+            mapping, of at most 16 different weights. The lower ones may wait for ever.
+
+    A new weight counts for the jobs that come to wait from then on.
+
+    Raises:
+        ConfigurationError: A value that can never work, as soon as the share is made.
+    """
+
+    __slots__ = ("by", "of", "strict", "weight")
+
+    of: Key
+    weight: Weight
+    by: Key
+    strict: bool
+
+    def __init__(self, of: Key, *, weight: Weight = 1, by: Key = None, strict: bool = False) -> None:
+        if of is None:
+            raise ConfigurationError('a share needs to know whose job it is: a template like "{tenant}" or a callable')
+        check_source("share", of)
+        check_source("share's by=", by)
+        if isinstance(weight, Mapping):
+            weight = MappingProxyType({str(plain(name)): _checked(each) for name, each in weight.items()})
+            if not weight:
+                raise ConfigurationError('the weights of a share must not be empty: {"free": 1, "pro": 5}')
+        elif by is not None:
+            raise ConfigurationError('by= needs a mapping of weights, like weight={"free": 1, "pro": 5}')
+        elif not callable(weight):
+            weight = _checked(weight)
+        weights = weight if isinstance(weight, Mapping) else None
+        if strict and (weights is None or len(self._classes(weights)) > CLASSES):
+            raise ConfigurationError(
+                f'a strict share needs a mapping of at most {CLASSES} weights, like {{"high": 2, "low": 1}}'
+            )
+        self._set(of=of, weight=weight, by=by, strict=strict)
+
+    def stake_of(self, job: Job | None) -> Stake:
+        """
+        The part of *job*; without a job, that of a tenant without a name.
+
+        Raises:
+            ConfigurationError: The template names an argument that the job does not have, or a callable failed, or
+                returned what is not a weight.
+        """
+        if job is None:
+            return NO_STAKE
+        tenant = self._text(self.of, job)
+        weight = self.weight
+        if isinstance(weight, Mapping):
+            weights = weight
+            weight = weights.get(tenant if self.by is None else self._text(self.by, job), 1.0)
+            if self.strict:
+                number = self._classes(weights).index(weight)
+                return Stake(str(number), 1.0, number * CLASS)
+        elif callable(weight):
+            weight = _checked(from_job("weight", weight, job))
+        return Stake(tenant, weight)
+
+    @staticmethod
+    def _classes(weights: Mapping[str, float]) -> list[float]:
+        """The priorities, the lowest first. What the mapping does not have is of weight 1."""
+        return sorted({1.0, *weights.values()})
+
+    def _text(self, source: Key, job: Job) -> str:
+        if source == "{queue}" and "queue" not in job.arguments:
+            return key_text(job.queue)
+        return key_text(from_job("share", source, job))
+
+    def _identity(self) -> tuple[object, ...]:
+        weight: Any = self.weight
+        return self.of, tuple(sorted(weight.items())) if isinstance(weight, Mapping) else weight, self.by, self.strict
+
+    def __repr__(self) -> str:
+        weight: Any = dict(self.weight) if isinstance(self.weight, Mapping) else self.weight
+        options = [("weight", weight, 1), ("by", self.by, None), ("strict", self.strict, False)]
+        return f"Share({', '.join([repr(self.of), *(f'{n}={v!r}' for n, v, default in options if v != default)])})"
+
+
+class GivenShare(Share):
+    """The share of a limit that came in a message: the job's own part, already worked out."""
+
+    __slots__ = ("stake",)
+
+    stake: Stake
+
+    def __init__(self, stake: Stake) -> None:
+        self._set(of=None, weight=1.0, by=None, strict=False, stake=stake)
+
+    def stake_of(self, job: Job | None) -> Stake:
+        return self.stake
+
+    def _identity(self) -> tuple[object, ...]:
+        return (self.stake,)
+
+    @classmethod
+    def read(cls, data: Any) -> GivenShare | None:
+        """
+        Read what `dump` wrote; None: the limit is not shared.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        if data is None:
+            return None
+        tenant, weight, lead = data
+        if not isinstance(tenant, str) or type(lead) is not int or lead not in range(0, CLASSES * CLASS, CLASS):
+            raise ValueError("share")
+        return cls(Stake(tenant, _checked(weight), lead))
+
+
+def share_from(share: Any) -> Share | None:
+    """
+    A limit's `share=` as a `Share`.
+
+    Raises:
+        ConfigurationError: It is neither a share, nor a template or callable.
+    """
+    if share is None or isinstance(share, Share):
+        return share
+    return Share(share)
+
+
+def _checked(weight: object) -> float:
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not _LEAST <= weight <= _MOST:
+        raise ConfigurationError(f"a weight must be a number from {_LEAST} to {_MOST:.0f}, not {safe_repr(weight)}")
+    return float(weight)
