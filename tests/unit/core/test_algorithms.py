@@ -63,7 +63,7 @@ def test_units_ahead_count_as_the_own(limit: Limit, seed: int) -> None:
         together = _bound(limit, ahead + 1, now_us).ready_us(state, now_us)
         behind = _bound(limit, 1, now_us).ready_us(state, now_us, ahead)
         assert behind <= together + 1
-        # The units of a sliding window that pass meanwhile fade later. A charge that is not whole microseconds is rounded up.
+        # The units of a sliding window that pass meanwhile fade later. A charge is rounded up.
         assert behind >= together - 1 or isinstance(limit, SlidingWindow)
 
 
