@@ -3,7 +3,7 @@
   Mirrors throttlekit/_core/acquire.py and line.py. Comes after common.lua and the algorithms.
 
   KEYS[2i-1]  what is taken of claim i: as its algorithm keeps it
-  KEYS[2i]    waiting line of claim i: "tail late guest", and " paused" if it is, integer microseconds
+  KEYS[2i]    waiting line of claim i: "tail late guest", and " until from" if it is paused, integer microseconds
 
   ARGV[1]     now, microseconds; "" means the server's clock (tests pass a number)
   ARGV[2]     caller: "job", "guest" or "peek"
@@ -22,8 +22,9 @@
   Writes   KEYS[2i-1] of every claim with a size, expiring a grace time after nothing of it counts:
            when allowed, or when denied and what is stored is stale. KEYS[2i] of the binding claim when denied
            and the job will wait as long, expiring a grace time after its last instant; KEYS[2i] is deleted when
-           allowed to a newcomer, if its line was given up; a grant ends a pause. A peek writes nothing, and neither
-           does a return before the job is due that does not pass.
+           allowed to a newcomer, if its line was given up; a grant ends a pause. A return before the job is due that
+           does not pass writes nothing, and a peek only what replaces stale state. KEYS[2i], if a clock that stepped
+           back would make its pause longer.
 ]]
 local caller, place, place_due, max_wait = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local NO_LINE = {0, 0, 0}
@@ -36,12 +37,13 @@ for i = 1, #KEYS / 2 do
     spacing = tonumber(ARGV[at + 5]), max_queue = tonumber(ARGV[at + 6]), line = NO_LINE, line_end = 0, paused = 0,
   }
   c.of.read(c)
-  local tail, late, guest, paused
+  local tail, late, guest, paused, from, moved
   local stored = redis.call('GET', c.line_key)
   if stored then
-    tail, late, guest, paused = string.match(stored, LINE)
-    c.paused = tonumber(paused or nil) or 0
+    tail, late, guest, paused, from = string.match(stored, LINE)
+    c.paused, c.from, moved = pause_of(paused, from)
     if c.paused > 0 then c.of.exhausted(c, c.paused) end
+    if moved then c.moved = {tonumber(tail), tonumber(late), tonumber(guest)} end
   end
   c.lives = now - max(c.paused, c.stored and c.of.busy_until(c) or 0) < GRACE
   if tail and c.lives then
@@ -52,6 +54,7 @@ for i = 1, #KEYS / 2 do
 end
 
 local function answer(reason, claim, retry, due)
+  for i = 1, #claims do keep_moved(claims[i]) end
   local reply, use = '%d %d %d %d %d %d %d', ' %d %d'
   if INTEGER ~= '%d' then reply, use = '%.0f %.0f %.0f %.0f %.0f %.0f %.0f', ' %.0f %.0f' end
   reply = format(reply, reason, claim, now, retry, due, claims[1].of.use(claims[1]))
@@ -85,17 +88,23 @@ for i = 1, #claims do
 end
 
 if early and reason ~= 0 then return answer(3, place, place_due, place_due) end
-if caller == 'peek' then return answer(reason, binding, retry, due) end
+if caller == 'peek' then
+  for i = 1, #claims do
+    if claims[i].stale then mend(claims[i]) end
+  end
+  return answer(reason, binding, retry, due)
+end
 
 for i = 1, #claims do
   local c = claims[i]
   if c.size > 0 and reason == 0 then
     c.of.charge(c)
     c.of.keep(c)
-    if c.paused > 0 and max(c.line_end, c.line[3]) > 0 then keep_line(c, c.line, 0)
+    c.moved = nil
+    if c.paused > 0 and max(c.line_end, c.line[3]) > 0 then keep_line(c, c.line, 0, 0)
     elseif c.paused > 0 or not (holder or early or c.lives) then redis.call('DEL', c.line_key) end
-  elseif c.size > 0 and c.stale and c.paused == 0 then
-    c.of.keep(c)
+  elseif c.size > 0 and c.stale then
+    mend(c)
   end
 end
 if reason == 0 or reason == 4 or due - now > (max_wait or math.huge) then
@@ -108,6 +117,7 @@ local line = c.line
 if holder then line[2] = after
 elseif caller == 'guest' then line[3] = math.min(after, opens + GUESTS)
 else line[1] = after end
+c.moved = nil
 local _, full = c.of.use(c)
-keep_line(c, line, c.paused, full)
+keep_line(c, line, c.paused, c.from, full)
 return answer(reason, binding, retry, due)

@@ -36,14 +36,35 @@ end
 
 local function ttl(last) return whole(max(1, ceil((last - now + GRACE) / 1000))) end
 
-local LINE = '^(%d+) (%d+) (%d+) ?(%d*)$'
+local LINE = '^(%d+) (%d+) (%d+) ?(%d*) ?(%d*)$'
+
+-- Until when, and from when, a line is paused. A pause that a later clock began begins now, at its full length.
+local function pause_of(paused, from)
+  paused, from = tonumber(paused or nil) or 0, tonumber(from or nil) or 0
+  if from > now then return now + paused - from, now, true end
+  return paused, from, false
+end
 
 -- A pause is kept until nothing counts any more of what is taken to have passed before it.
-local function keep_line(c, line, paused, full)
+local function keep_line(c, line, paused, from, full)
   local text = whole(line[1]) .. ' ' .. whole(line[2]) .. ' ' .. whole(line[3])
   local last = max(line[1], line[2], line[3])
-  if paused > 0 then text, last = text .. ' ' .. whole(paused), max(last, paused, full) end
+  if paused > 0 then text, last = text .. ' ' .. whole(paused) .. ' ' .. whole(from), max(last, paused, full) end
   redis.call('SET', c.line_key, text, 'PX', ttl(last))
+end
+
+-- Writes the line as it stands, if its pause has begun anew. Other writes of the line take this one's place.
+local function keep_moved(c)
+  if not c.moved then return end
+  local _, full = c.of.use(c)
+  keep_line(c, c.moved, c.paused, c.from, full)
+end
+
+-- Writes what is taken in place of stale state, without what a pause adds to it.
+local function mend(c)
+  local fresh = {key = c.key, of = c.of, size = 0, a = c.a, b = c.b, c = c.c}
+  c.of.read(fresh)
+  c.of.keep(fresh)
 end
 
 local algorithms = {}

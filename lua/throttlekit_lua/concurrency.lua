@@ -34,7 +34,10 @@ algorithms.c = {
     if not c.stored then return end
     c.full = math.max(now, tonumber(last[2]))
     c.most = now + math.max(c.b, c.longest)
-    if c.full > c.most + STALE then c.stale, c.full = true, c.most end
+    if c.full > c.most + STALE or max(c.granted_at, c.freed) > now + STALE then
+      c.stale, c.full = true, math.min(c.full, c.most)
+      c.granted_at, c.freed = math.min(c.granted_at, now), math.min(c.freed, now)
+    end
     c.live = redis.call('ZCOUNT', c.key, '(' .. whole(now), '+inf')
   end,
   exhausted = function() end,

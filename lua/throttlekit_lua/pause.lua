@@ -22,15 +22,15 @@ for i = 1, #KEYS / 2 do
     key = KEYS[2 * i - 1], line_key = KEYS[2 * i], of = algorithms[ARGV[at]], size = 0,
     a = tonumber(ARGV[at + 1]), b = tonumber(ARGV[at + 2]), c = ARGV[at + 3],
   }
-  local tail, late, guest, paused = string.match(redis.call('GET', c.line_key) or '', LINE)
+  local tail, late, guest, paused, from = string.match(redis.call('GET', c.line_key) or '', LINE)
   local line = {tonumber(tail or nil) or 0, tonumber(late or nil) or 0, tonumber(guest or nil) or 0}
-  local before = tonumber(paused or nil) or 0
+  local before, begun, moved = pause_of(paused, from)
   local wanted = ARGV[2] == '' and math.min(before, now) or math.max(before, now + tonumber(ARGV[2]))
-  if wanted ~= before then
+  if wanted ~= before or moved then
     c.of.read(c)
     c.of.exhausted(c, wanted)
     local _, full = c.of.use(c)
-    keep_line(c, line, wanted, full)
+    keep_line(c, line, wanted, wanted ~= before and now or begun, full)
   end
   reply[i] = wanted
 end

@@ -14,7 +14,7 @@ from support.servers.processes import Cluster, patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, ConfigurationError, Control, Job, Limiter, TokenBucket
 from throttlekit._core.storage_keys import fleet_name
-from throttlekit.fleet.rules import HISTORY, RULES
+from throttlekit.fleet.rules import HISTORY, RULES, Rule, as_text, field_of, plain
 
 LIMIT = TokenBucket("api", "1000/s", burst=100)
 KEYED = TokenBucket("api:account", "1000/s", burst=100, key="{account}")
@@ -69,6 +69,25 @@ def test_each_verb_does_what_it_says(control: Control, limiter: Limiter) -> None
     control.unset("api")
     limiter.fleet.follow()
     assert reason(limiter) == "allowed"
+
+
+def test_a_clock_that_steps_back_makes_no_rule_longer(redis_url: str, control: Control, limiter: Limiter) -> None:
+    """The store's clock was an hour ahead as an operator said 30 s: the fleet keeps that the 30 s begin now."""
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        ahead_us = (int(client.time()[0]) + 3600) * 1_000_000
+        rule = Rule(what="pause", name="api", since_us=ahead_us, until_us=ahead_us + 30_000_000, by="ann")
+        client.hset(RULES, field_of("pause", "api", None), as_text(plain(rule)))
+        client.expire(RULES, 600)
+        (rule,) = control.rules()
+        assert rule.until_us - rule.since_us == 30_000_000
+        assert 0 < limiter.acquire(LIMIT, job=Job(id="1")).retry_after <= 30
+        ((_, value),) = client.hgetall(RULES).items()
+        kept = json.loads(value)
+        assert kept["until"] - kept["since"] == 30_000_000
+        assert kept["since"] <= int(client.time()[0] + 1) * 1_000_000
+        assert kept["by"] == "ann"
+        limiter.fleet.follow()
+        assert client.hget(RULES, field_of("pause", "api", None)) == value, "once, and not with each beat"
 
 
 def test_pause_holds_for_every_key_or_for_one(control: Control, limiter: Limiter) -> None:

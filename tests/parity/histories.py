@@ -18,7 +18,7 @@ from throttlekit._core.algorithms.concurrency import Holders
 from throttlekit._core.algorithms.gcra import Tat
 from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.line import GRACE_US, GUESTS_US, Line
+from throttlekit._core.line import GRACE_US, Line
 from throttlekit._core.storage_keys import bucket_name, line_name
 from throttlekit._core.time_zone import UTC, Zone
 from throttlekit.stores import Correction, Lease, Request, StoreClaim
@@ -239,7 +239,7 @@ class Reference:
             written = line is not None and line is not old.line
             last_us = kept_until_us(new, ask.algorithm, now_us) if written else None
             expires_us.append(self._put(rule.keys[1], line, last_us))
-        self._count(verdict.reason.value, now_us, before, asks)
+        self._count(verdict.reason.value, now_us, before, asks, caller)
         uses = [number for use in verdict.uses if use is not None for number in use]
         reply = [REASONS.index(verdict.reason.value), verdict.claim + 1, now_us, verdict.retry_us, verdict.due_us]
         claims = [replace(claim, bucket=rule.keys[0], line=rule.keys[1]) for rule, claim in asked]
@@ -321,11 +321,14 @@ class Reference:
                 del self.kept[key]
         return Step(now_us, keys, question, reply, stored, expiry_ms)
 
-    def _count(self, reason: str, now_us: int, before: Sequence[State], asks: Sequence[StoreClaim]) -> None:
+    def _count(self, reason: str, now_us: int, before: Sequence[State], asks: Sequence[StoreClaim], caller: Caller) -> None:
         self.seen[reason] += 1
         self.seen["several"] += len(asks) > 1
         for state, ask in zip(before, asks, strict=True):
-            self.seen["stale"] += ask.algorithm.sanitized(state.taken, now_us) is not state.taken
+            stale = ask.algorithm.sanitized(state.taken, now_us) is not state.taken
+            self.seen["stale"] += stale
+            self.seen["stale looked at"] += stale and caller is Caller.PEEK
+            self.seen["pause begun anew"] += state.line is not None and state.line.paused_from_us > now_us
             self.seen["ahead"] += state.taken is not None and _begin_us(ask.algorithm, state.taken) > now_us
             if reason == "allowed" and isinstance(ask.algorithm, sliding_log.SlidingLogAlgorithm) and state.taken:
                 self.seen["ring wrapped"] += len(state.taken.units) + ask.algorithm.size > ask.algorithm.amount
@@ -359,7 +362,7 @@ def written_as(value: object) -> bytes | Log | Holders | None:
     if value is None or isinstance(value, (Log, Holders)):
         return value
     if isinstance(value, Line):
-        paused = f" {value.paused_us}" if value.paused_us else ""
+        paused = f" {value.paused_us} {value.paused_from_us}" if value.paused_us else ""
         return f"{value.tail_us} {value.late_us} {value.guest_us}{paused}".encode()
     if isinstance(value, Tat) and value.debt_us == 0:
         return str(value.at_us).encode()
@@ -423,7 +426,7 @@ class History:
         elif kind < 0.95:
             self._now_us -= rnd.randrange(1 + rule.step_us * rnd.choice([1, 3, 10]))
         elif kind < 0.985:
-            self._now_us += rnd.choice([1, -1]) * rnd.choice([GRACE_US, STALE_US, STALE_US + 1, GUESTS_US, _DAY_US])
+            self._now_us += rnd.choice([1, -1]) * rnd.choice([GRACE_US, STALE_US, STALE_US + 1, _HOUR_US, _DAY_US])
         else:
             self._now_us = self._start_us + rnd.randrange(10**9)
         # A server's clock stands nowhere near zero, nor past what a double can count.
@@ -441,7 +444,7 @@ class History:
             edges += [charge.ready_us(state, self._now_us), getattr(state, "owed_until_us", 0) or full_us]
         line = self._reference.line(rule)
         if line is not None and line.paused_us:
-            edges += [line.paused_us, line.paused_us, kept_until_us(State(state, line), charge, self._now_us)]
+            edges += [line.paused_us, line.paused_us, line.paused_from_us, kept_until_us(State(state, line), charge, self._now_us)]
         if isinstance(state, Holders):
             edges += [until_us for _, until_us in state.leases]
         if self._grants:

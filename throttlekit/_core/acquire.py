@@ -104,9 +104,10 @@ def acquire(
     Decide whether every one of *claims* may pass at *now_us*, and charge all of them or none.
 
     Time is an argument, never read. A denial charges nothing. It moves on the line of the binding claim only, and
-    replaces state that is stale (`Algorithm.sanitized`). A grant to a newcomer ends the lines that were given up:
-    else one job in each grace time would pass until their last instant. A peek, and a return before the job is due,
-    change nothing; but where instants are estimates (`Algorithm.estimates`), a job that returns early passes if there
+    replaces state that is stale (`Algorithm.sanitized`); a peek does that too, for else each peek would take the limit
+    for just used up, until the clock is as late as it was. A grant to a newcomer ends the lines that were given up:
+    else one job in each grace time would pass until their last instant. A return before the job is due changes
+    nothing; but where instants are estimates (`Algorithm.estimates`), a job that returns early passes if there
     is room.
 
     Args:
@@ -119,6 +120,7 @@ def acquire(
     Returns:
         The verdict, and the states to store: the very objects of *states* where nothing changed.
     """
+    states = _believed(states, now_us)
     known = [claim.algorithm.sanitized(state.taken, now_us) for claim, state in zip(claims, states, strict=True)]
     paused = [state.line.paused_us if state.line else 0 for state in states]
     taken = [
@@ -155,6 +157,8 @@ def acquire(
     if early is not None and reason is not Reason.ALLOWED:
         return early, states
     if caller is Caller.PEEK:
+        if any(held is not state.taken for held, state in zip(known, states, strict=True)):
+            states = [State(held, state.line) for held, state in zip(known, states, strict=True)]
         return Verdict(reason, binding, now_us, retry_us, due_us, _uses(claims, taken, now_us)), states
     changed = list(states)
     if reason is Reason.ALLOWED:
@@ -169,7 +173,7 @@ def acquire(
             continue
         if reason is Reason.ALLOWED:
             changed[i] = State(taken[i], _after_grant(lines[i], changed[i].line, holder or early is not None))
-        elif known[i] is not states[i].taken and not paused[i]:
+        elif known[i] is not states[i].taken:
             changed[i] = State(known[i], changed[i].line)
     return Verdict(reason, binding, now_us, retry_us, due_us, _uses(claims, taken, now_us)), changed
 
@@ -180,10 +184,11 @@ def pause(state: State, now_us: int, for_us: int | None) -> State:
 
     When the pause ends, the limit counts one period's units as used, evenly, up to that instant.
     """
-    line = state.line or EMPTY
-    if for_us is None:
-        return State(state.taken, replace(line, paused_us=now_us)) if line.paused_us > now_us else state
-    return State(state.taken, replace(line, paused_us=max(line.paused_us, now_us + for_us)))
+    (state,) = _believed([state], now_us)
+    line, until_us = state.line or EMPTY, now_us + (for_us or 0)
+    if line.paused_us <= now_us if for_us is None else line.paused_us >= until_us:
+        return state
+    return State(state.taken, replace(line, paused_us=until_us, paused_from_us=now_us))
 
 
 def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
@@ -200,20 +205,28 @@ def _uses(claims: Sequence[StoreClaim], taken: Sequence[Any], now_us: int) -> tu
     return tuple(claim.algorithm.use(held, now_us) for claim, held in zip(claims, taken, strict=True))
 
 
+def _believed(states: Sequence[State], now_us: int) -> Sequence[State]:
+    """*states* with their lines as they count now: the very sequence, unless a clock has stepped back."""
+    if not any(state.line and state.line.paused_from_us > now_us for state in states):
+        return states
+    return [State(state.taken, state.line and state.line.at(now_us)) for state in states]
+
+
 def _living(state: State, algorithm: Algorithm, taken: Any, now_us: int) -> Line:
     """The key's line; empty once units have lain idle for the grace time: the jobs in it are not coming."""
     if state.line is None:
         return EMPTY
     busy_until_us = 0 if taken is None else algorithm.busy_until_us(taken, now_us)
     if now_us - max(busy_until_us, state.line.paused_us) >= GRACE_US:
-        return replace(EMPTY, paused_us=state.line.paused_us) if state.line.paused_us else EMPTY
+        line = state.line
+        return Line(paused_us=line.paused_us, paused_from_us=line.paused_from_us) if line.paused_us else EMPTY
     return state.line
 
 
 def _after_grant(line: Line, stored: Line | None, right_of_way: bool) -> Line | None:
     """The line after a grant: a grant ends a pause, and a grant to a newcomer ends a line that was given up."""
     if line.paused_us:
-        return replace(line, paused_us=0) if line.end_us or line.guest_us else None
+        return replace(line, paused_us=0, paused_from_us=0) if line.end_us or line.guest_us else None
     return None if line is EMPTY and not right_of_way else stored
 
 

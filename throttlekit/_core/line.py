@@ -16,7 +16,8 @@ A line is three instants, each the next one that is free:
 
 and, while the limit is paused or has just been, the instant at which the pause ends:
 
-    paused  until then no job passes. Then the limit counts as used up. The first job that passes ends the pause
+    paused  until then no job passes. Then the limit counts as used up. The first job that passes ends the pause.
+            The instant at which the pause began is kept beside it, so that a clock that steps back makes no pause longer
 
 Instants lie one charge apart, by the limit's rate; each algorithm works it out (`Algorithm.spacing_us`).
 
@@ -25,7 +26,7 @@ lua/throttlekit_lua/acquire.lua mirrors this file. Change both, or the parity te
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["EMPTY", "GRACE_US", "GUESTS_US", "Line", "window_spacing_us", "window_tight"]
 
@@ -46,11 +47,19 @@ class Line:
     late_us: int = 0
     guest_us: int = 0
     paused_us: int = 0
+    paused_from_us: int = 0
 
     @property
     def end_us(self) -> int:
         """Where a newcomer would stand: behind both lines."""
         return max(self.tail_us, self.late_us)
+
+    def at(self, now_us: int) -> Line:
+        """The line as it counts at *now_us*: a pause that a later clock began begins now, at its full length."""
+        if self.paused_from_us <= now_us:
+            return self
+        paused_us = now_us + self.paused_us - self.paused_from_us
+        return replace(self, paused_us=paused_us, paused_from_us=now_us)
 
 
 EMPTY = Line()

@@ -267,9 +267,8 @@ class Control:
     def _known(self) -> tuple[int, list[tuple[str, Rule | None]]]:
         now_us, kept = read_rules(self._store)
         pairs = zip(kept[::2], kept[1::2], strict=True)
-        return now_us, [
-            (field.decode("utf-8", "replace"), rule_of(data_of(field), data_of(value))) for field, value in pairs
-        ]
+        found = [(field.decode("utf-8", "replace"), rule_of(data_of(field), data_of(value))) for field, value in pairs]
+        return now_us, [(field, rule and rule.at(now_us)) for field, rule in found]
 
     def _tell(self, verb: Verb, rule: Rule, for_: float | timedelta | None) -> Sequence[Change]:
         for_us = 0 if for_ is None else round(finite_seconds("for_", for_, LONGEST_PAUSE) * 1_000_000)

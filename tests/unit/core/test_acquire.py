@@ -77,12 +77,20 @@ def test_look_changes_nothing(caller: Caller) -> None:
     assert after is state
 
 
-@pytest.mark.parametrize("state", [FULL, SPENT, State(Tat(NOW + 10**12))])
+@pytest.mark.parametrize("state", [FULL, SPENT, State(Tat(NOW + STALE_US))])
 def test_peek_changes_nothing(state: State) -> None:
     """A peek answers, and gives back the states that it was given."""
     states = [state]
     _, after = acquire([_ask()], states, NOW, caller=Caller.PEEK)
     assert after is states
+
+
+@pytest.mark.parametrize("cost", [0, 1])
+def test_peek_replaces_what_is_stale(cost: int) -> None:
+    """Else each peek would take the bucket for just used up, for as long as the clock was wrong."""
+    stale, line = Tat(NOW + 10**12), Line(NOW + 5)
+    _, after = acquire([_ask(), _ask(cost)], [FULL, State(stale, line)], NOW, caller=Caller.PEEK)
+    assert list(after) == [FULL, State(_ask().algorithm.sanitized(stale, NOW), line)]
 
 
 def test_peek_ignores_the_guests() -> None:

@@ -221,14 +221,38 @@ def test_pauses_merge_by_their_ends() -> None:
     state = pause(State(), NOW_US, 10)
     assert pause(state, NOW_US + 1, 5).line == state.line
     longer = pause(state, NOW_US + 1, 10)
-    assert longer.line == Line(paused_us=NOW_US + 11)
+    assert longer.line == Line(paused_us=NOW_US + 11, paused_from_us=NOW_US + 1)
+
+
+@pytest.mark.parametrize("caller", list(Caller))
+def test_a_clock_that_steps_back_makes_no_pause_longer(caller: Caller) -> None:
+    """It begins anew, at its full length, and the first answer of any kind keeps that."""
+    state = pause(State(None, Line(guest_us=9)), NOW_US, 30 * SECOND_US)
+    back_us = NOW_US - 3600 * SECOND_US
+    until_us = back_us + 30 * SECOND_US
+    verdict, after = ask(RATES[0], state, back_us, caller=caller)
+    assert (verdict.reason, after.line.paused_us, after.line.paused_from_us) == (Reason.PAUSED, until_us, back_us)
+    for for_us, length_us in ((None, 0), (5 * SECOND_US, 30 * SECOND_US), (60 * SECOND_US, 60 * SECOND_US)):
+        line = pause(state, back_us, for_us).line
+        assert line == Line(guest_us=9, paused_us=back_us + length_us, paused_from_us=back_us)
+
+
+@every_rate
+def test_stale_state_of_a_paused_limit_is_replaced_once(limit: Limit) -> None:
+    """A clock was an hour ahead while units were taken and the limit was paused: it is used up once, and not anew."""
+    ahead_us = NOW_US + 3600 * SECOND_US
+    _, state = ask(limit, State(), ahead_us, cost=limit.capacity)
+    state = pause(state, ahead_us, 30 * SECOND_US)
+    for second in range(0, 200, 10):
+        verdict, state = ask(limit, state, NOW_US + second * SECOND_US, caller=Caller.GUEST)
+    assert verdict.allowed
 
 
 def test_resume_ends_it_now() -> None:
     """From then on the limit fills at its rate; where nothing is paused nothing changes."""
     state = pause(State(), NOW_US, 10_000_000)
     resumed = pause(state, NOW_US + 5, None)
-    assert resumed.line == Line(paused_us=NOW_US + 5)
+    assert resumed.line == Line(paused_us=NOW_US + 5, paused_from_us=NOW_US + 5)
     assert pause(resumed, NOW_US + 9, None) is resumed
     nothing = State()
     assert pause(nothing, NOW_US, None) is nothing
@@ -237,8 +261,8 @@ def test_resume_ends_it_now() -> None:
 def test_pause_and_resume_leave_what_is_taken_and_the_line() -> None:
     """Both are written beside the line, and touch neither."""
     before = State("anything", Line(1, 2, 3))
-    assert pause(before, NOW_US, 7) == State("anything", Line(1, 2, 3, NOW_US + 7))
-    assert pause(pause(before, NOW_US, 7), NOW_US, None) == State("anything", Line(1, 2, 3, NOW_US))
+    assert pause(before, NOW_US, 7) == State("anything", Line(1, 2, 3, NOW_US + 7, NOW_US))
+    assert pause(pause(before, NOW_US, 7), NOW_US, None) == State("anything", Line(1, 2, 3, NOW_US, NOW_US))
 
 
 # The line
