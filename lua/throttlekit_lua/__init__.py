@@ -16,7 +16,7 @@ ALGORITHMS = {"t": "token_bucket", "f": "fixed_window", "s": "sliding_window", "
 # Read here and not when first needed: a child that was forked meanwhile would wait for the import system for ever.
 _PARTS = {
     part: (files(__name__) / f"{part}.lua").read_text("utf-8")
-    for part in ("common", *ALGORITHMS.values(), "acquire", "settle", "pause", "lease")
+    for part in ("common", *ALGORITHMS.values(), "acquire", "settle", "pause", "lease", "clear_line")
 }
 
 

@@ -178,7 +178,7 @@ def test_names_leave_out_what_another_release_wrote(control: Control, limiter: L
 
 def test_ending_nothing_is_not_a_change(control: Control) -> None:
     """Ending a rule that is not in force changes nothing, and is not recorded."""
-    for verb in (control.resume, control.unset, control.enforce, control.reset):
+    for verb in (control.resume, control.unset, control.enforce, control.reset, control.clear_line):
         assert verb("api") == ()
     assert control.history() == ()
 
@@ -201,6 +201,29 @@ def test_reset_forgets_by_name(control: Control, limiter: Limiter) -> None:
     assert [each.verb for each in control.history()] == ["reset", "reset"]
 
 
+def test_line_is_cleared_by_name(control: Control, limiter: Limiter) -> None:
+    """Of one key or of all, also where names begin alike; what was counted stays, and so does a pause after a 429."""
+    daily, other = (TokenBucket(name, "2/day", burst=2, key="{account}") for name in ("daily", "daily:2"))
+    for limit in (daily, other):
+        for account in (1, 2, 3):
+            for job in range(5):
+                limiter.acquire(limit, job=Job(id=str(job), kwargs={"account": account}))
+    limiter.pause(daily, 3600, key=3)
+    day = 86_400
+    assert limiter.peek(daily, key=1).retry_after > day
+    (change,) = control.clear_line("daily", key=1)
+    assert (change.verb, change.forgotten) == ("clear-line", 1)
+    assert [limiter.peek(daily, key=each).retry_after > day for each in (1, 2, 3)] == [False, True, True]
+    assert control.clear_line("daily", key=1) == ()
+    (change,) = control.clear_line(daily)
+    assert change.forgotten == 2
+    assert [limiter.peek(daily, key=each).reason for each in (1, 2, 3)] == ["exhausted", "exhausted", "paused"]
+    assert limiter.peek(other, key=1).retry_after > day
+    limiter.clear_line(other, key=1)
+    assert limiter.peek(other, key=1).retry_after <= day < limiter.peek(other, key=2).retry_after
+    assert [each.verb for each in control.history()] == ["clear-line", "clear-line"]
+
+
 def test_ended_rules_are_deleted(control: Control, redis_url: str) -> None:
     """A rule that has ended by itself is deleted by the next change, and was not in force meanwhile."""
     control.pause("old", for_=0.01)
@@ -219,9 +242,12 @@ def test_works_on_a_cluster(cluster: Cluster) -> None:
         limiter.fleet.follow()
         assert reason(limiter, KEYED, account=1) == "paused"
         control.resume(KEYED)
+        limiter.pause(KEYED, 60, key=1)
+        assert control.clear_line(KEYED)
+        assert reason(limiter, KEYED, account=1) == "paused"
         (change,) = control.reset(KEYED)
         assert change.forgotten >= 9
-        assert [each.verb for each in control.history()] == ["reset", "resume", "pause"]
+        assert [each.verb for each in control.history()] == ["reset", "clear-line", "resume", "pause"]
 
 
 def test_memory_has_no_fleet() -> None:

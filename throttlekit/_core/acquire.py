@@ -218,8 +218,7 @@ def _living(state: State, algorithm: Algorithm, taken: Any, now_us: int) -> Line
         return EMPTY
     busy_until_us = 0 if taken is None else algorithm.busy_until_us(taken, now_us)
     if now_us - max(busy_until_us, state.line.paused_us) >= GRACE_US:
-        line = state.line
-        return Line(paused_us=line.paused_us, paused_from_us=line.paused_from_us) if line.paused_us else EMPTY
+        return state.line.cleared() or EMPTY
     return state.line
 
 

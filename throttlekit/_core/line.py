@@ -21,7 +21,7 @@ and, while the limit is paused or has just been, the instant at which the pause 
 
 Instants lie one charge apart, by the limit's rate; each algorithm works it out (`Algorithm.spacing_us`).
 
-lua/throttlekit_lua/acquire.lua mirrors this file. Change both, or the parity tests fail.
+lua/throttlekit_lua/acquire.lua and clear_line.lua mirror this file. Change all, or the parity tests fail.
 """
 
 from __future__ import annotations
@@ -60,6 +60,11 @@ class Line:
             return self
         paused_us = now_us + self.paused_us - self.paused_from_us
         return replace(self, paused_us=paused_us, paused_from_us=now_us)
+
+
+    def cleared(self) -> Line | None:
+        """The line without the jobs that wait; None if nothing else is in it."""
+        return Line(paused_us=self.paused_us, paused_from_us=self.paused_from_us) if self.paused_us else None
 
 
 EMPTY = Line()

@@ -14,8 +14,8 @@ import hashlib
 import re
 
 __all__ = [
-    "bucket_name", "fleet_name", "held_since", "holder_name", "is_bucket_of", "limit_id", "line_name", "parts_of",
-    "patterns_of",
+    "bucket_name", "fleet_name", "held_since", "holder_name", "is_bucket_of", "is_line", "limit_id", "line_name",
+    "parts_of", "patterns_of",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
@@ -67,6 +67,11 @@ def parts_of(bucket: str) -> tuple[str, str, str | None] | None:
 def line_name(bucket: str) -> str:
     """Where the waiting line of *bucket* is stored."""
     return f"{bucket}:line"
+
+
+def is_line(name: str) -> bool:
+    """Whether *name* is one that `line_name` made."""
+    return name.endswith(":line")
 
 
 def holder_name(job_id: str, token: str, asked_us: int) -> str:

@@ -49,6 +49,23 @@ class WaitingLineConformance(ConformanceSuite):
                 waiting.append((verdict.due_us, denials + 1))
 
     @for_each(CASES)
+    def test_cleared_line_leaves_what_was_counted(self, bench: Bench, case: Case) -> None:
+        """A new job passes when the next unit is free, and not before; a pause stays."""
+        claim = bench.claim(case.limit)
+        bench.store.clear_lines([claim.line])
+        _line_up(bench, case, 12)
+        bench.store.clear_lines([claim.line])
+        seen = bench.look(case.limit)
+        assert (seen.reason, seen.due_us) == (Reason.EXHAUSTED, case.start_us + case.first_us), seen
+        bench.now_us = seen.due_us
+        assert bench.ask(case.limit).allowed
+        bench.store.pause([claim], 60_000_000, now_us=bench.now_us)
+        bench.store.clear_lines([claim.line])
+        assert bench.look(case.limit).reason is Reason.PAUSED
+        bench.now_us += 60_000_000
+        assert bench.look(case.limit).reason is not Reason.PAUSED
+
+    @for_each(CASES)
     def test_due_job_passes_while_later_jobs_wait(self, bench: Bench, case: Case) -> None:
         """A job that comes back when it is due passes; the next one, come too early, keeps its due instant."""
         first_us, second_us = _line_up(bench, case, 2)
