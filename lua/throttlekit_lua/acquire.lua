@@ -22,9 +22,9 @@
   Writes   KEYS[2i-1] of every claim with a size, expiring a grace time after nothing of it counts:
            when allowed, or when denied and what is stored is stale. KEYS[2i] of the binding claim when denied
            and the job will wait as long, expiring a grace time after its last instant; KEYS[2i] is deleted when
-           allowed to a newcomer, if its line was given up; a grant ends a pause. A return before the job is due that
-           does not pass writes nothing, and a peek only what replaces stale state. KEYS[2i], if a clock that stepped
-           back would make its pause longer.
+           allowed to a newcomer, if its line was given up; a grant ends a pause. A peek, and a return before the job
+           is due that does not pass, write only what replaces stale state. KEYS[2i], if a clock that stepped back
+           would make its pause longer.
 ]]
 local caller, place, place_due, max_wait = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local NO_LINE = {0, 0, 0}
@@ -64,7 +64,14 @@ end
 
 local holder = place ~= 0 and place_due <= now
 local early = place > 0 and not holder and place_due < claims[place].line_end
-if early and not claims[place].of.estimates then return answer(3, place, place_due, place_due) end
+-- An answer that moves nothing on.
+local function unmoved(reason, claim, retry, due)
+  for i = 1, #claims do
+    if claims[i].stale then mend(claims[i]) end
+  end
+  return answer(reason, claim, retry, due)
+end
+if early and not claims[place].of.estimates then return unmoved(3, place, place_due, place_due) end
 
 local reason, binding, retry, due, opens = 0, 1, now, now, now
 for i = 1, #claims do
@@ -87,13 +94,8 @@ for i = 1, #claims do
   end
 end
 
-if early and reason ~= 0 then return answer(3, place, place_due, place_due) end
-if caller == 'peek' then
-  for i = 1, #claims do
-    if claims[i].stale then mend(claims[i]) end
-  end
-  return answer(reason, binding, retry, due)
-end
+if early and reason ~= 0 then return unmoved(3, place, place_due, place_due) end
+if caller == 'peek' then return unmoved(reason, binding, retry, due) end
 
 for i = 1, #claims do
   local c = claims[i]

@@ -103,11 +103,11 @@ def acquire(
     """
     Decide whether every one of *claims* may pass at *now_us*, and charge all of them or none.
 
-    Time is an argument, never read. A denial charges nothing. It moves on the line of the binding claim only, and
-    replaces state that is stale (`Algorithm.sanitized`); a peek does that too, for else each peek would take the limit
-    for just used up, until the clock is as late as it was. A grant to a newcomer ends the lines that were given up:
-    else one job in each grace time would pass until their last instant. A return before the job is due changes
-    nothing; but where instants are estimates (`Algorithm.estimates`), a job that returns early passes if there
+    Time is an argument, never read. A denial charges nothing. It moves on the line of the binding claim only. Every
+    answer replaces state that is stale (`Algorithm.sanitized`): else each would take the limit for just used up, until
+    the clock is as late as it was. A grant to a newcomer ends the lines that were given up:
+    else one job in each grace time would pass until their last instant. A peek, and a return before the job is
+    due, change nothing else; but where instants are estimates (`Algorithm.estimates`), a job that returns early passes if there
     is room.
 
     Args:
@@ -136,7 +136,7 @@ def acquire(
         uses = _uses(claims, taken, now_us)
         early = Verdict(Reason.EARLY, place.claim, now_us, place.due_us, place.due_us, uses)
         if not claims[place.claim].algorithm.estimates:
-            return early, states
+            return early, _mended(states, known)
 
     binding, due_us, opens_us, retry_us, reason = 0, now_us, now_us, now_us, Reason.ALLOWED
     for i, claim in enumerate(claims):
@@ -155,11 +155,10 @@ def acquire(
             reason = Reason.PAUSED if paused[i] > now_us and not full else reason
 
     if early is not None and reason is not Reason.ALLOWED:
-        return early, states
+        return early, _mended(states, known)
     if caller is Caller.PEEK:
-        if any(held is not state.taken for held, state in zip(known, states, strict=True)):
-            states = [State(held, state.line) for held, state in zip(known, states, strict=True)]
-        return Verdict(reason, binding, now_us, retry_us, due_us, _uses(claims, taken, now_us)), states
+        verdict = Verdict(reason, binding, now_us, retry_us, due_us, _uses(claims, taken, now_us))
+        return verdict, _mended(states, known)
     changed = list(states)
     if reason is Reason.ALLOWED:
         taken = [claim.algorithm.admit(held, now_us) for held, claim in zip(taken, claims, strict=True)]
@@ -210,6 +209,13 @@ def _believed(states: Sequence[State], now_us: int) -> Sequence[State]:
     if not any(state.line and state.line.paused_from_us > now_us for state in states):
         return states
     return [State(state.taken, state.line and state.line.at(now_us)) for state in states]
+
+
+def _mended(states: Sequence[State], known: Sequence[Any]) -> Sequence[State]:
+    """*states* with what is *known* to be taken of each: the very sequence, unless something was stale."""
+    if all(held is state.taken for held, state in zip(known, states, strict=True)):
+        return states
+    return [State(held, state.line) for held, state in zip(known, states, strict=True)]
 
 
 def _living(state: State, algorithm: Algorithm, taken: Any, now_us: int) -> Line:
