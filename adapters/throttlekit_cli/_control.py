@@ -16,7 +16,19 @@ if TYPE_CHECKING:
     from throttlekit import Control
     from throttlekit.fleet.control import Change
 
-__all__ = ["COMMANDS", "clear_line", "enforce", "history", "pause", "reset", "resume", "rules", "set_", "shadow", "unset"]
+__all__ = [
+    "COMMANDS",
+    "clear_line",
+    "enforce",
+    "history",
+    "pause",
+    "reset",
+    "resume",
+    "rules",
+    "set_",
+    "shadow",
+    "unset",
+]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}

@@ -108,7 +108,9 @@ def test_a_name_that_is_not_in_use_gets_a_warning(run: Run, redis_url: str, word
     assert run(words[0], "partner-api", *words[2:]).stderr == ""
 
 
-@pytest.mark.parametrize("words", [["resume", "x"], ["unset", "x"], ["enforce", "x"], ["reset", "x"], ["clear-line", "x"]])
+@pytest.mark.parametrize(
+    "words", [["resume", "x"], ["unset", "x"], ["enforce", "x"], ["reset", "x"], ["clear-line", "x"]]
+)
 def test_the_names_in_use_are_printed_if_none_is_similar(run: Run, redis_url: str, words: list[str]) -> None:
     """The names that the fleet uses, or that it uses none."""
     assert "It has used no limit at all" in run(*words).stderr

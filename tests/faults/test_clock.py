@@ -91,7 +91,7 @@ def test_a_used_up_limit_admits_again_after_its_own_time(clock: Clock, limit: Li
 
 @every_limit
 def test_jobs_that_joined_the_line_then_hold_no_newcomer_up(clock: Clock, limit: Limit) -> None:
-    """Ten jobs joined the line while the clock was ahead, and never come: the line is given up after the limit's time."""
+    """Ten jobs joined the line while the clock was ahead, and never come: it is given up after the limit's time."""
     clock.at(HOUR).drain(limit)
     for _ in range(10):
         assert not clock.ask(limit).allowed
@@ -100,7 +100,7 @@ def test_jobs_that_joined_the_line_then_hold_no_newcomer_up(clock: Clock, limit:
 
 @every_limit
 def test_jobs_that_joined_the_line_then_run_too(clock: Clock, limit: Limit) -> None:
-    """Their places are an hour ahead: as they come back, early, they run after the limit's time, and not an hour late."""
+    """Their places are an hour ahead: as they come back, early, they run after the limit's own time."""
     clock.at(HOUR).drain(limit)
     due = [clock.ask(limit).due_us for _ in range(3)]
     every = max(1.0, longest(limit) / 500)

@@ -321,7 +321,9 @@ class Reference:
                 del self.kept[key]
         return Step(now_us, keys, question, reply, stored, expiry_ms)
 
-    def _count(self, reason: str, now_us: int, before: Sequence[State], asks: Sequence[StoreClaim], caller: Caller) -> None:
+    def _count(
+        self, reason: str, now_us: int, before: Sequence[State], asks: Sequence[StoreClaim], caller: Caller
+    ) -> None:
         self.seen[reason] += 1
         self.seen["several"] += len(asks) > 1
         for state, ask in zip(before, asks, strict=True):
@@ -444,7 +446,12 @@ class History:
             edges += [charge.ready_us(state, self._now_us), getattr(state, "owed_until_us", 0) or full_us]
         line = self._reference.line(rule)
         if line is not None and line.paused_us:
-            edges += [line.paused_us, line.paused_us, line.paused_from_us, kept_until_us(State(state, line), charge, self._now_us)]
+            edges += [
+                line.paused_us,
+                line.paused_us,
+                line.paused_from_us,
+                kept_until_us(State(state, line), charge, self._now_us),
+            ]
         if isinstance(state, Holders):
             edges += [until_us for _, until_us in state.leases]
         if self._grants:

@@ -105,10 +105,9 @@ def acquire(
 
     Time is an argument, never read. A denial charges nothing. It moves on the line of the binding claim only. Every
     answer replaces state that is stale (`Algorithm.sanitized`): else each would take the limit for just used up, until
-    the clock is as late as it was. A grant to a newcomer ends the lines that were given up:
-    else one job in each grace time would pass until their last instant. A peek, and a return before the job is
-    due, change nothing else; but where instants are estimates (`Algorithm.estimates`), a job that returns early passes if there
-    is room.
+    the clock is as late as it was. A grant to a newcomer ends the lines that were given up: else one job in each grace
+    time would pass until their last instant. A peek, and a return before the job is due, change nothing else; but where
+    instants are estimates (`Algorithm.estimates`), a job that returns early passes if there is room.
 
     Args:
         states: What is stored for each claim's key, in the order of *claims*.

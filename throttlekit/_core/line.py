@@ -17,7 +17,7 @@ A line is three instants, each the next one that is free:
 and, while the limit is paused or has just been, the instant at which the pause ends:
 
     paused  until then no job passes. Then the limit counts as used up. The first job that passes ends the pause.
-            The instant at which the pause began is kept beside it, so that a clock that steps back makes no pause longer
+            The instant at which it began is kept beside it, so that a clock that steps back makes no pause longer
 
 Instants lie one charge apart, by the limit's rate; each algorithm works it out (`Algorithm.spacing_us`).
 
@@ -60,7 +60,6 @@ class Line:
             return self
         paused_us = now_us + self.paused_us - self.paused_from_us
         return replace(self, paused_us=paused_us, paused_from_us=now_us)
-
 
     def cleared(self) -> Line | None:
         """The line without the jobs that wait; None if nothing else is in it."""

@@ -209,7 +209,7 @@ class RedisStore:
         return forgotten
 
     def _clear(self, names: Sequence[str]) -> int:
-        cleared: int = self._run(script_for("clear_line", frozenset()), [len(names), *names, ""])
+        cleared: int = self._run(script_for("clear_line", frozenset[str]()), [len(names), *names, ""])
         return cleared
 
     def _redis_py(self) -> Any:

@@ -210,7 +210,7 @@ class AlgorithmConformance(ConformanceSuite):
 
     @for_each(CASES)
     def test_peeks_after_a_clock_that_was_far_ahead_are_not_blocked_for_long(self, bench: Bench, case: Case) -> None:
-        """The limit counts as used up once, and not anew for each caller that only looks; a cost of 0 changes nothing."""
+        """The limit counts as used up once, and not anew for each that looks; a cost of 0 changes nothing."""
         bench.now_us += _FAR_US
         bench.drain(case.limit)
         before = bench.use(case.limit)
