@@ -37,13 +37,12 @@ for i = 1, #KEYS / 2 do
     spacing = tonumber(ARGV[at + 5]), max_queue = tonumber(ARGV[at + 6]), line = NO_LINE, line_end = 0, paused = 0,
   }
   c.of.read(c)
-  local tail, late, guest, paused, from, moved
+  local tail, late, guest, paused, from
   local stored = redis.call('GET', c.line_key)
   if stored then
     tail, late, guest, paused, from = string.match(stored, LINE)
-    c.paused, c.from, moved = pause_of(paused, from)
+    c.paused, c.from, c.moved = pause_of(paused, from)
     if c.paused > 0 then c.of.exhausted(c, c.paused) end
-    if moved then c.moved = {tonumber(tail), tonumber(late), tonumber(guest)} end
   end
   c.lives = now - max(c.paused, c.stored and c.of.busy_until(c) or 0) < GRACE
   if tail and c.lives then
@@ -102,7 +101,7 @@ for i = 1, #claims do
   if c.size > 0 and reason == 0 then
     c.of.charge(c)
     c.of.keep(c)
-    c.moved = nil
+    c.moved = false
     if c.paused > 0 and max(c.line_end, c.line[3]) > 0 then keep_line(c, c.line, 0, 0)
     elseif c.paused > 0 or not (holder or early or c.lives) then redis.call('DEL', c.line_key) end
   elseif c.size > 0 and c.stale then
@@ -119,7 +118,7 @@ local line = c.line
 if holder then line[2] = after
 elseif caller == 'guest' then line[3] = math.min(after, opens + GUESTS)
 else line[1] = after end
-c.moved = nil
+c.moved = false
 local _, full = c.of.use(c)
 keep_line(c, line, c.paused, c.from, full)
 return answer(reason, binding, retry, due)

@@ -57,7 +57,7 @@ end
 local function keep_moved(c)
   if not c.moved then return end
   local _, full = c.of.use(c)
-  keep_line(c, c.moved, c.paused, c.from, full)
+  keep_line(c, c.line, c.paused, c.from, full)
 end
 
 -- Writes what is taken in place of stale state, without what a pause adds to it.

@@ -24,13 +24,13 @@ for i = 1, #KEYS / 2 do
   }
   local tail, late, guest, paused, from = string.match(redis.call('GET', c.line_key) or '', LINE)
   local line = {tonumber(tail or nil) or 0, tonumber(late or nil) or 0, tonumber(guest or nil) or 0}
-  local before, begun, moved = pause_of(paused, from)
+  local before, _, moved = pause_of(paused, from)
   local wanted = ARGV[2] == '' and math.min(before, now) or math.max(before, now + tonumber(ARGV[2]))
   if wanted ~= before or moved then
     c.of.read(c)
     c.of.exhausted(c, wanted)
     local _, full = c.of.use(c)
-    keep_line(c, line, wanted, wanted ~= before and now or begun, full)
+    keep_line(c, line, wanted, now, full)
   end
   reply[i] = wanted
 end
