@@ -162,7 +162,7 @@ def test_free_slots_are_given_to_newcomers(clock: Clock, alive: int) -> None:
 
 
 def test_slots_of_holders_that_died_then_are_free_after_a_lease(clock: Clock) -> None:
-    """Nobody renews or gives back what was granted while the clock was ahead."""
+    """No process renews or gives back what was granted while the clock was ahead."""
     clock.at(HOUR)
     for number in range(4):
         assert clock.ask(SLOTS, holder=f"dead-{number}").allowed
@@ -171,7 +171,7 @@ def test_slots_of_holders_that_died_then_are_free_after_a_lease(clock: Clock) ->
 
 
 def test_a_release_while_the_clock_was_ahead_paces_no_line_by_the_hour(clock: Clock) -> None:
-    """A job that ended meanwhile seems to have held its slot for an hour: a waiter is told no such wait."""
+    """A job that ended meanwhile seems to have held its slot for an hour: no waiter gets such a wait."""
     holders = [f"holder-{number}" for number in range(4)]
     for holder in holders:
         assert clock.at(0).ask(SLOTS, holder=holder).allowed
@@ -208,7 +208,7 @@ def test_a_pause_outlives_an_hour_behind(clock: Clock, limit: Limit) -> None:
 
 
 def test_holders_take_their_slots_again_after_an_hour_behind(clock: Clock) -> None:
-    """Their leases were cut to what they could be; whoever is alive renews, and no other job is let in besides."""
+    """Their leases were cut to what they could be; the holders renew, and no other job is let in besides."""
     holders = [f"holder-{number}" for number in range(4)]
     for holder in holders:
         assert clock.at(0).ask(SLOTS, holder=holder).allowed

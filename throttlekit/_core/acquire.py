@@ -119,7 +119,7 @@ def acquire(
     Returns:
         The verdict, and the states to store: the very objects of *states* where nothing changed.
     """
-    states = _believed(states, now_us)
+    states = _as_of_now(states, now_us)
     known = [claim.algorithm.sanitized(state.taken, now_us) for claim, state in zip(claims, states, strict=True)]
     paused = [state.line.paused_us if state.line else 0 for state in states]
     taken = [
@@ -182,7 +182,7 @@ def pause(state: State, now_us: int, for_us: int | None) -> State:
 
     When the pause ends, the limit counts one period's units as used, evenly, up to that instant.
     """
-    (state,) = _believed([state], now_us)
+    (state,) = _as_of_now([state], now_us)
     line, until_us = state.line or EMPTY, now_us + (for_us or 0)
     if line.paused_us <= now_us if for_us is None else line.paused_us >= until_us:
         return state
@@ -203,7 +203,7 @@ def _uses(claims: Sequence[StoreClaim], taken: Sequence[Any], now_us: int) -> tu
     return tuple(claim.algorithm.use(held, now_us) for claim, held in zip(claims, taken, strict=True))
 
 
-def _believed(states: Sequence[State], now_us: int) -> Sequence[State]:
+def _as_of_now(states: Sequence[State], now_us: int) -> Sequence[State]:
     """*states* with their lines as they count now: the very sequence, unless a clock has stepped back."""
     if not any(state.line and state.line.paused_from_us > now_us for state in states):
         return states
