@@ -166,6 +166,10 @@ class AsyncLimiter:
         """As `Limiter.reset`."""
         await self._in_thread(partial(self._limiter.reset, *limits, job=job, key=key))
 
+    async def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
+        """As `Limiter.clear_line`."""
+        await self._in_thread(partial(self._limiter.clear_line, limit, job=job, key=key))
+
     def declare(self, *limits: Limit) -> None:
         """As `Limiter.declare`; no round trip."""
         self._limiter.declare(*limits)

@@ -1,4 +1,4 @@
-"""The verbs: acquire, release, hold, wait, peek, settle, cancel, pause, resume, reset."""
+"""The verbs: acquire, release, hold, wait, peek, settle, cancel, pause, resume, reset, clear_line."""
 
 from __future__ import annotations
 
@@ -135,10 +135,9 @@ class Limiter(Waits):
         Ask whether a job may run now under all of *limits*, and charge all of them or none: one round trip.
         Limits of scope "process" are asked first, and without any.
 
-        With a *job*, a denial gives it a place in the binding limit's waiting line: come back after
-        `decision.delay` with `decision.ticket` as `job.ticket`. Without one, the caller has no place in
-        the line: nothing is kept, and `decision.delay` spreads such callers out. They pass when no job
-        waits, so under a lasting backlog of jobs hardly at all.
+        With a *job*, a denial gives it a place in the binding limit's waiting line: come back after `decision.delay`
+        with `decision.ticket` as `job.ticket`. Without one, the caller has no place in the line: nothing is kept, and
+        `decision.delay` spreads such callers out. They pass when no job waits, so under a backlog hardly at all.
 
         Args:
             key: The key to count under, for limits that have one, in place of the job's.
@@ -146,9 +145,8 @@ class Limiter(Waits):
             delivery: What the job's framework can do; for adapters.
 
         Raises:
-            ConfigurationError: No limit was given, one was given twice or with two definitions, a key
-                or cost could not be worked out, or a key was given and no limit has one. A permanent
-                fault: asking again will not help.
+            ConfigurationError: No limit was given, one was given twice or with two definitions, a key or cost could
+                not be worked out, or a key was given and no limit has one. A permanent fault: asking again is no help.
             CostExceedsLimit: The cost could never pass.
 
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
@@ -299,8 +297,7 @@ class Limiter(Waits):
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
-        Forget what was counted under *limits*: full buckets, empty lines. Jobs that wait come back when
-        they are due.
+        Forget what was counted under *limits*: full buckets, empty lines. Jobs that wait come back when due.
 
         Raises:
             ConfigurationError: As for `acquire`.
@@ -311,6 +308,14 @@ class Limiter(Waits):
         for each in self.claims(call):
             with self._nothing_prefetched([each]):
                 self.stores.of(each.limit).reset(each.claim.names)
+
+    def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
+        """
+        Empty the waiting line of *limit*, for after a purge: what was counted stays, and so do pauses. Jobs that come
+        back all the same have lost their places. Takes *job* and *key*, and raises, as `pause` does.
+        """
+        for each in self._each_tier(limit, job, key):
+            self.stores.of(each.limit).clear_lines([each.claim.names[1]])
 
     def declare(self, *limits: Limit) -> None:
         """

@@ -355,7 +355,7 @@ def _ahead(bench: Bench) -> int:
     return (bench.look(TEN).retry_us - max(bench.now_us, bench.use(TEN).full_us)) // STEP_US + 4
 
 
-def _patient(bench: Bench, limit: TokenBucket) -> int:
+def _patient(bench: Bench, limit: Limit) -> int:
     """Let a job wait until it passes, in a process that asks when the job is due, and at least every `LOOK_US`."""
     asked, verdict = 1, bench.ask(limit)
     while not verdict.allowed:
