@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from throttlekit_cli import _control, _view
+from throttlekit_cli import _control, _view, _web
 from throttlekit_cli._common import CommandFailed, require, url_option
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def cli() -> None:
       throttlekit demo                                    see it at work on this machine, in a minute
       throttlekit doctor --url redis://localhost:6379/1   check your set-up, and say what to change
       throttlekit top --url redis://localhost:6379/1      what the limits are doing now, live
+      throttlekit web --url redis://localhost:6379/1      the same, as a web page
       throttlekit explain JOB_ID                          why that job is waiting
       throttlekit pause partner-api --for 10m             stop all jobs of a limit, in the whole fleet
 
@@ -85,7 +86,7 @@ def cli() -> None:
     """
 
 
-for _command in (_view.top, _view.explain, *_control.COMMANDS):
+for _command in (_view.top, _view.explain, _web.web, *_control.COMMANDS):
     cli.add_command(_command)
 
 

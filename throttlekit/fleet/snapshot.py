@@ -38,8 +38,10 @@ __all__ = [
     "Minute",
     "Process",
     "Waiting",
+    "known_of",
     "line_of",
     "look",
+    "look_at",
     "look_up",
     "names_of",
     "rules_of",
@@ -222,10 +224,30 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
     parts = parts_of(job.bucket)
     if parts is None:
         return job, None
-    (text,) = store.commands([("HGET", fleet_name("limits"), parts[0])])
-    known = _known(parts[0], text or b"", {})
-    key = None if known is None else _key(job.bucket, {known.id: known}, Minute())
-    return job, None if key is None else _looked_at(store, [key])[0]
+    known = known_of(store, parts[0])
+    return job, None if known is None else next(iter(look_at(store, known, [job.bucket])), None)
+
+
+def known_of(store: FleetStore, id: str) -> Known | None:
+    """
+    The definition that the fleet reported as *id*, without its last minute. None: not one of the last hour.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    (text,) = store.commands([("HGET", fleet_name("limits"), id)])
+    return _known(id, text or b"", {})
+
+
+def look_at(store: FleetStore, known: Known, buckets: Sequence[str]) -> tuple[Key, ...]:
+    """
+    What *known* counts under each of *buckets* now, without its last minute. Names of another limit are left out.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    found = (_key(bucket, {known.id: known}, Minute()) for bucket in buckets)
+    return tuple(_looked_at(store, [key for key in found if key is not None]))
 
 
 def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
