@@ -103,15 +103,12 @@ def _end(control: Control, id: str, by: str, *, show_keys: bool) -> Plan:
         raise Refused(404, "this rule is not in force any more")
     name, part = rule.name, rule.part
     shown = shown_part(part, is_key=rule.what == "pause", show_keys=show_keys)
-    return Plan(
-        _end_of(rule, shown),
-        by,
-        {
-            "pause": lambda control: control.resume(name, key=part),
-            "set": lambda control: control.unset(name, tier=part),
-            "shadow": lambda control: control.enforce(name),
-        }[rule.what],
-    )
+    ends: dict[str, Callable[[Control], Sequence[Change]]] = {
+        "pause": lambda control: control.resume(name, key=part),
+        "set": lambda control: control.unset(name, tier=part),
+        "shadow": lambda control: control.enforce(name),
+    }
+    return Plan(_end_of(rule, shown), by, ends[rule.what])
 
 
 def _end_of(rule: Rule, part: str | None) -> str:

@@ -51,7 +51,7 @@ class History:
                 self._limits.popitem(last=False)
 
     def since(self, id: str, first: int) -> list[_Row]:
-        """The steps from number *first* on: number, units, denied, paused, longest wait, waiting jobs (-1: not read)."""
+        """The steps from *first* on: number, units, denied, paused, longest wait, waiting jobs (-1: not read)."""
         with self._lock:
             kept = self._limits.get(id, {})
             return [kept[number] for number in sorted(kept) if number >= first]

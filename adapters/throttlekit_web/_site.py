@@ -13,56 +13,22 @@ import hmac
 import ipaddress
 import json
 import logging
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from throttlekit import ConfigurationError, Control, Limiter, StoreUnavailable
-from throttlekit._engine.plugins import plugin_manager, store_from
-from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.fleet.browse import (
-    browse_keys,
-    find_key,
-    holders_of,
-    minute_of,
-    pressing_keys,
-    recent_steps,
-)
-from throttlekit.fleet.snapshot import Known, known_of, look, look_up, rules_of, time_of
-from throttlekit.stores.base import Store, SupportsCommands
-from throttlekit_cli.formatting import format_change, format_key, printable
+from throttlekit.stores.base import Store
+from throttlekit_cli.formatting import format_change, printable
 from throttlekit_web._changes import plan_change
-from throttlekit_web._data import (
-    ORDERS,
-    change_data,
-    fleet_data,
-    holder_data,
-    job_data,
-    key_data,
-    limit_data,
-    limits_data,
-    rule_data,
-)
-from throttlekit_web._history import History
 from throttlekit_web._http import MAX_BODY, Refused, Request, Response, json_response, refusal
+from throttlekit_web._reader import Reader, open_store
 
 __all__ = ["Site"]
 
 _log = logging.getLogger("throttlekit")
-_T = TypeVar("_T")
-
-_TIMEOUT_S = 5.0
-_FRESH_S = 1.0
-_MAX_READINGS = 32
-_MAX_LIMITS = 100
-_PRESSING = 20
-_HOLDERS_OF = 3
-_MAX_CHANGES = 200
 _SHORTEST_TOKEN = 16
 _FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
@@ -113,21 +79,11 @@ class Site:
             raise ConfigurationError(f"a token has at least {_SHORTEST_TOKEN} characters, all of them printable ASCII")
         if allow_control and token is None:
             raise ConfigurationError("allow_control needs a token: whoever reaches the page could stop the fleet")
-        self._store = _opened(store)
+        self._store = open_store(store)
         self._own = isinstance(store, str)
         self._token, self._allow_control, self._show_keys = token, allow_control, show_keys
         self._hosts = None if hosts is None else {"localhost", *(name.lower() for name in hosts)}
-        self._history = History()
-        self._readings: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
-        self._lock = threading.Lock()
-        renew_lock_after_fork(self, "_lock")
-        self._api: dict[str, Callable[[dict[str, str]], Any]] = {
-            "/api/limits": self._limits,
-            "/api/limit": self._limit,
-            "/api/keys": self._keys,
-            "/api/job": self._job,
-            "/api/changes": self._changes,
-        }
+        self._reader = Reader(self._store, show_keys=show_keys)
 
     def handle(self, request: Request) -> Response:
         """The response to *request*. Never raises: an error is a response too."""
@@ -152,7 +108,7 @@ class Site:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        self._overview("wait")
+        self._reader.record()
 
     def close(self) -> None:
         """Close the connections to a store that was given as a URL."""
@@ -165,156 +121,19 @@ class Site:
             return Response(308, {"Location": f"{request.root}/", "Content-Type": "text/plain"}, b"")
         if path == "/api/control":
             return json_response(self._control(request))
-        if path not in _FILES and path != "/api/about" and path not in self._api:
+        if path not in _FILES and path != "/api/about" and path not in self._reader.addresses:
             raise Refused(404, "there is no such page")
         if method not in ("GET", "HEAD"):
             raise Refused(405, f"{path} takes GET alone")
         if path in _FILES:
             name, kind = _FILES[path]
-            body = (files(__package__) / "static" / name).read_bytes()
+            body = (files("throttlekit_web") / "static" / name).read_bytes()
             return Response(200, {"Content-Type": kind, "Cache-Control": "no-cache"}, body)
         if path == "/api/about":
             about = {"control": self._allow_control, "token": self._token is not None, "keys": self._show_keys}
             return json_response(about)
         self._check_token(request)
-        return json_response(self._api[path](_query(request.query)))
-
-    # What is read.
-
-    def _limits(self, query: dict[str, str]) -> Any:
-        order = query.get("order", "wait")
-        if order not in ORDERS:
-            raise Refused(400, f"order must be one of {', '.join(ORDERS)}")
-        first, text = _whole(query, "since"), query.get("filter", "").casefold()
-        head, rows = self._overview(order)
-        rows = [row for row in rows if text in row["name"].casefold()]
-        shown = rows[:_MAX_LIMITS]
-        self._step(shown)
-        return {
-            **head,
-            "limits": [{**row, "steps": self._history.since(row["id"], first)} for row in shown],
-            "of": len(rows),
-            "waiting": sum(row["jobs"] for row in rows),
-            "oldest": max((row["wait"] for row in rows), default=0.0),
-            "denials": sum(row["denials"] for row in rows),
-            "paused": sum(row["paused"] is not None or any(r["what"] == "pause" for r in row["rules"]) for row in rows),
-        }
-
-    def _overview(self, order: str) -> tuple[Any, list[Any]]:
-        def read() -> tuple[Any, list[Any]]:
-            fleet = look(self._store, order=order)
-            return fleet_data(fleet), limits_data(fleet, order=order, show_keys=self._show_keys)
-
-        head, rows = self._fresh(("fleet", order), read)
-        self._step(rows[:_MAX_LIMITS])
-        return head, rows
-
-    def _step(self, rows: list[Any]) -> None:
-        """Keep the last steps of *rows* in the history."""
-        ids = tuple(row["id"] for row in rows)
-
-        def read() -> None:
-            waiting = {row["id"]: row["jobs"] for row in rows}
-            self._history.add(recent_steps(self._store, ids), waiting)
-
-        self._fresh(("steps", ids), read)
-
-    def _limit(self, query: dict[str, str]) -> Any:
-        id, first = query.get("id", ""), _whole(query, "since")
-        data = self._fresh(("limit", id), lambda: self._read_limit(id))
-        return {**data, "limit": {**data["limit"], "steps": self._history.since(id, first)}}
-
-    def _read_limit(self, id: str) -> Any:
-        known = self._known(id)
-        now, rules = rules_of(self._store, known.limit)
-        steps = recent_steps(self._store, [id])
-        known = replace(known, minute=minute_of(steps[id], now))
-        keys = pressing_keys(self._store, known, _PRESSING)
-        row = limit_data(known, keys, rules, show_keys=self._show_keys)
-        self._history.add(steps, {id: row["jobs"]})
-        holders = [
-            {
-                "key": format_key(key.key, key.part, clear=self._show_keys),
-                "holders": [holder_data(each, now) for each in holders_of(self._store, key)],
-            }
-            for key in (keys if row["slots"] else ())[:_HOLDERS_OF]
-        ]
-        shown = [key_data(key, known.minute, show_keys=self._show_keys) for key in keys]
-        return {"now": now, "limit": row, "keys": shown, "holders": holders}
-
-    def _keys(self, query: dict[str, str]) -> Any:
-        known = self._known(query.get("id", ""))
-        cursor, sought = query.get("cursor", ""), query.get("search", "")
-        if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 20):
-            raise Refused(400, "cursor must be that of the page before")
-        text = sought.casefold()
-
-        def wanted(key: str, part: str | None) -> bool:
-            return text in format_key(key, part, clear=self._show_keys).casefold()
-
-        page = browse_keys(self._store, known, cursor, wanted) if text else browse_keys(self._store, known, cursor)
-        keys = list(page.keys)
-        if sought and not cursor:  # the key itself, which no scan finds where only digests are shown
-            exact = find_key(self._store, known, sought)
-            keys = [each for each in keys if exact is None or each.bucket != exact.bucket]
-            keys = keys if exact is None else [exact, *keys]
-        steps = self._fresh(("steps of", known.id), lambda: recent_steps(self._store, [known.id]))
-        minute = minute_of(steps[known.id], time_of(self._store))
-        return {
-            "keys": [key_data(key, minute, show_keys=self._show_keys) for key in keys],
-            "cursor": page.cursor,
-            "looked": page.looked,
-            "of": page.of,
-        }
-
-    def _job(self, query: dict[str, str]) -> Any:
-        id = query.get("id", "").strip()
-        if not id:
-            raise Refused(400, "id must be the framework's own id of a job")
-        job, key = look_up(self._store, id)
-        if job is None:
-            return {"state": "unknown"}
-        now, rules = (time_of(self._store), ()) if key is None else rules_of(self._store, key.limit)
-        return job_data(job, key, rules, now, show_keys=self._show_keys)
-
-    def _changes(self, query: dict[str, str]) -> Any:
-        def read() -> Any:
-            control = self._open_control("reader")
-            return {
-                "now": time_of(self._store),
-                "rules": [rule_data(rule, show_keys=self._show_keys) for rule in control.rules()],
-                "changes": [
-                    change_data(change, show_keys=self._show_keys) for change in control.history()[:_MAX_CHANGES]
-                ],
-            }
-
-        return self._fresh(("changes",), read)
-
-    def _known(self, id: str) -> Known:
-        known = known_of(self._store, id)
-        if known is None:
-            raise Refused(404, "no worker has used this limit in the last hour")
-        return known
-
-    def _fresh(self, name: Any, read: Callable[[], _T]) -> _T:
-        """
-        What *read* returned or raised within the last second. One thread reads at a time: many browsers cost the store
-        what one does.
-        """
-        with self._lock:
-            until, found = self._readings.get(name, (0.0, None))
-            if time.monotonic() >= until:
-                try:
-                    found = read()
-                except (Refused, StoreUnavailable) as error:
-                    found = error
-                self._readings[name] = (time.monotonic() + _FRESH_S, found)
-                self._readings.move_to_end(name)
-                while len(self._readings) > _MAX_READINGS:
-                    self._readings.popitem(last=False)
-        if isinstance(found, (Refused, StoreUnavailable)):
-            raise found
-        return found
+        return json_response(self._reader.addresses[path](_query(request.query)))
 
     # What is changed.
 
@@ -326,20 +145,15 @@ class Site:
         self._check_token(request)
         _check_origin(request)
         form = _form(request)
-        reader = self._open_control("reader")
-        plan = plan_change(self._store, reader, form, show_keys=self._show_keys)
+        plan = plan_change(self._store, Control(self._store, by="reader"), form, show_keys=self._show_keys)
         if "confirm" not in form:
             return {"confirm": plan.effect}
         if form["confirm"] != plan.effect:
             raise Refused(409, "what was confirmed is not what would be done now: look again")
-        changes = plan.run(self._open_control(f"{plan.by} (web)"))
-        with self._lock:
-            self._readings.clear()
+        changes = plan.run(Control(self._store, by=f"{plan.by} (web)"))
+        self._reader.forget()
         _log.info("%s", printable(f"{plan.by}: {plan.effect}"))
         return {"done": [format_change(change) for change in changes]}
-
-    def _open_control(self, by: str) -> Control:
-        return Control(self._store, by=by)
 
     # Who may ask.
 
@@ -360,23 +174,6 @@ class Site:
             raise Refused(401, "the token is missing or wrong")
 
 
-def _opened(store: str | Store | Limiter) -> Any:
-    """The store, with longer time-outs than a worker has: an operator may be far away."""
-    if isinstance(store, Limiter):
-        if not store.stores.shared.shared:
-            raise ConfigurationError("a limiter in memory has no fleet: name the Redis that the workers use")
-        return store.stores.shared
-    if isinstance(store, str) and "://" in store and not store.startswith("memory:"):
-        options = store.partition("?")[2]
-        names = [name for name in ("socket_timeout", "socket_connect_timeout") if f"{name}=" not in options]
-        timeouts = "&".join(f"{name}={_TIMEOUT_S:g}" for name in names)
-        store = f"{store}{'&' if options else '?'}{timeouts}" if timeouts else store
-    opened = store_from(store, plugin_manager([]))
-    if not isinstance(opened, SupportsCommands):
-        raise ConfigurationError("this store is not shared by a fleet: name the Redis that the workers use")
-    return opened
-
-
 def _query(text: str) -> dict[str, str]:
     try:
         found = parse_qs(text, keep_blank_values=True, max_num_fields=10)
@@ -385,23 +182,17 @@ def _query(text: str) -> dict[str, str]:
     return {name: values[-1] for name, values in found.items()}
 
 
-def _whole(query: dict[str, str], name: str) -> int:
-    text = query.get(name, "0")
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise Refused(400, f"{name} must be a whole number")
-    return int(text)
-
-
 def _form(request: Request) -> dict[str, Any]:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused(415, "send application/json")
     try:
-        form = json.loads(request.body[:MAX_BODY])
+        form: Any = json.loads(request.body[:MAX_BODY])
     except (ValueError, RecursionError):
         raise Refused(400, "the body is not JSON") from None
     if not isinstance(form, dict):
         raise Refused(400, "the body must be a JSON object")
-    return form
+    fields: Any = form
+    return dict[str, Any](fields)
 
 
 def _check_origin(request: Request) -> None:

@@ -16,6 +16,7 @@ _SOURCE_ROOTS = {
     "throttlekit_pytest": "adapters",
     "throttlekit_rq": "adapters",
     "throttlekit_cli": "adapters",
+    "throttlekit_web": "adapters",
     "throttlekit_lua": "lua",
 }
 
@@ -61,6 +62,7 @@ def test_the_extras_are_those_that_the_readme_promises() -> None:
         "prometheus",
         "redis",
         "rq",
+        "web",
     }
 
 

@@ -25,7 +25,7 @@ def _in_flask(url: str) -> Any:
     from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
     app = Flask("shop")
-    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/limits": wsgi_app(url, token=TOKEN, allow_control=True)})  # type: ignore[method-assign]
+    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/limits": wsgi_app(url, token=TOKEN, allow_control=True)})
     return lambda path, **request: call_wsgi(app, f"/limits{path}", **request)
 
 
@@ -139,7 +139,6 @@ print("answered")
 def test_a_django_view_answers(redis_url: str) -> None:
     """A view behind the project's own log-in hands the request on."""
     pytest.importorskip("django")
-    done = subprocess.run(
-        [sys.executable, "-c", _DJANGO, patient(redis_url)], env=dict(os.environ), capture_output=True, text=True, check=False
-    )  # fmt: skip
+    command = [sys.executable, "-c", _DJANGO, patient(redis_url)]
+    done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False)
     assert "answered" in done.stdout, done.stderr

@@ -201,7 +201,7 @@ def test_every_answer_forbids_foreign_code(page: _Page) -> None:
 
 
 def test_hostile_names_are_data(limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]) -> None:
-    """A name or key may hold markup, quotes, control characters or half a character, which is stored as ?: it comes as JSON, whole."""
+    """A name or key may hold markup, quotes, control characters or half a character: it comes as JSON, whole."""
     page = make_site(show_keys=True)
     for evil in ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "\u2028\x00\x1b]0;x\x07", "\ud800"):
         limiter.acquire(TokenBucket("hostile", "1/minute", key="{x}"), key=evil)

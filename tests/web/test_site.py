@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -257,3 +258,22 @@ def test_a_limiter_is_a_store(limiter: Limiter) -> None:
     assert site.handle(Request(path="/api/limits")).status == 200
     site.close()
     assert limiter.acquire(API).allowed
+
+
+def _luminance(colour: str) -> float:
+    digits = colour if len(colour) == 6 else "".join(each * 2 for each in colour)
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_every_text_stands_out_from_its_ground(page: _Page) -> None:
+    """In each theme the colours of text have a contrast of 4.5 with every ground: WCAG, level AA."""
+    style = page("/style.css").body.decode()
+    themes = [dict(re.findall(r"--(\w+): #(\w+)", block)) for block in re.findall(r"\{([^{}]*--back:[^{}]*)\}", style)]
+    assert len(themes) == 3
+    for theme in themes:
+        for text in ("text", "quiet", "accent", "short", "paused", "bad"):
+            for ground in ("back", "card", "fill"):
+                dark, light = sorted((_luminance(theme[text]), _luminance(theme[ground])))
+                assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, theme[text], theme[ground])

@@ -229,23 +229,13 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
 
 
 def known_of(store: FleetStore, id: str) -> Known | None:
-    """
-    The definition that the fleet reported as *id*, without its last minute. None: not one of the last hour.
-
-    Raises:
-        StoreUnavailable: The store did not answer.
-    """
+    """The definition reported as *id*, without its last minute; None: not in the last hour. Raises as `look`."""
     (text,) = store.commands([("HGET", fleet_name("limits"), id)])
     return _known(id, text or b"", {})
 
 
 def look_at(store: FleetStore, known: Known, buckets: Sequence[str]) -> tuple[Key, ...]:
-    """
-    What *known* counts under each of *buckets* now, without its last minute. Names of another limit are left out.
-
-    Raises:
-        StoreUnavailable: The store did not answer.
-    """
+    """What *known* counts now under each of *buckets* that is its own, without its last minute. Raises as `look`."""
     found = (_key(bucket, {known.id: known}, Minute()) for bucket in buckets)
     return tuple(_looked_at(store, [key for key in found if key is not None]))
 

@@ -105,16 +105,16 @@ function chart(rows, last, { parts, line = null, size = [450, 100], label, unit 
 }
 function sparkline(row, last) {
   const short = (step) => step[2] + step[3] > 0;
-  return chart(remember(row.id, row.steps), last, { spark: true, size: [180, 36], label: "Units that passed, each 20 s", line: row.per_step,
+  return chart(remember(row.id, row.steps), last, { spark: true, size: [180, 36], label: "Units passed in 20 s", line: row.per_step,
     parts: [["f-bar", (step) => short(step) ? 0 : step[1]], ["f-short", (step) => short(step) ? step[1] : 0]] });
 }
 function charts(row, last) {
   const rows = series.get(row.id) ?? new Map(), show = (options) => chart(rows, last, options);
   return h("div", { class: "charts" },
-    show({ label: row.slots ? "Slots given, each 20 s" : "Units that passed, each 20 s", line: row.per_step, parts: [["f-bar", (step) => step[1], "passed"]] }),
+    show({ label: row.slots ? "Slots given in 20 s" : "Units passed in 20 s", line: row.per_step, parts: [["f-bar", (step) => step[1], "passed"]] }),
     show({ label: "Jobs that wait", parts: [["f-short", (step) => step[5], "about"]] }),
     show({ label: "Longest wait", unit: duration, parts: [["f-short", (step) => step[4], "waited"]] }),
-    show({ label: "Denials, each 20 s", parts: [["f-short", (step) => step[2], "denied"], ["f-paused", (step) => step[3], "paused"]] }));
+    show({ label: "Denials in 20 s", parts: [["f-short", (step) => step[2], "denied"], ["f-paused", (step) => step[3], "paused"]] }));
 }
 function use(row) {
   if (row.used === null) return "";
@@ -148,7 +148,7 @@ function limitsView() {
     if (known.size && fresh.length) { known.clear(); return refresh(); }  // with all the steps of the new ones
     known.clear();
     head(data);
-    tiles.replaceChildren(tile("Jobs waiting", data.waiting ? `about ${count(data.waiting)}` : "none"), tile("Oldest wait", duration(data.oldest || null) || "none", "in the last minute"),
+    tiles.replaceChildren(tile("Waiting", data.waiting ? `about ${count(data.waiting)}` : "none", "in all lines: a job may be in several"), tile("Oldest wait", duration(data.oldest || null) || "none", "in the last minute"),
       tile("Denials", count(data.denials), "in the last minute"), tile("Paused limits", count(data.paused)));
     const last = Math.floor(data.now / STEP_S), focused = document.activeElement?.dataset?.id;
     body.replaceChildren(...data.limits.map((row) => { known.add(row.id); return limitRow(row, data.now, last); }));
