@@ -11,7 +11,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
 from throttlekit.fleet.control import Change
 from throttlekit.fleet.rules import Rule
-from throttlekit.fleet.snapshot import FleetStore, known_of
+from throttlekit.fleet.snapshot import FleetStore, known_as
 from throttlekit_cli.formatting import format_duration, format_limit
 from throttlekit_web._data import rule_id, shown_part
 from throttlekit_web._http import Refused
@@ -125,7 +125,7 @@ def _end_of(rule: Rule, part: str | None) -> str:
 
 
 def _limit(store: FleetStore, id: str) -> Limit:
-    known = known_of(store, id)
+    known = known_as(store, id)
     if known is None:
         raise Refused(404, "no worker has used this limit in the last hour")
     return known.limit

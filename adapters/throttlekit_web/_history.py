@@ -13,7 +13,7 @@ __all__ = ["MAX_STEPS", "History"]
 
 MAX_STEPS = 45
 """Steps of 20 s that are kept: 15 minutes."""
-_MAX_LIMITS = 200
+_MAX_LIMITS = 1_000
 
 _Row = list[float]
 
@@ -21,7 +21,7 @@ _Row = list[float]
 class History:
     """
     Steps by their number, each replaced by its later reading: a step that has ended is exact, whatever the number of
-    readings. A step that was never read is missing. Of at most 200 limits, those that were read last.
+    readings. A step that was never read is missing. Of at most 1 000 limits, those that were read last.
     """
 
     def __init__(self) -> None:

@@ -12,8 +12,8 @@ from typing import Any, TypeVar, cast
 from throttlekit import ConfigurationError, Control, Limiter, StoreUnavailable
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.fleet.browse import browse_keys, find_key, holders_of, minute_of, pressing_keys, recent_steps
-from throttlekit.fleet.snapshot import Known, known_of, look, look_up, rules_of, time_of
+from throttlekit.fleet.browse import browse_keys, find_key, holders_of, minute_of, overview, pressing_keys, recent_steps
+from throttlekit.fleet.snapshot import Known, known_as, look_up, rules_of, time_of
 from throttlekit.stores.base import Store, SupportsCommands
 from throttlekit_cli.formatting import format_key
 from throttlekit_web._data import (
@@ -92,7 +92,6 @@ class Reader:
         head, rows = self._overview(order)
         rows = [row for row in rows if text in row["name"].casefold()]
         shown = rows[:_MAX_LIMITS]
-        self._step(shown)
         return {
             **head,
             "limits": [{**row, "steps": self._history.since(row["id"], first)} for row in shown],
@@ -105,22 +104,12 @@ class Reader:
 
     def _overview(self, order: str) -> tuple[Any, list[Any]]:
         def read() -> tuple[Any, list[Any]]:
-            fleet = look(self._store, order=order)
-            return fleet_data(fleet), limits_data(fleet, order=order, show_keys=self._show_keys)
+            fleet, steps = overview(self._store, order)
+            rows = limits_data(fleet, order=order, show_keys=self._show_keys)
+            self._history.add(steps, {row["id"]: row["jobs"] for row in rows})
+            return fleet_data(fleet), rows
 
-        head, rows = self._fresh(("fleet", order), read)
-        self._step(rows[:_MAX_LIMITS])
-        return head, rows
-
-    def _step(self, rows: list[Any]) -> None:
-        """Keep the last steps of *rows* in the history."""
-        ids = tuple(row["id"] for row in rows)
-
-        def read() -> None:
-            waiting = {row["id"]: row["jobs"] for row in rows}
-            self._history.add(recent_steps(self._store, ids), waiting)
-
-        self._fresh(("steps", ids), read)
+        return self._fresh(("fleet", order), read)
 
     def _limit(self, query: dict[str, str]) -> Any:
         id, first = query.get("id", ""), _whole(query, "since")
@@ -194,7 +183,7 @@ class Reader:
         return self._fresh(("changes",), read)
 
     def _known(self, id: str) -> Known:
-        known = known_of(self._store, id)
+        known = known_as(self._store, id)
         if known is None:
             raise Refused(404, "no worker has used this limit in the last hour")
         return known

@@ -12,6 +12,7 @@
   ARGV[1]    how many keys to return
   ARGV[2]    which first, by code: l those with the longest lines, d most denied, p most passed
   ARGV[3]    text that the limit's name has in it, quoted as in keys; "" for all
+  ARGV[4]    0: without the counts of limits
 
   Returns  {seconds now, {process, …}, {limit, "seconds definition", …}, {limit or key, {code, count, …}, …}}
            The counts are of the last 60 seconds, as text. Of keys there is no a: u is what passed
@@ -58,7 +59,7 @@ for i = 1, #limits, 2 do
   local seconds = tonumber(string.match(limits[i + 1], '^%d+')) or 0
   if seconds >= now - HOUR and is_sought(string.match(limits[i], '^[^:]*')) then
     definitions[#definitions + 1], definitions[#definitions + 2] = limits[i], limits[i + 1]
-    reply[#reply + 1], reply[#reply + 2] = limits[i], counts(limits[i])
+    if ARGV[4] ~= '0' then reply[#reply + 1], reply[#reply + 2] = limits[i], counts(limits[i]) end
   end
 end
 

@@ -13,7 +13,7 @@ from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.storage_keys import bucket_name, limit_id
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.browse import Step, browse_keys, find_key, holders_of, minute_of, pressing_keys, recent_steps
-from throttlekit.fleet.snapshot import Known, known_of, look
+from throttlekit.fleet.snapshot import Known, known_as, look
 from throttlekit.stores.redis import RedisStore
 
 TENANTS = TokenBucket("tenants", "2/minute", burst=2, key="{tenant}")
@@ -33,7 +33,7 @@ def limiter(redis_url: str) -> Iterator[Limiter]:
 
 
 def _known(store: RedisStore, limit: TokenBucket | Concurrency) -> Known:
-    known = known_of(store, limit_id(limit.name, limit.fingerprint))
+    known = known_as(store, limit_id(limit.name, limit.fingerprint))
     assert known is not None
     return known
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 from urllib.parse import unquote
 
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.storage_keys import bucket_name, held_since, parts_of, patterns_of
 from throttlekit.fleet.activity import KEYS, REASON_CODES
-from throttlekit.fleet.snapshot import FleetStore, Key, Known, Minute, look_at, time_of
+from throttlekit.fleet.snapshot import Fleet, FleetStore, Key, Known, Minute, look, look_at, time_of
 
 __all__ = [
     "STEP_S",
@@ -26,6 +27,7 @@ __all__ = [
     "find_key",
     "holders_of",
     "minute_of",
+    "overview",
     "pressing_keys",
     "recent_steps",
 ]
@@ -37,6 +39,8 @@ _LINES, _FIRST = KEYS[1], 6
 _PASSED, _DENIED, _COUNTS = KEYS[_FIRST::3], KEYS[_FIRST + 1 :: 3], KEYS[_FIRST + 2 :: 3]
 _STEPS = len(_COUNTS)
 _CODES = ("a", "u", "w", *REASON_CODES.values())
+_LAST_MINUTE = 4
+"""Steps that reach into the last minute."""
 _DEPTH = 300
 _SCANNED_AT_ONCE = 100
 _SCANS = 20
@@ -88,6 +92,20 @@ class Holder:
     since: float | None
 
 
+def overview(store: FleetStore, order: str) -> tuple[Fleet, dict[str, tuple[Step, ...]]]:
+    """
+    What `snapshot.look` shows, and the steps of each limit, from which their last minutes are made up: where there are
+    many limits that costs the store much less.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    fleet = look(store, order=order, of_limits=False)
+    steps = recent_steps(store, [each.id for each in fleet.limits])
+    limits = (replace(each, minute=minute_of(steps[each.id], fleet.now)) for each in fleet.limits)
+    return replace(fleet, limits=tuple(limits)), steps
+
+
 def recent_steps(store: FleetStore, ids: Sequence[str]) -> dict[str, tuple[Step, ...]]:
     """
     The last 80 to 100 seconds of each limit of *ids*, the oldest step first.
@@ -98,8 +116,8 @@ def recent_steps(store: FleetStore, ids: Sequence[str]) -> dict[str, tuple[Step,
     if not ids:
         return {}
     fields = [f"{code} {id}" for id in ids for code in _CODES]
-    now, *counts = store.commands([_TIME, *(("HMGET", name, *fields) for name in _COUNTS)])
-    running = int(now[0]) // STEP_S
+    clock, *counts = store.commands([_TIME, *(("HMGET", name, *fields) for name in _COUNTS)])
+    running = int(_seconds(clock)) // STEP_S
     found: dict[str, tuple[Step, ...]] = {}
     for place, id in enumerate(ids):
         begin = place * len(_CODES)
@@ -138,11 +156,10 @@ def pressing_keys(store: FleetStore, known: Known, most: int) -> tuple[Key, ...]
         StoreUnavailable: The store did not answer.
     """
     if not known.keyed and known.limit.scope == "global":
-        return _counted(store, look_at(store, known, [bucket_name(known.limit.name, "", known.limit.fingerprint)]))
-    last = _DEPTH - 1
-    ranked = store.commands([("ZREVRANGE", name, 0, last) for name in (_LINES, *_DENIED, *_PASSED)])
-    names = dict.fromkeys(name for names in ranked for name in map(_text, names) if _is_of(known, name))
-    return _counted(store, look_at(store, known, list(names)[:most]))
+        names = [bucket_name(known.limit.name, "", known.limit.fingerprint)]
+    else:
+        names = [name for name in _pressing(store) if _is_of(known, name)][:most]
+    return _counted(store, look_at(store, known, names))
 
 
 def browse_keys(
@@ -210,6 +227,27 @@ def holders_of(store: FleetStore, key: Key) -> tuple[Holder, ...]:
 _TIME = ("EVAL", "return redis.call('TIME')", 1, KEYS[0])
 
 
+def _seconds(clock: Any) -> float:
+    return int(clock[0]) + int(clock[1]) / 1e6
+
+
+def _pressing(store: FleetStore) -> list[str]:
+    """The first keys of all limits, by the due instant of their lines, by denials, by what passed."""
+    now, last = time_of(store), _DEPTH - 1
+    numbers = range(int(now // STEP_S), int(now // STEP_S) - _LAST_MINUTE, -1)
+    lines, *ranked = store.commands(
+        [
+            ("ZREVRANGEBYSCORE", _LINES, "+inf", round(now * 1_000_000), "LIMIT", 0, _DEPTH),
+            *(("ZREVRANGE", of[number % _STEPS], 0, last) for of in (_DENIED, _PASSED) for number in numbers),
+        ]
+    )
+    names = dict.fromkeys(map(_text, lines))
+    for steps in (ranked[:_LAST_MINUTE], ranked[_LAST_MINUTE:]):
+        for rank in zip_longest(*steps):
+            names.update((_text(name), None) for name in rank if name is not None)
+    return list(names)
+
+
 def _is_of(known: Known, bucket: str) -> bool:
     parts = parts_of(bucket)
     return parts is not None and parts[0] == known.id
@@ -220,10 +258,10 @@ def _counted(store: FleetStore, keys: tuple[Key, ...]) -> tuple[Key, ...]:
     if not keys:
         return ()
     names = [each.bucket for each in keys]
-    now, *scores = store.commands([_TIME, *(("ZMSCORE", ranked, *names) for ranked in (*_PASSED, *_DENIED))])
-    seconds = int(now[0]) + int(now[1]) / 1e6
-    last = int(seconds // STEP_S)
-    weights = {number % _STEPS: _weight(number, seconds) for number in range(last - 3, last + 1)}
+    clock, *scores = store.commands([_TIME, *(("ZMSCORE", ranked, *names) for ranked in (*_PASSED, *_DENIED))])
+    now = _seconds(clock)
+    last = int(now // STEP_S)
+    weights = {number % _STEPS: _weight(number, now) for number in range(last - _LAST_MINUTE + 1, last + 1)}
 
     def total(steps: Sequence[Any], place: int) -> int:
         return round(sum(weight * float(steps[at][place] or 0) for at, weight in weights.items()))

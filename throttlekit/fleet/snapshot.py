@@ -38,7 +38,7 @@ __all__ = [
     "Minute",
     "Process",
     "Waiting",
-    "known_of",
+    "known_as",
     "line_of",
     "look",
     "look_at",
@@ -182,7 +182,9 @@ class Waiting:
     decided: float
 
 
-def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "") -> Fleet:
+def look(
+    store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "", of_limits: bool = True
+) -> Fleet:
     """
     Look at the fleet.
 
@@ -190,13 +192,14 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
         order: One of `ORDERS`.
         most: How many keys to return.
         name: Only limits that have this in their name, as it is stored.
+        of_limits: False: without the last minute of the limits, as a whole.
 
     Raises:
         StoreUnavailable: The store did not answer.
     """
     began = time.perf_counter()
     (now, processes, definitions, counted), ruled = store.commands(
-        [("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name), ("HGETALL", RULES)]
+        [("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name, int(of_limits)), ("HGETALL", RULES)]
     )
     minutes = {_text(each): _minute(counts) for each, counts in _pairs(counted)}
     every = [_known(_text(name), text, minutes) for name, text in _pairs(definitions)]
@@ -224,11 +227,13 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
     parts = parts_of(job.bucket)
     if parts is None:
         return job, None
-    known = known_of(store, parts[0])
-    return job, None if known is None else next(iter(look_at(store, known, [job.bucket])), None)
+    (text,) = store.commands([("HGET", fleet_name("limits"), parts[0])])
+    known = _known(parts[0], text or b"", {})
+    key = None if known is None else _key(job.bucket, {known.id: known}, Minute())
+    return job, None if key is None else _looked_at(store, [key])[0]
 
 
-def known_of(store: FleetStore, id: str) -> Known | None:
+def known_as(store: FleetStore, id: str) -> Known | None:
     """The definition reported as *id*, without its last minute; None: not in the last hour. Raises as `look`."""
     (text,) = store.commands([("HGET", fleet_name("limits"), id)])
     return _known(id, text or b"", {})
