@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import ipaddress
 import secrets
 
 import click
 
-from throttlekit_cli._common import require, store_errors, url_option
+from throttlekit_cli._common import CommandFailed, require, store_errors, url_option
 
 __all__ = ["web"]
 
@@ -62,7 +63,9 @@ def web(
       throttlekit web --url redis://localhost:6379/1 --allow-control
       throttlekit web --url redis://localhost:6379/1 --host 0.0.0.0 --host-name ops.example.com
     """
-    require(["redis", "waitress"])
+    require(["redis"])
+    if importlib.util.find_spec("waitress") is None:
+        raise CommandFailed("this needs waitress: pip install 'throttlekit-jobs[web]'")
     from throttlekit_web import Site
     from throttlekit_web._serve import serve
 

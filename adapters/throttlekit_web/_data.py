@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from throttlekit import ConfigurationError
+from throttlekit import ConfigurationError, Limit
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.storage_keys import bucket_name, parts_of
 from throttlekit.fleet.browse import STEP_S, Holder
@@ -72,14 +72,16 @@ def limit_data(known: Known, keys: Sequence[Key], rules: Iterable[Rule], *, show
     has_keys = known.keyed or limit.scope != "global"
     fullest = max(keys, key=lambda key: (key.used / (key.capacity or 1), key.waiting), default=None)
     waiting = sum(key.waiting for key in keys)
-    waits = minute.allowed or minute.denials or waiting or any(key.used or key.paused for key in keys)
+    # A share of less than a unit a minute says nothing.
+    share = None if has_keys or _per_minute(limit) < 1 else minute.units / _per_minute(limit)
+    in_use = minute.allowed or minute.denials or waiting or any(key.used or key.paused for key in keys)
     return {
         "id": known.id,
         "name": limit.name,
         "definition": format_limit(limit),
         "keyed": has_keys,
         "slots": not limit.period_us,
-        "per_step": limit.amount * STEP_S * 1e6 / limit.period_us if limit.period_us and not has_keys else None,
+        "per_step": None if share is None else _per_minute(limit) * STEP_S / 60,
         "used": None if fullest is None else fullest.used,
         "capacity": limit.capacity,
         "waiting": waiting,
@@ -90,11 +92,11 @@ def limit_data(known: Known, keys: Sequence[Key], rules: Iterable[Rule], *, show
         "oldest_hold": _most(key.oldest_hold for key in keys),
         "allowed": minute.allowed,
         "units": minute.units,
-        "share": None if has_keys or not limit.period_us else _share(known),
+        "share": share,
         "denied": dict(minute.denied or {}),
         "denials": minute.denials,
         "wait": minute.longest_wait,
-        "idle": not waits,
+        "idle": not in_use,
         "rules": [rule_data(rule, [known], show_keys=show_keys) for rule in rules],
     }
 
@@ -226,8 +228,9 @@ def _jobs(waiting: int, minute: Minute) -> int:
     return round(waiting * minute.allowed / minute.units)
 
 
-def _share(known: Known) -> float:
-    return known.minute.units / (known.limit.amount * 60_000_000 / known.limit.period_us)
+def _per_minute(limit: Limit) -> float:
+    """Units that the rate lets pass in a minute; 0: a concurrency limit, which has no rate."""
+    return limit.amount * 60_000_000 / limit.period_us if limit.period_us else 0.0
 
 
 def _most(values: Iterable[float | None]) -> float | None:

@@ -55,8 +55,8 @@ class Site:
 
     Args:
         store: The limiter's URL, the limiter itself, or its store. It is not asked before the first request.
-        token: At least 16 characters. Every request for data must bring it. None: whoever reaches the page reads it,
-            so the app that mounts it must admit operators only.
+        token: At least 16 characters. Every request for data must bring it. None: every visitor reads all of it,
+            so the app that mounts the page must admit operators only.
         allow_control: Whether the page can pause limits, set rates, and so on. That needs a token.
         show_keys: Whether keys are shown as they are, and not as digests. They may contain arguments of jobs.
         hosts: Names under which the page is reached; an IP address and localhost always are. It is for a server of its
@@ -78,7 +78,7 @@ class Site:
         if token is not None and (len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
             raise ConfigurationError(f"a token has at least {_SHORTEST_TOKEN} characters, all of them printable ASCII")
         if allow_control and token is None:
-            raise ConfigurationError("allow_control needs a token: whoever reaches the page could stop the fleet")
+            raise ConfigurationError("allow_control needs a token: without one every visitor could stop the fleet")
         self._store = open_store(store)
         self._own = isinstance(store, str)
         self._token, self._allow_control, self._show_keys = token, allow_control, show_keys

@@ -83,6 +83,13 @@ def test_a_server_that_cannot_start_is_one_line(options: list[str], message: str
     assert "hunter2" not in outcome.output
 
 
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that brings it."""
+    monkeypatch.setitem(sys.modules, "waitress", None)
+    outcome = CliRunner().invoke(cli, ["web", "--url", "redis://localhost"])
+    assert (outcome.exit_code, "throttlekit-jobs[web]" in outcome.output) == (2, True)
+
+
 def test_a_taken_port_is_one_line(redis_url: str) -> None:
     """Exit code 2, and what to do."""
     with _serving(redis_url) as (address, _):

@@ -182,9 +182,7 @@ class Waiting:
     decided: float
 
 
-def look(
-    store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "", of_limits: bool = True
-) -> Fleet:
+def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "", of_limits: bool = True) -> Fleet:
     """
     Look at the fleet.
 
