@@ -25,13 +25,14 @@ import redis
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
+from top_cost import LIMIT, fill
+
 from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from throttlekit import Concurrency, Control, Job, Limiter, TokenBucket
 from throttlekit._core.storage_keys import limit_id
 from throttlekit.stores.redis import RedisStore
 from throttlekit_web import Request, Site
-from top_cost import LIMIT, fill
 
 LOOKS = 9
 BUDGET_MS = 5.0
