@@ -4,9 +4,9 @@ What a view of `throttlekit web` costs the store, by its own COMMANDSTATS. Print
     python tests/benchmarks/web_cost.py [--keys 100000] [--quick]
 
 A fresh server gets so many keys of one limit, each with a bucket, a third with a line, all reported by workers, and 99
-limits more. Each view is read as a browser reads it, and nothing of the view before is used again. The server counts the
-time of each command; that of a script has its own commands in it, so of the others only those count that were sent.
-Medians. --quick looks once at few keys, and judges nothing.
+limits more. Each view is read as a browser reads it, and nothing of the view before is used again. The server counts
+the time of each command; that of a script has its own commands in it, so of the others only those count that were
+sent. Medians. --quick looks once at few keys, and judges nothing.
 """
 
 from __future__ import annotations
