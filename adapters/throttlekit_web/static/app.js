@@ -286,7 +286,7 @@ function changesView() {
     history.replaceChildren(data.changes.length ? h("div", { class: "scroll" }, h("table", { class: "cards" },
       h("thead", {}, h("tr", {}, ...["When", "By", "Limit", "Change"].map((text) => h("th", { scope: "col" }, text)))),
       h("tbody", {}, ...data.changes.map((each) => h("tr", {}, h("td", {}, when(each.at)), cell("By", { class: "data" }, each.by), cell("Limit", { class: "name" }, each.name, each.part === null ? "" : ` (${each.part})`),
-        cell("Change", { class: "data wide" }, each.verb === "reset" ? `reset: ${count(each.forgotten)} stored values deleted` : `${effectOf(each.before)} → ${effectOf(each.after)}`)))))) : h("p", { class: "quiet" }, "There were no changes."));
+        cell("Change", { class: "data wide" }, each.before === null && each.after === null ? `${each.verb}: ${plural(each.forgotten, "stored value", "stored values")} deleted` : `${effectOf(each.before)} → ${effectOf(each.after)}`)))))) : h("p", { class: "quiet" }, "There were no changes."));
   }
   return { refresh };
 }
