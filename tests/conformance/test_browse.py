@@ -9,11 +9,23 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from support.servers.processes import Cluster
+from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.storage_keys import bucket_name, limit_id
 from throttlekit.fleet.activity import KEYS
-from throttlekit.fleet.browse import Step, browse_keys, find_key, holders_of, minute_of, pressing_keys, recent_steps
+from throttlekit.fleet.browse import (
+    Step,
+    browse_keys,
+    find_key,
+    holders_of,
+    minute_of,
+    overview,
+    pressing_keys,
+    recent_steps,
+)
 from throttlekit.fleet.snapshot import Known, known_as, look
+from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
 TENANTS = TokenBucket("tenants", "2/minute", burst=2, key="{tenant}")
@@ -32,7 +44,7 @@ def limiter(redis_url: str) -> Iterator[Limiter]:
         yield limiter
 
 
-def _known(store: RedisStore, limit: TokenBucket | Concurrency) -> Known:
+def _known(store: RedisStore | RedisClusterStore, limit: TokenBucket | Concurrency) -> Known:
     known = known_as(store, limit_id(limit.name, limit.fingerprint))
     assert known is not None
     return known
@@ -118,6 +130,41 @@ def test_a_search_looks_at_a_bounded_number_of_keys(limiter: Limiter, store: Red
     assert needle is not None
     assert (needle.key, needle.used) == ("needle", 1)
     assert find_key(store, known, "nothing like it") is None
+
+
+def test_a_page_of_a_cluster(cluster: Cluster) -> None:
+    """Keys and slots on other nodes than the fleet's data are read where they are."""
+    slots = Concurrency("slots", 3)
+    with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
+        limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
+        for number in range(8):
+            limiter.acquire(TENANTS, key=f"tenant-{number % 4}")
+        limiter.acquire(slots, job=Job(id="held"))
+        limiter.close()
+        fleet, steps = overview(store, "wait")
+        units = {each.limit.name: each.minute.units for each in fleet.limits}
+        assert units == {"tenants": 8, "slots": 1}
+        assert {each.id for each in fleet.limits} == {*steps}
+        known = _known(store, TENANTS)
+        assert {each.key for each in pressing_keys(store, known, 10)} == {f"tenant-{number}" for number in range(4)}
+        assert {each.key for each in browse_keys(store, known, "").keys} == {f"tenant-{number}" for number in range(4)}
+        (key,) = pressing_keys(store, _known(store, slots), 10)
+        assert [each.job_id for each in holders_of(store, key)] == ["held"]
+
+
+def test_an_overview_is_what_a_look_shows(limiter: Limiter, store: RedisStore) -> None:
+    """The same limits, keys and counts, by fewer calls of the store."""
+    for number in range(6):
+        limiter.acquire(TENANTS, job=Job(id=str(number), kwargs={"tenant": "a"}))
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+
+    def same() -> bool:
+        (looked,), (shown,) = look(store).limits, overview(store, "wait")[0].limits
+        return (looked.id, looked.minute) == (shown.id, shown.minute)
+
+    wait_until(same, description="both were read within one step of 20 s")
+    (key,) = overview(store, "wait")[0].keys
+    assert (key.key, key.used, key.minute.denials) == ("a", 2, 4)
 
 
 def test_holders_of_slots_are_listed(limiter: Limiter, store: RedisStore) -> None:

@@ -182,11 +182,10 @@ def browse_keys(
     looked, (of,) = 0, store.commands([("ZCARD", KEYS[0])])
     cursor = cursor or "0"
     for _ in range(_SCANS):
-        ((after, found),) = store.commands(
-            [("ZSCAN", KEYS[0], cursor, "MATCH", pattern, "COUNT", _SCANNED_AT_ONCE)]
-        )  # fmt: skip
-        cursor, looked = _text(after), looked + _SCANNED_AT_ONCE
-        for name in map(_text, found[::2]):
+        (scanned,) = store.commands([("ZSCAN", KEYS[0], cursor, "MATCH", pattern, "COUNT", _SCANNED_AT_ONCE)])
+        cursor, found = _scanned(scanned)
+        looked += _SCANNED_AT_ONCE
+        for name in found:
             parts = parts_of(name)
             if parts is not None and parts[0] == known.id and wanted(parts[1], parts[2]):
                 names[name] = None
@@ -271,6 +270,13 @@ def _counted(store: FleetStore, keys: tuple[Key, ...]) -> tuple[Key, ...]:
         replace(key, minute=Minute(units=total(passed, place), denied={"any": total(denied, place)}))
         for place, key in enumerate(keys)
     )
+
+
+def _scanned(reply: Any) -> tuple[str, list[str]]:
+    """The cursor and the names of a ZSCAN, whose reply a cluster's client reads as pairs."""
+    after, found = reply
+    names = [each[0] for each in found] if found and isinstance(found[0], tuple) else found[::2]
+    return after.decode() if isinstance(after, bytes) else str(after), [_text(name) for name in names]
 
 
 def _weight(number: int, now: float) -> float:

@@ -370,8 +370,11 @@ function head(data) {
   const kinds = Object.entries(data.frameworks).map(([kind, number]) => `${number} ${kind}`).join(", ");
   document.getElementById("head").textContent = `${clock(data.now)} · ${plural(data.processes, "process", "processes")}${kinds ? ` (${kinds})` : ""}${data.latency === null ? "" : ` · store ${(data.latency * 1000).toFixed(1)} ms`}`;
 }
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
 function route() {
-  const [, name, rest] = /^#\/(\w*)\/?(.*)$/.exec(location.hash) ?? ["", "", ""], id = decodeURIComponent(rest ?? "");
+  const [, name, rest] = /^#\/(\w*)\/?(.*)$/.exec(location.hash) ?? ["", "", ""], id = decoded(rest ?? "");
   const current = name === "limit" ? "limits" : name || "limits";
   for (const link of document.querySelectorAll("nav a")) link.toggleAttribute("aria-current", link.dataset.view === current);
   turn += 1;
@@ -431,7 +434,7 @@ function onKey(event) {
 async function begin() {
   const brought = /^#token=(.+)$/.exec(location.hash);  // a fragment is never sent to a server
   if (brought) {
-    store.set("token", decodeURIComponent(brought[1]));
+    store.set("token", decoded(brought[1]));
     history.replaceState(null, "", location.pathname);
   }
   theme(false);
