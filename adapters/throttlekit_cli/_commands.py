@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -83,6 +84,8 @@ def cli() -> None:
 
     `throttlekit COMMAND --help` is the manual of each command, with examples.
     """
+    # A command prints its errors itself; without a handler, Python would print the library's warnings beside them.
+    logging.getLogger("throttlekit").addHandler(logging.NullHandler())
 
 
 for _command in (_view.top, _view.explain, *_control.COMMANDS):

@@ -84,6 +84,24 @@ def test_changes_by_an_operator_are_shown(redis_url: str, limiter: Limiter) -> N
     assert rate in run("top", "--url", redis_url, "--once").stdout
 
 
+def test_a_change_that_workers_do_not_follow_is_marked(redis_url: str, limiter: Limiter) -> None:
+    """It was stored before the limit was deployed, and is of another kind; and two definitions are shown as such."""
+    with Control(patient(redis_url), by="ann") as control:
+        control.set("partner-api", 4)
+    limiter.acquire(API)
+    limiter.close()
+    (shown,) = _top(redis_url)["limits"]
+    (warning,) = shown["warnings"]
+    assert warning.startswith("workers do not follow 'set to 4 by ann': ")
+    assert "is not a rate" in warning
+    assert "workers do not follow" in run("top", "--url", redis_url, "--once").stdout
+    with contextlib.closing(Limiter(patient(redis_url))) as another:
+        another.acquire(TokenBucket("partner-api", "9/minute"))
+    shown = _top(redis_url, "--sort", "name")["limits"]
+    assert len(shown) == 2
+    assert all("another definition of this name" in " ".join(each["warnings"]) for each in shown)
+
+
 def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None:
     """A key may contain arguments of a job: it is shown as a digest, in `explain` too."""
     for _ in range(2):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from throttlekit import Limit
+from throttlekit.fleet.definitions import why_ignored
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute
 from throttlekit_cli.formatting import format_active_rule, format_key, format_limit
 
@@ -22,6 +23,7 @@ class Row:
         share: Units that passed in the last minute, as a share of what the rate allows in a minute.
         starts: When the last job in line will start.
         rules: Changes by an operator that are in force.
+        warnings: What an operator should see to: a change that workers do not follow, two definitions of one name.
     """
 
     limit: str
@@ -38,8 +40,12 @@ class Row:
     held: float | None = None
     oldest_hold: float | None = None
     rules: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     keys: tuple[Row, ...] = field(default=())
 
+
+_REPLACED_AFTER_S = 130.0
+"""A definition in use is reported at least once a minute."""
 
 _ORDERS: dict[str, Callable[[Row], Any]] = {
     "wait": lambda row: (-max(row.starts or 0, row.paused or 0), -row.minute.longest_wait, -row.minute.denials),
@@ -58,8 +64,37 @@ def rows_of(fleet: Fleet, *, order: str, show_keys: bool) -> list[Row]:
     def pressing(row: Row) -> Any:
         return min(map(_ORDERS[order], (row, *row.keys))), row.limit, row.key or ""
 
-    found = [_limit_row(known, keys.get(known.id, []), fleet, pressing, show_keys) for known in fleet.limits]
+    found = [_limit_row(known, keys.get(known.id, []), fleet, pressing, show_keys) for known in _in_use(fleet)]
     return sorted(found, key=pressing)
+
+
+def _in_use(fleet: Fleet) -> list[Known]:
+    """The definitions without those that another one has replaced: they stay known for an hour."""
+    newest: dict[tuple[str, str | None], float] = {}
+    for each in fleet.limits:
+        name = each.limit.name, each.limit.of_tier
+        newest[name] = max(newest.get(name, 0.0), each.reported)
+    return [
+        each for each in fleet.limits
+        if each.minute.allowed or each.minute.denials
+        or newest[each.limit.name, each.limit.of_tier] - each.reported < _REPLACED_AFTER_S
+    ]  # fmt: skip
+
+
+def _warnings(known: Known, fleet: Fleet) -> Iterator[str]:
+    limit = known.limit
+    twins = [each for each in _in_use(fleet) if (each.limit.name, each.limit.of_tier) == (limit.name, limit.of_tier)]
+    changed = False
+    for rule in fleet.rules:
+        if rule.name == limit.name and rule.what in ("set", "pause"):
+            if why := why_ignored(rule, known):
+                yield f"workers do not follow {format_active_rule(rule, fleet.now, clear=False)!r}: {why}"
+            changed = changed or rule.what == "set"
+    if len(twins) > 1:
+        yield (
+            "another definition of this name is in use as well: the change takes a moment" if changed
+            else "another definition of this name is in use: each counts by itself"
+        )  # fmt: skip
 
 
 def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[Row], Any], show_keys: bool) -> Row:
@@ -70,10 +105,13 @@ def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[
     has_keys = known.keyed or limit.scope != "global"
     key_rows = tuple(sorted((_key_row(each, show_keys) for each in keys), key=pressing))
     share = None if has_keys else _share(limit, minute)
-    row = Row(limit.name, None, format_limit(limit), minute, share, rules=rules, keys=key_rows)
+    warnings = tuple(_warnings(known, fleet))
+    row = Row(limit.name, None, format_limit(limit), minute, share, rules=rules, warnings=warnings, keys=key_rows)
     if has_keys or len(key_rows) != 1:
         return row
-    return replace(key_rows[0], key=None, definition=row.definition, minute=minute, share=share, rules=rules)
+    return replace(
+        key_rows[0], key=None, definition=row.definition, minute=minute, share=share, rules=rules, warnings=warnings
+    )
 
 
 def _key_row(key: Key, show_keys: bool) -> Row:
@@ -104,6 +142,8 @@ def as_data(fleet: Fleet, rows: list[Row]) -> dict[str, Any]:
 def _row_data(row: Row) -> dict[str, Any]:
     minute = row.minute
     data: dict[str, Any] = {"limit": row.limit, "definition": row.definition, "rules": list(row.rules)}
+    if row.warnings:
+        data["warnings"] = list(row.warnings)
     if row.key is not None:
         data = {"key": row.key}
     return {

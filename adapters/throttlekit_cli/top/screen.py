@@ -71,6 +71,8 @@ def _add(table: Table, row: Row) -> None:
     )
     for note in _notes(row):
         table.add_row("", Text(note, style="magenta"))
+    for warning in row.warnings:
+        table.add_row("", Text(printable(warning), style="bold red"))
 
 
 def _notes(row: Row) -> Iterator[str]:
