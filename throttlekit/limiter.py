@@ -197,6 +197,8 @@ class Limiter(Waits):
                 again may give back twice.
         """
         settled = self.stores.settle(decision, actual, limit)
+        if self.fleet is not None:
+            self.fleet.count_settled(decision, settled)
         self.events.settled(decision, settled, actual)
         return settled
 

@@ -47,5 +47,7 @@ def store_errors() -> Generator[None, None, None]:
 
     try:
         yield
-    except (ConfigurationError, ImportError, StoreUnavailable) as error:
+    except StoreUnavailable as error:
+        raise CommandFailed(f"{error} (server {error.server})" if error.server else str(error)) from None
+    except (ConfigurationError, ImportError) as error:
         raise CommandFailed(str(error)) from None

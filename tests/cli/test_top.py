@@ -102,6 +102,17 @@ def test_a_change_that_workers_do_not_follow_is_marked(redis_url: str, limiter: 
     assert all("another definition of this name" in " ".join(each["warnings"]) for each in shown)
 
 
+def test_settled_units_are_shown(redis_url: str, limiter: Limiter) -> None:
+    """The units and the share of the last minute are those that jobs really took."""
+    tokens = TokenBucket("tokens", "1000/minute", burst=1000)
+    for actual in (40, 300):
+        limiter.settle(limiter.acquire(tokens, cost=200), actual=actual)
+    limiter.close()
+    (shown,) = _top(redis_url)["limits"]
+    assert (shown["last_minute"]["allowed"], shown["last_minute"]["units"]) == (2, 340)
+    assert shown["last_minute"]["share"] == 0.34
+
+
 def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None:
     """A key may contain arguments of a job: it is shown as a digest, in `explain` too."""
     for _ in range(2):

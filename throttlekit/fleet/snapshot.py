@@ -72,11 +72,18 @@ class Minute:
     allowed: int | None = None
     """Decisions that let something pass; not known of a key."""
     units: int = 0
-    """Units that passed."""
+    """Units that passed, as they were charged then."""
     denied: Mapping[str, int] | None = None
     """Denials by reason."""
     longest_wait: float = 0.0
     """The longest wait of a job that asked, in seconds, from its first denial on. Jobs ask in the order of waiting."""
+    settled: int = 0
+    """Units that `settle` charged besides; fewer than 0: gave back."""
+
+    @property
+    def used(self) -> int:
+        """Units that were used, as far as `settle` has said it."""
+        return max(0, self.units + self.settled)
 
     @property
     def denials(self) -> int:
@@ -365,7 +372,7 @@ def _line(text: bytes | None) -> Line:
 def _minute(counts: Sequence[bytes]) -> Minute:
     found = {code.decode(): int(count) for code, count in pairs(counts)}
     denied = {_REASONS[code]: count for code, count in found.items() if code in _REASONS and count}
-    return Minute(found.get("a"), found.get("u", 0), denied, found.get("w", 0) / 1e6)
+    return Minute(found.get("a"), found.get("u", 0), denied, found.get("w", 0) / 1e6, found.get("s", 0))
 
 
 def _process(text: str) -> Process:

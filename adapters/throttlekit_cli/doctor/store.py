@@ -63,7 +63,8 @@ def examine_store(url: str) -> Iterator[Finding]:
 def _unavailable(error: StoreUnavailable) -> Finding:
     what, _, remedy = remedy_of(error).partition(": ")
     if not what:
-        raise ExaminationError(f"{error}: check that it runs, and is reachable from here")
+        at = f" (server {error.server})" if error.server else ""
+        raise ExaminationError(f"{error}{at}: check that it runs, and is reachable from here")
     return _fault(f"The store gave no usable answer: {what}.", remedy or "wait until that is over, and run this again")
 
 

@@ -20,7 +20,7 @@ class Row:
     A limit, or one of its keys. Durations in seconds; None: not known, or does not apply.
 
     Attributes:
-        share: Units that passed in the last minute, as a share of what the rate allows in a minute.
+        share: Units that were used in the last minute, as a share of what the rate allows in a minute.
         starts: When the last job in line will start.
         rules: Changes by an operator that are in force.
         warnings: What an operator should see to: a change that workers do not follow, two definitions of one name.
@@ -124,7 +124,7 @@ def _key_row(key: Key, show_keys: bool) -> Row:
 def _share(limit: Limit, minute: Minute) -> float | None:
     if not limit.period_us:
         return None
-    return minute.units / (limit.amount * 60_000_000 / limit.period_us)
+    return minute.used / (limit.amount * 60_000_000 / limit.period_us)
 
 
 def as_data(fleet: Fleet, rows: list[Row]) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def _row_data(row: Row) -> dict[str, Any]:
         "capacity": row.capacity,
         "last_minute": {
             "allowed": minute.allowed,
-            "units": minute.units,
+            "units": minute.used,
             "share": row.share,
             "denied": dict(minute.denied or {}),
             "longest_wait": minute.longest_wait,

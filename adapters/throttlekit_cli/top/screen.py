@@ -63,7 +63,7 @@ def _add(table: Table, row: Row) -> None:
         name,
         printable(row.definition),
         Text(used, style="yellow" if full else ""),
-        f"{minute.units}{share}",
+        f"{minute.used}{share}",
         "" if not row.waiting else f"about {row.waiting}",
         format_duration(row.starts),
         format_duration(minute.longest_wait or None),
