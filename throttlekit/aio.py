@@ -52,7 +52,7 @@ class AsyncLimiter:
     """
 
     def __init__(
-        self, store: str | Store = "memory://", *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
+        self, store: str | Store | None = None, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
         self._limiter = Limiter(store, client=client, plugins=plugins)
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batches] = WeakKeyDictionary()

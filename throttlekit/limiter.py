@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -44,6 +45,7 @@ __all__ = ["NO_CLIENT", "Limiter"]
 
 _log = logging.getLogger("throttlekit")
 _MEMORY = "memory://"
+_URL = "THROTTLEKIT_URL"
 NO_CLIENT = object()
 
 
@@ -61,7 +63,8 @@ class Limiter(Waits):
 
     Args:
         store: A URL (memory://, redis://, rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://), or a
-            store of your own. Default: memory://, whose limits hold in this process only.
+            store of your own. Default: the URL in the environment variable THROTTLEKIT_URL, else memory://, whose
+            limits hold in this process only.
         client: In place of a store: a `redis.Redis` or `redis.RedisCluster` that says where the server is, and how it
             is reached. It is not used itself: the limiter's connections have time-outs of their own, and no retries.
         plugins: Objects with hooks of `throttlekit.hookspecs`, besides the installed ones.
@@ -80,10 +83,13 @@ class Limiter(Waits):
     """The wings that a limiter of this class works without: "fleet", "prefetch", "breaker"."""
 
     def __init__(
-        self, store: str | Store = _MEMORY, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
+        self, store: str | Store | None = None, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
         hooks = plugin_manager(plugins)
-        made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not _MEMORY)
+        if client is not NO_CLIENT:
+            made = store_of(client, also=store is not None)
+        else:
+            made = store_from(os.environ.get(_URL) or _MEMORY if store is None else store, hooks)
         guarded = StoreAccess(made) if "breaker" in self._without else CircuitBreaker(made)
         self.events = EventDispatcher(hooks)
         self.stores = Stores(guarded, MemoryStore())

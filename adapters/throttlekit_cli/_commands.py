@@ -48,7 +48,14 @@ def _check_rate(_: click.Context, parameter: click.Parameter, rate: str) -> str:
     return rate
 
 
-@click.group(context_settings=_CONTEXT)
+class _Commands(click.Group):
+    """`throttlekit why JOB_ID` is what some type for `explain`."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, {"why": "explain"}.get(cmd_name, cmd_name))
+
+
+@click.group(cls=_Commands, context_settings=_CONTEXT)
 @click.option(
     "--version",
     is_flag=True,
@@ -215,12 +222,14 @@ def doctor(
     Check a live set-up, and say what to change.
 
     The store: whether a limit can be decided, the server's version, eviction, persistence, role,
-    connections, round trip and clock. Dramatiq: the middleware, its order, and confirmed delivery.
-    Celery: whether install was called, and the broker's time-outs. RQ: whether a worker listens to
-    each queue, and whether its denied jobs are brought back.
+    connections, round trip and clock; what workers report to it, and whether they agree on their
+    limits. Dramatiq: the middleware, its order, and confirmed delivery. Celery: whether install was
+    called, misspelt options, and the broker's time-outs. RQ: whether a worker listens to each queue,
+    whether its denied jobs are brought back, and where its workers count. Of each, whether it uses
+    the store that --url names, and not the broker's own database.
 
-    Nothing is changed: one key is written to the store, and deleted again. The named modules are
-    imported, as the workers import them.
+    Nothing is changed: keys of the doctor's own are written to the store, and deleted again. The
+    named modules are imported, as the workers import them.
 
     \b
     Exit codes:

@@ -113,5 +113,7 @@ def _checked(store: Store, remedy: str) -> Store:
     verbs = ("acquire", "settle", "release", "renew", "pause", "reset", "close")
     if isinstance(store, type) or not all(callable(getattr(store, verb, None)) for verb in verbs):
         shown = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__
+        if type(store).__module__.partition(".")[0] in ("redis", "valkey"):
+            raise ConfigurationError(f"a {shown} is a client, not a store: write Limiter(client=…), or give its URL")
         raise ConfigurationError(f"{shown} is not a store: {remedy} with the methods {', '.join(verbs)}")
     return store

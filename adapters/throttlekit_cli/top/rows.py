@@ -8,7 +8,7 @@ from typing import Any
 
 from throttlekit import Limit
 from throttlekit.fleet.definitions import why_ignored
-from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute
+from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute, reported_within
 from throttlekit_cli.formatting import format_active_rule, format_key, format_limit
 
 __all__ = ["Row", "as_data", "rows_of"]
@@ -44,9 +44,6 @@ class Row:
     keys: tuple[Row, ...] = field(default=())
 
 
-_REPLACED_AFTER_S = 130.0
-"""A definition in use is reported at least once a minute."""
-
 _ORDERS: dict[str, Callable[[Row], Any]] = {
     "wait": lambda row: (-max(row.starts or 0, row.paused or 0), -row.minute.longest_wait, -row.minute.denials),
     "use": lambda row: (-(row.used or 0) / (row.capacity or 1), -row.minute.units),
@@ -69,16 +66,9 @@ def rows_of(fleet: Fleet, *, order: str, show_keys: bool) -> list[Row]:
 
 
 def _in_use(fleet: Fleet) -> list[Known]:
-    """The definitions without those that another one has replaced: they stay known for an hour."""
-    newest: dict[tuple[str, str | None], float] = {}
-    for each in fleet.limits:
-        name = each.limit.name, each.limit.of_tier
-        newest[name] = max(newest.get(name, 0.0), each.reported)
-    return [
-        each for each in fleet.limits
-        if each.minute.allowed or each.minute.denials
-        or newest[each.limit.name, each.limit.of_tier] - each.reported < _REPLACED_AFTER_S
-    ]  # fmt: skip
+    """The definitions that workers use now, and those of which jobs were decided in the last minute."""
+    now = {each.id for each in reported_within(fleet.limits)}
+    return [each for each in fleet.limits if each.id in now or each.minute.allowed or each.minute.denials]
 
 
 def _warnings(known: Known, fleet: Fleet) -> Iterator[str]:

@@ -42,10 +42,11 @@ def call(account):
 """,
     "celery": """
 from celery import Celery
-from throttlekit_celery import install
+from throttlekit_celery import install, throttled
 app = Celery("app", broker={broker!r})
 install(app, limiter)
-@app.task(throttle=partner)
+@app.task
+@throttled(partner)
 def call(account):
     body()
 """,
