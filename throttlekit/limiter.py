@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -23,7 +22,7 @@ from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.hold import Hold
 from throttlekit._engine.leases import Leases
 from throttlekit._engine.pipeline import Pipeline
-from throttlekit._engine.plugins import plugin_manager, store_from, store_of
+from throttlekit._engine.plugins import DEFAULT_STORE, plugin_manager, store_from, store_of
 from throttlekit._engine.prefetch import PrefetchedCalls, Prefetcher
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit._engine.registry import LimitRegistry
@@ -44,8 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["NO_CLIENT", "Limiter"]
 
 _log = logging.getLogger("throttlekit")
-_MEMORY = "memory://"
-_URL = "THROTTLEKIT_URL"
 NO_CLIENT = object()
 
 
@@ -83,13 +80,10 @@ class Limiter(Waits):
     """The wings that a limiter of this class works without: "fleet", "prefetch", "breaker"."""
 
     def __init__(
-        self, store: str | Store | None = None, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
+        self, store: str | Store = DEFAULT_STORE, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
         hooks = plugin_manager(plugins)
-        if client is not NO_CLIENT:
-            made = store_of(client, also=store is not None)
-        else:
-            made = store_from(os.environ.get(_URL) or _MEMORY if store is None else store, hooks)
+        made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not DEFAULT_STORE)
         guarded = StoreAccess(made) if "breaker" in self._without else CircuitBreaker(made)
         self.events = EventDispatcher(hooks)
         self.stores = Stores(guarded, MemoryStore())

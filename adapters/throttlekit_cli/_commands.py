@@ -179,7 +179,7 @@ def demo(
     own, and is deleted afterwards. (If the demo itself is killed with SIGKILL, its keys stay: look
     for throttlekit-demo-*.)
     """
-    require([framework, "redis", "rich"])
+    require([framework, "redis", "rich"], "demo")
     if os.name != "posix":
         raise CommandFailed("the demo starts worker processes and needs Linux or macOS")
     from throttlekit import ConfigurationError
@@ -246,7 +246,9 @@ def doctor(
     named = {"dramatiq": dramatiq, "celery": celery, "rq": rq}
     if url is None and not any(named.values()):
         raise click.UsageError("name what to check: --url, --dramatiq, --celery or --rq")
-    require(["redis", "rich", *(name for name, where in named.items() if where)])
+    require(["redis", "rich"])
+    for name in (name for name, where in named.items() if where):
+        require([name], name)
     from throttlekit import ConfigurationError
     from throttlekit_cli.doctor.examine import examine
     from throttlekit_cli.doctor.findings import exit_code, print_findings

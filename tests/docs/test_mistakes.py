@@ -134,19 +134,19 @@ def _(site: Site) -> None:
         refuses("write @throttled(partner)", lambda throttled=throttled: throttled(_ran))  # type: ignore[misc]
 
 
-@case('`TokenBucket("p", "100 per minute")`, `"1.5/s"`, `"0/s"`')
+@case('a rate like `"100 per minute"`, `"1.5/s"` or `"0/s"`')
 def _(site: Site) -> None:
     for rate in ("100 per minute", "1.5/s"):
         refuses("is not a rate. Write it as", lambda rate=rate: TokenBucket("p", rate))  # type: ignore[misc]
     refuses("at least 1", lambda: TokenBucket("p", "0/s"))
 
 
-@case('`TokenBucket("5/s", "partner")`: the arguments swapped')
+@case("the name and the rate swapped")
 def _(site: Site) -> None:
     refuses("limit '5/s': 'partner' is not a rate", lambda: TokenBucket("5/s", "partner"))
 
 
-@case('`TokenBucket("p", "100/minute")`, and all 100 are expected at once')
+@case('`"100/minute"` without a burst, and all 100 are expected at once')
 def _(site: Site) -> None:
     limiter = Limiter("memory://")
     limit = TokenBucket("p", "100/minute")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from throttlekit._core.limit.with_rate import altered
@@ -10,7 +11,11 @@ from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.rules import Rule, data_of
 from throttlekit.fleet.snapshot import FleetStore, Known, known_of, pairs
 
-__all__ = ["check_rule", "definitions_of", "names_of", "tiers_of", "why_ignored"]
+__all__ = ["check_rule", "definitions_of", "names_of", "reported_within", "tiers_of", "why_ignored"]
+
+
+_REPLACED_AFTER_S = 130.0
+"""A definition in use is reported at least once a minute."""
 
 
 def definitions_of(store: FleetStore) -> list[Known]:
@@ -23,6 +28,18 @@ def definitions_of(store: FleetStore) -> list[Known]:
     (kept,) = store.commands([("HGETALL", fleet_name("limits"))])
     found = [known_of(each, text, {}) for each, text in pairs(kept)]
     return [known for known in found if known is not None]
+
+
+def reported_within(definitions: Iterable[Known]) -> list[Known]:
+    """*definitions* without those that another one has replaced: they stay known for an hour."""
+    definitions = list(definitions)
+    newest: dict[tuple[str, str | None], float] = {}
+    for each in definitions:
+        name = each.limit.name, each.limit.of_tier
+        newest[name] = max(newest.get(name, 0.0), each.reported)
+    return [
+        each for each in definitions if newest[each.limit.name, each.limit.of_tier] - each.reported < _REPLACED_AFTER_S
+    ]
 
 
 def names_of(store: FleetStore) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -43,7 +43,6 @@ __all__ = [
     "look",
     "look_up",
     "pairs",
-    "reported_within",
     "rules_of",
     "time_of",
 ]
@@ -56,8 +55,6 @@ _REASONS = {code: reason for reason, code in REASON_CODES.items()}
 _AT_ONCE = 100
 _MOST_HOLDERS = 200
 _LATENESS_US = 50_000
-_REPLACED_AFTER_S = 130.0
-"""A definition in use is reported at least once a minute."""
 
 
 class FleetStore(Protocol):
@@ -271,18 +268,6 @@ def known_of(named: bytes, text: bytes, minutes: Mapping[str, Minute]) -> Known 
     except (ConfigurationError, KeyError, TypeError, ValueError):
         return None
     return known if limit_id(limit.name, limit.fingerprint) == name else None
-
-
-def reported_within(definitions: Iterable[Known]) -> list[Known]:
-    """*definitions* without those that another one has replaced: they stay known for an hour."""
-    definitions = list(definitions)
-    newest: dict[tuple[str, str | None], float] = {}
-    for each in definitions:
-        name = each.limit.name, each.limit.of_tier
-        newest[name] = max(newest.get(name, 0.0), each.reported)
-    return [
-        each for each in definitions if newest[each.limit.name, each.limit.of_tier] - each.reported < _REPLACED_AFTER_S
-    ]
 
 
 def pairs(flat: Any) -> list[tuple[Any, Any]]:

@@ -11,8 +11,8 @@ import redis
 
 from throttlekit import Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.storage_keys import fleet_name
-from throttlekit.fleet.definitions import definitions_of
-from throttlekit.fleet.snapshot import Known, look, reported_within
+from throttlekit.fleet.definitions import definitions_of, reported_within
+from throttlekit.fleet.snapshot import Known, look
 from throttlekit.stores.redis import address_of
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.formatting import format_limit, printable

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from throttlekit import Limit
-from throttlekit.fleet.definitions import why_ignored
-from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute, reported_within
+from throttlekit.fleet.definitions import reported_within, why_ignored
+from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute
 from throttlekit_cli.formatting import format_active_rule, format_key, format_limit
 
-__all__ = ["Row", "as_data", "rows_of"]
+__all__ = ["Row", "as_data", "jobs_of", "rows_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +21,9 @@ class Row:
 
     Attributes:
         share: Units that were used in the last minute, as a share of what the rate allows in a minute.
+        waiting: About how many jobs wait. The store knows their units: this divides by the mean cost of those that
+            passed in the last minute.
+        waiting_units: Their units.
         starts: When the last job in line will start.
         rules: Changes by an operator that are in force.
         warnings: What an operator should see to: a change that workers do not follow, two definitions of one name.
@@ -34,6 +37,7 @@ class Row:
     used: int | None = None
     capacity: int | None = None
     waiting: int | None = None
+    waiting_units: int | None = None
     starts: float | None = None
     paused: float | None = None
     mean_hold: float | None = None
@@ -93,7 +97,7 @@ def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[
         format_active_rule(rule, fleet.now, clear=show_keys) for rule in fleet.rules if rule.name == limit.name
     )
     has_keys = known.keyed or limit.scope != "global"
-    key_rows = tuple(sorted((_key_row(each, show_keys) for each in keys), key=pressing))
+    key_rows = tuple(sorted((_key_row(each, minute, show_keys) for each in keys), key=pressing))
     share = None if has_keys else _share(limit, minute)
     warnings = tuple(_warnings(known, fleet))
     row = Row(limit.name, None, format_limit(limit), minute, share, rules=rules, warnings=warnings, keys=key_rows)
@@ -104,10 +108,18 @@ def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[
     )
 
 
-def _key_row(key: Key, show_keys: bool) -> Row:
+def jobs_of(units: int, minute: Minute) -> int:
+    """About how many jobs take *units*, by what jobs of the limit took in the last *minute*: 1 each, if none passed."""
+    if not units or not minute.allowed or minute.units <= minute.allowed:
+        return units
+    return max(1, round(units * minute.allowed / minute.units))
+
+
+def _key_row(key: Key, of_limit: Minute, show_keys: bool) -> Row:
     return Row(
         key.limit.name, format_key(key.key, key.part, clear=show_keys), "", key.minute, _share(key.limit, key.minute),
-        key.used, key.capacity, key.waiting, key.last_starts, key.paused, key.mean_hold, key.held, key.oldest_hold,
+        key.used, key.capacity, jobs_of(key.waiting, of_limit), key.waiting,
+        key.last_starts, key.paused, key.mean_hold, key.held, key.oldest_hold,
     )  # fmt: skip
 
 
@@ -148,6 +160,7 @@ def _row_data(row: Row) -> dict[str, Any]:
             "longest_wait": minute.longest_wait,
         },
         "waiting": row.waiting,
+        "waiting_units": row.waiting_units,
         "last_starts_in": row.starts,
         "paused_for": row.paused,
         "mean_hold": row.mean_hold,
