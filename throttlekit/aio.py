@@ -22,6 +22,7 @@ from throttlekit._engine.attempt import Attempt
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import decision_from
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
+from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.running import Running
 from throttlekit.errors import StoreUnavailable
 from throttlekit.limiter import NO_CLIENT, Limiter
@@ -52,7 +53,7 @@ class AsyncLimiter:
     """
 
     def __init__(
-        self, store: str | Store = "memory://", *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
+        self, store: str | Store = DEFAULT_STORE, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
         self._limiter = Limiter(store, client=client, plugins=plugins)
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batches] = WeakKeyDictionary()

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from throttlekit import ConfigurationError, Control
-from throttlekit._core.limit.base import Limit
+from throttlekit import Control
 from throttlekit._core.limit.with_rate import altered
 from throttlekit.fleet.control import Change
+from throttlekit.fleet.definitions import definition_of, why_ignored
 from throttlekit.fleet.rules import Rule
-from throttlekit.fleet.snapshot import FleetStore, known_as
+from throttlekit.fleet.snapshot import FleetStore, Known
 from throttlekit_cli.formatting import format_duration, format_limit
 from throttlekit_web._data import rule_id, shown_part
 from throttlekit_web._http import Refused
@@ -48,7 +48,8 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
     verb = form.get("verb")
     if verb == "end":
         return _end(control, _text(form, "rule", "the rule to end"), by, show_keys=show_keys)
-    limit = _limit(store, _text(form, "limit", "the id of a limit"))
+    known = _known(store, _text(form, "limit", "the id of a limit"))
+    limit = known.limit
     key = form.get("key") or None
     if key is not None and not isinstance(key, str):
         raise Refused(400, "key must be text")
@@ -57,6 +58,7 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
     whose = f"limit {limit.name!r}" if key is None else f"key {key!r} of limit {limit.name!r}"
     name = limit.name
     if verb == "pause":
+        _check(Rule(what="pause", name=name, part=key), known)
         effect = (
             f"Pause {whose} in the whole fleet, {how_long}. None of its jobs starts meanwhile. "
             "They wait, lose no retry and keep their places."
@@ -77,19 +79,18 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
         )
         return Plan(effect, by, lambda control: control.shadow(name, for_=for_))
     if verb == "set":
-        return _set(limit, form, for_, how_long, by)
+        return _set(known, form, for_, how_long, by)
     raise Refused(400, "verb must be pause, set, shadow, reset or end")
 
 
-def _set(limit: Limit, form: Mapping[str, Any], for_: float | None, how_long: str, by: str) -> Plan:
+def _set(known: Known, form: Mapping[str, Any], for_: float | None, how_long: str, by: str) -> Plan:
     rate, burst = _text(form, "rate", "a rate like 50/s, or a number of slots").strip(), form.get("burst")
     if burst is not None and (type(burst) is not int or burst < 1):
         raise Refused(400, "burst must be a whole number of at least 1")
-    name, tier = limit.name, limit.of_tier
-    try:
-        new = altered(limit, int(rate) if rate.isascii() and rate.isdigit() else rate, burst)
-    except ConfigurationError as error:
-        raise Refused(400, str(error)) from None
+    limit, name, tier = known.limit, known.limit.name, known.limit.of_tier
+    amount = int(rate) if rate.isascii() and rate.isdigit() else rate
+    _check(Rule(what="set", name=name, part=tier, rate=amount, burst=burst), known)
+    new = altered(limit, amount, burst)
     whose = f"limit {name!r}" if tier is None else f"tier {tier!r} of limit {name!r}"
     effect = f"Change {whose} in the whole fleet, {how_long}: from {format_limit(limit)} to {format_limit(new)}. " + (
         "Jobs that hold slots go on." if not limit.period_us else "It begins with a full burst and an empty line."
@@ -124,11 +125,17 @@ def _end_of(rule: Rule, part: str | None) -> str:
     return f"Undo the rate {rule.rate} that {rule.by} set: {whose} is as declared again, in the whole fleet."
 
 
-def _limit(store: FleetStore, id: str) -> Limit:
-    known = known_as(store, id)
+def _known(store: FleetStore, id: str) -> Known:
+    known = definition_of(store, id)
     if known is None:
         raise Refused(404, "no worker has used this limit in the last hour")
-    return known.limit
+    return known
+
+
+def _check(rule: Rule, known: Known) -> None:
+    """Refuse what no worker would follow."""
+    if reason := why_ignored(rule, known):
+        raise Refused(400, reason)
 
 
 def _text(form: Mapping[str, Any], name: str, what: str) -> str:

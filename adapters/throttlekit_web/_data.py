@@ -6,14 +6,15 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from throttlekit import ConfigurationError, Limit
-from throttlekit._core.limit.with_rate import altered
+from throttlekit import Limit
 from throttlekit._core.storage_keys import bucket_name, parts_of
 from throttlekit.fleet.browse import STEP_S, Holder
 from throttlekit.fleet.control import Change
+from throttlekit.fleet.definitions import reported_within, why_ignored
 from throttlekit.fleet.rules import Rule, field_of
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute, Waiting
 from throttlekit_cli.formatting import format_key, format_limit
+from throttlekit_cli.top.rows import jobs_of
 
 __all__ = [
     "ORDERS",
@@ -52,13 +53,15 @@ def fleet_data(fleet: Fleet) -> _Data:
 
 
 def limits_data(fleet: Fleet, *, order: str, show_keys: bool) -> list[_Data]:
-    """A row for each definition that the fleet reported, the most pressing first."""
+    """A row for each definition that is in use, the most pressing first."""
+    in_use = {each.id for each in reported_within(fleet.limits)}
     keys: dict[str, list[Key]] = {}
     for each in fleet.keys:
         keys.setdefault(each.id, []).append(each)
     rows = [
         limit_data(known, keys.get(known.id, []), _rules_for(known, fleet.rules), show_keys=show_keys)
         for known in fleet.limits
+        if known.id in in_use or known.minute.allowed or known.minute.denials
     ]
     return sorted(rows, key=lambda row: (row["idle"], ORDERS[order](row), row["name"], row["id"]))
 
@@ -73,7 +76,7 @@ def limit_data(known: Known, keys: Sequence[Key], rules: Iterable[Rule], *, show
     fullest = max(keys, key=lambda key: (key.used / (key.capacity or 1), key.waiting), default=None)
     waiting = sum(key.waiting for key in keys)
     # A share of less than a unit a minute says nothing.
-    share = None if has_keys or _per_minute(limit) < 1 else minute.units / _per_minute(limit)
+    share = None if has_keys or _per_minute(limit) < 1 else minute.used / _per_minute(limit)
     in_use = minute.allowed or minute.denials or waiting or any(key.used or key.paused for key in keys)
     return {
         "id": known.id,
@@ -85,13 +88,13 @@ def limit_data(known: Known, keys: Sequence[Key], rules: Iterable[Rule], *, show
         "used": None if fullest is None else fullest.used,
         "capacity": limit.capacity,
         "waiting": waiting,
-        "jobs": _jobs(waiting, minute),
+        "jobs": jobs_of(waiting, minute),
         "starts": _most(key.last_starts for key in keys),
         "paused": _most(key.paused for key in keys),
         "mean_hold": None if fullest is None else fullest.mean_hold,
         "oldest_hold": _most(key.oldest_hold for key in keys),
         "allowed": minute.allowed,
-        "units": minute.units,
+        "units": minute.used,
         "share": share,
         "denied": dict(minute.denied or {}),
         "denials": minute.denials,
@@ -111,7 +114,7 @@ def key_data(key: Key, minute: Minute, *, show_keys: bool) -> _Data:
         "used": key.used,
         "capacity": key.capacity,
         "waiting": key.waiting,
-        "jobs": _jobs(key.waiting, minute),
+        "jobs": jobs_of(key.waiting, minute),
         "starts": key.last_starts,
         "paused": key.paused,
         "mean_hold": key.mean_hold,
@@ -200,32 +203,19 @@ def shown_part(part: str | None, *, is_key: bool, show_keys: bool) -> str | None
 
 
 def _rules_for(known: Known, rules: Iterable[Rule]) -> list[Rule]:
-    """Those for its name; of rates, those for its own tier."""
+    """Those for its name; not the rates of its other tiers."""
     return [
         rule
         for rule in rules
-        if rule.name == known.limit.name and (rule.what != "set" or rule.part == known.limit.of_tier)
+        if rule.name == known.limit.name
+        and (rule.what != "set" or None in (rule.part, known.limit.of_tier) or rule.part == known.limit.of_tier)
     ]
 
 
 def _refused(rule: Rule, known: Sequence[Known]) -> str | None:
-    """Why no worker follows the rule: the error of the limit that cannot take its rate. None: workers follow."""
-    if rule.what != "set":
-        return None
-    errors: list[str] = []
-    for each in known:
-        try:
-            altered(each.limit, rule.rate, rule.burst)
-        except ConfigurationError as error:
-            errors.append(str(error))
-    return errors[0] if errors and len(errors) == len(known) else None
-
-
-def _jobs(waiting: int, minute: Minute) -> int:
-    """About how many jobs wait for *waiting* units, by the units that a job took in the last minute."""
-    if not minute.allowed or minute.units <= minute.allowed:
-        return waiting
-    return round(waiting * minute.allowed / minute.units)
+    """Why no worker follows the rule: the reason of the limit that cannot. None: workers follow."""
+    reasons = [why_ignored(rule, each) for each in known]
+    return None if not reasons or None in reasons else reasons[0]
 
 
 def _per_minute(limit: Limit) -> float:

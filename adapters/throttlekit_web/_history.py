@@ -44,7 +44,8 @@ class History:
                     if step is some[-1]:
                         jobs = max(jobs, waiting.get(id, -1))
                     denied = sum(step.denied.values()) - paused
-                    kept[step.number] = [step.number, step.units, denied, paused, round(step.longest_wait, 3), jobs]
+                    used, wait = max(0, step.units + step.settled), round(step.longest_wait, 3)
+                    kept[step.number] = [step.number, used, denied, paused, wait, jobs]
                 for number in sorted(kept)[:-MAX_STEPS]:
                     del kept[number]
             while len(self._limits) > _MAX_LIMITS:

@@ -13,7 +13,8 @@ from throttlekit import ConfigurationError, Control, Limiter, StoreUnavailable
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.fleet.browse import browse_keys, find_key, holders_of, minute_of, overview, pressing_keys, recent_steps
-from throttlekit.fleet.snapshot import Known, known_as, look_up, rules_of, time_of
+from throttlekit.fleet.definitions import definition_of
+from throttlekit.fleet.snapshot import Known, look_up, rules_of, time_of
 from throttlekit.stores.base import Store, SupportsCommands
 from throttlekit_cli.formatting import format_key
 from throttlekit_web._data import (
@@ -183,7 +184,7 @@ class Reader:
         return self._fresh(("changes",), read)
 
     def _known(self, id: str) -> Known:
-        known = known_as(self._store, id)
+        known = definition_of(self._store, id)
         if known is None:
             raise Refused(404, "no worker has used this limit in the last hour")
         return known

@@ -20,7 +20,7 @@
   Writes   nothing
 ]]
 local STEP, STEPS, HOUR, HEARD, DEEP = 20, 5, 3600, 15, 1000
-local CODES, UNITS = 'auelyfpw', 2
+local CODES, UNITS = 'auselyfpw', 2
 local function whole(x) return string.format('%.0f', x) end
 
 local now = tonumber(redis.call('TIME')[1])
@@ -41,7 +41,7 @@ local function counts(of, is_key)
   local sum, reply = {}, {}
   for _, step in ipairs(steps) do
     local passed = is_key and tonumber(redis.call('ZSCORE', step.passed, of) or nil)
-    local found = redis.call('HMGET', step.counts, 'a ' .. of, 'u ' .. of, 'e ' .. of, 'l ' .. of, 'y ' .. of,
+    local found = redis.call('HMGET', step.counts, 'a ' .. of, 'u ' .. of, 's ' .. of, 'e ' .. of, 'l ' .. of, 'y ' .. of,
       'f ' .. of, 'p ' .. of, 'w ' .. of)
     for i = 1, #CODES do
       local count, before = i == UNITS and passed or tonumber(found[i] or nil) or 0, sum[i] or 0
@@ -49,7 +49,7 @@ local function counts(of, is_key)
     end
   end
   for i = 1, #CODES do
-    if sum[i] > 0 then reply[#reply + 1], reply[#reply + 2] = string.sub(CODES, i, i), whole(sum[i]) end
+    if sum[i] ~= 0 then reply[#reply + 1], reply[#reply + 2] = string.sub(CODES, i, i), whole(sum[i]) end
   end
   return reply
 end

@@ -24,7 +24,8 @@ from throttlekit.fleet.browse import (
     pressing_keys,
     recent_steps,
 )
-from throttlekit.fleet.snapshot import Known, known_as, look
+from throttlekit.fleet.definitions import definition_of
+from throttlekit.fleet.snapshot import Known, look
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
@@ -45,7 +46,7 @@ def limiter(redis_url: str) -> Iterator[Limiter]:
 
 
 def _known(store: RedisStore | RedisClusterStore, limit: TokenBucket | Concurrency) -> Known:
-    known = known_as(store, limit_id(limit.name, limit.fingerprint))
+    known = definition_of(store, limit_id(limit.name, limit.fingerprint))
     assert known is not None
     return known
 

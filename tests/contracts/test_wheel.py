@@ -56,6 +56,7 @@ def test_the_extras_are_those_that_the_readme_promises() -> None:
     assert [line for line in requires if "extra ==" not in line] == ["pluggy>=1.3"]
     assert set(metadata.metadata("throttlekit-jobs").get_all("Provides-Extra") or ()) == {
         "celery",
+        "cli",
         "demo",
         "dramatiq",
         "opentelemetry",

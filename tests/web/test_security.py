@@ -60,7 +60,7 @@ def test_a_change_is_made_once_its_effect_is_confirmed(redis_url: str, control: 
 @pytest.mark.parametrize(
     ("form", "effect", "verb"),
     [
-        ({"verb": "pause", "key": "42"}, "Pause key '42' of limit", "pause"),
+        ({"verb": "pause"}, "Pause limit 'partner-api' in the whole fleet, until it is ended", "pause"),
         ({"verb": "set", "rate": "50/s", "burst": 5}, "from token-bucket 2/minute burst 2 to token-bucket 50/s", "set"),
         ({"verb": "shadow", "for": 60}, "denies no job any more", "shadow"),
         ({"verb": "reset"}, "Delete the counts", "reset"),
@@ -80,7 +80,7 @@ def test_each_change_names_its_effect(
 def test_a_rule_can_be_ended(redis_url: str, control: _Page, limit_id: str) -> None:
     """Whichever rule is in force, by its id; one that has ended is 404."""
     with Control(patient(redis_url), by="bob") as other:
-        other.pause(API, key="secret key")
+        other.pause("tenants", key="secret key")
         other.set(API, "5/s")
         other.shadow(API)
     headers = {"authorization": OWN["authorization"]}
@@ -104,6 +104,7 @@ def test_a_rule_can_be_ended(redis_url: str, control: _Page, limit_id: str) -> N
         ({"verb": "pause", "for": -1}, "for must be"),
         ({"verb": "pause", "for": True}, "for must be"),
         ({"verb": "pause", "key": 5}, "key must be"),
+        ({"verb": "pause", "key": "42"}, "has no key"),
         ({"verb": "shadow", "key": "a"}, "leave the key out"),
         ({"verb": "flush"}, "verb must be"),
         ({"verb": "pause", "by": " "}, "your name"),

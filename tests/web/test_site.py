@@ -74,6 +74,15 @@ def test_jobs_and_units_are_not_confused(limiter: Limiter, report: Callable[[], 
     assert row["units"] == 600
 
 
+def test_what_was_settled_counts(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """Of a job that took less than it was charged, what it took, in the numbers and in the charts."""
+    tokens = TokenBucket("tokens", "600/minute", burst=600, cost=lambda job: 100)
+    limiter.settle(limiter.acquire(tokens, job=Job(id="a")), actual=40)
+    report()
+    row = _limit(page, "tokens")
+    assert (row["units"], sum(step[1] for step in row["steps"])) == (40, 40)
+
+
 def test_one_limit_has_its_keys_and_charts(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
     """The most pressing keys as digests, the sum of the last minute, the last minutes step by step."""
     for tenant in ("calm", *["busy"] * 6):
@@ -158,12 +167,12 @@ def test_a_rule_that_workers_refuse_is_marked(
     redis_url: str, limiter: Limiter, report: Callable[[], None], page: _Page
 ) -> None:
     """A rate that a limit of this kind cannot take changes nothing: the page says so, with the reason."""
+    with Control(patient(redis_url), by="ann") as control:
+        control.set("partner-api", 50)  # not refused: no worker has used it yet
+        control.set("reports-db", 3)
     limiter.acquire(API)
     limiter.acquire(SLOTS)
     report()
-    with Control(patient(redis_url), by="ann") as control:
-        control.set("partner-api", 50)
-        control.set("reports-db", 3)
     assert "50" in _limit(page, "partner-api")["rules"][0]["refused"]
     assert _limit(page, "reports-db")["rules"][0]["refused"] is None
 

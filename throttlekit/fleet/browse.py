@@ -38,7 +38,7 @@ STEP_S = 20
 _LINES, _FIRST = KEYS[1], 6
 _PASSED, _DENIED, _COUNTS = KEYS[_FIRST::3], KEYS[_FIRST + 1 :: 3], KEYS[_FIRST + 2 :: 3]
 _STEPS = len(_COUNTS)
-_CODES = ("a", "u", "w", *REASON_CODES.values())
+_CODES = ("a", "u", "s", "w", *REASON_CODES.values())
 _LAST_MINUTE = 4
 """Steps that reach into the last minute."""
 _DEPTH = 300
@@ -58,7 +58,7 @@ class Step:
     Attributes:
         number: Seconds since 1970 at its begin, divided by 20. The last step is still running.
         denied: Denials by reason.
-        longest_wait: As in `Minute`.
+        longest_wait, settled: As in `Minute`.
     """
 
     number: int
@@ -66,6 +66,7 @@ class Step:
     units: int
     denied: Mapping[str, int]
     longest_wait: float
+    settled: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def recent_steps(store: FleetStore, ids: Sequence[str]) -> dict[str, tuple[Step,
             texts = counts[number % _STEPS][begin : begin + len(_CODES)]
             count = dict(zip(_CODES, (int(text or 0) for text in texts), strict=True))
             denied = {reason: count[code] for reason, code in REASON_CODES.items() if count[code]}
-            steps.append(Step(number, count["a"], count["u"], denied, count["w"] / 1e6))
+            steps.append(Step(number, count["a"], count["u"], denied, count["w"] / 1e6, count["s"]))
         found[id] = tuple(steps)
     return found
 
@@ -144,6 +145,7 @@ def minute_of(steps: Sequence[Step], now: float) -> Minute:
         units=total((weight, step.units) for weight, step in weighted),
         denied={reason: total((weight, step.denied.get(reason, 0)) for weight, step in weighted) for reason in reasons},
         longest_wait=max((step.longest_wait for _, step in weighted), default=0.0),
+        settled=total((weight, step.settled) for weight, step in weighted),
     )
 
 

@@ -38,12 +38,12 @@ __all__ = [
     "Minute",
     "Process",
     "Waiting",
-    "known_as",
+    "known_of",
     "line_of",
     "look",
     "look_at",
     "look_up",
-    "names_of",
+    "pairs",
     "rules_of",
     "time_of",
 ]
@@ -73,11 +73,18 @@ class Minute:
     allowed: int | None = None
     """Decisions that let something pass; not known of a key."""
     units: int = 0
-    """Units that passed."""
+    """Units that passed, as they were charged then."""
     denied: Mapping[str, int] | None = None
     """Denials by reason."""
     longest_wait: float = 0.0
     """The longest wait of a job that asked, in seconds, from its first denial on. Jobs ask in the order of waiting."""
+    settled: int = 0
+    """Units that `settle` charged besides; fewer than 0: gave back."""
+
+    @property
+    def used(self) -> int:
+        """Units that were used, as far as `settle` has said it."""
+        return max(0, self.units + self.settled)
 
     @property
     def denials(self) -> int:
@@ -93,6 +100,11 @@ class Known:
     keyed: bool
     """Whether it counts each key apart."""
     minute: Minute
+    reported: float = 0.0
+    """When a process last reported this definition: seconds of the store's clock. A process that decides on it
+    reports it once a minute."""
+    fixed_cost: int = 1
+    """What each job costs; 1 also where a callable works it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +211,8 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     (now, processes, definitions, counted), ruled = store.commands(
         [("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name, int(of_limits)), ("HGETALL", RULES)]
     )
-    minutes = {_text(each): _minute(counts) for each, counts in _pairs(counted)}
-    every = [_known(_text(name), text, minutes) for name, text in _pairs(definitions)]
+    minutes = {_text(each): _minute(counts) for each, counts in pairs(counted)}
+    every = [known_of(name, text, minutes) for name, text in pairs(definitions)]
     limits = {each.id: each for each in every if each is not None}
     found = [_key(bucket, limits, minute) for bucket, minute in minutes.items()]
     keys = tuple(_looked_at(store, [each for each in found if each is not None]))
@@ -226,15 +238,9 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
     if parts is None:
         return job, None
     (text,) = store.commands([("HGET", fleet_name("limits"), parts[0])])
-    known = _known(parts[0], text or b"", {})
+    known = known_of(parts[0].encode(), text or b"", {})
     key = None if known is None else _key(job.bucket, {known.id: known}, Minute())
     return job, None if key is None else _looked_at(store, [key])[0]
-
-
-def known_as(store: FleetStore, id: str) -> Known | None:
-    """The definition reported as *id*, without its last minute; None: not in the last hour. Raises as `look`."""
-    (text,) = store.commands([("HGET", fleet_name("limits"), id)])
-    return _known(id, text or b"", {})
 
 
 def look_at(store: FleetStore, known: Known, buckets: Sequence[str]) -> tuple[Key, ...]:
@@ -255,18 +261,26 @@ def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
     return now, tuple(rule for rule in rules if rule.name == limit.name and not rule.over(round(now * 1_000_000)))
 
 
-def names_of(store: FleetStore) -> tuple[str, ...]:
-    """
-    The names of the limits that the fleet has used lately, in order. There are 1 000 definitions at most.
+def known_of(named: bytes, text: bytes, minutes: Mapping[str, Minute]) -> Known | None:
+    """The definition that is kept as *text*; None: the report is of another release."""
+    name = _text(named)
+    try:
+        reported, _, definition = text.partition(b" ")
+        data = json.loads(definition)
+        limit = load(data)
+        cost = data.get("fixed_cost", 1)
+        known = Known(
+            name, limit, bool(data["keyed"]), minutes.get(name, Minute()), float(reported),
+            cost if type(cost) is int else 1,
+        )  # fmt: skip
+    except (ConfigurationError, KeyError, TypeError, ValueError):
+        return None
+    return known if limit_id(limit.name, limit.fingerprint) == name else None
 
-    Raises:
-        StoreUnavailable: The store did not answer.
-    """
-    kept: Any = store.commands([("HVALS", fleet_name("limits"))])[0]
-    definitions: list[Any] = [data_of(text.partition(b" ")[2]) for text in kept]
-    named: list[dict[str, Any]] = [each for each in definitions if isinstance(each, dict)]
-    # What another release wrote must not keep an operator from a pause.
-    return tuple(sorted({str(each["name"]) for each in named if "name" in each}))
+
+def pairs(flat: Any) -> list[tuple[Any, Any]]:
+    """The fields and values of a hash, which clients return as a mapping, or, in a pipeline, as it comes."""
+    return list(flat.items()) if hasattr(flat, "items") else list(zip(flat[::2], flat[1::2], strict=True))
 
 
 def time_of(store: FleetStore) -> float:
@@ -297,9 +311,7 @@ def line_of(line: Line, use: Use, distance_us: int, now_us: int) -> tuple[int, f
 
 
 def _rules(kept: Any) -> list[Rule]:
-    # Clients read this reply as a mapping, or, in a pipeline, as it comes.
-    pairs = kept.items() if hasattr(kept, "items") else _pairs(kept)
-    return [rule for field, value in pairs if (rule := rule_of(data_of(field), data_of(value))) is not None]
+    return [rule for field, value in pairs(kept) if (rule := rule_of(data_of(field), data_of(value))) is not None]
 
 
 def _key(bucket: str, limits: Mapping[str, Known], minute: Minute) -> Key | None:
@@ -365,21 +377,10 @@ def _line(text: bytes | None) -> Line:
         return EMPTY
 
 
-def _known(name: str, text: bytes, minutes: Mapping[str, Minute]) -> Known | None:
-    """None: the report is of another release."""
-    try:
-        data = json.loads(text.partition(b" ")[2])
-        limit = load(data)
-        known = Known(name, limit, bool(data["keyed"]), minutes.get(name, Minute()))
-    except (ConfigurationError, KeyError, TypeError, ValueError):
-        return None
-    return known if limit_id(limit.name, limit.fingerprint) == name else None
-
-
 def _minute(counts: Sequence[bytes]) -> Minute:
-    found = {code.decode(): int(count) for code, count in _pairs(counts)}
+    found = {code.decode(): int(count) for code, count in pairs(counts)}
     denied = {_REASONS[code]: count for code, count in found.items() if code in _REASONS and count}
-    return Minute(found.get("a"), found.get("u", 0), denied, found.get("w", 0) / 1e6)
+    return Minute(found.get("a"), found.get("u", 0), denied, found.get("w", 0) / 1e6, found.get("s", 0))
 
 
 def _process(text: str) -> Process:
@@ -391,7 +392,3 @@ def _process(text: str) -> Process:
 
 def _text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
-
-
-def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
-    return list(zip(flat[::2], flat[1::2], strict=True))
