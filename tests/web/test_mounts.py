@@ -8,6 +8,7 @@ import subprocess
 import sys
 import wsgiref.validate
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ def _in_flask(url: str) -> Any:
     from flask import Flask
     from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
-    app = Flask("shop")
+    app = Flask("page", root_path=str(Path(__file__).parent))
     app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/limits": wsgi_app(url, token=TOKEN, allow_control=True)})
     return lambda path, **request: call_wsgi(app, f"/limits{path}", **request)
 
