@@ -1,10 +1,10 @@
 """
 What a view of `throttlekit web` costs the store, by its own COMMANDSTATS. Prints a table.
 
-    python tests/benchmarks/web_cost.py [--keys 100000] [--quick]
+    python tests/benchmarks/web_cost.py [--keys 100000] [--limits 100] [--quick]
 
-A fresh server gets so many keys of one limit, each with a bucket, a third with a line, all reported by workers, and 99
-limits more. Each view is read as a browser reads it, and nothing of the view before is used again. The server counts
+A fresh server gets so many keys of one limit, each with a bucket, a third with a line, all reported by workers, and
+99 limits more. Each view is read as a browser reads it, and nothing of the view before is used again. The server counts
 the time of each command; that of a script has its own commands in it, so of the others only those count that were
 sent. Medians. --quick looks once at few keys, and judges nothing.
 """
@@ -70,17 +70,20 @@ def served(client: Any, store: Counting, site: Site, path: str) -> tuple[Counter
 def main() -> int:
     parser = parser_of(__doc__, quick="small: is it all there?")
     parser.add_argument("--keys", type=int, default=100_000)
+    parser.add_argument("--limits", type=int, default=100)
     options = parser.parse_args()
     keys, looks = (2_000, 1) if options.quick else (options.keys, LOOKS)
     with redis_server() as base:
         url = f"{base}/0"
         with redis.Redis.from_url(url) as client, Limiter(url) as limiter, Control(url) as control:
             fill(client, keys)
-            limits = [TokenBucket(f"limit-{number}", "10/minute", burst=10) for number in range(98)]
-            for limit in [*limits, Concurrency("slots", 5)]:
+            limits = [TokenBucket(f"limit-{number}", "10/minute", burst=10) for number in range(options.limits - 2)]
+            assert limiter.fleet is not None
+            for place, limit in enumerate([*limits, Concurrency("slots", 5)]):
+                if place % 50 == 0:  # a report has 100 limits at most
+                    limiter.fleet.activity.beat()
                 for number in range(12):
                     limiter.acquire(limit, job=Job(id=f"job-{number}"))
-            assert limiter.fleet is not None
             limiter.fleet.activity.beat()
             control.pause("limit-1", for_=600)
             id = quote(limit_id(LIMIT.name, LIMIT.fingerprint))
