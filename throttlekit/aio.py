@@ -22,6 +22,7 @@ from throttlekit._engine.attempt import Attempt
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import decision_from
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
+from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.running import Running
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.limiter import NO_CLIENT, Limiter
@@ -54,7 +55,11 @@ class AsyncLimiter:
     """
 
     def __init__(
-        self, store: str | Store | Limiter = "memory://", *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
+        self,
+        store: str | Store | Limiter = DEFAULT_STORE,
+        *,
+        client: object = NO_CLIENT,
+        plugins: Sequence[object] = (),
     ) -> None:
         self._own = not isinstance(store, Limiter)
         if isinstance(store, Limiter):
@@ -165,6 +170,10 @@ class AsyncLimiter:
     async def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """As `Limiter.reset`."""
         await self._in_thread(partial(self._limiter.reset, *limits, job=job, key=key))
+
+    async def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
+        """As `Limiter.clear_line`."""
+        await self._in_thread(partial(self._limiter.clear_line, limit, job=job, key=key))
 
     def declare(self, *limits: Limit) -> None:
         """As `Limiter.declare`; no round trip."""

@@ -1,4 +1,4 @@
-"""The verbs: acquire, release, hold, wait, peek, settle, cancel, pause, resume, reset."""
+"""The verbs: acquire, release, hold, wait, peek, settle, cancel, pause, resume, reset, clear_line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.hold import Hold
 from throttlekit._engine.leases import Leases
 from throttlekit._engine.pipeline import Pipeline
-from throttlekit._engine.plugins import plugin_manager, store_from, store_of
+from throttlekit._engine.plugins import DEFAULT_STORE, plugin_manager, store_from, store_of
 from throttlekit._engine.prefetch import PrefetchedCalls, Prefetcher
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit._engine.registry import LimitRegistry
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["NO_CLIENT", "Limiter"]
 
 _log = logging.getLogger("throttlekit")
-_MEMORY = "memory://"
 NO_CLIENT = object()
 
 
@@ -62,7 +61,8 @@ class Limiter(Waits):
 
     Args:
         store: A URL (memory://, redis://, rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://), or a
-            store of your own. Default: memory://, whose limits hold in this object only.
+            store of your own. Default: the URL in the environment variable THROTTLEKIT_URL, else memory://, whose
+            limits hold in this object only.
         client: In place of a store: a `redis.Redis` or `redis.RedisCluster` that says where the server is, and how it
             is reached. It is not used itself: the limiter's connections have time-outs of their own, and no retries.
         plugins: Objects with hooks of `throttlekit.hookspecs`, besides the installed ones.
@@ -81,10 +81,10 @@ class Limiter(Waits):
     """The wings that a limiter of this class works without: "fleet", "prefetch", "breaker"."""
 
     def __init__(
-        self, store: str | Store = _MEMORY, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
+        self, store: str | Store = DEFAULT_STORE, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
         hooks = plugin_manager(plugins)
-        made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not _MEMORY)
+        made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not DEFAULT_STORE)
         guarded = StoreAccess(made) if "breaker" in self._without else CircuitBreaker(made)
         self.events = EventDispatcher(hooks)
         self.stores = Stores(guarded, MemoryStore())
@@ -135,10 +135,9 @@ class Limiter(Waits):
         Ask whether a job may run now under all of *limits*, and charge all of them or none: one round trip.
         Limits of scope "process" are asked first, and without any.
 
-        With a *job*, a denial gives it a place in the binding limit's waiting line: come back after
-        `decision.delay` with `decision.ticket` as `job.ticket`. Without one, the caller has no place in
-        the line: nothing is kept, and `decision.delay` spreads such callers out. They pass when no job
-        waits, so under a lasting backlog of jobs hardly at all.
+        With a *job*, a denial gives it a place in the binding limit's waiting line: come back after `decision.delay`
+        with `decision.ticket` as `job.ticket`. Without one, the caller has no place in the line: nothing is kept, and
+        `decision.delay` spreads such callers out. They pass when no job waits, so under a backlog hardly at all.
 
         Args:
             key: The key to count under, for limits that have one, in place of the job's.
@@ -146,9 +145,8 @@ class Limiter(Waits):
             delivery: What the job's framework can do; for adapters.
 
         Raises:
-            ConfigurationError: No limit was given, one was given twice or with two definitions, a key
-                or cost could not be worked out, or a key was given and no limit has one. A permanent
-                fault: asking again will not help.
+            ConfigurationError: No limit was given, one was given twice or with two definitions, a key or cost could
+                not be worked out, or a key was given and no limit has one. A permanent fault: asking again is no help.
             CostExceedsLimit: The cost could never pass.
 
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
@@ -198,6 +196,8 @@ class Limiter(Waits):
                 again may give back twice.
         """
         settled = self.stores.settle(decision, actual, limit)
+        if self.fleet is not None:
+            self.fleet.count_settled(decision, settled)
         self.events.settled(decision, settled, actual)
         return settled
 
@@ -299,8 +299,7 @@ class Limiter(Waits):
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
-        Forget what was counted under *limits*: full buckets, empty lines. Jobs that wait come back when
-        they are due.
+        Forget what was counted under *limits*: full buckets, empty lines. Jobs that wait come back when due.
 
         Raises:
             ConfigurationError: As for `acquire`.
@@ -311,6 +310,14 @@ class Limiter(Waits):
         for each in self.claims(call):
             with self._nothing_prefetched([each]):
                 self.stores.of(each.limit).reset(each.claim.names)
+
+    def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
+        """
+        Empty the waiting line of *limit*, for after a purge: what was counted stays, and so do pauses. Jobs that come
+        back all the same have lost their places. Takes *job* and *key*, and raises, as `pause` does.
+        """
+        for each in self._each_tier(limit, job, key):
+            self.stores.of(each.limit).clear_lines([each.claim.names[1]])
 
     def declare(self, *limits: Limit) -> None:
         """

@@ -138,8 +138,9 @@ def acquire(
 
     Time is an argument, never read. A denial charges nothing. The job then stands in the line of each claim that
     denies it, and in no other: it leaves the lines of those that would let it pass, and keeps its place there in its
-    ticket. Right of way in one line never counts in another. Every denial keeps what was set aside, and a peek changes
-    nothing.
+    ticket. Right of way in one line never counts in another. Every denial keeps what was set aside. Every answer
+    replaces state that is stale (`Algorithm.sanitized`): else each would take the limit for just used up, until the
+    clock is as late as it was. A peek changes nothing else.
 
     Args:
         states: What is stored for each claim's key, in the order of *claims*.
@@ -153,6 +154,7 @@ def acquire(
     Returns:
         The verdict, and the states to store: the very objects of *states* where nothing changed.
     """
+    states = _as_of_now(states, now_us)
     known = [claim.algorithm.sanitized(state.taken, now_us) for claim, state in zip(claims, states, strict=True)]
     given = places or (None,) * len(claims)
     looks = [
@@ -162,7 +164,7 @@ def acquire(
     verdict = _verdict(claims, looks, now_us, caller)
     uses = tuple(claim.algorithm.use(look.taken, now_us) for look, claim in zip(looks, claims, strict=True))
     if caller is Caller.PEEK:
-        return verdict._replace(uses=uses), states
+        return verdict._replace(uses=uses), _mended(states, known)
     changed = list(states)
     if verdict.allowed:
         for i, (claim, look) in enumerate(zip(claims, looks, strict=True)):
@@ -178,7 +180,7 @@ def acquire(
         kept = [
             state if line is state.line else State(state.taken, line) for state, line in zip(states, tidy, strict=True)
         ]
-        return verdict._replace(uses=uses), kept
+        return verdict._replace(uses=uses), _mended(kept, known)
     told_us = max(look.passes_us for look in looks)
     patient = max_wait_us is None or verdict.due_us - now_us <= max_wait_us
     sealed: list[Place | None] = list(given)
@@ -199,15 +201,15 @@ def acquire(
             place, entry = look.place, look.stands.entry
             if place is not None and not look.stands.tags and entry.number == place.number:
                 sealed[i] = signed(look.line, entry.start, entry.number, told_us)
-        taken = state.taken if known[i] is state.taken or look.line.paused_us else known[i]
-        if line is not state.line or taken is not state.taken:
-            changed[i] = State(taken, line)
+        if line is not state.line or known[i] is not state.taken:
+            changed[i] = State(known[i], line)
     given_any = patient and caller is not Caller.GUEST
     return verdict._replace(uses=uses, places=tuple(sealed) if given_any else ()), changed
 
 
 def leave(state: State, claim: StoreClaim, place: Place, now_us: int) -> State:
     """The state once the job with *place* waits no longer: it expired, or was revoked, cancelled or deleted."""
+    (state,) = _as_of_now([state], now_us)
     line = state.line or EMPTY
     known = genuine(line, place)
     if known is None:
@@ -224,12 +226,11 @@ def pause(state: State, now_us: int, for_us: int | None) -> State:
 
     When the pause ends, the limit counts one period's units as used, evenly, up to that instant.
     """
-    line = state.line or EMPTY
-    if for_us is None:
-        return State(state.taken, replace(line, paused_us=now_us)) if line.paused_us > now_us else state
-    if line.paused_us >= now_us + for_us:
+    (state,) = _as_of_now([state], now_us)
+    line, until_us = state.line or EMPTY, now_us + (for_us or 0)
+    if line.paused_us <= now_us if for_us is None else line.paused_us >= until_us:
         return state
-    return State(state.taken, replace(line, paused_us=now_us + for_us))
+    return State(state.taken, replace(line, paused_us=until_us, paused_from_us=now_us))
 
 
 def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
@@ -240,6 +241,20 @@ def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
         return last_us
     taken = algorithm.exhausted(algorithm.sanitized(state.taken, now_us), line.paused_us)
     return max(last_us, algorithm.use(taken, now_us).full_us)
+
+
+def _as_of_now(states: Sequence[State], now_us: int) -> Sequence[State]:
+    """*states* with their lines as they count now: the very sequence, unless a clock has stepped back."""
+    if not any(state.line and state.line.paused_from_us > now_us for state in states):
+        return states
+    return [State(state.taken, state.line and state.line.at(now_us)) for state in states]
+
+
+def _mended(states: Sequence[State], known: Sequence[Any]) -> Sequence[State]:
+    """*states* with what is *known* to be taken of each: the very sequence, unless something was stale."""
+    if all(held is state.taken for held, state in zip(known, states, strict=True)):
+        return states
+    return [State(held, state.line) for held, state in zip(known, states, strict=True)]
 
 
 def _look(
@@ -317,7 +332,7 @@ def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None) -> Line | 
     if stored is None or not stored.jobs:
         if stored is None or not stored.paused_us:
             return stored
-        return replace(stored, paused_us=0) if stored.epoch else None
+        return replace(stored, paused_us=0, paused_from_us=0) if stored.epoch else None
     return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead.least)
 
 

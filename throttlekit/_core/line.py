@@ -77,7 +77,7 @@ AT_DOOR = 8
 LOOK_US = 500_000
 """A process with jobs asks at least so often. So long after a change of the rate, or a pause, none is set aside."""
 
-DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 8, 16, 1_000_000
+DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 4, 16, 1_000_000
 """So many entries set aside, and none that came back, make the budget larger once more; up to `MOST_DOUBT` times."""
 
 CLASS, CLASSES = 2**40, 16
@@ -135,6 +135,7 @@ class Line:
         doubt, aside_us: How many were set aside lately, less those that came back; and when the last was.
         grace_us: The longest grace time of the jobs that wait.
         paused_us: The instant at which a pause ends, or ended; 0: the limit was not paused, or passed a job since.
+        paused_from_us: The instant at which it began, so that a clock that steps back makes no pause longer.
         guest_us: The next instant for a caller that keeps no place.
         until_us: The furthest instant at which a job is to come back.
         mark: Stands for the rate at the last change of the line; see `Algorithm.mark`.
@@ -157,6 +158,7 @@ class Line:
     low: int = 0
     grace_us: int = 0
     paused_us: int = 0
+    paused_from_us: int = 0
     guest_us: int = 0
     until_us: int = 0
     mark: int = 0
@@ -169,6 +171,17 @@ class Line:
     def units(self) -> int:
         """Units of all that wait."""
         return len(self.jobs) + self.extra
+
+    def at(self, now_us: int) -> Line:
+        """The line as it counts at *now_us*: a pause that a later clock began begins now, at its full length."""
+        if self.paused_from_us <= now_us:
+            return self
+        paused_us = now_us + self.paused_us - self.paused_from_us
+        return replace(self, paused_us=paused_us, paused_from_us=now_us)
+
+    def cleared(self) -> Line | None:
+        """The line without the jobs that wait; None if nothing else is in it."""
+        return Line(paused_us=self.paused_us, paused_from_us=self.paused_from_us) if self.paused_us else None
 
 
 EMPTY = Line()
@@ -345,7 +358,7 @@ def passed(line: Line, stands: Standing, least: int) -> Line:
     entry = stands.entry
     mean = line.mean + (MEAN_ONE * entry.cost - line.mean) // MEAN_PART
     low = max(min(line.low, least), line.low - entry.cost)
-    line = replace(line, paused_us=0, v=max(line.v, entry.start), mean=mean, low=low)
+    line = replace(line, paused_us=0, paused_from_us=0, v=max(line.v, entry.start), mean=mean, low=low)
     return _without(line, entry) if stands.waits else line
 
 

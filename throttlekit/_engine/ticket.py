@@ -110,7 +110,7 @@ class Ticket:
             due_us=due_us,
             limit_ref=limit_ref(limit),
             deferrals=self.deferrals + counts,
-            since_us=self.since_us or now_us,
+            since_us=min(self.since_us or now_us, now_us),  # a clock that was ahead makes no job wait longer
             line=line,
             slots=slots,
             places=places,

@@ -19,6 +19,7 @@ from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit.errors import ConfigurationError
+from throttlekit.fleet.definitions import check_rule, names_of, tiers_of
 from throttlekit.fleet.rule_follower import KEPT_MS, read_rules
 from throttlekit.fleet.rules import HISTORY, RULES, Rule, What, as_text, check_rate, data_of, field_of, plain, rule_of
 from throttlekit.limiter import Limiter
@@ -32,7 +33,7 @@ MOST_RULES = 1000
 _LONGEST_TEXT = 1000
 _VERSION = 1
 
-Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "shadow", "enforce", "reset"]
+Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "shadow", "enforce", "reset", "clear-line"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,7 @@ class Change:
         name: The limit's name.
         part: The key, or the tier; None: all there is.
         before, after: What was in force, and what is; None: the limit as it is declared.
-        forgotten: Of "reset": how many stored values were deleted.
+        forgotten: Of "reset": how many stored values were deleted. Of "clear-line": how many lines were emptied.
     """
 
     at: float
@@ -63,8 +64,9 @@ class Change:
 class Control:
     """
     Sets rules for limits, by name, for every process that uses the same store. They follow within 2 seconds; a
-    process that starts, at its first decision. A process that uses another store does not follow. A limit's
-    definition plays no part: a rule for a wrong name changes nothing; see `names`.
+    process that starts, at its first decision. A process that uses another store does not follow. A rule that the
+    definition which the fleet has reported cannot follow is refused. A rule for a name that the fleet has not used
+    lately is stored, for the limit may be deployed later; see `names`.
 
     Each verb returns the changes that it made; none if there was nothing to change. Each change is kept, the last
     1 000 of them: see `history`. Two operators at the same instant: the last one counts.
@@ -106,9 +108,9 @@ class Control:
         come back; a pause after a 429 is the old one's, and does not hold for the new one. While the fleet follows,
         both admit. An amount counts those who hold a slot already.
 
-        A limit that cannot take it (another kind, a burst where there is none, a cost that would never pass) stays as
-        it is, and says so in its process's log: here only what no limit takes is refused, unless a limit is given
-        in place of a name.
+        A limit that cannot take it (another kind, a burst where there is none, tiers and no *tier*, a cost that would
+        never pass) is refused here, if the fleet has used it in the last hour, or is given in place of its name.
+        Otherwise it stays as it is, and its processes log that.
 
         Args:
             rate: "50/s"; or a whole number, for a concurrency limit.
@@ -134,6 +136,7 @@ class Control:
         else:
             check_rate(name, amount, burst)
         rule = Rule(what="set", name=name, part=None if tier is None else _text("tier", tier), rate=amount, burst=burst)
+        check_rule(self._store, rule)
         return self._tell("set", rule, for_)
 
     def unset(self, limit: Limit | str, *, tier: str | None = None) -> Sequence[Change]:
@@ -162,8 +165,10 @@ class Control:
             ConfigurationError: A value that can never work, or 1 000 rules are in force already.
             StoreUnavailable: The store did not answer. It may be paused, or not.
         """
-        part = None if key is None else key_text(key)
-        return self._tell("pause", Rule(what="pause", name=_name(limit), part=part), for_)
+        rule = Rule(what="pause", name=_name(limit), part=None if key is None else key_text(key))
+        if key is not None:
+            check_rule(self._store, rule)
+        return self._tell("pause", rule, for_)
 
     def resume(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
@@ -206,16 +211,20 @@ class Control:
         Raises:
             StoreUnavailable: The store did not answer. Some may be forgotten.
         """
-        name, part = _name(limit), None if key is None else key_text(key)
-        forgotten = sum(self._store.forget(pattern) for pattern in patterns_of(name, part))
-        if not forgotten:
-            return ()
-        now_us, _ = read_rules(self._store)
-        change = Change(
-            at=now_us / 1_000_000, by=self._by, verb="reset", name=name, part=part, forgotten=forgotten
-        )  # fmt: skip
-        self._store.commands(_recorded(change))
-        return (change,)
+        return self._forget("reset", limit, key)
+
+    def clear_line(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
+        """
+        Empty the waiting lines of a limit, of a key or of all. What was counted stays, and so do pauses and rules. For
+        after a purge, where the jobs that wait are gone: the next job passes as soon as there is a unit. Looks at every
+        name in the store, as `reset` does.
+
+        Jobs that do come back have lost their places: they are decided like new ones, or, if they are due, go first.
+
+        Raises:
+            StoreUnavailable: The store did not answer. Some lines may be empty.
+        """
+        return self._forget("clear-line", limit, key)
 
     def rules(self) -> Sequence[Rule]:
         """
@@ -236,9 +245,16 @@ class Control:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        from throttlekit.fleet.snapshot import names_of  # costly to import, and seldom asked
-
         return names_of(self._store)
+
+    def tiers(self, limit: Limit | str) -> Sequence[str]:
+        """
+        The tiers of a limit that the fleet has used lately, in order. Empty: it has none, or was not used.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        return tiers_of(self._store, _name(limit))
 
     def history(self, limit: Limit | str | None = None) -> Sequence[Change]:
         """
@@ -266,9 +282,18 @@ class Control:
     def _known(self) -> tuple[int, list[tuple[str, Rule | None]]]:
         now_us, kept = read_rules(self._store)
         pairs = zip(kept[::2], kept[1::2], strict=True)
-        return now_us, [
-            (field.decode("utf-8", "replace"), rule_of(data_of(field), data_of(value))) for field, value in pairs
-        ]
+        found = [(field.decode("utf-8", "replace"), rule_of(data_of(field), data_of(value))) for field, value in pairs]
+        return now_us, [(field, rule and rule.at(now_us)) for field, rule in found]
+
+    def _forget(self, verb: Verb, limit: Limit | str, key: str | int | None) -> Sequence[Change]:
+        name, part, lines_only = _name(limit), None if key is None else key_text(key), verb == "clear-line"
+        forgotten = sum(self._store.forget(each, lines_only=lines_only) for each in patterns_of(name, part))
+        if not forgotten:
+            return ()
+        now_us, _ = read_rules(self._store)
+        change = Change(at=now_us / 1_000_000, by=self._by, verb=verb, name=name, part=part, forgotten=forgotten)
+        self._store.commands(_recorded(change))
+        return (change,)
 
     def _tell(self, verb: Verb, rule: Rule, for_: float | timedelta | None) -> Sequence[Change]:
         for_us = 0 if for_ is None else round(finite_seconds("for_", for_, LONGEST_PAUSE) * 1_000_000)

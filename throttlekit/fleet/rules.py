@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 from throttlekit._core.algorithms.token_bucket import TokenBucket
@@ -63,6 +63,12 @@ class Rule:
 
     def over(self, now_us: int) -> bool:
         return 0 < self.until_us <= now_us
+
+    def at(self, now_us: int) -> Rule:
+        """The rule as it counts at *now_us*: one that a later clock began begins now, at its full length."""
+        if self.since_us <= now_us:
+            return self
+        return replace(self, since_us=now_us, until_us=self.until_us and now_us + self.until_us - self.since_us)
 
 
 @dataclass(frozen=True, slots=True)

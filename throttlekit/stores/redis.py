@@ -20,6 +20,7 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
 
 from throttlekit._core.acquire import Verdict
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.storage_keys import is_line, jobs_name_of
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Correction, Lease, Request, Wait
@@ -37,7 +38,7 @@ from throttlekit.stores.wire import (
     verdict_of,
 )
 
-__all__ = ["RedisStore", "check_url", "connection_options", "renew_pool_lock_after_fork", "url_errors"]
+__all__ = ["RedisStore", "address_of", "check_url", "connection_options", "renew_pool_lock_after_fork", "url_errors"]
 
 _DATABASE = re.compile(r"/?[0-9]*", re.ASCII)
 _CLIENT_NAME = re.compile(r"[!-~]+")
@@ -78,6 +79,7 @@ class RedisStore:
         """Make connections like those of *client*."""
         self._client = client
         pool = client.connection_pool
+        self.address = address_of(pool)
         renew_pool_lock_after_fork(pool)
         options = pool.connection_kwargs
         with suppress(TypeError):  # older clients, and connection classes of users, do not have this option
@@ -121,6 +123,9 @@ class RedisStore:
     def reset(self, names: Sequence[str]) -> None:
         self._call(names[0], lambda: self._delete(names))
 
+    def clear_lines(self, names: Sequence[str]) -> None:
+        self._call(names[0], lambda: self._clear(names))
+
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         name = str(commands[0][3 if commands[0][0] == "EVAL" else 1])
         try:
@@ -130,8 +135,8 @@ class RedisStore:
                 error.part = None  # the server is up: that it rejected these commands says nothing about decisions
             raise
 
-    def forget(self, pattern: str) -> int:
-        return self._call(pattern, lambda: self._forget(pattern))
+    def forget(self, pattern: str, *, lines_only: bool = False) -> int:
+        return self._call(pattern, lambda: self._forget(pattern, lines_only))
 
     def part_of(self, name: str) -> str:
         """A single server has no parts."""
@@ -163,6 +168,7 @@ class RedisStore:
         except StoreUnavailable as error:
             if error.part is not None:
                 error.part = self.part_of(name)
+            error.server = error.part or self.address
             if is_connection_error(error):
                 self._close_idle()
             raise
@@ -210,14 +216,22 @@ class RedisStore:
                 raise reply
         return replies
 
-    def _forget(self, pattern: str) -> int:
-        deleted = 0
+    def _forget(self, pattern: str, lines_only: bool) -> int:
+        forgotten = 0
         keys: Iterable[Any] = self._redis_py().scan_iter(match=pattern, count=_SCAN_COUNT)
         names = (key.decode("utf-8", "replace") for key in keys)
         while batch := list(islice(names, _SCAN_COUNT)):
-            self._delete(batch)
-            deleted += len(batch)
-        return deleted
+            if not lines_only:
+                self._delete(batch)
+                forgotten += len(batch)
+            elif lines := [name for name in batch if is_line(name)]:
+                forgotten += self._clear(lines)
+        return forgotten
+
+    def _clear(self, names: Sequence[str]) -> int:
+        keys = [each for name in names for each in (name, jobs_name_of(name))]
+        cleared: int = self._run(script_for("clear_line", frozenset[str]()), [len(keys), *keys, ""])
+        return cleared
 
     def _redis_py(self) -> Any:
         """The client of redis-py for what is not a decision."""
@@ -229,6 +243,18 @@ class RedisStore:
 
 def _or_empty(number: int | None) -> int | str:
     return "" if number is None else number
+
+
+def address_of(pool: Any) -> str:
+    """The server that redis-py's *pool* connects to: host:port/database, without a user or a password."""
+    options = pool.connection_kwargs
+    database = options.get("db") or 0
+    if hasattr(pool, "sentinel_manager"):
+        return f"service {pool.service_name}/{database} of the Sentinels"
+    if "path" in options:
+        return f"{options['path']}?db={database}"
+    host = str(options.get("host", "localhost"))
+    return f"{f'[{host}]' if ':' in host else host}:{options.get('port', 6379)}/{database}"
 
 
 def connection_options(timeout: float) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithms.token_bucket import TokenBucket
+from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import AT_DOOR, GRACE_US, GUESTS_US, LOOK_US
 from throttlekit.stores.base import Request
 from throttlekit.testing.bench import NAME, NOW_US, ONE, SECOND_US, STEP_US, TEN, Bench, ConformanceSuite
@@ -355,7 +356,7 @@ def _ahead(bench: Bench) -> int:
     return (bench.look(TEN).retry_us - max(bench.now_us, bench.use(TEN).full_us)) // STEP_US + 4
 
 
-def _patient(bench: Bench, limit: TokenBucket) -> int:
+def _patient(bench: Bench, limit: Limit) -> int:
     """Let a job wait until it passes, in a process that asks when the job is due, and at least every `LOOK_US`."""
     asked, verdict = 1, bench.ask(limit)
     while not verdict.allowed:

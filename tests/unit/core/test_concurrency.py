@@ -273,7 +273,18 @@ def test_nobody_is_believed_to_hold_where_nothing_is_stored() -> None:
     """Neither an unknown key nor one whose holders are all gone is stale."""
     assert slot("x").sanitized(None, NOW_US) is None
     empty = Holders((), 5, NOW_US, NOW_US)
-    assert slot("x").sanitized(empty, 0) is empty
+    assert slot("x").sanitized(empty, NOW_US - STALE_US) is empty
+
+
+@pytest.mark.parametrize("holders", [(), ("a",)])
+def test_grants_and_returns_of_a_clock_that_was_far_ahead_are_of_now(holders: tuple[str, ...]) -> None:
+    """Else the waiting line would count as kept busy for as long as the clock was wrong."""
+    ahead_us = NOW_US + STALE_US + 1
+    leases = taken(*holders).leases if holders else ()
+    for wrong in (Holders(leases, 5, ahead_us, 7), Holders(leases, 5, 7, ahead_us)):
+        state = slot("x").sanitized(wrong, NOW_US)
+        assert state == wrong._replace(granted_us=min(wrong.granted_us, NOW_US), freed_us=min(wrong.freed_us, NOW_US))
+        assert slot("x").busy_until_us(state, NOW_US) == NOW_US
 
 
 # The pace

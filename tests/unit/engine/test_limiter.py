@@ -82,6 +82,7 @@ class Down:
         raise StoreUnavailable("the store gave no usable answer: TimeoutError")
 
     reset: Any = acquire
+    clear_lines: Any = acquire
     settle: Any = acquire
     release: Any = acquire
     renew: Any = acquire
