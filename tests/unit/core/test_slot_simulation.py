@@ -143,8 +143,8 @@ def test_slots_stay_busy_if_waiters_are_woken_first(holds: str, processes: int) 
     """Whatever they hold for, and however that changes: slots in use, few deliveries, order, and never one too many."""
     outcome = simulate(2000, HOLDS[holds], processes=processes)
     assert outcome.most == 10
-    assert outcome.use >= 0.95
-    assert outcome.deliveries <= 3.05
+    assert outcome.use >= 0.99
+    assert outcome.deliveries <= 3.8
     assert outcome.moved <= 150
 
 
@@ -153,17 +153,17 @@ def test_slots_stay_busy_in_many_processes(seed: int) -> None:
     """Of eight processes each wakes its own only: order suffers, the slots do not."""
     outcome = simulate(2000, HOLDS["20 to 500 to 20 ms"], processes=8, seed=seed)
     assert outcome.most == 10
-    assert outcome.use >= 0.93
-    assert outcome.deliveries <= 3.3
+    assert outcome.use >= 0.95
+    assert outcome.deliveries <= 5.5
 
 
-@pytest.mark.parametrize("holds", [name for name in HOLDS if name != "20 to 500 to 20 ms"])
-def test_pace_alone_keeps_slots_busy(holds: str) -> None:
-    """Where nobody is woken, as by a framework that cannot, the measured mean alone keeps slots in use."""
+@pytest.mark.parametrize(("holds", "use"), [("20 ms", 0.88), ("100 ms", 0.92), ("10 to 300 ms", 0.85), ("1 s", 0.7)])
+def test_pace_alone_keeps_slots_busy(holds: str, use: float) -> None:
+    """Where no waiter is woken, the measured mean alone keeps slots in use; the less, the longer they are held."""
     outcome = simulate(2000, HOLDS[holds], wake=False)
     assert outcome.most == 10
-    assert outcome.use >= 0.85
-    assert outcome.deliveries <= 3.4
+    assert outcome.use >= use
+    assert outcome.deliveries <= 4.8
 
 
 @pytest.mark.parametrize("amount", [1, 3, 50])
@@ -171,7 +171,7 @@ def test_other_amounts(amount: int) -> None:
     """One slot, or many."""
     outcome = simulate(600, HOLDS["100 ms"], amount=amount)
     assert outcome.most == amount
-    assert outcome.use >= 0.9
+    assert outcome.use >= 0.99
     assert outcome.deliveries <= 3.05
 
 
