@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.line import UNIT
 
 __all__ = ["claim_of"]
 
 
-def claim_of(algorithm: Algorithm, spacing_us: int = 0, max_queue_us: int | None = None) -> StoreClaim:
+def claim_of(
+    algorithm: Algorithm, cost: int = 1, max_queue: int | None = None, tenant: str = "", step: int = UNIT, lead: int = 0
+) -> StoreClaim:
     """A claim that is stored under names of no meaning."""
-    return StoreClaim("bucket", "line", algorithm, spacing_us, max_queue_us)
+    return StoreClaim("bucket", algorithm, cost, max_queue, tenant, step, lead)
