@@ -60,7 +60,7 @@ for i = 1, #KEYS / 3 do
         most, c.least = c.ahead, 0
       end
       c.passes = c.ahead > 0 and c.of.ready(c, c.ahead) or c.ready
-      if c.passes > now then c.passes = c.passes + c.ahead * c.of.slack(c, longest) end
+      if c.passes > now then c.passes = math.min(c.passes + c.ahead * c.of.slack(c, longest), now + FURTHEST) end
       local soon = now + longest
       if c.passes <= now and most > c.ahead and c.of.ready(c, most) > now then c.passes = soon end
       c.back_at = max(c.soon and math.min(c.passes, soon) or c.passes, c.line.paused)

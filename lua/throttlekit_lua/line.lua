@@ -9,9 +9,9 @@
   `waiting` counts the jobs. Nothing is written before `write_line`.
 ]]
 local FIRST_TAG, FAR, EXACT, BATCH, MEAN_ONE, MEAN_PART = 18691697672192, 16, 32, 16, 1024, 32
-local AT_DOOR = 8
+local AT_DOOR, FURTHEST = 8, 3155760000000000
 local LOOK, DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 500000, 4, 16, 1000000, 512, 60000
-local LAST_TAG = 4503599627370496
+local LAST_TAG, MOST_TAG = 4503599627370496, 9007199254740990
 local FIELDS = {
   'epoch', 'v', 'gone', 'number', 'extra', 'mean', 'dear', 'doubt', 'aside', 'since', 'low', 'grace',
   'paused', 'from', 'guest', 'last', 'mark', 'waiting',
@@ -194,7 +194,7 @@ local function pay(c)
   local line = c.line
   line.number = max(line.number, c.number)
   if c.back then line.doubt = math.floor(line.doubt / 2) end
-  if c.tags ~= '' then c.paid = {whole(-1 - c.start - c.step), c.tags .. ' ' .. c.tenant} end
+  if c.tags ~= '' then c.paid = {whole(-1 - math.min(c.start + c.step, MOST_TAG)), c.tags .. ' ' .. c.tenant} end
 end
 
 local function join(c, due, grace)

@@ -10,7 +10,15 @@ __all__ = ["claim_of"]
 
 
 def claim_of(
-    algorithm: Algorithm, cost: int = 1, max_queue: int | None = None, *, tenant: str = "", weight: int = 1
+    algorithm: Algorithm,
+    cost: int = 1,
+    max_queue: int | None = None,
+    tenant: str = "",
+    step: int | None = None,
+    lead: int = 0,
+    *,
+    weight: int = 1,
 ) -> StoreClaim:
-    """A claim that is stored under names of no meaning."""
-    return StoreClaim("bucket", algorithm, cost, max_queue, tenant, -(-cost * UNIT // weight))
+    """A claim that is stored under names of no meaning. *step*: by default what *cost* is at *weight*."""
+    step = -(-cost * UNIT // weight) if step is None else step
+    return StoreClaim("bucket", algorithm, cost, max_queue, tenant, step, lead)

@@ -17,6 +17,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import (
     AT_DOOR,
     EMPTY,
+    FURTHEST_US,
     GRACE_US,
     GUESTS_US,
     Ahead,
@@ -162,17 +163,17 @@ def acquire(
         for claim, taken, state, place in zip(claims, known, states, given, strict=True)
     ]
     verdict = _verdict(claims, looks, now_us, caller)
-    uses = tuple(claim.algorithm.use(look.taken, now_us) for look, claim in zip(looks, claims, strict=True))
+    uses = [claim.algorithm.use(look.taken, now_us) for look, claim in zip(looks, claims, strict=True)]
     if caller is Caller.PEEK:
-        return verdict._replace(uses=uses), _mended(states, known)
+        return verdict._replace(uses=tuple(uses)), _mended(states, known)
     changed = list(states)
     if verdict.allowed:
         for i, (claim, look) in enumerate(zip(claims, looks, strict=True)):
             if claim.algorithm.size:
                 taken = claim.algorithm.admit(look.taken, now_us)
                 changed[i] = State(taken, _after_grant(claim, look, states[i].line))
-        uses = tuple(claim.algorithm.use(state.taken, now_us) for state, claim in zip(changed, claims, strict=True))
-        return verdict._replace(uses=uses), changed
+                uses[i] = claim.algorithm.use(taken, now_us)
+        return verdict._replace(uses=tuple(uses)), changed
     tidy = [
         look.line if state.line and state.line.jobs else state.line for look, state in zip(looks, states, strict=True)
     ]
@@ -180,7 +181,7 @@ def acquire(
         kept = [
             state if line is state.line else State(state.taken, line) for state, line in zip(states, tidy, strict=True)
         ]
-        return verdict._replace(uses=uses), _mended(kept, known)
+        return verdict._replace(uses=tuple(uses)), _mended(kept, known)
     told_us = max(look.passes_us for look in looks)
     patient = max_wait_us is None or verdict.due_us - now_us <= max_wait_us
     sealed: list[Place | None] = list(given)
@@ -204,7 +205,7 @@ def acquire(
         if line is not state.line or known[i] is not state.taken:
             changed[i] = State(known[i], line)
     given_any = patient and caller is not Caller.GUEST
-    return verdict._replace(uses=uses, places=tuple(sealed) if given_any else ()), changed
+    return verdict._replace(uses=tuple(uses), places=tuple(sealed) if given_any else ()), changed
 
 
 def leave(state: State, claim: StoreClaim, place: Place, now_us: int) -> State:
@@ -286,6 +287,7 @@ def _look(
     passes_us = algorithm.ready_us(taken, now_us, ahead.about) if ahead.about else ready_us
     if passes_us > now_us:
         passes_us += ahead.about * algorithm.slack_us(longest_us)
+        passes_us = min(passes_us, now_us + FURTHEST_US)
     soon_us = now_us + longest_us
     if passes_us <= now_us and ahead.most > ahead.about and algorithm.ready_us(taken, now_us, ahead.most) > now_us:
         passes_us = soon_us  # no job passes by a guess

@@ -27,6 +27,7 @@ __all__ = [
     "AT_DOOR",
     "EMPTY",
     "FAR",
+    "FURTHEST_US",
     "GRACE_US",
     "GUESTS_US",
     "KEPT_US",
@@ -63,6 +64,9 @@ GUESTS_US = 60_000_000
 FAR = 16
 """So many costs behind the last job that passed, a job that left the line comes in again no faster than its share."""
 
+FURTHEST_US = 3_155_760_000_000_000
+"""No job is told an instant further off, a hundred years: a store's numbers end, and keys that live longer."""
+
 EXACT = 32
 """Entries whose costs are added up one by one, where costs differ; those beyond are estimated."""
 
@@ -83,7 +87,7 @@ DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 4, 16, 1_000_000
 CLASS, CLASSES = 2**40, 16
 """How far before v a class of priority stands for each class below it, and how many there are at most."""
 
-_LAST_TAG = 2**52  # tags are doubles in a store
+_LAST_TAG, _MOST_TAG = 2**52, 2**53 - 2  # tags are doubles in a store
 _FIRST_TAG = (CLASSES + 1) * CLASS  # so that no start is below 0
 _NO_TAGS: Mapping[str, int] = MappingProxyType({})
 
@@ -316,9 +320,9 @@ def charged(line: Line, tenant: str, stands: Standing, step: int) -> Line:
     if entry.number > line.number:
         line = replace(line, number=entry.number)
     if tags == "finishes":
-        return replace(line, finishes={**line.finishes, tenant: entry.start + step})
+        return replace(line, finishes={**line.finishes, tenant: min(entry.start + step, _MOST_TAG)})
     if tags == "returns":
-        return replace(line, returns={**line.returns, tenant: entry.start + step})
+        return replace(line, returns={**line.returns, tenant: min(entry.start + step, _MOST_TAG)})
     return line
 
 
