@@ -89,7 +89,7 @@ for i = 1, #claims do
     if reason ~= 4 and (due_c > due or full) then
       binding, due = i, due_c
       local early = c.place and c.tags ~= 'f' and c.place.due > now
-      reason = full and 4 or c.line.paused > now and 5 or early and 3 or c.ready > now and 1 or 2
+      reason = full and 4 or early and 3 or c.line.paused > now and 5 or c.ready > now and 1 or 2
     end
   end
 end

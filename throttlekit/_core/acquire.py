@@ -319,10 +319,10 @@ def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, 
             place = look.place
             if full:
                 reason = Reason.FULL
-            elif line.paused_us > now_us:
-                reason = Reason.PAUSED
             elif place is not None and not newcomer and place.due_us > now_us:
                 reason = Reason.EARLY
+            elif line.paused_us > now_us:
+                reason = Reason.PAUSED
             else:
                 reason = Reason.EXHAUSTED if look.ready_us > now_us else Reason.IN_LINE
     return Verdict(reason, binding, now_us, retry_us, due_us, ())

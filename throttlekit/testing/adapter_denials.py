@@ -66,7 +66,7 @@ class DenialConformance(OnSite):
 
     def test_a_denial_is_quiet(self) -> None:
         """Twenty denials log at most one line at INFO for their limit, and no warning and no stack trace."""
-        with Logged() as logged, self.bench() as bench:
+        with self.bench() as bench, Logged() as logged:
             bench.deny(0.5)
             for sent in [bench.send("rate") for _ in range(20)]:
                 bench.begun(sent)
