@@ -55,8 +55,9 @@ for i = 1, #KEYS / 3 do
       local most
       c.ahead, most, c.least = ahead_of(c, stand(c, grace, first))
       local longest = max(grace, c.line.grace)
-      if c.place and c.tags == '' and max(c.place.due, c.line.paused) <= now and c.of.tight(c, longest) then
-        c.ahead = c.ready > now and max(0, c.ahead - AT_DOOR) or 0
+      local due = c.place and (c.of.estimates and now or c.place.due)
+      if due and c.tags == '' and max(due, c.line.paused) <= now and c.of.tight(c, longest) then
+        c.ahead = c.ready > now and max(0, c.ahead - (c.of.estimates and 0 or AT_DOOR)) or 0
         most, c.least = c.ahead, 0
       end
       c.passes = c.ahead > 0 and c.of.ready(c, c.ahead) or c.ready
