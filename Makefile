@@ -57,6 +57,8 @@ bench: $(VENV)/made-bench
 		dramatiq_kills.py celery_kills.py
 	$(BIN)/python tests/benchmarks/faults.py --markdown docs/benchmarks-faults.md
 	$(BIN)/python tests/benchmarks/operations.py
+	$(BIN)/python tests/benchmarks/expiry.py
+	$(BIN)/python tests/benchmarks/stalls.py --write docs/guarantees.md
 
 # The site, in site/. Warnings are errors. (The variable silences an advertisement of the theme's.)
 docs: $(VENV)/made-docs

@@ -23,7 +23,7 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.claims import decision_from
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
 from throttlekit._engine.running import Running
-from throttlekit.errors import StoreUnavailable
+from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.limiter import NO_CLIENT, Limiter
 from throttlekit.stores.base import Store
 
@@ -48,13 +48,23 @@ class AsyncLimiter:
     Keys, costs and hooks that are functions are called in the event loop. Sharing it between loops is safe.
 
     Args:
-        store, client, plugins: As for `Limiter`; raises the same.
+        store: As for `Limiter`. Or the `Limiter` of this process, for a process with both: then limits of scope
+            "process", of memory://, and a process's own share are counted once. Its owner closes it.
+        client, plugins: As for `Limiter`; raises the same.
     """
 
     def __init__(
-        self, store: str | Store = "memory://", *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
+        self, store: str | Store | Limiter = "memory://", *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
-        self._limiter = Limiter(store, client=client, plugins=plugins)
+        self._own = not isinstance(store, Limiter)
+        if isinstance(store, Limiter):
+            if client is not NO_CLIENT or plugins:
+                raise ConfigurationError(
+                    "AsyncLimiter(limiter) has the client and the plugins of that limiter: drop them"
+                )
+            self._limiter = store
+        else:
+            self._limiter = Limiter(store, client=client, plugins=plugins)
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batches] = WeakKeyDictionary()
 
     @property
@@ -100,9 +110,9 @@ class AsyncLimiter:
         verdict = await self._put(attempt).answered
         return replace(decision_from(verdict, attempt.claims), charged=())
 
-    async def settle(self, decision: Decision, *, actual: int, limit: Limit | None = None) -> Decision:
+    async def settle(self, decision: Decision, actual: int, *, limit: Limit | None = None) -> Decision:
         """As `Limiter.settle`."""
-        return await self._in_thread(partial(self._limiter.settle, decision, actual=actual, limit=limit))
+        return await self._in_thread(partial(self._limiter.settle, decision, actual, limit=limit))
 
     async def release(self, decision: Decision) -> None:
         """As `Limiter.release`."""
@@ -113,7 +123,7 @@ class AsyncLimiter:
         await self._in_thread(partial(self._limiter.cancel, decision))
 
     def keep(self, decision: Decision, on_lost: Callable[[], None]) -> None:
-        """As `Limiter.keep`; no round trip. *on_lost* is called in another thread."""
+        """For adapters: as `Limiter.keep`; no round trip. *on_lost* is called in another thread."""
         self._limiter.keep(decision, on_lost)
 
     def hold(
@@ -143,10 +153,10 @@ class AsyncLimiter:
         return self._limiter.limited(*limits, timeout=timeout)
 
     async def pause(
-        self, limit: Limit, seconds: float | timedelta, *, job: Job | None = None, key: str | int | None = None
+        self, limit: Limit, for_: float | timedelta, *, job: Job | None = None, key: str | int | None = None
     ) -> None:
         """As `Limiter.pause`."""
-        await self._in_thread(partial(self._limiter.pause, limit, seconds, job=job, key=key))
+        await self._in_thread(partial(self._limiter.pause, limit, for_, job=job, key=key))
 
     async def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """As `Limiter.resume`."""
@@ -156,13 +166,18 @@ class AsyncLimiter:
         """As `Limiter.reset`."""
         await self._in_thread(partial(self._limiter.reset, *limits, job=job, key=key))
 
+    async def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
+        """As `Limiter.clear_line`."""
+        await self._in_thread(partial(self._limiter.clear_line, limit, job=job, key=key))
+
     def declare(self, *limits: Limit) -> None:
         """As `Limiter.declare`; no round trip."""
         self._limiter.declare(*limits)
 
     async def close(self) -> None:
         """Close the store's connections, and end the threads. Using the limiter opens them again."""
-        await self._in_thread(self._limiter.close)
+        if self._own:
+            await self._in_thread(self._limiter.close)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"an {type(self).__name__} cannot be pickled or copied: make one in each process")

@@ -1,4 +1,4 @@
-"""The verbs: acquire, release, hold, wait, peek, settle, cancel, pause, resume, reset."""
+"""The verbs: acquire, release, hold, wait, peek, settle, cancel, pause, resume, reset, clear_line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ NO_CLIENT = object()
 class Limiter(Waits):
     """
     Decides calls under any number of limits, which one store counts. Make one per process, at import; it connects on
-    first use. Limits of scope "process", and a process's own share while the store is away, are counted by this object.
+    first use. Limits of scope "process", and a process's own share while the store is away, are counted by this object:
+    `AsyncLimiter(limiter)` shares them.
 
     Most callers use an adapter, which calls this for them. In code outside a job use `hold`, or the decorator
     `limited`: they wait until the limits let the caller pass. Use `acquire` where the caller itself decides what to
@@ -134,10 +135,9 @@ class Limiter(Waits):
         Ask whether a job may run now under all of *limits*, and charge all of them or none: one round trip.
         Limits of scope "process" are asked first, and without any.
 
-        With a *job*, a denial gives it a place in the binding limit's waiting line: come back after
-        `decision.delay` with `decision.ticket` as `job.ticket`. Without one, the caller has no place in
-        the line: nothing is kept, and `decision.delay` spreads such callers out. They pass when no job
-        waits, so under a lasting backlog of jobs hardly at all.
+        With a *job*, a denial gives it a place in the binding limit's waiting line: come back after `decision.delay`
+        with `decision.ticket` as `job.ticket`. Without one, the caller has no place in the line: nothing is kept, and
+        `decision.delay` spreads such callers out. They pass when no job waits, so under a backlog hardly at all.
 
         Args:
             key: The key to count under, for limits that have one, in place of the job's.
@@ -145,9 +145,8 @@ class Limiter(Waits):
             delivery: What the job's framework can do; for adapters.
 
         Raises:
-            ConfigurationError: No limit was given, one was given twice or with two definitions, a key
-                or cost could not be worked out, or a key was given and no limit has one. A permanent
-                fault: asking again will not help.
+            ConfigurationError: No limit was given, one was given twice or with two definitions, a key or cost could
+                not be worked out, or a key was given and no limit has one. A permanent fault: asking again is no help.
             CostExceedsLimit: The cost could never pass.
 
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
@@ -173,7 +172,7 @@ class Limiter(Waits):
         """
         return self.decider.acquire(Call(limits, job, key, cost, peek=True))
 
-    def settle(self, decision: Decision, *, actual: int, limit: Limit | None = None) -> Decision:
+    def settle(self, decision: Decision, actual: int, *, limit: Limit | None = None) -> Decision:
         """
         Correct a cost that is only known afterwards: charge what *actual* is more than what was charged when
         *decision* was allowed, or give back what it is less.
@@ -266,7 +265,7 @@ class Limiter(Waits):
         return self._leases.hand_over(decision, pid)
 
     def pause(
-        self, limit: Limit, seconds: float | timedelta, *, job: Job | None = None, key: str | int | None = None
+        self, limit: Limit, for_: float | timedelta, *, job: Job | None = None, key: str | int | None = None
     ) -> None:
         """
         Let no job pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
@@ -276,13 +275,14 @@ class Limiter(Waits):
         Jobs whose slots come meanwhile are deferred to behind the pause, in their order.
 
         Args:
+            for_: Seconds, or a timedelta.
             job, key: What is paused, as for `acquire`. Of a limit with tiers, all if there is no job.
 
         Raises:
-            ConfigurationError: As for `acquire`; *seconds* is not a number of seconds from 0 to 366 days.
+            ConfigurationError: As for `acquire`; *for_* is not a number of seconds from 0 to 366 days.
             StoreUnavailable: The store did not answer. It may be paused, or not.
         """
-        for_us = round(finite_seconds("seconds", seconds, LONGEST_PAUSE) * 1_000_000)
+        for_us = round(finite_seconds("for_", for_, LONGEST_PAUSE) * 1_000_000)
         self.pause_claims(self._each_tier(limit, job, key), for_us)
 
     def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
@@ -297,8 +297,7 @@ class Limiter(Waits):
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
-        Forget what was counted under *limits*: full buckets, empty lines. Jobs that wait come back when
-        they are due.
+        Forget what was counted under *limits*: full buckets, empty lines. Jobs that wait come back when due.
 
         Raises:
             ConfigurationError: As for `acquire`.
@@ -309,6 +308,14 @@ class Limiter(Waits):
         for each in self.claims(call):
             with self._nothing_prefetched([each]):
                 self.stores.of(each.limit).reset(each.claim.names)
+
+    def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
+        """
+        Empty the waiting line of *limit*, for after a purge: what was counted stays, and so do pauses. Jobs that come
+        back all the same have lost their places. Takes *job* and *key*, and raises, as `pause` does.
+        """
+        for each in self._each_tier(limit, job, key):
+            self.stores.of(each.limit).clear_lines([each.claim.names[1]])
 
     def declare(self, *limits: Limit) -> None:
         """

@@ -82,10 +82,9 @@ class RunningTasks:
         request.on_failure = partial(self._failed, held, request.on_failure)
         request.on_timeout = partial(self._timed_out, held, request.on_timeout)
         in_loop = bool(getattr(pool, "uses_semaphore", False)) and held.consumer.hub is not None
-        lanes = run.lanes
-        slots = run.decision if lanes else None
+        slots, ahead = run.decision if run.lanes else None, held.ahead
         held.becomes(State.RUNNING)
-        grant = self._grants[held] = _Grant(lanes, slots, slots, in_loop)
+        grant = self._grants[held] = _Grant((*run.lanes, *ahead), slots, slots, in_loop)
         if slots is not None:
             self._limiter.keep(slots, _ignore_loss)
         if not in_loop and not self._checking:
@@ -97,8 +96,8 @@ class RunningTasks:
             self._end(held)
             raise
         finally:
-            if slots is not None:
-                self._wake_more(grant, slots)
+            if slots is not None or ahead:
+                self._wake_more(grant, slots, ahead)
 
     def start(self, consumer: Any) -> None:
         """The worker is connected, for the first time or again."""
@@ -193,10 +192,14 @@ class RunningTasks:
         if slots is not None:
             self._limiter.release(slots)
 
-    def _wake_more(self, grant: _Grant, slots: Decision) -> None:
-        """A grant that leaves slots free wakes one task more: it may expect a slot much later than now."""
-        for each in slots.leases:
-            if each.limit is slots.limit and slots.remaining:
+    def _wake_more(self, grant: _Grant, slots: Decision | None, ahead: tuple[str, ...]) -> None:
+        """
+        A grant that leaves slots free, or came before it was due, wakes one task more: it may be due much later than
+        it can run.
+        """
+        self._after.extend([partial(self._waiting.wake, lane) for lane in ahead])
+        for each in slots.leases if slots is not None else ():
+            if slots is not None and each.limit is slots.limit and slots.remaining:
                 self._after.append(partial(self._waiting.wake, lane_of(each.bucket)))
         if grant.in_loop:
             self._drain()

@@ -16,13 +16,17 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any
 
-from throttlekit.adapter import Entry, WaitingRoom, lane_in
+from throttlekit.adapter import NO_LANE, Entry, WaitingRoom, lane_in
 from throttlekit_celery._host import worker_state
 
 __all__ = ["HeldTask", "HeldTasks", "State"]
 
 _log = logging.getLogger("throttlekit.celery")
 _ETA_PRIORITY = 6  # what Celery's own ETA timers have
+_LOOK_EVERY = 0.5
+_MOST_LOOKS = 20
+_SOON = 0.03
+"""A task that is due, or was admitted, within so many seconds of what its ticket says is on time."""
 _UNLIMITED = 65_535  # kombu takes a higher prefetch count for no limit at all
 
 
@@ -55,6 +59,7 @@ class HeldTask:
         ticket: The ticket as it is now.
         queue: The queue it came from, if that is known: read at receipt, as the worker may stop to consume it.
         entry: Its last wait in `HeldTasks`.
+        due: When that wait ends, or ended, by the monotonic clock; 0: it has not waited.
     """
 
     consumer: Any
@@ -66,6 +71,13 @@ class HeldTask:
     queue: str | None = None
     state: State = State.RESERVED
     entry: Entry[_Wait] | None = None
+    due: float = 0.0
+
+    @property
+    def ahead(self) -> tuple[str, ...]:
+        """The line in which it stood, if it is taken up before it was due: the line moves faster than it was told."""
+        early = self.entry is not None and self.due > time.monotonic() + _SOON
+        return (self.entry.lane.name,) if early and self.entry and self.entry.lane.name else ()
 
     def becomes(self, state: State) -> None:
         """Change the state: the only place that does. Celery's list of reserved tasks follows."""
@@ -104,32 +116,58 @@ class HeldTasks:
     def __init__(self, max_held: int) -> None:
         self._max_held = max_held
         self._room: WaitingRoom[_Wait] = WaitingRoom()
+        self._looking: Any = None  # the consumer whose timer looks at the lines
         self._lock = threading.Lock()  # without an event loop, timers run in a thread of their own
 
     def hold(self, held: HeldTask, delay: float, *, state: State = State.HELD, wakeable: bool = False) -> None:
         """
         Give *held* back to Celery in *delay* seconds. Until then `inspect scheduled` lists it, with its ETA.
 
-        If it is *wakeable*, and waits for a slot of a concurrency limit, `wake` may give it back before.
+        If it is *wakeable*, `wake` may give it back before, and so it is when it stands first in its line: twice a
+        second, to ask how far the line has moved.
         """
         consumer, request = held.consumer, held.request
         held.becomes(state)
         request._eta = datetime.now(timezone.utc) + timedelta(seconds=delay)
         with self._lock:
             wait = _Wait(held, len(self._room) < self._max_held and _raise_prefetch(consumer))
-            due = time.monotonic() + delay
-            entry = held.entry = self._room.put(wait, due, lane_in(held.ticket) if wakeable else "")
+            now = time.monotonic()
+            held.due = now + delay
+            entry = held.entry = self._room.put(wait, held.due, lane_in(held.ticket) if wakeable else NO_LANE, now=now)
         if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
             task_scheduled(request)
         wait.timer = consumer.timer.call_after(delay, self._on_timer, (request, entry), priority=_ETA_PRIORITY)
+        if entry.lane.name and self._looking is not consumer:
+            self._looking = consumer
+            consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer,))
 
     def wake(self, lane: str) -> None:
-        """A slot is free: release the first task that waits in *lane*, if any does."""
+        """A slot or a unit may be free: release the task that stands first in *lane*, if any does."""
         with self._lock:
             entry = self._room.first_in(lane)
         if entry is not None:
             entry.item.cancel_timer()
             self._release(entry)
+
+    def _look(self, consumer: Any) -> None:
+        """Release the task that stands first in each line, in its turn, if it is due much later than now."""
+        if self._looking is not consumer:
+            return
+        now, asked = time.monotonic(), 0
+        with self._lock:
+            lanes = self._room.lanes
+        while asked < min(lanes, _MOST_LOOKS):
+            with self._lock:
+                entry = self._room.to_look_at(now, _LOOK_EVERY / 2, now + _SOON)
+            asked += 1
+            if entry is not None and entry.item.held.consumer is consumer:
+                entry.item.cancel_timer()
+                self._release(entry)
+        with self._lock:
+            empty = not self._room.lanes
+        self._looking = None if empty else consumer
+        if not empty:
+            consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer,))
 
     def drop(self, held: HeldTask) -> None:
         """Stop holding one task, if it is held."""

@@ -16,7 +16,19 @@ if TYPE_CHECKING:
     from throttlekit import Control
     from throttlekit.fleet.control import Change
 
-__all__ = ["COMMANDS", "enforce", "history", "pause", "reset", "resume", "rules", "set_", "shadow", "unset"]
+__all__ = [
+    "COMMANDS",
+    "clear_line",
+    "enforce",
+    "history",
+    "pause",
+    "reset",
+    "resume",
+    "rules",
+    "set_",
+    "shadow",
+    "unset",
+]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -285,6 +297,34 @@ def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
         _print_changes(control.reset(name, key=key), f"There are no counts for {name}.", follow=False)
 
 
+@click.command("clear-line", short_help="Empty a waiting line, and keep what was counted.")
+@_name
+@_key
+@_common
+def clear_line(name: str, key: str | None, url: str | None, by: str | None) -> None:
+    """
+    Empty the waiting line of the limit NAME, for one key or for all keys. What was counted stays: no burst follows.
+    Pauses and changes by `set` and `shadow` stay too.
+
+    Use it after a purge: the jobs in the line are gone, and new jobs wait behind them for nothing. Jobs that do come
+    back have lost their places, and lose nothing else. The command scans all keys of the store: with millions, that
+    takes some seconds.
+
+    \b
+    Exit codes:
+      0  done
+      1  no job waited
+      2  not done: a wrong option, or the store does not answer
+
+    \b
+    Examples:
+      throttlekit clear-line partner-api
+      throttlekit clear-line partner-api --key 42
+    """
+    with _control(url, by, name) as control:
+        _print_changes(control.clear_line(name, key=key), f"No job waits for {name}.", follow=False)
+
+
 @click.command(short_help="List the changes: when, by whom, from what to what.")
 @click.argument("name", metavar="[NAME]", required=False)
 @click.option(
@@ -354,4 +394,4 @@ def rules(as_json: bool, url: str | None) -> None:
         sys.exit(0 if found else _NOTHING_CHANGED)
 
 
-COMMANDS = (pause, resume, set_, unset, shadow, enforce, reset, rules, history)
+COMMANDS = (pause, resume, set_, unset, shadow, enforce, reset, clear_line, rules, history)

@@ -99,6 +99,8 @@ def format_change(change: Change, *, when: bool = False) -> str:
     name = _format_name(change.name, change.part, "tier" if change.verb in ("set", "unset") else "key")
     if change.verb == "reset":
         what = f"reset: {change.forgotten} stored values deleted"
+    elif change.verb == "clear-line":
+        what = f"clear-line: {change.forgotten} waiting lines emptied"
     else:
         what = f"{_format_effect(change.before)} -> {_format_effect(change.after)}"
     begin = f"{_format_time(change.at)}  {change.by}  " if when else ""

@@ -11,10 +11,10 @@ them runs no body. It stays unacknowledged in its delay queue until it has run, 
 worker loses nothing. If no thread is free, it goes Dramatiq's way after a moment, so that another
 process can take it.
 
-A message that waits for a slot of a concurrency limit is handed over before it is due when a body of this process
-releases such a slot: the instant at which slots come free is an estimate. If another job was quicker, the message
-goes on waiting where it was. Where all those bodies run in other processes, one waiting message is handed over twice
-a second, to ask.
+When a message is due was worked out when it was denied, and its line may move faster: a rate is raised, a slot comes
+free, messages before it expire. So the message that stands first in each line is handed over twice a second, to ask;
+at once when a body of this process releases a slot; and after one that was admitted before it was due. If it is denied,
+it goes on waiting where it was, until the instant that it has now.
 
 Everything here is an attribute set on Dramatiq's consumer threads, in `DelayedConsumers.adopt`.
 """
@@ -33,7 +33,7 @@ from dramatiq.common import current_millis, q_name
 from dramatiq.message import Message
 
 from throttlekit_dramatiq._message_state import DEFERRAL, HOLDER, TICKET, Deferral, Holder, holder_of
-from throttlekit_dramatiq._waiting import Waiting, WaitingEntry, due_and_message
+from throttlekit_dramatiq._waiting import Retimed, Waiting, WaitingEntry, due_and_message
 
 __all__ = ["DelayedConsumers"]
 
@@ -116,10 +116,10 @@ class DelayedConsumers:
 
     def wake(self, lanes: Sequence[str], *, probe: bool = False) -> None:
         """
-        Hand over the message that is due first of those that wait in one of *lanes*, if a thread is free.
+        Hand over the message that stands first in one of *lanes*, if a thread is free.
 
         Args:
-            probe: That a slot is free is a guess. If it is right, more slots may be free.
+            probe: That it may be admitted is a guess. If it is right, the next one may be too.
         """
         if not lanes or len(self._busy) >= self._threads:
             return
@@ -145,7 +145,7 @@ class DelayedConsumers:
         if len(self._busy) >= self._threads or now - self._probed_at.get(thread, 0.0) < _PROBE_EVERY:
             return
         self._probed_at[thread] = now
-        entry = queue.first_in_still_lane()
+        entry = queue.to_look_at(current_millis())
         if entry is not None:
             self._bring_up(thread, queue, entry, probe=True)
 
@@ -215,9 +215,7 @@ class DelayedConsumers:
         message: Any = object.__new__(entry.item.message.__class__)
         message.__dict__.update(entry.item.message.__dict__)
         message._message = released
-        setattr(
-            message, HOLDER, Holder(thread, thread.consumer, thread.delay_queue, entry.item.item, int(entry.due), probe)
-        )
+        setattr(message, HOLDER, Holder(thread, thread.consumer, thread.delay_queue, entry.item.item, probe))
         self.take(message)
         thread.handle_message(message)
 
@@ -270,17 +268,17 @@ def _post_process(original: Any, message: Any) -> None:
     if holder is None:
         original(message)
     elif deferral is not None and deferral.copy is None:
-        _put_back(holder)
+        _put_back(holder, deferral)
     elif not hasattr(message, "_tag") or holder.consumer is holder.thread.consumer:
         holder.thread.post_process_message(message)
     # Else RabbitMQ has delivered it again, and its tag may now be another message's.
 
 
-def _put_back(holder: Holder) -> None:
-    """The message was handed over before it was due, and denied: it goes on waiting, without a broker operation."""
+def _put_back(holder: Holder, deferral: Deferral) -> None:
+    """The message was handed over and denied: it goes on waiting, without a broker operation."""
     message = due_and_message(holder.item)[1]
     if holder.thread.delay_queue is holder.queue:
-        holder.queue.put(holder.item)
+        holder.queue.put(Retimed(holder.item, current_millis() + deferral.delay_ms, deferral.ticket))
     elif not hasattr(message, "_tag"):  # RabbitMQ has delivered it again
         holder.thread.requeue_messages([message])
 

@@ -23,35 +23,50 @@ GRANT = "_throttlekit_grant"
 
 @dataclass(slots=True)
 class Deferral:
-    """A denied message on its way back: the copy to put into the delay queue, and its delay. No copy: it never left."""
+    """
+    A denied message on its way back: the copy to put into the delay queue, and its delay. No copy: the message never
+    left that queue, and goes on waiting there, with *ticket*.
+    """
 
     copy: Any
     delay_ms: int
     consumer: Any
     sent: bool = False
+    ticket: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
     """
     The consumer thread that acknowledges a released message, and the connection that it came on; with the item of its
-    delay queue, when that is due (ms), and whether the message was released early, to ask whether a slot is free.
+    delay queue, and whether the message was released early, to ask how far its line has moved.
     """
 
     thread: Any
     consumer: Any
     queue: Any
     item: Any
-    due: int
     probe: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A message that was admitted, and the consumer that it came from."""
+    """
+    A message that was admitted, and the consumer that it came from.
+
+    Attributes:
+        ahead: The line in which it stood, if it was admitted before it was due: the line moves faster than its
+            messages know.
+    """
 
     run: Run
     consumer: Any
+    ahead: tuple[str, ...] = ()
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """Where the next message may be admitted once the body has ended."""
+        return (*self.run.lanes, *self.ahead)
 
 
 def holder_of(message: Any) -> Holder | None:

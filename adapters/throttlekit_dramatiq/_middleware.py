@@ -31,6 +31,7 @@ from throttlekit.adapter import (
     begin,
     check_limiter,
     end,
+    lane_in,
     seconds_in,
 )
 from throttlekit_dramatiq._body import Bodies
@@ -55,6 +56,7 @@ from throttlekit_dramatiq._message_state import (
     take_mark,
 )
 from throttlekit_dramatiq._options import Options
+from throttlekit_dramatiq._waiting import SOON_MS, due_and_message
 
 __all__ = ["Throttle"]
 
@@ -75,7 +77,7 @@ class Throttle(Middleware):
         limiter: Decides. Make it at import; it connects on first use.
         throttle: Limits for every actor that names none of its own.
         on_429: The one of them that is paused if a body raises `RateLimited` without naming a limit; a limit or its
-            name. An actor or a message with limits of its own may have an `on_429` of its own too.
+            name. An actor or a message with limits of its own may have a `throttle_on_429` of its own too.
         max_wait: How long a message may wait in all, in seconds, from its first denial. The option
             `throttle_max_wait` of an actor goes before it, and that of a message before both. Default: for ever.
         max_deferrals: How often a message may be denied. Default: any number of times.
@@ -84,8 +86,8 @@ class Throttle(Middleware):
             uncharged, **beyond the limit**.
         max_inline_wait: The longest wait, in seconds, that a worker thread sleeps in place. At most a
             quarter of a worker's threads (at least one) do so at once. 0: no thread does.
-        own_limits: Whether messages may bring `throttle`, `throttle_max_wait` or `on_429` of their own. False: to send
-            one is an error, and a worker dead-letters it.
+        own_limits: Whether messages may bring `throttle`, `throttle_max_wait` or `throttle_on_429` of their own. False:
+            to send one is an error, and a worker dead-letters it.
 
     Raises:
         ConfigurationError: An argument can never work.
@@ -186,7 +188,7 @@ class Throttle(Middleware):
         if isinstance(outcome, Run) and outcome.decision is None:
             self._consumers.take(message)
         else:
-            self._follow(broker, message, outcome, self._consumer(message))
+            self._follow(broker, message, outcome, self._consumer(message), stays=self._stays(message))
 
     def after_process_message(
         self, broker: Broker, message: Any, *, result: Any = None, exception: BaseException | None = None
@@ -217,15 +219,16 @@ class Throttle(Middleware):
             raise DeferFailed(reason) from error  # type: ignore[no-untyped-call]
         deferral.sent = True
 
-    def _follow(self, broker: Broker, message: Any, outcome: Outcome, consumer: Any) -> None:
+    def _follow(self, broker: Broker, message: Any, outcome: Outcome, consumer: Any, *, stays: bool = False) -> None:
         match outcome:
             case Run():
                 self._run(message, outcome, consumer)
-            case Deferred(early=True) if self._stays(message):
-                self._skip(broker, message, Deferral(None, 0, consumer))
+            case Deferred() if stays:
+                deferral = Deferral(None, _milliseconds(outcome.delay), consumer, ticket=outcome.ticket)
+                self._skip(broker, message, deferral)
             case Deferred():
                 copy = message.copy(options={TICKET: outcome.ticket} if outcome.ticket else {})
-                self._skip(broker, message, Deferral(copy, max(1, math.ceil(outcome.delay * 1000)), consumer))
+                self._skip(broker, message, Deferral(copy, _milliseconds(outcome.delay), consumer))
             case Dropped():
                 self._count(broker, message)
                 raise SkipMessage(f"dropped: {outcome.reason}")
@@ -234,15 +237,17 @@ class Throttle(Middleware):
 
     def _run(self, message: Any, run: Run, consumer: Any) -> None:
         # The body's own retries ask anew: they call downstream again.
-        message.options.pop(TICKET, None)
+        ticket = message.options.pop(TICKET, None)
         self._consumers.take(message)
-        setattr(message, GRANT, Grant(run, consumer))
+        holder = holder_of(message)
+        early = holder is not None and due_and_message(holder.item)[0] > current_millis() + SOON_MS
+        grant = Grant(run, consumer, (lane_in(ticket).name,) if early else ())
+        setattr(message, GRANT, grant)
         self._bodies.expect(message)
         if run.decision is not None and run.decision.allowed:
             begin(self.limiter, run.decision, run.job)
-            holder = holder_of(message)
-            if holder is not None and holder.probe:
-                self._consumers.wake(run.lanes, probe=True)
+            if holder is not None and (holder.probe or early):
+                self._consumers.wake(grant.lanes, probe=True)
 
     def _over(self, message: Any, error: BaseException | None = None) -> None:
         """The body of *message* has ended, or will not begin. In the thread that it had, any number of times."""
@@ -253,7 +258,7 @@ class Throttle(Middleware):
         self._bodies.expect(None)  # it may not have begun
         end(error)
         self._consumers.give_back(message)
-        self._consumers.wake(grant.run.lanes)
+        self._consumers.wake(grant.lanes)
 
     def _rate_limited(self, message: Any, error: RateLimited) -> None:
         """The body of *message* has raised *error*. Returns if that is an error like any other."""
@@ -267,9 +272,9 @@ class Throttle(Middleware):
             self._follow(broker, message, outcome, grant.consumer)
 
     def _stays(self, message: Any) -> bool:
-        """Whether *message* was brought up before it is due, so that it can go on waiting where it did."""
+        """Whether *message* is still in its delay queue, so that it can go on waiting there."""
         holder = holder_of(message)
-        return holder is not None and holder.due > current_millis() and holder.consumer is holder.thread.consumer
+        return holder is not None and holder.consumer is holder.thread.consumer
 
     def _skip(self, broker: Broker, message: Any, deferral: Deferral) -> NoReturn:
         setattr(message, DEFERRAL, deferral)
@@ -294,6 +299,10 @@ class Throttle(Middleware):
         """The consumer that *message* came from: another may have taken its place when the body has ended."""
         holder = holder_of(message)
         return holder.consumer if holder else consumer_of(self._worker, message)
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, math.ceil(seconds * 1000))
 
 
 def _untyped(host: Any) -> Any:

@@ -9,9 +9,20 @@ from typing import Any, NamedTuple, TypeAlias
 from throttlekit.adapter import Entry, WaitingRoom, lane_in
 from throttlekit_dramatiq._message_state import TICKET
 
-__all__ = ["Held", "Waiting", "WaitingEntry", "due_and_message"]
+__all__ = ["SOON_MS", "Held", "Retimed", "Waiting", "WaitingEntry", "due_and_message"]
 
-_STILL_FOR = 0.5
+_LOOK_EVERY = 0.5
+
+SOON_MS = 30
+"""A message that is due, or was admitted, within so much time of what its ticket says is on time."""
+
+
+class Retimed(NamedTuple):
+    """An item of the delay queue that goes on waiting, without a broker operation: when it is due now, in ms."""
+
+    item: Any
+    due: int
+    ticket: Any
 
 
 class Held(NamedTuple):
@@ -28,8 +39,8 @@ class Waiting(PriorityQueue[Any]):
     """
     In place of a consumer thread's `delay_queue`: all that Dramatiq does with one it may do with this.
 
-    Besides, a message that waits for a slot of a concurrency limit can be taken out before it is due, whichever stands
-    in front.
+    Besides, the message that stands first in a limit's line can be taken out before it is due, and be put back with
+    another instant.
     """
 
     def _init(self, maxsize: int) -> None:
@@ -39,12 +50,15 @@ class Waiting(PriorityQueue[Any]):
         return len(self._room)
 
     def _put(self, item: Any) -> None:
+        retimed = item if isinstance(item, Retimed) else None
+        item = retimed.item if retimed else item
         due, message = due_and_message(item)
-        self._room.put(Held(item, message), due, lane_in(message.options.get(TICKET)), now=time.monotonic())
+        ticket = retimed.ticket if retimed else message.options.get(TICKET)
+        self._room.put(Held(item, message), retimed.due if retimed else due, lane_in(ticket), now=time.monotonic())
 
     def _get(self) -> Any:
         entry: Any = self._room.first()  # there is one: `get` has checked the size
-        self._room.remove(entry, now=time.monotonic())
+        self._room.remove(entry)
         return entry.item.item
 
     def first(self) -> WaitingEntry | None:
@@ -53,19 +67,19 @@ class Waiting(PriorityQueue[Any]):
             return self._room.first()
 
     def first_in(self, lane: str) -> WaitingEntry | None:
-        """The entry that is due first of those that wait in *lane*; it stays."""
+        """The entry that stands first in *lane*; it stays."""
         with self.mutex:
             return self._room.first_in(lane)
 
-    def first_in_still_lane(self) -> WaitingEntry | None:
-        """The first entry of a lane that no body of this process has stirred lately; it stays."""
+    def to_look_at(self, now_ms: int) -> WaitingEntry | None:
+        """The first entry of a lane at which this process has not looked lately; it stays."""
         with self.mutex:
-            return self._room.first_in_still_lane(time.monotonic(), _STILL_FOR)
+            return self._room.to_look_at(time.monotonic(), _LOOK_EVERY, now_ms + SOON_MS)
 
     def remove(self, entry: WaitingEntry) -> bool:
         """Take *entry* out, to call `task_done` for; return False if another thread has."""
         with self.mutex:
-            return self._room.remove(entry, now=time.monotonic())
+            return self._room.remove(entry)
 
     def messages(self) -> list[Any]:
         """All messages that wait; they stay."""

@@ -52,8 +52,13 @@ class Redelivery:
     returning: float
 
 
-BY_RQ_SCHEDULER = Redelivery(Delivery(longest=600.0, lateness=0.9, early=1.0), newcomer=0.05, returning=1.25)
-"""By RQ's own scheduler: it looks once a second, and takes what was due by the last whole second."""
+BY_RQ_SCHEDULER = Redelivery(
+    Delivery(longest=600.0, lateness=0.9, latest=2.1, early=1.0), newcomer=0.05, returning=1.25
+)
+"""
+By RQ's own scheduler: it looks once a second, and takes what was due by the last whole second. So a job comes back up
+to two seconds late, most within one.
+"""
 
 BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, early=0.015), newcomer=0.0, returning=0.05)
 """By a worker of ours, while it has no job to run."""

@@ -63,7 +63,7 @@ class ThrottledQueue(Queue):
     * `throttle`: a limit or several, in place of those of the job's function; `[]` or None frees the job
       from them. Keys and costs are worked out here, so it is here that they fail.
     * `throttle_max_wait`: how long the job may wait in all, in seconds, from its first denial.
-    * `on_429`: which of the job's limits, or the limit of which name, is paused when its body raises
+    * `throttle_on_429`: which of the job's limits, or the limit of which name, is paused when its body raises
       `throttlekit.RateLimited` without naming one. Default: what its function declares, else all but
       concurrency limits.
 

@@ -64,8 +64,9 @@ def configure(
         max_inline_wait: The longest wait, in seconds, that a worker sleeps in place; 0: it never does. It never
             sleeps for longer than 0.05, or 1.25 for a job that RQ's own scheduler has brought back,
             since RQ's scheduler looks once a second.
-        own_limits: Whether jobs may bring limits, a `throttle_max_wait` or an `on_429` of their own, from an enqueue
-            call or a `ThrottledQueue(throttle=…)`. False: a job that brings any fails with `ConfigurationError`.
+        own_limits: Whether jobs may bring limits, a `throttle_max_wait` or a `throttle_on_429` of their own, from an
+            enqueue call or a `ThrottledQueue(throttle=…)`. False: a job that brings any fails with
+            `ConfigurationError`.
 
     Raises:
         ConfigurationError: An argument can never work.

@@ -74,7 +74,8 @@ def deny(job: Any, record: Record, outcome: Deferred, *, by_ticks: bool, at_end:
         pipeline: The transaction with which the worker ends a job that has begun. None: it has not begun, and goes
             back at once.
     """
-    lane = "" if by_ticks else lane_in(outcome.ticket)
+    stands = lane_in(outcome.ticket)
+    lane = stands.name if stands.slots and not by_ticks else ""
     queue = Queue(job.origin, connection=job.connection)
     keys = [
         job.key,
@@ -130,8 +131,9 @@ def clear_deferral(job: Any, record: Record) -> None:
     job.enqueue_at_front = record.front
     with job.connection.pipeline() as pipeline:
         pipeline.zrem(scheduled_key(job.origin), job.id)
-        if lane := lane_in(record.ticket):
-            pipeline.zrem(lane_key(job.origin, lane), job.id)
+        stands = lane_in(record.ticket)
+        if stands.slots:
+            pipeline.zrem(lane_key(job.origin, stands.name), job.id)
         pipeline.hdel(job.key, FIELD, EXPIRES)
         if hasattr(job.meta, "items") and FIELD in job.meta:
             del job.meta[FIELD]

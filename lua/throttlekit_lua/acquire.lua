@@ -55,7 +55,7 @@ for i = 1, #KEYS / 3 do
       local most
       c.ahead, most, c.least = ahead_of(c, stand(c, grace, first))
       local longest = max(grace, c.line.grace)
-      if c.place and c.tags == '' and c.place.due <= now and c.of.tight(c, longest) then
+      if c.place and c.tags == '' and max(c.place.due, c.line.paused) <= now and c.of.tight(c, longest) then
         c.ahead = c.ready > now and max(0, c.ahead - AT_DOOR) or 0
         most, c.least = c.ahead, 0
       end
@@ -93,10 +93,10 @@ for i = 1, #claims do
     end
   end
 end
-if caller == 'peek' then return answer(reason, binding, retry, due) end
-if reason == 4 then
+if caller == 'peek' or reason == 4 then
   for _, c in ipairs(claims) do
-    if c.tidied then write_line(c) end
+    mend(c)
+    if c.tidied and caller ~= 'peek' then write_line(c) end
   end
   return answer(reason, binding, retry, due)
 end
@@ -113,7 +113,7 @@ if reason == 0 then
         pass(c)
         write_line(c)
       elseif line and line.paused > 0 then
-        line.paused, c.aside = 0, {}
+        line.paused, line.from, c.aside = 0, 0, {}
         if line.epoch > 0 then write_line(c) else redis.call('DEL', c.order_key) end
       end
     end
@@ -144,7 +144,7 @@ for i = 1, #claims do
     if c.place and c.passes <= now and c.tags == '' and c.number == c.place.number then
       sealed[i] = sealed_place(c, told)
     end
-    if c.stale and not (c.line and c.line.paused > 0) then c.of.keep(c) end
+    mend(c)
     if changed then write_line(c) end
   end
 end

@@ -32,7 +32,10 @@ algorithms.c = {
     if not c.stored then return end
     c.full = math.max(now, tonumber(last[2]))
     c.most = now + math.max(c.b, c.longest)
-    if c.full > c.most + STALE then c.stale, c.full = true, c.most end
+    if c.full > c.most + STALE or c.granted_at > now + STALE then
+      c.stale, c.full = true, math.min(c.full, c.most)
+      c.granted_at = math.min(c.granted_at, now)
+    end
     c.live = redis.call('ZCOUNT', c.key, '(' .. whole(now), '+inf')
   end,
   exhausted = function() end,

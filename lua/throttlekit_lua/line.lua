@@ -10,13 +10,20 @@
 ]]
 local FIRST_TAG, FAR, EXACT, BATCH, MEAN_ONE, MEAN_PART = 18691697672192, 16, 32, 16, 1024, 32
 local AT_DOOR, FURTHEST = 8, 3155760000000000
-local LOOK, DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 500000, 8, 16, 1000000, 512, 60000
+local LOOK, DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 500000, 4, 16, 1000000, 512, 60000
 local LAST_TAG, MOST_TAG = 4503599627370496, 9007199254740990
 local FIELDS = {
   'epoch', 'v', 'gone', 'number', 'extra', 'mean', 'dear', 'doubt', 'aside', 'since', 'low', 'grace',
-  'paused', 'guest', 'last', 'mark', 'waiting',
+  'paused', 'from', 'guest', 'last', 'mark', 'waiting',
 }
 local FORMAT = '^' .. string.rep('(%d+) ', #FIELDS) .. '(%x*)$'
+
+local function text_of(line)
+  local texts = {}
+  for i, field in ipairs(FIELDS) do texts[i] = whole(line[field]) end
+  texts[#FIELDS + 1] = line.secret
+  return table.concat(texts, ' ')
+end
 
 local function read_line(c)
   local stored = redis.call('GET', c.order_key)
@@ -26,6 +33,11 @@ local function read_line(c)
   if not found[1] then return end
   local line = {secret = found[#FIELDS + 1], stored = true}
   for i, field in ipairs(FIELDS) do line[field] = tonumber(found[i]) end
+  -- A pause that a later clock began begins now, at its full length.
+  if line.from > now then
+    line.paused, line.from = now + line.paused - line.from, now
+    redis.call('SET', c.order_key, text_of(line), 'KEEPTTL')
+  end
   c.line = line
 end
 
@@ -96,8 +108,8 @@ local function tag_of(c, kind)
   return -1 - tonumber(redis.call('ZSCORE', c.jobs_key, kind .. ' ' .. c.tenant) or -1)
 end
 
-local function seal_of(line, start, number, due)
-  local text = line.secret .. ' ' .. whole(line.epoch) .. ' ' .. whole(start) .. ' ' .. whole(number) .. ' ' .. whole(due)
+local function seal_of(c, start, number, due)
+  local text = c.line.secret .. ' ' .. c.key .. ' ' .. whole(c.line.epoch) .. ' ' .. whole(start) .. ' ' .. whole(number) .. ' ' .. whole(due)
   return string.sub(redis.sha1hex(text), 1, 10)
 end
 
@@ -105,7 +117,7 @@ end
 local function sealed_place(c, due)
   local line = c.line
   return whole(line.epoch) .. ' ' .. whole(c.start) .. ' ' .. whole(c.number) .. ' ' .. whole(due) .. ' '
-    .. seal_of(line, c.start, c.number, due)
+    .. seal_of(c, c.start, c.number, due)
 end
 local function place_in(text)
   local epoch, start, number, due, seal = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%x+)$')
@@ -119,7 +131,7 @@ end
 -- c.place, if the line gave it.
 local function is_genuine(c)
   local line, place = c.line, c.place
-  return place and place.epoch == line.epoch and place.seal == seal_of(line, place.start, place.number, place.due)
+  return place and place.epoch == line.epoch and place.seal == seal_of(c, place.start, place.number, place.due)
 end
 
 -- The job's entry: how many stand before it, and its cost there; nil: it has none.
@@ -210,14 +222,22 @@ end
 
 local function pass(c)
   local line = c.line
-  line.paused, line.v = 0, max(line.v, c.start)
+  line.paused, line.from, line.v = 0, 0, max(line.v, c.start)
   line.mean = line.mean + math.floor((MEAN_ONE * c.cost - line.mean) / MEAN_PART)
   line.low = max(math.min(line.low, c.least), line.low - c.cost)
   if c.waits then without(c) end
 end
 
+-- Writes what is taken in place of stale state, without what a pause adds to it.
+local function mend(c)
+  if not c.stale then return end
+  local fresh = {key = c.key, of = c.of, size = 0, a = c.a, b = c.b, c = c.c}
+  c.of.read(fresh)
+  c.of.keep(fresh)
+end
+
 local function write_line(c)
-  local line, texts, jobs_key = c.line, {}, c.jobs_key
+  local line, jobs_key = c.line, c.jobs_key
   if c.anew then redis.call('DEL', jobs_key)
   else
     for _, member in ipairs(c.aside) do redis.call('ZREM', jobs_key, member) end
@@ -226,13 +246,11 @@ local function write_line(c)
   if c.joins then redis.call('ZADD', jobs_key, c.joins[1], c.joins[2]) end
   if c.paid and line.waiting > 0 then redis.call('ZADD', jobs_key, c.paid[1], c.paid[2]) end
   if c.prune then redis.call('ZREMRANGEBYSCORE', jobs_key, whole(-1 - line.v), '(0') end
-  for i, field in ipairs(FIELDS) do texts[i] = whole(line[field]) end
-  texts[#FIELDS + 1] = line.secret
   local last = max(line.last, line.guest, line.paused)
   if line.paused > 0 then
     local _, full = c.of.use(c)
     last = max(last, full)
   end
-  redis.call('SET', c.order_key, table.concat(texts, ' '), 'PX', ttl(last))
+  redis.call('SET', c.order_key, text_of(line), 'PX', ttl(last))
   if line.waiting > 0 then redis.call('PEXPIRE', jobs_key, ttl(last)) end
 end

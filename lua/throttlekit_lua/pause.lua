@@ -29,7 +29,7 @@ for i = 1, #KEYS / 3 do
   if wanted ~= before then
     c.of.read(c)
     c.of.exhausted(c, wanted)
-    c.line.paused = wanted
+    c.line.paused, c.line.from = wanted, now
     write_line(c)
   end
   reply[i] = wanted

@@ -11,7 +11,7 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 
-from throttlekit import Control, Limiter, TokenBucket
+from throttlekit import Control, Job, Limiter, TokenBucket
 from throttlekit_cli._commands import cli
 
 Run = Callable[..., Result]
@@ -83,6 +83,19 @@ def test_reset(run: Run, redis_url: str) -> None:
     assert (outcome.exit_code, outcome.stdout) == (0, "api: reset: 1 stored values deleted\n")
 
 
+def test_clear_line(run: Run, redis_url: str) -> None:
+    """It prints how many lines it emptied, and leaves what was counted; where no job waits the exit code is 1."""
+    limit = TokenBucket("api", "1/day")
+    assert run("clear-line", "api").exit_code == 1
+    with contextlib.closing(Limiter(redis_url)) as limiter:
+        for job in range(3):
+            limiter.acquire(limit, job=Job(id=str(job)))
+        outcome = run("clear-line", "api")
+        assert (outcome.exit_code, outcome.stdout) == (0, "api: clear-line: 1 waiting lines emptied\n")
+        assert limiter.peek(limit).reason == "exhausted"
+    assert "clear-line: 1 waiting lines emptied" in run("history", "api").stdout
+
+
 @pytest.mark.parametrize("words", [["pause", "partner-ap"], ["set", "partner-ap", "5/s"], ["shadow", "partner-ap"]])
 def test_a_name_that_is_not_in_use_gets_a_warning(run: Run, redis_url: str, words: list[str]) -> None:
     """The change is made: the limit may be deployed later. Similar names are printed. A known name has no warning."""
@@ -95,7 +108,9 @@ def test_a_name_that_is_not_in_use_gets_a_warning(run: Run, redis_url: str, word
     assert run(words[0], "partner-api", *words[2:]).stderr == ""
 
 
-@pytest.mark.parametrize("words", [["resume", "x"], ["unset", "x"], ["enforce", "x"], ["reset", "x"]])
+@pytest.mark.parametrize(
+    "words", [["resume", "x"], ["unset", "x"], ["enforce", "x"], ["reset", "x"], ["clear-line", "x"]]
+)
 def test_the_names_in_use_are_printed_if_none_is_similar(run: Run, redis_url: str, words: list[str]) -> None:
     """The names that the fleet uses, or that it uses none."""
     assert "It has used no limit at all" in run(*words).stderr

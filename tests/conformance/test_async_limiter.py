@@ -14,7 +14,7 @@ import pytest
 import redis
 
 from support.servers.stores import Passing
-from throttlekit import AsyncLimiter, Concurrency, Job, Limit, Limiter, TokenBucket
+from throttlekit import AsyncLimiter, Concurrency, ConfigurationError, Job, Limit, Limiter, TokenBucket
 from throttlekit._core.acquire import Verdict
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit.stores import MemoryStore, Request
@@ -364,3 +364,23 @@ def test_asyncio_is_imported_only_when_used() -> None:
     script = f"import sys, throttlekit; {loaded}; throttlekit.AsyncLimiter; {loaded}"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]
+
+
+def test_async_limiter_of_a_limiter_counts_with_it() -> None:
+    """A process with both kinds has one count of its own; the limiter stays open for its owner."""
+    own, here = TokenBucket("own", "1/h", scope="process"), TokenBucket("here", "1/h")
+    plain = Limiter()
+
+    async def ask() -> list[bool]:
+        async with AsyncLimiter(plain) as both:
+            return [(await both.acquire(each)).allowed for each in (own, here)]
+
+    assert asyncio.run(ask()) == [True, True]
+    assert [plain.acquire(each).allowed for each in (own, here)] == [False, False]
+
+
+@pytest.mark.parametrize("options", [{"plugins": [object()]}, {"client": object()}])
+def test_limiter_of_another_limiter_takes_no_options(options: dict[str, Any]) -> None:
+    """The client and the plugins are those of the limiter that is shared."""
+    with pytest.raises(ConfigurationError, match="has the client and the plugins of that limiter"):
+        AsyncLimiter(Limiter(), **options)

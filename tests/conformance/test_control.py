@@ -14,7 +14,7 @@ from support.servers.processes import Cluster, patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, ConfigurationError, Control, FixedWindow, Job, Limiter, TokenBucket
 from throttlekit._core.storage_keys import fleet_name
-from throttlekit.fleet.rules import HISTORY, RULES
+from throttlekit.fleet.rules import HISTORY, RULES, Rule, as_text, field_of, plain
 
 LIMIT = TokenBucket("api", "1000/s", burst=100)
 KEYED = TokenBucket("api:account", "1000/s", burst=100, key="{account}")
@@ -69,6 +69,25 @@ def test_each_verb_does_what_it_says(control: Control, limiter: Limiter) -> None
     control.unset("api")
     limiter.fleet.follow()
     assert reason(limiter) == "allowed"
+
+
+def test_a_clock_that_steps_back_makes_no_rule_longer(redis_url: str, control: Control, limiter: Limiter) -> None:
+    """The store's clock was an hour ahead as an operator said 30 s: the fleet keeps that the 30 s begin now."""
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        ahead_us = (int(client.time()[0]) + 3600) * 1_000_000
+        rule = Rule(what="pause", name="api", since_us=ahead_us, until_us=ahead_us + 30_000_000, by="ann")
+        client.hset(RULES, field_of("pause", "api", None), as_text(plain(rule)))
+        client.expire(RULES, 600)
+        (rule,) = control.rules()
+        assert rule.until_us - rule.since_us == 30_000_000
+        assert 0 < limiter.acquire(LIMIT, job=Job(id="1")).retry_after <= 30
+        ((_, value),) = client.hgetall(RULES).items()
+        kept = json.loads(value)
+        assert kept["until"] - kept["since"] == 30_000_000
+        assert kept["since"] <= int(client.time()[0] + 1) * 1_000_000
+        assert kept["by"] == "ann"
+        limiter.fleet.follow()
+        assert client.hget(RULES, field_of("pause", "api", None)) == value, "once, and not with each beat"
 
 
 def test_pause_holds_for_every_key_or_for_one(control: Control, limiter: Limiter) -> None:
@@ -159,7 +178,7 @@ def test_names_leave_out_what_another_release_wrote(control: Control, limiter: L
 
 def test_ending_nothing_is_not_a_change(control: Control) -> None:
     """Ending a rule that is not in force changes nothing, and is not recorded."""
-    for verb in (control.resume, control.unset, control.enforce, control.reset):
+    for verb in (control.resume, control.unset, control.enforce, control.reset, control.clear_line):
         assert verb("api") == ()
     assert control.history() == ()
 
@@ -182,6 +201,29 @@ def test_reset_forgets_by_name(control: Control, limiter: Limiter) -> None:
     assert [each.verb for each in control.history()] == ["reset", "reset"]
 
 
+def test_line_is_cleared_by_name(control: Control, limiter: Limiter) -> None:
+    """Of one key or of all, also where names begin alike; what was counted stays, and so does a pause after a 429."""
+    daily, other = (TokenBucket(name, "2/day", burst=2, key="{account}") for name in ("daily", "daily:2"))
+    for limit in (daily, other):
+        for account in (1, 2, 3):
+            for job in range(5):
+                limiter.acquire(limit, job=Job(id=str(job), kwargs={"account": account}))
+    limiter.pause(daily, 3600, key=3)
+    day = 86_400
+    assert limiter.peek(daily, key=1).retry_after > day
+    (change,) = control.clear_line("daily", key=1)
+    assert (change.verb, change.forgotten) == ("clear-line", 1)
+    assert [limiter.peek(daily, key=each).retry_after > day for each in (1, 2, 3)] == [False, True, True]
+    assert control.clear_line("daily", key=1) == ()
+    (change,) = control.clear_line(daily)
+    assert change.forgotten == 2
+    assert [limiter.peek(daily, key=each).reason for each in (1, 2, 3)] == ["exhausted", "exhausted", "paused"]
+    assert limiter.peek(other, key=1).retry_after > day
+    limiter.clear_line(other, key=1)
+    assert limiter.peek(other, key=1).retry_after <= day < limiter.peek(other, key=2).retry_after
+    assert [each.verb for each in control.history()] == ["clear-line", "clear-line"]
+
+
 def test_ended_rules_are_deleted(control: Control, redis_url: str) -> None:
     """A rule that has ended by itself is deleted by the next change, and was not in force meanwhile."""
     control.pause("old", for_=0.01)
@@ -200,9 +242,12 @@ def test_works_on_a_cluster(cluster: Cluster) -> None:
         limiter.fleet.follow()
         assert reason(limiter, KEYED, account=1) == "paused"
         control.resume(KEYED)
+        limiter.pause(KEYED, 60, key=1)
+        assert control.clear_line(KEYED)
+        assert reason(limiter, KEYED, account=1) == "paused"
         (change,) = control.reset(KEYED)
         assert change.forgotten >= 9
-        assert [each.verb for each in control.history()] == ["reset", "resume", "pause"]
+        assert [each.verb for each in control.history()] == ["reset", "clear-line", "resume", "pause"]
 
 
 def test_memory_has_no_fleet() -> None:
@@ -269,3 +314,18 @@ def test_month_is_set_by_name(control: Control, limiter: Limiter) -> None:
         control.set("quota", "1/month", burst=5)
     with pytest.raises(ConfigurationError, match="not a rate"):
         control.set("quota", "a lot")
+
+
+def test_rates_of_the_application_are_one_count_on_a_server(control: Control, limiter: Limiter) -> None:
+    """A key that has used up one rate has no fresh budget at another, nor at one that is set; and the fleet sees it."""
+    limit = TokenBucket("varying", lambda job: job.arguments["rate"], key="{account}")
+    assert reason(limiter, limit, rate="10/d", account=1) == "allowed"
+    assert reason(limiter, limit, rate="11/d", account=1) == "exhausted"
+    assert reason(limiter, limit, rate="11/d", account=2) == "allowed"
+    control.set("varying", "12/d")
+    asked = Job(kwargs={"rate": "11/d"})
+    wait_until(lambda: limiter.in_force([limit], asked) == [limit.at("12/d")], description="the rule holds")
+    assert limiter.in_force([limit], None) == [limit]
+    assert reason(limiter, limit, rate="11/d", account=2) == "exhausted"
+    limiter.flush()
+    wait_until(lambda: "varying" in control.names(), description="the fleet has heard of it")

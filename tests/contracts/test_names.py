@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import subprocess
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from contracts.tree import ADAPTERS_LUA, FLEET_LUA, LUA, MODULES, ROOT, parsed, read
+from throttlekit import AsyncLimiter, Limiter
 
 
 def _targets(node: ast.stmt) -> Iterator[str]:
@@ -55,6 +57,18 @@ def test_all_equals_reality(module: str) -> None:
         return
     assert len(declared) == len(set(declared))
     assert set(declared) == _public(module)
+
+
+def test_methods_of_a_limiter_are_verbs_or_for_adapters() -> None:
+    """What the API page shows of a limiter is a verb for users, or says that it is for adapters."""
+    verbs = {
+        "acquire", "cancel", "close", "declare", "hold", "limited", "pause", "peek", "release", "reset", "resume",
+        "settle", "wait",
+    }  # fmt: skip
+    for limiter in (Limiter, AsyncLimiter):
+        shown = {name: inspect.getdoc(getattr(limiter, name)) for name in dir(limiter) if not name.startswith("_")}
+        others = {name: text or "" for name, text in shown.items() if name not in {*verbs, "in_memory"}}
+        assert [name for name, text in others.items() if not text.startswith(("For adapters", "For `wait`"))] == []
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -69,7 +69,7 @@ def test_names_in_the_store() -> None:
 
 def test_options_of_a_job() -> None:
     """The names under which users' calls and Dramatiq's messages carry a job's options."""
-    assert (THROTTLE, ON_429, MAX_WAIT) == ("throttle", "on_429", "throttle_max_wait")
+    assert (THROTTLE, ON_429, MAX_WAIT) == ("throttle", "throttle_on_429", "throttle_max_wait")
 
 
 def test_a_ticket() -> None:

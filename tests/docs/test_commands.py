@@ -44,7 +44,7 @@ def test_every_command_line_of_the_pages_can_be_read(page: str, command: str) ->
 def test_every_command_that_the_text_names_is_there() -> None:
     """Each `throttlekit …` within a sentence begins with an existing command."""
     for page in all_pages():
-        for name in re.findall(r"`throttlekit ([a-z]+)\b", page.text):
+        for name in re.findall(r"`throttlekit ([a-z-]+)\b", page.text):
             assert name in cli.commands, page.path
 
 

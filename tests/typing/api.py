@@ -9,6 +9,7 @@ from typing import Any
 import throttlekit
 from throttlekit import (
     AsyncLimiter,
+    Concurrency,
     ConfigurationError,
     CostExceedsLimit,
     Decision,
@@ -55,6 +56,10 @@ exactly = SlidingLog("exactly", "100/minute", scope="process")
 tiered = TokenBucket(
     "api", {"free": "10/m", "pro": "100/m"}, burst={"free": 1, "pro": 20}, tier="{plan}", default_tier="free"
 )
+monthly = FixedWindow("monthly", "50000/month", tz="Europe/Berlin")
+varying = TokenBucket("varying", lambda job: "10/s", burst=timedelta(seconds=12), key="{account_id}")
+amounts = Concurrency("amounts", lambda job: 3)
+at_a_rate: Limit = varying.at("20/s")
 queued = LeakyBucket(
     "queued", {"free": "10/m", "pro": (5, 0.5)}, queue={"free": 1, "pro": 20}, tier=lambda job: job.queue
 )
@@ -138,6 +143,7 @@ async def ask_in_a_loop(job: Job) -> None:
         await limiter.pause(partner, timedelta(seconds=30))
         await limiter.resume(partner)
         await limiter.reset(partner, account, key=1)
+        await limiter.clear_line(account, key=1)
         limiter.declare(partner)
         async with limiter.hold(partner, timeout=5) as running:
             held: Decision | None = running.decision
@@ -186,6 +192,7 @@ def ask(limiter: Limiter, job: Job) -> None:
     ]
     print(charged)
     limiter.reset(partner, account, key=42)
+    limiter.clear_line(account, key=42)
     limiter.declare(partner, account)
     limiter.close()
     print(allowed, waits, limit, key, counts, reason, headers, looked, final)

@@ -139,8 +139,9 @@ def acquire(
 
     Time is an argument, never read. A denial charges nothing. The job then stands in the line of each claim that
     denies it, and in no other: it leaves the lines of those that would let it pass, and keeps its place there in its
-    ticket. Right of way in one line never counts in another. Every denial keeps what was set aside, and a peek changes
-    nothing.
+    ticket. Right of way in one line never counts in another. Every denial keeps what was set aside. Every answer
+    replaces state that is stale (`Algorithm.sanitized`): else each would take the limit for just used up, until the
+    clock is as late as it was. A peek changes nothing else.
 
     Args:
         states: What is stored for each claim's key, in the order of *claims*.
@@ -154,6 +155,7 @@ def acquire(
     Returns:
         The verdict, and the states to store: the very objects of *states* where nothing changed.
     """
+    states = _as_of_now(states, now_us)
     known = [claim.algorithm.sanitized(state.taken, now_us) for claim, state in zip(claims, states, strict=True)]
     given = places or (None,) * len(claims)
     looks = [
@@ -163,7 +165,7 @@ def acquire(
     verdict = _verdict(claims, looks, now_us, caller)
     uses = [claim.algorithm.use(look.taken, now_us) for look, claim in zip(looks, claims, strict=True)]
     if caller is Caller.PEEK:
-        return verdict._replace(uses=tuple(uses)), states
+        return verdict._replace(uses=tuple(uses)), _mended(states, known)
     changed = list(states)
     if verdict.allowed:
         for i, (claim, look) in enumerate(zip(claims, looks, strict=True)):
@@ -179,7 +181,7 @@ def acquire(
         kept = [
             state if line is state.line else State(state.taken, line) for state, line in zip(states, tidy, strict=True)
         ]
-        return verdict._replace(uses=tuple(uses)), kept
+        return verdict._replace(uses=tuple(uses)), _mended(kept, known)
     told_us = max(look.passes_us for look in looks)
     patient = max_wait_us is None or verdict.due_us - now_us <= max_wait_us
     sealed: list[Place | None] = list(given)
@@ -193,24 +195,24 @@ def acquire(
         elif look.passes_us > now_us and patient:
             line = charged(look.line, claim.tenant, look.stands, claim.step)
             line = joined(line, look.stands, look.there, claim.algorithm.mark, now_us, told_us, grace_us)
-            sealed[i] = signed(line, look.stands.entry.start, look.stands.entry.number, told_us)
+            sealed[i] = signed(line, claim.bucket, look.stands.entry.start, look.stands.entry.number, told_us)
         else:
             if look.stands.waits:
                 line = left(look.line, look.stands.entry, look.ahead.least)
             place, entry = look.place, look.stands.entry
             if place is not None and not look.stands.tags and entry.number == place.number:
-                sealed[i] = signed(look.line, entry.start, entry.number, told_us)
-        taken = state.taken if known[i] is state.taken or look.line.paused_us else known[i]
-        if line is not state.line or taken is not state.taken:
-            changed[i] = State(taken, line)
+                sealed[i] = signed(look.line, claim.bucket, entry.start, entry.number, told_us)
+        if line is not state.line or known[i] is not state.taken:
+            changed[i] = State(known[i], line)
     given_any = patient and caller is not Caller.GUEST
     return verdict._replace(uses=tuple(uses), places=tuple(sealed) if given_any else ()), changed
 
 
 def leave(state: State, claim: StoreClaim, place: Place, now_us: int) -> State:
     """The state once the job with *place* waits no longer: it expired, or was revoked, cancelled or deleted."""
+    (state,) = _as_of_now([state], now_us)
     line = state.line or EMPTY
-    known = genuine(line, place)
+    known = genuine(line, claim.bucket, place)
     if known is None:
         return state
     stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, known, now_us, 0, first=False)
@@ -225,12 +227,11 @@ def pause(state: State, now_us: int, for_us: int | None) -> State:
 
     When the pause ends, the limit counts one period's units as used, evenly, up to that instant.
     """
-    line = state.line or EMPTY
-    if for_us is None:
-        return State(state.taken, replace(line, paused_us=now_us)) if line.paused_us > now_us else state
-    if line.paused_us >= now_us + for_us:
+    (state,) = _as_of_now([state], now_us)
+    line, until_us = state.line or EMPTY, now_us + (for_us or 0)
+    if line.paused_us <= now_us if for_us is None else line.paused_us >= until_us:
         return state
-    return State(state.taken, replace(line, paused_us=now_us + for_us))
+    return State(state.taken, replace(line, paused_us=until_us, paused_from_us=now_us))
 
 
 def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
@@ -241,6 +242,20 @@ def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
         return last_us
     taken = algorithm.exhausted(algorithm.sanitized(state.taken, now_us), line.paused_us)
     return max(last_us, algorithm.use(taken, now_us).full_us)
+
+
+def _as_of_now(states: Sequence[State], now_us: int) -> Sequence[State]:
+    """*states* with their lines as they count now: the very sequence, unless a clock has stepped back."""
+    if not any(state.line and state.line.paused_from_us > now_us for state in states):
+        return states
+    return [State(state.taken, state.line and state.line.at(now_us)) for state in states]
+
+
+def _mended(states: Sequence[State], known: Sequence[Any]) -> Sequence[State]:
+    """*states* with what is *known* to be taken of each: the very sequence, unless something was stale."""
+    if all(held is state.taken for held, state in zip(known, states, strict=True)):
+        return states
+    return [State(held, state.line) for held, state in zip(known, states, strict=True)]
 
 
 def _look(
@@ -256,7 +271,7 @@ def _look(
         return _Look(taken, line, None, _NOWHERE, _NOBODY, 0, now_us, now_us, now_us)
     there = algorithm.there(taken, now_us)
     line = begun(line, now_us, secret)
-    place = genuine(line, place)
+    place = genuine(line, claim.bucket, place)
     own = place.number if place is not None else 0
     line, soon = tidied(line, there, algorithm.mark, now_us, grace_us, own)
     first = caller is Caller.AGAIN
@@ -264,7 +279,7 @@ def _look(
     stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, place, now_us, longest_us, first)
     ahead = ahead_of(line, stands.entry)
     kept = not stands.tags and place is not None and place.due_us <= now_us
-    if kept and algorithm.tight(longest_us):
+    if kept and line.paused_us <= now_us and algorithm.tight(longest_us):
         # A unit would be lost while it waits for the job in front. Where there is none, only a few come back for the
         # next: if all that are due did, each would come back as often as jobs are due.
         about = max(0, ahead.about - AT_DOOR) if ready_us > now_us else 0
@@ -319,7 +334,7 @@ def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None) -> Line | 
     if stored is None or not stored.jobs:
         if stored is None or not stored.paused_us:
             return stored
-        return replace(stored, paused_us=0) if stored.epoch else None
+        return replace(stored, paused_us=0, paused_from_us=0) if stored.epoch else None
     return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead.least)
 
 

@@ -81,7 +81,7 @@ AT_DOOR = 8
 LOOK_US = 500_000
 """A process with jobs asks at least so often. So long after a change of the rate, or a pause, none is set aside."""
 
-DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 8, 16, 1_000_000
+DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 4, 16, 1_000_000
 """So many entries set aside, and none that came back, make the budget larger once more; up to `MOST_DOUBT` times."""
 
 CLASS, CLASSES = 2**40, 16
@@ -139,6 +139,7 @@ class Line:
         doubt, aside_us: How many were set aside lately, less those that came back; and when the last was.
         grace_us: The longest grace time of the jobs that wait.
         paused_us: The instant at which a pause ends, or ended; 0: the limit was not paused, or passed a job since.
+        paused_from_us: The instant at which it began, so that a clock that steps back makes no pause longer.
         guest_us: The next instant for a caller that keeps no place.
         until_us: The furthest instant at which a job is to come back.
         mark: Stands for the rate at the last change of the line; see `Algorithm.mark`.
@@ -161,6 +162,7 @@ class Line:
     low: int = 0
     grace_us: int = 0
     paused_us: int = 0
+    paused_from_us: int = 0
     guest_us: int = 0
     until_us: int = 0
     mark: int = 0
@@ -173,6 +175,17 @@ class Line:
     def units(self) -> int:
         """Units of all that wait."""
         return len(self.jobs) + self.extra
+
+    def at(self, now_us: int) -> Line:
+        """The line as it counts at *now_us*: a pause that a later clock began begins now, at its full length."""
+        if self.paused_from_us <= now_us:
+            return self
+        paused_us = now_us + self.paused_us - self.paused_from_us
+        return replace(self, paused_us=paused_us, paused_from_us=now_us)
+
+    def cleared(self) -> Line | None:
+        """The line without the jobs that wait; None if nothing else is in it."""
+        return Line(paused_us=self.paused_us, paused_from_us=self.paused_from_us) if self.paused_us else None
 
 
 EMPTY = Line()
@@ -242,11 +255,11 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
     return _forgetful(line), aside > 0 or pending
 
 
-def genuine(line: Line, place: Place | None) -> Place | None:
-    """*place*, if the line gave it."""
-    if place is None or place.epoch != line.epoch or place != signed(line, place.start, place.number, place.due_us):
+def genuine(line: Line, name: str, place: Place | None) -> Place | None:
+    """*place*, if the line of the limit stored under *name* gave it."""
+    if place is None or place.epoch != line.epoch:
         return None
-    return place
+    return place if place == signed(line, name, place.start, place.number, place.due_us) else None
 
 
 def standing(
@@ -349,13 +362,13 @@ def passed(line: Line, stands: Standing, least: int) -> Line:
     entry = stands.entry
     mean = line.mean + (MEAN_ONE * entry.cost - line.mean) // MEAN_PART
     low = max(min(line.low, least), line.low - entry.cost)
-    line = replace(line, paused_us=0, v=max(line.v, entry.start), mean=mean, low=low)
+    line = replace(line, paused_us=0, paused_from_us=0, v=max(line.v, entry.start), mean=mean, low=low)
     return _without(line, entry) if stands.waits else line
 
 
-def signed(line: Line, start: int, number: int, due_us: int) -> Place:
-    """That place, with the seal of the line."""
-    text = f"{line.secret} {line.epoch} {start} {number} {due_us}"
+def signed(line: Line, name: str, start: int, number: int, due_us: int) -> Place:
+    """That place, with the seal of the line of the limit stored under *name*: lines of one request begin alike."""
+    text = f"{line.secret} {name} {line.epoch} {start} {number} {due_us}"
     seal = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:10]
     return Place(line.epoch, start, number, due_us, seal)
 

@@ -14,8 +14,8 @@ import hashlib
 import re
 
 __all__ = [
-    "bucket_name", "fleet_name", "held_since", "holder_name", "is_bucket_of", "jobs_name", "limit_id", "line_name",
-    "parts_of", "patterns_of", "quoted",
+    "bucket_name", "fleet_name", "held_since", "holder_name", "is_bucket_of", "is_line", "jobs_name", "jobs_name_of",
+    "limit_id", "line_name", "parts_of", "patterns_of", "quoted",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
@@ -67,6 +67,16 @@ def parts_of(bucket: str) -> tuple[str, str, str | None] | None:
 def line_name(bucket: str) -> str:
     """Where the numbers of the waiting line of *bucket* are stored."""
     return f"{bucket}:order"
+
+
+def is_line(name: str) -> bool:
+    """Whether *name* is one that `line_name` made."""
+    return name.endswith(":order")
+
+
+def jobs_name_of(line: str) -> str:
+    """Where the jobs that wait in the line are stored whose numbers are stored as *line*."""
+    return jobs_name(line.removesuffix(":order"))
 
 
 def jobs_name(bucket: str) -> str:

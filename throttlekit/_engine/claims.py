@@ -170,11 +170,11 @@ def ticket_after(verdict: Verdict, claims: Sequence[Claim], ticket: Ticket) -> T
     """What a job with *ticket* carries after the denial *verdict*."""
     bound = claims[verdict.claim]
     counts = verdict.reason is not Reason.EARLY or ticket.deferrals == 0
-    lane = lane_of(bound.claim.bucket) if isinstance(bound.limit, Concurrency) else ""
+    line, slots = lane_of(bound.claim.bucket), isinstance(bound.limit, Concurrency)
     places = {
         limit_ref(each.limit): place for each, place in zip(claims, verdict.places, strict=False) if place is not None
     }
-    return ticket.denied(bound.limit, verdict.due_us, verdict.now_us, places, lane=lane, counts=counts)
+    return ticket.denied(bound.limit, verdict.due_us, verdict.now_us, places, line=line, slots=slots, counts=counts)
 
 
 def decision_from(verdict: Verdict, claims: Sequence[Claim]) -> Decision:

@@ -26,6 +26,7 @@ class Delivery:
         longest: The longest delay that the framework carries safely. A job that is due later
             comes back then, and is deferred again with the same due instant.
         lateness: How late the framework delivers, in all but rare cases.
+        latest: How late it delivers at worst, if that is more: a job that expires sooner after its turn takes no place.
         early: How much before it is due to ask for a job whose limit has no room for lateness; it
             waits out the rest in place.
         max_wait: How long a job may wait in all, from its first denial.
@@ -39,6 +40,7 @@ class Delivery:
 
     longest: float = 600.0
     lateness: float = 0.05
+    latest: float = 0.0
     early: float = 0.0
     max_wait: float = math.inf
     max_deferrals: float = math.inf
@@ -87,7 +89,7 @@ class Delivery:
         """How far off the last slot is that the job comes back for in time; None: any."""
         if self.expires_in == math.inf:
             return None
-        return max(0, round((self.expires_in - self.lateness) * 1_000_000))
+        return max(0, round((self.expires_in - max(self.lateness, self.latest)) * 1_000_000))
 
 
 def _fills_within(limit: Limit, seconds: float) -> bool:

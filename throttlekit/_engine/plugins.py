@@ -110,7 +110,7 @@ def store_of(client: object, *, also: bool) -> Store:
 
 
 def _checked(store: Store, remedy: str) -> Store:
-    verbs = ("acquire", "settle", "release", "renew", "pause", "reset", "close")
+    verbs = ("acquire", "settle", "release", "renew", "pause", "reset", "clear_lines", "close")
     if isinstance(store, type) or not all(callable(getattr(store, verb, None)) for verb in verbs):
         shown = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__
         raise ConfigurationError(f"{shown} is not a store: {remedy} with the methods {', '.join(verbs)}")

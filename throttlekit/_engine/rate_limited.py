@@ -37,8 +37,8 @@ class RateLimited(ThrottleError):
 
     Args:
         retry_after: Seconds, or a timedelta, until downstream will answer again. Default: 30 seconds.
-        limit: Which of the job's limits is paused, or its name. Default: the job's `on_429`, else all of its limits
-            but those of concurrency.
+        limit: Which of the job's limits is paused, or its name. Default: the job's `throttle_on_429`, else all of its
+            limits but those of concurrency.
 
     Raises:
         ConfigurationError: *retry_after* is no number of seconds from 0 to 366 days, or *limit* is neither a limit

@@ -76,6 +76,9 @@ class StoreAccess:
     def reset(self, names: Sequence[str]) -> None:
         self._ask(names, lambda: self._store.reset(names))
 
+    def clear_lines(self, names: Sequence[str]) -> None:
+        self._ask(names, lambda: self._store.clear_lines(names))
+
     def one_clock(self, name: str) -> bool:
         """Whether one server keeps all names, as it does *name*: each node of a cluster has a clock of its own."""
         return self._parted is None or not self._parted.part_of(name)
@@ -96,7 +99,7 @@ class StoreAccess:
             raise TypeError(f"a {type(self._store).__name__} has no place that the whole fleet sees")
         return self._store.commands(commands)
 
-    def forget(self, pattern: str) -> int:
+    def forget(self, pattern: str, *, lines_only: bool = False) -> int:
         """
         As `SupportsForget.forget`.
 
@@ -105,7 +108,7 @@ class StoreAccess:
         """
         if not isinstance(self._store, SupportsForget):
             raise TypeError(f"a {type(self._store).__name__} cannot find names")
-        return self._store.forget(pattern)
+        return self._store.forget(pattern, lines_only=lines_only)
 
     def close(self) -> None:
         self._store.close()

@@ -35,14 +35,16 @@ class Ticket:
         deferrals: Denials so far. Coming back before the job is due does not count.
         since_us: The first denial; 0 if there was none.
         places: The job's place in the line of each limit that denied it, by the limit's fingerprint and name.
-        lane: Stands for the holders that the job waits for, if a concurrency limit denied it; see `lane_of`.
+        line: Stands for the line of the limit that binds the job; see `lane_of`.
+        slots: Whether the job waits for a slot of a concurrency limit.
     """
 
     due_us: int = 0
     limit_ref: str = ""
     deferrals: int = 0
     since_us: int = 0
-    lane: str = ""
+    line: str = ""
+    slots: bool = False
     places: Mapping[str, Place] = field(default_factory=_no_places)
 
     @classmethod
@@ -57,9 +59,9 @@ class Ticket:
             isinstance(number, int) and 0 <= number <= LARGEST_EXACT for number in (due_us, deferrals, since_us)
         ):
             return cls()
-        lane = data.get("lane", "")
+        line, slots = data.get("line", ""), data.get("slots", False)
         places = _places(data.get("places")) if data["v"] == _VERSION else _NO_PLACES
-        return cls(due_us, limit_ref, deferrals, since_us, lane if isinstance(lane, str) else "", places)  # type: ignore[arg-type]
+        return cls(due_us, limit_ref, deferrals, since_us, line if isinstance(line, str) else "", slots is True, places)  # type: ignore[arg-type]
 
     def write(self) -> dict[str, Any]:
         return {
@@ -68,7 +70,8 @@ class Ticket:
             "ticket": self.limit_ref,
             "n": self.deferrals,
             "since": self.since_us,
-            **({"lane": self.lane} if self.lane else {}),
+            **({"line": self.line} if self.line else {}),
+            **({"slots": True} if self.slots else {}),
             **({"places": {ref: list(place) for ref, place in self.places.items()}} if self.places else {}),
         }
 
@@ -92,7 +95,8 @@ class Ticket:
         now_us: int,
         places: Mapping[str, Place] = _NO_PLACES,
         *,
-        lane: str = "",
+        line: str = "",
+        slots: bool = False,
         counts: bool = True,
     ) -> Ticket:
         """
@@ -106,8 +110,9 @@ class Ticket:
             due_us=due_us,
             limit_ref=limit_ref(limit),
             deferrals=self.deferrals + counts,
-            since_us=self.since_us or now_us,
-            lane=lane,
+            since_us=min(self.since_us or now_us, now_us),  # a clock that was ahead makes no job wait longer
+            line=line,
+            slots=slots,
             places=places,
         )
 

@@ -40,10 +40,11 @@ from throttlekit.adapter.options import (
     read_limits,
 )
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
-from throttlekit.adapter.waiting import Entry, WaitingRoom, lane_in
+from throttlekit.adapter.waiting import NO_LANE, Entry, Lane, WaitingRoom, lane_in
 
 __all__ = [
     "MAX_WAIT",
+    "NO_LANE",
     "ON_429",
     "THROTTLE",
     "Deferred",
@@ -55,6 +56,7 @@ __all__ = [
     "Host",
     "InlineWaits",
     "JobOptions",
+    "Lane",
     "Outcome",
     "Run",
     "Running",

@@ -1,5 +1,5 @@
 """
-What users write about a job: `throttle=`, `on_429=`, `throttle_max_wait=`, and how long a job may wait.
+What users write about a job: `throttle=`, `throttle_on_429=`, `throttle_max_wait=`, and how long a job may wait.
 
 Every option is checked here, once for all frameworks, and this file is the authority for how limits travel by value
 in a message.
@@ -39,8 +39,8 @@ __all__ = [
     "read_limits",
 ]
 
-THROTTLE, ON_429, MAX_WAIT = "throttle", "on_429", "throttle_max_wait"
-"""The options' names, in every framework."""
+THROTTLE, ON_429, MAX_WAIT = "throttle", "throttle_on_429", "throttle_max_wait"
+"""The options' names, in every framework: those of a framework's own calls begin with `throttle`."""
 
 WhenOver: TypeAlias = Literal["fail", "drop", "run"]
 
@@ -156,21 +156,21 @@ def check_function(limits: Iterable[Limit], function: Callable[..., Any]) -> Non
 
 def check_on_429(on_429: Limit | str | None, limits: Iterable[Limit]) -> None:
     """
-    Make sure that the option `on_429` of a job names one of its *limits*.
+    Make sure that the option `throttle_on_429` of a job names one of its *limits*.
 
     Raises:
         ConfigurationError: It does not.
     """
     names = [limit.name for limit in limits]
     if on_429 is not None and name_of(on_429) not in names:
+        listed = f"name one of {', '.join(map(repr, names))}" if names else "name its limits in throttle="
         raise ConfigurationError(
-            f"on_429={on_429!r} is none of the job's limits "
-            f"({', '.join(map(repr, names)) or 'it names none'}): name the one to pause on a 429"
+            f"the limit to pause on a 429 is {on_429!r}, which is not a limit of the job: {listed}"
         )
 
 
 def name_of(on_429: Limit | str | None) -> str | None:
-    """The option `on_429` as it is kept and travels: the limit's name."""
+    """The option `throttle_on_429` as it is kept and travels: the limit's name."""
     return on_429.name if isinstance(on_429, Limit) else on_429
 
 

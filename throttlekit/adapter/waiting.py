@@ -1,18 +1,39 @@
-"""The jobs that wait in one process: first by when they are due, and by the slot that they wait for."""
+"""The jobs that wait in one process: by when they are due, and in the order of each line in which they stand."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-__all__ = ["Entry", "WaitingRoom", "lane_in"]
+from throttlekit._engine.ticket import Ticket
+
+__all__ = ["NO_LANE", "Entry", "Lane", "WaitingRoom", "lane_in"]
 
 _TIDY_AFTER = 1000
 """Entries that may be marked as gone before all of them are cleared away."""
 
 _T = TypeVar("_T")
+
+
+class Lane(NamedTuple):
+    """
+    The line in which a job waits, and where it stands there.
+
+    Attributes:
+        name: Stands for the line; "" if the job stands in none.
+        start, number: Its place: lower ones go first.
+        slots: Whether it waits for a slot of a concurrency limit.
+    """
+
+    name: str = ""
+    start: int = 0
+    number: int = 0
+    slots: bool = False
+
+
+NO_LANE = Lane()
 
 
 @dataclass(slots=True, order=True)
@@ -29,21 +50,32 @@ class Entry(Generic[_T]):
     due: float
     number: int
     item: _T = field(compare=False)
-    lane: str = field(default="", compare=False)
+    lane: Lane = field(default=NO_LANE, compare=False)
     gone: bool = field(default=False, compare=False)
 
 
 @dataclass(slots=True)
-class _Lane(Generic[_T]):
-    """Jobs that wait for slots of the same holders, and when one of them was last taken up."""
+class _Standing(Generic[_T]):
+    """The jobs of one lane, in the order of its line; and when the process last looked how far the line has moved."""
 
-    stirred: float
-    entries: list[Entry[_T]] = field(default_factory=list[Entry[_T]])
+    looked: float
+    entries: list[tuple[int, int, int, Entry[_T]]] = field(default_factory=list[tuple[int, int, int, Entry[_T]]])
+
+    def add(self, entry: Entry[_T]) -> None:
+        heapq.heappush(self.entries, (entry.lane.start, entry.lane.number, entry.number, entry))
+
+    def first(self) -> Entry[_T] | None:
+        while self.entries and self.entries[0][3].gone:
+            heapq.heappop(self.entries)
+        return self.entries[0][3] if self.entries else None
 
 
 class WaitingRoom(Generic[_T]):
     """
     Keeps jobs in the order in which they are due, and finds the first of a lane, whichever stands in front.
+
+    A job's due instant was worked out when it was denied. The line may have moved faster since: a rate was raised, jobs
+    before it ended, a pause was lifted. So a process asks for the first job of each lane now and then (`to_look_at`).
 
     Every operation looks at a few entries only: a removed entry is marked, and cleared away now and then. Not safe
     between threads: the caller holds a lock. Time is an argument.
@@ -51,7 +83,7 @@ class WaitingRoom(Generic[_T]):
 
     def __init__(self) -> None:
         self._entries: list[Entry[_T]] = []
-        self._lanes: dict[str, _Lane[_T]] = {}
+        self._lanes: dict[str, _Standing[_T]] = {}
         self._living = self._number = self._removed = 0
 
     def __len__(self) -> int:
@@ -61,13 +93,13 @@ class WaitingRoom(Generic[_T]):
         """All jobs that wait, in no order."""
         return (entry for entry in self._entries if not entry.gone)
 
-    def put(self, item: _T, due: float, lane: str = "", *, now: float = 0.0) -> Entry[_T]:
+    def put(self, item: _T, due: float, lane: Lane = NO_LANE, *, now: float = 0.0) -> Entry[_T]:
         """
         Let *item* wait until *due*.
 
         Args:
-            lane: What it waits for, as `lane_in` reads it off the ticket; "" if not for a slot.
-            now: When the lane begins to be still, for `first_in_still_lane`.
+            lane: Where it stands, as `lane_in` reads it off the ticket.
+            now: By the clock of `to_look_at`.
         """
         self._number += 1
         self._living += 1
@@ -75,71 +107,68 @@ class WaitingRoom(Generic[_T]):
         self._add(entry, now)
         return entry
 
+    @property
+    def lanes(self) -> int:
+        """In how many lines jobs stand, or stood a moment ago."""
+        return len(self._lanes)
+
     def first(self) -> Entry[_T] | None:
         """The entry that is due first; it stays."""
-        return _first_of(self._entries)
+        while self._entries and self._entries[0].gone:
+            heapq.heappop(self._entries)
+        return self._entries[0] if self._entries else None
 
     def first_in(self, lane: str) -> Entry[_T] | None:
-        """The entry that is due first of those that wait in *lane*; it stays."""
-        waiting = self._lanes.get(lane)
-        entry = _first_of(waiting.entries) if waiting else None
+        """The entry that stands first in the lane of that name; it stays."""
+        standing = self._lanes.get(lane)
+        entry = standing.first() if standing else None
         if entry is None:
             self._lanes.pop(lane, None)
         return entry
 
-    def first_in_still_lane(self, now: float, still_for: float) -> Entry[_T] | None:
+    def to_look_at(self, now: float, every: float, due_after: float) -> Entry[_T] | None:
         """
-        The entry that is due first of one lane, each lane in its turn; it stays. None if an entry of that lane was
-        removed less than *still_for* ago.
-
-        In a lane whose slots are all held in other processes, no body here ends and wakes the next job.
+        The entry that stands first in one lane, each lane in its turn; it stays. None if the process looked at that
+        lane less than *every* ago, or if the entry is due before *due_after* anyway.
         """
         lane = next(iter(self._lanes), None)
-        if lane is None:
-            return None
-        entry = self.first_in(lane)
-        if entry is None:
+        entry = None if lane is None else self.first_in(lane)
+        if lane is None or entry is None:
             return None
         last = self._lanes[lane] = self._lanes.pop(lane)
-        return entry if now - last.stirred >= still_for else None
+        if now - last.looked < every:
+            return None
+        last.looked = now
+        return entry if entry.due > due_after else None
 
-    def remove(self, entry: Entry[_T], *, now: float = 0.0) -> bool:
+    def remove(self, entry: Entry[_T]) -> bool:
         """Take *entry* out; return False if it was taken out before."""
         if entry.gone:
             return False
         entry.gone = True
         self._living -= 1
         self._removed += 1
-        if entry.lane in self._lanes:
-            self._lanes[entry.lane].stirred = now
         if self._removed > max(_TIDY_AFTER, self._living):
             self._tidy()
         return True
 
     def _add(self, entry: Entry[_T], now: float) -> None:
         heapq.heappush(self._entries, entry)
-        if entry.lane:
-            if entry.lane not in self._lanes:
-                self._lanes[entry.lane] = _Lane(now)
-            heapq.heappush(self._lanes[entry.lane].entries, entry)
+        if entry.lane.name:
+            self._lanes.setdefault(entry.lane.name, _Standing(now)).add(entry)
 
     def _tidy(self) -> None:
         living = list(self)
-        for lane in self._lanes.values():
-            lane.entries.clear()
+        for standing in self._lanes.values():
+            standing.entries.clear()
         self._entries, self._removed = [], 0
         for each in living:
             self._add(each, 0.0)
-        self._lanes = {name: lane for name, lane in self._lanes.items() if lane.entries}
+        self._lanes = {name: standing for name, standing in self._lanes.items() if standing.entries}
 
 
-def lane_in(ticket: Mapping[str, Any] | None) -> str:
-    """What a job that carries *ticket* waits for: a slot of certain holders; "" if not for a slot."""
-    lane = ticket.get("lane") if isinstance(ticket, Mapping) else None  # pyright: ignore[reportUnnecessaryIsInstance]
-    return lane if isinstance(lane, str) else ""
-
-
-def _first_of(entries: list[Entry[_T]]) -> Entry[_T] | None:
-    while entries and entries[0].gone:
-        heapq.heappop(entries)
-    return entries[0] if entries else None
+def lane_in(ticket: Mapping[str, Any] | None) -> Lane:
+    """Where a job that carries *ticket* stands."""
+    read = Ticket.read(ticket)
+    place = read.places.get(read.limit_ref)
+    return Lane(read.line, place.start if place else 0, place.number if place else 0, read.slots)

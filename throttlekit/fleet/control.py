@@ -9,11 +9,9 @@ from datetime import timedelta
 from typing import Any, Literal, TypeAlias
 
 from throttlekit._core.algorithms.concurrency import Concurrency
-from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.durations import finite_seconds
 from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.rate import parse_rate, parse_window
 from throttlekit._core.limit.template import key_text, safe_repr
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.storage_keys import patterns_of
@@ -22,7 +20,7 @@ from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.rule_follower import KEPT_MS, read_rules
-from throttlekit.fleet.rules import HISTORY, RULES, Rule, What, as_text, data_of, field_of, plain, rule_of
+from throttlekit.fleet.rules import HISTORY, RULES, Rule, What, as_text, check_rate, data_of, field_of, plain, rule_of
 from throttlekit.limiter import Limiter
 from throttlekit.stores.base import Store
 
@@ -34,7 +32,7 @@ MOST_RULES = 1000
 _LONGEST_TEXT = 1000
 _VERSION = 1
 
-Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "shadow", "enforce", "reset"]
+Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "shadow", "enforce", "reset", "clear-line"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +47,7 @@ class Change:
         name: The limit's name.
         part: The key, or the tier; None: all there is.
         before, after: What was in force, and what is; None: the limit as it is declared.
-        forgotten: Of "reset": how many stored values were deleted.
+        forgotten: Of "reset": how many stored values were deleted. Of "clear-line": how many lines were emptied.
     """
 
     at: float
@@ -134,7 +132,7 @@ class Control:
         elif isinstance(amount, int):
             altered(Concurrency(name, 1), amount, burst)
         else:
-            _check_rate(name, amount, burst)
+            check_rate(name, amount, burst)
         rule = Rule(what="set", name=name, part=None if tier is None else _text("tier", tier), rate=amount, burst=burst)
         return self._tell("set", rule, for_)
 
@@ -208,16 +206,20 @@ class Control:
         Raises:
             StoreUnavailable: The store did not answer. Some may be forgotten.
         """
-        name, part = _name(limit), None if key is None else key_text(key)
-        forgotten = sum(self._store.forget(pattern) for pattern in patterns_of(name, part))
-        if not forgotten:
-            return ()
-        now_us, _ = read_rules(self._store)
-        change = Change(
-            at=now_us / 1_000_000, by=self._by, verb="reset", name=name, part=part, forgotten=forgotten
-        )  # fmt: skip
-        self._store.commands(_recorded(change))
-        return (change,)
+        return self._forget("reset", limit, key)
+
+    def clear_line(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
+        """
+        Empty the waiting lines of a limit, of a key or of all. What was counted stays, and so do pauses and rules. For
+        after a purge, where the jobs that wait are gone: the next job passes as soon as there is a unit. Looks at every
+        name in the store, as `reset` does.
+
+        Jobs that do come back have lost their places: they are decided like new ones, or, if they are due, go first.
+
+        Raises:
+            StoreUnavailable: The store did not answer. Some lines may be empty.
+        """
+        return self._forget("clear-line", limit, key)
 
     def rules(self) -> Sequence[Rule]:
         """
@@ -268,9 +270,18 @@ class Control:
     def _known(self) -> tuple[int, list[tuple[str, Rule | None]]]:
         now_us, kept = read_rules(self._store)
         pairs = zip(kept[::2], kept[1::2], strict=True)
-        return now_us, [
-            (field.decode("utf-8", "replace"), rule_of(data_of(field), data_of(value))) for field, value in pairs
-        ]
+        found = [(field.decode("utf-8", "replace"), rule_of(data_of(field), data_of(value))) for field, value in pairs]
+        return now_us, [(field, rule and rule.at(now_us)) for field, rule in found]
+
+    def _forget(self, verb: Verb, limit: Limit | str, key: str | int | None) -> Sequence[Change]:
+        name, part, lines_only = _name(limit), None if key is None else key_text(key), verb == "clear-line"
+        forgotten = sum(self._store.forget(each, lines_only=lines_only) for each in patterns_of(name, part))
+        if not forgotten:
+            return ()
+        now_us, _ = read_rules(self._store)
+        change = Change(at=now_us / 1_000_000, by=self._by, verb=verb, name=name, part=part, forgotten=forgotten)
+        self._store.commands(_recorded(change))
+        return (change,)
 
     def _tell(self, verb: Verb, rule: Rule, for_: float | timedelta | None) -> Sequence[Change]:
         for_us = 0 if for_ is None else round(finite_seconds("for_", for_, LONGEST_PAUSE) * 1_000_000)
@@ -363,21 +374,6 @@ def _change_of(kept: bytes) -> Change | None:
         )  # fmt: skip
     except (TypeError, KeyError, ValueError):
         return None
-
-
-def _check_rate(name: str, rate: str, burst: int | None) -> None:
-    """Refuse a *rate* that no limit takes."""
-    try:
-        parse_rate(rate)
-    except ConfigurationError as error:
-        try:
-            parse_window(rate)  # a month or a year: only a FixedWindow takes them, and it has no burst
-        except ConfigurationError:
-            raise error from None
-        if burst is not None:
-            raise
-    else:
-        TokenBucket(name, rate, burst=burst)
 
 
 def _name(limit: Limit | str) -> str:

@@ -11,7 +11,7 @@ from throttlekit._engine.store_access import StoreAccess
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import StoreUnavailable
-from throttlekit.fleet.rules import RULES, Rule, Rules, data_of, rule_of, rules_of
+from throttlekit.fleet.rules import RULES, Rule, Rules, as_text, data_of, plain, rule_of, rules_of
 
 __all__ = ["KEPT_MS", "RuleFollower", "read_rules"]
 
@@ -21,6 +21,7 @@ KEPT_MS = 400 * 86_400_000
 """Rules are kept for so long after they were written, or read, last."""
 
 _READ = "return {redis.call('TIME'), redis.call('HGETALL', KEYS[1])}"
+_REPLACE = "if redis.call('HGET', KEYS[1], ARGV[1]) == ARGV[2] then redis.call('HSET', KEYS[1], ARGV[1], ARGV[3]) end"
 _KEEP_EVERY = 3600.0
 _FAILURES_BEFORE_LOG = 2
 
@@ -78,6 +79,8 @@ class RuleFollower:
             self._ahead_us = now_us - round((began + self._clock()) / 2 * 1_000_000)
             if kept != self._kept:
                 self._read(kept)
+            if any(rule.since_us > now_us for rule in self._known):
+                self._begin_anew(now_us)
             if kept and self._clock() - self._kept_at > _KEEP_EVERY:
                 self._kept_at = self._clock()
                 self._store.commands([("PEXPIRE", RULES, KEPT_MS)])
@@ -103,6 +106,20 @@ class RuleFollower:
             )
         self._kept = kept
         self._take([rule for rule in found if rule is not None])
+
+    def _begin_anew(self, now_us: int) -> None:
+        """
+        Keep the rules that a clock began which has stepped back since as of now: none lasts longer than its operator
+        said. A rule that was changed meanwhile stays as it was changed.
+        """
+        self._take([rule.at(now_us) for rule in self._known])
+        commands: list[tuple[str | int, ...]] = []
+        for field, value in zip(self._kept[::2], self._kept[1::2], strict=True):
+            rule = rule_of(data_of(field), data_of(value))
+            if rule is not None and rule.since_us > now_us:
+                anew = as_text(plain(rule.at(now_us)))
+                commands.append(("EVAL", _REPLACE, 1, RULES, field.decode(), value.decode(), anew))
+        self._store.commands(commands)
 
     def _take(self, rules: list[Rule]) -> None:
         self._known = rules

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, get_args
 
+from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.exact import LARGEST_EXACT
+from throttlekit._core.limit.rate import parse_rate, parse_window
 from throttlekit._core.storage_keys import fleet_name
+from throttlekit.errors import ConfigurationError
 
 __all__ = [
     "HISTORY",
@@ -16,6 +19,7 @@ __all__ = [
     "Rules",
     "What",
     "as_text",
+    "check_rate",
     "data_of",
     "field_of",
     "plain",
@@ -59,6 +63,12 @@ class Rule:
 
     def over(self, now_us: int) -> bool:
         return 0 < self.until_us <= now_us
+
+    def at(self, now_us: int) -> Rule:
+        """The rule as it counts at *now_us*: one that a later clock began begins now, at its full length."""
+        if self.since_us <= now_us:
+            return self
+        return replace(self, since_us=now_us, until_us=self.until_us and now_us + self.until_us - self.since_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +137,23 @@ def rules_of(rules: Iterable[Rule]) -> dict[str, Rules]:
     for rule in rules:
         getattr(named.setdefault(rule.name, Rules()), rule.what)[rule.part] = rule
     return named
+
+
+def check_rate(name: str, rate: str, burst: int | None) -> None:
+    """
+    Refuse a *rate* that no limit takes, for a limit of which only the *name* is known.
+
+    Raises:
+        ConfigurationError: It is not a rate, or no limit of that rate takes the *burst*.
+    """
+    try:
+        parse_rate(rate)
+    except ConfigurationError as error:
+        try:
+            parse_window(rate)  # a month or a year: only a FixedWindow takes them, and it has no burst
+        except ConfigurationError:
+            raise error from None
+        if burst is not None:
+            raise
+    else:
+        TokenBucket(name, rate, burst=burst)

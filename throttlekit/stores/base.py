@@ -147,6 +147,15 @@ class Store(Protocol):
         """
         ...
 
+    def clear_lines(self, names: Sequence[str]) -> None:
+        """
+        Empty the waiting lines called *names*. What is counted stays, and so do pauses.
+
+        Raises:
+            StoreUnavailable: There was no usable answer.
+        """
+        ...
+
     def close(self) -> None:
         """Close all connections. The store may be used again afterwards."""
         ...
@@ -208,14 +217,17 @@ class SupportsCommands(Protocol):
 class SupportsForget(Protocol):
     """A store that deletes names by a pattern. For operators: it may take seconds. Optional."""
 
-    def forget(self, pattern: str) -> int:
+    def forget(self, pattern: str, *, lines_only: bool = False) -> int:
         """
         Delete every name that matches *pattern*, as SCAN reads it. Scans all names, a thousand at a time.
 
+        Args:
+            lines_only: Of these, empty the waiting lines, as `Store.clear_lines` does, and leave all else.
+
         Returns:
-            The number of names deleted.
+            The number of names deleted, or of lines emptied.
 
         Raises:
-            StoreUnavailable: There was no usable answer. Some names may be deleted.
+            StoreUnavailable: There was no usable answer. Some names may be deleted, or lines emptied.
         """
         ...

@@ -166,6 +166,10 @@ class RedisClusterStore(RedisStore):
         for name in names:
             self._command("DEL", name)
 
+    def _clear(self, names: Sequence[str]) -> int:
+        clear = super()._clear
+        return sum(clear([name]) for name in names)
+
 
 class _NodeRefresh:
     """

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from throttlekit._core.acquire import State, Verdict, acquire, kept_until_us, leave, pause
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.line import KEPT_US
+from throttlekit._core.line import KEPT_US, Line
 from throttlekit._core.storage_keys import line_name
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.stores.base import Correction, Lease, Request, Wait
@@ -96,6 +96,13 @@ class MemoryStore:
         with self._lock:
             for name in names:
                 self._values.pop(name, None)
+
+    def clear_lines(self, names: Sequence[str]) -> None:
+        with self._lock:
+            for name in names:
+                line, expires_us = self._values.pop(name, (None, 0))
+                if isinstance(line, Line) and (pause := line.cleared()) is not None:
+                    self._values[name] = pause, expires_us
 
     def close(self) -> None:
         """Does nothing: there is no connection, and the state is kept."""

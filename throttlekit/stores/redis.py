@@ -20,6 +20,7 @@ except ImportError as error:  # pragma: no cover - exercised by the wheel test, 
 
 from throttlekit._core.acquire import Verdict
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.storage_keys import is_line, jobs_name_of
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Correction, Lease, Request, Wait
@@ -121,6 +122,9 @@ class RedisStore:
     def reset(self, names: Sequence[str]) -> None:
         self._call(names[0], lambda: self._delete(names))
 
+    def clear_lines(self, names: Sequence[str]) -> None:
+        self._call(names[0], lambda: self._clear(names))
+
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         name = str(commands[0][3 if commands[0][0] == "EVAL" else 1])
         try:
@@ -130,8 +134,8 @@ class RedisStore:
                 error.part = None  # the server is up: that it rejected these commands says nothing about decisions
             raise
 
-    def forget(self, pattern: str) -> int:
-        return self._call(pattern, lambda: self._forget(pattern))
+    def forget(self, pattern: str, *, lines_only: bool = False) -> int:
+        return self._call(pattern, lambda: self._forget(pattern, lines_only))
 
     def part_of(self, name: str) -> str:
         """A single server has no parts."""
@@ -210,14 +214,22 @@ class RedisStore:
                 raise reply
         return replies
 
-    def _forget(self, pattern: str) -> int:
-        deleted = 0
+    def _forget(self, pattern: str, lines_only: bool) -> int:
+        forgotten = 0
         keys: Iterable[Any] = self._redis_py().scan_iter(match=pattern, count=_SCAN_COUNT)
         names = (key.decode("utf-8", "replace") for key in keys)
         while batch := list(islice(names, _SCAN_COUNT)):
-            self._delete(batch)
-            deleted += len(batch)
-        return deleted
+            if not lines_only:
+                self._delete(batch)
+                forgotten += len(batch)
+            elif lines := [name for name in batch if is_line(name)]:
+                forgotten += self._clear(lines)
+        return forgotten
+
+    def _clear(self, names: Sequence[str]) -> int:
+        keys = [each for name in names for each in (name, jobs_name_of(name))]
+        cleared: int = self._run(script_for("clear_line", frozenset[str]()), [len(keys), *keys, ""])
+        return cleared
 
     def _redis_py(self) -> Any:
         """The client of redis-py for what is not a decision."""

@@ -79,7 +79,7 @@ class RateLimitedConformance(OnSite):
             angry = bench.send("counted", "429 1.5", "return")
             until = bench.body_ended(angry).at + 1.5
             wait_until(lambda: bench.paused(RATE), "the key is paused")
-            assert not bench.paused(COUNT), "on_429 names another limit"
+            assert not bench.paused(COUNT), "throttle_on_429 names another limit"
             held = [bench.send("counted") for _ in range(3)]
             other = bench.send("counted", key=f"{bench.key}-other")
             assert bench.begun(other).at < until

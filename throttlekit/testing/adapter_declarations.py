@@ -21,7 +21,7 @@ _WRONG: dict[str, dict[str, Any]] = {
     "not a limit": {"throttle": "100/minute"},
     "one limit twice": {"throttle": [RATE, RATE]},
     "a key that is no argument": {"throttle": TokenBucket("conformance-wrong", "1/s", key="{account}")},
-    "a 429 for a limit that is not named": {"throttle": RATE, "on_429": COUNT},
+    "a 429 for a limit that is not named": {"throttle": RATE, "throttle_on_429": COUNT},
 }
 
 
@@ -44,7 +44,7 @@ class DeclarationConformance(OnSite):
     def test_wrong_message_options_fail_where_they_are_written(self) -> None:
         """Options that can never work raise `ConfigurationError` where the message is sent."""
         with self.bench() as bench:
-            for options in ({"throttle": "100/minute"}, {"throttle": [RATE], "on_429": COUNT.name}):
+            for options in ({"throttle": "100/minute"}, {"throttle": [RATE], "throttle_on_429": COUNT.name}):
                 assert _refused(partial(bench.send, "free", **options)), options
 
     def test_a_limit_that_cannot_be_worked_out_fails_the_job(self) -> None:

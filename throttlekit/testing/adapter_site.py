@@ -55,7 +55,7 @@ class JobKind:
     How one kind of job is declared.
 
     Attributes:
-        throttle, on_429, max_wait: The options `throttle`, `on_429` and `throttle_max_wait`.
+        throttle, on_429, max_wait: The options `throttle`, `throttle_on_429` and `throttle_max_wait`.
         retries: How often the framework runs it again, at once, after it has failed.
     """
 
@@ -265,15 +265,15 @@ class AdapterSite(ABC):
         Args:
             kind: A key of `JOBS`.
             arguments: The four of `perform`, as plain JSON data.
-            options: May hold `throttle` and `on_429`, for limits that travel with the message; `expires`, seconds
-                after which the job must not run any more; and `then`, the four arguments of a job of the kind "free"
-                that runs when this one has succeeded.
+            options: May hold `throttle` and `throttle_on_429`, for limits that travel with the message; `expires`,
+                seconds after which the job must not run any more; and `then`, the four arguments of a job of the kind
+                "free" that runs when this one has succeeded.
 
         Returns:
             Whatever identifies the job to the other methods.
 
         Raises:
-            ConfigurationError: `throttle` or `on_429` can never work.
+            ConfigurationError: `throttle` or `throttle_on_429` can never work.
         """
 
     @abstractmethod

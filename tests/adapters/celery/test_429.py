@@ -150,13 +150,13 @@ def app() -> Iterator[Celery]:
 
 
 def test_which_limit_a_429_pauses(app: Celery) -> None:
-    """The one that `on_429` names, where the error does not say."""
+    """The one that `throttle_on_429` names, where the error does not say."""
     limiter = Limiter()
     install(app, limiter, eager="wait")
     one, two = TokenBucket("one", "100/s", burst=10), TokenBucket("two", "100/s", burst=10)
     heard: list[str] = []
 
-    @app.task(shared=False, throttle=[one, two], on_429=two)
+    @app.task(shared=False, throttle=[one, two], throttle_on_429=two)
     def job() -> str:
         heard.append("body")
         if len(heard) == 1:

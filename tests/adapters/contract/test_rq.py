@@ -105,8 +105,8 @@ class RqSite(AdapterSite):
         Job.fetch(job.id, connection=self.connection).cancel()
 
     def declare(self, **options: Any) -> None:
-        throttle = options.pop("throttle")
-        throttled(*(throttle if isinstance(throttle, list) else [throttle]), **options)(_declared)
+        throttle, on_429 = options.pop("throttle"), options.pop("throttle_on_429", None)
+        throttled(*(throttle if isinstance(throttle, list) else [throttle]), on_429=on_429, **options)(_declared)
 
 
 def _declared(key: str) -> None: ...

@@ -105,7 +105,7 @@ def test_a_429_is_no_failure_to_anybody(site: Site, caplog: pytest.LogCaptureFix
     assert site.ran.index("completed") > max(site.ran.index(n) for n in range(3))
     assert angry.told == 3
     assert ends.exceptions == []
-    assert not any({"retries", "traceback", "on_429"} & options.keys() for options in ends.options)
+    assert not any({"retries", "traceback", "throttle_on_429"} & options.keys() for options in ends.options)
     ours = [record for record in caplog.records if not record.name.startswith("pika")]
     assert [record.getMessage() for record in ours if record.levelno > logging.INFO] == []
     assert dead_letters(site.broker, site.queue) == []
@@ -243,7 +243,7 @@ def test_which_limit_is_paused(stub: Site, on_429: Any, raised: str | None, paus
     """What the error names, else the job's on_429, else all of its limits but those of concurrency."""
     site = stub
     throttle, _ = throttled(site)
-    options = {} if on_429 is None else {"on_429": on_429}
+    options = {} if on_429 is None else {"throttle_on_429": on_429}
 
     @site.actor(throttle=[PARTNER, OTHER, SLOTS], **options)
     def job(n: int) -> None:
@@ -284,28 +284,30 @@ def test_a_message_may_bring_its_own(redis_site: Site, given: Any) -> None:
         if len(site.ran) == 1:
             raise RateLimited(600)
 
-    job.send_with_options(args=(1,), on_429=given)
+    job.send_with_options(args=(1,), throttle_on_429=given)
     limiter = throttle.limiter
     with working(site.broker):
         wait_until(lambda: limiter.peek(OTHER).reason == "paused", description="it is paused")
         assert limiter.peek(PARTNER, key="1").allowed
         wait_until(lambda: len(ends.options) == 2, description="it waits")
-    assert {str(options["on_429"]) for options in ends.options} == {"{'name': 'other'}"}
+    assert {str(options["throttle_on_429"]) for options in ends.options} == {"{'name': 'other'}"}
 
 
 def test_a_wrong_on_429_is_an_error_where_it_is_written(stub: Site) -> None:
     """With the middleware, with an actor, with a message: named, with the limits that there are."""
-    with pytest.raises(ConfigurationError, match="on_429='x' is none of the job's limits"):
+    with pytest.raises(
+        ConfigurationError, match="on a 429 is 'x', which is not a limit of the job: name one of 'other'"
+    ):
         Throttle(Limiter(), throttle=OTHER, on_429="x")
     throttled(stub)
-    with pytest.raises(ConfigurationError, match=r"actor 'wrong': on_429='x' is none of the job's limits \('other'\)"):
-        stub.actor(lambda: None, actor_name="wrong", throttle=OTHER, on_429="x")
+    with pytest.raises(ConfigurationError, match="actor 'wrong': the limit to pause on a 429 is 'x'"):
+        stub.actor(lambda: None, actor_name="wrong", throttle=OTHER, throttle_on_429="x")
     job = stub.actor(lambda: None, actor_name="job", throttle=OTHER)
-    with pytest.raises(ConfigurationError, match="message for 'job': on_429='x'"):
-        job.send_with_options(on_429="x")
-    job.send_with_options(throttle=[SLOTS], on_429="slots")
-    with pytest.raises(ConfigurationError, match="message for 'job': on_429='other'"):
-        job.send_with_options(throttle=[SLOTS], on_429="other")
+    with pytest.raises(ConfigurationError, match="message for 'job': the limit to pause on a 429 is 'x'"):
+        job.send_with_options(throttle_on_429="x")
+    job.send_with_options(throttle=[SLOTS], throttle_on_429="slots")
+    with pytest.raises(ConfigurationError, match="message for 'job': the limit to pause on a 429 is 'other'"):
+        job.send_with_options(throttle=[SLOTS], throttle_on_429="other")
 
 
 def test_a_message_on_its_way_is_not_held_up_by_an_on_429_that_is_gone(site: Site) -> None:
@@ -319,7 +321,7 @@ def test_a_message_on_its_way_is_not_held_up_by_an_on_429_that_is_gone(site: Sit
         site.ran.append(n)
 
     site.broker.enqueue(
-        dramatiq.Message(site.queue, "job", (1,), {}, {"on_429": {"name": "a limit of yesterday"}}), delay=50
+        dramatiq.Message(site.queue, "job", (1,), {}, {"throttle_on_429": {"name": "a limit of yesterday"}}), delay=50
     )
     with site.working():
         site.until_ran(1)

@@ -45,6 +45,28 @@ def test_every_algorithm_holds_jobs_back_and_lets_each_run_once(site: Site, limi
     assert store.denials > 0
 
 
+def test_rate_of_the_application_changes_while_the_worker_runs(site: Site) -> None:
+    """Jobs run at the rate that their tenant has when they are decided, and are counted in one place at every rate."""
+    rates = {"acme": "5/s"}
+    store = throttled(site, max_inline_wait=0)
+
+    @site.actor(throttle=TokenBucket("varying", lambda job: rates[job.arguments["tenant"]], key="{tenant}"))
+    def job(n: int, tenant: str) -> None:
+        site.ran.append(n)
+
+    for n in range(8):
+        job.send(n, "acme")
+    with site.working():
+        site.until_ran(3)
+        rates["acme"] = "20/s"
+        for n in range(8, 20):
+            job.send(n, "acme")
+        site.until_ran(20)
+    assert sorted(site.ran) == list(range(20))
+    assert (store.grants, store.denials > 0) == (20, True)
+    assert len({claim.bucket for request, _ in store.asked for claim in request.claims}) == 1
+
+
 def test_five_limits_of_five_algorithms_are_one_decision(stub: Site) -> None:
     """A job under five limits asks once, and is charged by all of them."""
     store = throttled(stub)

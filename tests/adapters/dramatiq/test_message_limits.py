@@ -240,7 +240,7 @@ def forge(site: Site, actor: Any, value: Any, option: str = "throttle") -> None:
 
 
 @pytest.mark.parametrize(
-    "brought", [{"throttle": []}, {"throttle_max_wait": 0}, {"on_429": {"name": "partner"}}], ids=repr
+    "brought", [{"throttle": []}, {"throttle_max_wait": 0}, {"throttle_on_429": {"name": "partner"}}], ids=repr
 )
 def test_own_limits_can_be_forbidden(stub: Site, brought: dict[str, Any]) -> None:
     """Throttle(own_limits=False): what a program without it sends is dead-lettered; its own sends raise at once."""

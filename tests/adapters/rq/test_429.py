@@ -90,11 +90,11 @@ def test_the_option_says_what_is_paused(simple_site: Site) -> None:
     options: dict[str, Any]
     for queue, function, options, paused in (
         (site.queue, jobs.hears_429, {"throttle": both}, jobs.DAILY),
-        (site.queue, jobs.hears_429, {"throttle": both, "on_429": jobs.SLOT}, jobs.SLOT),
+        (site.queue, jobs.hears_429, {"throttle": both, "throttle_on_429": jobs.SLOT}, jobs.SLOT),
         (site.queue, jobs.hears_429_of_slot, {}, jobs.SLOT),
-        (site.queue, jobs.hears_429_of_slot, {"on_429": "daily"}, jobs.DAILY),
+        (site.queue, jobs.hears_429_of_slot, {"throttle_on_429": "daily"}, jobs.DAILY),
         (of_queue, jobs.hears_429, {}, jobs.SLOT),
-        (of_queue, jobs.hears_429, {"on_429": "daily"}, jobs.DAILY),
+        (of_queue, jobs.hears_429, {"throttle_on_429": "daily"}, jobs.DAILY),
     ):
         job = queue.enqueue(function, **options)
         site.work()
@@ -105,13 +105,13 @@ def test_the_option_says_what_is_paused(simple_site: Site) -> None:
 
 def test_an_option_that_names_no_limit_of_the_job_is_refused(simple_site: Site) -> None:
     """Where it is said."""
-    with pytest.raises(ConfigurationError, match="on_429='other' is none of the job's limits"):
+    with pytest.raises(ConfigurationError, match="on a 429 is 'other', which is not a limit of the job"):
         throttled(jobs.DAILY, on_429="other")(jobs.plain)
-    with pytest.raises(ConfigurationError, match="on_429"):
+    with pytest.raises(ConfigurationError, match="pause on a 429"):
         ThrottledQueue("work", connection=simple_site.connection, throttle=HELD, on_429=jobs.SLOT)
     for options in ({"throttle": HELD}, {}):
-        with pytest.raises(ConfigurationError, match="on_429"):
-            simple_site.queue.enqueue(jobs.plain, on_429=jobs.LIVELY, **options)
+        with pytest.raises(ConfigurationError, match="pause on a 429"):
+            simple_site.queue.enqueue(jobs.plain, throttle_on_429=jobs.LIVELY, **options)
 
 
 def test_a_queues_limits_hold_functions_that_know_of_none(throttled_site: Site) -> None:

@@ -320,7 +320,7 @@ def test_a_key_may_be_the_id_that_the_job_gets(stock_site: Site) -> None:
         lambda site: site.queue.enqueue(jobs.hourly, throttle=[]),
         lambda site: site.queue.enqueue(jobs.hourly, throttle=[jobs.LIVELY]),
         lambda site: site.queue.enqueue(jobs.hourly, throttle_max_wait=1),
-        lambda site: site.queue.enqueue(jobs.hourly, on_429="hourly"),
+        lambda site: site.queue.enqueue(jobs.hourly, throttle_on_429="hourly"),
         lambda site: ThrottledQueue("work", connection=site.connection, throttle=jobs.LIVELY).enqueue(jobs.hourly),
     ],
     ids=["no limits", "limits", "max_wait", "on_429", "queue"],

@@ -40,6 +40,9 @@ class Passing:
     def reset(self, names: Any) -> None:
         self.inner.reset(names)
 
+    def clear_lines(self, names: Any) -> None:
+        self.inner.clear_lines(names)
+
     def close(self) -> None:
         self.inner.close()
 

@@ -2,355 +2,625 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import pytest
 
 from support.claims import claim_of
-from throttlekit._core.acquire import ELSEWHERE, Caller, Place, Reason, State, Verdict, acquire
+from throttlekit._core.acquire import Caller, Reason, State, Verdict, acquire, kept_until_us, leave
 from throttlekit._core.algorithm import STALE_US, Algorithm, Use
 from throttlekit._core.algorithms.fixed_window import Count, FixedWindowAlgorithm
 from throttlekit._core.algorithms.gcra import Bucket, Tat
 from throttlekit._core.algorithms.sliding_log import Log, SlidingLogAlgorithm
 from throttlekit._core.algorithms.sliding_window import Counts, SlidingWindowAlgorithm
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.line import EMPTY, GRACE_US, GUESTS_US, Line, window_spacing_us, window_tight
+from throttlekit._core.line import (
+    BATCH,
+    DOUBT,
+    EXACT,
+    FAR,
+    GRACE_US,
+    GUESTS_US,
+    LOOK_US,
+    UNIT,
+    Entry,
+    Line,
+    Place,
+    joined,
+    signed,
+    standing,
+)
 
 NOW = 1_800_000_000_000_000
 STEP = 100_000
+LAST_TAG = 2**52
 FIVE = Bucket.of(10, 1_000_000, 5)
 FULL = State()
 SPENT = State(Tat(NOW + 5 * STEP))
 
 
-def _ask(cost: int = 1, bucket: Bucket = FIVE, room: int | None = None) -> StoreClaim:
-    charge = bucket.bind(cost)
-    return claim_of(charge, charge.size, room)
+def _ask(cost: int = 1, max_queue: int | None = None, *, tenant: str = "", weight: int = 1) -> StoreClaim:
+    return claim_of(FIVE.bind(cost), cost, max_queue, tenant=tenant, weight=weight)
 
 
-def _tat(tat_us: int | None) -> Tat | None:
-    return None if tat_us is None else Tat(tat_us)
+class Desk:
+    """Limits of ten a second, up to five at once, that were used up at `NOW`; and their lines."""
+
+    def __init__(self, limits: int = 1, state: State = SPENT) -> None:
+        self.states: list[State] = [state] * limits
+        self.now_us = NOW
+
+    def ask(
+        self, *claims: StoreClaim, back: Verdict | None = None, caller: Caller = Caller.JOB,
+        places: Sequence[Place | None] = (), max_wait_us: int | None = None, grace_us: int = GRACE_US,
+    ) -> Verdict:  # fmt: skip
+        verdict, after = acquire(
+            claims or [_ask()] * len(self.states), self.states, self.now_us, caller=caller,
+            places=places or (() if back is None else back.places), max_wait_us=max_wait_us, grace_us=grace_us,
+            secret="secret",
+        )  # fmt: skip
+        self.states = list(after)
+        return verdict
+
+    def waiting(self, jobs: int, claim: StoreClaim | None = None) -> list[Verdict]:
+        """So many newcomers, all denied."""
+        denied = [self.ask(*([claim] if claim else [])) for _ in range(jobs)]
+        assert not any(each.allowed for each in denied)
+        return denied
+
+    def leave(self, back: Verdict, number: int = 0) -> None:
+        place = back.places[number]
+        assert place is not None
+        self.states[number] = leave(self.states[number], _ask(), place, self.now_us)
+
+    def passes(self, ms: float) -> None:
+        self.now_us += round(ms * 1000)
+
+    @property
+    def line(self) -> Line:
+        line = self.states[0].line
+        assert line is not None
+        return line
+
+    @property
+    def numbers(self) -> list[int]:
+        return [entry.number for entry in self.line.jobs]
 
 
-def _one(
-    state: State, *, cost: int = 1, caller: Caller = Caller.JOB, slot: int | None = None, now: int = NOW
-) -> tuple[Verdict, State]:
-    place = None if slot is None else Place(0, slot)
-    verdict, (after,) = acquire([_ask(cost)], [state], now, caller=caller, place=place)
-    return verdict, after
+def _dues(denied: Sequence[Verdict]) -> list[int]:
+    return [each.due_us - NOW for each in denied]
 
 
-def test_grant_tells_everything() -> None:
-    """A grant names the first claim, this instant, and the new state."""
-    verdict, after = _one(FULL, cost=2)
-    assert verdict == Verdict(Reason.ALLOWED, 0, NOW, NOW, NOW, (Use(0, NOW + 2 * STEP),))
-    assert verdict.allowed
-    assert after == State(Tat(NOW + 2 * STEP), None)
+# One limit
 
 
-def test_denial_tells_everything() -> None:
-    """A denial names the binding claim, the instant to come back at, and the state as it was."""
-    verdict, after = _one(SPENT)
-    assert verdict == Verdict(Reason.EXHAUSTED, 0, NOW, NOW + STEP, NOW + STEP, (Use(0, NOW + 5 * STEP),))
-    assert not verdict.allowed
-    assert after == State(Tat(NOW + 5 * STEP), Line(NOW + 2 * STEP, 0, 0))
+def test_grant_says_everything() -> None:
+    """A grant names the first claim, this instant, and the new state. Where no job waits, no line is written."""
+    desk = Desk(state=FULL)
+    assert desk.ask(_ask(2)) == Verdict(Reason.ALLOWED, 0, NOW, NOW, NOW, (Use(0, NOW + 2 * STEP),))
+    assert desk.states == [State(Tat(NOW + 2 * STEP), None)]
 
 
-def test_denied_states_stay_the_same_objects() -> None:
-    """Where nothing changed, the very objects come back: a store writes only what changed."""
-    states = [FULL, SPENT, State(Tat(NOW))]
-    _, after = acquire([_ask(), _ask(), _ask()], states, NOW, caller=Caller.JOB)
-    assert [a is b for a, b in zip(after, states, strict=True)] == [True, False, True]
-
-
-def test_grant_leaves_lines_alone() -> None:
-    """A grant charges the bucket, and keeps its line."""
-    line = Line(NOW - 1, NOW - 2, NOW + 9)
-    _, after = _one(State(Tat(NOW), line))
-    assert after == State(Tat(NOW + STEP), line)
+def test_denial_says_everything() -> None:
+    """A denial names the binding claim, the instant to come back at, and the place; it charges nothing."""
+    desk = Desk()
+    verdict = desk.ask()
+    place = signed(desk.line, "bucket", UNIT, 1, NOW + STEP)
+    assert verdict == Verdict(Reason.EXHAUSTED, 0, NOW, NOW + STEP, NOW + STEP, (Use(0, NOW + 5 * STEP),), (place,))
+    assert desk.states[0].taken is SPENT.taken
+    assert (place.epoch, desk.line.jobs) == (NOW, (Entry(UNIT, 1, 1),))
 
 
 @pytest.mark.parametrize("caller", list(Caller))
 def test_look_changes_nothing(caller: Caller) -> None:
-    """A cost of 0 passes whoever asks, and changes nothing."""
-    state = State(Tat(NOW + 5 * STEP), Line(NOW + 10**9, 0, 0))
-    verdict, after = _one(state, cost=0, caller=caller)
-    assert verdict.allowed
-    assert after is state
+    """A cost of 0 passes whatever waits, and changes nothing."""
+    desk = Desk()
+    desk.waiting(3)
+    before = desk.states[0]
+    assert desk.ask(_ask(0), caller=caller).allowed
+    assert desk.states[0] is before
 
 
 @pytest.mark.parametrize("state", [FULL, SPENT, State(Tat(NOW + 10**12))])
 def test_peek_changes_nothing(state: State) -> None:
-    """A peek answers, and gives back the states that it was given."""
+    """A peek returns the very states that it was given."""
     states = [state]
     _, after = acquire([_ask()], states, NOW, caller=Caller.PEEK)
     assert after is states
 
 
-def test_peek_ignores_the_guests() -> None:
-    """A peek tells when the request could pass, not where the guests are."""
-    verdict, _ = _one(State(Tat(NOW + 5 * STEP), Line(0, 0, NOW + 10**7)), caller=Caller.PEEK)
-    assert verdict.due_us == NOW + STEP
-
-
-@pytest.mark.parametrize(
-    ("line", "caller", "slot", "booked"),
-    [
-        (EMPTY, Caller.JOB, STEP, Line(NOW + 2 * STEP, 0, 0)),
-        (Line(NOW + 7 * STEP, 0, 0), Caller.JOB, 7 * STEP, Line(NOW + 8 * STEP, 0, 0)),
-        (Line(0, NOW + 7 * STEP, 0), Caller.JOB, 7 * STEP, Line(NOW + 8 * STEP, NOW + 7 * STEP, 0)),
-        (Line(NOW + 3 * STEP, NOW + 7 * STEP, 5), Caller.JOB, 7 * STEP, Line(NOW + 8 * STEP, NOW + 7 * STEP, 5)),
-        (EMPTY, Caller.GUEST, STEP, Line(0, 0, NOW + 2 * STEP)),
-        (Line(NOW + 7 * STEP, 3, 0), Caller.GUEST, 7 * STEP, Line(NOW + 7 * STEP, 3, NOW + 8 * STEP)),
-        (Line(3, 4, NOW + 9 * STEP), Caller.GUEST, 9 * STEP, Line(3, 4, NOW + 10 * STEP)),
-        (Line(3, 4, NOW + STEP + GUESTS_US), Caller.GUEST, STEP + GUESTS_US, Line(3, 4, NOW + STEP + GUESTS_US)),
-    ],
-)
-def test_newcomer_books(line: Line, caller: Caller, slot: int, booked: Line) -> None:
-    """A newcomer stands behind both lines; a guest behind the guests too, and moves only those."""
-    verdict, after = _one(State(Tat(NOW + 5 * STEP), line), caller=caller)
-    assert verdict.due_us == NOW + slot
-    assert after.line == booked
-
-
-@pytest.mark.parametrize(
-    ("line", "slot", "booked"),
-    [
-        (Line(NOW + 7 * STEP, 0, 9), STEP, Line(NOW + 7 * STEP, NOW + 2 * STEP, 9)),
-        (Line(NOW + 7 * STEP, NOW + 3 * STEP, 9), 3 * STEP, Line(NOW + 7 * STEP, NOW + 4 * STEP, 9)),
-        (Line(NOW + 7 * STEP, NOW - 1, 9), STEP, Line(NOW + 7 * STEP, NOW + 2 * STEP, 9)),
-    ],
-)
-@pytest.mark.parametrize("caller", [Caller.JOB, Caller.GUEST])
-def test_displaced_holder_books_in_the_second_line(line: Line, slot: int, booked: Line, caller: Caller) -> None:
-    """A holder that finds no unit gets the next instant of the second line, and moves only that."""
-    verdict, after = _one(State(Tat(NOW + 5 * STEP), line), slot=NOW, caller=caller)
-    assert verdict.due_us == NOW + slot
-    assert after.line == booked
-
-
-@pytest.mark.parametrize("slot", [NOW, NOW - 1, 1, 0])
-def test_holder_passes_those_who_wait(slot: int) -> None:
-    """At or after its slot a holder passes, however long the lines are."""
-    verdict, _ = _one(State(Tat(NOW), Line(NOW + 10**9, NOW + 10**9, 0)), slot=slot)
-    assert verdict.allowed
-
-
-@pytest.mark.parametrize(
-    ("line", "early"),
-    [
-        (Line(NOW + 2, 0, 0), True),
-        (Line(0, NOW + 2, 0), True),
-        (Line(NOW + 1, 0, 0), False),
-        (Line(0, 0, NOW + 9), False),
-        (None, False),
-    ],
-)
-def test_place_ahead_counts_if_its_line_reaches_so_far(line: Line | None, early: bool) -> None:
-    """A slot ahead is kept if one of the lines has gone past it, and is nothing otherwise."""
-    verdict, _ = _one(State(Tat(NOW + 5 * STEP), line), slot=NOW + 1)
-    assert (verdict.reason is Reason.EARLY) == early
-
-
-def test_early_return_answers_with_its_slot_and_changes_nothing() -> None:
-    """A job that is early is told its own slot, by its own claim, and nothing is written."""
-    states = [FULL, State(Tat(NOW + 5 * STEP), Line(NOW + 9 * STEP, 0, 0))]
-    verdict, after = acquire([_ask(), _ask()], states, NOW, caller=Caller.JOB, place=Place(1, NOW + STEP))
-    assert verdict == Verdict(Reason.EARLY, 1, NOW, NOW + STEP, NOW + STEP, (Use(0, NOW), Use(0, NOW + 5 * STEP)))
-    assert after is states
-
-
-@pytest.mark.parametrize(
-    ("tat", "living"), [(NOW - GRACE_US + 1, True), (NOW - GRACE_US, False), (None, False), (NOW + 1, True)]
-)
-def test_line_lives_for_a_grace_time(tat: int | None, living: bool) -> None:
-    """A line counts until its bucket has stood full for the grace time, and without a bucket not at all."""
-    verdict, _ = _one(State(_tat(tat), Line(NOW + 10**7, 0, 0)))
-    assert verdict.allowed != living
-
-
-@pytest.mark.parametrize("caller", [Caller.JOB, Caller.GUEST])
-@pytest.mark.parametrize("tat", [NOW - GRACE_US, None])
-def test_newcomer_that_passes_a_line_given_up_ends_it(tat: int | None, caller: Caller) -> None:
-    """A line that was given up is gone once somebody without right of way has passed."""
-    _, after = _one(State(_tat(tat), Line(NOW + 10**9, 0, 0)), caller=caller)
-    assert after == State(Tat(NOW + STEP), None)
-
-
-@pytest.mark.parametrize("tat", [NOW - GRACE_US, None])
-def test_holder_that_passes_a_line_given_up_keeps_it(tat: int | None) -> None:
-    """Somebody of the line has come after all: it goes on."""
-    line = Line(NOW + 10**9, 0, 0)
-    _, after = _one(State(_tat(tat), line), slot=NOW)
-    assert after == State(Tat(NOW + STEP), line)
-
-
-@pytest.mark.parametrize(("cost", "caller"), [(0, Caller.JOB), (1, Caller.PEEK)])
-def test_looking_ends_no_line(cost: int, caller: Caller) -> None:
-    """Neither a look nor a peek ends a line that was given up."""
-    state = State(Tat(NOW - GRACE_US), Line(NOW + 10**9, 0, 0))
-    _, after = _one(state, cost=cost, caller=caller)
-    assert after is state
-
-
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_latest_slot_binds(order: tuple[int, int]) -> None:
-    """Of two denials, the later slot binds, and only its line is booked."""
-    states = [(SPENT, State(Tat(NOW + 5 * STEP), Line(NOW + 3 * STEP, 0, 0)))[i] for i in order]
-    verdict, after = acquire([_ask(), _ask()], states, NOW, caller=Caller.JOB)
-    late = order.index(1)
-    assert (verdict.claim, verdict.due_us, verdict.retry_us) == (late, NOW + 3 * STEP, NOW + 3 * STEP)
-    assert verdict.reason is Reason.EXHAUSTED
-    assert after[1 - late] is states[1 - late]
-
-
-def test_first_of_equal_slots_binds() -> None:
-    """Of two denials for the same instant, the first claim binds."""
-    verdict, _ = acquire([_ask(), _ask()], [SPENT, SPENT], NOW, caller=Caller.JOB)
-    assert verdict.claim == 0
-
-
-def test_retry_is_when_every_bucket_is_open() -> None:
-    """With guests spread far, the instant to retry is that of the last bucket to open, not the slot."""
-    states = [State(Tat(NOW + 5 * STEP), Line(0, 0, NOW + 9 * STEP)), State(Tat(NOW + 7 * STEP))]
-    verdict, _ = acquire([_ask(), _ask()], states, NOW, caller=Caller.GUEST)
-    assert (verdict.claim, verdict.due_us, verdict.retry_us) == (0, NOW + 9 * STEP, NOW + 3 * STEP)
-
-
-def test_reason_is_that_of_the_binding_claim() -> None:
-    """A line that binds is told as a line, though another bucket is exhausted."""
-    states = [SPENT, State(Tat(NOW), Line(NOW + 9 * STEP, 0, 0))]
-    verdict, _ = acquire([_ask(), _ask()], states, NOW, caller=Caller.JOB)
-    assert (verdict.claim, verdict.reason) == (1, Reason.IN_LINE)
-
-
-def test_spacing_is_the_asks_own() -> None:
-    """The line moves on by the spacing that the request brings."""
-    ask = claim_of(FIVE.bind(1), 123)
-    _, (after,) = acquire([ask], [SPENT], NOW, caller=Caller.JOB)
-    assert after.line == Line(NOW + STEP + 123, 0, 0)
+def test_one_state_is_needed_for_each_claim() -> None:
+    """A store that gives fewer states than claims has a fault: an error at once, and no decision."""
+    with pytest.raises(ValueError, match="zip"):
+        acquire([_ask(), _ask()], [FULL], NOW, caller=Caller.JOB)
 
 
 def test_denial_forgets_what_is_stale() -> None:
     """A denial over a stale bucket writes down that it is empty, for every claim with a charge."""
-    stale, look = State(Tat(NOW + STALE_US + 10**9)), State(Tat(NOW + STALE_US + 10**9))
-    verdict, after = acquire([_ask(), _ask(), _ask(0)], [SPENT, stale, look], NOW, caller=Caller.JOB)
-    assert verdict.uses == (Use(0, NOW + 5 * STEP),) * 3
-    assert [state.taken for state in after[:2]] == [Tat(NOW + 5 * STEP)] * 2
-    assert after[2] is look
-
-
-def test_grant_that_looks_at_a_stale_bucket_leaves_it() -> None:
-    """A look at a stale bucket writes nothing, whatever else is charged."""
     stale = State(Tat(NOW + STALE_US + 10**9))
-    verdict, after = acquire([_ask(), _ask(0)], [FULL, stale], NOW, caller=Caller.JOB)
-    assert verdict.allowed
-    assert after[1] is stale
+    _, after = acquire([_ask(), _ask(), _ask(0)], [SPENT, stale, stale], NOW, caller=Caller.JOB)
+    assert [state.taken for state in after[:2]] == [Tat(NOW + 5 * STEP)] * 2
+    assert after[2] is stale
 
 
-def test_end_of_a_line_is_behind_both() -> None:
-    """A newcomer stands behind the first and the second line."""
-    assert (Line(1, 2, 9).end_us, Line(2, 1, 9).end_us, EMPTY.end_us) == (2, 2, 0)
+# First come, first served
 
 
-# A slot that nobody will wait for
+def test_each_waiter_is_due_when_all_before_it_have_passed() -> None:
+    """Twelve newcomers: one more unit each. The instants follow the work before a job, and its own cost."""
+    desk = Desk()
+    assert _dues(desk.waiting(12)) == [STEP * number for number in range(1, 13)]
+    assert _dues(desk.waiting(2, _ask(3))) == [STEP * 15, STEP * 18]
+    assert desk.line.units == 18
 
 
-@pytest.mark.parametrize(("max_wait_us", "booked"), [(STEP - 1, None), (STEP, Line(NOW + 2 * STEP)), (0, None)])
-def test_slot_beyond_the_patience_is_told_and_not_booked(max_wait_us: int, booked: Line | None) -> None:
-    """A job that will not wait for its slot is told it, and leaves it to the next."""
-    verdict, (after,) = acquire([_ask()], [SPENT], NOW, caller=Caller.JOB, max_wait_us=max_wait_us)
-    assert (verdict.reason, verdict.due_us) == (Reason.EXHAUSTED, NOW + STEP)
-    assert after.line == booked
+def test_newcomer_does_not_pass_those_who_wait() -> None:
+    """A unit is there, for the job in front: the newcomer waits, and the first passes."""
+    desk = Desk()
+    first, _ = desk.waiting(2)
+    desk.passes(100)
+    newcomer = desk.ask()
+    assert (newcomer.reason, newcomer.due_us) == (Reason.IN_LINE, NOW + 3 * STEP)
+    assert desk.ask(back=first).allowed
+    assert desk.numbers == [2, 3]
+
+
+@pytest.mark.parametrize("late_ms", [0, 1, 59, 10_000])
+def test_job_in_line_keeps_its_place_however_late_it_comes(late_ms: int) -> None:
+    """No job asked in between, so none was set aside: it passes those behind it."""
+    desk = Desk()
+    first, *_ = desk.waiting(10)
+    desk.passes(100 + late_ms)
+    assert desk.ask(back=first).allowed
+
+
+def test_early_return_keeps_its_place() -> None:
+    """Back before it is due, a job finds the same place; the denial says so, and it stands there once."""
+    desk = Desk()
+    denied = desk.waiting(3)
+    desk.passes(50)
+    again = desk.ask(back=denied[1])
+    assert (again.reason, again.due_us, again.places) == (Reason.EARLY, NOW + 2 * STEP, denied[1].places)
+    assert desk.numbers == [1, 2, 3]
+
+
+def test_due_job_passes_where_the_limit_has_units_for_all_before_it() -> None:
+    """Rule 2: the third of three passes once three units are there, though the first two have not come."""
+    desk = Desk()
+    denied = desk.waiting(3)
+    desk.passes(299)
+    assert not desk.ask(back=denied[2]).allowed
+    desk.passes(1)
+    assert desk.ask(back=denied[2]).allowed
+    assert desk.numbers == [1, 2]
+
+
+def test_job_that_leaves_makes_way() -> None:
+    """Expired, revoked or deleted: all behind it are due one unit sooner. A place that is not there changes nothing."""
+    desk = Desk()
+    denied = desk.waiting(3)
+    desk.leave(denied[0])
+    left = desk.states[0]
+    desk.leave(denied[0])
+    assert desk.states[0] is left
+    assert desk.ask(back=denied[2]).due_us == NOW + 2 * STEP
+    assert leave(FULL, _ask(), denied[0].places[0] or Place(0, 0, 0, 0, ""), NOW) is FULL
+
+
+def test_rate_that_was_raised_counts_at_the_next_question() -> None:
+    """The instant is worked out anew each time: at ten times the rate, the tenth is due ten times sooner."""
+    desk = Desk()
+    tenth = desk.waiting(10)[-1]
+    fast = Bucket.of(100, 1_000_000, 50).bind(1)
+    desk.states[0] = State(Tat(NOW + 500_000), desk.line)
+    assert desk.ask(claim_of(fast), back=tenth).due_us == NOW + 10 * 10_000
+
+
+def test_job_that_ran_before_stands_in_front() -> None:
+    """A job that has to wait once more after it ran waits for no job that has not run, and its tenant pays nothing."""
+    desk = Desk()
+    desk.waiting(3)
+    before = desk.line.finishes
+    again = desk.ask(caller=Caller.AGAIN)
+    assert (again.due_us, desk.numbers[0], desk.line.finishes) == (NOW + STEP, 4, before)
+    desk.passes(100)
+    assert desk.ask(back=again).allowed
+
+
+@pytest.mark.parametrize("max_wait_us", [STEP - 1, 0])
+def test_job_that_will_not_wait_takes_no_place(max_wait_us: int) -> None:
+    """Its denial says when it would pass. A job that stood in the line leaves it."""
+    desk = Desk()
+    verdict = desk.ask(max_wait_us=max_wait_us)
+    assert (verdict.due_us, verdict.places, desk.states) == (NOW + STEP, (), [SPENT])
+    first, second = desk.waiting(2)
+    assert desk.ask(back=first, max_wait_us=max_wait_us).places == ()
+    assert desk.numbers == [2]
+    assert desk.ask(back=second, max_wait_us=STEP).places != ()
+
+
+@pytest.mark.parametrize(
+    "change", [{"start": 0}, {"number": 1}, {"due_us": NOW}, {"epoch": NOW - 1}, {"seal": "0" * 10}, {"seal": ""}]
+)
+def test_forged_place_is_none(change: dict[str, int]) -> None:
+    """A place that its line did not give is no place: the job stands at the end."""
+    desk = Desk()
+    denied = desk.waiting(4)
+    place = denied[3].places[0]
+    assert place is not None
+    assert desk.ask(places=(place._replace(**change),)).due_us == NOW + 5 * STEP  # type: ignore[arg-type]
+
+
+def test_places_of_a_line_that_lost_its_state_are_none() -> None:
+    """Another epoch has begun: all come as newcomers, in the order in which they come."""
+    desk = Desk()
+    denied = desk.waiting(4)
+    desk.states = [SPENT]
+    desk.passes(1)
+    assert [desk.ask(back=each).due_us for each in denied[::-1]] == [NOW + n * STEP for n in range(1, 5)]
+
+
+def test_tags_at_the_end_of_their_range_begin_anew() -> None:
+    """Then a new epoch begins; all book again, and none is lost."""
+    desk = Desk()
+    denied = desk.waiting(2)
+    desk.states[0] = State(SPENT.taken, replace(desk.line, v=LAST_TAG))
+    desk.passes(1)
+    assert desk.ask(back=denied[1]).due_us == NOW + STEP
+    assert (desk.line.v, desk.line.epoch, desk.numbers) == (UNIT, NOW + 1000, [1])
+
+
+def test_line_is_kept_until_the_last_job_is_due() -> None:
+    """The furthest instant that a denial named, or a pause and the limit's refill after it."""
+    desk = Desk()
+    desk.waiting(7)
+    assert kept_until_us(desk.states[0], FIVE.bind(1), NOW) == NOW + 7 * STEP
+    paused = State(None, Line(paused_us=NOW + 10**7))
+    assert kept_until_us(paused, FIVE.bind(1), NOW) == NOW + 10**7 + 5 * STEP
+    assert kept_until_us(State(None, Line(guest_us=NOW + 9)), FIVE.bind(1), NOW) == NOW + 9
+
+
+# Jobs that do not come
+
+
+@pytest.mark.parametrize(("lying_us", "waiting"), [(GRACE_US - 1, [1, 2, 3, 4]), (GRACE_US, [2, 3, 4])])
+def test_job_whose_unit_lay_there_for_the_grace_time_is_set_aside(lying_us: int, waiting: list[int]) -> None:
+    """Rule 4: not a microsecond sooner. The denial that found it out asks its job back after a grace time."""
+    desk = Desk()
+    desk.waiting(2)
+    desk.passes(100)
+    desk.waiting(1)  # finds the unit there
+    desk.now_us += lying_us
+    verdict = desk.ask()
+    assert desk.numbers == waiting
+    due_us = desk.now_us + GRACE_US if len(waiting) == 3 else NOW + 4 * STEP
+    assert verdict.due_us == due_us
+    assert verdict.retry_us == NOW + (len(waiting)) * STEP
+
+
+def test_grace_time_is_that_of_the_slowest_delivery() -> None:
+    """A job whose framework delivers a second late keeps its place so long, and so do all who wait with it."""
+    desk, watch = Desk(), _ask(5)
+    desk.ask(grace_us=1_000_000)
+    desk.waiting(1)
+    for ms, numbers in ((1000, [1, 2]), (999, [1, 2]), (1, [])):
+        desk.passes(ms)
+        desk.ask(watch, caller=Caller.GUEST)
+        assert desk.numbers == numbers
+
+
+def _dead(burst: int, jobs: int) -> tuple[Desk, StoreClaim]:
+    """So many wait for a bucket that is full since now; and a claim of all its units, which does not pass."""
+    bucket = Bucket.of(1, 60_000_000, burst)
+    claim, watch = claim_of(bucket.bind(1)), claim_of(bucket.bind(burst), burst)
+    desk = Desk(state=State(bucket.bind(1).exhausted(None, NOW)))
+    desk.waiting(jobs, claim)
+    desk.states[0] = State(None, desk.line)
+    desk.passes(100)
+    desk.ask(watch, caller=Caller.GUEST)
+    return desk, watch
+
+
+def _set_aside(desk: Desk, watch: StoreClaim, after_us: int) -> int:
+    before = len(desk.line.jobs)
+    desk.now_us += after_us
+    assert not desk.ask(watch, caller=Caller.GUEST).allowed
+    return before - len(desk.line.jobs)
+
+
+def test_only_as_many_are_set_aside_as_units_lay_there() -> None:
+    """A budget, spent once in each grace time: what a second question finds lies for the next in front."""
+    desk, watch = _dead(5, 16)
+    assert [_set_aside(desk, watch, us) for us in (GRACE_US, GRACE_US - 1, 1, GRACE_US)] == [5, 0, 5, 5]
+
+
+def test_no_more_than_a_batch_is_set_aside_in_one_question() -> None:
+    """That bounds the work of one request. The budget grows while none comes back that was set aside."""
+    desk, watch = _dead(1000, 120)
+    aside = [_set_aside(desk, watch, GRACE_US) for _ in range(3)]
+    assert aside == [BATCH, BATCH * (1 + BATCH // DOUBT), BATCH * (1 + 3 * BATCH // DOUBT)]
+
+
+def test_budget_shrinks_as_jobs_come_back() -> None:
+    """Each that comes back takes the doubt of four away."""
+    desk = Desk()
+    denied = desk.waiting(2)
+    desk.states[0] = State(SPENT.taken, replace(desk.line, jobs=desk.line.jobs[1:], doubt=9, aside_us=NOW))
+    desk.ask(back=denied[0])
+    assert (desk.numbers, desk.line.doubt) == ([1, 2], 5)
+
+
+def test_job_that_makes_the_request_is_not_set_aside() -> None:
+    """However late: it is here. Nor is any behind it."""
+    desk = Desk()
+    first, *_ = desk.waiting(9)
+    desk.passes(1000)
+    assert not desk.ask(_ask(5), caller=Caller.GUEST).allowed
+    desk.passes(1000)
+    assert desk.ask(back=first).allowed
+    assert desk.numbers == [2, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_none_is_set_aside_before_every_process_could_look() -> None:
+    """After a pause, and after a change of the rate, the grace time begins half a second later."""
+    for paused in (True, False):
+        desk = Desk(state=State(Tat(NOW + 10**9)))
+        desk.waiting(3)
+        slow = Bucket.of(1, 60_000_000, 5).bind(1)
+        claim = claim_of(FIVE.bind(1) if paused else slow)
+        desk.states[0] = State(None, replace(desk.line, paused_us=NOW if paused else 0))
+        for us, waiting in ((0, 3), (LOOK_US + GRACE_US - 1, 3)):
+            desk.now_us = NOW + us
+            desk.ask(claim, caller=Caller.GUEST)
+            assert len(desk.line.jobs) == waiting
+    desk.now_us += 1
+    desk.ask(claim, caller=Caller.GUEST)
+    assert len(desk.line.jobs) == 0
+
+
+@pytest.mark.parametrize(
+    ("behind", "late_us", "same"),
+    [
+        (0, 10**9, True),
+        (1, GRACE_US, True),
+        (1, GRACE_US + 1, False),
+        (FAR * UNIT, GRACE_US, True),
+        (FAR * UNIT + 1, 0, False),
+    ],
+)
+def test_job_that_was_set_aside_comes_in_again(behind: int, late_us: int, same: bool) -> None:
+    """At its own place, while it comes in time and jobs of its start pass; else no faster than its tenant's share."""
+    line = Line(epoch=NOW, v=UNIT + behind, number=9, secret="s", returns={"a": UNIT + behind + 7})
+    place = signed(line, "bucket", UNIT, 3, NOW)
+    stands = standing(line, "a", 1, UNIT, place, NOW + late_us, GRACE_US, first=False)
+    assert (stands.waits, stands.back) == (False, True)
+    assert stands.entry == (Entry(UNIT, 3, 1) if same else Entry(UNIT + behind + 7, 10, 1))
+    assert stands.tags == ("" if same else "returns")
+
+
+# Shares
+
+
+def _order_of(desk: Desk, claims: dict[str, StoreClaim], rounds: int) -> list[str]:
+    """The order in which waiting jobs of those tenants pass. Each tenant has *rounds* of them."""
+    names: dict[int, str] = {}
+    for name, claim in claims.items():
+        for _ in range(rounds):
+            desk.waiting(1, claim)
+            names[desk.line.number] = name
+    return [names[entry.number] for entry in desk.line.jobs]
+
+
+def test_tenants_take_turns() -> None:
+    """A tenant with one job stands behind one job of each other tenant, and not behind all that wait."""
+    assert _order_of(Desk(), {"heavy": _ask(tenant="heavy"), "light": _ask(tenant="light")}, 3) == [
+        "heavy", "light", "heavy", "light", "heavy", "light",
+    ]  # fmt: skip
+
+
+def test_weights_and_costs_are_shares() -> None:
+    """A weight of 3 passes three times as many units; a job of two units counts as two."""
+    claims = {"one": _ask(tenant="one"), "three": _ask(tenant="three", weight=3)}
+    assert _order_of(Desk(), claims, 8)[:8].count("three") == 6
+    claims = {"small": _ask(tenant="small"), "large": _ask(2, tenant="large")}
+    assert _order_of(Desk(), claims, 8)[:9].count("large") == 3
+
+
+def test_tenant_that_had_nothing_waiting_has_no_credit() -> None:
+    """It starts at the job that passed last, and not before: idle time is not saved up."""
+    desk = Desk()
+    heavy = [desk.ask(_ask(tenant="heavy")) for _ in range(5)]
+    desk.passes(200)
+    for each in heavy[:2]:
+        assert desk.ask(_ask(tenant="heavy"), back=each).allowed
+    late = [desk.ask(_ask(tenant="late")) for _ in range(3)]
+    assert [entry.number for entry in desk.line.jobs] == [6, 3, 7, 4, 8, 5]
+    assert late[0].due_us == NOW + 3 * STEP
+
+
+def test_line_that_is_empty_forgets_what_tenants_owe() -> None:
+    """Where no job waits, no tenant has to wait for a share of the past."""
+    desk = Desk()
+    jobs = [desk.ask(_ask(tenant="heavy")) for _ in range(5)]
+    for each in jobs:
+        desk.leave(each)
+    desk.ask(_ask(tenant="heavy"))
+    assert desk.line.jobs[0].start == UNIT
+
+
+def test_tags_that_no_longer_count_are_dropped() -> None:
+    """A tenant's tag is kept only while it is beyond the last job that passed: names do not pile up."""
+    tags = {"past": 5 * UNIT, "present": 5 * UNIT + 1}
+    line = Line(epoch=NOW, v=5 * UNIT, finishes=tags, returns=tags)
+    stands = standing(line, "", 1, UNIT, None, NOW, GRACE_US, first=False)
+    line = joined(line, stands, 0, 0, NOW, NOW, GRACE_US)
+    assert (line.finishes, line.returns) == ({"present": 5 * UNIT + 1},) * 2
+
+
+# Costs that differ
+
+
+def _line_of(costs: Sequence[int], mean: int = 1024) -> Desk:
+    """A line of jobs of such costs, all of which wait."""
+    tags = {"": UNIT * (len(costs) + 1)}
+    line = Line(epoch=NOW, secret="secret", mean=mean, since_us=NOW, number=len(costs), finishes=tags)
+    for number, cost in enumerate(costs, 1):
+        stands = standing(line, "", cost, UNIT, None, NOW, GRACE_US, first=False)
+        stands = stands._replace(entry=Entry(UNIT * number, number, cost))
+        line = joined(line, stands, 0, FIVE.bind(1).mark, NOW, NOW, GRACE_US)
+    return Desk(state=State(SPENT.taken, line))
+
+
+def test_costs_in_front_are_added_exactly() -> None:
+    """The work before a job is the sum of the costs, one by one for the first of the line."""
+    assert _line_of([1, 3, 1, 5] * (EXACT // 4)).ask().due_us == NOW + (10 * EXACT // 4 + 1) * STEP
+
+
+@pytest.mark.parametrize(("mean", "estimated"), [(1024, 20), (2048, 40), (5 * 1024, 100)])
+def test_costs_far_back_are_estimated_by_the_mean(mean: int, estimated: int) -> None:
+    """Where a line is long, the rest counts with the mean cost of the jobs that passed."""
+    assert _line_of([2] * EXACT + [3] * 20, mean).ask().due_us == NOW + (2 * EXACT + estimated + 1) * STEP
+
+
+def test_costs_of_one_are_exact_however_long_the_line() -> None:
+    """Where each job costs one unit, nothing is estimated."""
+    assert _line_of([1] * 500, mean=9 * 1024).ask().due_us == NOW + 501 * STEP
+
+
+def test_no_job_passes_by_an_estimate() -> None:
+    """The mean says that there is room for all; the largest cost that waits says that there may not be. It waits."""
+    desk, large = _line_of([1] * EXACT + [9], mean=1024), Bucket.of(1, 60_000_000, EXACT + 5)
+    claim = claim_of(large.bind(1))
+    desk.states[0] = State(None, replace(desk.line, mark=large.bind(1).mark))
+    verdict = desk.ask(claim)
+    assert (verdict.reason, verdict.due_us) == (Reason.IN_LINE, NOW + GRACE_US)
+
+
+# Callers without a job
+
+
+def test_guests_come_one_after_the_other_behind_those_who_wait() -> None:
+    """A guest gets an instant of its own, and no place; jobs do not wait for guests."""
+    desk = Desk()
+    desk.waiting(3)
+    guests = [desk.ask(caller=Caller.GUEST) for _ in range(3)]
+    assert _dues(guests) == [4 * STEP, 5 * STEP, 6 * STEP]
+    assert all(each.places == () for each in guests)
+    assert desk.ask().due_us == NOW + 4 * STEP
+    assert desk.ask(caller=Caller.PEEK).due_us == NOW + 5 * STEP
+
+
+def test_guests_are_spread_over_a_minute_at_most() -> None:
+    """They may never come back."""
+    desk = Desk()
+    for _ in range(1000):
+        last = desk.ask(caller=Caller.GUEST)
+    assert last.due_us == NOW + STEP + GUESTS_US
+    assert last.retry_us == NOW + STEP
 
 
 # A queue that is full
 
 
-@pytest.mark.parametrize(
-    ("state", "max_queue_us", "full"),
-    [
-        (SPENT, 0, True),
-        (SPENT, STEP - 1, True),
-        (SPENT, STEP, False),
-        (State(Tat(NOW), Line(NOW + 3 * STEP)), 3 * STEP - 1, True),
-        (State(Tat(NOW), Line(NOW + 3 * STEP)), 3 * STEP, False),
-        (State(Tat(NOW + 5 * STEP), Line(0, 0, NOW + 9 * STEP)), STEP, False),
-        (FULL, 0, False),
-    ],
-)
-@pytest.mark.parametrize("caller", list(Caller))
-def test_queue_is_full_once_the_next_slot_is_too_far_off(
-    state: State, max_queue_us: int, full: bool, caller: Caller
-) -> None:
-    """A newcomer whose place would be beyond the room is refused; where the guests stand does not matter."""
-    verdict, _ = acquire([_ask(room=max_queue_us)], [state], NOW, caller=caller)
-    assert (verdict.reason is Reason.FULL) == full
+@pytest.mark.parametrize("caller", [Caller.JOB, Caller.GUEST, Caller.PEEK])
+def test_queue_takes_so_many_units(caller: Caller) -> None:
+    """The newcomer that finds as many waiting is refused, and changes nothing. Who waits already is not refused."""
+    desk = Desk()
+    denied = desk.waiting(2)
+    assert desk.ask(_ask(max_queue=3), caller=Caller.PEEK).reason is Reason.EXHAUSTED
+    before = desk.states[0]
+    verdict = desk.ask(_ask(max_queue=2), caller=caller)
+    assert (verdict.reason, verdict.retry_us, verdict.places) == (Reason.FULL, NOW + 3 * STEP, ())
+    assert desk.states[0] is before
+    assert desk.ask(_ask(max_queue=0), back=denied[0]).reason is Reason.EARLY
+    assert desk.ask(_ask(max_queue=0), caller=Caller.AGAIN).reason is Reason.EXHAUSTED
 
 
-@pytest.mark.parametrize("caller", list(Caller))
-def test_full_queue_books_nothing(caller: Caller) -> None:
-    """A refused job moves no line: it is not coming back."""
-    states = [FULL, SPENT]
-    verdict, after = acquire([_ask(), _ask(room=0)], states, NOW, caller=caller)
-    assert verdict == Verdict(Reason.FULL, 1, NOW, NOW + STEP, NOW + STEP, (Use(0, NOW), Use(0, NOW + 5 * STEP)))
-    assert [a is b for a, b in zip(after, states, strict=True)] == [True, True]
+def test_queue_counts_units() -> None:
+    """Two jobs of three units are six."""
+    desk = Desk()
+    desk.waiting(2, _ask(3))
+    assert desk.ask(_ask(max_queue=6)).reason is Reason.FULL
+    assert desk.ask(_ask(max_queue=7)).reason is Reason.EXHAUSTED
 
 
-def test_full_queue_forgets_what_is_stale() -> None:
-    """A refusal writes down what was not believed, as every denial does."""
-    stale = State(Tat(NOW + STALE_US + 10**9))
-    verdict, after = acquire([_ask(room=0)], [stale], NOW, caller=Caller.JOB)
-    assert (verdict.reason, after) == (Reason.FULL, [State(Tat(NOW + 5 * STEP))])
-
-
-@pytest.mark.parametrize("slot", [NOW, NOW - 10**9])
-def test_holder_is_never_refused(slot: int) -> None:
-    """Who has waited for its slot is in the queue already: displaced, it waits on, however full the queue is."""
-    verdict, (after,) = acquire([_ask(room=0)], [SPENT], NOW, caller=Caller.JOB, place=Place(0, slot))
-    assert verdict.reason is Reason.EXHAUSTED
-    assert after.line == Line(0, NOW + 2 * STEP, 0)
-
-
-def test_job_that_is_early_is_not_refused() -> None:
-    """Back before its slot, a job keeps it, however full the queue is by now."""
-    state = State(Tat(NOW + 5 * STEP), Line(NOW + 9 * STEP))
-    verdict, (after,) = acquire([_ask(room=0)], [state], NOW, caller=Caller.JOB, place=Place(0, NOW + STEP))
-    assert verdict.reason is Reason.EARLY
-    assert after is state
+def test_queue_of_none_passes_what_needs_not_wait() -> None:
+    """With a queue of 0 a job passes at once or is refused."""
+    assert Desk(state=FULL).ask(_ask(max_queue=0)).allowed
+    assert Desk().ask(_ask(max_queue=0)).reason is Reason.FULL
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_full_queue_binds_whatever_else_denies(order: tuple[int, int]) -> None:
-    """A full queue is told though another limit opens later: asking again is not what is wanted."""
-    asks = [(_ask(room=0), _ask())[i] for i in order]
-    states = [(SPENT, State(Tat(NOW + 5 * STEP), Line(NOW + 9 * STEP)))[i] for i in order]
+    """Another limit opens later: but asking again is not what is wanted."""
+    asks = [(_ask(max_queue=0), _ask())[i] for i in order]
+    states = [(SPENT, State(Tat(NOW + 9 * STEP)))[i] for i in order]
     verdict, after = acquire(asks, states, NOW, caller=Caller.JOB)
     assert (verdict.reason, verdict.claim) == (Reason.FULL, order.index(0))
-    assert (verdict.due_us, verdict.retry_us) == (NOW + STEP, NOW + 9 * STEP)
-    assert [a is b for a, b in zip(after, states, strict=True)] == [True, True]
+    assert (verdict.due_us, verdict.retry_us) == (NOW + STEP, NOW + 5 * STEP)
+    assert after == states
 
 
-def test_first_of_two_full_queues_binds() -> None:
-    """Of two full queues, the first claim binds."""
-    verdict, _ = acquire([_ask(room=0), _ask(room=0)], [SPENT, SPENT], NOW, caller=Caller.JOB)
-    assert (verdict.reason, verdict.claim) == (Reason.FULL, 0)
+# Several limits
 
 
-# A place in a line that is kept elsewhere
+def _two() -> Desk:
+    """The second opens later."""
+    desk = Desk(2)
+    desk.states[1] = State(Tat(NOW + 9 * STEP))
+    return desk
 
 
-def test_slot_kept_elsewhere_is_right_of_way_once_it_has_come() -> None:
-    """A job whose slot stands in another store's line passes this one's line when the slot has come."""
-    state = State(Tat(NOW), Line(NOW + 9 * STEP))
-    verdict, _ = acquire([_ask()], [state], NOW, caller=Caller.JOB, place=Place(ELSEWHERE, NOW))
-    assert verdict.allowed
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_job_stands_in_the_line_of_each_limit_that_denies(order: tuple[int, int]) -> None:
+    """The limit that opens last binds. In both lines the job is due then, and so it is late in neither."""
+    states = [(SPENT, State(Tat(NOW + 9 * STEP)))[i] for i in order]
+    verdict, after = acquire([_ask(), _ask()], states, NOW, caller=Caller.JOB, secret="secret")
+    assert (verdict.claim, verdict.due_us, verdict.retry_us) == (order.index(1), NOW + 5 * STEP, NOW + 5 * STEP)
+    assert [place.due_us for place in verdict.places if place] == [NOW + 5 * STEP] * 2
+    assert [len(state.line.jobs) for state in after if state.line] == [1, 1]
 
 
-def test_slot_kept_elsewhere_that_lies_ahead_is_nothing_here() -> None:
-    """Only the store that keeps the line can say that a job is early: here it is a newcomer."""
-    state = State(Tat(NOW), Line(NOW + 9 * STEP))
-    verdict, (after,) = acquire([_ask()], [state], NOW, caller=Caller.JOB, place=Place(ELSEWHERE, NOW + 1))
-    assert verdict.reason is Reason.IN_LINE
-    assert after.line == Line(NOW + 10 * STEP)
+def test_first_of_equal_instants_binds() -> None:
+    """Two limits open at the same instant: the first claim is named."""
+    assert Desk(2).ask().claim == 0
+
+
+def test_job_leaves_the_line_of_a_limit_that_would_pass_it() -> None:
+    """It holds no other job back there, keeps its place, and stands there again once that limit denies."""
+    desk = _two()
+    job = desk.ask()
+    desk.passes(100)
+    waits = desk.ask(back=job)
+    lines = [state.line for state in desk.states]
+    assert [len(line.jobs) for line in lines if line] == [0, 1]
+    assert (waits.reason, waits.claim, waits.due_us) == (Reason.EARLY, 1, NOW + 5 * STEP)
+    desk.states[0] = State(Tat(NOW + 8 * STEP), lines[0])
+    back = desk.ask(back=waits)
+    assert [place and place[1:3] for place in back.places] == [place and place[1:3] for place in job.places]
+
+
+def test_denial_by_one_limit_charges_no_other() -> None:
+    """All or nothing: what has units keeps them, and gets no line."""
+    desk = _two()
+    desk.states[0] = FULL
+    verdict = desk.ask()
+    assert (verdict.claim, desk.states[0]) == (1, FULL)
+    assert verdict.places[0] is None
+
+
+def test_right_of_way_in_one_line_does_not_count_in_another() -> None:
+    """A job at the head of one line stands at the end of the other."""
+    desk = _two()
+    desk.states[0] = FULL
+    first = desk.ask()
+    front = Desk()
+    front.waiting(3)
+    desk.now_us = NOW + 5 * STEP
+    desk.states[0] = State(Tat(desk.now_us + 4 * STEP), front.line)
+    verdict = desk.ask(back=first)
+    assert (verdict.reason, verdict.claim, verdict.due_us) == (Reason.IN_LINE, 0, NOW + 8 * STEP)
 
 
 # Every algorithm, in one decision
@@ -370,8 +640,8 @@ MIXED: dict[str, tuple[Algorithm, object, int]] = {
 @pytest.mark.parametrize("denying", MIXED)
 @pytest.mark.parametrize("caller", [Caller.JOB, Caller.GUEST])
 def test_denial_by_one_algorithm_charges_no_other(denying: str, caller: Caller) -> None:
-    """All or nothing: while one denies, nothing is taken of the others, and only its line moves."""
-    asks = [claim_of(charge, charge.spacing_us(0)) for charge, _, _ in MIXED.values()]
+    """All or nothing: while one denies, nothing is taken of the others, and only its line changes."""
+    asks = [claim_of(charge) for charge, _, _ in MIXED.values()]
     states = [State(taken if name == denying else None) for name, (_, taken, _) in MIXED.items()]
     number, opens_us = list(MIXED).index(denying), MIXED[denying][2]
     verdict, after = acquire(asks, states, NOW, caller=caller)
@@ -384,7 +654,7 @@ def test_denial_by_one_algorithm_charges_no_other(denying: str, caller: Caller) 
 
 def test_grant_charges_every_algorithm() -> None:
     """A grant takes its units of each limit, whatever its algorithm."""
-    asks = [claim_of(charge, 1) for charge, _, _ in MIXED.values()]
+    asks = [claim_of(charge) for charge, _, _ in MIXED.values()]
     verdict, after = acquire(asks, [State()] * len(asks), NOW, caller=Caller.JOB)
     assert verdict.allowed
     taken = [Tat(NOW + STEP), Count(NOW // MINUTE, 1), Counts(NOW // MINUTE, 0, 1), Log((NOW,))]
@@ -398,48 +668,21 @@ def test_latest_algorithm_to_open_binds(name: str) -> None:
     """Of several algorithms that deny, the one that opens last binds."""
     own = MIXED[name]
     others = [entry for other, entry in MIXED.items() if other != name and entry[2] < own[2]]
-    asks = [claim_of(charge, 1) for charge, _, _ in [*others, own]]
+    asks = [claim_of(charge) for charge, _, _ in [*others, own]]
     verdict, _ = acquire(asks, [State(taken) for _, taken, _ in [*others, own]], NOW, caller=Caller.PEEK)
     assert (verdict.claim, verdict.retry_us) == (len(others), own[2])
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_line_of_every_algorithm_is_given_up_a_grace_time_after_it_lay_idle(name: str) -> None:
-    """A line counts until the limit has lain idle for the grace time, whatever the algorithm."""
-    charge, taken, _ = MIXED[name]
-    idle_us = charge.busy_until_us(taken, NOW)
-    state = State(taken, Line(NOW + 10**12))
-    for now_us, lives in ((idle_us + GRACE_US - 1, True), (idle_us + GRACE_US + 10 * MINUTE, False)):
-        verdict, (after,) = acquire([claim_of(charge, 1)], [state], now_us, caller=Caller.JOB)
-        assert verdict.allowed != lives
-        assert (after.line is None) != lives
-
-
-@pytest.mark.parametrize(
-    ("units", "amount", "period_us", "lateness_us", "spacing"),
-    [
-        (1, 100, 60_000_000, 0, 600_000),
-        (1, 100, 60_000_000, 50_000, 600_500),
-        (2, 100, 60_000_000, 50_000, 1_201_000),
-        (1, 3, 1_000_000, 50_000, 333_334 + 13_333),
-        (1, 10, 1_000_000, 10**9, 104_000),
-        (0, 10, 1_000_000, 50_000, 0),
-    ],
-)
-def test_slots_of_a_window_stand_apart_by_its_lateness_share(
-    units: int, amount: int, period_us: int, lateness_us: int, spacing: int
-) -> None:
-    """One charge, rounded up, and the lateness's share of the period more; 1/25 at most."""
-    assert window_spacing_us(units, amount, period_us, lateness_us) == spacing
-
-
-@pytest.mark.parametrize(("lateness_us", "tight"), [(0, False), (40_000, False), (40_001, True)])
-def test_window_is_tight_where_the_lateness_is_a_good_part_of_it(lateness_us: int, tight: bool) -> None:
-    """A window shorter than 25 latenesses is tight."""
-    assert window_tight(1_000_000, lateness_us) is tight
-
-
-def test_one_state_is_needed_for_each_claim() -> None:
-    """A store that gives fewer states than claims has a fault: it is told at once, and nothing is decided."""
-    with pytest.raises(ValueError, match="zip"):
-        acquire([_ask(), _ask()], [FULL], NOW, caller=Caller.JOB)
+def test_a_line_in_which_no_job_comes_is_cleared_whatever_the_algorithm(name: str) -> None:
+    """Its units have come back, and lie there: within three questions a newcomer passes."""
+    charge, taken, opens_us = MIXED[name]
+    claim, states, now_us = claim_of(charge), [State(taken)], opens_us + 3 * MINUTE
+    for _ in range(6):
+        _, states = acquire([claim], states, NOW, caller=Caller.JOB)
+    allowed: list[bool] = []
+    for _ in range(3):
+        verdict, states = acquire([claim], states, now_us, caller=Caller.JOB)
+        allowed.append(verdict.allowed)
+        now_us += GRACE_US
+    assert (allowed[0], allowed[-1]) == (False, True)

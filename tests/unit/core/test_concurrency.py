@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from support.claims import claim_of
 from throttlekit import Concurrency, ConfigurationError, CostExceedsLimit, Decision, Job, Limiter, TokenBucket
-from throttlekit._core.acquire import Caller, Place, Reason, State, acquire
+from throttlekit._core.acquire import Caller, Reason, State, Verdict, acquire
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
 from throttlekit._core.line import GRACE_US
@@ -114,7 +115,7 @@ def test_given_back_at_once_is_no_hold_to_learn_from() -> None:
     state = taken("a", "b")
     after = slot("a").settled(state, NOW_US + 5, NOW_US, -1)
     assert after is not None
-    assert (living(after, NOW_US), after.mean_us, after.freed_us) == (["b"], 0, 0)
+    assert (living(after, NOW_US), after.mean_us) == (["b"], 0)
     assert slot("c").settled(state, NOW_US, NOW_US, -1) is state
     assert slot("a").settled(state, NOW_US, NOW_US, 1) is state
     assert slot("a").settled(None, NOW_US, NOW_US, -1) is None
@@ -165,7 +166,7 @@ def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int
         if kind < 0.5 or not holders:
             name = f"job#{number}"
             charge = slot(name, amount, lease_us)
-            verdict, (state,) = acquire([claim_of(charge, 0)], [state], now_us, caller=Caller.GUEST)
+            verdict, (state,) = acquire([claim_of(charge)], [state], now_us, caller=Caller.GUEST)
             assert verdict.allowed == (len(model) < amount)
             if verdict.allowed:
                 model[name] = now_us + lease_us
@@ -212,7 +213,7 @@ def test_none_leaks_when_another_denies() -> None:
             charges = [rate.bind(1), slots.bind(1, 0, holder), account.bind(1)]
             names = ["rate", "slots", key]
             before = [states[name] for name in names]
-            verdict, after = acquire([claim_of(each, 0) for each in charges], before, now_us, caller=Caller.GUEST)
+            verdict, after = acquire([claim_of(each) for each in charges], before, now_us, caller=Caller.GUEST)
             left = {
                 name: (min(burst, units[name][0] + (now_us - units[name][1]) / interval_us), now_us)
                 for name, burst, interval_us in (("rate", 3.0, 500_000), (key, 2.0, 200_000))
@@ -272,7 +273,18 @@ def test_nobody_is_believed_to_hold_where_nothing_is_stored() -> None:
     """Neither an unknown key nor one whose holders are all gone is stale."""
     assert slot("x").sanitized(None, NOW_US) is None
     empty = Holders((), 5, NOW_US, NOW_US)
-    assert slot("x").sanitized(empty, 0) is empty
+    assert slot("x").sanitized(empty, NOW_US - STALE_US) is empty
+
+
+@pytest.mark.parametrize("holders", [(), ("a",)])
+def test_grants_and_returns_of_a_clock_that_was_far_ahead_are_of_now(holders: tuple[str, ...]) -> None:
+    """Else the waiting line would count as kept busy for as long as the clock was wrong."""
+    ahead_us = NOW_US + STALE_US + 1
+    leases = taken(*holders).leases if holders else ()
+    for wrong in (Holders(leases, 5, ahead_us, 7), Holders(leases, 5, 7, ahead_us)):
+        state = slot("x").sanitized(wrong, NOW_US)
+        assert state == wrong._replace(granted_us=min(wrong.granted_us, NOW_US), freed_us=min(wrong.freed_us, NOW_US))
+        assert slot("x").busy_until_us(state, NOW_US) == NOW_US
 
 
 # The pace
@@ -311,11 +323,12 @@ def test_first_hold_is_the_mean() -> None:
 
 
 def test_slots_stand_one_mean_hold_apart_shared_by_all() -> None:
-    """Of ten slots that are held for a second each, one comes free every tenth of a second, and 4 % is slack."""
+    """Of ten slots that are held for a second each, one comes free every tenth of a second."""
     state = taken(*"abcdefghij", amount=10)._replace(mean_us=1_000_000)
     charge = slot("x", 10)
     assert charge.ready_us(state, NOW_US) == NOW_US + 100_000
-    assert charge.distance_us(state, NOW_US, 0) == 104_000
+    assert charge.ready_us(state, NOW_US, 4) == NOW_US + 500_000
+    assert charge.pace_us(state, NOW_US) == 100_000
 
 
 def test_pace_follows_a_hold_that_lasts_longer_than_the_mean() -> None:
@@ -330,7 +343,7 @@ def test_pace_before_any_hold_has_ended() -> None:
     charge = slot("x", 1)
     assert charge.ready_us(state, NOW_US) == NOW_US + 100_000
     assert charge.ready_us(state, NOW_US + 1_000_000) == NOW_US + 3_000_000
-    assert charge.distance_us(None, NOW_US, 0) == 104_000
+    assert charge.pace_us(None, NOW_US) == 100_000
 
 
 def test_pace_is_no_less_than_a_millisecond() -> None:
@@ -350,61 +363,52 @@ def test_script_is_told_the_holder() -> None:
     assert slot("x").params == (2, LEASE_US, "x")
 
 
-def test_limit_is_never_tight_and_its_line_has_no_spacing_of_its_own() -> None:
-    """The distance between slots comes from the state alone."""
-    assert not slot("x").needs_slack(10**9)
-    assert slot("x").spacing_us(10**9) == 0
-
-
 # The line
 
 
 def _ask(
-    state: State, holder: str, now_us: int, *, due_us: int | None = None, caller: Caller = Caller.JOB
-) -> tuple[Any, State]:
-    place = None if due_us is None else Place(0, due_us)
-    verdict, (state,) = acquire([claim_of(slot(holder), 0)], [state], now_us, caller=caller, place=place)
+    state: State, holder: str, now_us: int, *, back: Verdict | None = None, caller: Caller = Caller.JOB
+) -> tuple[Verdict, State]:
+    places = () if back is None else back.places
+    claim = claim_of(slot(holder))
+    verdict, (state,) = acquire([claim], [state], now_us, caller=caller, places=places, secret="s")
     return verdict, state
 
 
-def test_waiter_that_comes_early_passes_if_a_slot_is_free() -> None:
-    """Its slot was an estimate: woken first, it takes what was given back. If there is nothing, it keeps its slot."""
+def test_first_waiter_passes_early_if_a_slot_is_free() -> None:
+    """Its instant was an estimate: woken by a release, it takes the slot, and no waiter behind it does."""
     state = State(taken("a", "b"))
     first, state = _ask(state, "c", NOW_US)
     second, state = _ask(state, "d", NOW_US)
     assert first.due_us < second.due_us
-    early, after = _ask(state, "d", NOW_US + 1, due_us=second.due_us)
-    assert (early.reason, early.due_us, early.retry_us) == (Reason.EARLY, second.due_us, second.due_us)
-    assert after is state
+    early, state = _ask(state, "c", NOW_US + 1, back=first)
+    assert (early.reason, early.due_us) == (Reason.EARLY, first.due_us + 1)
     state = State(slot("a").released(state.taken, NOW_US + 2, NOW_US), state.line)
-    newcomer, _ = _ask(state, "e", NOW_US + 3)
-    assert newcomer.reason is Reason.IN_LINE
-    woken, state = _ask(state, "d", NOW_US + 3, due_us=second.due_us)
-    assert woken.allowed
-    assert state.line is not None, "the line of those who wait on is kept"
-
-
-def test_peek_of_an_early_waiter_changes_nothing() -> None:
-    """A look tells that it would pass, and takes no slot."""
-    state = State(taken("a", "b"))
-    denied, state = _ask(state, "c", NOW_US)
-    state = State(slot("a").released(state.taken, NOW_US + 2, NOW_US), state.line)
-    seen, after = _ask(state, "c", NOW_US + 3, due_us=denied.due_us, caller=Caller.PEEK)
+    for holder, back in (("d", second), ("e", None)):
+        verdict, state = _ask(state, holder, NOW_US + 3, back=back)
+        assert not verdict.allowed
+    seen, after = _ask(state, "c", NOW_US + 3, back=early, caller=Caller.PEEK)
     assert seen.allowed
     assert after is state
+    woken, state = _ask(state, "c", NOW_US + 3, back=early)
+    assert woken.allowed
+    assert state.line is not None
+    assert len(state.line.jobs) == 2
 
 
-def test_line_is_given_up_when_slots_have_been_free_for_the_grace_time() -> None:
-    """While all slots are held nobody gives up; after the last one came free, five seconds later, newcomers pass."""
+def test_waiter_for_which_a_slot_lay_free_for_the_grace_time_is_set_aside() -> None:
+    """While all slots are held none is. A free slot is found once, and given to the next a grace time later."""
     state = State(taken("a", "b")._replace(mean_us=600_000_000))
     for holder in "cdefg":
         _, state = _ask(state, holder, NOW_US)
-    assert slot("x").busy_until_us(state.taken, NOW_US + GRACE_US) == NOW_US + GRACE_US
     state = State(slot("a").released(state.taken, NOW_US + 9, NOW_US), state.line)
-    assert not _ask(state, "n", NOW_US + 9 + GRACE_US - 1)[0].allowed
-    verdict, state = _ask(state, "n", NOW_US + 9 + GRACE_US)
-    assert verdict.allowed
-    assert state.line is None
+    waiting: list[int] = []
+    for number in range(3):
+        verdict, state = _ask(state, f"n{number}", NOW_US + 9 + (number + 1) * GRACE_US)
+        assert state.line is not None
+        waiting.append(len(state.line.jobs))
+        assert not verdict.allowed
+    assert waiting == [6, 6, 6]
 
 
 # With the limiter
@@ -507,10 +511,11 @@ def test_tiers_have_amounts_and_leases_of_their_own(limiter: Limiter, clock: Fak
     """Each tier has its own number of slots, and its own lease."""
     plan = Concurrency("plan", {"free": 1, "pro": 3}, lease={"free": 1, "pro": 60}, tier="{tier}")
     free, pro = Job(kwargs={"tier": "free"}), Job(kwargs={"tier": "pro"})
-    assert [limiter.acquire(plan, job=free).allowed for _ in range(2)] == [True, False]
+    assert limiter.acquire(plan, job=free)
+    waits = limiter.acquire(plan, job=free)
     assert [limiter.acquire(plan, job=pro).allowed for _ in range(4)] == [True, True, True, False]
     clock.advance(1)
-    assert limiter.acquire(plan, job=free)
+    assert limiter.acquire(plan, job=replace(free, ticket=waits.ticket))
     assert not limiter.acquire(plan, job=pro)
 
 

@@ -203,23 +203,7 @@ def test_units_that_turn_out_dearer_are_charged_to_the_window_that_runs() -> Non
         assert charge.ready_us(after, NOW + MINUTE) == NOW + MINUTE
 
 
-# The waiting line
-
-
-@pytest.mark.parametrize(
-    ("used", "busy_us"), [(0, 20 * SECOND), (1, 40 * SECOND), (2, MINUTE), (3, MINUTE), (99, MINUTE)]
-)
-def test_line_of_a_window_is_busy_for_the_units_used(used: int, busy_us: int) -> None:
-    """Units laid end to end from the window's begin, and one more: behind them, units lie idle."""
-    assert FixedWindowAlgorithm(1, 3, MINUTE).busy_until_us(Count(NOW // MINUTE, used), NOW) == NOW + busy_us
-
-
-def test_slots_are_spread_over_the_window() -> None:
-    """Who waits for the next window comes one after the other, not at its first instant."""
-    assert FixedWindowAlgorithm(1, 100, MINUTE).spacing_us(0) == 600_000
-    assert FixedWindowAlgorithm(3, 100, MINUTE).spacing_us(50_000) == 1_801_500
-    assert FixedWindowAlgorithm(1, 1, SECOND).needs_slack(50_000)
-    assert not FixedWindowAlgorithm(1, 1, MINUTE).needs_slack(50_000)
+# The script
 
 
 def test_script_is_told_the_window_by_its_numbers() -> None:

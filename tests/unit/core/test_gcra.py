@@ -369,40 +369,14 @@ def test_debt_shrinks_as_it_is_given_back() -> None:
 def test_cost_above_the_burst_is_measured_but_never_passes() -> None:
     """A settled cost may be more than the burst; as a request it would pass only where nothing is outstanding."""
     charge = _bucket("10/s", 5).bind(8)
-    assert charge == GcraAlgorithm(800_000, 0, 500_000)
+    assert charge == GcraAlgorithm(800_000, 0, 500_000, 100_000, 1)
 
 
-# The waiting line
-
-
-@pytest.mark.parametrize(
-    ("size", "headroom_us", "lateness_us", "spacing"),
-    [
-        (100_000, 50_000, 50_000, 100_000),
-        (100_000, 49_999, 50_000, 104_000),
-        (100_000, 0, 50_000, 104_000),
-        (100_000, 0, 0, 100_000),
-        (500_000, 0, 50_000, 520_000),
-        (86_400_000_000, 0, 50_000, 86_400_020_000),
-        (24, 0, 50_000, 24),
-        (0, 0, 50_000, 0),
-    ],
-)
-def test_slots_of_a_tight_bucket_stand_further_apart(
-    size: int, headroom_us: int, lateness_us: int, spacing: int
-) -> None:
-    """Where the bucket has less room than the delivery is late, slots stand 1/25 further apart, 20 ms at most."""
-    charge = GcraAlgorithm(size, headroom_us, 10**12)
-    assert charge.spacing_us(lateness_us) == spacing
-    assert charge.needs_slack(lateness_us) == (headroom_us < lateness_us)
-
-
-def test_line_of_a_bucket_is_busy_until_it_is_full() -> None:
-    """Units of a bucket lie idle from the instant at which it is full."""
-    assert _bucket("10/s", 5).bind(1).busy_until_us(Tat(START_US + 7), START_US) == START_US + 7
+# The script
 
 
 def test_script_is_told_the_bucket_by_its_numbers() -> None:
-    """The script needs the headroom and the capacity, and the letter t."""
+    """The script needs the headroom, the capacity and the interval, and the letter t."""
     charge = _bucket("10/s", 5).bind(2)
-    assert (charge.code, charge.params) == ("t", (300_000, 500_000, 0))
+    assert (charge.code, charge.params) == ("t", (300_000, 500_000, "100000"))
+    assert Bucket(5, 1_000_000, 7000).bind(1).params[2] == "1000000/7000"

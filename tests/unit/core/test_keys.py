@@ -14,6 +14,7 @@ from throttlekit._core.storage_keys import (
     held_since,
     holder_name,
     is_bucket_of,
+    jobs_name,
     line_name,
     parts_of,
     patterns_of,
@@ -89,7 +90,7 @@ def test_buckets_and_lines_are_apart(one: tuple[str, str, str | None], other: tu
 def test_two_definitions_never_meet(triple: tuple[str, str, str | None]) -> None:
     """Two definitions of one limit share neither bucket nor line."""
     names = {stored(triple, fingerprint) for fingerprint in ("aaa", "bbb")}
-    assert len(names | {line_name(name) for name in names}) == 4
+    assert len(names | {line_name(name) for name in names} | {jobs_name(name) for name in names}) == 6
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_two_definitions_never_meet(triple: tuple[str, str, str | None]) -> None
 def test_stored_names_do_not_change(name: str, key: str, stored: str) -> None:
     """Names are the same in every release that reads version 1 of the state."""
     assert bucket_name(name, key, "f00") == stored
-    assert line_name(stored) == f"{stored}:line"
+    assert (line_name(stored), jobs_name(stored)) == (f"{stored}:order", f"{stored}:jobs")
 
 
 @pytest.mark.parametrize(

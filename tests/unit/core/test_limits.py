@@ -760,16 +760,13 @@ def test_remaining_is_what_is_not_used(algorithm: type[Limit]) -> None:
 def test_only_a_queue_has_room(algorithm: type[Limit]) -> None:
     """Without a queue, any number may wait."""
     limit = make(algorithm)
-    assert limit.max_queue_us(limit.bind(1)) is None
+    assert limit.max_queue is None
 
 
-@pytest.mark.parametrize(
-    ("rate", "queue", "max_queue_us"), [("10/s", 0, 0), ("10/s", 3, 312_000), ("1/s", 3, 3_060_000)]
-)
-def test_queue_is_as_long_as_its_slots_at_their_widest(rate: str, queue: int, max_queue_us: int) -> None:
-    """The room is that of as many slots, at the distance that late deliveries are given."""
-    limit = LeakyBucket("partner", rate, queue=queue)
-    assert limit.max_queue_us(limit.bind(1)) == max_queue_us
+@pytest.mark.parametrize("queue", [None, 0, 3])
+def test_queue_is_what_may_wait(queue: int | None) -> None:
+    """So many jobs; None: any number."""
+    assert LeakyBucket("partner", "10/s", queue=queue).max_queue == queue
 
 
 def test_length_of_a_token_lease_is_kept_to_the_microsecond() -> None:
@@ -801,27 +798,9 @@ def test_scope_of_what_is_no_text_is_refused(scope: Any, job: Job) -> None:
 def test_longest_queue_is_what_a_script_can_count() -> None:
     """A queue of 2**53 - 1 is fine, and one more is refused."""
     limit = LeakyBucket("partner", "1/d", queue=2**53 - 1)
-    assert limit.max_queue_us(limit.bind(1)) == 2**53 - 1
+    assert limit.max_queue == 2**53 - 1
     with pytest.raises(ConfigurationError, match="must be less than 2"):
         LeakyBucket("partner", "1/d", queue=2**53)
-
-
-@given(
-    rate=st.tuples(st.integers(1, 10**6), st.integers(1, 86_400_000_000)),
-    queue=st.integers(0, 300),
-    lateness_us=st.sampled_from([0, 50_000, 10**6]),
-    since=st.floats(0, 0.95),
-)
-def test_queue_holds_as_many_as_it_says(rate: tuple[int, int], queue: int, lateness_us: int, since: float) -> None:
-    """As many find room one behind the other as the queue is long, and at the widest spacing not one more."""
-    limit = LeakyBucket("partner", (rate[0], rate[1] / 1_000_000), queue=queue)
-    charge = limit.bind(1)
-    max_queue_us, spacing_us = limit.max_queue_us(charge), charge.spacing_us(lateness_us)
-    assert max_queue_us is not None
-    first_us = charge.size - int(since * charge.size)
-    waiting = 0 if first_us > max_queue_us else 1 + (max_queue_us - first_us) // spacing_us
-    assert waiting >= queue
-    assert waiting <= queue + 1 + queue // 25
 
 
 def test_limit_without_an_algorithm_cannot_be_made() -> None:

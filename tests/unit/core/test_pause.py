@@ -22,7 +22,7 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
-from throttlekit._core.acquire import Caller, Place, Reason, State, acquire, kept_until_us, pause
+from throttlekit._core.acquire import Caller, Reason, State, Verdict, acquire, kept_until_us, pause
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import GRACE_US, Line
 from throttlekit.stores import MemoryStore
@@ -45,12 +45,11 @@ every_limit = pytest.mark.parametrize("limit", [*RATES, Concurrency("slots", 3)]
 
 
 def ask(
-    limit: Limit, state: State, now_us: int, *, caller: Caller = Caller.JOB, due_us: int | None = None, cost: int = 1
+    limit: Limit, state: State, now_us: int, *, caller: Caller = Caller.JOB, back: Verdict | None = None, cost: int = 1
 ) -> Any:
-    charge = limit.bind(cost, now_us, f"holder-{now_us}")
-    place = None if due_us is None else Place(0, due_us)
-    claim = claim_of(charge, charge.spacing_us(0), limit.max_queue_us(charge))
-    verdict, (state,) = acquire([claim], [state], now_us, caller=caller, place=place)
+    claim = claim_of(limit.bind(cost, now_us, f"holder-{now_us}"), cost, limit.max_queue)
+    places = () if back is None else back.places
+    verdict, (state,) = acquire([claim], [state], now_us, caller=caller, places=places, secret="s")
     return verdict, state
 
 
@@ -74,9 +73,10 @@ def limiter(request: pytest.FixtureRequest, clock: FakeClock) -> Iterator[Limite
 def test_nobody_passes_before_it_is_over(limit: Limit, caller: Caller, for_s: int) -> None:
     """To the last microsecond, newcomers and holders of a place that has come are denied, and told why."""
     state, until_us = pause(State(), NOW_US, for_s * SECOND_US), NOW_US + for_s * SECOND_US
+    waits, state = ask(limit, state, NOW_US)
     for now_us in (NOW_US, NOW_US + 1, (NOW_US + until_us) // 2, until_us - 1):
-        for due_us in (None, 1, now_us):
-            verdict, after = ask(limit, state, now_us, caller=caller, due_us=due_us)
+        for back in (None, waits):
+            verdict, after = ask(limit, state, now_us, caller=caller, back=back)
             assert verdict.reason is Reason.PAUSED
             assert verdict.retry_us >= until_us
             assert verdict.due_us >= until_us
@@ -203,7 +203,7 @@ def test_denied_by_another_limit_it_stays_used_up() -> None:
     charges = [paused.bind(1), other.bind(1)]
     states = [pause(State(), NOW_US, SECOND_US), State(other.bind(1).admit(None, NOW_US))]
     now_us = NOW_US + 3 * SECOND_US
-    verdict, after = acquire([claim_of(charge, 0) for charge in charges], states, now_us, caller=Caller.JOB)
+    verdict, after = acquire([claim_of(charge) for charge in charges], states, now_us, caller=Caller.JOB)
     assert verdict.claim == 1
     assert after[0] is states[0]
     passed = 0
@@ -236,56 +236,46 @@ def test_resume_ends_it_now() -> None:
 
 def test_pause_and_resume_leave_what_is_taken_and_the_line() -> None:
     """Both are written beside the line, and touch neither."""
-    before = State("anything", Line(1, 2, 3))
-    assert pause(before, NOW_US, 7) == State("anything", Line(1, 2, 3, NOW_US + 7))
-    assert pause(pause(before, NOW_US, 7), NOW_US, None) == State("anything", Line(1, 2, 3, NOW_US))
+    before = State("anything", Line(number=3))
+    assert pause(before, NOW_US, 7) == State("anything", Line(number=3, paused_us=NOW_US + 7))
+    assert pause(pause(before, NOW_US, 7), NOW_US, None) == State("anything", Line(number=3, paused_us=NOW_US))
 
 
 # The line
 
 
 @every_rate
-def test_waiting_line_moves_behind_it(limit: Limit) -> None:
-    """Those whose slots come meanwhile are sent behind the pause, in the order in which they come back, apart."""
-    limit = LeakyBucket("leaky", limit.rate) if isinstance(limit, LeakyBucket) else limit
-    state, slots = State(), list[int]()
-    while len(slots) < 5:
+def test_line_keeps_its_order_behind_it(limit: Limit) -> None:
+    """Those who come back meanwhile keep their places; behind the pause they pass in their order, newcomers last."""
+    state, waiting = State(), list[Verdict]()
+    while len(waiting) < 5:
         verdict, state = ask(limit, state, NOW_US)
         if not verdict.allowed:
-            slots.append(verdict.due_us)
-    until_us = slots[-1] + 600 * SECOND_US
+            waiting.append(verdict)
+    until_us = waiting[-1].due_us + 600 * SECOND_US
     state = pause(state, NOW_US, until_us - NOW_US)
-    behind: list[int] = []
-    for due_us in slots:
-        verdict, state = ask(limit, state, due_us, due_us=due_us)
-        assert verdict.reason is Reason.PAUSED
-        behind.append(verdict.due_us)
-    newcomer, state = ask(limit, state, slots[-1])
-    assert until_us < behind[0]
-    assert behind == sorted(set(behind))
-    assert newcomer.due_us > behind[-1]
-
-
-def test_ticket_inside_it_is_kept_until_its_slot() -> None:
-    """A job that comes back before its slot keeps it, paused or not."""
-    limit = TokenBucket("x", "1/s", burst=1)
-    _, state = ask(limit, State(), NOW_US)
-    denied, state = ask(limit, state, NOW_US)
-    state = pause(state, NOW_US, 60 * SECOND_US)
-    early, after = ask(limit, state, denied.due_us - 1, due_us=denied.due_us)
-    assert (early.reason, early.due_us) == (Reason.EARLY, denied.due_us)
-    assert after is state
-    on_time, _ = ask(limit, state, denied.due_us, due_us=denied.due_us)
-    assert (on_time.reason, on_time.due_us > NOW_US + 60 * SECOND_US) == (Reason.PAUSED, True)
+    for number, verdict in enumerate(waiting):
+        waiting[number], state = ask(limit, state, verdict.due_us, back=verdict)
+        assert waiting[number].reason is Reason.PAUSED
+    newcomer, state = ask(limit, state, until_us - 1)
+    due_us = [each.due_us for each in (*waiting, newcomer)]
+    assert until_us < due_us[0]
+    assert due_us == sorted(due_us)
+    for verdict in (*waiting, newcomer):
+        came, state = ask(limit, state, verdict.due_us, back=verdict)
+        assert came.allowed
 
 
 @every_limit
-def test_line_is_not_given_up_during_it(limit: Limit) -> None:
+def test_none_is_set_aside_during_it(limit: Limit) -> None:
     """However long it lasts: those who wait come back behind it, and newcomers stand behind them."""
     state = pause(State(), NOW_US, 3600 * SECOND_US)
     first, state = ask(limit, state, NOW_US)
-    late, state = ask(limit, state, NOW_US + 3500 * SECOND_US)
-    assert late.due_us > first.due_us
+    for seconds in (1000, 2000, 3500):
+        late, state = ask(limit, state, NOW_US + seconds * SECOND_US)
+    assert late.due_us >= first.due_us
+    assert state.line is not None
+    assert len(state.line.jobs) == 4
 
 
 # How long it is kept
@@ -303,13 +293,6 @@ def test_it_is_kept_as_long_as_it_means_anything_and_not_for_ever(limit: Limit, 
     known, _ = ask(limit, state, kept_us + GRACE_US, caller=Caller.PEEK)
     assert (fresh.uses[0].units, known.uses[0].units) == (0, 0), "once it is forgotten nothing changes"
     assert known.uses[0].full_us <= kept_us + GRACE_US
-
-
-def test_without_a_pause_a_line_is_kept_to_its_last_slot() -> None:
-    """As ever."""
-    limit = TokenBucket("x", "1/s")
-    assert kept_until_us(State(None, Line(5, 9, 7)), limit.bind(1), NOW_US) == 9
-    assert kept_until_us(State(), limit.bind(1), NOW_US) == 0
 
 
 # With the limiter
@@ -388,21 +371,16 @@ def test_slots_of_a_paused_limit_can_be_released(limiter: Limiter, clock: FakeCl
 
 @every_limit
 def test_newcomers_stay_behind_those_who_waited_for_its_end(clock: FakeClock, limit: Limit) -> None:
-    """However long it lasted: its line was not given up."""
+    """However long it lasted, their places are kept."""
     limiter = Limiter(MemoryStore(clock_us=clock))
-    while decision := limiter.acquire(limit):
-        limiter.release(decision)
-        if isinstance(limit, Concurrency):
-            break
     limiter.pause(limit, 300)
     waiting = [limiter.acquire(limit, job=Job(id=str(number))) for number in range(5)]
-    clock.advance(waiting[0].delay)
+    clock.advance(300)
+    newcomer = limiter.acquire(limit, job=Job(id="new"))
+    assert newcomer.delay >= waiting[-1].delay - 300
+    clock.advance(waiting[0].delay - 300)
     first = limiter.acquire(limit, job=Job(id="0", ticket=waiting[0].ticket))
     assert first.allowed
-    limiter.release(first)
-    newcomer = limiter.acquire(limit, job=Job(id="new"))
-    assert not newcomer.allowed
-    assert newcomer.delay > waiting[-1].delay - waiting[0].delay
 
 
 def test_reset_ends_it(limiter: Limiter) -> None:
@@ -416,7 +394,7 @@ def test_reset_ends_it(limiter: Limiter) -> None:
 @pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "30", None, True, 1_800_000_000])
 def test_seconds_that_are_none_are_refused(limiter: Limiter, seconds: Any) -> None:
     """An instant since 1970 in place of seconds is told at once, like what is no number."""
-    with pytest.raises(ConfigurationError, match=r"seconds must be a number of seconds.*, not "):
+    with pytest.raises(ConfigurationError, match=r"for_ must be a number of seconds.*, not "):
         limiter.pause(TokenBucket("x", "1/s"), seconds)
     limiter.pause(TokenBucket("x", "1/s"), 366 * 86_400)
 

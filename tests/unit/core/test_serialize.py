@@ -65,7 +65,7 @@ def same(loaded: Limit, limit: Limit, job: Job) -> bool:
     )  # fmt: skip
     charge = own.bind(own.cost_of(job), NOW)
     assert loaded.bind(loaded.cost_of(None), NOW) == charge
-    assert loaded.max_queue_us(charge) == own.max_queue_us(charge)
+    assert loaded.max_queue == own.max_queue
     return True
 
 

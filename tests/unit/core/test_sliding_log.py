@@ -264,32 +264,7 @@ def test_log_is_never_looser_than_one_that_forgets_nothing(amount: int, steps: l
             everything = own[:by] + everything[len(own) :]
 
 
-# The waiting line
-
-
-@pytest.mark.parametrize(
-    ("state", "busy_us"),
-    [
-        (Log((NOW,)), NOW + 20 * SECOND),
-        (Log((NOW - 9, NOW)), NOW + 20 * SECOND),
-        (Log((NOW - 50 * SECOND, NOW, NOW)), NOW + 30 * SECOND),
-        (Log((NOW - 21 * SECOND, NOW, NOW)), NOW + 59 * SECOND),
-        (Log((NOW - 9, NOW, NOW)), NOW + MINUTE),
-        (Log((NOW - MINUTE, NOW - MINUTE, NOW)), NOW + 20 * SECOND),
-        (Log(), 0),
-    ],
-)
-def test_line_is_busy_until_an_interval_after_the_last_unit_could_go(state: Log, busy_us: int) -> None:
-    """Units lie idle from one interval after the last went, or the next was free to go; all do once nothing counts."""
-    assert SlidingLogAlgorithm(1, 3, MINUTE).busy_until_us(state, NOW) == busy_us
-
-
-def test_slots_are_spread_over_the_window() -> None:
-    """Who waits for units that passed at once does not come back at once."""
-    assert SlidingLogAlgorithm(1, 100, MINUTE).spacing_us(0) == 600_000
-    assert SlidingLogAlgorithm(3, 100, MINUTE).spacing_us(50_000) == 1_801_500
-    assert SlidingLogAlgorithm(1, 1, SECOND).needs_slack(50_000)
-    assert not SlidingLogAlgorithm(1, 1, MINUTE).needs_slack(50_000)
+# The script
 
 
 def test_script_is_told_the_log_by_its_numbers() -> None:

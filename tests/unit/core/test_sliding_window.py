@@ -329,35 +329,7 @@ def test_units_that_turn_out_dearer_count_from_now_on(by: int, granted: int) -> 
     assert charge.ready_us(after, ready - 1) == ready
 
 
-# The waiting line
-
-
-@pytest.mark.parametrize(
-    ("counts", "now_us", "idle_us"),
-    [
-        (Counts(WINDOW, 0, 3), NOW, 20 * SECOND),
-        (Counts(WINDOW, 0, 0), NOW, -40 * SECOND),
-        (Counts(WINDOW, 3, 0), NOW + 30 * SECOND, 20 * SECOND),
-        (Counts(WINDOW, 0, 1), NOW + 30 * SECOND, 10 * SECOND),
-    ],
-)
-def test_line_is_busy_for_the_load(counts: Counts, now_us: int, idle_us: int) -> None:
-    """The load laid end to end at the limit's rate, and one interval: behind it, units lie idle."""
-    assert charge_of(3, MINUTE).busy_until_us(counts, now_us) == NOW + idle_us
-
-
-def test_line_of_a_short_window_is_busy_while_anything_counts() -> None:
-    """Where the period is no longer than the grace time, the line is busy until all of it can pass."""
-    charge, window = charge_of(3, 5 * SECOND), NOW // (5 * SECOND)
-    assert charge.busy_until_us(Counts(window, 0, 1), NOW) == NOW + 10 * SECOND
-    assert charge.busy_until_us(Counts(window, 1, 0), NOW) == NOW + 5 * SECOND
-
-
-def test_slots_stand_one_interval_apart() -> None:
-    """Units fade in evenly, so slots stand one charge apart, however late the delivery."""
-    assert charge_of(3, MINUTE, 2).spacing_us(0) == charge_of(3, MINUTE, 2).spacing_us(10**6) == 40 * SECOND
-    assert charge_of(1, SECOND).needs_slack(50_000)
-    assert not charge_of(1, MINUTE).needs_slack(50_000)
+# The script
 
 
 def test_script_is_told_the_window_by_its_numbers() -> None:

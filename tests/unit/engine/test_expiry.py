@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
 import pytest
 
 from throttlekit import Delivery, Job, Limiter, TokenBucket
+from throttlekit._engine.delivery import PLAIN_DELIVERY
 from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.ticket import Ticket
 from throttlekit.stores import MemoryStore
@@ -36,6 +37,7 @@ def limiter(clock: FakeClock) -> Limiter:
         (Delivery(), None),
         (Delivery(expires_in=3, lateness=0), 3_000_000),
         (Delivery(expires_in=3, lateness=0.5), 2_500_000),
+        (Delivery(expires_in=3, lateness=0.5, latest=2), 1_000_000),
         (Delivery(expires_in=3, lateness=0, max_wait=2), 2_000_000),
         (Delivery(expires_in=3, lateness=0, max_wait=4), 3_000_000),
         (Delivery(expires_in=math.inf, max_wait=4), 4_000_000),
@@ -122,6 +124,9 @@ class Traffic:
     expires_in: float
     expiring: int
     """So many of ten."""
+    delivery: Delivery = PLAIN_DELIVERY
+    tick: float | None = None
+    """Jobs come back so long after the whole second after they are due. None: when they are due."""
     ran: list[float] = field(default_factory=list[float])
     waits: list[float] = field(default_factory=list[float])
 
@@ -138,12 +143,15 @@ class Traffic:
             left = self.expires_in - (now - born) if expires else math.inf
             if left <= 0:
                 continue  # the framework ends it
-            decision = limiter.acquire(self.limit, job=Job(ticket=ticket), delivery=Delivery(expires_in=left))
+            delivery = replace(self.delivery, expires_in=left)
+            decision = limiter.acquire(self.limit, job=Job(ticket=ticket), delivery=delivery)
             if decision.allowed:
                 self.ran.append(now)
                 self.waits.append(0 if expires else now - born)
             else:
-                heapq.heappush(events, (now + decision.delay, next(number), born, expires, decision.ticket))
+                due = now + decision.delay
+                back = due if self.tick is None else math.ceil(due) + self.tick
+                heapq.heappush(events, (back, next(number), born, expires, decision.ticket))
 
 
 def test_limit_is_used_while_most_jobs_expire() -> None:
@@ -152,3 +160,15 @@ def test_limit_is_used_while_most_jobs_expire() -> None:
     traffic.run(120)
     assert len(traffic.ran) >= 0.98 * 20 * 120
     assert max(traffic.waits) < 3.5
+
+
+@pytest.mark.parametrize("tick", [0.05, 0.5, 0.95])
+def test_limit_is_used_where_jobs_come_back_by_ticks(tick: float) -> None:
+    """
+    As on stock RQ: a job comes back up to two seconds late. One that would be dead by then takes no place, whenever
+    within the second the scheduler looks.
+    """
+    delivery = Delivery(lateness=0.9, latest=2.1)
+    traffic = Traffic(TokenBucket("p", "20/s", burst=20), 40, 3.0, expiring=9, delivery=delivery, tick=tick)
+    traffic.run(120)
+    assert len(traffic.ran) >= 0.95 * 20 * 120

@@ -255,9 +255,11 @@ def test_setting_must_be_one_of_the_jobs_limits() -> None:
     check_on_429(None, [])
     check_on_429("partner", [PARTNER, SLOTS])
     check_on_429(SLOTS, [PARTNER, SLOTS])
-    with pytest.raises(ConfigurationError, match=r"on_429='other' is none of the job's limits \('partner', 'slots'\)"):
+    with pytest.raises(
+        ConfigurationError, match="429 is 'other', which is not a limit of the job: name one of 'partner', 'slots'"
+    ):
         check_on_429("other", [PARTNER, SLOTS])
-    with pytest.raises(ConfigurationError, match="it names none"):
+    with pytest.raises(ConfigurationError, match="name its limits in throttle="):
         check_on_429(PARTNER, [])
 
 

@@ -71,13 +71,20 @@ class ConcurrencyAlgorithm:
         return self.amount
 
     def sanitized(self, state: Holders | None, now_us: int) -> Holders | None:
-        """Expiries far ahead were written by a clock that was wrong: they can be at most one lease from now."""
-        if state is None or not state.leases:
-            return state
+        """
+        What lies far ahead was written by a clock that was wrong: an expiry can be at most one lease from now, and no
+        slot was granted after now.
+        """
+        if state is None:
+            return None
         most_us = now_us + max(self.lease_us, state.longest_us)
-        if state.leases[-1][1] <= most_us + STALE_US:
+        last_us = state.leases[-1][1] if state.leases else 0
+        if last_us <= most_us + STALE_US and state.granted_us <= now_us + STALE_US:
             return state
-        return state._replace(leases=_ordered((holder, min(until_us, most_us)) for holder, until_us in state.leases))
+        return state._replace(
+            leases=_ordered((holder, min(until_us, most_us)) for holder, until_us in state.leases),
+            granted_us=min(state.granted_us, now_us),
+        )
 
     def exhausted(self, state: Holders | None, at_us: int) -> Holders | None:
         return state

@@ -17,6 +17,7 @@ from throttlekit._core.limit.prefetch_options import prefetch_quota_from
 from throttlekit._core.limit.rate import LONGEST_PERIOD_US, Rate
 from throttlekit._core.limit.shape import Shape
 from throttlekit._core.limit.template import safe_repr
+from throttlekit._core.limit.varying import depends_on_job
 from throttlekit.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class TokenBucket(Limit):
         if isinstance(prefetch, Mapping):
             lasting = {tier: None if tokens is None else prefetch_for for tier, tokens in prefetch.items()}
         own = {"burst": burst, "prefetch": prefetch, "prefetch_for": lasting}
-        if isinstance(rate, Mapping) or callable(rate):
+        if depends_on_job(rate):
             self._set(prefetch=prefetch, prefetch_for=prefetch_for, prefetch_quota=None)
         super().__init__(name, rate, _own=own, **options)
         if prefetch_for is not None and prefetch is None:

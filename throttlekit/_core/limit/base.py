@@ -20,7 +20,7 @@ from throttlekit._core.limit.share import Share, share_from
 from throttlekit._core.limit.template import Key, from_job, plain, safe_repr, shown
 from throttlekit._core.limit.tiers import listed, tiers_of
 from throttlekit._core.limit.value import Value
-from throttlekit._core.limit.varying import fill_varying, limit_at, rate_of
+from throttlekit._core.limit.varying import depends_on_job, fill_varying, limit_at, rate_of
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Limit"]
@@ -140,18 +140,20 @@ class Limit(PerJob, Value):
         if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"a limit's name must be some text, not {safe_repr(name)}")
         name, cost, default_tier = plain(name), plain(cost), plain(default_tier)
-        rate = {plain(tier): each for tier, each in rate.items()} if isinstance(rate, Mapping) else rate
+        if isinstance(rate, Mapping):
+            by_tier: Mapping[str, Rate] = rate  # pyright: ignore[reportUnknownVariableType]
+            rate = {plain(tier): each for tier, each in by_tier.items()}
         self._set(
             name=name, rate=rate, key=key, cost=cost, scope=scope, tier=tier, default_tier=default_tier, tiers=None,
             on_store_failure=on_store_failure, processes=processes, share=None, local_part=None, of_tier=_of_tier,
-            by_value=_by_value, varies=isinstance(rate, Mapping) or callable(rate), varying_us=_varying_us,
+            by_value=_by_value, varies=depends_on_job(rate), varying_us=_varying_us,
             rates=None if _varying_us is None else {},
         )  # fmt: skip
         with self._named():
             self._set(share=share_from(share))
             check_options(self)
             if isinstance(rate, Mapping):
-                self._fill_tiers(rate, _own)
+                self._fill_tiers(rate, _own)  # pyright: ignore[reportUnknownArgumentType]
             elif callable(rate):
                 self._set(**fill_varying(self, _own))
                 self._set(fingerprint=fingerprint_of(f"{self.algorithm} varying {sorted(self._shown_options())}"))

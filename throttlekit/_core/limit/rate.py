@@ -100,6 +100,12 @@ def _unit(written: str) -> str:
 def _parse_text(rate: str) -> tuple[int, int]:
     match = _RATE.fullmatch(rate)
     if match is None:
+        several = [each for each in re.split(r"[;,]|\band\b", rate) if _RATE.fullmatch(each)]
+        if len(several) > 1:
+            raise ConfigurationError(
+                f"{safe_repr(rate)} is {len(several)} rates: make a limit for each, with a name of its own. "
+                "A job may be held to several limits at once"
+            )
         raise ConfigurationError(f"{safe_repr(rate)} is not a rate. {_HOW_TO_WRITE}")
     amount, count, unit = match[1], match[2], _unit(match[3])
     if unit in _OF_CALENDAR:

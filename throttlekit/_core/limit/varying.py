@@ -12,10 +12,15 @@ from throttlekit.errors import ConfigurationError
 if TYPE_CHECKING:
     from throttlekit._core.job import Job
 
-__all__ = ["fill_varying", "limit_at", "rate_of"]
+__all__ = ["depends_on_job", "fill_varying", "limit_at", "rate_of"]
 
 _MOST_RATES = 256
 _SAMPLE = 1_000_000  # an amount of which every number of processes has a share
+
+
+def depends_on_job(rate: object) -> bool:
+    """Whether *rate* is one for each tier, or a callable."""
+    return isinstance(rate, Mapping) or callable(rate)
 
 
 def fill_varying(limit: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -58,7 +63,7 @@ def limit_at(limit: Any, rate: Rate | int) -> Any:
     known = limit.rates.get(rate) if isinstance(rate, (str, int)) else None
     if known is not None:
         return known
-    if isinstance(rate, Mapping) or callable(rate):
+    if depends_on_job(rate):
         raise ConfigurationError(f"a rate was expected, not {safe_repr(rate)}")
     made = _at(limit, rate, {option: getattr(limit, option) for option in limit.options})
     if isinstance(rate, (str, int)):

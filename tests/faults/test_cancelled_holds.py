@@ -1,0 +1,81 @@
+"""Coroutines that hold slots and units are cancelled at random instants, on a server that may stand still meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from support.faults.stalls import free
+from support.servers.processes import RedisProcess, patient
+from support.waiting import wait_until
+from throttlekit import AsyncLimiter, Concurrency, Limiter, SlidingLog, WaitedTooLong
+
+TASKS, ROUNDS = 60, 8
+SLOTS = Concurrency("slots", 10, lease=600)
+LOG = SlidingLog("log", "10000/h")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisProcess]:
+    server = RedisProcess()
+    server.start()
+    yield server
+    server.close()
+
+
+async def storm(url: str, seed: int, stalls: RedisProcess | None = None) -> int:
+    """
+    Start holds, and cancel half of them, some twice. Returns how many bodies began.
+
+    Args:
+        stalls: The server, if it is to stand still for 0.6 s meanwhile.
+    """
+    chance, began = random.Random(seed), 0
+
+    async def one(limiter: AsyncLimiter, last: float) -> None:
+        nonlocal began
+        async with limiter.hold(SLOTS, LOG, timeout=10):
+            began += 1
+            await asyncio.sleep(last)
+
+    async with AsyncLimiter(url) as limiter:
+        await limiter.peek(SLOTS, LOG)
+        for number in range(ROUNDS):
+            if stalls is not None and number == 1:
+                stalls.hang()
+                asyncio.get_running_loop().call_later(0.6, stalls.go_on)
+            tasks = [asyncio.create_task(one(limiter, chance.random() * 0.004)) for _ in range(TASKS)]
+            for task in tasks:
+                for likely in (0.5, 0.2):
+                    if chance.random() < likely:
+                        asyncio.get_running_loop().call_later(chance.random() * 0.05, task.cancel)
+            for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+                assert outcome is None or isinstance(outcome, (asyncio.CancelledError, WaitedTooLong)), outcome
+    return began
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_cancelled_holds_keep_nothing(server: RedisProcess, seed: int) -> None:
+    """Every slot is free, and as many units are charged as bodies began: no more, and no less."""
+    server.client.flushall()
+    began = asyncio.run(storm(patient(f"{server.url}/0"), seed))
+    with contextlib.closing(Limiter(patient(f"{server.url}/0"))) as judge:
+        wait_until(lambda: free(judge, SLOTS) == 10, description="every slot is given back", timeout=30)
+        assert 10_000 - free(judge, LOG) == began
+    assert began > 0
+
+
+def test_cancelled_holds_keep_no_slot_through_a_stall(server: RedisProcess) -> None:
+    """What was asked for, or given back, while the server stood still, is given back once it answers."""
+    server.client.flushall()
+    try:
+        began = asyncio.run(storm(f"{server.url}/0", 3, stalls=server))
+    finally:
+        server.go_on()
+    with contextlib.closing(Limiter(patient(f"{server.url}/0"))) as judge:
+        wait_until(lambda: free(judge, SLOTS) == 10, description="every slot is given back", timeout=60)
+        assert 10_000 - free(judge, LOG) >= began

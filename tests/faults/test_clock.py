@@ -1,0 +1,217 @@
+"""
+The store's clock was an hour ahead, or an hour behind, for a moment: a time server that was wrong, a virtual machine
+that was restored, a fail-over to a server with another clock.
+
+The clock is the `now_us` that every script takes, in the memory store and on a real Redis.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.acquire import Caller, Reason
+from throttlekit.stores import Lease, MemoryStore
+from throttlekit.stores.redis import RedisStore
+from throttlekit.testing.bench import NOW_US, SECOND_US, Bench
+
+HOUR = 3600
+GRACE = 5
+"""After so long without a job, a waiting line is given up."""
+
+LIMITS: list[Limit] = [
+    TokenBucket("small", "10/s"),
+    TokenBucket("minute", "100/m", burst=20),
+    TokenBucket("large", "100/h", burst=100),
+    LeakyBucket("leaky", "5/s"),
+    FixedWindow("fixed", "100/m"),
+    FixedWindow("daily", "100/d"),
+    SlidingWindow("sliding", "100/m"),
+    SlidingLog("log", "100/m"),
+]
+every_limit = pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
+SLOTS = Concurrency("slots", 4, lease=30)
+
+
+class Clock(Bench):
+    """A store, and its clock in seconds from an instant."""
+
+    def at(self, seconds: float) -> Clock:
+        self.now_us = NOW_US + round(seconds * SECOND_US)
+        return self
+
+    def leases(self, holders: list[str]) -> list[Lease]:
+        claims = [self.claim(SLOTS, holder=holder) for holder in holders]
+        return [Lease(claim.bucket, claim.algorithm, self.now_us) for claim in claims]
+
+    def renew(self, holders: list[str]) -> list[bool]:
+        return list(self.store.renew(self.leases(holders), now_us=self.now_us))
+
+    def release(self, holders: list[str]) -> None:
+        self.store.release(self.leases(holders), now_us=self.now_us)
+
+
+@pytest.fixture(params=["memory", "redis"])
+def clock(request: pytest.FixtureRequest) -> Iterator[Clock]:
+    store: Any = MemoryStore()
+    if request.param == "redis":
+        store = RedisStore(request.getfixturevalue("redis_url"), timeout=5)
+    with contextlib.closing(store):
+        yield Clock(store)
+
+
+def longest(limit: Limit) -> float:
+    """The time in which a limit is itself again: its period, or the time in which its burst fills, and the grace."""
+    period = limit.period_us / SECOND_US
+    return max(period, limit.capacity * period / limit.amount) + GRACE + 1
+
+
+def first_newcomer(clock: Clock, limit: Limit, since: float = 0.0) -> float:
+    """For how long no new caller passes, of those that come one after the other and take no place in the line."""
+    every = max(1.0, longest(limit) / 500)
+    for number in range(1, 1000):
+        if clock.at(since + number * every).ask(limit, caller=Caller.GUEST).allowed:
+            return (number - 1) * every
+    raise AssertionError("no job passed")
+
+
+# An hour ahead
+
+
+@every_limit
+def test_a_used_up_limit_admits_again_after_its_own_time(clock: Clock, limit: Limit) -> None:
+    """All of it was used while the clock was ahead: then it counts as used up just now, once."""
+    clock.at(HOUR).drain(limit)
+    assert first_newcomer(clock, limit) <= longest(limit)
+
+
+@every_limit
+def test_jobs_that_joined_the_line_then_hold_no_newcomer_up(clock: Clock, limit: Limit) -> None:
+    """Ten jobs joined the line while the clock was ahead, and never come: it is given up after the limit's time."""
+    clock.at(HOUR).drain(limit)
+    for _ in range(10):
+        assert not clock.ask(limit).allowed
+    assert first_newcomer(clock, limit) <= longest(limit)
+
+
+@every_limit
+def test_jobs_that_joined_the_line_then_run_too(clock: Clock, limit: Limit) -> None:
+    """Their places are an hour ahead: as they come back, early, they run after the limit's own time."""
+    clock.at(HOUR).drain(limit)
+    due = [clock.ask(limit).due_us for _ in range(3)]
+    every = max(1.0, longest(limit) / 500)
+    for number in range(1, 1500):
+        clock.at(number * every)
+        verdicts = [clock.ask(limit, due_us=each) for each in due]
+        due = [verdict.due_us for verdict in verdicts if not verdict.allowed]
+        if not due:
+            break
+    assert not due
+    assert number * every <= 2 * longest(limit)
+
+
+@every_limit
+def test_a_caller_that_only_looks_is_answered_as_one_that_asks(clock: Clock, limit: Limit) -> None:
+    """Each peek used to take the limit for just used up, for as long as the clock had been wrong."""
+    clock.at(HOUR).drain(limit)
+    seen = clock.at(1).look(limit)
+    assert seen.reason is Reason.EXHAUSTED
+    for part in (0.5, 0.9):
+        waited = clock.at(1 + part * (seen.retry_us - clock.now_us) / SECOND_US).look(limit)
+        assert waited.retry_us <= seen.retry_us
+    clock.now_us = seen.retry_us
+    assert clock.look(limit).allowed
+    assert clock.ask(limit).allowed
+
+
+@every_limit
+def test_a_pause_that_began_then_lasts_as_long_as_was_said(clock: Clock, limit: Limit) -> None:
+    """Thirty seconds from the first question on; for one who looks, one who asks, and one who ends it."""
+    clock.at(HOUR).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us)
+    for second in (1, 15, 30):
+        seen = clock.at(second).look(limit)
+        assert seen.reason is Reason.PAUSED
+    assert clock.at(31).look(limit).reason is not Reason.PAUSED
+    assert first_newcomer(clock, limit, 31) <= longest(limit)
+    clock.at(2 * HOUR).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us)
+    clock.at(HOUR).store.pause([clock.claim(limit)], None, now_us=clock.now_us)
+    assert clock.look(limit).reason is not Reason.PAUSED
+
+
+@pytest.mark.parametrize("alive", [0, 1, 3])
+def test_free_slots_are_given_to_newcomers(clock: Clock, alive: int) -> None:
+    """Four jobs got their slots while the clock was ahead, and one waits; some have ended since, some are at work."""
+    holders = [f"holder-{number}" for number in range(4)]
+    clock.at(HOUR)
+    for holder in holders:
+        assert clock.ask(SLOTS, holder=holder).allowed
+    assert not clock.at(HOUR + 1).ask(SLOTS, holder="waits").allowed
+    clock.at(2).release(holders[alive:])
+    for second in range(3, 60):
+        if second % 10 == 0:
+            assert clock.at(second).renew(holders[:alive]) == [True] * alive
+        if clock.at(second).look(SLOTS).allowed:
+            break
+    assert second <= 2 + GRACE + 1
+    assert clock.ask(SLOTS, holder="newcomer").allowed
+    assert clock.use(SLOTS).units == alive + 1
+
+
+def test_slots_of_holders_that_died_then_are_free_after_a_lease(clock: Clock) -> None:
+    """No process renews or gives back what was granted while the clock was ahead."""
+    clock.at(HOUR)
+    for number in range(4):
+        assert clock.ask(SLOTS, holder=f"dead-{number}").allowed
+    assert not clock.at(1).ask(SLOTS, holder="first").allowed
+    assert clock.at(1 + 30 + GRACE).ask(SLOTS, holder="newcomer").allowed
+
+
+def test_a_release_while_the_clock_was_ahead_paces_no_line_by_the_hour(clock: Clock) -> None:
+    """A job that ended meanwhile seems to have held its slot for an hour: no waiter gets such a wait."""
+    holders = [f"holder-{number}" for number in range(4)]
+    for holder in holders:
+        assert clock.at(0).ask(SLOTS, holder=holder).allowed
+    clock.at(HOUR).release(holders[:1])
+    clock.at(1).renew(holders[1:])
+    while clock.ask(SLOTS, holder="more").allowed:
+        holders.append("more")
+    waits = clock.ask(SLOTS, holder="waits")
+    assert waits.due_us - clock.now_us <= 60 * SECOND_US
+
+
+# An hour behind
+
+
+@every_limit
+def test_an_hour_behind_admits_one_more_capacity_at_most(clock: Clock, limit: Limit) -> None:
+    """Behind, the limit counts as used up; right again, it is as if an hour had passed: one capacity, then its rate."""
+    clock.at(0).drain(limit)
+    assert not clock.at(-HOUR).ask(limit, caller=Caller.GUEST).allowed
+    assert clock.at(1).passing(limit) <= limit.capacity
+    assert clock.passing(limit) == 0
+    assert first_newcomer(clock, limit, 1) <= longest(limit)
+
+
+@every_limit
+def test_a_pause_outlives_an_hour_behind(clock: Clock, limit: Limit) -> None:
+    """It begins anew while the clock is behind, and is over when the clock is right: never longer than was said."""
+    clock.at(0).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us)
+    seen = clock.at(-HOUR).ask(limit, caller=Caller.GUEST)
+    assert seen.reason is Reason.PAUSED
+    assert clock.at(-HOUR + 29).look(limit).reason is Reason.PAUSED
+    assert clock.at(-HOUR + 30).look(limit).reason is not Reason.PAUSED
+    assert first_newcomer(clock, limit) <= 30 + longest(limit)
+
+
+def test_holders_take_their_slots_again_after_an_hour_behind(clock: Clock) -> None:
+    """Their leases were cut to what they could be; the holders renew, and no other job is let in besides."""
+    holders = [f"holder-{number}" for number in range(4)]
+    for holder in holders:
+        assert clock.at(0).ask(SLOTS, holder=holder).allowed
+    assert not clock.at(-HOUR).ask(SLOTS, holder="newcomer").allowed
+    assert clock.at(1).renew(holders) == [True] * 4
+    assert not clock.ask(SLOTS, holder="newcomer").allowed

@@ -1,0 +1,108 @@
+"""An operator purges a queue whose jobs wait for a limit: what is counted stays, and the limit goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+from typing import Any
+
+import pytest
+
+from support.servers.processes import patient
+from support.waiting import wait_until
+from throttlekit import Control, FixedWindow, Job, Limit, Limiter, TokenBucket
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+HOUR = 3_600.0
+_COMES_BACK_WITHIN = 600.0  # an adapter brings a job back then, however far off it is due
+
+standstill = pytest.mark.xfail(
+    strict=True,
+    reason="a line is given up only when its bucket has been full for 5 s: issue 16 makes the line an order",
+)
+
+
+class Newcomers:
+    """Jobs that come to a limit at a steady pace, and come back when they are due. By a clock that the test moves."""
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit, self.clock = limit, FakeClock()
+        self.limiter = Limiter(MemoryStore(clock_us=self.clock))
+        self.ran: list[float] = []
+
+    def purged(self, waiting: int) -> None:
+        """The whole limit is used, so many jobs join the line, and none of them comes back."""
+        assert self.limiter.acquire(self.limit, cost=self.limit.capacity).allowed
+        for number in range(waiting):
+            assert not self.limiter.acquire(self.limit, job=Job(id=f"purged-{number}")).allowed
+
+    def come(self, every: float, until: float) -> None:
+        """`ran` gets the seconds from the purge at which a job ran."""
+        numbers = itertools.count()
+        jobs: list[tuple[float, int, Any]] = []
+        for number in range(1, int(until / every)):
+            heapq.heappush(jobs, (number * every, next(numbers), None))
+        now = 0.0
+        while jobs and jobs[0][0] <= until:
+            at, number, ticket = heapq.heappop(jobs)
+            self.clock.advance(max(0.0, at - now))
+            now = max(now, at)
+            decision = self.limiter.acquire(self.limit, job=Job(id=str(number), ticket=ticket))
+            if decision.allowed:
+                self.ran.append(now)
+            else:
+                heapq.heappush(jobs, (now + min(decision.delay, _COMES_BACK_WITHIN) + 0.001, number, decision.ticket))
+
+
+@pytest.mark.parametrize(
+    ("limit", "every", "first", "until"),
+    [
+        pytest.param(TokenBucket("day", "1000/d", burst=1000), 60.0, 200.0, 4 * HOUR, marks=standstill),
+        pytest.param(TokenBucket("hour", "100/h", burst=100), 20.0, 120.0, HOUR, marks=standstill),
+        (TokenBucket("second", "10/s"), 0.05, 10.0, 60.0),
+        (FixedWindow("window", "1000/h"), 2.0, HOUR + 60.0, 2 * HOUR),
+    ],
+    ids=lambda value: value.name if isinstance(value, Limit) else "",
+)
+def test_after_a_purge_the_limit_is_used_again(limit: Limit, every: float, first: float, until: float) -> None:
+    """A job passes about when the rate alone would let it, and from then on the limit is used."""
+    newcomers = Newcomers(limit)
+    newcomers.purged(2 * limit.capacity)
+    newcomers.come(every, until)
+    assert newcomers.ran
+    assert newcomers.ran[0] <= first
+    could = (until - newcomers.ran[0]) * min(1 / every, limit.amount * 1_000_000 / limit.period_us)
+    assert len(newcomers.ran) >= 0.8 * could
+
+
+@pytest.mark.parametrize("limit", [TokenBucket("day", "1000/d", burst=1000), TokenBucket("hour", "100/h", burst=100)])
+def test_cleared_line_lets_the_limit_be_used_at_its_rate(limit: Limit) -> None:
+    """What was counted stays, so no burst follows: as many jobs run as the rate gives, and not one more."""
+    newcomers = Newcomers(limit)
+    newcomers.purged(5 * limit.capacity)
+    newcomers.limiter.clear_line(limit)
+    until = limit.period_us / 1_000_000 / 4
+    newcomers.come(until / 1000, until)
+    interval = limit.period_us / 1_000_000 / limit.amount
+    assert interval <= newcomers.ran[0] <= 2 * interval
+    assert 0.9 * limit.amount / 4 <= len(newcomers.ran) <= limit.amount / 4
+
+
+@pytest.mark.parametrize("verb", ["limiter", "control"])
+def test_line_is_cleared_on_a_server(redis_url: str, verb: str) -> None:
+    """A newcomer who would have stood behind five minutes of jobs passes with the next unit."""
+    limit = TokenBucket("partner", "2/s", burst=2)
+    with contextlib.closing(Limiter(patient(redis_url))) as limiter, Control(limiter) as control:
+        for number in range(600):
+            limiter.acquire(limit, job=Job(id=str(number)))
+        assert limiter.acquire(limit, job=Job(id="newcomer")).delay > 60
+        if verb == "control":
+            (change,) = control.clear_line("partner")
+            assert change.forgotten == 1
+        else:
+            limiter.clear_line(limit)
+        assert limiter.peek(limit).retry_after <= 0.5
+        wait_until(lambda: limiter.peek(limit).allowed, description="the next unit is there")
+        assert limiter.acquire(limit, job=Job(id="newcomer")).allowed
