@@ -275,8 +275,8 @@ class Reference:
         max_wait_us: int | None = None,
         grace_us: int = GRACE_US,
     ) -> Step:
-        asks = [ask for _, ask in asked]
-        before = [State(self.kept.get(rule.bucket), self.line(rule)) for rule, _ in asked]
+        asks = [replace(ask, bucket=rule.bucket) for rule, ask in asked]
+        before = [self._state(rule, now_us) for rule, _ in asked]
         verdict, after = acquire(
             asks, before, now_us,
             caller=caller, places=places, max_wait_us=max_wait_us, grace_us=grace_us, secret=_SECRET,
@@ -286,12 +286,11 @@ class Reference:
             full_us = ask.algorithm.use(new.taken, now_us).full_us
             expires_us.append(self._put(rule.bucket, new.taken, full_us if new.taken is not old.taken else None))
             expires_us += self._put_line(rule, ask.algorithm, old, new, now_us)
-        self._count(verdict.reason.value, now_us, before, after, asks)
+        self._count(verdict.reason.value, now_us, before, after, asks, caller)
         uses = [number for use in verdict.uses if use is not None for number in use]
         numbers = [REASONS.index(verdict.reason.value), verdict.claim + 1, now_us, verdict.retry_us, verdict.due_us]
         reply = [*numbers, *uses, *map(place_text, verdict.places)]
-        claims = [replace(claim, bucket=rule.bucket) for rule, claim in asked]
-        request = Request(claims, caller, places, max_wait_us, grace_us)
+        request = Request(asks, caller, places, max_wait_us, grace_us)
         step = self._step(now_us, [key for rule, _ in asked for key in rule.keys], request, reply, expires_us)
         self.places = verdict.places
         return step
@@ -299,11 +298,12 @@ class Reference:
     def leave(self, now_us: int, asked: Sequence[tuple[Rule, StoreClaim]], places: Sequence[Place]) -> Step:
         left, expires_us, waits = 0, list[int | None](), list[Wait]()
         for (rule, claim), place in zip(asked, places, strict=True):
-            before = State(self.kept.get(rule.bucket), self.line(rule))
+            before = self._state(rule, now_us)
+            claim = replace(claim, bucket=rule.bucket)
             after = leave(before, claim, place, now_us)
             expires_us += [None, *self._put_line(rule, claim.algorithm, before, after, now_us)]
             left += after is not before
-            waits.append(Wait(replace(claim, bucket=rule.bucket), place))
+            waits.append(Wait(claim, place))
         self.seen["left" if left else "not left"] += 1
         return self._step(now_us, [key for rule, _ in asked for key in rule.keys], Left(waits), left, expires_us)
 
@@ -348,13 +348,21 @@ class Reference:
         for rule in rules:
             charge = rule.bind(0)
             claims.append(StoreClaim(rule.bucket, charge))
-            before = State(self.kept.get(rule.bucket), self.line(rule))
+            before = self._state(rule, now_us)
             after = pause(before, now_us, for_us)
             expires_us += [None, *self._put_line(rule, charge, before, after, now_us)]
             reply.append(after.line.paused_us if after.line else 0)
             self.seen["resumed" if for_us is None and after is not before else "pauses"] += 1
         keys = [key for rule in rules for key in rule.keys]
         return self._step(now_us, keys, Paused(claims, for_us), reply, expires_us)
+
+    def _state(self, rule: Rule, now_us: int) -> State:
+        """What is kept of *rule*. A pause that a later clock began begins anew at once, and lives no longer."""
+        line = self.line(rule)
+        if line is not None:
+            self.seen["pause begun anew"] += line.paused_from_us > now_us
+            line = self.kept[rule.keys[1]] = line.at(now_us)
+        return State(self.kept.get(rule.bucket), line)
 
     def _put_line(
         self, rule: Rule, algorithm: Algorithm, before: State, after: State, now_us: int
@@ -394,13 +402,16 @@ class Reference:
         return Step(now_us, keys, question, reply, stored, expiry_ms)
 
     def _count(
-        self, reason: str, now_us: int, before: Sequence[State], after: Sequence[State], asks: Sequence[StoreClaim]
-    ) -> None:
+        self, reason: str, now_us: int, before: Sequence[State], after: Sequence[State], asks: Sequence[StoreClaim],
+        caller: Caller,
+    ) -> None:  # fmt: skip
         self.seen[reason] += 1
         self.seen["several"] += len(asks) > 1
         for state, changed, ask in zip(before, after, asks, strict=True):
             self._count_line(state.line or EMPTY, changed.line or EMPTY, now_us)
-            self.seen["stale"] += ask.algorithm.sanitized(state.taken, now_us) is not state.taken
+            stale = ask.algorithm.sanitized(state.taken, now_us) is not state.taken
+            self.seen["stale"] += stale
+            self.seen["stale looked at"] += stale and caller is Caller.PEEK
             self.seen["ahead"] += state.taken is not None and _begin_us(ask.algorithm, state.taken) > now_us
             if reason == "allowed" and isinstance(ask.algorithm, sliding_log.SlidingLogAlgorithm) and state.taken:
                 self.seen["ring wrapped"] += len(state.taken.units) + ask.algorithm.size > ask.algorithm.amount
@@ -439,8 +450,8 @@ def written_as(value: object) -> object:
     if isinstance(value, Line):
         numbers = (
             value.epoch, value.v, value.gone, value.number, value.extra, value.mean, value.dear, value.doubt,
-            value.aside_us, value.since_us, value.low, value.grace_us, value.paused_us, value.guest_us, value.until_us,
-            value.mark, len(value.jobs),
+            value.aside_us, value.since_us, value.low, value.grace_us, value.paused_us, value.paused_from_us,
+            value.guest_us, value.until_us, value.mark, len(value.jobs),
         )  # fmt: skip
         return " ".join([*map(str, numbers), value.secret]).encode()
     if isinstance(value, Tat) and value.debt_us == 0:
@@ -458,6 +469,7 @@ class History:
         self._rules = rules(rnd, algorithms, self._now_us)
         self._reference = Reference()
         self._huge = rnd.random() < 0.15
+        self._flood, self._flooded = 0, self._rules[0]
         self._waiting: list[tuple[list[tuple[Rule, StoreClaim]], Sequence[Place | None], int]] = []
         self._grants: list[tuple[Rule, Algorithm, int]] = []
 
@@ -467,6 +479,10 @@ class History:
 
     def steps(self, count: int) -> Iterator[Step]:
         for _ in range(count):
+            if self._flood:
+                self._flood -= 1
+                yield self._newcomer()
+                continue
             self._move_clock()
             kind = self._rnd.random()
             if kind < 0.01:
@@ -474,8 +490,11 @@ class History:
                 yield self._reference.forget(self._now_us, *self._rnd.choice([[bucket], line, line[:1]]))
             elif kind < 0.06 and self._waiting:
                 yield self._leave()
+            elif kind < 0.066:
+                self._flood, self._flooded = self._rnd.choice([10, 60]), self._rnd.choice(self._rules)
+                yield self._newcomer()
             else:
-                yield self._other() if kind < 0.2 else self._settle() if kind < 0.27 else self._ask()
+                yield self._other() if kind < 0.25 else self._settle() if kind < 0.33 else self._ask()
 
     def _other(self) -> Step:
         rnd, now_us = self._rnd, self._now_us
@@ -492,6 +511,15 @@ class History:
         rules = by_bucket[: rnd.choice([1, 1, 2])]
         each_us = [0, 1, 1_000, 2_000_000, 7_200_000_000, rnd.randrange(1 + rules[0].step_us)]
         return self._reference.pause(now_us, rules, rnd.choice([None, *each_us]))
+
+    def _newcomer(self) -> Step:
+        """One of many that come at one instant; few of them come back."""
+        asked = [(self._flooded, self._one(self._flooded))]
+        step = self._reference.ask(self._now_us, asked, Caller.JOB)
+        if self._reference.places and self._rnd.random() < 0.2:
+            assert isinstance(step.reply, list)
+            self._waiting.append((asked, self._reference.places, int(step.reply[4])))
+        return step
 
     def _leave(self) -> Step:
         asked, places, _ = self._waiting.pop(self._rnd.randrange(len(self._waiting)))
@@ -527,7 +555,7 @@ class History:
             self._now_us -= rnd.randrange(1 + rule.step_us * rnd.choice([1, 3, 10]))
         elif kind < 0.985:
             self._now_us += rnd.choice([1, -1]) * rnd.choice(
-                [KEPT_US, LOOK_US, STALE_US, STALE_US + 1, GUESTS_US, _DAY_US]
+                [LOOK_US, STALE_US, STALE_US + 1, GUESTS_US, _HOUR_US, _DAY_US]
             )
         else:
             self._now_us = self._start_us + rnd.randrange(10**9)
@@ -546,7 +574,8 @@ class History:
             edges += [charge.ready_us(state, self._now_us), getattr(state, "owed_until_us", 0) or full_us]
         line = self._reference.line(rule)
         if line is not None and line.paused_us:
-            edges += [line.paused_us, line.paused_us, kept_until_us(State(state, line), charge, self._now_us)]
+            edges += [line.paused_us, line.paused_us, line.paused_from_us, line.paused_from_us - 1]
+            edges += [kept_until_us(State(state, line), charge, self._now_us)]
             edges += [line.paused_us + LOOK_US + max(GRACE_US, line.grace_us)]
         if line is not None and line.jobs:
             ripe_us = line.since_us + max(GRACE_US, line.grace_us)
@@ -593,12 +622,17 @@ class History:
 
     def _one(self, rule: Rule) -> StoreClaim:
         rnd, most = self._rnd, rule.limit.capacity
+        if most > 10**8:
+            most = (
+                1000  # what so many units before a job take is an estimate, and no double holds it to the microsecond
+            )
         cost = rnd.choices([1, 0, most, rnd.randint(0, most)], [16, 1, 1, 3])[0]
         max_queue = rnd.randrange(9) if rule.limit.max_queue is None and rnd.random() < 0.05 else rule.limit.max_queue
         units = cost * UNIT
         step = rnd.choice([units, 2**50, 2**51]) if self._huge else -(-units // rnd.choice([1, 1, 1, 2, 3, 7]))
         tenant, lead = rnd.choice([("", 0), ("", 0), ("", 0), ("a", 0), ("b%3A c", 0), ("c", CLASS), ("d", 5 * CLASS)])
-        return claim_of(rule.bind(cost, self._holder()), cost, max_queue, tenant, step, lead)
+        charge = rule.bind(cost, self._holder())
+        return claim_of(charge, cost, max_queue, tenant=tenant, step=step, lead=lead, bucket=rule.bucket)
 
     def _settle(self) -> Step:
         rnd = self._rnd

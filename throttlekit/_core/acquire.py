@@ -195,13 +195,13 @@ def acquire(
         elif look.passes_us > now_us and patient:
             line = charged(look.line, claim.tenant, look.stands, claim.step)
             line = joined(line, look.stands, look.there, claim.algorithm.mark, now_us, told_us, grace_us)
-            sealed[i] = signed(line, look.stands.entry.start, look.stands.entry.number, told_us)
+            sealed[i] = signed(line, claim.bucket, look.stands.entry.start, look.stands.entry.number, told_us)
         else:
             if look.stands.waits:
                 line = left(look.line, look.stands.entry, look.ahead.least)
             place, entry = look.place, look.stands.entry
             if place is not None and not look.stands.tags and entry.number == place.number:
-                sealed[i] = signed(look.line, entry.start, entry.number, told_us)
+                sealed[i] = signed(look.line, claim.bucket, entry.start, entry.number, told_us)
         if line is not state.line or known[i] is not state.taken:
             changed[i] = State(known[i], line)
     given_any = patient and caller is not Caller.GUEST
@@ -212,7 +212,7 @@ def leave(state: State, claim: StoreClaim, place: Place, now_us: int) -> State:
     """The state once the job with *place* waits no longer: it expired, or was revoked, cancelled or deleted."""
     (state,) = _as_of_now([state], now_us)
     line = state.line or EMPTY
-    known = genuine(line, place)
+    known = genuine(line, claim.bucket, place)
     if known is None:
         return state
     stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, known, now_us, 0, first=False)
@@ -271,7 +271,7 @@ def _look(
         return _Look(taken, line, None, _NOWHERE, _NOBODY, 0, now_us, now_us, now_us)
     there = algorithm.there(taken, now_us)
     line = begun(line, now_us, secret)
-    place = genuine(line, place)
+    place = genuine(line, claim.bucket, place)
     own = place.number if place is not None else 0
     line, soon = tidied(line, there, algorithm.mark, now_us, grace_us, own)
     first = caller is Caller.AGAIN

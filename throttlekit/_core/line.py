@@ -255,11 +255,11 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
     return _forgetful(line), aside > 0 or pending
 
 
-def genuine(line: Line, place: Place | None) -> Place | None:
-    """*place*, if the line gave it."""
-    if place is None or place.epoch != line.epoch or place != signed(line, place.start, place.number, place.due_us):
+def genuine(line: Line, name: str, place: Place | None) -> Place | None:
+    """*place*, if the line of the limit stored under *name* gave it."""
+    if place is None or place.epoch != line.epoch:
         return None
-    return place
+    return place if place == signed(line, name, place.start, place.number, place.due_us) else None
 
 
 def standing(
@@ -366,9 +366,9 @@ def passed(line: Line, stands: Standing, least: int) -> Line:
     return _without(line, entry) if stands.waits else line
 
 
-def signed(line: Line, start: int, number: int, due_us: int) -> Place:
-    """That place, with the seal of the line."""
-    text = f"{line.secret} {line.epoch} {start} {number} {due_us}"
+def signed(line: Line, name: str, start: int, number: int, due_us: int) -> Place:
+    """That place, with the seal of the line of the limit stored under *name*: lines of one request begin alike."""
+    text = f"{line.secret} {name} {line.epoch} {start} {number} {due_us}"
     seal = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:10]
     return Place(line.epoch, start, number, due_us, seal)
 
