@@ -61,7 +61,7 @@ for i = 1, #KEYS / 3 do
         most, c.least = c.ahead, 0
       end
       c.passes = c.ahead > 0 and c.of.ready(c, c.ahead) or c.ready
-      if c.passes > now then c.passes = c.passes + c.ahead * c.of.slack(c, longest) end
+      if c.passes > now then c.passes = math.min(c.passes + c.ahead * c.of.slack(c, longest), now + FURTHEST) end
       local soon = now + longest
       if c.passes <= now and most > c.ahead and c.of.ready(c, most) > now then c.passes = soon end
       c.back_at = max(c.soon and math.min(c.passes, soon) or c.passes, c.line.paused)
@@ -90,7 +90,7 @@ for i = 1, #claims do
     if reason ~= 4 and (due_c > due or full) then
       binding, due = i, due_c
       local early = c.place and c.tags ~= 'f' and c.place.due > now
-      reason = full and 4 or c.line.paused > now and 5 or early and 3 or c.ready > now and 1 or 2
+      reason = full and 4 or early and 3 or c.line.paused > now and 5 or c.ready > now and 1 or 2
     end
   end
 end

@@ -9,9 +9,9 @@
   `waiting` counts the jobs. Nothing is written before `write_line`.
 ]]
 local FIRST_TAG, FAR, EXACT, BATCH, MEAN_ONE, MEAN_PART = 18691697672192, 16, 32, 16, 1024, 32
-local AT_DOOR = 8
+local AT_DOOR, FURTHEST = 8, 3155760000000000
 local LOOK, DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 500000, 4, 16, 1000000, 512, 60000
-local LAST_TAG = 4503599627370496
+local LAST_TAG, MOST_TAG = 4503599627370496, 9007199254740990
 local FIELDS = {
   'epoch', 'v', 'gone', 'number', 'extra', 'mean', 'dear', 'doubt', 'aside', 'since', 'low', 'grace',
   'paused', 'from', 'guest', 'last', 'mark', 'waiting',
@@ -108,8 +108,8 @@ local function tag_of(c, kind)
   return -1 - tonumber(redis.call('ZSCORE', c.jobs_key, kind .. ' ' .. c.tenant) or -1)
 end
 
-local function seal_of(line, start, number, due)
-  local text = line.secret .. ' ' .. whole(line.epoch) .. ' ' .. whole(start) .. ' ' .. whole(number) .. ' ' .. whole(due)
+local function seal_of(c, start, number, due)
+  local text = c.line.secret .. ' ' .. c.key .. ' ' .. whole(c.line.epoch) .. ' ' .. whole(start) .. ' ' .. whole(number) .. ' ' .. whole(due)
   return string.sub(redis.sha1hex(text), 1, 10)
 end
 
@@ -117,7 +117,7 @@ end
 local function sealed_place(c, due)
   local line = c.line
   return whole(line.epoch) .. ' ' .. whole(c.start) .. ' ' .. whole(c.number) .. ' ' .. whole(due) .. ' '
-    .. seal_of(line, c.start, c.number, due)
+    .. seal_of(c, c.start, c.number, due)
 end
 local function place_in(text)
   local epoch, start, number, due, seal = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%x+)$')
@@ -131,7 +131,7 @@ end
 -- c.place, if the line gave it.
 local function is_genuine(c)
   local line, place = c.line, c.place
-  return place and place.epoch == line.epoch and place.seal == seal_of(line, place.start, place.number, place.due)
+  return place and place.epoch == line.epoch and place.seal == seal_of(c, place.start, place.number, place.due)
 end
 
 -- The job's entry: how many stand before it, and its cost there; nil: it has none.
@@ -194,7 +194,7 @@ local function pay(c)
   local line = c.line
   line.number = max(line.number, c.number)
   if c.back then line.doubt = math.floor(line.doubt / 2) end
-  if c.tags ~= '' then c.paid = {whole(-1 - c.start - c.step), c.tags .. ' ' .. c.tenant} end
+  if c.tags ~= '' then c.paid = {whole(-1 - math.min(c.start + c.step, MOST_TAG)), c.tags .. ' ' .. c.tenant} end
 end
 
 local function join(c, due, grace)

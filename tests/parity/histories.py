@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from support.claims import claim_of
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import ELSEWHERE, Caller, Place, State, acquire, kept_until_us, pause
+from throttlekit._core.acquire import Caller, Place, State, acquire, kept_until_us, leave, pause
 from throttlekit._core.algorithm import STALE_US, Algorithm
 from throttlekit._core.algorithms import concurrency, fixed_window, sliding_log, sliding_window
 from throttlekit._core.algorithms.concurrency import Holders
@@ -19,21 +19,37 @@ from throttlekit._core.algorithms.gcra import Tat
 from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US
-from throttlekit._core.line import GRACE_US, GUESTS_US, Line
-from throttlekit._core.storage_keys import bucket_name, line_name
+from throttlekit._core.line import (
+    CLASS,
+    DOUBT,
+    DOUBT_LASTS_US,
+    EMPTY,
+    EXACT,
+    GRACE_US,
+    GUESTS_US,
+    KEPT_US,
+    LOOK_US,
+    UNIT,
+    Line,
+)
+from throttlekit._core.storage_keys import bucket_name, jobs_name, line_name
 from throttlekit._core.time_zone import UTC, Zone
-from throttlekit.stores import Correction, Lease, Request, StoreClaim
+from throttlekit.stores import Correction, Lease, Request, StoreClaim, Wait
+from throttlekit.stores.wire import _SECRET, place_text  # pyright: ignore[reportPrivateUsage]
 
 __all__ = [
     "ALGORITHMS",
+    "ANYTHING",
     "NOW_US",
     "REASONS",
     "History",
     "Leased",
+    "Left",
     "Paused",
     "Reference",
     "Rule",
     "Step",
+    "Waiting",
     "rule",
     "rules",
     "written_as",
@@ -61,7 +77,7 @@ _FIXED = {
 }  # fmt: skip
 _SLIDING = {
     "fast": [(300, 1_000), (9, 7), (1, 1), (_MOST, 10_000)],
-    "ordinary": [(10, 10**6), (1, 10**6), (7, 10**7), (100, 60 * 10**6), (4, 7_777_777), (3, GRACE_US)],
+    "ordinary": [(10, 10**6), (1, 10**6), (7, 10**7), (100, 60 * 10**6), (4, 7_777_777), (3, KEPT_US)],
     "slow": [(3, _HOUR_US), (3, 100_000_000_003), (_MOST, _DAY_US), (_MOST, 366 * _DAY_US), (10**6, 7 * _DAY_US)],
 }
 _LOGGED = {
@@ -95,8 +111,8 @@ class Rule:
     bucket: str
 
     @property
-    def keys(self) -> tuple[str, str]:
-        return self.bucket, line_name(self.bucket)
+    def keys(self) -> tuple[str, str, str]:
+        return self.bucket, line_name(self.bucket), jobs_name(self.bucket)
 
     @property
     def step_us(self) -> int:
@@ -124,13 +140,16 @@ def rules(rnd: random.Random, algorithms: Sequence[str], now_us: int) -> list[Ru
     """Up to five names, with up to three definitions each; mostly of one speed, so that they meet."""
     speed = rnd.choice(["fast", "ordinary", "slow", "mixed"])
     names = "abcde"[: rnd.randint(2, 5) if len(algorithms) > 1 else rnd.randint(1, 3)]
-    return [
-        _random_rule(rnd, rnd.choice(algorithms), rnd.choice(("fast", "ordinary", "slow")), name, number, now_us)
-        if speed == "mixed"
-        else _random_rule(rnd, rnd.choice(algorithms), speed, name, number, now_us)
-        for name in names
-        for number in range(rnd.choice([1, 1, 2, 3]))
-    ]
+    found: list[Rule] = []
+    for name in names:
+        for number in range(rnd.choice([1, 1, 2, 3])):
+            chosen, at = rnd.choice(algorithms), rnd.choice(("fast", "ordinary", "slow")) if speed == "mixed" else speed
+            found.append(_random_rule(rnd, chosen, at, name, number, now_us))
+            if chosen in ("token-bucket", "leaky-bucket", "concurrency") and rnd.random() < 0.4:
+                # The same key at another rate, as after a change by live control.
+                other = _random_rule(rnd, chosen, at, name, number, now_us)
+                found.append(replace(found[-1], limit=other.limit))
+    return found
 
 
 def _random_rule(rnd: random.Random, algorithm: str, speed: str, name: str, number: int, now_us: int) -> Rule:
@@ -189,15 +208,34 @@ class Paused:
 
 
 @dataclass(frozen=True)
+class Left:
+    """Jobs that leave the lines in which they stand."""
+
+    waits: Sequence[Wait]
+
+
+ANYTHING = "anything"
+"""What the key of a line's jobs holds after the line has gone, until jobs wait again."""
+
+
+class Waiting(NamedTuple):
+    """What the key of a line's jobs holds."""
+
+    jobs: Sequence[tuple[int, int, int]]
+    finishes: dict[str, int]
+    returns: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Step:
     """One question with what must come of it; or, without a question, keys that are forgotten."""
 
     now_us: int
     keys: Sequence[str]
-    question: Request | Sequence[Correction] | Leased | Paused | None = None
-    reply: Sequence[int] | int | None = None
+    question: Request | Sequence[Correction] | Leased | Left | Paused | None = None
+    reply: Sequence[int | str] | int | None = None
     stored: Sequence[object] = ()
-    """What *keys* hold afterwards: an algorithm's own state, a `Line` or None."""
+    """What *keys* hold afterwards: an algorithm's own state, a `Line`, a line's jobs (`Waiting`) or None."""
     expiry_ms: Sequence[int | None] = ()
     """
     The milliseconds after which each of *keys* that the step wrote expires; None: it was not written.
@@ -215,41 +253,59 @@ class Reference:
 
     def __init__(self) -> None:
         self.kept: dict[str, Any] = {}
+        self.places: Sequence[Place | None] = ()
         self.seen: Counter[str] = Counter()
 
     def line(self, rule: Rule) -> Line | None:
         return self.kept.get(rule.keys[1])
 
-    def forget(self, now_us: int, key: str) -> Step:
-        self.kept.pop(key, None)
-        return Step(now_us, (key,))
+    def forget(self, now_us: int, *keys: str) -> Step:
+        for key in keys:
+            self.kept.pop(key, None)
+            if key.endswith(":order") and key.replace(":order", ":jobs") not in keys:
+                self.kept[key.replace(":order", ":jobs")] = ANYTHING
+        return Step(now_us, keys)
 
     def ask(
         self,
         now_us: int,
         asked: Sequence[tuple[Rule, StoreClaim]],
         caller: Caller,
-        place: Place | None,
-        max_wait_us: int | None,
+        places: Sequence[Place | None] = (),
+        max_wait_us: int | None = None,
+        grace_us: int = GRACE_US,
     ) -> Step:
-        asks = [ask for _, ask in asked]
-        before = [State(self.kept.get(rule.bucket), self.line(rule)) for rule, _ in asked]
-        verdict, after = acquire(asks, before, now_us, caller=caller, place=place, max_wait_us=max_wait_us)
+        asks = [replace(ask, bucket=rule.bucket) for rule, ask in asked]
+        before = [self._state(rule, now_us) for rule, _ in asked]
+        verdict, after = acquire(
+            asks, before, now_us,
+            caller=caller, places=places, max_wait_us=max_wait_us, grace_us=grace_us, secret=_SECRET,
+        )  # fmt: skip
         expires_us: list[int | None] = []
         for (rule, ask), old, new in zip(asked, before, after, strict=True):
-            written = new.taken is not old.taken
             full_us = ask.algorithm.use(new.taken, now_us).full_us
-            expires_us.append(self._put(rule.bucket, new.taken, full_us if written else None))
-            line = new.line
-            written = line is not None and line is not old.line
-            last_us = kept_until_us(new, ask.algorithm, now_us) if written else None
-            expires_us.append(self._put(rule.keys[1], line, last_us))
-        self._count(verdict.reason.value, now_us, before, asks)
+            expires_us.append(self._put(rule.bucket, new.taken, full_us if new.taken is not old.taken else None))
+            expires_us += self._put_line(rule, ask.algorithm, old, new, now_us)
+        self._count(verdict.reason.value, now_us, before, after, asks, caller)
         uses = [number for use in verdict.uses if use is not None for number in use]
-        reply = [REASONS.index(verdict.reason.value), verdict.claim + 1, now_us, verdict.retry_us, verdict.due_us]
-        claims = [replace(claim, bucket=rule.keys[0], line=rule.keys[1]) for rule, claim in asked]
-        request = Request(claims, caller, place, max_wait_us)
-        return self._step(now_us, [key for rule, _ in asked for key in rule.keys], request, reply + uses, expires_us)
+        numbers = [REASONS.index(verdict.reason.value), verdict.claim + 1, now_us, verdict.retry_us, verdict.due_us]
+        reply = [*numbers, *uses, *map(place_text, verdict.places)]
+        request = Request(asks, caller, places, max_wait_us, grace_us)
+        step = self._step(now_us, [key for rule, _ in asked for key in rule.keys], request, reply, expires_us)
+        self.places = verdict.places
+        return step
+
+    def leave(self, now_us: int, asked: Sequence[tuple[Rule, StoreClaim]], places: Sequence[Place]) -> Step:
+        left, expires_us, waits = 0, list[int | None](), list[Wait]()
+        for (rule, claim), place in zip(asked, places, strict=True):
+            before = self._state(rule, now_us)
+            claim = replace(claim, bucket=rule.bucket)
+            after = leave(before, claim, place, now_us)
+            expires_us += [None, *self._put_line(rule, claim.algorithm, before, after, now_us)]
+            left += after is not before
+            waits.append(Wait(claim, place))
+        self.seen["left" if left else "not left"] += 1
+        return self._step(now_us, [key for rule, _ in asked for key in rule.keys], Left(waits), left, expires_us)
 
     def settle(self, now_us: int, corrections: Sequence[Correction]) -> Step:
         corrected, expires_us = 0, []
@@ -291,16 +347,35 @@ class Reference:
         claims: list[StoreClaim] = []
         for rule in rules:
             charge = rule.bind(0)
-            claims.append(StoreClaim(*rule.keys, charge, 0))
-            before = State(self.kept.get(rule.bucket), self.line(rule))
+            claims.append(StoreClaim(rule.bucket, charge))
+            before = self._state(rule, now_us)
             after = pause(before, now_us, for_us)
-            written = after.line != before.line
-            last_us = kept_until_us(after, charge, now_us) if written else None
-            expires_us += [None, self._put(rule.keys[1], after.line, last_us)]
+            expires_us += [None, *self._put_line(rule, charge, before, after, now_us)]
             reply.append(after.line.paused_us if after.line else 0)
-            self.seen["resumed" if for_us is None and written else "pauses"] += 1
+            self.seen["resumed" if for_us is None and after is not before else "pauses"] += 1
         keys = [key for rule in rules for key in rule.keys]
         return self._step(now_us, keys, Paused(claims, for_us), reply, expires_us)
+
+    def _state(self, rule: Rule, now_us: int) -> State:
+        """What is kept of *rule*. A pause that a later clock began begins anew at once, and lives no longer."""
+        line = self.line(rule)
+        if line is not None:
+            self.seen["pause begun anew"] += line.paused_from_us > now_us
+            line = self.kept[rule.keys[1]] = line.at(now_us)
+        return State(self.kept.get(rule.bucket), line)
+
+    def _put_line(
+        self, rule: Rule, algorithm: Algorithm, before: State, after: State, now_us: int
+    ) -> tuple[int | None, int | None]:
+        line, written = after.line, after.line is not before.line
+        last_us = kept_until_us(after, algorithm, now_us) if line is not None and written else None
+        self._put(rule.keys[1], line, last_us)
+        if line is None or not line.jobs:
+            if self.kept.get(rule.keys[2]) is not ANYTHING:
+                self.kept.pop(rule.keys[2], None)
+            return last_us, None
+        self.kept[rule.keys[2]] = Waiting([*map(tuple, line.jobs)], dict(line.finishes), dict(line.returns))  # type: ignore[list-item]
+        return last_us, last_us
 
     def _put(self, key: str, value: object, last_us: int | None) -> int | None:
         """Keep *value*; *last_us* is when nothing of it counts any more, None if it is not written."""
@@ -314,26 +389,45 @@ class Reference:
         self,
         now_us: int,
         keys: Sequence[str],
-        question: Request | Sequence[Correction] | Leased | Paused,
-        reply: Sequence[int] | int,
+        question: Request | Sequence[Correction] | Leased | Left | Paused,
+        reply: Sequence[int | str] | int,
         expires_us: Sequence[int | None],
     ) -> Step:
-        expiry_ms = [None if last_us is None else -((now_us - last_us - GRACE_US) // 1000) for last_us in expires_us]
+        expiry_ms = [None if last_us is None else -((now_us - last_us - KEPT_US) // 1000) for last_us in expires_us]
         stored = [self.kept.get(key) for key in keys]
         for key, left_ms in zip(keys, expiry_ms, strict=True):
             if left_ms is not None and left_ms < 1:
                 self.seen["gone at once"] += 1
-                del self.kept[key]
+                self.kept.pop(key, None)
         return Step(now_us, keys, question, reply, stored, expiry_ms)
 
-    def _count(self, reason: str, now_us: int, before: Sequence[State], asks: Sequence[StoreClaim]) -> None:
+    def _count(
+        self, reason: str, now_us: int, before: Sequence[State], after: Sequence[State], asks: Sequence[StoreClaim],
+        caller: Caller,
+    ) -> None:  # fmt: skip
         self.seen[reason] += 1
         self.seen["several"] += len(asks) > 1
-        for state, ask in zip(before, asks, strict=True):
-            self.seen["stale"] += ask.algorithm.sanitized(state.taken, now_us) is not state.taken
+        for state, changed, ask in zip(before, after, asks, strict=True):
+            self._count_line(state.line or EMPTY, changed.line or EMPTY, now_us)
+            stale = ask.algorithm.sanitized(state.taken, now_us) is not state.taken
+            self.seen["stale"] += stale
+            self.seen["stale looked at"] += stale and caller is Caller.PEEK
             self.seen["ahead"] += state.taken is not None and _begin_us(ask.algorithm, state.taken) > now_us
             if reason == "allowed" and isinstance(ask.algorithm, sliding_log.SlidingLogAlgorithm) and state.taken:
                 self.seen["ring wrapped"] += len(state.taken.units) + ask.algorithm.size > ask.algorithm.amount
+
+    def _count_line(self, before: Line, after: Line, now_us: int) -> None:
+        self.seen["set aside"] += after.aside_us == now_us != before.aside_us
+        self.seen["larger budget"] += after.doubt >= DOUBT
+        self.seen["back"] += after.doubt < before.doubt and after.aside_us == before.aside_us
+        self.seen["in the line"] += len(after.jobs) > len(before.jobs)
+        self.seen["left the line"] += len(after.jobs) < len(before.jobs)
+        self.seen["returns"] += len(after.returns) > len(before.returns)
+        self.seen["tenants"] += len(after.finishes) > 1
+        self.seen["costs"] += after.extra > 0
+        self.seen["guesses"] += len(after.jobs) > EXACT and after.extra > 0
+        self.seen["new rate"] += after.mark != before.mark and len(before.jobs) > 0
+        self.seen["tags at their end"] += after.epoch > before.epoch > 0
 
 
 def _begin_us(charge: Algorithm, state: Any) -> int:
@@ -349,23 +443,17 @@ def _begin_us(charge: Algorithm, state: Any) -> int:
     return int(state.at_us - state.debt_us - charge.params[1])
 
 
-def _given_up_us(charge: Algorithm, state: Any, now_us: int) -> int:
-    """The first instant from *now_us* on at which those in the line have given the limit up."""
-    low_us, high_us = now_us - 1, max(now_us, charge.use(state, now_us).full_us + 2 * GRACE_US)
-    while high_us - low_us > 1:
-        middle_us = (low_us + high_us) // 2
-        given_up = middle_us - charge.busy_until_us(state, middle_us) >= GRACE_US
-        low_us, high_us = (low_us, middle_us) if given_up else (middle_us, high_us)
-    return high_us
-
-
-def written_as(value: object) -> bytes | Log | Holders | None:
-    """What a key holds that keeps *value*; a log as it is, since its ring may begin anywhere, and so are holders."""
-    if value is None or isinstance(value, (Log, Holders)):
+def written_as(value: object) -> object:
+    """What a key holds that keeps *value*; a log as it is, since its ring may begin anywhere; and so sorted sets."""
+    if value is None or value is ANYTHING or isinstance(value, (Log, Holders, Waiting)):
         return value
     if isinstance(value, Line):
-        paused = f" {value.paused_us}" if value.paused_us else ""
-        return f"{value.tail_us} {value.late_us} {value.guest_us}{paused}".encode()
+        numbers = (
+            value.epoch, value.v, value.gone, value.number, value.extra, value.mean, value.dear, value.doubt,
+            value.aside_us, value.since_us, value.low, value.grace_us, value.paused_us, value.paused_from_us,
+            value.guest_us, value.until_us, value.mark, len(value.jobs),
+        )  # fmt: skip
+        return " ".join([*map(str, numbers), value.secret]).encode()
     if isinstance(value, Tat) and value.debt_us == 0:
         return str(value.at_us).encode()
     assert isinstance(value, tuple)
@@ -380,7 +468,9 @@ class History:
         self._now_us = self._start_us = NOW_US + rnd.randrange(40 * _DAY_US)
         self._rules = rules(rnd, algorithms, self._now_us)
         self._reference = Reference()
-        self._tickets: list[tuple[Rule, int]] = []
+        self._huge = rnd.random() < 0.15
+        self._flood, self._flooded = 0, self._rules[0]
+        self._waiting: list[tuple[list[tuple[Rule, StoreClaim]], Sequence[Place | None], int]] = []
         self._grants: list[tuple[Rule, Algorithm, int]] = []
 
     @property
@@ -389,12 +479,22 @@ class History:
 
     def steps(self, count: int) -> Iterator[Step]:
         for _ in range(count):
+            if self._flood:
+                self._flood -= 1
+                yield self._newcomer()
+                continue
             self._move_clock()
             kind = self._rnd.random()
             if kind < 0.01:
-                yield self._reference.forget(self._now_us, self._rnd.choice(self._rnd.choice(self._rules).keys))
+                bucket, *line = self._rnd.choice(self._rules).keys
+                yield self._reference.forget(self._now_us, *self._rnd.choice([[bucket], line, line[:1]]))
+            elif kind < 0.06 and self._waiting:
+                yield self._leave()
+            elif kind < 0.066:
+                self._flood, self._flooded = self._rnd.choice([10, 60]), self._rnd.choice(self._rules)
+                yield self._newcomer()
             else:
-                yield self._other() if kind < 0.25 else self._settle() if kind < 0.35 else self._ask()
+                yield self._other() if kind < 0.25 else self._settle() if kind < 0.33 else self._ask()
 
     def _other(self) -> Step:
         rnd, now_us = self._rnd, self._now_us
@@ -407,9 +507,34 @@ class History:
                 charge, at_us = rnd.choice(granted) if granted and rnd.random() < 0.85 else forged
                 leases[rule.bucket] = Lease(rule.bucket, charge, at_us)
             return self._reference.leased(now_us, rnd.choice(["release", "release", "renew"]), [*leases.values()])
-        rules = rnd.sample(self._rules, rnd.choice([1, 1, min(2, len(self._rules))]))
+        by_bucket = [*{rule.bucket: rule for rule in rnd.sample(self._rules, len(self._rules))}.values()]
+        rules = by_bucket[: rnd.choice([1, 1, 2])]
         each_us = [0, 1, 1_000, 2_000_000, 7_200_000_000, rnd.randrange(1 + rules[0].step_us)]
         return self._reference.pause(now_us, rules, rnd.choice([None, *each_us]))
+
+    def _newcomer(self) -> Step:
+        """One of many that come at one instant; few of them come back."""
+        asked = [(self._flooded, self._one(self._flooded))]
+        step = self._reference.ask(self._now_us, asked, Caller.JOB)
+        if self._reference.places and self._rnd.random() < 0.2:
+            assert isinstance(step.reply, list)
+            self._waiting.append((asked, self._reference.places, int(step.reply[4])))
+        return step
+
+    def _leave(self) -> Step:
+        asked, places, _ = self._waiting.pop(self._rnd.randrange(len(self._waiting)))
+        known = [(each, place) for each, place in zip(asked, places, strict=True) if place is not None]
+        return self._reference.leave(
+            self._now_us, [each for each, _ in known], [self._bent(place) for _, place in known]
+        )
+
+    def _bent(self, place: Place) -> Place:
+        """*place*, or now and then one that no line gave."""
+        if self._rnd.random() < 0.96:
+            return place
+        field, by = self._rnd.choice(["epoch", "start", "number", "due_us"]), self._rnd.choice([-1, 1, 60_000])
+        bent = place._replace(**{field: max(0, getattr(place, field) + by)})
+        return self._rnd.choice([bent, bent, place._replace(seal="0" * 10)])
 
     def _holder(self) -> str:
         return f"job%3A{self._rnd.randrange(12)}#{self._rnd.randrange(3)}"
@@ -421,14 +546,17 @@ class History:
             return
         if kind < 0.58:
             self._now_us += rnd.randrange(1 + rule.step_us * rnd.choice([1, 1, 5]))
-        elif kind < 0.76 and self._tickets:
-            self._now_us = rnd.choice(self._tickets[-8:])[1] + rnd.choice([-1, 0, 0, 0, 1, rule.step_us // 3])
+        elif kind < 0.76 and self._waiting:
+            due_us = rnd.choice(self._waiting[: rnd.choice([1, 8, 40])])[2]
+            self._now_us = due_us + rnd.choice([-1, 0, 0, 0, 1, rule.step_us // 3, GRACE_US, GRACE_US + 1])
         elif kind < 0.91:
             self._now_us = self._edge_us(rule) + rnd.choice([-1, 0, 0, 1])
         elif kind < 0.95:
             self._now_us -= rnd.randrange(1 + rule.step_us * rnd.choice([1, 3, 10]))
         elif kind < 0.985:
-            self._now_us += rnd.choice([1, -1]) * rnd.choice([GRACE_US, STALE_US, STALE_US + 1, GUESTS_US, _DAY_US])
+            self._now_us += rnd.choice([1, -1]) * rnd.choice(
+                [LOOK_US, STALE_US, STALE_US + 1, GUESTS_US, _HOUR_US, _DAY_US]
+            )
         else:
             self._now_us = self._start_us + rnd.randrange(10**9)
         # A server's clock stands nowhere near zero, nor past what a double can count.
@@ -441,12 +569,23 @@ class History:
         edges = [self._now_us // rule.span_us * rule.span_us, *(at for at, _ in rule.zone.changes)]
         if state is not None:
             full_us = charge.use(state, self._now_us).full_us
-            edges += [full_us, full_us, full_us + GRACE_US, _given_up_us(charge, state, self._now_us)]
+            edges += [full_us, full_us, full_us + KEPT_US, full_us + GRACE_US]
             edges += [charge.ready_us(state, self._now_us), _begin_us(charge, state) - STALE_US]
             edges += [charge.ready_us(state, self._now_us), getattr(state, "owed_until_us", 0) or full_us]
         line = self._reference.line(rule)
         if line is not None and line.paused_us:
-            edges += [line.paused_us, line.paused_us, kept_until_us(State(state, line), charge, self._now_us)]
+            edges += [line.paused_us, line.paused_us, line.paused_from_us, line.paused_from_us - 1]
+            edges += [kept_until_us(State(state, line), charge, self._now_us)]
+            edges += [line.paused_us + LOOK_US + max(GRACE_US, line.grace_us)]
+        if line is not None and line.jobs:
+            ripe_us = line.since_us + max(GRACE_US, line.grace_us)
+            edges += [
+                ripe_us,
+                ripe_us,
+                self._now_us + line.grace_us,
+                line.aside_us + DOUBT_LASTS_US + 2 * line.grace_us,
+            ]
+            edges += [line.since_us - LOOK_US]
         if isinstance(state, Holders):
             edges += [until_us for _, until_us in state.leases]
         if self._grants:
@@ -455,42 +594,45 @@ class History:
 
     def _ask(self) -> Step:
         rnd, now_us = self._rnd, self._now_us
-        by_name = {rule.limit.name: rule for rule in rnd.sample(self._rules, len(self._rules))}
-        chosen = rnd.sample(list(by_name.values()), rnd.randint(1, len(by_name)))
-        asked = [(rule, self._one(rule)) for rule in chosen]
-        caller = rnd.choices(list(Caller), [7, 2, 1])[0]
-        max_wait_us = rnd.choice([None, None, None, 0, rnd.randrange(10**7), rnd.randrange(1 + 9 * chosen[0].step_us)])
-        step = self._reference.ask(now_us, asked, caller, self._place(chosen), max_wait_us)
+        caller = rnd.choices(list(Caller), [14, 1, 2, 1])[0]
+        places: Sequence[Place | None] = ()
+        if self._waiting and rnd.random() < 0.55:
+            asked, places, _ = self._waiting.pop(rnd.randrange(len(self._waiting[: rnd.choice([1, 1, 40])])))
+            places = [None if place is None else self._bent(place) for place in places]
+            if rnd.random() < 0.03:
+                places = places[::-1]
+            if rnd.random() < 0.05:
+                asked = [(rule, self._one(rule)) for rule, _ in asked]
+        else:
+            by_name = {rule.limit.name: rule for rule in rnd.sample(self._rules, len(self._rules))}
+            chosen = rnd.sample(list(by_name.values()), rnd.choice([1, rnd.randint(1, len(by_name))]))
+            asked = [(rule, self._one(rule)) for rule in chosen]
+        span_us = 9 * asked[0][0].step_us
+        max_wait_us = rnd.choice([*[None] * 8, 0, rnd.randrange(10**7), rnd.randrange(1 + span_us)])
+        grace_us = rnd.choice([GRACE_US, GRACE_US, GRACE_US, 20_000, 100_000, 2_000_000])
+        step = self._reference.ask(now_us, asked, caller, places, max_wait_us, grace_us)
         assert isinstance(step.reply, list)
         if step.reply[0] == 0 and caller is not Caller.PEEK:
             self._grants += [(rule, ask.algorithm, now_us) for rule, ask in asked]
             del self._grants[:-40]
-        elif caller is Caller.JOB:
-            self._tickets.append((chosen[step.reply[1] - 1], step.reply[4]))
-            del self._tickets[:-40]
+        elif self._reference.places:
+            self._waiting.append((asked, self._reference.places, step.reply[4]))
+            del self._waiting[: -rnd.choice([40, 40, 100])]
         return step
 
     def _one(self, rule: Rule) -> StoreClaim:
         rnd, most = self._rnd, rule.limit.capacity
-        charge = rule.bind(rnd.choices([1, 0, most, rnd.randint(0, most)], [12, 1, 2, 3])[0], self._holder())
-        max_queue_us = rule.limit.max_queue_us(charge)
-        if max_queue_us is None and rnd.random() < 0.1:
-            max_queue_us = rnd.randrange(10 * rule.step_us)
-        return claim_of(charge, charge.spacing_us(rnd.choice([0, 50_000, 50_000, 2_000_000])), max_queue_us)
-
-    def _place(self, asked: Sequence[Rule]) -> Place | None:
-        rnd, kind = self._rnd, self._rnd.random()
-        if kind < 0.35:
-            return None
-        if kind < 0.42 and self._tickets:
-            return Place(ELSEWHERE, rnd.choice(self._tickets)[1])
-        known = [(i, slot) for i, rule in enumerate(asked) for ticket, slot in self._tickets if ticket is rule]
-        if kind < 0.9 and known:
-            return Place(*rnd.choice(known))
-        claim = rnd.randrange(-1, len(asked))
-        forged = rnd.choice([0, 1, 2**53 - 1, self._now_us, self._now_us + rnd.choice([-1, 1]) * rnd.randrange(10**9)])
-        line = None if claim == ELSEWHERE else self._reference.line(asked[claim])
-        return Place(claim, rnd.choice([forged, line.end_us + rnd.choice([-1, 0, 1]) if line else forged]))
+        if most > 10**8:
+            most = (
+                1000  # what so many units before a job take is an estimate, and no double holds it to the microsecond
+            )
+        cost = rnd.choices([1, 0, most, rnd.randint(0, most)], [16, 1, 1, 3])[0]
+        max_queue = rnd.randrange(9) if rule.limit.max_queue is None and rnd.random() < 0.05 else rule.limit.max_queue
+        units = cost * UNIT
+        step = rnd.choice([units, 2**50, 2**51]) if self._huge else -(-units // rnd.choice([1, 1, 1, 2, 3, 7]))
+        tenant, lead = rnd.choice([("", 0), ("", 0), ("", 0), ("a", 0), ("b%3A c", 0), ("c", CLASS), ("d", 5 * CLASS)])
+        charge = rule.bind(cost, self._holder())
+        return claim_of(charge, cost, max_queue, tenant=tenant, step=step, lead=lead, bucket=rule.bucket)
 
     def _settle(self) -> Step:
         rnd = self._rnd

@@ -10,7 +10,10 @@ __all__ = ["claim_of"]
 
 
 def claim_of(
-    algorithm: Algorithm, cost: int = 1, max_queue: int | None = None, *, tenant: str = "", weight: int = 1
-) -> StoreClaim:
-    """A claim that is stored under names of no meaning."""
-    return StoreClaim("bucket", algorithm, cost, max_queue, tenant, -(-cost * UNIT // weight))
+    algorithm: Algorithm, cost: int = 1, max_queue: int | None = None, *, tenant: str = "", weight: int = 1,
+    step: int | None = None, lead: int = 0, bucket: str = "bucket",
+) -> StoreClaim:  # fmt: skip
+    """A claim that is stored under a name of no meaning."""
+    return StoreClaim(
+        bucket, algorithm, cost, max_queue, tenant, -(-cost * UNIT // weight) if step is None else step, lead
+    )

@@ -17,6 +17,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import (
     AT_DOOR,
     EMPTY,
+    FURTHEST_US,
     GRACE_US,
     GUESTS_US,
     Ahead,
@@ -162,17 +163,17 @@ def acquire(
         for claim, taken, state, place in zip(claims, known, states, given, strict=True)
     ]
     verdict = _verdict(claims, looks, now_us, caller)
-    uses = tuple(claim.algorithm.use(look.taken, now_us) for look, claim in zip(looks, claims, strict=True))
+    uses = [claim.algorithm.use(look.taken, now_us) for look, claim in zip(looks, claims, strict=True)]
     if caller is Caller.PEEK:
-        return verdict._replace(uses=uses), _mended(states, known)
+        return verdict._replace(uses=tuple(uses)), _mended(states, known)
     changed = list(states)
     if verdict.allowed:
         for i, (claim, look) in enumerate(zip(claims, looks, strict=True)):
             if claim.algorithm.size:
                 taken = claim.algorithm.admit(look.taken, now_us)
                 changed[i] = State(taken, _after_grant(claim, look, states[i].line))
-        uses = tuple(claim.algorithm.use(state.taken, now_us) for state, claim in zip(changed, claims, strict=True))
-        return verdict._replace(uses=uses), changed
+                uses[i] = claim.algorithm.use(taken, now_us)
+        return verdict._replace(uses=tuple(uses)), changed
     tidy = [
         look.line if state.line and state.line.jobs else state.line for look, state in zip(looks, states, strict=True)
     ]
@@ -180,7 +181,7 @@ def acquire(
         kept = [
             state if line is state.line else State(state.taken, line) for state, line in zip(states, tidy, strict=True)
         ]
-        return verdict._replace(uses=uses), _mended(kept, known)
+        return verdict._replace(uses=tuple(uses)), _mended(kept, known)
     told_us = max(look.passes_us for look in looks)
     patient = max_wait_us is None or verdict.due_us - now_us <= max_wait_us
     sealed: list[Place | None] = list(given)
@@ -194,24 +195,24 @@ def acquire(
         elif look.passes_us > now_us and patient:
             line = charged(look.line, claim.tenant, look.stands, claim.step)
             line = joined(line, look.stands, look.there, claim.algorithm.mark, now_us, told_us, grace_us)
-            sealed[i] = signed(line, look.stands.entry.start, look.stands.entry.number, told_us)
+            sealed[i] = signed(line, claim.bucket, look.stands.entry.start, look.stands.entry.number, told_us)
         else:
             if look.stands.waits:
                 line = left(look.line, look.stands.entry, look.ahead.least)
             place, entry = look.place, look.stands.entry
             if place is not None and not look.stands.tags and entry.number == place.number:
-                sealed[i] = signed(look.line, entry.start, entry.number, told_us)
+                sealed[i] = signed(look.line, claim.bucket, entry.start, entry.number, told_us)
         if line is not state.line or known[i] is not state.taken:
             changed[i] = State(known[i], line)
     given_any = patient and caller is not Caller.GUEST
-    return verdict._replace(uses=uses, places=tuple(sealed) if given_any else ()), changed
+    return verdict._replace(uses=tuple(uses), places=tuple(sealed) if given_any else ()), changed
 
 
 def leave(state: State, claim: StoreClaim, place: Place, now_us: int) -> State:
     """The state once the job with *place* waits no longer: it expired, or was revoked, cancelled or deleted."""
     (state,) = _as_of_now([state], now_us)
     line = state.line or EMPTY
-    known = genuine(line, place)
+    known = genuine(line, claim.bucket, place)
     if known is None:
         return state
     stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, known, now_us, 0, first=False)
@@ -270,7 +271,7 @@ def _look(
         return _Look(taken, line, None, _NOWHERE, _NOBODY, 0, now_us, now_us, now_us)
     there = algorithm.there(taken, now_us)
     line = begun(line, now_us, secret)
-    place = genuine(line, place)
+    place = genuine(line, claim.bucket, place)
     own = place.number if place is not None else 0
     line, soon = tidied(line, there, algorithm.mark, now_us, grace_us, own)
     first = caller is Caller.AGAIN
@@ -287,6 +288,7 @@ def _look(
     passes_us = algorithm.ready_us(taken, now_us, ahead.about) if ahead.about else ready_us
     if passes_us > now_us:
         passes_us += ahead.about * algorithm.slack_us(longest_us)
+        passes_us = min(passes_us, now_us + FURTHEST_US)
     soon_us = now_us + longest_us
     if passes_us <= now_us and ahead.most > ahead.about and algorithm.ready_us(taken, now_us, ahead.most) > now_us:
         passes_us = soon_us  # no job passes by a guess
@@ -318,10 +320,10 @@ def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, 
             place = look.place
             if full:
                 reason = Reason.FULL
-            elif line.paused_us > now_us:
-                reason = Reason.PAUSED
             elif place is not None and not newcomer and place.due_us > now_us:
                 reason = Reason.EARLY
+            elif line.paused_us > now_us:
+                reason = Reason.PAUSED
             else:
                 reason = Reason.EXHAUSTED if look.ready_us > now_us else Reason.IN_LINE
     return Verdict(reason, binding, now_us, retry_us, due_us, ())

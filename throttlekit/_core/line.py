@@ -27,6 +27,7 @@ __all__ = [
     "AT_DOOR",
     "EMPTY",
     "FAR",
+    "FURTHEST_US",
     "GRACE_US",
     "GUESTS_US",
     "KEPT_US",
@@ -63,6 +64,9 @@ GUESTS_US = 60_000_000
 FAR = 16
 """So many costs behind the last job that passed, a job that left the line comes in again no faster than its share."""
 
+FURTHEST_US = 3_155_760_000_000_000
+"""No job is told an instant further off, a hundred years: a store's numbers end, and keys that live longer."""
+
 EXACT = 32
 """Entries whose costs are added up one by one, where costs differ; those beyond are estimated."""
 
@@ -83,7 +87,7 @@ DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 4, 16, 1_000_000
 CLASS, CLASSES = 2**40, 16
 """How far before v a class of priority stands for each class below it, and how many there are at most."""
 
-_LAST_TAG = 2**52  # tags are doubles in a store
+_LAST_TAG, _MOST_TAG = 2**52, 2**53 - 2  # tags are doubles in a store
 _FIRST_TAG = (CLASSES + 1) * CLASS  # so that no start is below 0
 _NO_TAGS: Mapping[str, int] = MappingProxyType({})
 
@@ -251,11 +255,11 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
     return _forgetful(line), aside > 0 or pending
 
 
-def genuine(line: Line, place: Place | None) -> Place | None:
-    """*place*, if the line gave it."""
-    if place is None or place.epoch != line.epoch or place != signed(line, place.start, place.number, place.due_us):
+def genuine(line: Line, name: str, place: Place | None) -> Place | None:
+    """*place*, if the line of the limit stored under *name* gave it."""
+    if place is None or place.epoch != line.epoch:
         return None
-    return place
+    return place if place == signed(line, name, place.start, place.number, place.due_us) else None
 
 
 def standing(
@@ -316,9 +320,9 @@ def charged(line: Line, tenant: str, stands: Standing, step: int) -> Line:
     if entry.number > line.number:
         line = replace(line, number=entry.number)
     if tags == "finishes":
-        return replace(line, finishes={**line.finishes, tenant: entry.start + step})
+        return replace(line, finishes={**line.finishes, tenant: min(entry.start + step, _MOST_TAG)})
     if tags == "returns":
-        return replace(line, returns={**line.returns, tenant: entry.start + step})
+        return replace(line, returns={**line.returns, tenant: min(entry.start + step, _MOST_TAG)})
     return line
 
 
@@ -362,9 +366,9 @@ def passed(line: Line, stands: Standing, least: int) -> Line:
     return _without(line, entry) if stands.waits else line
 
 
-def signed(line: Line, start: int, number: int, due_us: int) -> Place:
-    """That place, with the seal of the line."""
-    text = f"{line.secret} {line.epoch} {start} {number} {due_us}"
+def signed(line: Line, name: str, start: int, number: int, due_us: int) -> Place:
+    """That place, with the seal of the line of the limit stored under *name*: lines of one request begin alike."""
+    text = f"{line.secret} {name} {line.epoch} {start} {number} {due_us}"
     seal = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:10]
     return Place(line.epoch, start, number, due_us, seal)
 

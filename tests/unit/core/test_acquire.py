@@ -107,7 +107,7 @@ def test_denial_says_everything() -> None:
     """A denial names the binding claim, the instant to come back at, and the place; it charges nothing."""
     desk = Desk()
     verdict = desk.ask()
-    place = signed(desk.line, FIRST_TAG, 1, NOW + STEP)
+    place = signed(desk.line, "bucket", FIRST_TAG, 1, NOW + STEP)
     assert verdict == Verdict(Reason.EXHAUSTED, 0, NOW, NOW + STEP, NOW + STEP, (Use(0, NOW + 5 * STEP),), (place,))
     assert desk.states[0].taken is SPENT.taken
     assert (place.epoch, desk.line.jobs) == (NOW, (Entry(FIRST_TAG, 1, 1),))
@@ -394,7 +394,7 @@ def test_job_that_was_set_aside_comes_in_again(behind: int, late_us: int, same: 
     """At its own place, while it comes in time and jobs of its start pass; else no faster than its tenant's share."""
     v = FIRST_TAG + behind
     line = Line(epoch=NOW, v=v, number=9, secret="s", returns={"a": v + 7})
-    place = signed(line, FIRST_TAG, 3, NOW)
+    place = signed(line, "bucket", FIRST_TAG, 3, NOW)
     stands = standing(line, "a", 1, UNIT, 0, place, NOW + late_us, GRACE_US, first=False)
     assert (stands.waits, stands.back) == (False, True)
     assert stands.entry == (Entry(FIRST_TAG, 3, 1) if same else Entry(v + 7, 10, 1))
