@@ -563,7 +563,7 @@ def test_job_may_pass_after_its_longest_wait(limiter: Limiter, clock: FakeClock)
     ],
 )
 def test_tight_limits_ask_for_early_delivery(limiter: Limiter, limit: TokenBucket, early: float, delay: float) -> None:
-    """Where the limit cannot keep a unit while the delivery is late, it is asked for a little early, if there is time."""
+    """Where the limit cannot keep a unit while the delivery is late, it is asked for a little early."""
     limiter.acquire(limit, cost=limit.burst)
     assert limiter.acquire(limit, job=job(), delivery=Delivery(early=early)).delay == delay
 
