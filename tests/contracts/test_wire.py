@@ -102,8 +102,8 @@ def test_a_ticket_of_the_release_before() -> None:
 
 def test_the_seal_of_a_place() -> None:
     """Ten signs of a SHA-1: the memory store and the script must write the same."""
-    assert signed(Line(epoch=1, secret="s"), 2, 3, 4) == Place(1, 2, 3, 4, "8867dcddaf")
-    assert hashlib.sha1(b"s 1 2 3 4").hexdigest()[:10] == "8867dcddaf"
+    assert signed(Line(epoch=1, secret="s"), "b", 2, 3, 4) == Place(1, 2, 3, 4, "172ad4da1a")
+    assert hashlib.sha1(b"s b 1 2 3 4").hexdigest()[:10] == "172ad4da1a"
 
 
 def test_the_numbers_of_a_line() -> None:
