@@ -30,7 +30,7 @@ OLDEST := PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(BIN)/python
 lint: $(VENV)/made-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_cli adapters/throttlekit_dramatiq adapters/throttlekit_pytest adapters/throttlekit_rq lua/throttlekit_lua tests/typing
+	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_cli adapters/throttlekit_dramatiq adapters/throttlekit_pytest adapters/throttlekit_rq adapters/throttlekit_web lua/throttlekit_lua tests/typing
 	$(BIN)/basedpyright
 
 # Mutants of the pure core, made by mutmut: `make mutants` for all (hours), or `make mutants OF="throttlekit/_core/line.py …"`.
@@ -67,7 +67,7 @@ docs: $(VENV)/made-docs
 clean:
 	rm -rf $(VENV) dist build site mutants
 
-SOURCES := $(shell find throttlekit adapters lua -name '*.py' -o -name '*.lua' -o -name py.typed) pyproject.toml README.md
+SOURCES := $(shell find throttlekit adapters lua -name '*.py' -o -name '*.lua' -o -name py.typed -o -path '*/static/*.*') pyproject.toml README.md
 
 $(VENV)/made-venv:
 	$(PYTHON) -m venv $(VENV)

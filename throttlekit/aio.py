@@ -22,6 +22,7 @@ from throttlekit._engine.attempt import Attempt
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import decision_from
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
+from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.running import Running
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.limiter import NO_CLIENT, Limiter
@@ -54,7 +55,11 @@ class AsyncLimiter:
     """
 
     def __init__(
-        self, store: str | Store | Limiter = "memory://", *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
+        self,
+        store: str | Store | Limiter = DEFAULT_STORE,
+        *,
+        client: object = NO_CLIENT,
+        plugins: Sequence[object] = (),
     ) -> None:
         self._own = not isinstance(store, Limiter)
         if isinstance(store, Limiter):

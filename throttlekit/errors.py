@@ -78,7 +78,11 @@ class StoreUnavailable(ThrottleError):
             up but rejected this command.
         retry_after: Seconds until the next call is worth making.
         called: Whether the store was called. During an outage most calls fail at once, without a round trip.
+        server: Which server was called, for logs and operators: host, port and database, without a user or a
+            password. "": not known.
     """
+
+    server: str = ""
 
     def __init__(self, message: str, *, part: str | None = "", retry_after: float = 1.0, called: bool = True) -> None:
         super().__init__(message)

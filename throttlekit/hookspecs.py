@@ -182,11 +182,13 @@ class RateLimitHeard(NamedTuple):
         job: The job.
         limit: The limit that is paused; an event for each of them.
         retry_after: Seconds of the pause.
+        key: The key that is paused; "": the limit counts all jobs together.
     """
 
     job: Job
     limit: Limit
     retry_after: float
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

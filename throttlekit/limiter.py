@@ -22,7 +22,7 @@ from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.hold import Hold
 from throttlekit._engine.leases import Leases
 from throttlekit._engine.pipeline import Pipeline
-from throttlekit._engine.plugins import plugin_manager, store_from, store_of
+from throttlekit._engine.plugins import DEFAULT_STORE, plugin_manager, store_from, store_of
 from throttlekit._engine.prefetch import PrefetchedCalls, Prefetcher
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit._engine.registry import LimitRegistry
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = ["NO_CLIENT", "Limiter"]
 
 _log = logging.getLogger("throttlekit")
-_MEMORY = "memory://"
 NO_CLIENT = object()
 
 
@@ -62,7 +61,8 @@ class Limiter(Waits):
 
     Args:
         store: A URL (memory://, redis://, rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://), or a
-            store of your own. Default: memory://, whose limits hold in this object only.
+            store of your own. Default: the URL in the environment variable THROTTLEKIT_URL, else memory://, whose
+            limits hold in this object only.
         client: In place of a store: a `redis.Redis` or `redis.RedisCluster` that says where the server is, and how it
             is reached. It is not used itself: the limiter's connections have time-outs of their own, and no retries.
         plugins: Objects with hooks of `throttlekit.hookspecs`, besides the installed ones.
@@ -81,10 +81,10 @@ class Limiter(Waits):
     """The wings that a limiter of this class works without: "fleet", "prefetch", "breaker"."""
 
     def __init__(
-        self, store: str | Store = _MEMORY, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
+        self, store: str | Store = DEFAULT_STORE, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
         hooks = plugin_manager(plugins)
-        made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not _MEMORY)
+        made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not DEFAULT_STORE)
         guarded = StoreAccess(made) if "breaker" in self._without else CircuitBreaker(made)
         self.events = EventDispatcher(hooks)
         self.stores = Stores(guarded, MemoryStore())
@@ -196,6 +196,8 @@ class Limiter(Waits):
                 again may give back twice.
         """
         settled = self.stores.settle(decision, actual, limit)
+        if self.fleet is not None:
+            self.fleet.count_settled(decision, settled)
         self.events.settled(decision, settled, actual)
         return settled
 

@@ -158,6 +158,7 @@ class Gate:
     def start(self, consumer: Any) -> None:
         """A worker has connected."""
         self._host.start(consumer)
+        self.throttling.warn_in_memory()
         self._pid = os.getpid()
         self._stopping = False
         self._running.start(consumer)

@@ -22,6 +22,7 @@ __all__ = [
     "VirtualChannel",
     "as_celery",
     "connect_on_app_finalize",
+    "current_task",
     "delayed_routing_key",
     "expires_in",
     "has_copies",
@@ -46,6 +47,7 @@ Producer: Any = importlib.import_module("kombu").Producer
 VirtualChannel: Any = importlib.import_module("kombu.transport.virtual").Channel
 signals: Any = importlib.import_module("celery.signals")
 connect_on_app_finalize: Any = importlib.import_module("celery._state").connect_on_app_finalize
+current_task: Any = importlib.import_module("celery._state").get_current_task
 """Calls what it is given with each app of this process that is about to bind its tasks."""
 
 

@@ -19,6 +19,7 @@ from throttlekit_celery._body import Bodies
 from throttlekit_celery._eager import waits_in_place
 from throttlekit_celery._host import RUN, StartStopStep, as_celery, in_pool_process, real_app, whenever_made
 from throttlekit_celery._installed import Installed, add, installed_in
+from throttlekit_celery._log import show_log
 from throttlekit_celery._options import TaskLimits
 
 __all__ = ["gate_of", "install"]
@@ -87,6 +88,7 @@ def install(
     if app.finalized:
         installed.listen_all(app)
     add(app, installed)
+    show_log()
 
 
 def gate_of(app: Any) -> Gate | None:

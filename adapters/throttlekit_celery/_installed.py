@@ -18,7 +18,7 @@ from throttlekit_celery._body import Bodies, listens
 from throttlekit_celery._host import connect_on_app_finalize, has_copies, signals
 from throttlekit_celery._options import TaskLimits
 
-__all__ = ["Installed", "add", "installed_in"]
+__all__ = ["Installed", "add", "installed_for", "installed_in"]
 
 
 @dataclass(eq=False)
@@ -64,7 +64,7 @@ def installed_in(app: Any) -> Installed | None:
     return found() if found is not None else None
 
 
-def _installed_for(app: Any) -> Installed | None:
+def installed_for(app: Any) -> Installed | None:
     """As `installed_in`, or what is installed in the app of which *app* is a pool process's copy."""
     found = installed_in(app)
     if found is None and has_copies():
@@ -78,14 +78,14 @@ def _received(sender: Any = None, request: Any = None, **_: Any) -> None:
 
 
 def _before(task: Any = None, **options: Any) -> None:
-    if installed := _installed_for(task.app):
+    if installed := installed_for(task.app):
         installed.bodies.before(task, **options)
         if installed.wait_in_place is not None and installed is installed_in(task.app):
             installed.wait_in_place(task, **options)
 
 
 def _after(task: Any = None, **options: Any) -> None:
-    if installed := _installed_for(task.app):
+    if installed := installed_for(task.app):
         installed.bodies.after(task, **options)
 
 
@@ -97,10 +97,10 @@ def _close_all(**_: Any) -> None:
 
 def _finalizing(app: Any) -> None:
     """An app of this process is about to bind its tasks; a spawned pool process has a copy of ours."""
-    if _installed_for(app) is not None:
+    if installed_for(app) is not None:
         app.on_after_finalize.connect(_finalized, weak=False)
 
 
 def _finalized(sender: Any = None, **_: Any) -> None:
-    if installed := _installed_for(sender):
+    if installed := installed_for(sender):
         installed.listen_all(sender)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from throttlekit import ConfigurationError, Limit, Limiter
 from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, JobOptions, check_function
 
-__all__ = ["TaskLimits"]
+__all__ = ["DECLARED", "TaskLimits", "misspelt"]
+
+DECLARED = "_throttlekit_declared"
+"""The attribute with which `throttled` marks a function."""
+_OPTIONS = (THROTTLE, ON_429, MAX_WAIT)
 
 _STRATEGY = "celery.worker.strategy:default"
 
@@ -48,11 +53,20 @@ class TaskLimits:
         """
         options = self._known.get(task.name)
         if options is None:
-            spec = self._by_name.get(task.name)
+            spec, declared = self._by_name.get(task.name), getattr(task.run, DECLARED, None)
+            if declared is not None and getattr(task, THROTTLE, None) is not None:
+                raise ConfigurationError(
+                    f"task {task.name!r} has limits by throttle= and by @throttled: name them once"
+                )
+            own, on_429 = (
+                (getattr(task, THROTTLE, None), getattr(task, ON_429, None))
+                if declared is None
+                else (declared.limits, declared.on_429)
+            )
             options = self._read(
                 task.name,
-                getattr(task, THROTTLE, None) if spec is None else spec,
-                on_429=getattr(task, ON_429, None),
+                own if spec is None else spec,
+                on_429=on_429,
                 max_wait=getattr(task, MAX_WAIT, None),
                 function=task.run,
             )
@@ -81,6 +95,8 @@ class TaskLimits:
         Raises:
             ConfigurationError: They can never work. The check raises it too.
         """
+        for name, meant in misspelt(options).items():
+            raise ConfigurationError(f"a task has no option {name!r}: did you mean {meant!r}?")
         limits = JobOptions.read(
             options.get(THROTTLE),
             on_429=options.get(ON_429) if THROTTLE in options else None,  # limits may come by name
@@ -94,3 +110,9 @@ class TaskLimits:
             return JobOptions.read(spec, limiter=self._limiter, **options)
         except ConfigurationError as error:
             raise ConfigurationError(f"task {name!r}: {error}") from error
+
+
+def misspelt(names: Iterable[str]) -> dict[str, str]:
+    """Those of *names* that look like an option of throttlekit, and which one. Celery takes any option."""
+    near = {name: difflib.get_close_matches(name, _OPTIONS, n=1, cutoff=0.8) for name in names if name not in _OPTIONS}
+    return {name: found[0] for name, found in near.items() if found}

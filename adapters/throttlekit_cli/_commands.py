@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import TYPE_CHECKING
 
 import click
 
-from throttlekit_cli import _control, _view
+from throttlekit_cli import _control, _view, _web
 from throttlekit_cli._common import CommandFailed, require, url_option
 
 if TYPE_CHECKING:
@@ -47,7 +48,14 @@ def _check_rate(_: click.Context, parameter: click.Parameter, rate: str) -> str:
     return rate
 
 
-@click.group(context_settings=_CONTEXT)
+class _Commands(click.Group):
+    """`throttlekit why JOB_ID` is what some type for `explain`."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, {"why": "explain"}.get(cmd_name, cmd_name))
+
+
+@click.group(cls=_Commands, context_settings=_CONTEXT)
 @click.option(
     "--version",
     is_flag=True,
@@ -68,6 +76,7 @@ def cli() -> None:
       throttlekit demo                                    see it at work on this machine, in a minute
       throttlekit doctor --url redis://localhost:6379/1   check your set-up, and say what to change
       throttlekit top --url redis://localhost:6379/1      what the limits are doing now, live
+      throttlekit web --url redis://localhost:6379/1      the same, as a web page
       throttlekit explain JOB_ID                          why that job is waiting
       throttlekit pause partner-api --for 10m             stop all jobs of a limit, in the whole fleet
 
@@ -83,9 +92,11 @@ def cli() -> None:
 
     `throttlekit COMMAND --help` is the manual of each command, with examples.
     """
+    # A command prints its errors itself; without a handler, Python would print the library's warnings beside them.
+    logging.getLogger("throttlekit").addHandler(logging.NullHandler())
 
 
-for _command in (_view.top, _view.explain, *_control.COMMANDS):
+for _command in (_view.top, _view.explain, _web.web, *_control.COMMANDS):
     cli.add_command(_command)
 
 
@@ -169,7 +180,7 @@ def demo(
     own, and is deleted afterwards. (If the demo itself is killed with SIGKILL, its keys stay: look
     for throttlekit-demo-*.)
     """
-    require([framework, "redis", "rich"])
+    require([framework, "redis", "rich"], "demo")
     if os.name != "posix":
         raise CommandFailed("the demo starts worker processes and needs Linux or macOS")
     from throttlekit import ConfigurationError
@@ -212,12 +223,14 @@ def doctor(
     Check a live set-up, and say what to change.
 
     The store: whether a limit can be decided, the server's version, eviction, persistence, role,
-    connections, round trip and clock. Dramatiq: the middleware, its order, and confirmed delivery.
-    Celery: whether install was called, and the broker's time-outs. RQ: whether a worker listens to
-    each queue, and whether its denied jobs are brought back.
+    connections, round trip and clock; what workers report to it, and whether they agree on their
+    limits. Dramatiq: the middleware, its order, and confirmed delivery. Celery: whether install was
+    called, misspelt options, and the broker's time-outs. RQ: whether a worker listens to each queue,
+    whether its denied jobs are brought back, and where its workers count. Of each, whether it uses
+    the store that --url names, and not the broker's own database.
 
-    Nothing is changed: one key is written to the store, and deleted again. The named modules are
-    imported, as the workers import them.
+    Nothing is changed: keys of the doctor's own are written to the store, and deleted again. The
+    named modules are imported, as the workers import them.
 
     \b
     Exit codes:
@@ -234,7 +247,9 @@ def doctor(
     named = {"dramatiq": dramatiq, "celery": celery, "rq": rq}
     if url is None and not any(named.values()):
         raise click.UsageError("name what to check: --url, --dramatiq, --celery or --rq")
-    require(["redis", "rich", *(name for name, where in named.items() if where)])
+    require(["redis", "rich"])
+    for name in (name for name, where in named.items() if where):
+        require([name], name)
     from throttlekit import ConfigurationError
     from throttlekit_cli.doctor.examine import examine
     from throttlekit_cli.doctor.findings import exit_code, print_findings

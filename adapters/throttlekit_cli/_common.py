@@ -29,14 +29,14 @@ def url_option(*, required: bool = False) -> Callable[[_F], _F]:
     )  # fmt: skip
 
 
-def require(packages: Sequence[str]) -> None:
+def require(packages: Sequence[str], extra: str = "cli") -> None:
     """
-    Check that *packages* are installed.
+    Check that *packages* are installed, which the *extra* brings.
 
     Raises:
         CommandFailed: One is not; the message says how to install it.
     """
-    if text := missing(packages):
+    if text := missing(packages, extra):
         raise CommandFailed(text)
 
 
@@ -47,5 +47,7 @@ def store_errors() -> Generator[None, None, None]:
 
     try:
         yield
-    except (ConfigurationError, ImportError, StoreUnavailable) as error:
+    except StoreUnavailable as error:
+        raise CommandFailed(f"{error} (server {error.server})" if error.server else str(error)) from None
+    except (ConfigurationError, ImportError) as error:
         raise CommandFailed(str(error)) from None

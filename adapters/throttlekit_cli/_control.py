@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from throttlekit_cli._common import require, store_errors, url_option
+from throttlekit_cli._common import CommandFailed, require, store_errors, url_option
 
 if TYPE_CHECKING:
     from throttlekit import Control
@@ -51,6 +51,9 @@ _for = click.option(
     "--for", "for_", callback=_parse_duration, metavar="TIME", help="End by itself after 90s, 10m, 1h30m, 2d."
 )
 _tier = click.option("--tier", metavar="TIER", help="Only this tier of a limit with tiers.")
+_yes = click.option(
+    "--yes", is_flag=True, help="Store it although the fleet has not used this name, or this tier, in the last hour."
+)
 _json = click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 
 
@@ -63,12 +66,15 @@ def _common(command: _F) -> _F:
 
 
 @contextmanager
-def _control(url: str | None, by: str | None = None, name: str | None = None) -> Generator[Control, None, None]:
+def _control(
+    url: str | None, by: str | None = None, name: str | None = None, *, yes: bool = True, tier: str | None = None
+) -> Generator[Control, None, None]:
     """
     Open live control of the store at *url*.
 
     Args:
-        name: The limit to change. If the fleet has not used it lately, a warning is printed.
+        name: The limit to change. If the fleet has not used it, or its *tier*, lately, a warning is printed.
+        yes: Whether to go on then.
     """
     if url is None:
         raise click.UsageError("name the limiter's store: --url URL, or THROTTLEKIT_URL in the environment")
@@ -76,8 +82,8 @@ def _control(url: str | None, by: str | None = None, name: str | None = None) ->
     from throttlekit import Control
 
     with store_errors(), Control(url, by=by) as control:
-        if name is not None:
-            _warn_unknown(control, name)
+        if name is not None and not _is_known(control, name, tier) and not yes:
+            raise CommandFailed("nothing was changed. If the limit is deployed later, repeat the command with --yes")
         yield control
 
 
@@ -93,15 +99,20 @@ def _print_changes(changes: Sequence[Change], nothing: str, *, follow: bool = Tr
         click.echo("Running workers follow within 2 seconds.")
 
 
-def _warn_unknown(control: Control, name: str) -> None:
-    """Warn if the fleet does not know *name*. The change is made all the same: the limit may be deployed later."""
+def _is_known(control: Control, name: str, tier: str | None) -> bool:
+    """Whether the fleet has used the limit *name*, and its *tier*, lately. If not, a warning is printed."""
     import difflib
 
     from throttlekit_cli.formatting import printable
 
     names = control.names()
     if name in names:
-        return
+        tiers = control.tiers(name) if tier is not None else ()
+        if tier is None or tier in tiers or not tiers:  # without tiers, `Control.set` refuses
+            return True
+        click.echo(printable(f"warning: the fleet has not used tier {tier!r} of {name!r} in the last hour."), err=True)
+        click.echo(printable(f"It has used {', '.join(tiers)}."), err=True)
+        return False
     click.echo(printable(f"warning: the fleet has not used a limit named {name!r} in the last hour."), err=True)
     near = difflib.get_close_matches(name, names, n=3)
     if near:
@@ -111,14 +122,16 @@ def _warn_unknown(control: Control, name: str) -> None:
         click.echo(printable(f"It has used {', '.join(names[:_MAX_NAMES])}{more}."), err=True)
     else:
         click.echo("It has used no limit at all: is this the store that the workers use?", err=True)
+    return False
 
 
 @click.command(short_help="Stop all jobs of a limit, in the whole fleet.")
 @_name
 @_key
 @_for
+@_yes
 @_common
-def pause(name: str, key: str | None, for_: float | None, url: str | None, by: str | None) -> None:
+def pause(name: str, key: str | None, for_: float | None, yes: bool, url: str | None, by: str | None) -> None:
     """
     Stop all jobs of the limit NAME, in the whole fleet: for every key, or for one key.
 
@@ -129,7 +142,8 @@ def pause(name: str, key: str | None, for_: float | None, url: str | None, by: s
     \b
     Exit codes:
       0  done
-      2  not done: a wrong option, or the store does not answer
+      2  nothing was changed: a wrong option, a limit that the fleet has not used (without --yes),
+         a change that the limit cannot take, or the store does not answer
 
     \b
     Examples:
@@ -137,7 +151,7 @@ def pause(name: str, key: str | None, for_: float | None, url: str | None, by: s
       throttlekit pause partner-api --key 42 --by "ann, ticket 815"
       throttlekit pause partner-api
     """
-    with _control(url, by, name) as control:
+    with _control(url, by, name, yes=yes) as control:
         _print_changes(control.pause(name, key=key, for_=for_), "")
 
 
@@ -173,16 +187,17 @@ def resume(name: str, key: str | None, url: str | None, by: str | None) -> None:
 @click.option("--burst", type=int, metavar="N", help="The new burst.  [default: as declared]")
 @_tier
 @_for
+@_yes
 @_common
 def set_(
-    name: str, rate: str, burst: int | None, tier: str | None, for_: float | None, url: str, by: str | None
+    name: str, rate: str, burst: int | None, tier: str | None, for_: float | None, yes: bool, url: str, by: str | None
 ) -> None:
     """
     Change the RATE of the limit NAME, in the whole fleet: 50/s, 300/minute, 5/10s. For a concurrency limit, RATE is
     the number of slots: 4.
 
-    All other options of the limit stay as declared. A limit that cannot take the change (it has no burst, or it has
-    tiers and --tier is missing) is not changed, and the workers log a warning.
+    All other options of the limit stay as declared. What the limit cannot take is refused: a rate for a concurrency
+    limit, a burst where it has none, tiers without --tier, a rate at which a job's cost would never pass.
 
     For up to 2 seconds, until all workers follow, jobs pass under both rates, and the new rate begins with a full
     burst. A pause after a 429 response does not hold for the new rate; a pause by `throttlekit pause` does. Jobs that
@@ -191,7 +206,8 @@ def set_(
     \b
     Exit codes:
       0  done
-      2  not done: a wrong option, or the store does not answer
+      2  nothing was changed: a wrong option, a limit that the fleet has not used (without --yes),
+         a change that the limit cannot take, or the store does not answer
 
     \b
     Examples:
@@ -199,7 +215,7 @@ def set_(
       throttlekit set reports-db 4
       throttlekit set partner-api 10/minute --tier free
     """
-    with _control(url, by, name) as control:
+    with _control(url, by, name, yes=yes, tier=tier) as control:
         _print_changes(control.set(name, rate, burst=burst, tier=tier, for_=for_), "")
 
 
@@ -228,8 +244,9 @@ def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
 @click.command(short_help="Shadow mode: a limit decides and counts, and denies no job.")
 @_name
 @_for
+@_yes
 @_common
-def shadow(name: str, for_: float | None, url: str | None, by: str | None) -> None:
+def shadow(name: str, for_: float | None, yes: bool, url: str | None, by: str | None) -> None:
     """
     Let the limit NAME decide and count, and deny no job: to try a limit on live traffic first.
 
@@ -239,13 +256,14 @@ def shadow(name: str, for_: float | None, url: str | None, by: str | None) -> No
     \b
     Exit codes:
       0  done
-      2  not done: a wrong option, or the store does not answer
+      2  nothing was changed: a wrong option, a limit that the fleet has not used (without --yes),
+         a change that the limit cannot take, or the store does not answer
 
     \b
     Examples:
       throttlekit shadow partner-api --for 1h
     """
-    with _control(url, by, name) as control:
+    with _control(url, by, name, yes=yes) as control:
         _print_changes(control.shadow(name, for_=for_), "")
 
 

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 
 __all__ = ["missing"]
 
-_INSTALL = "pip install 'throttlekit-jobs[demo]'"
 
-
-def missing(packages: Sequence[str]) -> str | None:
-    """One line that names which of *packages* are not installed and how to get them; None if all are."""
+def missing(packages: Sequence[str], extra: str = "cli") -> str | None:
+    """One line that names which of *packages* are not installed and the *extra* that has them; None if all are."""
     absent = [name for name in packages if importlib.util.find_spec(name) is None]
-    return f"this needs {', '.join(absent)}: {_INSTALL}" if absent else None
+    return f"this needs {', '.join(absent)}: pip install 'throttlekit-jobs[{extra}]'" if absent else None

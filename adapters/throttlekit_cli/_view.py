@@ -44,16 +44,24 @@ def top(
 
     \b
       now             units used now, of the most that can be used
-      last minute     units that passed, and their share of what the rate allows
-      waiting         about how many jobs wait in line
-      last starts in  when the last of them will start
-      oldest wait     the longest wait of a job that was decided in the last minute
+      use             the same as a bar; then "full" or "paused"
+      units/min       units that were used in the last minute, as far as settle() has corrected them
+      share           the same, as a share of what the rate allows
+      waiting         about how many jobs wait in line, and their units if jobs take more than one
+      last starts     in how long the last of them will start
+      oldest          the longest wait of a job that was decided in the last minute
+      definition      beside the name, or below it
       denied          denials in the last minute, by reason: "exhausted" (no unit left),
                       "in line" (other jobs have waited longer), "early" (the job came back
                       too early, and keeps its place), "queue full", "paused".
                       A denial costs a job only its delay.
 
-    Notes below a limit show pauses, how long slots are held, and changes by an operator.
+    A narrow terminal shows the columns that matter most. Notes below a limit show pauses, how long
+    slots are held, and changes by an operator.
+
+    In a terminal, q or Esc quits, s sorts by something else, and / filters: type a part of the name,
+    then Enter. "recent use" is the use at the last looks.
+
     "processes" counts those that reported in the last 15 seconds; "store" is the median time that
     the store takes for a report. The decisions of a process that ends within two seconds, like
     RQ's work-horse, are included, but the process is not counted.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -10,7 +9,7 @@ from datetime import datetime
 from urllib.parse import unquote
 
 from throttlekit import Limit
-from throttlekit._core.storage_keys import bucket_name, parts_of
+from throttlekit._core.storage_keys import bucket_name, digest_of, parts_of
 from throttlekit.fleet.control import Change
 from throttlekit.fleet.rules import Rule
 
@@ -71,8 +70,7 @@ def format_key(key: str, part: str | None, *, clear: bool) -> str:
     Args:
         part: What the limit's scope adds: the name of a queue or of a job's function. It is always shown.
     """
-    digest = hashlib.blake2b(key.encode(), digest_size=4).hexdigest()
-    text = "" if not key else unquote(key) if clear else f"#{digest}"
+    text = unquote(key) if clear else digest_of(key)
     return text if part is None else f"{unquote(part)} {text}".rstrip()
 
 

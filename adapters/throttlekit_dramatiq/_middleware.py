@@ -147,6 +147,7 @@ class Throttle(Middleware):
 
     def before_worker_boot(self, broker: Broker, worker: Any) -> None:
         self._check_boot(broker)
+        self._throttling.warn_in_memory()
         take_position(broker, self)
         quieten()
         self._worker, self._options.broker = worker, broker

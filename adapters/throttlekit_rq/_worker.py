@@ -19,6 +19,7 @@ from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Grant, admit, conclude
 from throttlekit_rq._body import GRANT, guarded, running_body, write_admission
 from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
+from throttlekit_rq._log import show_log
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import announce, expires_in, look, promote, read_record, wake
@@ -133,6 +134,7 @@ class _Dispatcher:
 
     def _admits(self, job: Any) -> bool:
         """Whether the worker is to have *job*: to run it, or to fail it."""
+        show_log()
         of_queue = settings().queues.get(job.origin, ())
         try:
             declared = options_of(job, of_queue)

@@ -12,6 +12,7 @@
   ARGV[1]    how many keys to return
   ARGV[2]    which first, by code: l those with the longest lines, d most denied, p most passed
   ARGV[3]    text that the limit's name has in it, quoted as in keys; "" for all
+  ARGV[4]    0: without the counts of limits
 
   Returns  {seconds now, {process, …}, {limit, "seconds definition", …}, {limit or key, {code, count, …}, …}}
            The counts are of the last 60 seconds, as text. Of keys there is no a: u is what passed
@@ -19,7 +20,7 @@
   Writes   nothing
 ]]
 local STEP, STEPS, HOUR, HEARD, DEEP = 20, 5, 3600, 15, 1000
-local CODES, UNITS = 'auelyfpw', 2
+local CODES, UNITS = 'auselyfpw', 2
 local function whole(x) return string.format('%.0f', x) end
 
 local now = tonumber(redis.call('TIME')[1])
@@ -40,7 +41,7 @@ local function counts(of, is_key)
   local sum, reply = {}, {}
   for _, step in ipairs(steps) do
     local passed = is_key and tonumber(redis.call('ZSCORE', step.passed, of) or nil)
-    local found = redis.call('HMGET', step.counts, 'a ' .. of, 'u ' .. of, 'e ' .. of, 'l ' .. of, 'y ' .. of,
+    local found = redis.call('HMGET', step.counts, 'a ' .. of, 'u ' .. of, 's ' .. of, 'e ' .. of, 'l ' .. of, 'y ' .. of,
       'f ' .. of, 'p ' .. of, 'w ' .. of)
     for i = 1, #CODES do
       local count, before = i == UNITS and passed or tonumber(found[i] or nil) or 0, sum[i] or 0
@@ -48,7 +49,7 @@ local function counts(of, is_key)
     end
   end
   for i = 1, #CODES do
-    if sum[i] > 0 then reply[#reply + 1], reply[#reply + 2] = string.sub(CODES, i, i), whole(sum[i]) end
+    if sum[i] ~= 0 then reply[#reply + 1], reply[#reply + 2] = string.sub(CODES, i, i), whole(sum[i]) end
   end
   return reply
 end
@@ -58,7 +59,7 @@ for i = 1, #limits, 2 do
   local seconds = tonumber(string.match(limits[i + 1], '^%d+')) or 0
   if seconds >= now - HOUR and is_sought(string.match(limits[i], '^[^:]*')) then
     definitions[#definitions + 1], definitions[#definitions + 2] = limits[i], limits[i + 1]
-    reply[#reply + 1], reply[#reply + 2] = limits[i], counts(limits[i])
+    if ARGV[4] ~= '0' then reply[#reply + 1], reply[#reply + 2] = limits[i], counts(limits[i]) end
   end
 end
 

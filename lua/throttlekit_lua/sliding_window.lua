@@ -16,6 +16,12 @@ end
 
 local function units_of(c) return math.floor(load_of(c) / c.steps) end
 
+-- When, of units that fade in the window that begins at *begin*, less than *room* + 1 are left.
+local function faded_at(c, begin, fading, room)
+  local faded = c.steps + 1 - math.ceil((room + 1) * c.steps / max(1, fading))
+  return max(now, begin + math.min(c.b, max(0, faded) * c.c))
+end
+
 local function settle_to(c, before, used)
   c.before, c.used, c.last, c.last_before, c.last_used = before, used, c.window, before, used
   return true
@@ -55,14 +61,19 @@ algorithms.s = {
   end,
   there = function(c) return max(0, c.a - units_of(c)) end,
   ready = function(c, n)
-    if units_of(c) + n + c.size <= c.a then return now end
-    local units = math.min(n + c.size, c.a)
-    local beyond = ceil((n + c.size - units) * c.b / c.a)
-    local begin, fading, room = c.window * c.b, c.before, c.a - c.used - units
-    if room < 0 then begin, fading, room = begin + c.b, c.used, c.a - units end
-    if fading == 0 then return now + beyond end
-    local faded = c.steps + 1 - math.ceil((room + 1) * c.steps / fading)
-    return math.max(now, begin + math.min(c.b, faded * c.c)) + beyond
+    local there, units = c.a - units_of(c), n + c.size
+    if units <= there then return now end
+    local begin = c.window * c.b
+    if c.used + units <= c.a then return faded_at(c, begin, c.before, c.a - c.used - units) end
+    local alone, room = now, c.a - c.used - c.size
+    if c.size > there then
+      if room >= 0 then alone = faded_at(c, begin, c.before, room)
+      else alone = faded_at(c, begin + c.b, c.used, c.a - c.size) end
+    end
+    if n == 0 or c.used > c.a then return alone + ceil(n * c.b / c.a) end
+    local behind = begin + c.b + ceil((c.used + units - c.a) * c.b / c.a)
+    if units <= c.a then behind = math.min(behind, faded_at(c, begin + c.b, c.used, c.a - units)) end
+    return max(alone, behind)
   end,
   charge = function(c) settle_to(c, c.before, c.used + c.size) end,
   settle = function(c)

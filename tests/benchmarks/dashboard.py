@@ -73,6 +73,9 @@ class Flood:
             self._limiter.keep(decision, lambda: None)
             self._over.wait(body)
             self._limiter.release(decision)
+            if limit is TOKENS:
+                with contextlib.suppress(StoreUnavailable):
+                    self._limiter.settle(decision, actual=job.kwargs["tokens"] - 5 + number % 7)
 
 
 @contextlib.contextmanager

@@ -47,15 +47,23 @@ def test_it_runs_and_tells(command: list[str], rows: list[str]) -> None:
     assert f"\n| {command[0].removesuffix('.py')} | " in ran.stdout
 
 
-def test_looking_is_timed() -> None:
-    """What `top` costs over some keys, in every way to look; and what counting a decision takes."""
+@pytest.mark.parametrize(
+    ("command", "rows"),
+    [
+        (["top_cost.py", "--keys", "1000", "--quick"], ["| (as it is) |", "| --filter tenant |", "| allowed |"]),
+        (["web_cost.py", "--quick"], ["| all limits |", "| one limit |", "| a page of its keys |"]),
+    ],
+    ids=lambda value: value[0].removesuffix(".py"),
+)
+def test_looking_is_timed(command: list[str], rows: list[str]) -> None:
+    """What `top` and the web page cost over some keys, in every way to look; and what counting a decision takes."""
     ran = subprocess.run(
-        [sys.executable, str(_HERE / "top_cost.py"), "--keys", "1000", "--quick"],
+        [sys.executable, str(_HERE / command[0]), *command[1:]],
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    for row in ("| (as it is) |", "| --filter tenant |", "| allowed |"):
+    for row in rows:
         assert f"\n{row}" in ran.stdout

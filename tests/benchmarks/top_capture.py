@@ -4,13 +4,15 @@ Captures `throttlekit top` and `explain` of a live flood on Dramatiq and RQ at o
     python tests/benchmarks/top_capture.py [--into docs/top.md] [--seconds 20]
 
 A Redis, two worker processes of Dramatiq and two of RQ, one limiter's store: three limits, more jobs than they let
-pass. What is captured is what the command prints, word for word.
+pass. What is captured is what the command prints, word for word. Beside the page, top-80.svg and top-150.svg are
+pictures of the same flood, as a terminal of that width shows it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import time
@@ -23,15 +25,41 @@ from support.reports.command import parser_of
 from support.rq.workers import Fleet, rq_worker
 from support.servers.processes import redis_server
 
-_JOBS = 600
+_JOBS = 1200
+_WIDTHS = (80, 150)
+_LOOKS = 12
+_PICTURES: dict[int, str] = {}
 _BLOCK = "<!-- captured: {} -->\n"
 
 
 def run(*arguments: str) -> str:
-    """What `throttlekit …` prints."""
+    """What `throttlekit …` prints, at 100 columns."""
     command = [sys.executable, "-m", "throttlekit_cli", *arguments]
-    shown = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True)
+    environment = {**os.environ, "COLUMNS": "100"}
+    shown = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True, env=environment)
     return "\n".join(line.rstrip() for line in shown.stdout.splitlines())
+
+
+def pictures(url: str) -> dict[int, str]:
+    """`top` in terminals of 80 and 150 columns after some looks, as SVG. It names no font of another host."""
+    from rich._export_format import CONSOLE_SVG_FORMAT
+    from rich.console import Console
+
+    from throttlekit_cli.top.watch import View, open_store
+
+    drawn: dict[int, str] = {}
+    own_fonts = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    for width in _WIDTHS:
+        view = View(order="wait", most=6, name="", show_keys=False)
+        with open_store(url) as store, Path(os.devnull).open("w") as nowhere:
+            for _ in range(_LOOKS):
+                shown = view.screen(view.look(store), width, live=True)
+                time.sleep(0.5)
+            console = Console(width=width, record=True, file=nowhere, force_terminal=True, highlight=False)
+            console.print(shown)
+            svg = console.export_svg(title="throttlekit top", code_format=own_fonts, unique_id=f"top{width}")
+            drawn[width] = re.sub(r"\s*<!--.*?-->", "", svg, flags=re.DOTALL)
+    return drawn
 
 
 def flood(url: str) -> list[str]:
@@ -68,7 +96,9 @@ def captured(seconds: float) -> dict[str, str]:
             time.sleep(seconds)
             shown = run("top", "--once", "--url", store, "--limit", "6")
             told = (run_explain(job_id, store) for job_id in reversed(sent))
-            return {"top": shown, "explain": next(text for text in told if "its turn" in text)}
+            explained = next(text for text in told if "its turn       in" in text)
+            _PICTURES.update(pictures(store))
+            return {"top": shown, "explain": explained}
 
 
 def run_explain(job_id: str, store: str) -> str:
@@ -93,6 +123,8 @@ def main() -> int:
                 raise SystemExit(f"{options.into} has no place for what {name} shows")
             page = begin + opened + text + "\n```" + f"\n{rest}".partition("\n```")[2]
         options.into.write_text(page, "utf-8")
+        for width, drawn in _PICTURES.items():
+            options.into.with_name(f"top-{width}.svg").write_text(drawn, "utf-8")
     return 0
 
 

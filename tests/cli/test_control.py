@@ -11,7 +11,7 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 
-from throttlekit import Control, Job, Limiter, TokenBucket
+from throttlekit import Concurrency, Control, Job, LeakyBucket, Limiter, TokenBucket
 from throttlekit_cli._commands import cli
 
 Run = Callable[..., Result]
@@ -42,7 +42,7 @@ def run(redis_url: str) -> Run:
 )
 def test_each_command_and_its_opposite(run: Run, begin: list[str], end: list[str], line: str) -> None:
     """One line says from what to what, and when workers follow; so does its end, and a second end changes nothing."""
-    outcome = run(*begin)
+    outcome = run(*begin, "--yes")
     assert outcome.exit_code == 0, outcome.output
     assert outcome.stdout.startswith(line)
     assert "within 2 seconds" in outcome.stdout
@@ -59,8 +59,8 @@ def test_each_command_and_its_opposite(run: Run, begin: list[str], end: list[str
 def test_rules_and_history(run: Run) -> None:
     """What is in force, and the changes and their authors, as lines and as JSON; for one limit, or a number of them."""
     assert run("history").exit_code == 1
-    run("set", "api", "50/s")
-    run("pause", "other", "--by", "bob")
+    run("set", "api", "50/s", "--yes")
+    run("pause", "other", "--by", "bob", "--yes")
     assert re.fullmatch(
         r"api: 50/s, since \S+ \S+ \S+, by ann\nother: paused, since \S+ \S+ \S+, by bob\n", run("rules").stdout
     )
@@ -97,15 +97,65 @@ def test_clear_line(run: Run, redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("words", [["pause", "partner-ap"], ["set", "partner-ap", "5/s"], ["shadow", "partner-ap"]])
-def test_a_name_that_is_not_in_use_gets_a_warning(run: Run, redis_url: str, words: list[str]) -> None:
-    """The change is made: the limit may be deployed later. Similar names are printed. A known name has no warning."""
+def test_a_name_that_is_not_in_use_is_refused_without_yes(run: Run, redis_url: str, words: list[str]) -> None:
+    """Exit code 2, similar names are printed, and nothing is stored. A limit that is deployed later needs --yes."""
     with contextlib.closing(Limiter(redis_url)) as limiter:
         limiter.acquire(TokenBucket("partner-api", "100/s"))
     outcome = run(*words)
-    assert outcome.exit_code == 0
+    assert outcome.exit_code == 2
     assert "has not used a limit named 'partner-ap'" in outcome.stderr
     assert "Did you mean partner-api?" in outcome.stderr
-    assert run(words[0], "partner-api", *words[2:]).stderr == ""
+    assert "repeat the command with --yes" in outcome.stderr
+    assert (run("rules").exit_code, run("history").exit_code) == (1, 1)
+    assert run(*words, "--yes").exit_code == 0
+    known = run(words[0], "partner-api", *words[2:])
+    assert (known.exit_code, known.stderr) == (0, "")
+
+
+TOKENS = TokenBucket("tokens", "20000/minute", burst=1200)
+SLOTS = Concurrency("db", 8)
+LEAKY = LeakyBucket("leaky", "5/s")
+PLANS = TokenBucket("plans", {"free": "1/s", "pro": "10/s"}, tier="{plan}")
+DEAR = TokenBucket("dear", "100/s", burst=100, cost=10)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["set", "tokens", "50"], "50 is not a rate"),
+        (["set", "db", "50/s"], "'50/s'"),
+        (["set", "db", "4", "--burst", "2"], "which has no burst"),
+        (["set", "leaky", "5/s", "--burst", "2"], "which has no burst"),
+        (["set", "plans", "5/s"], "limit 'plans' has tiers"),
+        (["set", "tokens", "5/s", "--tier", "free"], "limit 'tokens' has no tiers"),
+        (["set", "plans", "5/s", "--tier", "por"], "It has used pro."),
+        (["set", "dear", "5/s", "--burst", "5"], "a cost of 10"),
+        (["pause", "tokens", "--key", "7"], "limit 'tokens' has no key"),
+    ],
+)
+def test_what_the_limit_in_use_cannot_follow_is_refused(
+    run: Run, redis_url: str, words: list[str], message: str
+) -> None:
+    """Exit code 2, the reason, and the rule that was in force stays; also with --yes, but for a tier not seen yet."""
+    with contextlib.closing(Limiter(redis_url)) as limiter:
+        for limit in (TOKENS, SLOTS, LEAKY, DEAR):
+            limiter.acquire(limit)
+        limiter.acquire(PLANS, job=Job(kwargs={"plan": "pro"}))
+    assert run("set", "tokens", "10000/minute").exit_code == 0
+    before = run("rules").stdout
+    outcome = run(*words)
+    assert outcome.exit_code == 2, outcome.output
+    assert message in outcome.stderr
+    assert run("rules").stdout == before
+    assert run(*words, "--yes").exit_code == (0 if "por" in words else 2)
+
+
+def test_what_one_definition_in_use_can_follow_is_stored(run: Run, redis_url: str) -> None:
+    """While a deployment replaces a bucket by slots, a change for either of them is accepted."""
+    for limit in (TokenBucket("db", "5/s"), SLOTS):
+        with contextlib.closing(Limiter(redis_url)) as limiter:
+            limiter.acquire(limit)
+    assert [run("set", "db", rate).exit_code for rate in ("4", "9/s")] == [0, 0]
 
 
 @pytest.mark.parametrize(
@@ -123,10 +173,10 @@ def test_the_names_in_use_are_printed_if_none_is_similar(run: Run, redis_url: st
     ("words", "message"),
     [
         (["pause", "api", "--for", "10"], "write it as 90s, 10m, 1h30m or 2d"),
-        (["pause", "api", "--for", "0s"], "for_ must be more than 0 seconds"),
-        (["pause", "api", "--for", "400d"], "from 0 to"),
-        (["set", "api", "fast"], "'fast' is not a rate"),
-        (["set", "api", "3/s", "--burst", "0"], "the burst must be"),
+        (["pause", "api", "--for", "0s", "--yes"], "for_ must be more than 0 seconds"),
+        (["pause", "api", "--for", "400d", "--yes"], "from 0 to"),
+        (["set", "api", "fast", "--yes"], "'fast' is not a rate"),
+        (["set", "api", "3/s", "--burst", "0", "--yes"], "the burst must be"),
         (["set", "api"], "Missing argument 'RATE'"),
         (["pause"], "Missing argument 'NAME'"),
         (["pause", "api", "--url", "memory://"], "needs a store that the whole fleet sees"),
@@ -153,6 +203,6 @@ def test_without_a_url_the_message_says_what_is_needed() -> None:
 
 def test_by_is_the_user_and_the_host_by_default(redis_url: str) -> None:
     """The history shows it."""
-    CliRunner().invoke(cli, ["pause", "api", "--url", redis_url], env={"THROTTLEKIT_BY": None})
+    CliRunner().invoke(cli, ["pause", "api", "--yes", "--url", redis_url], env={"THROTTLEKIT_BY": None})
     with contextlib.closing(redis.Redis.from_url(redis_url)), Control(redis_url) as control:
         assert re.fullmatch(r"\S+@\S+", control.history()[0].by)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-INSTALL = "pip install 'throttlekit-jobs[demo]'"
+INSTALL = "pip install 'throttlekit-jobs[{}]'"
 
 
 def throttlekit(*arguments: str, options: tuple[str, ...] = (), **variables: str) -> subprocess.CompletedProcess[str]:
@@ -73,7 +73,7 @@ def test_without_click_the_extra_is_named() -> None:
     """One line, with the right name to install: `throttlekit` on the index belongs to others."""
     outcome = throttlekit("--help", options=("-S",), PYTHONPATH=_own_packages())
     assert outcome.returncode == 2
-    assert outcome.stderr == f"Error: this needs click: {INSTALL}\n"
+    assert outcome.stderr == f"Error: this needs click: {INSTALL.format('cli')}\n"
 
 
 def test_without_dramatiq_the_extra_is_named(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_without_dramatiq_the_extra_is_named(tmp_path: Path) -> None:
     packages = os.pathsep.join([_own_packages(), str(tmp_path)])
     outcome = throttlekit("demo", options=("-S",), PYTHONPATH=packages)
     assert outcome.returncode == 2
-    assert outcome.stderr == f"Error: this needs dramatiq, redis, rich: {INSTALL}\n"
+    assert outcome.stderr == f"Error: this needs dramatiq, redis, rich: {INSTALL.format('demo')}\n"
 
 
 def _own_packages() -> str:

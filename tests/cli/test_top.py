@@ -28,7 +28,7 @@ def limiter(redis_url: str) -> Iterator[Limiter]:
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, arguments)
+    return CliRunner().invoke(cli, arguments, env={"COLUMNS": "170"})
 
 
 def _top(url: str, *options: str) -> Any:
@@ -60,7 +60,7 @@ def test_table_shows_lines_denials_and_pauses(redis_url: str, limiter: Limiter) 
     assert shown.exit_code == 0
     line = next(line for line in shown.stdout.splitlines() if line.startswith("partner-api"))
     assert "2/2" in line
-    assert "about 3" in line
+    assert "~3" in line
     assert "1 m " in line
     assert "exhausted 3" in line
     assert re.search(r"paused for (10 m 00|9 m [0-5][0-9]) s yet", shown.stdout)
@@ -82,6 +82,35 @@ def test_changes_by_an_operator_are_shown(redis_url: str, limiter: Limiter) -> N
     assert paused.startswith("paused by ann, for ")
     assert rate == "set to 5/s burst 7 by ann"
     assert rate in run("top", "--url", redis_url, "--once").stdout
+
+
+def test_a_change_that_workers_do_not_follow_is_marked(redis_url: str, limiter: Limiter) -> None:
+    """It was stored before the limit was deployed, and is of another kind; and two definitions are shown as such."""
+    with Control(patient(redis_url), by="ann") as control:
+        control.set("partner-api", 4)
+    limiter.acquire(API)
+    limiter.close()
+    (shown,) = _top(redis_url)["limits"]
+    (warning,) = shown["warnings"]
+    assert warning.startswith("workers do not follow 'set to 4 by ann': ")
+    assert "is not a rate" in warning
+    assert "workers do not follow" in run("top", "--url", redis_url, "--once").stdout
+    with contextlib.closing(Limiter(patient(redis_url))) as another:
+        another.acquire(TokenBucket("partner-api", "9/minute"))
+    shown = _top(redis_url, "--sort", "name")["limits"]
+    assert len(shown) == 2
+    assert all("another definition of this name" in " ".join(each["warnings"]) for each in shown)
+
+
+def test_settled_units_are_shown(redis_url: str, limiter: Limiter) -> None:
+    """The units and the share of the last minute are those that jobs really took."""
+    tokens = TokenBucket("tokens", "1000/minute", burst=1000)
+    for actual in (40, 300):
+        limiter.settle(limiter.acquire(tokens, cost=200), actual=actual)
+    limiter.close()
+    (shown,) = _top(redis_url)["limits"]
+    assert (shown["last_minute"]["allowed"], shown["last_minute"]["units"]) == (2, 340)
+    assert shown["last_minute"]["share"] == 0.34
 
 
 def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None:

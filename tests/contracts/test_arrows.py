@@ -56,7 +56,7 @@ LAYERS = [
         ],
     ),
     ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery", "throttlekit_pytest"]),
-    ("cli", ["throttlekit_cli"]),
+    ("cli", ["throttlekit_cli", "throttlekit_web"]),
 ]
 FRAMEWORKS = {"dramatiq", "rq", "celery"}
 PURE = {

@@ -16,6 +16,7 @@ _SOURCE_ROOTS = {
     "throttlekit_pytest": "adapters",
     "throttlekit_rq": "adapters",
     "throttlekit_cli": "adapters",
+    "throttlekit_web": "adapters",
     "throttlekit_lua": "lua",
 }
 
@@ -55,12 +56,14 @@ def test_the_extras_are_those_that_the_readme_promises() -> None:
     assert [line for line in requires if "extra ==" not in line] == ["pluggy>=1.3"]
     assert set(metadata.metadata("throttlekit-jobs").get_all("Provides-Extra") or ()) == {
         "celery",
+        "cli",
         "demo",
         "dramatiq",
         "opentelemetry",
         "prometheus",
         "redis",
         "rq",
+        "web",
     }
 
 

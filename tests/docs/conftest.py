@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -94,6 +95,7 @@ def taken_for_granted(
     app = names["app"] = Celery("pages", broker="memory://")
     throttlekit_celery.install(app, limiter)
     yield names
+    logging.getLogger("throttlekit").setLevel(logging.NOTSET)
     celery._state._tls.current_app, celery._state.default_app = app_before
     redis.close()
 

@@ -25,7 +25,7 @@ def _exported() -> dict[str, set[str]]:
     registry = CollectorRegistry()
     metrics = PrometheusMetrics(registry=registry)
     limiter, limit, slots = Limiter(plugins=[metrics]), TokenBucket("a", "1/s"), Concurrency("b", 1)
-    limiter.acquire(limit, slots)
+    limiter.settle(limiter.acquire(limit, slots), actual=2, limit=limit)
     decision = limiter.acquire(limit, job=Job())
     metrics.throttlekit_store_failed(StoreFailed("TimeoutError", (limit,), "closed", decision, None))
     families = [family for family in registry.collect() if family.samples or family.type == "histogram"]

@@ -81,6 +81,14 @@ def test_waits_are_observed_at_the_start(site: Site) -> None:
     assert found["store{}"][0] == 1
 
 
+def test_corrections_and_429s_are_counted(site: Site) -> None:
+    """What `settle` gave back, and each 429 that paused a limit."""
+    site.limiter.settle(site.limiter.acquire(WIDE, cost=10), actual=4)
+    site.limiter.events.rate_limited(JOB, WIDE, 30.0)
+    found = site.collected()
+    assert (found["settled.units{kind=returned,limit=wide}"], found["downstream.429{limit=wide}"]) == (6, 1)
+
+
 def test_holders_pauses_errors_and_lost_leases_are_exported(site: Site) -> None:
     """Slots and how many are held, how long a pause lasts, calls without a store, and leases that were lost."""
     decision = site.limiter.acquire(SLOTS, job=JOB)

@@ -195,6 +195,21 @@ def test_store_latency_is_sampled_and_its_errors_are_counted() -> None:
     assert found["units_total{limit=open}"] == 0
 
 
+def test_corrections_and_429s_are_counted() -> None:
+    """What `settle` gave back and charged besides, and each 429 that paused a limit; before the first one it is 0."""
+    site = Site()
+    decisions = [site.limiter.acquire(WIDE, cost=10) for _ in range(2)]
+    assert site.scraped()["downstream_429_total{limit=wide}"] == 0
+    for decision, actual in zip(decisions, (4, 13), strict=True):
+        site.limiter.settle(decision, actual=actual)
+    site.limiter.events.rate_limited(Job(), WIDE, 30.0)
+    found = site.scraped()
+    assert found["units_total{limit=wide}"] == 20
+    assert found["settled_units_total{kind=returned,limit=wide}"] == 6
+    assert found["settled_units_total{kind=extra,limit=wide}"] == 3
+    assert found["downstream_429_total{limit=wide}"] == 1
+
+
 def test_lost_leases_are_counted() -> None:
     """A slot that a job lost counts for its limit."""
     site = Site()

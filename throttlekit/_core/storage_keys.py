@@ -14,8 +14,8 @@ import hashlib
 import re
 
 __all__ = [
-    "bucket_name", "fleet_name", "held_since", "holder_name", "is_bucket_of", "is_line", "jobs_name", "jobs_name_of",
-    "limit_id", "line_name", "parts_of", "patterns_of", "quoted",
+    "bucket_name", "digest_of", "digest_of_key", "fleet_name", "held_since", "holder_name", "is_bucket_of", "is_line",
+    "jobs_name", "jobs_name_of", "limit_id", "line_name", "parts_of", "patterns_of", "quoted",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
@@ -62,6 +62,16 @@ def parts_of(bucket: str) -> tuple[str, str, str | None] | None:
     """The `limit_id`, the key and the scope's part that *bucket* was made from, quoted; None: it is another name."""
     match = _BUCKET.fullmatch(bucket)
     return None if match is None else (f"{match[1]}:{match[4]}", match[2], match[3])
+
+
+def digest_of(stored: str) -> str:
+    """What stands for a key where people read it, which may contain arguments of jobs: the key as it is *stored*."""
+    return f"#{hashlib.blake2b(stored.encode(), digest_size=4).hexdigest()}" if stored else ""
+
+
+def digest_of_key(key: str) -> str:
+    """As `digest_of`, of a key as the limit's template or callable gives it."""
+    return digest_of(quoted(key))
 
 
 def line_name(bucket: str) -> str:

@@ -122,7 +122,7 @@ class CircuitBreaker(StoreAccess):
         for outage in outages:
             # A process that decides nothing hears of the fleet all the same, once the store is back.
             if outage is not None and outage.ask_at > began:
-                raise StoreUnavailable(str(outage.error), part=outage.error.part) from outage.error.__cause__
+                raise _copy(outage.error, 1.0, called=True) from outage.error.__cause__
         try:
             return store.commands(commands)
         except StoreUnavailable as error:
@@ -156,13 +156,13 @@ class CircuitBreaker(StoreAccess):
                     outage.ask_at = now + min(max(_PROBE_INTERVAL, outage.took + _PAUSE_AFTER_FAILURE), _LONGEST_PROBE)
                 return
             error, rest = last.error, min(last.ask_at - now, _PROBE_INTERVAL)
-        raise StoreUnavailable(str(error), part=error.part, retry_after=rest, called=False) from error.__cause__
+        raise _copy(error, rest, called=False) from error.__cause__
 
     def _failed(self, names: Iterable[str], error: StoreUnavailable, took: float) -> None:
         error.retry_after = _PAUSE_AFTER_FAILURE
         if error.part is None:
             if self._fault.due():
-                _log.warning("%s. Other questions are not affected.", error)
+                _log.warning("%s%s. Other questions are not affected.", error, _at(error))
             return
         parts, now = self._parts(names), self._clock()
         with self._lock:
@@ -175,8 +175,8 @@ class CircuitBreaker(StoreAccess):
                     continue
                 outage.logged = True
                 _log.warning(
-                    "%s. It is asked once a second; until it answers jobs are deferred, uncharged, "
-                    "but for limits whose on_store_failure= says otherwise.", error,
+                    "%s%s. It is asked once a second; until it answers jobs are deferred, uncharged, "
+                    "but for limits whose on_store_failure= says otherwise.", error, _at(error),
                 )  # fmt: skip
 
     def _answered(self, names: Iterable[str]) -> None:
@@ -187,11 +187,21 @@ class CircuitBreaker(StoreAccess):
             over = [self._outages.pop(part) for part in {*parts, *moved, ""} if part in self._outages]
         for outage in over:
             if outage.logged:
-                _log.info("The store answers again, after %.1f s.", now - outage.since)
+                _log.info("The store answers again%s, after %.1f s.", _at(outage.error), now - outage.since)
 
     def _parts(self, names: Iterable[str]) -> dict[str, str]:
         """The parts that serve *names*, and one of them for each."""
         return {self._part(name): name for name in names}
+
+
+def _at(error: StoreUnavailable) -> str:
+    return f" (server {error.server})" if error.server else ""
+
+
+def _copy(error: StoreUnavailable, retry_after: float, *, called: bool) -> StoreUnavailable:
+    copy = StoreUnavailable(str(error), part=error.part, retry_after=retry_after, called=called)
+    copy.server = error.server
+    return copy
 
 
 def _names(request: Request) -> list[str]:

@@ -6,6 +6,9 @@ import logging
 import time
 from collections.abc import Callable
 
+from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.storage_keys import digest_of_key
 from throttlekit._util.log_limiter import CountedEvery, Every, is_first_in_fleet
 from throttlekit.hookspecs import (
     Deferred,
@@ -51,14 +54,24 @@ class Stores:
 
 class DeferralLog:
     """
-    Logs at DEBUG that a job was deferred, and at INFO, once per limit per *every* seconds, how many were.
+    Logs at DEBUG that a job was deferred, and at INFO, once per limit per *every* seconds, one of them and how many
+    there were.
 
     The first deferral of a limit is logged at once, so that a waiting queue explains itself.
+
+    Args:
+        wall: The time that people read, in seconds since 1970.
     """
 
-    def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        every: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._log = logging.getLogger("throttlekit")
         self._held_back = CountedEvery(every, clock)
+        self._wall = wall
 
     @hookimpl
     def throttlekit_deferred(self, event: Deferred) -> None:
@@ -70,9 +83,12 @@ class DeferralLog:
         if event.decision.reason == "store unavailable":
             return  # not the limit's doing: the breaker logs the outage
         if (count := self._held_back.one_more(limit)) and _logs_summary(self._log, limit):
+            until = time.strftime("%H:%M:%S", time.localtime(self._wall() + delay))
+            more = f" {count} were deferred since the last such line." if count > 1 else ""
             self._log.info(
-                "Limit %r is holding jobs back: %d deferred since the last such line, this one for %.1f s.",
-                limit, count, delay,
+                "Limit %r is holding jobs back: job %s%s waits for %.1f s, until %s: %s.%s",
+                limit, event.job.id, _of_key(event.job, event.decision.limit, event.decision.key), delay, until,
+                event.decision.reason, more,
             )  # fmt: skip
 
 
@@ -127,20 +143,33 @@ class ShadowLog:
 
 
 class RateLimitLog:
-    """Logs at INFO, once per limit per *every* seconds, how many jobs downstream answered with 429."""
+    """
+    Logs a warning for each 429 that pauses a limit; of one limit at most one in *every* seconds, which counts the
+    others: a partner may answer 429 without asking for a pause.
+    """
 
-    def __init__(self, every: float = 30.0, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, every: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = logging.getLogger("throttlekit")
         self._heard = CountedEvery(every, clock)
 
     @hookimpl
     def throttlekit_rate_limited(self, event: RateLimitHeard) -> None:
-        limit = event.limit.name
-        if (count := self._heard.one_more(limit)) and _logs_summary(self._log, limit):
-            self._log.info(
-                "Limit %r is paused: downstream rate limited %d jobs since the last such line; retry in %.1f s.",
-                limit, count, event.retry_after,
+        limit = event.limit
+        if count := self._heard.one_more(limit.name):
+            where = "this process" if limit.scope == "process" else "the whole fleet"
+            self._log.warning(
+                "Limit %r: downstream said 429: paused for %s s in %s (job %s%s).%s",
+                limit.name, f"{event.retry_after:.1f}".removesuffix(".0"), where, event.job.id,
+                _of_key(event.job, limit, event.key),
+                f" {count - 1} more since the last such line." if count > 1 else "",
             )  # fmt: skip
+
+
+def _of_key(job: Job, limit: Limit, key: str) -> str:
+    """The key as a digest, like `throttlekit top` shows it: it may contain arguments of the job."""
+    part = limit.part_of(job)
+    own = key if part is None else key.removeprefix(part).removeprefix(":")
+    return f" of key {digest_of_key(own)}" if own else ""
 
 
 def _logs_summary(log: logging.Logger, limit: str) -> bool:

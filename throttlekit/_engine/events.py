@@ -179,9 +179,9 @@ class EventDispatcher:
                 if old is not new:
                     self._settled.emit(Settled(before, old.limit, old.cost, actual))
 
-    def rate_limited(self, job: Job, limit: Limit, retry_after: float) -> None:
+    def rate_limited(self, job: Job, limit: Limit, retry_after: float, key: str = "") -> None:
         if self._rate_limited.functions:
-            self._rate_limited.emit(RateLimitHeard(job, limit, retry_after))
+            self._rate_limited.emit(RateLimitHeard(job, limit, retry_after, key))
 
     def shadow_denied(self, denial: Decision, job: Job | None) -> None:
         if self._shadow_denied.functions:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Sequence
 
@@ -20,9 +21,12 @@ from throttlekit._engine.builtin_plugins import (
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores.base import Store
 
-__all__ = ["plugin_manager", "store_from", "store_of"]
+__all__ = ["DEFAULT_STORE", "plugin_manager", "store_from", "store_of"]
 
 _log = logging.getLogger("throttlekit")
+_MEMORY, _URL = "memory://", "THROTTLEKIT_URL"
+DEFAULT_STORE = f"${_URL}, else {_MEMORY}"
+"""Stands for what its text says, where a limiter is made without a store."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,19}", re.ASCII)
 _GIVE_A_LIST = "give a list of objects with hooks: Limiter(…, plugins=[MyPlugin()])"
 
@@ -77,11 +81,13 @@ def _register(manager: pluggy.PluginManager, plugin: object) -> None:
 
 def store_from(store: str | Store, hooks: pluggy.PluginManager) -> Store:
     """
-    The store that *store* is, or that a plugin makes from the URL.
+    The store that *store* is, or that a plugin makes from the URL; of `DEFAULT_STORE`, that of the environment.
 
     Raises:
         ConfigurationError: It is not a store. The message repeats no text but a URL's scheme: it may hold a password.
     """
+    if store is DEFAULT_STORE:
+        store = os.environ.get(_URL) or _MEMORY
     if not isinstance(store, str):
         return _checked(store, 'give a URL like "redis://host:6379/0", or an object')
     made: Store | None = hooks.hook.throttlekit_make_store(url=store)
@@ -113,5 +119,7 @@ def _checked(store: Store, remedy: str) -> Store:
     verbs = ("acquire", "settle", "release", "renew", "pause", "reset", "clear_lines", "close")
     if isinstance(store, type) or not all(callable(getattr(store, verb, None)) for verb in verbs):
         shown = f"the class {store.__name__}" if isinstance(store, type) else type(store).__name__
+        if type(store).__module__.partition(".")[0] in ("redis", "valkey"):
+            raise ConfigurationError(f"{shown} is not a store, but a client: write Limiter(client=…), or give its URL")
         raise ConfigurationError(f"{shown} is not a store: {remedy} with the methods {', '.join(verbs)}")
     return store

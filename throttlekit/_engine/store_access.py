@@ -46,6 +46,11 @@ class StoreAccess:
         """Whether it is of this process, and of no other."""
         return isinstance(self._store, MemoryStore)
 
+    @property
+    def address(self) -> str:
+        """The server, without a user or a password, as `StoreUnavailable.server` has it; "": not known."""
+        return str(getattr(self._store, "address", ""))
+
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
         return self._store.acquire(request, now_us)
 

@@ -65,6 +65,16 @@ class Throttling(Generic[_M]):
         self.rules = rules
         self._host = host
         self._log, self._noun = log, noun
+        self._warned = False
+
+    def warn_in_memory(self) -> None:
+        """Log a warning, once, if the limiter counts in memory. For a worker that starts, where it rarely is meant."""
+        if self.limiter.in_memory and not self._warned:
+            self._warned = True
+            self._log.warning(
+                "This worker's limits are kept in memory: each process has the whole of every limit for itself. Name "
+                'a store: Limiter("redis://…"), or the environment variable THROTTLEKIT_URL.'
+            )
 
     def admit(self, message: _M) -> Outcome:
         """

@@ -61,7 +61,7 @@ def limited(
         stored = False  # no other process learns of the pause
     if stored:
         for claim in meant:
-            limiter.events.rate_limited(job, claim.limit, error.retry_after)
+            limiter.events.rate_limited(job, claim.limit, error.retry_after, claim.key)
     release()
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     limiter.cancel(decision)

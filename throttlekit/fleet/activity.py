@@ -74,6 +74,7 @@ class _Seen:
     bucket: str
     allowed: int = 0
     units: int = 0
+    settled: int = 0
     denied: dict[str, int] = field(default_factory=dict[str, int])
     due_us: int = 0
     wait_us: int = 0
@@ -85,6 +86,7 @@ class _Seen:
     def add(self, other: _Seen) -> None:
         self.allowed += other.allowed
         self.units += other.units
+        self.settled += other.settled
         for reason, count in other.denied.items():
             self.denied[reason] = self.denied.get(reason, 0) + count
         self.wait_us = max(self.wait_us, other.wait_us)
@@ -146,6 +148,12 @@ class Counts:
             seen = self._seen.get(bucket) or self._meet(bucket, limit)
             seen.allowed += jobs
             seen.units += units
+
+    def settled(self, limit: Limit, bucket: str, extra: int) -> None:
+        """Count a correction by `settle`: *extra* units were charged besides; fewer than 0: given back."""
+        with self._lock:
+            seen = self._seen.get(bucket) or self._meet(bucket, limit)
+            seen.settled += extra
 
     def take(self) -> tuple[list[_Seen], list[list[str]]]:
         """What was counted, and what is known of jobs; both begin anew."""
@@ -239,11 +247,16 @@ class Activity:
             name = limit_id(limit.name, limit.fingerprint)
             known, at = here.defined.get(name, (None, 0.0))
             if name not in texts and (known != limit.definition or now - at > _DEFINED_EVERY):
-                texts[name] = _json({**plain(limit, "", 0), "keyed": limit.key is not None})
+                texts[name] = _json({**plain(limit, "", 0), "keyed": limit.key is not None, **_fixed_cost(limit)})
                 here.defined[name] = (limit.definition, now)
         if len(here.defined) > _MOST_KEPT:
             here.defined.clear()
         return [[name, text] for name, text in texts.items()]
+
+
+def _fixed_cost(limit: Limit) -> dict[str, int]:
+    """Beside the definition, which is one whatever the cost: an operator's rate must let it pass."""
+    return {"fixed_cost": limit.cost} if isinstance(limit.cost, int) and limit.cost != 1 else {}
 
 
 def _numbers(seen: Sequence[_Seen]) -> dict[str, list[Any]]:
@@ -258,6 +271,7 @@ def _numbers(seen: Sequence[_Seen]) -> dict[str, list[Any]]:
     limits, keys = list(sums.values())[:_MOST_REPORTED], keys[:_MOST_REPORTED]
     passed = [(f"{code} {each.bucket}", n) for each in limits for code, n in (("a", each.allowed), ("u", each.units))]
     reported = [*limits, *keys]
+    passed += [(f"s {each.bucket}", each.settled) for each in reported if each.settled]
     return {
         "keys": [[each.bucket, each.units, each.denials, each.due_us] for each in keys],
         "counts": [*passed, *(pair for each in reported for pair in each.reasons())],

@@ -19,6 +19,7 @@ from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit.errors import ConfigurationError
+from throttlekit.fleet.definitions import check_rule, names_of, tiers_of
 from throttlekit.fleet.rule_follower import KEPT_MS, read_rules
 from throttlekit.fleet.rules import HISTORY, RULES, Rule, What, as_text, check_rate, data_of, field_of, plain, rule_of
 from throttlekit.limiter import Limiter
@@ -63,8 +64,9 @@ class Change:
 class Control:
     """
     Sets rules for limits, by name, for every process that uses the same store. They follow within 2 seconds; a
-    process that starts, at its first decision. A process that uses another store does not follow. A limit's
-    definition plays no part: a rule for a wrong name changes nothing; see `names`.
+    process that starts, at its first decision. A process that uses another store does not follow. A rule that the
+    definition which the fleet has reported cannot follow is refused. A rule for a name that the fleet has not used
+    lately is stored, for the limit may be deployed later; see `names`.
 
     Each verb returns the changes that it made; none if there was nothing to change. Each change is kept, the last
     1 000 of them: see `history`. Two operators at the same instant: the last one counts.
@@ -106,9 +108,9 @@ class Control:
         come back; a pause after a 429 is the old one's, and does not hold for the new one. While the fleet follows,
         both admit. An amount counts those who hold a slot already.
 
-        A limit that cannot take it (another kind, a burst where there is none, a cost that would never pass) stays as
-        it is, and says so in its process's log: here only what no limit takes is refused, unless a limit is given
-        in place of a name.
+        A limit that cannot take it (another kind, a burst where there is none, tiers and no *tier*, a cost that would
+        never pass) is refused here, if the fleet has used it in the last hour, or is given in place of its name.
+        Otherwise it stays as it is, and its processes log that.
 
         Args:
             rate: "50/s"; or a whole number, for a concurrency limit.
@@ -134,6 +136,7 @@ class Control:
         else:
             check_rate(name, amount, burst)
         rule = Rule(what="set", name=name, part=None if tier is None else _text("tier", tier), rate=amount, burst=burst)
+        check_rule(self._store, rule)
         return self._tell("set", rule, for_)
 
     def unset(self, limit: Limit | str, *, tier: str | None = None) -> Sequence[Change]:
@@ -162,8 +165,10 @@ class Control:
             ConfigurationError: A value that can never work, or 1 000 rules are in force already.
             StoreUnavailable: The store did not answer. It may be paused, or not.
         """
-        part = None if key is None else key_text(key)
-        return self._tell("pause", Rule(what="pause", name=_name(limit), part=part), for_)
+        rule = Rule(what="pause", name=_name(limit), part=None if key is None else key_text(key))
+        if key is not None:
+            check_rule(self._store, rule)
+        return self._tell("pause", rule, for_)
 
     def resume(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
@@ -240,9 +245,16 @@ class Control:
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        from throttlekit.fleet.snapshot import names_of  # costly to import, and seldom asked
-
         return names_of(self._store)
+
+    def tiers(self, limit: Limit | str) -> Sequence[str]:
+        """
+        The tiers of a limit that the fleet has used lately, in order. Empty: it has none, or was not used.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        return tiers_of(self._store, _name(limit))
 
     def history(self, limit: Limit | str | None = None) -> Sequence[Change]:
         """

@@ -64,6 +64,12 @@ class Fleet:
         """Count what the store decided; see `Counts.decided`."""
         self.activity.counts.decided(decision, bucket, verdict, ticket, job)
 
+    def count_settled(self, before: Decision, after: Decision) -> None:
+        """Count what `settle` has corrected."""
+        for old, new in zip(before.charged, after.charged, strict=True):
+            if old.bucket and old.cost != new.cost and old.limit.scope != "process":
+                self.activity.counts.settled(old.limit, old.bucket, new.cost - old.cost)
+
     def flush(self) -> None:
         """Report now what was decided, if this process is so young that it may end before its next beat."""
         with suppress(Exception):  # no job fails because of a report about it

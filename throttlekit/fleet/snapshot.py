@@ -37,10 +37,12 @@ __all__ = [
     "Minute",
     "Process",
     "Waiting",
+    "known_of",
     "line_of",
     "look",
+    "look_at",
     "look_up",
-    "names_of",
+    "pairs",
     "rules_of",
     "time_of",
 ]
@@ -69,11 +71,18 @@ class Minute:
     allowed: int | None = None
     """Decisions that let something pass; not known of a key."""
     units: int = 0
-    """Units that passed."""
+    """Units that passed, as they were charged then."""
     denied: Mapping[str, int] | None = None
     """Denials by reason."""
     longest_wait: float = 0.0
     """The longest wait of a job that asked, in seconds, from its first denial on. Jobs ask in the order of waiting."""
+    settled: int = 0
+    """Units that `settle` charged besides; fewer than 0: gave back."""
+
+    @property
+    def used(self) -> int:
+        """Units that were used, as far as `settle` has said it."""
+        return max(0, self.units + self.settled)
 
     @property
     def denials(self) -> int:
@@ -89,6 +98,11 @@ class Known:
     keyed: bool
     """Whether it counts each key apart."""
     minute: Minute
+    reported: float = 0.0
+    """When a process last reported this definition: seconds of the store's clock. A process that decides on it
+    reports it once a minute."""
+    fixed_cost: int = 1
+    """What each job costs; 1 also where a callable works it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +114,7 @@ class Key:
         key: As it is stored: quoted, or a digest. "": all is counted together.
         part: What the limit's scope adds: the queue's or the job's name.
         used, capacity: Units that count now, and the most that can.
-        waiting: How many stand in line.
+        waiting: How many jobs stand in line, and `waiting_units`, how many units they take.
         last_starts: When the last of them starts.
         paused: For how long no job passes yet.
         mean_hold, held: Of a concurrency limit: how long a slot is held, and how long ago the last was given.
@@ -117,6 +131,7 @@ class Key:
     used: int
     capacity: int
     waiting: int = 0
+    waiting_units: int = 0
     last_starts: float | None = None
     paused: float | None = None
     mean_hold: float | None = None
@@ -178,7 +193,7 @@ class Waiting:
     decided: float
 
 
-def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "") -> Fleet:
+def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "", of_limits: bool = True) -> Fleet:
     """
     Look at the fleet.
 
@@ -186,16 +201,17 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
         order: One of `ORDERS`.
         most: How many keys to return.
         name: Only limits that have this in their name, as it is stored.
+        of_limits: False: without the last minute of the limits, as a whole.
 
     Raises:
         StoreUnavailable: The store did not answer.
     """
     began = time.perf_counter()
     (now, processes, definitions, counted), ruled = store.commands(
-        [("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name), ("HGETALL", RULES)]
+        [("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name, int(of_limits)), ("HGETALL", RULES)]
     )
-    minutes = {_text(each): _minute(counts) for each, counts in _pairs(counted)}
-    every = [_known(_text(name), text, minutes) for name, text in _pairs(definitions)]
+    minutes = {_text(each): _minute(counts) for each, counts in pairs(counted)}
+    every = [known_of(name, text, minutes) for name, text in pairs(definitions)]
     limits = {each.id: each for each in every if each is not None}
     found = [_key(bucket, limits, minute) for bucket, minute in minutes.items()]
     keys = tuple(_looked_at(store, [each for each in found if each is not None]))
@@ -221,9 +237,15 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
     if parts is None:
         return job, None
     (text,) = store.commands([("HGET", fleet_name("limits"), parts[0])])
-    known = _known(parts[0], text or b"", {})
+    known = known_of(parts[0].encode(), text or b"", {})
     key = None if known is None else _key(job.bucket, {known.id: known}, Minute())
     return job, None if key is None else _looked_at(store, [key])[0]
+
+
+def look_at(store: FleetStore, known: Known, buckets: Sequence[str]) -> tuple[Key, ...]:
+    """What *known* counts now under each of *buckets* that is its own, without its last minute. Raises as `look`."""
+    found = (_key(bucket, {known.id: known}, Minute()) for bucket in buckets)
+    return tuple(_looked_at(store, [key for key in found if key is not None]))
 
 
 def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
@@ -238,18 +260,26 @@ def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
     return now, tuple(rule for rule in rules if rule.name == limit.name and not rule.over(round(now * 1_000_000)))
 
 
-def names_of(store: FleetStore) -> tuple[str, ...]:
-    """
-    The names of the limits that the fleet has used lately, in order. There are 1 000 definitions at most.
+def known_of(named: bytes, text: bytes, minutes: Mapping[str, Minute]) -> Known | None:
+    """The definition that is kept as *text*; None: the report is of another release."""
+    name = _text(named)
+    try:
+        reported, _, definition = text.partition(b" ")
+        data = json.loads(definition)
+        limit = load(data)
+        cost = data.get("fixed_cost", 1)
+        known = Known(
+            name, limit, bool(data["keyed"]), minutes.get(name, Minute()), float(reported),
+            cost if type(cost) is int else 1,
+        )  # fmt: skip
+    except (ConfigurationError, KeyError, TypeError, ValueError):
+        return None
+    return known if limit_id(limit.name, limit.fingerprint) == name else None
 
-    Raises:
-        StoreUnavailable: The store did not answer.
-    """
-    kept: Any = store.commands([("HVALS", fleet_name("limits"))])[0]
-    definitions: list[Any] = [data_of(text.partition(b" ")[2]) for text in kept]
-    named: list[dict[str, Any]] = [each for each in definitions if isinstance(each, dict)]
-    # What another release wrote must not keep an operator from a pause.
-    return tuple(sorted({str(each["name"]) for each in named if "name" in each}))
+
+def pairs(flat: Any) -> list[tuple[Any, Any]]:
+    """The fields and values of a hash, which clients return as a mapping, or, in a pipeline, as it comes."""
+    return list(flat.items()) if hasattr(flat, "items") else list(zip(flat[::2], flat[1::2], strict=True))
 
 
 def time_of(store: FleetStore) -> float:
@@ -268,12 +298,13 @@ class LineNow(NamedTuple):
     A waiting line. Times in seconds.
 
     Attributes:
-        waiting: Jobs in it.
+        waiting: Jobs in it, and `waiting_units`, what they take.
         last_starts: In how long the last of them is to come back; None: none waits.
         paused: How long the key is paused yet; None: it is not.
     """
 
     waiting: int = 0
+    waiting_units: int = 0
     last_starts: float | None = None
     paused: float | None = None
 
@@ -282,17 +313,15 @@ def line_of(text: bytes | None, now_us: int) -> LineNow:
     """The waiting line whose numbers are stored as *text*: see lua/throttlekit_lua/line.lua."""
     try:
         numbers = [int(number) for number in (text or b"").split(b" ")[:-1]]
-        paused_us, last_us, waiting = (numbers[at] for at in (12, 15, 17))
+        extra, paused_us, last_us, waiting = (numbers[at] for at in (4, 12, 15, 17))
     except (IndexError, ValueError):
         return LineNow()
     paused = (paused_us - now_us) / 1e6 if paused_us > now_us else None
-    return LineNow(waiting, max(0, last_us - now_us) / 1e6 if waiting else None, paused)
+    return LineNow(waiting, waiting + extra, max(0, last_us - now_us) / 1e6 if waiting else None, paused)
 
 
 def _rules(kept: Any) -> list[Rule]:
-    # Clients read this reply as a mapping, or, in a pipeline, as it comes.
-    pairs = kept.items() if hasattr(kept, "items") else _pairs(kept)
-    return [rule for field, value in pairs if (rule := rule_of(data_of(field), data_of(value))) is not None]
+    return [rule for field, value in pairs(kept) if (rule := rule_of(data_of(field), data_of(value))) is not None]
 
 
 def _key(bucket: str, limits: Mapping[str, Known], minute: Minute) -> Key | None:
@@ -348,21 +377,10 @@ def _with(key: Key, line: LineNow, use: Use, holders: Holders | None, now_us: in
     )
 
 
-def _known(name: str, text: bytes, minutes: Mapping[str, Minute]) -> Known | None:
-    """None: the report is of another release."""
-    try:
-        data = json.loads(text.partition(b" ")[2])
-        limit = load(data)
-        known = Known(name, limit, bool(data["keyed"]), minutes.get(name, Minute()))
-    except (ConfigurationError, KeyError, TypeError, ValueError):
-        return None
-    return known if limit_id(limit.name, limit.fingerprint) == name else None
-
-
 def _minute(counts: Sequence[bytes]) -> Minute:
-    found = {code.decode(): int(count) for code, count in _pairs(counts)}
+    found = {code.decode(): int(count) for code, count in pairs(counts)}
     denied = {_REASONS[code]: count for code, count in found.items() if code in _REASONS and count}
-    return Minute(found.get("a"), found.get("u", 0), denied, found.get("w", 0) / 1e6)
+    return Minute(found.get("a"), found.get("u", 0), denied, found.get("w", 0) / 1e6, found.get("s", 0))
 
 
 def _process(text: str) -> Process:
@@ -374,7 +392,3 @@ def _process(text: str) -> Process:
 
 def _text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
-
-
-def _pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
-    return list(zip(flat[::2], flat[1::2], strict=True))

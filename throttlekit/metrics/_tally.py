@@ -19,7 +19,7 @@ from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.limit.base import Limit
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError
-from throttlekit.hookspecs import Decided, ShadowDenied, SlotLost, hookimpl
+from throttlekit.hookspecs import Decided, RateLimitHeard, Settled, ShadowDenied, SlotLost, hookimpl
 
 __all__ = [
     "DECISIONS_PER_SAMPLE",
@@ -54,6 +54,8 @@ class Tally:
             denied it.
         shadow: By reason, denials that there would have been if the limit were not in shadow mode.
         units: Units charged.
+        settled: Units that `settle` gave back ("returned") or charged besides ("extra").
+        downstream_429: Bodies that raised `RateLimited`, each of which paused the limit.
         slots_lost: Slots that a job lost while it ran.
         line_end, paused_until: When the waiting line and the pause end, in seconds since the epoch, by the last
             decision that saw them. 0 or past: there is none.
@@ -67,6 +69,7 @@ class Tally:
     __slots__ = (
         "allowed",
         "denied",
+        "downstream_429",
         "export",
         "has_slots",
         "holder_updates",
@@ -75,6 +78,7 @@ class Tally:
         "line_end",
         "name",
         "paused_until",
+        "settled",
         "shadow",
         "slots_lost",
         "tier",
@@ -87,6 +91,8 @@ class Tally:
         self.denied: defaultdict[str, int] = defaultdict(int)
         self.shadow: defaultdict[str, int] = defaultdict(int)
         self.units = 0
+        self.settled: defaultdict[str, int] = defaultdict(int)
+        self.downstream_429 = 0
         self.slots_lost = 0
         self.line_end = 0.0
         self.paused_until = 0.0
@@ -267,6 +273,21 @@ class CountingPlugin(ABC):
             self._tally(event.decision.limit).shadow[reason] += 1
         if self.export_at_once:
             self.export([event.decision.limit])
+
+    @hookimpl
+    def throttlekit_settled(self, event: Settled) -> None:
+        extra = event.actual - event.charged
+        with self._tallies.lock:
+            self._tally(event.limit).settled["extra" if extra > 0 else "returned"] += abs(extra)
+        if self.export_at_once:
+            self.export([event.limit])
+
+    @hookimpl
+    def throttlekit_rate_limited(self, event: RateLimitHeard) -> None:
+        with self._tallies.lock:
+            self._tally(event.limit).downstream_429 += 1
+        if self.export_at_once:
+            self.export([event.limit])
 
     @hookimpl
     def throttlekit_slot_lost(self, event: SlotLost) -> None:

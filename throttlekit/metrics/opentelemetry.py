@@ -104,6 +104,8 @@ class OpenTelemetryMetrics(CountingPlugin):
         counter, gauge = meter.create_observable_counter, meter.create_observable_gauge
         counter("throttlekit.decisions", [self._reader(_decisions)], "{decision}", "Decisions, by limit and outcome.")
         counter("throttlekit.units", [self._reader(_units)], "{unit}", "Units charged.")
+        counter("throttlekit.settled.units", [self._reader(_settled)], "{unit}", "Units that settle() corrected.")
+        counter("throttlekit.downstream.429", [self._reader(_429)], "{job}", "Jobs that heard a 429.")
         counter("throttlekit.leases.lost", [self._reader(_lost)], "{slot}", "Slots that a job lost while it ran.")
         gauge("throttlekit.line", [self._reader(_line)], "s", "Time until the last place in the waiting line is due.")
         gauge("throttlekit.paused", [self._reader(_paused)], "s", "Time until the pause ends.")
@@ -134,6 +136,15 @@ def _decisions(tally: Tally) -> _Numbers:
 
 def _units(tally: Tally) -> _Numbers:
     yield tally.units, _labels(tally.name, tally.tier)
+
+
+def _settled(tally: Tally) -> _Numbers:
+    for kind, units in tally.settled.items():
+        yield units, {**_labels(tally.name, tally.tier), "kind": kind}
+
+
+def _429(tally: Tally) -> _Numbers:
+    yield tally.downstream_429, _labels(tally.name, tally.tier)
 
 
 def _line(tally: Tally) -> _Numbers:

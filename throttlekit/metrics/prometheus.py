@@ -133,6 +133,10 @@ class _Families:
             "reason",
         )
         self.units = counter("units", "Units charged.", *limit)
+        self.settled = counter(
+            "settled_units", "Units that settle() gave back (returned) or charged besides (extra).", *limit, "kind"
+        )
+        self.downstream_429 = counter("downstream_429", "Jobs that heard a 429, and paused the limit.", *limit)
         self.wait = histogram(
             "wait_seconds", "Time from the first denial to the start, of jobs that were denied.", waits, *limit
         )
@@ -209,6 +213,9 @@ class _Export:
             for reason, count in counts.items():
                 self._count(count, "decisions", outcome, reason)
         self._count(tally.units, "units")
+        for kind, units in tally.settled.items():
+            self._count(units, "settled", kind)
+        self._count(tally.downstream_429, "downstream_429")  # 0 too: an alert sees the increase from 0 to 1
         self._set(tally.line_end, "line_end")
         self._set(tally.paused_until, "paused_until")
         limit = tally.limit

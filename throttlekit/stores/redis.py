@@ -38,7 +38,7 @@ from throttlekit.stores.wire import (
     verdict_of,
 )
 
-__all__ = ["RedisStore", "check_url", "connection_options", "renew_pool_lock_after_fork", "url_errors"]
+__all__ = ["RedisStore", "address_of", "check_url", "connection_options", "renew_pool_lock_after_fork", "url_errors"]
 
 _DATABASE = re.compile(r"/?[0-9]*", re.ASCII)
 _CLIENT_NAME = re.compile(r"[!-~]+")
@@ -79,6 +79,7 @@ class RedisStore:
         """Make connections like those of *client*."""
         self._client = client
         pool = client.connection_pool
+        self.address = address_of(pool)
         renew_pool_lock_after_fork(pool)
         options = pool.connection_kwargs
         with suppress(TypeError):  # older clients, and connection classes of users, do not have this option
@@ -167,6 +168,7 @@ class RedisStore:
         except StoreUnavailable as error:
             if error.part is not None:
                 error.part = self.part_of(name)
+            error.server = error.part or self.address
             if is_connection_error(error):
                 self._close_idle()
             raise
@@ -241,6 +243,18 @@ class RedisStore:
 
 def _or_empty(number: int | None) -> int | str:
     return "" if number is None else number
+
+
+def address_of(pool: Any) -> str:
+    """The server that redis-py's *pool* connects to: host:port/database, without a user or a password."""
+    options = pool.connection_kwargs
+    database = options.get("db") or 0
+    if hasattr(pool, "sentinel_manager"):
+        return f"service {pool.service_name}/{database} of the Sentinels"
+    if "path" in options:
+        return f"{options['path']}?db={database}"
+    host = str(options.get("host", "localhost"))
+    return f"{f'[{host}]' if ':' in host else host}:{options.get('port', 6379)}/{database}"
 
 
 def connection_options(timeout: float) -> dict[str, Any]:

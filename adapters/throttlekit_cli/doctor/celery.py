@@ -9,8 +9,10 @@ from typing import Any
 from celery.app.utils import find_app  # type: ignore[import-untyped]
 
 from throttlekit_celery._install import gate_of
+from throttlekit_celery._options import DECLARED, misspelt
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import ExaminationError, import_target
+from throttlekit_cli.doctor.same_store import compare_stores
 
 __all__ = ["examine_celery"]
 
@@ -19,7 +21,7 @@ _fault = partial(Finding, "fault", "celery")
 _warning = partial(Finding, "warning", "celery")
 
 
-def examine_celery(where: str) -> Iterator[Finding]:
+def examine_celery(where: str, url: str | None) -> Iterator[Finding]:
     """Check the app that *where* names, as `celery -A` reads it."""
     import_target(where.partition(":")[0])
     try:
@@ -27,7 +29,16 @@ def examine_celery(where: str) -> Iterator[Finding]:
     except Exception as error:
         raise ExaminationError(f"there is no Celery app in {where!r}: {type(error).__name__}: {error}") from error
     app.loader.import_default_modules()
-    limited = sorted(name for name, task in app.tasks.items() if getattr(task, "throttle", None))
+    limited = sorted(
+        name
+        for name, task in app.tasks.items()
+        if getattr(task, "throttle", None) or getattr(task.run, DECLARED, None) is not None
+    )
+    for name, task in sorted(app.tasks.items()):
+        for option, meant in misspelt(vars(type(task))).items():
+            yield _fault(
+                f"{name} has the option {option!r}, which Celery ignores: it has no limit by that.", f"write {meant}=…"
+            )
     gate = gate_of(app)
     if gate is None:
         yield _fault(
@@ -36,11 +47,7 @@ def examine_celery(where: str) -> Iterator[Finding]:
         )
         return
     yield Finding("ok", "celery", f"install(app, …) was called; {len(limited)} tasks name limits themselves.")
-    if gate.limiter.in_memory:
-        yield _fault(
-            "Its limiter keeps limits in memory: each worker has the whole limit for itself.",
-            'give the limiter the URL of a server: Limiter("redis://…")',
-        )
+    yield from compare_stores(gate.limiter, url, "celery", _broker(app))
     if app.conf.task_always_eager:
         yield _warning(
             "task_always_eager is on: tasks run where they are called, and limits are ignored unless install has "
@@ -55,6 +62,15 @@ def examine_celery(where: str) -> Iterator[Finding]:
     for name in limited:
         if getattr(app.tasks[name], "rate_limit", None):
             yield Finding("note", "celery", f"{name} also has a rate_limit, which each worker counts by itself.")
+
+
+def _broker(app: Any) -> str:
+    """host:port/database of a broker on Redis; "" of any other."""
+    with app.connection_for_read() as connection:
+        if connection.transport.driver_type != "redis" or "sentinel" in str(app.conf.broker_url):
+            return ""
+        database = str(connection.virtual_host or "").strip("/") or "0"
+        return f"{connection.hostname}:{connection.port or 6379}/{database}"
 
 
 def _visibility(app: Any) -> Finding:

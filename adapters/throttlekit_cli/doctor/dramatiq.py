@@ -9,8 +9,10 @@ from typing import Any
 import dramatiq
 from dramatiq.middleware import AgeLimit, CurrentMessage, ShutdownNotifications, TimeLimit
 
+from throttlekit.stores.redis import address_of
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import import_target
+from throttlekit_cli.doctor.same_store import compare_stores
 from throttlekit_dramatiq import Throttle
 
 __all__ = ["examine_dramatiq"]
@@ -19,7 +21,7 @@ _AFTER_THROTTLE = (TimeLimit, ShutdownNotifications, CurrentMessage)
 _fault = partial(Finding, "fault", "dramatiq")
 
 
-def examine_dramatiq(where: str) -> Iterator[Finding]:
+def examine_dramatiq(where: str, url: str | None) -> Iterator[Finding]:
     """Check the broker that *where* names: "module" or "module:broker", as the `dramatiq` command reads it."""
     module, attribute = import_target(where)
     broker: Any = attribute if attribute is not None else dramatiq.get_broker()
@@ -34,11 +36,8 @@ def examine_dramatiq(where: str) -> Iterator[Finding]:
         )
         return
     yield Finding("ok", "dramatiq", f"Throttle is there; {len(limited)} of {len(broker.actors)} actors name limits.")
-    if throttles[0].limiter.in_memory:
-        yield _fault(
-            "Its limiter keeps limits in memory: each worker process has the whole limit for itself.",
-            'give the limiter the URL of a server: Limiter("redis://…")',
-        )
+    pool = getattr(getattr(broker, "client", None), "connection_pool", None)
+    yield from compare_stores(throttles[0].limiter, url, "dramatiq", "" if pool is None else address_of(pool))
     kinds = [type(middleware) for middleware in broker.middleware]
     ages = [i for i, kind in enumerate(kinds) if issubclass(kind, AgeLimit)]
     behind = [i for i, kind in enumerate(kinds) if issubclass(kind, _AFTER_THROTTLE)]

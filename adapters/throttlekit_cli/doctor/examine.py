@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from throttlekit import ConfigurationError, StoreUnavailable
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.store import examine_store
 
@@ -19,16 +20,29 @@ def examine(url: str | None, named: Mapping[str, str | None]) -> list[Finding]:
         ConfigurationError: The store's URL is not valid.
     """
     findings = [] if url is None else list(examine_store(url))
+    if url is not None and not url.startswith("memory:") and not any(each.grade == "fault" for each in findings):
+        findings += _reports(url)
     if where := named["dramatiq"]:
         from throttlekit_cli.doctor.dramatiq import examine_dramatiq
 
-        findings += examine_dramatiq(where)
+        findings += examine_dramatiq(where, url)
     if where := named["celery"]:
         from throttlekit_cli.doctor.celery import examine_celery
 
-        findings += examine_celery(where)
+        findings += examine_celery(where, url)
     if where := named["rq"]:
         from throttlekit_cli.doctor.rq import examine_rq
 
-        findings += examine_rq(where)
+        findings += examine_rq(where, url)
     return findings
+
+
+def _reports(url: str) -> list[Finding]:
+    from throttlekit_cli.doctor.same_store import examine_reports
+    from throttlekit_cli.top.watch import open_store
+
+    try:
+        with open_store(url) as store:
+            return list(examine_reports(store))
+    except (ConfigurationError, StoreUnavailable):  # a plugin's store, which is not one that a fleet reports to
+        return []

@@ -50,7 +50,8 @@ def print_findings(findings: Sequence[Finding], *, as_json: bool) -> None:
             table.add_row("", "", Text(f"→ {finding.remedy}"))
     console.print(table)
     counts = {grade: sum(finding.grade == grade for finding in findings) for grade in ("fault", "warning")}
-    console.print(Text(f"{counts['fault']} faults, {counts['warning']} warnings.", "bold"))
+    text = ", ".join(f"{count} {grade}{'' if count == 1 else 's'}" for grade, count in counts.items())
+    console.print(Text(f"{text}.", "bold"))
 
 
 def exit_code(findings: Iterable[Finding], *, strict: bool) -> int:

@@ -8,8 +8,12 @@ from typing import Any
 import redis
 from rq import Queue, Worker
 
+from throttlekit import ConfigurationError, StoreUnavailable
+from throttlekit.fleet.definitions import definitions_of
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import ExaminationError
+from throttlekit_cli.doctor.same_store import examine_counts_of_rq
+from throttlekit_cli.top.watch import open_store
 from throttlekit_rq._waiting import look, promoted_by
 
 __all__ = ["examine_rq"]
@@ -17,7 +21,7 @@ __all__ = ["examine_rq"]
 _MAX_OVERDUE_S = 5.0
 
 
-def examine_rq(url: str) -> Iterator[Finding]:
+def examine_rq(url: str, store_url: str | None) -> Iterator[Finding]:
     """Check the queues in RQ's Redis at *url*. Changes nothing."""
     try:
         connection: Any = redis.Redis.from_url(url, socket_timeout=2.0, socket_connect_timeout=2.0)
@@ -27,9 +31,26 @@ def examine_rq(url: str) -> Iterator[Finding]:
         raise ExaminationError(f"RQ's Redis does not answer: {type(error).__name__}") from None
     if not queues:
         yield Finding("note", "rq", "There is no queue yet: enqueue a job, or start a worker, and run this again.")
+    yield from examine_counts_of_rq(connection, store_url, url)
+    if workers and store_url is not None and not _has_reports(store_url):
+        yield Finding(
+            "warning",
+            "rq",
+            f"RQ has {len(workers)} workers, and none has used a limit with the store at --url in the last hour.",
+            "if they run throttled jobs, they count elsewhere: call configure(limiter) in the module of `rq worker -c` "
+            "or set THROTTLEKIT_URL for them",
+        )
     for queue in queues:
         yield from _queue(connection, queue.name, [worker for worker in workers if queue.name in worker.queue_names()])
     connection.close()
+
+
+def _has_reports(url: str) -> bool:
+    try:
+        with open_store(url) as store:
+            return bool(definitions_of(store))
+    except (ConfigurationError, StoreUnavailable):  # reported as a finding about the store
+        return True
 
 
 def _queue(connection: Any, name: str, workers: list[Any]) -> Iterator[Finding]:

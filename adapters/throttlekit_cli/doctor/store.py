@@ -17,6 +17,7 @@ from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.errors import remedy_of
 from throttlekit.stores.redis import RedisStore
 from throttlekit_cli.doctor.findings import Finding
+from throttlekit_cli.doctor.imports import ExaminationError
 
 __all__ = ["examine_store"]
 
@@ -34,6 +35,10 @@ def examine_store(url: str) -> Iterator[Finding]:
     """Check the servers of the limiter's *url*: each master of a cluster, or the master that the Sentinels name.
 
     Writes one key, and deletes it again.
+
+    Raises:
+        ExaminationError: No server answers at *url*.
+        ConfigurationError: *url* is not valid.
     """
     if url.startswith("memory:"):
         yield _fault(
@@ -58,10 +63,8 @@ def examine_store(url: str) -> Iterator[Finding]:
 def _unavailable(error: StoreUnavailable) -> Finding:
     what, _, remedy = remedy_of(error).partition(": ")
     if not what:
-        cause = type(error.__cause__ or error).__name__
-        return _fault(
-            f"The store gave no usable answer in time ({cause}).", "check that it runs, and is reachable from here"
-        )
+        at = f" (server {error.server})" if error.server else ""
+        raise ExaminationError(f"{error}{at}: check that it runs, and is reachable from here")
     return _fault(f"The store gave no usable answer: {what}.", remedy or "wait until that is over, and run this again")
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from throttlekit import Limit
+from throttlekit.fleet.definitions import reported_within, why_ignored
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute
 from throttlekit_cli.formatting import format_active_rule, format_key, format_limit
 
@@ -19,9 +20,13 @@ class Row:
     A limit, or one of its keys. Durations in seconds; None: not known, or does not apply.
 
     Attributes:
-        share: Units that passed in the last minute, as a share of what the rate allows in a minute.
+        share: Units that were used in the last minute, as a share of what the rate allows in a minute.
+        waiting: About how many jobs wait. The store knows their units: this divides by the mean cost of those that
+            passed in the last minute.
+        waiting_units: Their units.
         starts: When the last job in line will start.
         rules: Changes by an operator that are in force.
+        warnings: What an operator should see to: a change that workers do not follow, two definitions of one name.
     """
 
     limit: str
@@ -32,12 +37,14 @@ class Row:
     used: int | None = None
     capacity: int | None = None
     waiting: int | None = None
+    waiting_units: int | None = None
     starts: float | None = None
     paused: float | None = None
     mean_hold: float | None = None
     held: float | None = None
     oldest_hold: float | None = None
     rules: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     keys: tuple[Row, ...] = field(default=())
 
 
@@ -58,8 +65,30 @@ def rows_of(fleet: Fleet, *, order: str, show_keys: bool) -> list[Row]:
     def pressing(row: Row) -> Any:
         return min(map(_ORDERS[order], (row, *row.keys))), row.limit, row.key or ""
 
-    found = [_limit_row(known, keys.get(known.id, []), fleet, pressing, show_keys) for known in fleet.limits]
+    found = [_limit_row(known, keys.get(known.id, []), fleet, pressing, show_keys) for known in _in_use(fleet)]
     return sorted(found, key=pressing)
+
+
+def _in_use(fleet: Fleet) -> list[Known]:
+    """The definitions that workers use now, and those of which jobs were decided in the last minute."""
+    now = {each.id for each in reported_within(fleet.limits)}
+    return [each for each in fleet.limits if each.id in now or each.minute.allowed or each.minute.denials]
+
+
+def _warnings(known: Known, fleet: Fleet) -> Iterator[str]:
+    limit = known.limit
+    twins = [each for each in _in_use(fleet) if (each.limit.name, each.limit.of_tier) == (limit.name, limit.of_tier)]
+    changed = False
+    for rule in fleet.rules:
+        if rule.name == limit.name and rule.what in ("set", "pause"):
+            if why := why_ignored(rule, known):
+                yield f"workers do not follow {format_active_rule(rule, fleet.now, clear=False)!r}: {why}"
+            changed = changed or rule.what == "set"
+    if len(twins) > 1:
+        yield (
+            "another definition of this name is in use as well: the change takes a moment" if changed
+            else "another definition of this name is in use: each counts by itself"
+        )  # fmt: skip
 
 
 def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[Row], Any], show_keys: bool) -> Row:
@@ -70,23 +99,27 @@ def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[
     has_keys = known.keyed or limit.scope != "global"
     key_rows = tuple(sorted((_key_row(each, show_keys) for each in keys), key=pressing))
     share = None if has_keys else _share(limit, minute)
-    row = Row(limit.name, None, format_limit(limit), minute, share, rules=rules, keys=key_rows)
+    warnings = tuple(_warnings(known, fleet))
+    row = Row(limit.name, None, format_limit(limit), minute, share, rules=rules, warnings=warnings, keys=key_rows)
     if has_keys or len(key_rows) != 1:
         return row
-    return replace(key_rows[0], key=None, definition=row.definition, minute=minute, share=share, rules=rules)
+    return replace(
+        key_rows[0], key=None, definition=row.definition, minute=minute, share=share, rules=rules, warnings=warnings
+    )
 
 
 def _key_row(key: Key, show_keys: bool) -> Row:
     return Row(
         key.limit.name, format_key(key.key, key.part, clear=show_keys), "", key.minute, _share(key.limit, key.minute),
-        key.used, key.capacity, key.waiting, key.last_starts, key.paused, key.mean_hold, key.held, key.oldest_hold,
+        key.used, key.capacity, key.waiting, key.waiting_units,
+        key.last_starts, key.paused, key.mean_hold, key.held, key.oldest_hold,
     )  # fmt: skip
 
 
 def _share(limit: Limit, minute: Minute) -> float | None:
     if not limit.period_us:
         return None
-    return minute.units / (limit.amount * 60_000_000 / limit.period_us)
+    return minute.used / (limit.amount * 60_000_000 / limit.period_us)
 
 
 def as_data(fleet: Fleet, rows: list[Row]) -> dict[str, Any]:
@@ -104,6 +137,8 @@ def as_data(fleet: Fleet, rows: list[Row]) -> dict[str, Any]:
 def _row_data(row: Row) -> dict[str, Any]:
     minute = row.minute
     data: dict[str, Any] = {"limit": row.limit, "definition": row.definition, "rules": list(row.rules)}
+    if row.warnings:
+        data["warnings"] = list(row.warnings)
     if row.key is not None:
         data = {"key": row.key}
     return {
@@ -112,12 +147,13 @@ def _row_data(row: Row) -> dict[str, Any]:
         "capacity": row.capacity,
         "last_minute": {
             "allowed": minute.allowed,
-            "units": minute.units,
+            "units": minute.used,
             "share": row.share,
             "denied": dict(minute.denied or {}),
             "longest_wait": minute.longest_wait,
         },
         "waiting": row.waiting,
+        "waiting_units": row.waiting_units,
         "last_starts_in": row.starts,
         "paused_for": row.paused,
         "mean_hold": row.mean_hold,

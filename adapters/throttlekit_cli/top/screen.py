@@ -1,13 +1,21 @@
-"""The table that `top` shows."""
+"""
+The screen that `top` shows, for any width.
+
+Columns are shown in the order of `_COLUMNS` as far as they fit. Names give way first, numbers are never cut: the name,
+what is used now, how many jobs wait and the longest wait are there at 80 columns. The definition goes below the name
+where there is no room beside it.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
+from rich.cells import cell_len, set_cell_size
 from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.padding import Padding
 from rich.text import Text
 
 from throttlekit.fleet.snapshot import Fleet
@@ -17,24 +25,104 @@ from throttlekit_cli.top.rows import Row
 __all__ = ["screen"]
 
 _FULL_SHARE = 0.9
+_GAP = 2
+_MIN_NAME, _MAX_NAME = 14, 40
+_ALWAYS = 3
+"""So many of `_COLUMNS` are shown whatever the width."""
+_BAR_CELLS = 10
+_SPARKS = "▁▂▃▄▅▆▇█"
 
 
-def screen(fleet: Fleet, rows: list[Row], *, order: str, most: int) -> RenderableType:
-    """The head, the table and its notes. At most *most* rows of limits, and as many of keys."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("limit / key", "definition"):
-        table.add_column(name, overflow="ellipsis", no_wrap=True)
-    for name in ("now", "last minute", "waiting", "last starts in", "oldest wait"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("denied", overflow="ellipsis", no_wrap=True)
-    for row in rows[:most]:
-        _add(table, row)
-        for key in row.keys:
-            _add(table, key)
-    parts: list[RenderableType] = [_head(fleet, order), Text(), table]
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """
+    Attributes:
+        place: Where it stands, from the left. The position in `_COLUMNS` is its priority.
+    """
+
+    title: str
+    place: int
+    text: Callable[[Row], str]
+    left: bool = False
+
+
+def _used(row: Row) -> str:
+    return "" if row.used is None else f"{row.used}/{row.capacity}"
+
+
+def _waiting(row: Row) -> str:
+    if not row.waiting:
+        return ""
+    units = f" ({row.waiting_units} units)" if row.waiting_units != row.waiting else ""
+    return f"~{row.waiting}{units}"
+
+
+def _share(row: Row) -> str:
+    return "" if row.share is None else f"{row.share:.0%}"
+
+
+def _state(row: Row) -> str:
+    if row.paused is not None or any(rule.startswith("paused by") for rule in row.rules):
+        return "paused"
+    return "full" if row.used is not None and row.used >= _FULL_SHARE * (row.capacity or 1) else ""
+
+
+def _bar(row: Row) -> str:
+    if row.used is None:
+        return ""
+    filled = min(_BAR_CELLS, round(_BAR_CELLS * row.used / (row.capacity or 1)))
+    return "█" * filled + "░" * (_BAR_CELLS - filled)
+
+
+def _denied(row: Row) -> str:
+    return ", ".join(f"{reason} {count}" for reason, count in (row.minute.denied or {}).items())
+
+
+_COLUMNS = (
+    _Column("now", 1, _used),
+    _Column("waiting", 6, _waiting),
+    _Column("oldest", 8, lambda row: format_duration(row.minute.longest_wait or None)),
+    _Column("", 3, _state, left=True),
+    _Column("use", 2, _bar, left=True),
+    _Column("units/min", 4, lambda row: f"{row.minute.used}" if row.minute.used or row.minute.allowed else ""),
+    _Column("share", 5, _share),
+    _Column("last starts", 7, lambda row: format_duration(row.starts)),
+    _Column("definition", 0, lambda row: printable(row.definition), left=True),
+    _Column("denied", 9, _denied, left=True),
+)
+_STYLES: Mapping[str, str] = {"full": "bold yellow", "paused": "bold magenta", "": ""}
+
+
+def screen(
+    fleet: Fleet,
+    rows: Sequence[Row],
+    *,
+    order: str,
+    most: int,
+    width: int,
+    name: str = "",
+    history: Mapping[tuple[str, str | None], Sequence[float]] | None = None,
+    keys: bool = False,
+) -> RenderableType:
+    """
+    The head, the table and its notes. At most *most* rows of limits, and as many of keys.
+
+    Args:
+        width: Columns of the terminal.
+        name: The filter that is in force.
+        history: The share that was used of each limit and key at the last looks, the newest last, for sparklines.
+        keys: Whether to show which keys of the keyboard do what.
+    """
+    shown = [each for row in rows[:most] for each in (row, *row.keys)]
+    parts: list[RenderableType] = [_head(fleet, "" if keys else order)]
+    parts += [_help(order, name)] if keys else []
+    parts.append(Text())
     if not rows:
-        parts[-1] = Text("Nothing was decided in the last hour: no worker has used a limit with this store.")
-    elif any(row.keys for row in rows):
+        what = f" with {printable(name)!r} in its name" if name else ""
+        parts.append(Text(f"Nothing was decided in the last hour: no worker has used a limit{what} with this store."))
+        return Group(*parts)
+    parts += _table(shown, width, history or {})
+    if any(row.keys for row in rows):
         parts.append(Text("\nOnly the most pressing keys are shown; a limit's own row is the sum of all.", style="dim"))
     return Group(*parts)
 
@@ -42,38 +130,93 @@ def screen(fleet: Fleet, rows: list[Row], *, order: str, most: int) -> Renderabl
 def _head(fleet: Fleet, order: str) -> Text:
     kinds = Counter(each.framework for each in fleet.processes if each.framework != "-")
     frameworks = f" ({', '.join(f'{count} {name}' for name, count in sorted(kinds.items()))})" if kinds else ""
+    if not fleet.processes and any(each.minute.allowed or each.minute.denials for each in fleet.limits):
+        frameworks = " (besides those that live for one job, like RQ's work-horse)"
     latency = fleet.latency
     return Text.assemble(
         ("throttlekit top", "bold"),
-        time.strftime("   %H:%M:%S UTC", time.gmtime(fleet.now)),
-        f"   processes: {len(fleet.processes)}{frameworks}",
-        "" if latency is None else f"   store: {latency * 1000:.1f} ms",
-        f"   by {order}",
+        time.strftime("  %H:%M:%S UTC", time.gmtime(fleet.now)),
+        f"  processes: {len(fleet.processes)}{frameworks}",
+        "" if latency is None else f"  store: {latency * 1000:.1f} ms",
+        f"  by {order}" if order else "",
     )
 
 
-def _add(table: Table, row: Row) -> None:
-    minute = row.minute
-    name = Text(printable(row.limit if row.key is None else f"  {row.key}"), style="bold" if row.key is None else "")
-    used = "" if row.used is None else f"{row.used}/{row.capacity}"
-    full = row.used is not None and row.used >= _FULL_SHARE * (row.capacity or 1)
-    share = "" if row.share is None else f"  {row.share:4.0%}"
-    denied = ", ".join(f"{reason} {count}" for reason, count in (minute.denied or {}).items())
-    table.add_row(
-        name,
-        printable(row.definition),
-        Text(used, style="yellow" if full else ""),
-        f"{minute.units}{share}",
-        "" if not row.waiting else f"about {row.waiting}",
-        format_duration(row.starts),
-        format_duration(minute.longest_wait or None),
-        denied,
-    )
-    for note in _notes(row):
-        table.add_row("", Text(note, style="magenta"))
+def _help(order: str, name: str) -> Text:
+    return Text(f"q quit   s sort: {order}   / filter: {printable(name) or 'all'}", style="dim")
 
 
-def _notes(row: Row) -> Iterator[str]:
+def _table(
+    rows: Sequence[Row], width: int, history: Mapping[tuple[str, str | None], Sequence[float]]
+) -> Iterator[RenderableType]:
+    names = [printable(row.limit if row.key is None else f"  {row.key}") for row in rows]
+    sparks = [_spark(history.get((row.limit, row.key), ())) for row in rows]
+    columns, widths, name_width = _chosen(rows, names, width)
+    has_definition = any(column.title == "definition" for column in columns)
+    spark_width = max(map(len, sparks), default=0)
+    with_sparks = bool(spark_width) and name_width + sum(widths) + _GAP * (len(columns) + 1) + spark_width <= width
+    titles = [(column.title, "bold") for column in columns]
+    yield _line("limit / key", "bold", name_width, titles, columns, widths, "recent use" if with_sparks else "")
+    for row, name, spark in zip(rows, names, sparks, strict=True):
+        state = _state(row)
+        cells = [(column.text(row), _STYLES[state] if column.title in ("now", "use", "") else "") for column in columns]
+        style = "bold" if row.key is None else ""
+        yield _line(name, style, name_width, cells, columns, widths, spark if with_sparks else "")
+        if not has_definition and row.definition:
+            yield _below(row.definition, "dim")
+        for note, note_style in _notes(row):
+            yield _below(note, note_style)
+
+
+def _below(text: str, style: str) -> Padding:
+    return Padding(Text(printable(text), style=style, overflow="fold"), (0, 0, 0, 4))
+
+
+def _chosen(rows: Sequence[Row], names: Sequence[str], width: int) -> tuple[list[_Column], list[int], int]:
+    """The columns that fit, from the left, with their widths; and the width of the names."""
+    wanted = min(_MAX_NAME, max(len("limit / key"), *map(cell_len, names)))
+    least, taken = min(wanted, _MIN_NAME), 0
+    chosen: dict[_Column, int] = {}
+    for column in _COLUMNS:
+        texts = [column.text(row) for row in rows]
+        if not any(texts) and len(chosen) >= _ALWAYS:
+            continue
+        own = max(cell_len(column.title), *map(cell_len, texts))
+        room = least if len(chosen) <= _ALWAYS else wanted  # a whole name is worth more than the columns after these
+        if len(chosen) >= _ALWAYS and taken + own + _GAP + room > width:
+            continue
+        chosen[column], taken = own, taken + own + _GAP
+    columns = sorted(chosen, key=lambda column: column.place)
+    return columns, [chosen[column] for column in columns], max(1, min(wanted, width - taken))
+
+
+def _line(
+    name: str,
+    style: str,
+    name_width: int,
+    cells: Sequence[tuple[str, str]],
+    columns: Sequence[_Column],
+    widths: Sequence[int],
+    spark: str,
+) -> Text:
+    short = name if cell_len(name) <= name_width else set_cell_size(name, name_width - 1) + "…"
+    line = Text(set_cell_size(short, name_width), style="", no_wrap=True, overflow="ignore")
+    line.stylize(style)
+    for (text, cell_style), column, width in zip(cells, columns, widths, strict=True):
+        padding = " " * (width - cell_len(text))
+        line.append(" " * _GAP)
+        line.append(text + padding if column.left else padding + text, style=cell_style)
+    if spark:
+        line.append(" " * _GAP + spark, style="cyan" if spark[0] in _SPARKS else "bold")
+    line.rstrip()
+    return line
+
+
+def _spark(shares: Sequence[float]) -> str:
+    return "".join(_SPARKS[min(7, max(0, int(share * 8)))] for share in shares)
+
+
+def _notes(row: Row) -> Iterator[tuple[str, str]]:
     notes: list[str] = []
     if row.paused is not None:
         notes.append(f"paused for {format_duration(row.paused)} yet")
@@ -81,7 +224,9 @@ def _notes(row: Row) -> Iterator[str]:
         notes.append(f"slots are held for {format_duration(row.mean_hold)} on average")
     if row.held is not None and row.used:
         notes.append(f"the last slot was given {format_duration(row.held)} ago")
+    if row.oldest_hold is not None:
+        notes.append(f"the oldest is held for {format_duration(row.oldest_hold)}")
     if notes or row.rules:
-        yield printable("; ".join([*notes, *row.rules]))
-    if row.oldest_hold is not None:  # in a row of its own: the column is as wide as its longest text
-        yield f"the oldest slot is held for {format_duration(row.oldest_hold)}"
+        yield "; ".join([*notes, *row.rules]), "magenta"
+    for warning in row.warnings:
+        yield warning, "bold red"

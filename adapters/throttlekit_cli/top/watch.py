@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
-from collections.abc import Generator
+from collections import deque
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -19,13 +21,16 @@ from throttlekit import ConfigurationError, StoreUnavailable
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit.fleet.snapshot import Fleet, FleetStore, look
 from throttlekit.stores.base import SupportsCommands
-from throttlekit_cli.top.rows import as_data, rows_of
+from throttlekit_cli.top.keyboard import ESCAPE, Keyboard
+from throttlekit_cli.top.rows import Row, as_data, rows_of
 from throttlekit_cli.top.screen import screen
 
 __all__ = ["View", "open_store", "top"]
 
 _TIMEOUT_S = 5.0
-_WIDTH = 170  # columns, where the output is not a terminal
+_WIDTH = 170
+_LOOKS = 20
+_ORDERS = ("wait", "use", "name", "denied")
 
 
 class View:
@@ -37,18 +42,56 @@ class View:
     """
 
     def __init__(self, *, order: str, most: int, name: str, show_keys: bool) -> None:
-        self.order, self.most, self.show_keys = order, most, show_keys
-        self.name = quote(name, safe="@/+=")
+        self.order, self.most, self.show_keys, self.name = order, most, show_keys, name
+        self.typing: str | None = None
+        self._history: dict[tuple[str, str | None], deque[float]] = {}
 
     def look(self, store: FleetStore) -> Fleet:
-        return look(store, order=self.order, most=self.most, name=self.name)
+        return look(store, order=self.order, most=self.most, name=quote(self.name, safe="@/+="))
 
-    def screen(self, fleet: Fleet) -> Any:
+    def screen(self, fleet: Fleet, width: int, *, live: bool = False) -> RenderableType:
+        """The screen; *live* adds what only a terminal has: the keys, and the use at the last looks."""
         rows = rows_of(fleet, order=self.order, show_keys=self.show_keys)
-        return screen(fleet, rows, order=self.order, most=self.most)
+        filtered = self.name if self.typing is None else f"{self.typing}▏"
+        return screen(
+            fleet, rows, order=self.order, most=self.most, width=width, name=filtered, keys=live,
+            history=self._remember(rows) if live else None,
+        )  # fmt: skip
 
     def data(self, fleet: Fleet) -> dict[str, Any]:
         return as_data(fleet, rows_of(fleet, order=self.order, show_keys=self.show_keys)[: self.most])
+
+    def press(self, key: str) -> bool:
+        """Do what *key* stands for. Returns whether `top` goes on."""
+        if self.typing is not None:
+            self._type(key)
+        elif key in ("q", ESCAPE):
+            return False
+        elif key == "s":
+            self.order = _ORDERS[(_ORDERS.index(self.order) + 1) % len(_ORDERS)]
+        elif key == "/":
+            self.typing = ""
+        return True
+
+    def _type(self, key: str) -> None:
+        if key == ESCAPE:
+            self.typing = None
+        elif key in ("\r", "\n"):
+            self.name, self.typing = self.typing or "", None
+        elif key in ("\x7f", "\b"):
+            self.typing = (self.typing or "")[:-1]
+        elif key.isprintable():
+            self.typing = f"{self.typing}{key}"
+
+    def _remember(self, rows: Sequence[Row]) -> dict[tuple[str, str | None], deque[float]]:
+        """The last uses of what is shown now."""
+        shown = [each for row in rows for each in (row, *row.keys) if each.used is not None]
+        self._history = {
+            (row.limit, row.key): self._history.get((row.limit, row.key), deque(maxlen=_LOOKS)) for row in shown
+        }
+        for row in shown:
+            self._history[row.limit, row.key].append((row.used or 0) / (row.capacity or 1))
+        return self._history
 
 
 @contextmanager
@@ -88,14 +131,32 @@ def top(url: str, view: View, *, once: bool, as_json: bool, interval: float) -> 
                     return
                 time.sleep(interval)
                 fleet = view.look(store)
-        console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_WIDTH)
+        console = Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=_width())
         if once or not console.is_terminal:
-            console.print(view.screen(fleet))
+            console.print(view.screen(fleet, console.width))
             return
-        with Live(view.screen(fleet), console=console, auto_refresh=False, screen=True) as live:
+        _live(store, view, fleet, console, interval)
+
+
+def _live(store: Any, view: View, fleet: Fleet, console: Console, interval: float) -> None:
+    with Keyboard() as keyboard:
+        shown = view.screen(fleet, console.width, live=keyboard.reads)
+        with Live(shown, console=console, auto_refresh=False, screen=True) as live:
+            next_look = time.monotonic() + interval
             while True:
-                time.sleep(interval)
+                key = keyboard.key(max(0.0, next_look - time.monotonic()))
+                if key and not view.press(key):
+                    return
                 try:
-                    live.update(view.screen(view.look(store)), refresh=True)
+                    if (key and view.typing is None) or time.monotonic() >= next_look:
+                        fleet, next_look = view.look(store), time.monotonic() + interval
+                    live.update(view.screen(fleet, console.width, live=keyboard.reads), refresh=True)
                 except StoreUnavailable as error:
                     live.update(Text(f"{error}. Trying again.", style="red"), refresh=True)
+                    next_look = time.monotonic() + interval
+
+
+def _width() -> int:
+    """Columns, where the output is not a terminal."""
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) if columns.isdecimal() and int(columns) else _WIDTH

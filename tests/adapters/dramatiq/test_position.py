@@ -42,7 +42,7 @@ def order(broker: dramatiq.Broker) -> list[str]:
 
 
 def throttle() -> Throttle:
-    return Throttle(Limiter())
+    return Throttle(Limiter("redis://localhost:1/0"))
 
 
 def test_plain_add_middleware_ends_up_behind_age_limit() -> None:

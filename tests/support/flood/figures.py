@@ -149,9 +149,8 @@ def unexplained_charges(grants: Sequence[Grant]) -> int:
     for grant in sorted(grants, key=lambda one: (one.at_us, max(tat for _, _, tat in one.buckets))):
         for name, charge_us, tat_us in grant.buckets:
             before = tats.get(name)
-            after = GcraAlgorithm(charge_us, 0, 2**52, charge_us, 1).admit(
-                None if before is None else Tat(before), grant.at_us
-            )
+            charge, tat = GcraAlgorithm(charge_us, 0, 2**52, charge_us, 1), None if before is None else Tat(before)
+            after = charge.admit(tat, grant.at_us)
             if after != Tat(tat_us):
                 wrong += 1
             tats[name] = tat_us

@@ -18,6 +18,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import (
     BATCH,
     DOUBT,
+    EMPTY,
     EXACT,
     FAR,
     GRACE_US,
@@ -34,7 +35,7 @@ from throttlekit._core.line import (
 
 NOW = 1_800_000_000_000_000
 STEP = 100_000
-LAST_TAG = 2**52
+LAST_TAG, FIRST_TAG = 2**52, EMPTY.v
 FIVE = Bucket.of(10, 1_000_000, 5)
 FULL = State()
 SPENT = State(Tat(NOW + 5 * STEP))
@@ -106,10 +107,10 @@ def test_denial_says_everything() -> None:
     """A denial names the binding claim, the instant to come back at, and the place; it charges nothing."""
     desk = Desk()
     verdict = desk.ask()
-    place = signed(desk.line, "bucket", UNIT, 1, NOW + STEP)
+    place = signed(desk.line, "bucket", FIRST_TAG, 1, NOW + STEP)
     assert verdict == Verdict(Reason.EXHAUSTED, 0, NOW, NOW + STEP, NOW + STEP, (Use(0, NOW + 5 * STEP),), (place,))
     assert desk.states[0].taken is SPENT.taken
-    assert (place.epoch, desk.line.jobs) == (NOW, (Entry(UNIT, 1, 1),))
+    assert (place.epoch, desk.line.jobs) == (NOW, (Entry(FIRST_TAG, 1, 1),))
 
 
 @pytest.mark.parametrize("caller", list(Caller))
@@ -160,8 +161,9 @@ def test_newcomer_does_not_pass_those_who_wait() -> None:
     desk = Desk()
     first, _ = desk.waiting(2)
     desk.passes(100)
-    newcomer = desk.ask()
-    assert (newcomer.reason, newcomer.due_us) == (Reason.IN_LINE, NOW + 3 * STEP)
+    newcomer = desk.ask(caller=Caller.PEEK)
+    assert (newcomer.reason, newcomer.retry_us) == (Reason.IN_LINE, NOW + 3 * STEP)
+    assert desk.ask().due_us == NOW + STEP + GRACE_US, "the unit may be its own by then, if the first does not come"
     assert desk.ask(back=first).allowed
     assert desk.numbers == [2, 3]
 
@@ -268,7 +270,7 @@ def test_tags_at_the_end_of_their_range_begin_anew() -> None:
     desk.states[0] = State(SPENT.taken, replace(desk.line, v=LAST_TAG))
     desk.passes(1)
     assert desk.ask(back=denied[1]).due_us == NOW + STEP
-    assert (desk.line.v, desk.line.epoch, desk.numbers) == (UNIT, NOW + 1000, [1])
+    assert (desk.line.v, desk.line.epoch, desk.numbers) == (FIRST_TAG, NOW + 1000, [1])
 
 
 def test_line_is_kept_until_the_last_job_is_due() -> None:
@@ -330,25 +332,31 @@ def _set_aside(desk: Desk, watch: StoreClaim, after_us: int) -> int:
 
 
 def test_only_as_many_are_set_aside_as_units_lay_there() -> None:
-    """A budget, spent once in each grace time: what a second question finds lies for the next in front."""
-    desk, watch = _dead(5, 16)
-    assert [_set_aside(desk, watch, us) for us in (GRACE_US, GRACE_US - 1, 1, GRACE_US)] == [5, 0, 5, 5]
+    """A budget, spent once in each grace time; it grows while none comes back."""
+    desk, watch = _dead(5, 25)
+    assert [_set_aside(desk, watch, us) for us in (GRACE_US, GRACE_US - 1, 1, GRACE_US)] == [
+        5,
+        0,
+        5,
+        5 * (1 + 10 // DOUBT),
+    ]
 
 
 def test_no_more_than_a_batch_is_set_aside_in_one_question() -> None:
     """That bounds the work of one request. The budget grows while none comes back that was set aside."""
-    desk, watch = _dead(1000, 120)
+    desk, watch = _dead(1000, 300)
     aside = [_set_aside(desk, watch, GRACE_US) for _ in range(3)]
-    assert aside == [BATCH, BATCH * (1 + BATCH // DOUBT), BATCH * (1 + 3 * BATCH // DOUBT)]
+    second = BATCH * (1 + BATCH // DOUBT)
+    assert aside == [BATCH, second, BATCH * (1 + (BATCH + second) // DOUBT)]
 
 
 def test_budget_shrinks_as_jobs_come_back() -> None:
-    """Each that comes back takes the doubt of four away."""
+    """Each that comes back halves the doubt."""
     desk = Desk()
     denied = desk.waiting(2)
     desk.states[0] = State(SPENT.taken, replace(desk.line, jobs=desk.line.jobs[1:], doubt=9, aside_us=NOW))
     desk.ask(back=denied[0])
-    assert (desk.numbers, desk.line.doubt) == ([1, 2], 5)
+    assert (desk.numbers, desk.line.doubt) == ([1, 2], 4)
 
 
 def test_job_that_makes_the_request_is_not_set_aside() -> None:
@@ -391,11 +399,12 @@ def test_none_is_set_aside_before_every_process_could_look() -> None:
 )
 def test_job_that_was_set_aside_comes_in_again(behind: int, late_us: int, same: bool) -> None:
     """At its own place, while it comes in time and jobs of its start pass; else no faster than its tenant's share."""
-    line = Line(epoch=NOW, v=UNIT + behind, number=9, secret="s", returns={"a": UNIT + behind + 7})
-    place = signed(line, "bucket", UNIT, 3, NOW)
-    stands = standing(line, "a", 1, UNIT, place, NOW + late_us, GRACE_US, first=False)
+    v = FIRST_TAG + behind
+    line = Line(epoch=NOW, v=v, number=9, secret="s", returns={"a": v + 7})
+    place = signed(line, "bucket", FIRST_TAG, 3, NOW)
+    stands = standing(line, "a", 1, UNIT, 0, place, NOW + late_us, GRACE_US, first=False)
     assert (stands.waits, stands.back) == (False, True)
-    assert stands.entry == (Entry(UNIT, 3, 1) if same else Entry(UNIT + behind + 7, 10, 1))
+    assert stands.entry == (Entry(FIRST_TAG, 3, 1) if same else Entry(v + 7, 10, 1))
     assert stands.tags == ("" if same else "returns")
 
 
@@ -446,14 +455,14 @@ def test_line_that_is_empty_forgets_what_tenants_owe() -> None:
     for each in jobs:
         desk.leave(each)
     desk.ask(_ask(tenant="heavy"))
-    assert desk.line.jobs[0].start == UNIT
+    assert desk.line.jobs[0].start == FIRST_TAG
 
 
 def test_tags_that_no_longer_count_are_dropped() -> None:
     """A tenant's tag is kept only while it is beyond the last job that passed: names do not pile up."""
     tags = {"past": 5 * UNIT, "present": 5 * UNIT + 1}
     line = Line(epoch=NOW, v=5 * UNIT, finishes=tags, returns=tags)
-    stands = standing(line, "", 1, UNIT, None, NOW, GRACE_US, first=False)
+    stands = standing(line, "", 1, UNIT, 0, None, NOW, GRACE_US, first=False)
     line = joined(line, stands, 0, 0, NOW, NOW, GRACE_US)
     assert (line.finishes, line.returns) == ({"present": 5 * UNIT + 1},) * 2
 
@@ -463,11 +472,11 @@ def test_tags_that_no_longer_count_are_dropped() -> None:
 
 def _line_of(costs: Sequence[int], mean: int = 1024) -> Desk:
     """A line of jobs of such costs, all of which wait."""
-    tags = {"": UNIT * (len(costs) + 1)}
+    tags = {"": FIRST_TAG + UNIT * len(costs)}
     line = Line(epoch=NOW, secret="secret", mean=mean, since_us=NOW, number=len(costs), finishes=tags)
     for number, cost in enumerate(costs, 1):
-        stands = standing(line, "", cost, UNIT, None, NOW, GRACE_US, first=False)
-        stands = stands._replace(entry=Entry(UNIT * number, number, cost))
+        stands = standing(line, "", cost, UNIT, 0, None, NOW, GRACE_US, first=False)
+        stands = stands._replace(entry=Entry(FIRST_TAG + UNIT * number - UNIT, number, cost))
         line = joined(line, stands, 0, FIVE.bind(1).mark, NOW, NOW, GRACE_US)
     return Desk(state=State(SPENT.taken, line))
 
@@ -620,7 +629,7 @@ def test_right_of_way_in_one_line_does_not_count_in_another() -> None:
     desk.now_us = NOW + 5 * STEP
     desk.states[0] = State(Tat(desk.now_us + 4 * STEP), front.line)
     verdict = desk.ask(back=first)
-    assert (verdict.reason, verdict.claim, verdict.due_us) == (Reason.IN_LINE, 0, NOW + 8 * STEP)
+    assert (verdict.reason, verdict.claim, verdict.retry_us) == (Reason.IN_LINE, 0, NOW + 8 * STEP)
 
 
 # Every algorithm, in one decision

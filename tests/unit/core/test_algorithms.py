@@ -57,12 +57,14 @@ def test_units_that_are_there_pass_now_and_not_one_more(limit: Limit, seed: int)
 @every_rate
 @pytest.mark.parametrize("seed", range(20))
 def test_units_ahead_count_as_the_own(limit: Limit, seed: int) -> None:
-    """Up to all that pass at once, a job behind *n* units passes when one job of all those units would."""
+    """Up to all that pass at once, a job behind *n* units passes when one job of all those units would, or sooner."""
     state, now_us = _used(limit, seed)
     for ahead in range(limit.capacity):
         together = _bound(limit, ahead + 1, now_us).ready_us(state, now_us)
         behind = _bound(limit, 1, now_us).ready_us(state, now_us, ahead)
-        assert together - 1 <= behind <= together + 1  # a charge that is not whole microseconds is rounded up
+        assert behind <= together + 1
+        # The units of a sliding window that pass meanwhile fade later. A charge is rounded up.
+        assert behind >= together - 1 or isinstance(limit, SlidingWindow)
 
 
 @every_limit

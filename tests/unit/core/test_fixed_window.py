@@ -470,6 +470,6 @@ def test_weeks_begin_on_monday(instant_us: int, tz: str | None) -> None:
 
 def test_process_has_a_share_of_the_month() -> None:
     """A process's own share of a month's quota is of the same months."""
-    share = FixedWindow("quota", "100/month", on_store_failure="local", processes=4).share
+    share = FixedWindow("quota", "100/month", on_store_failure="local", processes=4).local_part
     assert share is not None
     assert share.rate == "25/month"

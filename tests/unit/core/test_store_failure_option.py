@@ -26,8 +26,8 @@ WINDOWS: tuple[Any, ...] = (FixedWindow, SlidingWindow, SlidingLog)
 
 
 def _share(limit: Limit) -> Limit:
-    assert limit.share is not None
-    return limit.share
+    assert limit.local_part is not None
+    return limit.local_part
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -36,8 +36,8 @@ def test_a_limit_is_closed_unless_it_says_otherwise(algorithm: Any) -> None:
     closed, opened = algorithm("a", "8/m"), algorithm("a", "8/m", on_store_failure="open")
     local = algorithm("a", "8/m", on_store_failure="local", processes=4)
     assert [each.on_store_failure for each in (closed, opened, local)] == ["closed", "open", "local"]
-    assert (closed.share, opened.share) == (None, None)
-    assert local.share.scope == "process"
+    assert (closed.local_part, opened.local_part) == (None, None)
+    assert local.local_part.scope == "process"
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -45,7 +45,7 @@ def test_what_happens_in_an_outage_changes_no_counting(algorithm: Any) -> None:
     """The fingerprint is that of the closed limit, so both count together; but they are two values, and show it."""
     closed = algorithm("a", "8/m")
     local = algorithm("a", "8/m", on_store_failure="local", processes=4)
-    assert closed.fingerprint == local.fingerprint != local.share.fingerprint
+    assert closed.fingerprint == local.fingerprint != local.local_part.fingerprint
     assert closed != local != algorithm("a", "8/m", on_store_failure="local", processes=2)
     assert closed != algorithm("a", "8/m", on_store_failure="open")
     assert "on_store_failure='local', processes=4" in repr(local)
@@ -55,7 +55,7 @@ def test_what_happens_in_an_outage_changes_no_counting(algorithm: Any) -> None:
 @pytest.mark.parametrize("algorithm", WINDOWS)
 def test_a_window_is_shared_out_in_whole_units(algorithm: Any) -> None:
     """Of 10 units among 4 each has 2: together never more than the limit."""
-    share = algorithm("a", "10/h", on_store_failure="local", processes=4).share
+    share = algorithm("a", "10/h", on_store_failure="local", processes=4).local_part
     assert (share.amount, share.period_us, share.capacity) == (2, 3_600_000_000, 2)
 
 
@@ -85,8 +85,8 @@ def test_each_tier_has_its_share(algorithm: Any) -> None:
         "a", {"free": "8/m", "pro": "8/m"}, tier="{plan}", on_store_failure="local", processes=4, cost=lambda job: 1
     )
     free, pro = limit.tiers["free"], limit.tiers["pro"]
-    assert free.share.fingerprint != pro.share.fingerprint
-    assert (free.share.cost, free.share.of_tier, limit.share) == (limit.cost, "free", None)
+    assert free.local_part.fingerprint != pro.local_part.fingerprint
+    assert (free.local_part.cost, free.local_part.of_tier, limit.local_part) == (limit.cost, "free", None)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -98,7 +98,7 @@ def test_the_option_travels_by_value(algorithm: Any, tier: str | None) -> None:
     found = load(json.loads(json.dumps(dump(limit, Job(id="1")))))
     declared = limit.for_job(Job(id="1"))
     assert (found.on_store_failure, found.processes) == ("local", 4)
-    assert _share(found).fingerprint == declared.share.fingerprint
+    assert _share(found).fingerprint == declared.local_part.fingerprint
     assert not {"on_store_failure", "processes"} & dump(algorithm("a", "8/m"), Job(id="1")).keys()
     assert load(dump(algorithm("a", "8/m", on_store_failure="open"), Job(id="1"))).on_store_failure == "open"
 
@@ -147,14 +147,14 @@ def test_what_can_never_work_is_refused_at_once(options: dict[str, Any], told: s
 def test_a_share_is_of_the_same_jobs(algorithm: Any) -> None:
     """It has the limit's key and cost: what a decision tells while the store is away names the same ones."""
     limit = algorithm("a", "8/m", key="{account}", cost=lambda job: 1, on_store_failure="local", processes=4)
-    assert (limit.share.key, limit.share.cost) == ("{account}", limit.cost)
+    assert (limit.local_part.key, limit.local_part.cost) == ("{account}", limit.cost)
 
 
 @pytest.mark.parametrize("algorithm", WINDOWS)
 def test_one_unit_each_is_a_share(algorithm: Any) -> None:
     """As many processes as units is the most: a million of them at most."""
-    assert algorithm("a", "4/h", on_store_failure="local", processes=4).share.amount == 1
-    assert TokenBucket("a", "1000000/s", on_store_failure="local", processes=1_000_000).share is not None
+    assert algorithm("a", "4/h", on_store_failure="local", processes=4).local_part.amount == 1
+    assert TokenBucket("a", "1000000/s", on_store_failure="local", processes=1_000_000).local_part is not None
 
 
 @pytest.mark.parametrize("algorithm", WINDOWS)

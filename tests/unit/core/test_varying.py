@@ -175,7 +175,7 @@ def test_forged_message_is_refused(varying_us: Any) -> None:
 def test_process_share_is_counted_for_all_rates() -> None:
     """While the store is away, a process's own share of every rate is one count too."""
     limit = TokenBucket("api", rate_of_plan, burst=timedelta(seconds=12), on_store_failure="local", processes=4)
-    shares = [limit.at(rate).share for rate in ("100/m", "40/m")]
+    shares = [limit.at(rate).local_part for rate in ("100/m", "40/m")]
     assert [share and share.capacity for share in shares] == [5, 2]
     assert len({share and share.fingerprint for share in shares}) == 1
 

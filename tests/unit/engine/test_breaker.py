@@ -353,7 +353,7 @@ def test_local_jobs_are_held_to_the_share(limiter: Limiter, store: Failing, limi
     store.down = True
     decisions = [limiter.acquire(limit, job=job) for _ in range(6)]
     passed = [each for each in decisions if each.allowed]
-    assert len(passed) == limit.share.capacity
+    assert len(passed) == limit.local_part.capacity
     assert {each.reason for each in decisions} == {"store unavailable"}
     denied = decisions[-1]
     assert denied.limit.name == limit.name

@@ -236,7 +236,7 @@ def test_events_of_the_floor_are_emitted_and_logged(caplog: pytest.LogCaptureFix
     assert [record.getMessage() for record in caplog.records] == [
         "Job 1 (call) starts.",
         "Job 1 (call) succeeded after 1.500 s.",
-        "Limit 'api' is paused: downstream rate limited 1 jobs since the last such line; retry in 30.0 s.",
+        "Limit 'api': downstream said 429: paused for 30 s in the whole fleet (job 1).",
         "Limit 'api': a job took 2 units, and was charged 1.",
     ]
 

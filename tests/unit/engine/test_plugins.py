@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -215,7 +216,7 @@ def test_plugin_that_fails_does_not_silence_the_others() -> None:
 def test_deferrals_are_told_quietly(caplog: pytest.LogCaptureFixture) -> None:
     """Each deferral is told at DEBUG; at INFO only the first of a limit, and a summary every 30 seconds."""
     now = [0.0]
-    log = DeferralLog(every=30, clock=lambda: now[0])
+    log = DeferralLog(every=30, clock=lambda: now[0], wall=lambda: 1_000_000.0)
     limiter = Limiter()
     limiter.acquire(LIMIT)
     event = Deferred(Job(id="a", name="send"), limiter.acquire(LIMIT, job=Job()), 1, 0.0)
@@ -224,7 +225,9 @@ def test_deferrals_are_told_quietly(caplog: pytest.LogCaptureFixture) -> None:
         for now[0] in (0.0, 1.0, 29.9, 30.0, 31.0):
             log.throttlekit_deferred(event)
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.INFO]
-    assert [message.split(":")[1].split(" ")[1] for message in told] == ["1", "3"]
+    until = time.strftime("%H:%M:%S", time.localtime(1_000_000.1))
+    begin = f"Limit 'partner' is holding jobs back: job a waits for 0.1 s, until {until}: exhausted."
+    assert told == [begin, f"{begin} 3 were deferred since the last such line."]
     assert sum(record.levelno == logging.DEBUG for record in caplog.records) == 5
 
 

@@ -572,8 +572,8 @@ def test_each_tier_has_its_own_lease(limiter: Limiter, store: Fleet) -> None:
 def test_share_during_an_outage_has_no_lease() -> None:
     """A process's own share asks no store, so nothing is taken ahead of it."""
     limit = TokenBucket("a", "1000/s", burst=1000, prefetch=16, on_store_failure="local", processes=4)
-    assert limit.share is not None
-    assert limit.share.prefetch_quota is None
+    assert limit.local_part is not None
+    assert limit.local_part.prefetch_quota is None
 
 
 @pytest.mark.parametrize(("rate", "lease"), [("500/s", API.prefetch_quota), ("4/s", None)])

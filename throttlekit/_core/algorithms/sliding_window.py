@@ -86,20 +86,32 @@ class SlidingWindowAlgorithm:
         return max(0, self.amount - self._units(state, now_us))
 
     def ready_us(self, state: Counts | None, now_us: int, ahead: int = 0) -> int:
-        """For more units than the amount: one interval more for each of them."""
+        """Those ahead pass one by one, as units fade: this window's up to its end, then one in each interval."""
         window, before, used = self._running(state, now_us)
-        units = min(ahead + self.size, self.amount)
-        beyond_us = -(-(ahead + self.size - units) * self.period_us // self.amount)
-        if self.size == 0 or self._units(state, now_us) + ahead + self.size <= self.amount:
+        units = ahead + self.size
+        if self.size == 0 or self._units(state, now_us) + units <= self.amount:
             return now_us
-        begin_us, fading, room = window * self.period_us, before, self.amount - used - units
-        if room < 0:
-            begin_us, fading, room = begin_us + self.period_us, used, self.amount - units
-        if fading == 0:  # it is full by what is ahead alone
-            return now_us + beyond_us
-        # Of the units that fade, less than room + 1 may be left.
-        faded = self._steps + 1 + -(room + 1) * self._steps // fading
-        return max(now_us, begin_us + min(self.period_us, faded * self.step_us)) + beyond_us
+        begin_us, next_us = window * self.period_us, (window + 1) * self.period_us
+        if used + units <= self.amount:
+            return self._faded_us(now_us, begin_us, before, self.amount - used - units)
+        alone_us = now_us
+        if self._units(state, now_us) + self.size > self.amount:
+            room = self.amount - used - self.size
+            if room >= 0:
+                alone_us = self._faded_us(now_us, begin_us, before, room)
+            else:
+                alone_us = self._faded_us(now_us, next_us, used, self.amount - self.size)
+        if ahead == 0 or used > self.amount:
+            return alone_us - (-ahead * self.period_us // self.amount)
+        behind_us = next_us - ((self.amount - used - units) * self.period_us // self.amount)
+        if units <= self.amount:
+            behind_us = min(behind_us, self._faded_us(now_us, next_us, used, self.amount - units))
+        return max(alone_us, behind_us)
+
+    def _faded_us(self, now_us: int, begin_us: int, fading: int, room: int) -> int:
+        """When, of units that fade in the window that begins at *begin_us*, less than *room* + 1 are left."""
+        faded = self._steps + 1 + -(room + 1) * self._steps // max(1, fading)
+        return max(now_us, begin_us + min(self.period_us, max(0, faded) * self.step_us))
 
     def admit(self, state: Counts | None, now_us: int) -> Counts | None:
         if self.size == 0:

@@ -1,0 +1,66 @@
+"""Limits on a task's function: `@throttled(partner)`, which fails where `install` is missing."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from throttlekit import ConfigurationError, Limit
+from throttlekit.adapter import JobOptions, check_function
+from throttlekit_celery._host import current_task
+from throttlekit_celery._installed import installed_for
+from throttlekit_celery._options import DECLARED
+
+__all__ = ["throttled"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def throttled(*limits: Limit, on_429: Limit | str | None = None) -> Callable[[_F], _F]:
+    """
+    Hold every task of a function to *limits*. Write it under `@app.task`:
+
+        @app.task
+        @throttled(partner)
+        def call_partner(account_id): ...
+
+    It does what `@app.task(throttle=[partner])` does, with one difference. Celery ignores an option that it does not
+    know, so without `install(app, limiter)` a task with `throttle=` runs without a limit. A task with this decorator
+    fails with `ConfigurationError` then. Called directly, outside of a worker, the function just runs.
+
+    Args:
+        on_429: Which of *limits* is paused when the body raises `throttlekit.RateLimited` without naming one.
+            Default: all but concurrency limits.
+
+    Raises:
+        ConfigurationError: No limit was given, or something that is not a limit; a key names an argument that the
+            function does not take; *on_429* is not one of the limits.
+    """
+    if not limits or callable(limits[0]):
+        raise ConfigurationError("throttled takes limits: write @throttled(partner), not @throttled")
+    options = JobOptions.read(limits, on_429=on_429)
+
+    def decorate(function: _F) -> _F:
+        if not callable(function) or hasattr(function, "apply_async"):
+            raise ConfigurationError("write @throttled(…) under @app.task, not above it")
+        try:
+            check_function(options.limits, function)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"function {function.__qualname__!r}: {error}") from None
+
+        @functools.wraps(function)
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            task = current_task()
+            if task is not None and not task.request.called_directly and installed_for(task.app) is None:
+                raise ConfigurationError(
+                    f"task {task.name!r} has limits, and no worker keeps them: call install(app, limiter) "
+                    "where the app is made"
+                )
+            return function(*args, **kwargs)
+
+        setattr(guarded, DECLARED, options)
+        result: Any = guarded
+        return result  # type: ignore[no-any-return]
+
+    return decorate

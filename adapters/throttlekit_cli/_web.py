@@ -1,0 +1,89 @@
+"""The command `throttlekit web`: a page of what the fleet's limits do."""
+
+from __future__ import annotations
+
+import importlib.util
+import ipaddress
+import secrets
+
+import click
+
+from throttlekit_cli._common import CommandFailed, require, store_errors, url_option
+
+__all__ = ["web"]
+
+
+@click.command(short_help="Serve a web page of the fleet's limits.")
+@url_option(required=True)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, metavar="ADDRESS",
+    help="The address to listen on. Beyond this machine the page needs a token.",
+)  # fmt: skip
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8321, show_default=True, metavar="PORT",
+    help="The port to listen on. 0: a free one.",
+)  # fmt: skip
+@click.option("--allow-control", is_flag=True, help="Let the page pause limits, change rates, and so on.")
+@click.option(
+    "--token", metavar="TOKEN", envvar="THROTTLEKIT_WEB_TOKEN", show_envvar=True,
+    help="What a browser must bring. Better in the environment: other users see the options of a command.  "
+    "[default: none; with --allow-control or another --host, a new one]",
+)  # fmt: skip
+@click.option(
+    "--host-name", "names", multiple=True, metavar="NAME",
+    help="A name under which browsers reach the page, beside localhost and addresses. Can be repeated.",
+)  # fmt: skip
+@click.option("--show-keys", is_flag=True, help="Show the keys themselves. They may contain arguments of jobs.")
+def web(
+    url: str, host: str, port: int, allow_control: bool, token: str | None, names: tuple[str, ...], show_keys: bool
+) -> None:
+    """
+    Serve a web page of what the limits of the whole fleet do: their use, waiting lines and denials over the last
+    minutes, each key of a limit, why a job waits, the rules in force and who changed what.
+
+    Like `throttlekit top`, it needs only the store, and none of your code. It reads the store once a second while a
+    browser looks, and every 10 seconds else.
+
+    The page changes nothing, unless --allow-control is given. Then an operator can pause a limit, change its rate, put
+    it into shadow mode, reset it, and end what was set; each change is confirmed with its effect, and the history
+    names who made it.
+
+    By default it listens on this machine only. From elsewhere, use a tunnel: ssh -L 8321:127.0.0.1:8321 HOST.
+    With --allow-control or another --host, a browser must bring a token. It is in the address that the command prints.
+    The page has no TLS of its own.
+
+    \b
+    Exit codes:
+      0  stopped by Ctrl-C
+      2  not started: a wrong option, the port is taken, or the store does not answer
+
+    \b
+    Examples:
+      throttlekit web --url redis://localhost:6379/1
+      throttlekit web --url redis://localhost:6379/1 --allow-control
+      throttlekit web --url redis://localhost:6379/1 --host 0.0.0.0 --host-name ops.example.com
+    """
+    require(["redis"])
+    if importlib.util.find_spec("waitress") is None:
+        raise CommandFailed("this needs waitress: pip install 'throttlekit-jobs[web]'")
+    from throttlekit_web import Site
+    from throttlekit_web._serve import serve
+
+    if token is None and (allow_control or not _is_this_machine(host)):
+        token = secrets.token_urlsafe(24)
+    shown = f"[{host}]" if ":" in host else host
+
+    def started(port: int) -> None:
+        fragment = "" if token is None else f"#token={token}"
+        click.echo(f"throttlekit web: http://{shown}:{port}/{fragment}")
+
+    with store_errors():
+        site = Site(url, token=token, allow_control=allow_control, show_keys=show_keys, hosts=[*names, host])
+        serve(site, host, port, started)
+
+
+def _is_this_machine(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

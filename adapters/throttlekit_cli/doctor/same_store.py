@@ -1,0 +1,137 @@
+"""Check that the application, its workers and this command mean the same store, and that the broker has another."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import redis
+
+from throttlekit import Limiter, StoreUnavailable, TokenBucket
+from throttlekit._core.storage_keys import fleet_name
+from throttlekit.fleet.definitions import definitions_of, reported_within
+from throttlekit.fleet.snapshot import Known, look
+from throttlekit.stores.redis import address_of
+from throttlekit_cli.doctor.findings import Finding
+from throttlekit_cli.formatting import format_limit, printable
+
+__all__ = ["address_of_url", "compare_stores", "examine_counts_of_rq", "examine_reports"]
+
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+
+
+def compare_stores(limiter: Limiter, url: str | None, about: str, broker: str) -> Iterator[Finding]:
+    """
+    Compare the store of the application's *limiter* with the one at *url*, and with the *broker*.
+
+    Args:
+        url: What the operator named; None: nothing.
+        broker: The broker's host:port/database; "": it is not a Redis.
+    """
+    own = limiter.stores.shared.address
+    if limiter.in_memory:
+        yield Finding(
+            "fault", about, "Its limiter keeps limits in memory: each worker process has the whole limit for itself.",
+            'give the limiter the URL of a server: Limiter("redis://…"), or set THROTTLEKIT_URL',
+        )  # fmt: skip
+        return
+    if url is not None and not _is_same(limiter, url):
+        yield Finding(
+            "fault", about,
+            f"The application's limiter counts in another store{_at(own)} than --url{_at(address_of_url(url))}: what is"
+            " shown and changed there does not concern its workers.",
+            "name the store of the application: the URL in its Limiter(…)",
+        )  # fmt: skip
+    if own and broker and _plain(own) == _plain(broker):
+        yield Finding(
+            "warning", about, f"The limiter counts in the broker's own database ({own}): a flush forgets all limits.",
+            "give the limiter a database of its own, such as /1 at the end of its URL",
+        )  # fmt: skip
+
+
+def examine_reports(store: Any) -> Iterator[Finding]:
+    """Check what workers report to *store*: whether any does, and whether they agree on the limits."""
+    fleet = look(store, most=1)
+    if fleet.processes:
+        yield Finding("ok", "store", f"{len(fleet.processes)} processes have reported in the last 15 seconds.")
+    elif not fleet.limits:
+        yield Finding(
+            "note", "store", "No process has used a limit with this store in the last hour.",
+            "if workers run throttled jobs, they count in another store: compare its URL with theirs",
+        )  # fmt: skip
+    else:
+        ago = fleet.now - max(each.reported for each in fleet.limits)
+        yield Finding("note", "store", f"No process reports now; limits were used {ago / 60:.0f} minutes ago.")
+    changed = {rule.name for rule in fleet.rules if rule.what == "set"}
+    for name, found in _twins(definitions_of(store)).items():
+        if name not in changed:
+            yield Finding(
+                "warning", "store",
+                f"Limit {printable(name)!r} is in use with several definitions: "
+                f"{', '.join(format_limit(each.limit) for each in found)}. Each counts by itself, lets its own pass.",
+                "deploy one definition to all workers; during a deployment this is over in some minutes",
+            )  # fmt: skip
+
+
+def examine_counts_of_rq(connection: Any, url: str | None, rq_url: str) -> Iterator[Finding]:
+    """Check whether workers count in RQ's own database, which they do where no store is configured."""
+    if not connection.exists(fleet_name("limits")):
+        return
+    own = address_of_url(rq_url)
+    if url is not None and _plain(address_of_url(url)) != _plain(own):
+        yield Finding(
+            "fault", "rq",
+            f"Workers have counted in RQ's own database{_at(own)} in the last hour, and not in --url"
+            f"{_at(address_of_url(url))}: no store is configured for them.",
+            "call configure(limiter) in the module of `rq worker -c`, or set THROTTLEKIT_URL for the workers",
+        )  # fmt: skip
+    else:
+        yield Finding(
+            "warning", "rq", f"Workers count in RQ's own database{_at(own)}: a flush of it forgets all limits.",
+            "give the limiter a database of its own, with configure(limiter) or THROTTLEKIT_URL",
+        )  # fmt: skip
+
+
+def address_of_url(url: str) -> str:
+    """host:port/database of *url*; "" if it names no single server."""
+    with contextlib.suppress(redis.RedisError, ValueError, TypeError):
+        scheme, colon, rest = url.replace("valkey", "redis", 1).partition("://")
+        return address_of(redis.ConnectionPool.from_url(f"{scheme}{colon}{rest}"))
+    return ""
+
+
+def _is_same(limiter: Limiter, url: str) -> bool:
+    """Whether both are one store: what is paused in one is paused in the other, whatever the names of its server."""
+    probe = TokenBucket(f"throttlekit-doctor-{secrets.token_hex(4)}", "1000/s", burst=1000)
+    other = Limiter(url)
+    try:
+        other.pause(probe, 60)
+        return not limiter.peek(probe).allowed
+    except StoreUnavailable:
+        # The names are all that is known: the application's server may not be reachable from here.
+        own = limiter.stores.shared.address
+        return not own or _plain(own) == _plain(address_of_url(url))
+    finally:
+        with contextlib.suppress(StoreUnavailable):
+            other.reset(probe)
+        other.close()
+        limiter.close()
+
+
+def _twins(definitions: list[Known]) -> dict[str, list[Known]]:
+    """The limits of which more than one definition is in use, by name."""
+    found: dict[tuple[str, str | None], list[Known]] = {}
+    for each in reported_within(definitions):
+        found.setdefault((each.limit.name, each.limit.of_tier), []).append(each)
+    return {name: each for (name, _), each in found.items() if len(each) > 1}
+
+
+def _plain(address: str) -> str:
+    host, colon, rest = address.rpartition(":")
+    return f"localhost{colon}{rest}" if host in _LOOPBACK else address
+
+
+def _at(address: str) -> str:
+    return f" ({address})" if address else ""

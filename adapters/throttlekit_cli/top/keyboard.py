@@ -1,0 +1,78 @@
+"""The keys that an operator presses while `top` runs."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from types import TracebackType
+from typing import Any
+
+try:
+    import termios
+    import tty
+except ImportError:  # Windows: top runs, and Ctrl-C ends it
+    termios = tty = None  # type: ignore[assignment]
+
+__all__ = ["ESCAPE", "Keyboard"]
+
+ESCAPE = "\x1b"
+_SEQUENCE_WITHIN_S = 0.05
+"""An arrow key sends ESC and more, at once; ESC alone is the key of that name."""
+
+
+class Keyboard:
+    """Reads single keys of the terminal, as a context manager. Where there is none, it only waits."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdin.fileno() if termios is not None and sys.stdin.isatty() else None
+        self._before: Any = None
+
+    @property
+    def reads(self) -> bool:
+        """Whether keys are read."""
+        return self._terminal is not None
+
+    def __enter__(self) -> Keyboard:
+        if self._terminal is not None:
+            self._before = termios.tcgetattr(self._terminal)
+            tty.setcbreak(self._terminal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._terminal is not None:
+            termios.tcsetattr(self._terminal, termios.TCSADRAIN, self._before)
+
+    def key(self, within: float) -> str:
+        """The next key that is pressed within so many seconds; "" if none is, or if it is none with a text."""
+        if self._terminal is None:
+            time.sleep(within)
+            return ""
+        if not _readable(self._terminal, within):
+            return ""
+        pressed = os.read(self._terminal, 1)
+        if not pressed:  # the terminal is gone
+            raise KeyboardInterrupt
+        if pressed == b"\x1b" and _readable(self._terminal, _SEQUENCE_WITHIN_S):
+            os.read(self._terminal, 32)
+            return ""
+        while pressed[0] >= 0xC0 and _readable(self._terminal, _SEQUENCE_WITHIN_S):  # a letter of several bytes
+            pressed += os.read(self._terminal, 1)
+            if len(pressed) >= 4 or _is_whole(pressed):
+                break
+        return pressed.decode("utf-8", "replace")
+
+
+def _readable(terminal: int, within: float) -> bool:
+    return bool(select.select([terminal], [], [], within)[0])
+
+
+def _is_whole(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,8 @@
+"""A web page of what the fleet's limits do, from the store alone: as a server of its own, or mounted in an app."""
+
+from throttlekit_web._asgi import asgi_app
+from throttlekit_web._http import Request, Response
+from throttlekit_web._site import Site
+from throttlekit_web._wsgi import wsgi_app
+
+__all__ = ["Request", "Response", "Site", "asgi_app", "wsgi_app"]

@@ -1,0 +1,153 @@
+"""What the page can change: each request is first answered with its effect, and done once that text is confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from throttlekit import Control
+from throttlekit._core.limit.with_rate import altered
+from throttlekit.fleet.control import Change
+from throttlekit.fleet.definitions import definition_of, why_ignored
+from throttlekit.fleet.rules import Rule
+from throttlekit.fleet.snapshot import FleetStore, Known
+from throttlekit_cli.formatting import format_duration, format_limit
+from throttlekit_web._data import rule_id, shown_part
+from throttlekit_web._http import Refused
+
+__all__ = ["Plan", "plan_change"]
+
+_MAX_FOR_S = 366 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """
+    One change that was asked for and not made yet.
+
+    Attributes:
+        effect: What it does to the fleet, in words.
+        by: The operator, for the history.
+    """
+
+    effect: str
+    by: str
+    run: Callable[[Control], Sequence[Change]]
+
+
+def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *, show_keys: bool) -> Plan:
+    """
+    Check what *form* wants, so that nothing is confirmed that cannot be done.
+
+    Raises:
+        Refused: A field is missing or wrong, or there is no such limit or rule.
+        StoreUnavailable: The store did not answer.
+    """
+    by = _text(form, "by", "your name, for the history")
+    verb = form.get("verb")
+    if verb == "end":
+        return _end(control, _text(form, "rule", "the rule to end"), by, show_keys=show_keys)
+    known = _known(store, _text(form, "limit", "the id of a limit"))
+    limit = known.limit
+    key = form.get("key") or None
+    if key is not None and not isinstance(key, str):
+        raise Refused(400, "key must be text")
+    for_ = _seconds(form.get("for"))
+    how_long = "until it is ended" if for_ is None else f"for {format_duration(for_)}"
+    whose = f"limit {limit.name!r}" if key is None else f"key {key!r} of limit {limit.name!r}"
+    name = limit.name
+    if verb == "pause":
+        _check(Rule(what="pause", name=name, part=key), known)
+        effect = (
+            f"Pause {whose} in the whole fleet, {how_long}. None of its jobs starts meanwhile. "
+            "They wait, lose no retry and keep their places."
+        )
+        return Plan(effect, by, lambda control: control.pause(name, key=key, for_=for_))
+    if verb == "reset":
+        effect = (
+            f"Delete the counts of {whose}: full buckets, empty waiting lines, no held slots, no pause after a 429. "
+            "A full burst can start at once, beside the jobs that run."
+        )
+        return Plan(effect, by, lambda control: control.reset(name, key=key))
+    if key is not None:
+        raise Refused(400, f"{verb} is for a whole limit: leave the key out")
+    if verb == "shadow":
+        effect = (
+            f"Put {whose} into shadow mode in the whole fleet, {how_long}. It denies no job any more: "
+            "every waiting job can start at once."
+        )
+        return Plan(effect, by, lambda control: control.shadow(name, for_=for_))
+    if verb == "set":
+        return _set(known, form, for_, how_long, by)
+    raise Refused(400, "verb must be pause, set, shadow, reset or end")
+
+
+def _set(known: Known, form: Mapping[str, Any], for_: float | None, how_long: str, by: str) -> Plan:
+    rate, burst = _text(form, "rate", "a rate like 50/s, or a number of slots").strip(), form.get("burst")
+    if burst is not None and (type(burst) is not int or burst < 1):
+        raise Refused(400, "burst must be a whole number of at least 1")
+    limit, name, tier = known.limit, known.limit.name, known.limit.of_tier
+    amount = int(rate) if rate.isascii() and rate.isdigit() else rate
+    _check(Rule(what="set", name=name, part=tier, rate=amount, burst=burst), known)
+    new = altered(limit, amount, burst)
+    whose = f"limit {name!r}" if tier is None else f"tier {tier!r} of limit {name!r}"
+    effect = f"Change {whose} in the whole fleet, {how_long}: from {format_limit(limit)} to {format_limit(new)}. " + (
+        "Jobs that hold slots go on." if not limit.period_us else "It begins with a full burst and an empty line."
+    )
+    return Plan(effect, by, lambda control: control.set(name, rate, burst=burst, tier=tier, for_=for_))
+
+
+def _end(control: Control, id: str, by: str, *, show_keys: bool) -> Plan:
+    rule = next((rule for rule in control.rules() if rule_id(rule) == id), None)
+    if rule is None:
+        raise Refused(404, "this rule is not in force any more")
+    name, part = rule.name, rule.part
+    shown = shown_part(part, is_key=rule.what == "pause", show_keys=show_keys)
+    ends: dict[str, Callable[[Control], Sequence[Change]]] = {
+        "pause": lambda control: control.resume(name, key=part),
+        "set": lambda control: control.unset(name, tier=part),
+        "shadow": lambda control: control.enforce(name),
+    }
+    return Plan(_end_of(rule, shown), by, ends[rule.what])
+
+
+def _end_of(rule: Rule, part: str | None) -> str:
+    if rule.what == "pause":
+        whose = f"every pause of limit {rule.name!r}" if part is None else f"the pause of key {part!r} of {rule.name!r}"
+        return (
+            f"End {whose} in the whole fleet, set by {rule.by}. Its jobs start again; up to one full burst at once. "
+            "A pause after a 429 stays."
+        )
+    if rule.what == "shadow":
+        return f"End the shadow mode of limit {rule.name!r} in the whole fleet, set by {rule.by}. It denies jobs again."
+    whose = f"limit {rule.name!r}" if part is None else f"tier {part!r} of limit {rule.name!r}"
+    return f"Undo the rate {rule.rate} that {rule.by} set: {whose} is as declared again, in the whole fleet."
+
+
+def _known(store: FleetStore, id: str) -> Known:
+    known = definition_of(store, id)
+    if known is None:
+        raise Refused(404, "no worker has used this limit in the last hour")
+    return known
+
+
+def _check(rule: Rule, known: Known) -> None:
+    """Refuse what no worker would follow."""
+    if reason := why_ignored(rule, known):
+        raise Refused(400, reason)
+
+
+def _text(form: Mapping[str, Any], name: str, what: str) -> str:
+    text = form.get(name)
+    if not isinstance(text, str) or not text.strip() or len(text) > 300:
+        raise Refused(400, f"{name} must be {what}, at most 300 characters")
+    return text
+
+
+def _seconds(for_: object) -> float | None:
+    if for_ is None:
+        return None
+    if isinstance(for_, bool) or not isinstance(for_, (int, float)) or not 1 <= for_ <= _MAX_FOR_S:
+        raise Refused(400, "for must be a number of seconds from 1 to a year, or null: until it is ended")
+    return float(for_)

@@ -1,0 +1,226 @@
+"""What the page shows, as plain data: limits, keys, jobs, rules and changes. Durations in seconds."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from throttlekit import Limit
+from throttlekit._core.storage_keys import bucket_name, parts_of
+from throttlekit.fleet.browse import STEP_S, Holder
+from throttlekit.fleet.control import Change
+from throttlekit.fleet.definitions import reported_within, why_ignored
+from throttlekit.fleet.rules import Rule, field_of
+from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute, Waiting
+from throttlekit_cli.formatting import format_key, format_limit
+
+__all__ = [
+    "ORDERS",
+    "change_data",
+    "fleet_data",
+    "holder_data",
+    "job_data",
+    "key_data",
+    "limit_data",
+    "limits_data",
+    "rule_data",
+    "rule_id",
+    "shown_part",
+]
+
+_Data = dict[str, Any]
+
+ORDERS: Mapping[str, Callable[[_Data], Any]] = {
+    "wait": lambda row: (-max(row["starts"] or 0, row["paused"] or 0), -row["wait"], -row["denials"]),
+    "use": lambda row: (-(row["used"] or 0) / (row["capacity"] or 1), -row["units"]),
+    "denied": lambda row: -row["denials"],
+    "name": lambda row: 0,
+}
+"""What comes first, for each order. Limits without decisions come last."""
+
+
+def fleet_data(fleet: Fleet) -> _Data:
+    """The store's clock, and the processes that were heard of."""
+    kinds = [each.framework for each in fleet.processes]
+    return {
+        "now": fleet.now,
+        "latency": fleet.latency,
+        "processes": len(kinds),
+        "frameworks": {kind: kinds.count(kind) for kind in sorted(set(kinds)) if kind != "-"},
+    }
+
+
+def limits_data(fleet: Fleet, *, order: str, show_keys: bool) -> list[_Data]:
+    """A row for each definition that is in use, the most pressing first."""
+    in_use = {each.id for each in reported_within(fleet.limits)}
+    keys: dict[str, list[Key]] = {}
+    for each in fleet.keys:
+        keys.setdefault(each.id, []).append(each)
+    rows = [
+        limit_data(known, keys.get(known.id, []), _rules_for(known, fleet.rules), show_keys=show_keys)
+        for known in fleet.limits
+        if known.id in in_use or known.minute.allowed or known.minute.denials
+    ]
+    return sorted(rows, key=lambda row: (row["idle"], ORDERS[order](row), row["name"], row["id"]))
+
+
+def limit_data(known: Known, keys: Sequence[Key], rules: Iterable[Rule], *, show_keys: bool) -> _Data:
+    """
+    One limit: what it decided in the last minute, and what its most pressing keys count now. Of several keys the
+    fullest is shown, and the sum of those that wait.
+    """
+    limit, minute = known.limit, known.minute
+    has_keys = known.keyed or limit.scope != "global"
+    fullest = max(keys, key=lambda key: (key.used / (key.capacity or 1), key.waiting), default=None)
+    waiting, units = sum(key.waiting for key in keys), sum(key.waiting_units for key in keys)
+    # A share of less than a unit a minute says nothing.
+    share = None if has_keys or _per_minute(limit) < 1 else minute.used / _per_minute(limit)
+    in_use = minute.allowed or minute.denials or waiting or any(key.used or key.paused for key in keys)
+    return {
+        "id": known.id,
+        "name": limit.name,
+        "definition": format_limit(limit),
+        "keyed": has_keys,
+        "slots": not limit.period_us,
+        "per_step": None if share is None else _per_minute(limit) * STEP_S / 60,
+        "used": None if fullest is None else fullest.used,
+        "capacity": limit.capacity,
+        "waiting": units,
+        "jobs": waiting,
+        "starts": _most(key.last_starts for key in keys),
+        "paused": _most(key.paused for key in keys),
+        "mean_hold": None if fullest is None else fullest.mean_hold,
+        "oldest_hold": _most(key.oldest_hold for key in keys),
+        "allowed": minute.allowed,
+        "units": minute.used,
+        "share": share,
+        "denied": dict(minute.denied or {}),
+        "denials": minute.denials,
+        "wait": minute.longest_wait,
+        "idle": not in_use,
+        "rules": [rule_data(rule, [known], show_keys=show_keys) for rule in rules],
+    }
+
+
+def key_data(key: Key, minute: Minute, *, show_keys: bool) -> _Data:
+    """
+    Args:
+        minute: That of the whole limit: it has the units that a job takes.
+    """
+    return {
+        "key": format_key(key.key, key.part, clear=show_keys),
+        "used": key.used,
+        "capacity": key.capacity,
+        "waiting": key.waiting_units,
+        "jobs": key.waiting,
+        "starts": key.last_starts,
+        "paused": key.paused,
+        "mean_hold": key.mean_hold,
+        "oldest_hold": key.oldest_hold,
+        "units": key.minute.units,
+        "denials": key.minute.denials,
+    }
+
+
+def holder_data(holder: Holder, now: float) -> _Data:
+    return {"job": holder.job_id, "held": None if holder.since is None else max(0.0, now - holder.since)}
+
+
+def rule_id(rule: Rule) -> str:
+    """What names *rule* in a URL or a form, without its key."""
+    return hashlib.blake2b(field_of(rule.what, rule.name, rule.part).encode(), digest_size=8).hexdigest()
+
+
+def rule_data(rule: Rule, known: Iterable[Known] = (), *, show_keys: bool) -> _Data:
+    """
+    Args:
+        known: The definitions of its limit.
+    """
+    return {
+        "id": rule_id(rule),
+        "what": rule.what,
+        "name": rule.name,
+        "part": shown_part(rule.part, is_key=rule.what == "pause", show_keys=show_keys),
+        "rate": rule.rate,
+        "burst": rule.burst,
+        "since": rule.since_us / 1e6,
+        "until": rule.until_us / 1e6 or None,
+        "by": rule.by,
+        "refused": _refused(rule, [each for each in known if each.limit.name == rule.name]),
+    }
+
+
+def change_data(change: Change, *, show_keys: bool) -> _Data:
+    is_key = change.verb not in ("set", "unset")
+    return {
+        "at": change.at,
+        "by": change.by,
+        "verb": change.verb,
+        "name": change.name,
+        "part": shown_part(change.part, is_key=is_key, show_keys=show_keys),
+        "before": None if change.before is None else rule_data(change.before, show_keys=show_keys),
+        "after": None if change.after is None else rule_data(change.after, show_keys=show_keys),
+        "forgotten": change.forgotten,
+    }
+
+
+def job_data(job: Waiting, key: Key | None, rules: Iterable[Rule], now: float, *, show_keys: bool) -> _Data:
+    """Why a job waits, or that it waits no more."""
+    data: _Data = {
+        "now": now,
+        "state": "allowed" if job.reason == "allowed" else "unused" if key is None else "waiting",
+        "reason": job.reason,
+        "since": job.since,
+        "deferrals": job.deferrals,
+        "decided": job.decided,
+    }
+    if key is None or job.reason == "allowed":
+        return data
+    ahead = job.due - now
+    before = None
+    if ahead > 0 and key.waiting and key.last_starts:
+        before = max(0, round(key.waiting * ahead / max(ahead, key.last_starts)) - 1)
+    return {
+        **data,
+        "limit": key.limit.name,
+        "id": key.id,
+        "definition": format_limit(key.limit),
+        "due": job.due or None,
+        "before": before,
+        **key_data(key, key.minute, show_keys=show_keys),
+        "rules": [rule_data(rule, show_keys=show_keys) for rule in rules],
+    }
+
+
+def shown_part(part: str | None, *, is_key: bool, show_keys: bool) -> str | None:
+    """The part of a limit that a rule is for: a tier, or a key, which is shown as a digest like the key's own row."""
+    if part is None or not is_key or show_keys:
+        return part
+    stored = parts_of(bucket_name("", part, "0"))
+    return None if stored is None else format_key(stored[1], None, clear=False)
+
+
+def _rules_for(known: Known, rules: Iterable[Rule]) -> list[Rule]:
+    """Those for its name; not the rates of its other tiers."""
+    return [
+        rule
+        for rule in rules
+        if rule.name == known.limit.name
+        and (rule.what != "set" or None in (rule.part, known.limit.of_tier) or rule.part == known.limit.of_tier)
+    ]
+
+
+def _refused(rule: Rule, known: Sequence[Known]) -> str | None:
+    """Why no worker follows the rule: the reason of the limit that cannot. None: workers follow."""
+    reasons = [why_ignored(rule, each) for each in known]
+    return None if not reasons or None in reasons else reasons[0]
+
+
+def _per_minute(limit: Limit) -> float:
+    """Units that the rate lets pass in a minute; 0: a concurrency limit, which has no rate."""
+    return limit.amount * 60_000_000 / limit.period_us if limit.period_us else 0.0
+
+
+def _most(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)

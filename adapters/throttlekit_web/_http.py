@@ -1,0 +1,56 @@
+"""A request and a response as values: what WSGI, ASGI and a framework's own view have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["MAX_BODY", "Refused", "Request", "Response", "json_response", "refusal"]
+
+MAX_BODY = 10_000
+"""Bytes that a request may send."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """
+    Attributes:
+        path: Below the place where the page is mounted: "/", "/api/limits".
+        query: As it stands in the URL, without the question mark.
+        headers: Their names in lower case.
+        root: Where the page is mounted, without a slash at its end: "" or "/limits".
+    """
+
+    method: str = "GET"
+    path: str = "/"
+    query: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    body: bytes = b""
+    root: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Refused(Exception):
+    """A request that is not answered with what it wants: the status, and one line for the reader."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def json_response(data: Any, status: int = 200) -> Response:
+    """*data* as JSON. Lone surrogates, which a name may have, are escaped."""
+    body = json.dumps(data, separators=(",", ":")).encode()
+    return Response(status, {"Content-Type": "application/json", "Cache-Control": "no-store"}, body)
+
+
+def refusal(status: int, text: str) -> Response:
+    return json_response({"error": text}, status)

@@ -1,0 +1,236 @@
+"""What each address of the page's data answers: read from the store in bounded pieces, at most once a second."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from throttlekit import ConfigurationError, Control, Limiter, StoreUnavailable
+from throttlekit._engine.plugins import plugin_manager, store_from
+from throttlekit._util.fork_safety import renew_lock_after_fork
+from throttlekit.fleet.browse import browse_keys, find_key, holders_of, minute_of, overview, pressing_keys, recent_steps
+from throttlekit.fleet.definitions import definition_of
+from throttlekit.fleet.snapshot import Known, look_up, rules_of, time_of
+from throttlekit.stores.base import Store, SupportsCommands
+from throttlekit_cli.formatting import format_key
+from throttlekit_web._data import (
+    ORDERS,
+    change_data,
+    fleet_data,
+    holder_data,
+    job_data,
+    key_data,
+    limit_data,
+    limits_data,
+    rule_data,
+)
+from throttlekit_web._history import History
+from throttlekit_web._http import Refused
+
+__all__ = ["Reader", "open_store"]
+
+_T = TypeVar("_T")
+
+_TIMEOUT_S = 5.0
+_FRESH_S = 1.0
+_MAX_READINGS = 32
+_MAX_LIMITS = 100
+_PRESSING = 20
+_HOLDERS_OF = 3
+_MAX_CHANGES = 200
+
+
+class Reader:
+    """
+    The data of the page.
+
+    Args:
+        store: One that a fleet shares; see `open_store`.
+        show_keys: Whether keys are shown as they are, and not as digests.
+
+    Attributes:
+        addresses: What answers a query, by its path. Each raises `Refused` for a query that is wrong, and
+            `StoreUnavailable`.
+    """
+
+    def __init__(self, store: Any, *, show_keys: bool) -> None:
+        self._store, self._show_keys = store, show_keys
+        self._history = History()
+        self._readings: OrderedDict[Any, tuple[float, Any]] = OrderedDict()
+        self._lock = threading.Lock()
+        renew_lock_after_fork(self, "_lock")
+        self.addresses: dict[str, Callable[[dict[str, str]], Any]] = {
+            "/api/limits": self._limits,
+            "/api/limit": self._limit,
+            "/api/keys": self._keys,
+            "/api/job": self._job,
+            "/api/changes": self._changes,
+        }
+
+    def record(self) -> None:
+        """
+        Read the last minutes into the history.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        self._overview("wait")
+
+    def forget(self) -> None:
+        """Read the store anew at the next request: something was changed."""
+        with self._lock:
+            self._readings.clear()
+
+    def _limits(self, query: dict[str, str]) -> Any:
+        order = query.get("order", "wait")
+        if order not in ORDERS:
+            raise Refused(400, f"order must be one of {', '.join(ORDERS)}")
+        first, text = _whole(query, "since"), query.get("filter", "").casefold()
+        head, rows = self._overview(order)
+        rows = [row for row in rows if text in row["name"].casefold()]
+        shown = rows[:_MAX_LIMITS]
+        return {
+            **head,
+            "limits": [{**row, "steps": self._history.since(row["id"], first)} for row in shown],
+            "of": len(rows),
+            "waiting": sum(row["jobs"] for row in rows),
+            "oldest": max((row["wait"] for row in rows), default=0.0),
+            "denials": sum(row["denials"] for row in rows),
+            "paused": sum(row["paused"] is not None or any(r["what"] == "pause" for r in row["rules"]) for row in rows),
+        }
+
+    def _overview(self, order: str) -> tuple[Any, list[Any]]:
+        def read() -> tuple[Any, list[Any]]:
+            fleet, steps = overview(self._store, order)
+            rows = limits_data(fleet, order=order, show_keys=self._show_keys)
+            self._history.add(steps, {row["id"]: row["jobs"] for row in rows})
+            return fleet_data(fleet), rows
+
+        return self._fresh(("fleet", order), read)
+
+    def _limit(self, query: dict[str, str]) -> Any:
+        id, first = query.get("id", ""), _whole(query, "since")
+        data = self._fresh(("limit", id), lambda: self._read_limit(id))
+        return {**data, "limit": {**data["limit"], "steps": self._history.since(id, first)}}
+
+    def _read_limit(self, id: str) -> Any:
+        known = self._known(id)
+        now, rules = rules_of(self._store, known.limit)
+        steps = recent_steps(self._store, [id])
+        known = replace(known, minute=minute_of(steps[id], now))
+        keys = pressing_keys(self._store, known, _PRESSING)
+        row = limit_data(known, keys, rules, show_keys=self._show_keys)
+        self._history.add(steps, {id: row["jobs"]})
+        holders = [
+            {
+                "key": format_key(key.key, key.part, clear=self._show_keys),
+                "holders": [holder_data(each, now) for each in holders_of(self._store, key)],
+            }
+            for key in (keys if row["slots"] else ())[:_HOLDERS_OF]
+        ]
+        shown = [key_data(key, known.minute, show_keys=self._show_keys) for key in keys]
+        return {"now": now, "limit": row, "keys": shown, "holders": holders}
+
+    def _keys(self, query: dict[str, str]) -> Any:
+        known = self._known(query.get("id", ""))
+        cursor, sought = query.get("cursor", ""), query.get("search", "")
+        if cursor and not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 20):
+            raise Refused(400, "cursor must be that of the page before")
+        text = sought.casefold()
+
+        def wanted(key: str, part: str | None) -> bool:
+            return text in format_key(key, part, clear=self._show_keys).casefold()
+
+        page = browse_keys(self._store, known, cursor, wanted) if text else browse_keys(self._store, known, cursor)
+        keys = list(page.keys)
+        if sought and not cursor:  # the key itself, which no scan finds where only digests are shown
+            exact = find_key(self._store, known, sought)
+            keys = [each for each in keys if exact is None or each.bucket != exact.bucket]
+            keys = keys if exact is None else [exact, *keys]
+        steps = self._fresh(("steps of", known.id), lambda: recent_steps(self._store, [known.id]))
+        minute = minute_of(steps[known.id], time_of(self._store))
+        return {
+            "keys": [key_data(key, minute, show_keys=self._show_keys) for key in keys],
+            "cursor": page.cursor,
+            "looked": page.looked,
+            "of": page.of,
+        }
+
+    def _job(self, query: dict[str, str]) -> Any:
+        id = query.get("id", "").strip()
+        if not id:
+            raise Refused(400, "id must be the framework's own id of a job")
+        job, key = look_up(self._store, id)
+        if job is None:
+            return {"state": "unknown"}
+        now, rules = (time_of(self._store), ()) if key is None else rules_of(self._store, key.limit)
+        return job_data(job, key, rules, now, show_keys=self._show_keys)
+
+    def _changes(self, query: dict[str, str]) -> Any:
+        def read() -> Any:
+            control = Control(self._store, by="reader")
+            return {
+                "now": time_of(self._store),
+                "rules": [rule_data(rule, show_keys=self._show_keys) for rule in control.rules()],
+                "changes": [
+                    change_data(change, show_keys=self._show_keys) for change in control.history()[:_MAX_CHANGES]
+                ],
+            }
+
+        return self._fresh(("changes",), read)
+
+    def _known(self, id: str) -> Known:
+        known = definition_of(self._store, id)
+        if known is None:
+            raise Refused(404, "no worker has used this limit in the last hour")
+        return known
+
+    def _fresh(self, name: Any, read: Callable[[], _T]) -> _T:
+        """
+        What *read* returned or raised within the last second. One thread reads at a time: many browsers cost the store
+        what one does.
+        """
+        with self._lock:
+            known: tuple[float, Any] = self._readings.get(name, (0.0, None))
+            until, found = known
+            if time.monotonic() >= until:
+                try:
+                    found = read()
+                except (Refused, StoreUnavailable) as error:
+                    found = error
+                self._readings[name] = (time.monotonic() + _FRESH_S, found)
+                self._readings.move_to_end(name)
+                while len(self._readings) > _MAX_READINGS:
+                    self._readings.popitem(last=False)
+        if isinstance(found, (Refused, StoreUnavailable)):
+            raise found
+        value: Any = found
+        return cast(_T, value)
+
+
+def open_store(store: str | Store | Limiter) -> Any:
+    """The store, with longer time-outs than a worker has: an operator may be far away."""
+    if isinstance(store, Limiter):
+        if not store.stores.shared.shared:
+            raise ConfigurationError("a limiter in memory has no fleet: name the Redis that the workers use")
+        return store.stores.shared
+    if isinstance(store, str) and "://" in store and not store.startswith("memory:"):
+        options = store.partition("?")[2]
+        names = [name for name in ("socket_timeout", "socket_connect_timeout") if f"{name}=" not in options]
+        timeouts = "&".join(f"{name}={_TIMEOUT_S:g}" for name in names)
+        store = f"{store}{'&' if options else '?'}{timeouts}" if timeouts else store
+    opened = store_from(store, plugin_manager([]))
+    if not isinstance(opened, SupportsCommands):
+        raise ConfigurationError("this store is not shared by a fleet: name the Redis that the workers use")
+    return opened
+
+
+def _whole(query: dict[str, str], name: str) -> int:
+    text = query.get(name, "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise Refused(400, f"{name} must be a whole number")
+    return int(text)

@@ -1,0 +1,62 @@
+"""The page's own server, for `throttlekit web`: waitress, which is one package without dependencies."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from throttlekit import ConfigurationError, StoreUnavailable
+from throttlekit_web._site import Site
+from throttlekit_web._wsgi import serve_wsgi
+
+__all__ = ["serve"]
+
+_THREADS = 8
+_RECORDED_EVERY_S = 10.0
+
+
+def serve(site: Site, host: str, port: int, started: Callable[[int], None]) -> None:
+    """
+    Serve *site* until Ctrl-C. Meanwhile its last minutes are read every 10 s, so that the charts have no gaps.
+
+    Args:
+        port: 0: a free one.
+        started: Called with the port once connections are accepted.
+
+    Raises:
+        ConfigurationError: It cannot listen there.
+        StoreUnavailable: The store does not answer.
+    """
+    site.record()
+    try:
+        server = _waitress().create_server(serve_wsgi(site), host=host, port=port, threads=_THREADS, ident=None)
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"cannot listen on {host} port {port}: {error}. Name another with --port") from None
+    stopped = threading.Event()
+    threading.Thread(target=_record, args=(site, stopped), name="throttlekit-web", daemon=True).start()
+    try:
+        started(_port(server))
+        server.run()
+    finally:
+        stopped.set()
+        server.close()
+
+
+def _record(site: Site, stopped: threading.Event) -> None:
+    while not stopped.wait(_RECORDED_EVERY_S):
+        with contextlib.suppress(StoreUnavailable):
+            site.record()
+
+
+def _port(server: Any) -> int:
+    """A host name may stand for several addresses, each with a socket."""
+    listening = getattr(server, "effective_listen", None) or [(None, server.effective_port)]
+    return int(listening[0][1])
+
+
+def _waitress() -> Any:
+    """waitress has no types."""
+    return importlib.import_module("waitress")

@@ -1,0 +1,221 @@
+"""
+The page and its JSON: from a request to a response, by plain functions. WSGI and ASGI are thin layers above.
+
+Rule 1: it reads the store alone, in bounded pieces; however many browsers look, the store is read once a second.
+Rule 2: it changes nothing unless control is allowed, and then only with the token, from its own origin, and for a
+confirmed text that names the effect.
+Rule 3: text of the store is data: it goes out as JSON, and the page puts it in as text.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import logging
+from collections.abc import Collection
+from dataclasses import replace
+from importlib.resources import files
+from typing import Any, cast
+from urllib.parse import parse_qs, urlsplit
+
+from throttlekit import ConfigurationError, Control, Limiter, StoreUnavailable
+from throttlekit.stores.base import Store
+from throttlekit_cli.formatting import format_change, printable
+from throttlekit_web._changes import plan_change
+from throttlekit_web._http import MAX_BODY, Refused, Request, Response, json_response, refusal
+from throttlekit_web._reader import Reader, open_store
+
+__all__ = ["Site"]
+
+_log = logging.getLogger("throttlekit")
+_SHORTEST_TOKEN = 16
+_FILES = {
+    "/": ("index.html", "text/html; charset=utf-8"),
+    "/app.js": ("app.js", "text/javascript; charset=utf-8"),
+    "/style.css": ("style.css", "text/css; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+_SECURITY = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+class Site:
+    """
+    The page, for an app that answers requests in a view of its own: see `handle`.
+
+    Args:
+        store: The limiter's URL, the limiter itself, or its store. It is not asked before the first request.
+        token: At least 16 characters. Every request for data must bring it. None: every visitor reads all of it,
+            so the app that mounts the page must admit operators only.
+        allow_control: Whether the page can pause limits, set rates, and so on. That needs a token.
+        show_keys: Whether keys are shown as they are, and not as digests. They may contain arguments of jobs.
+        hosts: Names under which the page is reached; an IP address and localhost always are. It is for a server of its
+            own: a foreign page whose name leads here cannot read this one. None: the app in front checks that.
+
+    Raises:
+        ConfigurationError: The store is not one that a fleet shares, or the token is too short or missing.
+    """
+
+    def __init__(
+        self,
+        store: str | Store | Limiter,
+        *,
+        token: str | None,
+        allow_control: bool = False,
+        show_keys: bool = False,
+        hosts: Collection[str] | None = None,
+    ) -> None:
+        if token is not None and (len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable()):
+            raise ConfigurationError(f"a token has at least {_SHORTEST_TOKEN} characters, all of them printable ASCII")
+        if allow_control and token is None:
+            raise ConfigurationError("allow_control needs a token: without one every visitor could stop the fleet")
+        self._store = open_store(store)
+        self._own = isinstance(store, str)
+        self._token, self._allow_control, self._show_keys = token, allow_control, show_keys
+        self._hosts = None if hosts is None else {"localhost", *(name.lower() for name in hosts)}
+        self._reader = Reader(self._store, show_keys=show_keys)
+
+    def handle(self, request: Request) -> Response:
+        """The response to *request*. Never raises: an error is a response too."""
+        try:
+            self._check_host(request)
+            response = self._answer(request)
+        except Refused as error:
+            response = refusal(error.status, str(error))
+        except ConfigurationError as error:
+            response = refusal(400, str(error))
+        except StoreUnavailable as error:
+            response = refusal(503, f"the store does not answer: {error}")
+        except Exception:
+            _log.exception("The web page failed on %s %.200r.", request.method, request.path)
+            response = refusal(500, "the server failed: its log says how")
+        return replace(response, headers={**response.headers, **_SECURITY})
+
+    def record(self) -> None:
+        """
+        Read the last minutes now, so that the charts have no gap while no browser looks. Once in 60 s is enough.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        self._reader.record()
+
+    def close(self) -> None:
+        """Close the connections to a store that was given as a URL."""
+        if self._own:
+            self._store.close()
+
+    def _answer(self, request: Request) -> Response:
+        path, method = request.path, request.method
+        if path == "" and request.root:
+            return Response(308, {"Location": f"{request.root}/", "Content-Type": "text/plain"}, b"")
+        if path == "/api/control":
+            return json_response(self._control(request))
+        if path not in _FILES and path != "/api/about" and path not in self._reader.addresses:
+            raise Refused(404, "there is no such page")
+        if method not in ("GET", "HEAD"):
+            raise Refused(405, f"{path} takes GET alone")
+        if path in _FILES:
+            name, kind = _FILES[path]
+            body = (files("throttlekit_web") / "static" / name).read_bytes()
+            return Response(200, {"Content-Type": kind, "Cache-Control": "no-cache"}, body)
+        if path == "/api/about":
+            about = {"control": self._allow_control, "token": self._token is not None, "keys": self._show_keys}
+            return json_response(about)
+        self._check_token(request)
+        return json_response(self._reader.addresses[path](_query(request.query)))
+
+    # What is changed.
+
+    def _control(self, request: Request) -> Any:
+        if request.method != "POST":
+            raise Refused(405, "/api/control takes POST alone")
+        if not self._allow_control:
+            raise Refused(403, "this page changes nothing: start it with --allow-control, or allow_control=True")
+        self._check_token(request)
+        _check_origin(request)
+        form = _form(request)
+        plan = plan_change(self._store, Control(self._store, by="reader"), form, show_keys=self._show_keys)
+        if "confirm" not in form:
+            return {"confirm": plan.effect}
+        if form["confirm"] != plan.effect:
+            raise Refused(409, "what was confirmed is not what would be done now: look again")
+        changes = plan.run(Control(self._store, by=f"{plan.by} (web)"))
+        self._reader.forget()
+        _log.info("%s", printable(f"{plan.by}: {plan.effect}"))
+        return {"done": [format_change(change) for change in changes]}
+
+    # Who may ask.
+
+    def _check_host(self, request: Request) -> None:
+        if self._hosts is None:
+            return
+        name = _host_of(f"//{request.headers.get('host', '')}")
+        if name in self._hosts or _is_address(name):
+            return
+        raise Refused(421, f"this page is not reached as {name!r}: name it with --host-name")
+
+    def _check_token(self, request: Request) -> None:
+        if self._token is None:
+            return
+        scheme, _, brought = request.headers.get("authorization", "").partition(" ")
+        same = hmac.compare_digest(brought.strip().encode("utf-8", "replace"), self._token.encode())
+        if scheme.lower() != "bearer" or not same:
+            raise Refused(401, "the token is missing or wrong")
+
+
+def _query(text: str) -> dict[str, str]:
+    try:
+        found = parse_qs(text, keep_blank_values=True, max_num_fields=10)
+    except ValueError:
+        raise Refused(400, "the query cannot be read") from None
+    return {name: values[-1] for name, values in found.items()}
+
+
+def _form(request: Request) -> dict[str, Any]:
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Refused(415, "send application/json")
+    try:
+        form: Any = json.loads(request.body[:MAX_BODY])
+    except (ValueError, RecursionError):
+        raise Refused(400, "the body is not JSON") from None
+    if not isinstance(form, dict):
+        raise Refused(400, "the body must be a JSON object")
+    return cast("dict[str, Any]", form)
+
+
+def _check_origin(request: Request) -> None:
+    """
+    Refuse what a page of another origin sent. A browser says where a request comes from; the page cannot change that.
+    """
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin", "").partition("://")[2].lower()
+    same = bool(origin) and origin == request.headers.get("host", "").lower()
+    if site != "same-origin" and (site is not None or not same):
+        raise Refused(403, "only the page itself may change limits: this request comes from elsewhere")
+
+
+def _host_of(address: str) -> str:
+    """The host name in *address*, without a port, in lower case; "" where it cannot be read."""
+    try:
+        return (urlsplit(address).hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

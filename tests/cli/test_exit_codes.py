@@ -1,0 +1,58 @@
+"""The exit codes that each command's help states: each is met."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+import pytest
+from click.testing import CliRunner
+
+from throttlekit import Job, Limiter, TokenBucket
+from throttlekit_cli._commands import cli
+from throttlekit_cli.top import watch
+
+NOWHERE = ["--url", "redis://127.0.0.1:1/0"]
+# command: {exit code: [the commands before, the command's own words]}; the store knows the limit "api" and the job "j".
+CASES: dict[str, dict[int, list[list[str]]]] = {
+    "pause": {0: [["api"]], 2: [["apu"]]},
+    "resume": {0: [["pause", "api"], ["api"]], 1: [["api"]], 2: [["api", *NOWHERE]]},
+    "set": {0: [["api", "5/s"]], 2: [["api", "4"]]},
+    "unset": {0: [["set", "api", "5/s"], ["api"]], 1: [["api"]], 2: [["api", *NOWHERE]]},
+    "shadow": {0: [["api"]], 2: [["api", "--for", "soon"]]},
+    "enforce": {0: [["shadow", "api"], ["api"]], 1: [["api"]], 2: [["api", *NOWHERE]]},
+    "reset": {0: [["api"]], 1: [["reset", "api"], ["api"]], 2: [["api", *NOWHERE]]},
+    "history": {0: [["pause", "api"], []], 1: [[]], 2: [NOWHERE]},
+    "rules": {0: [["pause", "api"], []], 1: [[]], 2: [NOWHERE]},
+    "top": {0: [["--once"]], 2: [["--once", *NOWHERE]], 130: [[]]},
+    "explain": {0: [["j"]], 1: [["k"]], 2: [["j", *NOWHERE]]},
+    "doctor": {0: [[]], 1: [["--url", "memory://"]], 2: [NOWHERE]},
+}  # tests/cli/test_demo.py has those of the demo
+
+
+@pytest.mark.parametrize(("name", "code"), [(name, code) for name, codes in CASES.items() for code in codes])
+def test_command_ends_with_its_exit_code(redis_url: str, monkeypatch: pytest.MonkeyPatch, name: str, code: int) -> None:
+    """0, 1, 2 or 130, as its help says."""
+    with contextlib.closing(Limiter(redis_url)) as limiter:
+        for _ in range(2):
+            limiter.acquire(TokenBucket("api", "1/day"), job=Job(id="j"))
+    if code == 130:
+        monkeypatch.setattr(watch, "top", _interrupted)
+    *before, words = CASES[name][code]
+    for each in before:
+        assert CliRunner().invoke(cli, each, env={"THROTTLEKIT_URL": redis_url}).exit_code == 0
+    outcome = CliRunner().invoke(cli, [name, *words], env={"THROTTLEKIT_URL": redis_url})
+    assert outcome.exit_code == code, outcome.output
+    assert not isinstance(outcome.exception, Exception)
+    assert "Traceback" not in outcome.output
+
+
+@pytest.mark.parametrize("name", sorted(set(cli.commands) - {"demo", "web"}))
+def test_help_states_the_exit_codes_that_are_tested(name: str) -> None:
+    """No more and no less."""
+    text = CliRunner().invoke(cli, [name, "--help"]).stdout.partition("Exit codes:")[2].partition("Examples:")[0]
+    assert {int(code) for code in re.findall(r"^ {4}(\d+) ", text, re.MULTILINE)} == set(CASES[name])
+
+
+def _interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,182 @@
+"""What a page shows beside the snapshot, on a real server: steps of the last minutes, keys in pages, holders."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from support.servers.processes import Cluster
+from support.waiting import wait_until
+from throttlekit import Concurrency, Job, Limiter, TokenBucket
+from throttlekit._core.storage_keys import bucket_name, limit_id
+from throttlekit.fleet.activity import KEYS
+from throttlekit.fleet.browse import (
+    Step,
+    browse_keys,
+    find_key,
+    holders_of,
+    minute_of,
+    overview,
+    pressing_keys,
+    recent_steps,
+)
+from throttlekit.fleet.definitions import definition_of
+from throttlekit.fleet.snapshot import Known, look
+from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.redis import RedisStore
+
+TENANTS = TokenBucket("tenants", "2/minute", burst=2, key="{tenant}")
+OTHER = TokenBucket("other", "100/minute", burst=100, key="{tenant}")
+
+
+@pytest.fixture
+def store(redis_url: str) -> Iterator[RedisStore]:
+    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
+        yield store
+
+
+@pytest.fixture
+def limiter(redis_url: str) -> Iterator[Limiter]:
+    with contextlib.closing(Limiter(RedisStore(redis_url, timeout=5))) as limiter:
+        yield limiter
+
+
+def _known(store: RedisStore | RedisClusterStore, limit: TokenBucket | Concurrency) -> Known:
+    known = definition_of(store, limit_id(limit.name, limit.fingerprint))
+    assert known is not None
+    return known
+
+
+def test_steps_sum_up_to_what_was_decided(limiter: Limiter, store: RedisStore) -> None:
+    """Each step has what passed, what was denied and the longest wait; together they are what was decided."""
+    for number in range(5):
+        limiter.acquire(TENANTS, job=Job(id=f"job-{number}", kwargs={"tenant": "a"}))
+    limiter.pause(TENANTS, 60, key="b")
+    limiter.acquire(TENANTS, key="b")
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    known = _known(store, TENANTS)
+    steps = recent_steps(store, [known.id, "unheard:of"])
+    assert [each.number for each in steps[known.id]] == [each.number for each in steps["unheard:of"]]
+    assert sum(each.allowed for each in steps[known.id]) == sum(each.units for each in steps[known.id]) == 2
+    denied = sum((Counter(each.denied) for each in steps[known.id]), Counter[str]())
+    assert denied == {"exhausted": 3, "paused": 1}
+    assert not any(each.allowed or each.denied for each in steps["unheard:of"])
+    assert recent_steps(store, []) == {}
+
+
+@pytest.mark.parametrize(("now", "units", "denied"), [(100.0, 80, 16), (110.0, 70, 14), (115.0, 65, 13)])
+def test_the_last_minute_has_a_part_of_its_first_step(now: float, units: int, denied: int) -> None:
+    """Of the step in which the minute begins, that part counts which lies in the minute; older steps do not."""
+    steps = [Step(number, 1, 20, {"exhausted": 4}, 9.0 - number) for number in range(1, 6)]
+    minute = minute_of(steps, now)
+    assert (minute.units, minute.denied, minute.longest_wait) == (units, {"exhausted": denied}, 7.0)
+
+
+def test_the_keys_with_most_demand_come_first(limiter: Limiter, store: RedisStore) -> None:
+    """Of one limit only, with what its keys decided; a limit without a key has one."""
+    for tenant in ("calm", *["busy"] * 6):
+        limiter.acquire(TENANTS, key=tenant)
+        limiter.acquire(OTHER, key=tenant)
+    slots = Concurrency("slots", 2)
+    limiter.acquire(slots)
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    keys = pressing_keys(store, _known(store, TENANTS), 10)
+    assert [(each.key, each.used, each.minute.units, each.minute.denials) for each in keys] == [
+        ("busy", 2, 2, 4),
+        ("calm", 1, 1, 0),
+    ]
+    (only,) = pressing_keys(store, _known(store, slots), 10)
+    assert (only.key, only.used, only.capacity) == ("", 1, 2)
+
+
+def test_every_key_is_on_one_page(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
+    """Pages are small, and together hold each key of the limit, and no other limit's."""
+    limiter.acquire(TENANTS, key="0")
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    now = 10**10
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        for limit in (TENANTS, OTHER):
+            names = {bucket_name(limit.name, str(each), limit.fingerprint): now for each in range(3_000)}
+            client.zadd(KEYS[0], names)
+    known, found, cursor, pages = _known(store, TENANTS), set[str](), "", 0
+    while cursor or not pages:
+        page = browse_keys(store, known, cursor)
+        assert len(page.keys) <= 150
+        assert page.looked <= 2_000
+        assert page.of == 6_000
+        found |= {each.key for each in page.keys}
+        cursor, pages = page.cursor, pages + 1
+    assert found == {str(each) for each in range(3_000)}
+    assert pages >= 20
+
+
+def test_a_search_looks_at_a_bounded_number_of_keys(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
+    """A search that finds little goes on from page to page; the key itself is found at once."""
+    limiter.acquire(TENANTS, key="needle")
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        names = {bucket_name(TENANTS.name, str(each), TENANTS.fingerprint): 10**10 for each in range(5_000)}
+        client.zadd(KEYS[0], names)
+    known, found, cursor, pages = _known(store, TENANTS), list[str](), "", 0
+    while cursor or not pages:
+        page = browse_keys(store, known, cursor, lambda key, part: "needle" in key)
+        found += [each.key for each in page.keys]
+        cursor, pages = page.cursor, pages + 1
+    assert (found, pages) == (["needle"], 3)
+    needle = find_key(store, known, "needle")
+    assert needle is not None
+    assert (needle.key, needle.used) == ("needle", 1)
+    assert find_key(store, known, "nothing like it") is None
+
+
+def test_a_page_of_a_cluster(cluster: Cluster) -> None:
+    """Keys and slots on other nodes than the fleet's data are read where they are."""
+    slots = Concurrency("slots", 3)
+    with contextlib.closing(RedisClusterStore(cluster.url, timeout=5)) as store:
+        limiter = Limiter(RedisClusterStore(cluster.url, timeout=5))
+        for number in range(8):
+            limiter.acquire(TENANTS, key=f"tenant-{number % 4}")
+        limiter.acquire(slots, job=Job(id="held"))
+        limiter.close()
+        fleet, steps = overview(store, "wait")
+        units = {each.limit.name: each.minute.units for each in fleet.limits}
+        assert units == {"tenants": 8, "slots": 1}
+        assert {each.id for each in fleet.limits} == {*steps}
+        known = _known(store, TENANTS)
+        assert {each.key for each in pressing_keys(store, known, 10)} == {f"tenant-{number}" for number in range(4)}
+        assert {each.key for each in browse_keys(store, known, "").keys} == {f"tenant-{number}" for number in range(4)}
+        (key,) = pressing_keys(store, _known(store, slots), 10)
+        assert [each.job_id for each in holders_of(store, key)] == ["held"]
+
+
+def test_an_overview_is_what_a_look_shows(limiter: Limiter, store: RedisStore) -> None:
+    """The same limits, keys and counts, by fewer calls of the store."""
+    for number in range(6):
+        limiter.acquire(TENANTS, job=Job(id=str(number), kwargs={"tenant": "a"}))
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+
+    def same() -> bool:
+        (looked,), (shown,) = look(store).limits, overview(store, "wait")[0].limits
+        return (looked.id, looked.minute) == (shown.id, shown.minute)
+
+    wait_until(same, description="both were read within one step of 20 s")
+    (key,) = overview(store, "wait")[0].keys
+    assert (key.key, key.used, key.minute.denials) == ("a", 2, 4)
+
+
+def test_holders_of_slots_are_listed(limiter: Limiter, store: RedisStore) -> None:
+    """By their jobs, with since when; a rate has none."""
+    slots = Concurrency("slots", 3)
+    limiter.acquire(slots, job=Job(id="a job#1.2"))
+    limiter.acquire(slots, job=Job(id="second"))
+    limiter.acquire(TENANTS, key="a")
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    keys = {each.limit.name: each for each in look(store).keys}
+    holders = holders_of(store, keys["slots"])
+    assert {each.job_id for each in holders} == {"a job#1.2", "second"}
+    assert all(each.since is not None for each in holders)
+    assert holders_of(store, keys["tenants"]) == ()

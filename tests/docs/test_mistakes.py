@@ -1,0 +1,305 @@
+"""The likely mistakes of docs/mistakes.md: each is caught as the page says."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import dramatiq
+import pytest
+import redis
+from celery import Celery
+from click.testing import CliRunner
+from dramatiq.brokers.stub import StubBroker
+from rq import Queue, SimpleWorker
+
+import throttlekit_celery
+import throttlekit_rq
+from support.markdown import ROOT
+from support.servers.processes import free_port, patient, redis_server
+from throttlekit import ConfigurationError, CostExceedsLimit, Job, Limiter, TokenBucket
+from throttlekit_cli._commands import cli
+from throttlekit_dramatiq import Throttle
+
+PARTNER = TokenBucket("partner", "10/s", burst=5)
+
+
+@dataclass
+class Site:
+    """Where a mistake is made: a folder, a Redis, and the log."""
+
+    folder: Path
+    url: str
+    log: pytest.LogCaptureFixture
+    environment: pytest.MonkeyPatch
+
+    def doctor(self, *options: str, app: str = "") -> str:
+        """What `throttlekit doctor` prints about an application; it must find something."""
+        (self.folder / "shop.py").write_text(app)
+        path = os.pathsep.join([str(self.folder), *(each for each in sys.path if each)])
+        done = subprocess.run(
+            [sys.executable, "-m", "throttlekit_cli", "doctor", "--strict", *options], cwd=self.folder, timeout=600,
+            env={**os.environ, "PYTHONPATH": path, "COLUMNS": "1000"}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1, done.stdout + done.stderr
+        return done.stdout
+
+
+def celery_app(limiter: str, declared: str) -> str:
+    return (
+        "from celery import Celery\nfrom throttlekit import Limiter, TokenBucket\nimport throttlekit_celery\n"
+        "app = Celery('shop', broker='redis://localhost:1/0')\n"
+        "app.conf.broker_transport_options = {'visibility_timeout': 600}\n"
+        f"partner = TokenBucket('partner', '10/s')\n{limiter}\n@app.task({declared})\ndef call(): ...\n"
+    )
+
+
+INSTALLED = "throttlekit_celery.install(app, Limiter({url!r}))"
+CASES: dict[str, Callable[[Site], object]] = {}
+
+
+def case(mistake: str) -> Callable[[Callable[[Site], object]], Callable[[Site], object]]:
+    """The check of the row of the page that begins with *mistake*."""
+    return lambda check: CASES.setdefault(mistake, check)
+
+
+def refuses(text: str, what: Callable[[], object], error: type[Exception] = ConfigurationError) -> None:
+    with pytest.raises(error, match=re.escape(text)):
+        what()
+
+
+@case("Dramatiq: `throttle=` without the middleware")
+def _(site: Site) -> None:
+    broker = StubBroker()
+    refuses("options are undefined: throttle", lambda: _actor(broker), ValueError)
+
+
+def _actor(broker: Any, **options: Any) -> Any:
+    return dramatiq.actor(lambda: None, actor_name="call", broker=broker, throttle=options.pop("throttle", PARTNER))
+
+
+@case("Celery: `throttle=` without `install`")
+def _(site: Site) -> None:
+    assert "not installed in this app; 1 of its tasks name limits" in site.doctor(
+        "--celery", "shop", app=celery_app("", "throttle=partner")
+    )
+
+
+@case("Celery: `@throttled(partner)` without `install`")
+def _(site: Site) -> None:
+    app = Celery("shop", set_as_current=False)
+    app.conf.task_always_eager = True
+    task = app.task(throttlekit_celery.throttled(PARTNER)(_ran))
+    assert task() == "ran", "called directly, it is a function"
+    result = task.delay()
+    assert isinstance(result.result, ConfigurationError)
+    assert "call install(app, limiter)" in str(result.result)
+    throttlekit_celery.install(app, Limiter("memory://"))
+    assert task.delay().get() == "ran"
+
+
+def _ran() -> str:
+    return "ran"
+
+
+@case("Celery: `throtle=`")
+def _(site: Site) -> None:
+    app = Celery("shop", set_as_current=False)
+    throttlekit_celery.install(app, Limiter("memory://"))
+    refuses("did you mean 'throttle'?", lambda: app.task(throtle=PARTNER))
+    assert "'throtle', which Celery ignores" in site.doctor("--celery", "shop", app=celery_app("", "throtle=partner"))
+
+
+@case("RQ: `throttle=` on a plain `rq.Queue`")
+def _(site: Site) -> None:
+    with contextlib.closing(redis.Redis.from_url(site.url)) as connection:
+        job = Queue(connection=connection).enqueue(len, "abc", throttle=[PARTNER.name])
+        SimpleWorker(["default"], connection=connection).work(burst=True)
+        result = job.latest_result()
+        assert result is not None
+        assert "TypeError" in str(result.exc_string)
+
+
+@case("`@throttled` without limits")
+def _(site: Site) -> None:
+    for throttled in (throttlekit_rq.throttled, throttlekit_celery.throttled):
+        refuses("write @throttled(partner)", lambda throttled=throttled: throttled(_ran))  # type: ignore[misc]
+
+
+@case('a rate like `"100 per minute"`, `"1.5/s"` or `"0/s"`')
+def _(site: Site) -> None:
+    for rate in ("100 per minute", "1.5/s"):
+        refuses("is not a rate. Write it as", lambda rate=rate: TokenBucket("p", rate))  # type: ignore[misc]
+    refuses("at least 1", lambda: TokenBucket("p", "0/s"))
+
+
+@case("the name and the rate swapped")
+def _(site: Site) -> None:
+    refuses("limit '5/s': 'partner' is not a rate", lambda: TokenBucket("5/s", "partner"))
+
+
+@case('`"100/minute"` without a burst, and all 100 are expected at once')
+def _(site: Site) -> None:
+    limiter = Limiter("memory://")
+    limit = TokenBucket("p", "100/minute")
+    assert [bool(limiter.acquire(limit)) for _ in range(2)] == [True, False]
+    assert limiter.peek(limit).retry_after == pytest.approx(0.6, abs=0.1)
+
+
+@case("a typo in a key's template")
+def _(site: Site) -> None:
+    keyed = TokenBucket("account", "1/s", key="{acount_id}")
+    broker = StubBroker()
+    broker.add_middleware(Throttle(Limiter("memory://")))
+    refuses(
+        "acount_id", lambda: dramatiq.actor(lambda account_id: None, actor_name="c", broker=broker, throttle=keyed),
+        Exception,
+    )  # fmt: skip
+
+
+@case("a cost that is more than the burst")
+def _(site: Site) -> None:
+    refuses("can never admit a cost of 6", lambda: TokenBucket("p", "10/s", burst=5, cost=6), CostExceedsLimit)
+    computed = TokenBucket("p", "10/s", burst=5, cost=lambda job: 6)
+    refuses("can never admit", lambda: Limiter("memory://").acquire(computed, job=Job()), CostExceedsLimit)
+
+
+@case("one limit twice in a list; `install` or the middleware twice")
+def _(site: Site) -> None:
+    limiter, app = Limiter("memory://"), Celery("shop", set_as_current=False)
+    throttlekit_celery.install(app, limiter)
+    refuses("each task would be charged twice", lambda: throttlekit_celery.install(app, limiter))
+    refuses("twice", lambda: app.task(throttle=[PARTNER, PARTNER]))
+
+
+@case("`Limiter(redis_client)`")
+def _(site: Site) -> None:
+    with contextlib.closing(redis.Redis.from_url(site.url)) as client:
+        refuses("write Limiter(client=…)", lambda: Limiter(client))  # type: ignore[arg-type]
+
+
+@case("`Limiter()` in a worker, without a store")
+def _(site: Site) -> None:
+    site.environment.setenv("THROTTLEKIT_URL", site.url)
+    with Limiter() as limiter:
+        assert not limiter.in_memory
+    site.environment.delenv("THROTTLEKIT_URL")
+    broker = StubBroker()
+    broker.add_middleware(Throttle(Limiter()))
+    worker = dramatiq.Worker(broker, worker_threads=1)
+    worker.start()
+    worker.stop()
+    assert sum("limits are kept in memory" in message for message in site.log.messages) == 1
+    app = celery_app(INSTALLED.format(url="memory://"), "throttle=partner")
+    assert "keeps limits in memory" in site.doctor("--celery", "shop", app=app)
+
+
+@case("workers and the command line use different stores")
+def _(site: Site) -> None:
+    with redis_server() as other:
+        app = celery_app(INSTALLED.format(url=f"{other}/1"), "throttle=partner")
+        found = site.doctor("--url", site.url, "--celery", "shop", app=app)
+        assert f"counts in another store ({other.removeprefix('redis://')}/1) than --url" in found
+        same = f"{other}/1".replace("127.0.0.1", "localhost")
+        assert "counts in another store (" not in _printed_by_sound_doctor(site, "--url", same, "--celery", "shop")
+
+
+def _printed_by_sound_doctor(site: Site, *options: str) -> str:
+    path = os.pathsep.join([str(site.folder), *(each for each in sys.path if each)])
+    return subprocess.run(
+        [sys.executable, "-m", "throttlekit_cli", "doctor", *options], cwd=site.folder, timeout=600,
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+
+
+@case("the limiter counts in the broker's database")
+def _(site: Site) -> None:
+    app = celery_app(INSTALLED.format(url="redis://127.0.0.1:1/0"), "throttle=partner")
+    assert "counts in the broker's own database" in site.doctor("--celery", "shop", app=app)
+
+
+@case("RQ: workers without `configure`")
+def _(site: Site) -> None:
+    with redis_server() as rq:
+        with contextlib.closing(Limiter(f"{rq}/0")) as limiter:
+            limiter.acquire(PARTNER)
+        assert "Workers have counted in RQ's own database" in site.doctor("--url", site.url, "--rq", f"{rq}/0")
+
+
+@case("RQ: no process brings denied jobs back")
+def _(site: Site) -> None:
+    from datetime import timedelta
+
+    with contextlib.closing(redis.Redis.from_url(site.url)) as connection:
+        Queue("reports", connection=connection).enqueue_in(timedelta(days=1), len, "x")
+        assert "No process brings delayed jobs back" in site.doctor("--rq", site.url)
+
+
+@case("an eviction policy other than `noeviction`")
+def _(site: Site) -> None:
+    with redis_server("--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as base:
+        assert "evicts keys (allkeys-lru)" in site.doctor("--url", f"{base}/0")
+
+
+@case("two definitions of one name")
+def _(site: Site) -> None:
+    for rate in ("10/s", "20/s"):
+        with contextlib.closing(Limiter(patient(site.url))) as limiter:
+            limiter.acquire(TokenBucket("partner", rate))
+    assert "'partner' is in use with several definitions" in site.doctor("--url", site.url)
+    shown = CliRunner().invoke(cli, ["top", "--once", "--json", "--url", site.url]).stdout
+    assert shown.count("another definition of this name is in use") == 2
+
+
+@case("the store is down")
+def _(site: Site) -> None:
+    port = free_port()
+    with contextlib.closing(Limiter(f"redis://:sesame@127.0.0.1:{port}/3")) as limiter:
+        denied = [limiter.acquire(PARTNER, job=Job()) for _ in range(3)]
+    assert {decision.reason for decision in denied} == {"store unavailable"}
+    (warning,) = [message for message in site.log.messages if "no usable answer" in message]
+    assert f"(server 127.0.0.1:{port}/3)" in warning
+    assert "sesame" not in warning
+
+
+@case("`throttlekit pause partnr`")
+def _(site: Site) -> None:
+    _refused(site, "Did you mean partner?", "pause", "partnr")
+
+
+@case("`throttlekit set tokens 50`, for a rate")
+def _(site: Site) -> None:
+    _refused(site, "50 is not a rate", "set", "partner", "50")
+
+
+def _refused(site: Site, text: str, *words: str) -> None:
+    with contextlib.closing(Limiter(patient(site.url))) as limiter:
+        limiter.acquire(PARTNER)
+    outcome = CliRunner().invoke(cli, [*words, "--url", site.url])
+    assert outcome.exit_code == 2
+    assert text in outcome.stderr
+    assert CliRunner().invoke(cli, ["rules", "--url", site.url]).exit_code == 1
+
+
+def test_each_row_of_the_page_is_a_test() -> None:
+    """The page's mistakes are those that are tested here, in the same order."""
+    rows = re.findall(r"^\| (.+?) \|", (ROOT / "docs" / "mistakes.md").read_text("utf-8"), re.MULTILINE)
+    assert [row for row in rows if row != "mistake"] == list(CASES)
+
+
+@pytest.mark.parametrize("mistake", CASES)
+def test_a_mistake_is_caught(
+    mistake: str, tmp_path: Path, redis_url: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page says."""
+    monkeypatch.delenv("THROTTLEKIT_URL", raising=False)
+    with caplog.at_level(logging.INFO, "throttlekit"):
+        CASES[mistake](Site(tmp_path, redis_url, caplog, monkeypatch))

@@ -1,0 +1,297 @@
+"""
+The page in a real browser, against a live flood on real workers of two frameworks.
+
+THROTTLEKIT_SCREENSHOTS=docs/images writes the pictures of the documentation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.servers.processes import patient, redis_server
+from support.waiting import wait_until
+from throttlekit import Concurrency, Control, Job, Limiter, TokenBucket
+
+pytest.importorskip("waitress")
+webdriver: Any = pytest.importorskip("selenium.webdriver", reason="selenium is not installed: it is in the group test")
+
+pytestmark = pytest.mark.workers
+
+HOSTILE = TokenBucket("<img src=x onerror=document.title='evil'>", "60/minute", burst=5, key="{key}")
+EXPORT = TokenBucket("nightly-export", "1/hour", burst=2)
+RENDER = Concurrency("render-farm", 2, lease=3600)
+_PICTURES = os.environ.get("THROTTLEKIT_SCREENSHOTS")
+
+
+@dataclass(frozen=True, slots=True)
+class _Flood:
+    url: str
+    """The store."""
+    address: str
+    """The page, with its token."""
+
+
+@pytest.fixture(scope="module")
+def flood(redis_base: str) -> Iterator[_Flood]:
+    """Workers of Dramatiq and RQ that share limits, with more jobs than those let pass; and the page of their store."""
+    assert redis_base, "without a Redis it is skipped, or fails in CI"
+    from support.dramatiq.workers import workers
+    from support.rq.workers import Fleet, rq_worker
+
+    with contextlib.ExitStack() as running:
+        base = running.enter_context(redis_server())
+        store, broker, queues = f"{base}/0", f"{base}/1", f"{base}/2"
+        environment = {"TK_TOP_STORE": patient(store), "TK_TOP_BROKER": broker}
+        send = [sys.executable, "-c", f"import top_capture; top_capture._JOBS = 3000; top_capture.flood({queues!r})"]
+        tests = Path(__file__).parents[1]
+        path = os.pathsep.join(filter(None, (str(tests / "benchmarks"), os.environ.get("PYTHONPATH", ""))))
+        subprocess.run(send, env={**os.environ, **environment, "PYTHONPATH": path}, check=True)
+        kind = "throttlekit_rq.ThrottledWorker"
+        command = rq_worker(queues, "work", kind=kind, options=("-c", "support.jobs.top"))
+        running.enter_context(workers("support.jobs.top", environment, processes=1, threads=4))
+        running.enter_context(Fleet([command], environment))
+        with Limiter(patient(store)) as limiter:  # what waits, and is held, however slow the tests are
+            for number in range(5):
+                limiter.acquire(EXPORT, job=Job(id=f"export-{number}"))
+            limiter.acquire(RENDER, job=Job(id="render-1"))
+            assert limiter.fleet is not None
+            limiter.fleet.activity.beat()
+        serve = [sys.executable, "-m", "throttlekit_cli", "web", "--url", patient(store), "--port", "0"]
+        serve += ["--allow-control", "--show-keys"]
+        page = running.enter_context(subprocess.Popen(serve, env=dict(os.environ), stdout=subprocess.PIPE, text=True))
+        running.callback(page.kill)
+        assert page.stdout is not None
+        line = page.stdout.readline()
+        assert "#token=" in line, line
+        yield _Flood(store, line.split()[-1])
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Debian's chromium, without a window."""
+    from selenium.common.exceptions import WebDriverException
+    from selenium.webdriver.chrome.service import Service
+
+    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if binary is None or driver is None:
+        pytest.skip("no browser: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = binary
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    for argument in (
+        "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server",
+        "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        "--hide-scrollbars", "--force-device-scale-factor=1", "--lang=en-GB",
+    ):  # fmt: skip
+        options.add_argument(argument)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_PROXY", "localhost,127.0.0.1")
+        patch.setenv("no_proxy", "localhost,127.0.0.1")
+        patch.setenv("TZ", "UTC")
+        try:
+            chromium = webdriver.Chrome(options=options, service=Service(driver))
+        except WebDriverException as error:
+            pytest.skip(f"chromium does not start: {error.msg}")
+        yield chromium
+        chromium.quit()
+
+
+@pytest.fixture
+def page(browser: Any, flood: _Flood) -> Iterator[Any]:
+    """The page, with the limits of the flood on it; no error may be in the browser's log at the end."""
+    _size(browser, 1200, 620)
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    browser.get("about:blank")
+    browser.get(flood.address)
+    wait_until(
+        lambda: {"partner-api", "partner-api:account", "reports-db"} <= {*_texts(browser, "tbody .name")},
+        description="the page shows the limits of the flood",
+    )
+    yield browser
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+    assert browser.title == "throttlekit"
+
+
+def _size(browser: Any, width: int, height: int, *, phone: bool = False) -> None:
+    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+
+def _texts(browser: Any, selector: str) -> list[str]:
+    """The text of each element, read at one instant: the page replaces its rows."""
+    script = "return [...document.querySelectorAll(arguments[0])].map((element) => element.textContent)"
+    return list(browser.execute_script(script, selector))
+
+
+def _see(browser: Any, selector: str, text: str = "") -> str:
+    """Wait until an element has *text* in it."""
+    return wait_until(
+        lambda: next((each for each in _texts(browser, selector) if text in each), ""),
+        description=f"{selector} shows {text!r}",
+    )
+
+
+def _click(browser: Any, selector: str) -> None:
+    """Click on an element that may be replaced at any instant."""
+    script = "const found = document.querySelector(arguments[0]); found?.click(); return Boolean(found)"
+    wait_until(lambda: browser.execute_script(script, selector), description=f"there is {selector}")
+
+
+def _press(browser: Any, *keys: str) -> None:
+    """Press keys, one by one, wherever the focus is."""
+    for key in keys:
+        webdriver.ActionChains(browser).send_keys(key).perform()
+
+
+def _picture(browser: Any, name: str) -> None:
+    if _PICTURES:
+        Path(_PICTURES).mkdir(parents=True, exist_ok=True)
+        browser.save_screenshot(str(Path(_PICTURES) / f"{name}.png"))
+
+
+def _open(browser: Any, limit: str) -> None:
+    script = (
+        "const found = [...document.querySelectorAll('tbody a')].find((link) => link.textContent === arguments[0]);"
+        "found?.click(); return Boolean(found)"
+    )
+    wait_until(lambda: browser.execute_script(script, limit), description=f"{limit} is a link")
+    _see(browser, "h2", limit)
+
+
+def test_the_page_shows_a_flood_on_two_frameworks(page: Any) -> None:
+    """Who is at work, what waits and for how long, and the last minutes as charts; it goes on by itself."""
+    assert re.search(r"1 dramatiq, 1 rq", _see(page, "#head", "rq"))
+    assert "about 3" in _texts(page, "td[data-label=Waiting]")
+    before = _texts(page, "#head")
+    wait_until(lambda: _texts(page, "#head") != before, description="the page is updated")
+    bars = (
+        "return [...document.querySelectorAll('svg.spark path')].some("
+        f"(path) => (path.getAttribute('d').match(/M/g) ?? []).length >= {3 if _PICTURES else 1})"
+    )
+    wait_until(lambda: page.execute_script(bars), description="the charts have bars")
+    _picture(page, "web")
+
+
+def test_one_limit_has_charts_keys_and_a_search(page: Any) -> None:
+    """The limit of each account: four charts, the most pressing keys, and all keys, searched."""
+    _open(page, "partner-api:account")
+    wait_until(lambda: len(_texts(page, "svg.chart")) == 4, description="there are four charts")
+    _see(page, "table .name", "account-0")
+    _size(page, 1200, 780)
+    _picture(page, "web-limit")
+    page.execute_script("document.querySelector('#search').focus()")
+    _press(page, "a", "c", "c", "o", "u", "n", "t", "-", "1", "\ue007")
+    found = "main > section:last-of-type tbody .name"
+    wait_until(
+        lambda: {*_texts(page, found)} and all("account-1" in name for name in _texts(page, found)),
+        description="only keys with the text are found",
+    )
+
+
+def test_who_holds_slots_is_shown(page: Any) -> None:
+    """By job, and since when."""
+    _open(page, RENDER.name)
+    _see(page, "h3", "Holders")
+    _see(page, "td", "render-1")
+
+
+def test_a_keyboard_is_enough(page: Any) -> None:
+    """Filter, go to a limit, open it, come back, change the view."""
+    _press(page, "/", *"reports")
+    wait_until(lambda: _texts(page, "tbody .name") == ["reports-db"], description="the filter is at work")
+    _press(page, "\ue00c")
+    _press(page, "j", "\ue007")
+    _see(page, "h2", "reports-db")
+    page.execute_script("document.querySelector('#view').focus()")
+    _press(page, "\ue00c")
+    _see(page, "th", "Oldest wait")
+    _press(page, "2")
+    _see(page, "h2", "Why does this job wait?")
+
+
+def test_a_change_names_its_effect_before_it_is_made(page: Any, flood: _Flood) -> None:
+    """The dialog says what will happen to the fleet; only the confirmation makes it so; the rule can be ended."""
+    _open(page, "reports-db")
+    _click(page, "[data-verb=pause]")
+    page.execute_script("document.querySelector('dialog input').value = 'ann'")
+    _click(page, "dialog [type=submit]")
+    _see(page, ".effect", "Pause limit 'reports-db' in the whole fleet, for 10 m 00 s.")
+    with Control(patient(flood.url)) as control:
+        assert [rule for rule in control.rules() if rule.name == "reports-db"] == []
+        _click(page, "dialog [type=submit]")
+        _see(page, "dialog p", "Done.")
+        (rule,) = [rule for rule in control.rules() if rule.name == "reports-db"]
+        assert (rule.what, rule.by) == ("pause", "ann (web)")
+        _click(page, "#close")
+        _see(page, "table td", "paused by ann (web)")
+        _click(page, "[data-verb^=end]")
+        _click(page, "dialog [type=submit]")
+        _see(page, ".effect", "End every pause of limit 'reports-db'")
+        _click(page, "dialog [type=submit]")
+        _see(page, "dialog p", "Done.")
+        assert [rule for rule in control.rules() if rule.name == "reports-db"] == []
+
+
+@pytest.mark.parametrize("look", ["phone", "dark"])
+def test_it_fits_a_phone_and_the_dark(page: Any, look: str) -> None:
+    """Nothing is wider than the screen; the colours follow the system."""
+    if look == "phone":
+        _size(page, 390, 780, phone=True)
+    else:
+        page.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
+        )
+    colour = page.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", colour))) < 3 * 64) == (look == "dark")
+    for hash, heading in (("#/", "Limits"), ("#/changes", "Rules in force"), ("#/job/", "Why does this job wait?")):
+        page.execute_script(f"location.hash = '{hash}'")
+        _see(page, "h2", heading)
+        wide = "return document.documentElement.scrollWidth - innerWidth"
+        assert page.execute_script(wide) <= 0
+        if hash == "#/":
+            _see(page, "tbody .name", "partner-api")
+            _picture(page, f"web-{look}")
+
+
+def test_without_the_token_there_is_no_data(browser: Any, flood: _Flood) -> None:
+    """The page asks for the token, and shows the limits once it has it."""
+    browser.switch_to.new_window("tab")
+    address, _, token = flood.address.partition("#token=")
+    browser.get(address)
+    _see(browser, "dialog h3", "needs its token")
+    assert _texts(browser, "tbody .name") == []
+    browser.execute_script("document.querySelector('#token').focus()")
+    _press(browser, token, "\ue007")
+    _see(browser, "tbody .name", "partner-api")
+    browser.close()
+    browser.switch_to.window(browser.window_handles[0])
+    browser.get_log("browser")  # 401 is an error there
+
+
+def test_text_of_the_store_is_never_code(page: Any, flood: _Flood) -> None:
+    """A limit, a key and a job whose names are markup are shown as they are, on every view."""
+    with contextlib.closing(Limiter(patient(flood.url))) as limiter:
+        for number in range(12):
+            limiter.acquire(HOSTILE, job=Job(id=f"job <b>{number}</b>", kwargs={"key": "<script>evil()</script>"}))
+    _open(page, HOSTILE.name)
+    _see(page, "table .name", "<script>evil()</script>")
+    with Control(patient(flood.url), by="<svg onload=evil()>") as control:
+        control.shadow(HOSTILE)
+    page.execute_script("location.hash = '#/changes'")
+    _see(page, "td", "<svg onload=evil()>")
+    page.execute_script("location.hash = '#/job/' + encodeURIComponent('job <b>11</b>')")
+    _see(page, "main b", "job <b>11</b>")
+    _see(page, "main", "waits for")
+    made = "return document.querySelectorAll('main script, main img, main b b, main svg[onload]').length"
+    assert page.execute_script(made) == 0

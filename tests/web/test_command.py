@@ -1,0 +1,101 @@
+"""`throttlekit web`: a process of its own, read over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from throttlekit_cli._commands import cli
+
+pytest.importorskip("waitress")
+
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no proxy of the environment
+
+
+@contextlib.contextmanager
+def _serving(url: str, *options: str) -> Iterator[tuple[str, str]]:
+    """The address and the token that the command prints; it is ended with Ctrl-C, and must exit with 0."""
+    command = [sys.executable, "-m", "throttlekit_cli", "web", "--url", url, "--port", "0", *options]
+    with subprocess.Popen(command, env=dict(os.environ), stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.fullmatch(r"throttlekit web: (http://127\.0\.0\.1:\d+/)(?:#token=([\w-]+))?\n", line)
+            assert found, line
+            yield found[1], found[2] or ""
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+
+
+def _get(address: str, **headers: str) -> Any:
+    with _OPENER.open(urllib.request.Request(address, headers=headers), timeout=60) as answer:
+        return answer.read()
+
+
+def test_the_page_is_served_until_ctrl_c(redis_url: str) -> None:
+    """By default on this machine only, without a token, and without control."""
+    with _serving(redis_url) as (address, token):
+        assert token == ""
+        assert b"<title>throttlekit</title>" in _get(address)
+        assert json.loads(_get(f"{address}api/limits"))["limits"] == []
+        assert json.loads(_get(f"{address}api/about")) == {"control": False, "token": False, "keys": False}
+        with pytest.raises(urllib.error.HTTPError, match="421"):
+            _get(address, Host="evil.example")
+
+
+def test_control_brings_a_token(redis_url: str) -> None:
+    """The command makes one and prints it in the address; without it there is no data."""
+    with _serving(redis_url, "--allow-control") as (address, token):
+        assert len(token) >= 32
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            _get(f"{address}api/limits")
+        assert json.loads(_get(f"{address}api/limits", Authorization=f"Bearer {token}"))["limits"] == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--url", "redis://:hunter2@127.0.0.1:1/0"], "no usable answer"),
+        (["--url", "memory://"], "not shared by a fleet"),
+        (["--url", "redis://localhost", "--token", "short"], "at least 16 characters"),
+        (["--url", "redis://localhost", "--port", "70000"], "--port"),
+    ],
+)
+def test_a_server_that_cannot_start_is_one_line(options: list[str], message: str) -> None:
+    """Exit code 2, and no password."""
+    outcome = CliRunner().invoke(cli, ["web", *options])
+    assert outcome.exit_code == 2
+    assert message in outcome.output
+    assert "hunter2" not in outcome.output
+
+
+def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that brings it."""
+    monkeypatch.setitem(sys.modules, "waitress", None)
+    outcome = CliRunner().invoke(cli, ["web", "--url", "redis://localhost"])
+    assert (outcome.exit_code, "throttlekit-jobs[web]" in outcome.output) == (2, True)
+
+
+def test_a_taken_port_is_one_line(redis_url: str) -> None:
+    """Exit code 2, and what to do."""
+    with _serving(redis_url) as (address, _):
+        port = address.rstrip("/").rpartition(":")[2]
+        command = [sys.executable, "-m", "throttlekit_cli", "web", "--url", redis_url, "--port", port]
+        done = subprocess.run(command, env=dict(os.environ), capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "Name another with --port" in done.stderr
+    assert "Traceback" not in done.stderr

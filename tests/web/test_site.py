@@ -1,0 +1,288 @@
+"""What each address of the page answers, from a live store."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from support.servers.processes import patient
+from support.waiting import wait_until
+from support.web import Answer
+from throttlekit import Concurrency, ConfigurationError, Control, Job, Limiter, TokenBucket
+from throttlekit_web import Site
+
+API = TokenBucket("partner-api", "2/minute", burst=2)
+TENANTS = TokenBucket("tenants", "2/minute", burst=2, key="{tenant}")
+SLOTS = Concurrency("reports-db", 2)
+
+_Page = Callable[..., Answer]
+
+
+def _limit(page: _Page, name: str) -> Any:
+    (row,) = [row for row in page("/api/limits").data["limits"] if row["name"] == name]
+    return row
+
+
+def _flood(limiter: Limiter, jobs: int = 5) -> None:
+    for number in range(jobs):
+        limiter.acquire(API, job=Job(id=f"job-{number}"))
+
+
+def test_limits_are_shown_from_the_store_alone(limiter: Limiter, page: _Page) -> None:
+    """Use, what passed, what waits and for how long, denials: another process's decisions, without its code."""
+    _flood(limiter)
+    row = wait_until(
+        lambda: [row for row in page("/api/limits").data["limits"] if row["denials"] == 3],
+        description="the process has reported",
+    )[0]
+    assert (row["definition"], row["used"], row["capacity"]) == ("token-bucket 2/minute burst 2", 2, 2)
+    assert (row["jobs"], row["units"], row["share"], row["denied"]) == (3, 2, 1.0, {"exhausted": 3})
+    assert row["starts"] > 60
+    assert sum(step[1] for step in row["steps"]) == 2
+    assert sum(step[2] for step in row["steps"]) == 3
+    assert row["steps"][-1][5] == 3
+    assert page("/api/limits").data["denials"] == 3
+
+
+def test_limits_can_be_sorted_and_filtered(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """By name, by what waits; only those with a text in their name; a limit without decisions comes last."""
+    _flood(limiter)
+    limiter.acquire(TENANTS, key="a")
+    report()
+
+    def names(query: str) -> list[str]:
+        return [row["name"] for row in page(f"/api/limits?{query}").data["limits"]]
+
+    assert names("order=wait") == ["partner-api", "tenants"]
+    assert names("filter=TENA") == ["tenants"]
+    assert names("filter=nothing") == []
+    assert page("/api/limits?order=nonsense").status == 400
+    assert page("/api/limits?since=now").status == 400
+
+
+def test_jobs_and_units_are_not_confused(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """Of a limit whose jobs cost many units, about how many jobs wait is shown beside the units."""
+    tokens = TokenBucket("tokens", "600/minute", burst=600, cost=100)
+    for number in range(10):
+        limiter.acquire(tokens, job=Job(id=str(number)))
+    report()
+    row = _limit(page, "tokens")
+    assert 3 <= row["jobs"] <= 6
+    assert row["units"] == 600
+
+
+def test_what_was_settled_counts(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """Of a job that took less than it was charged, what it took, in the numbers and in the charts."""
+    tokens = TokenBucket("tokens", "600/minute", burst=600, cost=lambda job: 100)
+    limiter.settle(limiter.acquire(tokens, job=Job(id="a")), actual=40)
+    report()
+    row = _limit(page, "tokens")
+    assert (row["units"], sum(step[1] for step in row["steps"])) == (40, 40)
+
+
+def test_one_limit_has_its_keys_and_charts(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """The most pressing keys as digests, the sum of the last minute, the last minutes step by step."""
+    for tenant in ("calm", *["busy"] * 6):
+        limiter.acquire(TENANTS, key=tenant)
+    report()
+    data = page(f"/api/limit?id={_limit(page, 'tenants')['id']}").data
+    assert [(key["used"], key["units"], key["denials"]) for key in data["keys"]] == [(2, 2, 4), (1, 1, 0)]
+    assert all(key["key"].startswith("#") for key in data["keys"])
+    assert (data["limit"]["units"], data["limit"]["denials"], data["limit"]["used"]) == (3, 4, 2)
+    assert sum(step[1] for step in data["limit"]["steps"]) == 3
+    assert page("/api/limit?id=unheard-of").status == 404
+
+
+def test_holders_of_a_concurrency_limit_are_shown(
+    limiter: Limiter, report: Callable[[], None], page: _Page
+) -> None:  # fmt: skip
+    """Which jobs hold its slots, and for how long."""
+    for name in ("first", "second", "third"):
+        limiter.acquire(SLOTS, job=Job(id=name))
+    report()
+    data = page(f"/api/limit?id={_limit(page, 'reports-db')['id']}").data
+    assert {holder["job"] for holder in data["holders"][0]["holders"]} == {"first", "second"}
+    assert (data["limit"]["used"], data["limit"]["capacity"], data["limit"]["slots"]) == (2, 2, True)
+
+
+def test_keys_are_searched_by_what_is_shown(
+    limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
+) -> None:
+    """Where digests are shown: by digest or by the whole key. Where keys are shown: by any part of one."""
+    for tenant in ("ann smith", "ann jones", "bob"):
+        limiter.acquire(TENANTS, key=tenant)
+    report()
+    hidden, clear = make_site(), make_site(show_keys=True)
+    id = _limit(hidden, "tenants")["id"]
+
+    def keys(page: _Page, search: str = "") -> list[str]:
+        data = page(f"/api/keys?id={id}&search={search}").data
+        assert (data["cursor"], data["of"]) == ("", 3)
+        return sorted(key["key"] for key in data["keys"])
+
+    digests = keys(hidden)
+    assert len(digests) == 3
+    assert all(digest.startswith("#") for digest in digests)
+    assert keys(hidden, digests[0][1:5]) == [digests[0]]
+    assert keys(hidden, "ann") == []
+    assert len(keys(hidden, "ann%20smith")) == 1
+    assert keys(clear, "ANN") == ["ann jones", "ann smith"]
+    assert hidden(f"/api/keys?id={id}&cursor=x").status == 400
+
+
+def test_a_page_says_why_a_job_waits(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """Which limit, since when, how often, when it is its turn, how many come before it; another job is not known."""
+    _flood(limiter, 6)
+    report()
+    job = page("/api/job?id=job-4").data
+    assert (job["state"], job["limit"], job["deferrals"], job["reason"]) == ("waiting", "partner-api", 1, "exhausted")
+    assert (job["before"], job["waiting"], job["used"], job["capacity"]) == (2, 4, 2, 2)
+    assert job["due"] - job["now"] > 60
+    assert page("/api/job?id=another").data == {"state": "unknown"}
+    assert page("/api/job").status == 400
+
+
+def test_rules_and_their_history_are_shown(
+    redis_url: str, limiter: Limiter, report: Callable[[], None], page: _Page
+) -> None:
+    """What is in force, by whom and until when; who changed what; a paused key as a digest."""
+    limiter.acquire(TENANTS, key="ann smith")
+    report()
+    with Control(patient(redis_url), by="ann") as control:
+        control.pause(TENANTS, key="ann smith", for_=600)
+        control.set("partner-api", "5/s")
+    data = page("/api/changes").data
+    rate, pause = sorted(data["rules"], key=lambda rule: rule["name"])
+    assert (rate["what"], rate["rate"], rate["by"], rate["until"]) == ("set", "5/s", "ann", None)
+    assert (pause["what"], pause["part"][0], pause["until"] > data["now"]) == ("pause", "#", True)
+    assert [(change["verb"], change["by"]) for change in data["changes"]] == [("set", "ann"), ("pause", "ann")]
+    assert _limit(page, "tenants")["rules"][0]["part"] == pause["part"]
+    assert "smith" not in page("/api/changes").body.decode()
+
+
+def test_a_rule_that_workers_refuse_is_marked(
+    redis_url: str, limiter: Limiter, report: Callable[[], None], page: _Page
+) -> None:
+    """A rate that a limit of this kind cannot take changes nothing: the page says so, with the reason."""
+    with Control(patient(redis_url), by="ann") as control:
+        control.set("partner-api", 50)  # not refused: no worker has used it yet
+        control.set("reports-db", 3)
+    limiter.acquire(API)
+    limiter.acquire(SLOTS)
+    report()
+    assert "50" in _limit(page, "partner-api")["rules"][0]["refused"]
+    assert _limit(page, "reports-db")["rules"][0]["refused"] is None
+
+
+def test_many_browsers_cost_the_store_what_one_does(redis_url: str, page: _Page) -> None:
+    """Within a second the store is read once, however many requests come."""
+    import redis
+
+    page("/api/limits")  # its scripts are loaded
+    with redis.Redis.from_url(redis_url) as client:
+        client.config_resetstat()
+        for _ in range(20):
+            page("/api/limits")
+        stats: Any = client.info("commandstats")
+    assert stats.get("cmdstat_eval", {"calls": 0})["calls"] <= 10
+
+
+def test_the_last_minutes_are_kept_while_the_page_is_read(
+    limiter: Limiter, report: Callable[[], None], page: _Page
+) -> None:
+    """Only steps that the browser has not seen are sent again."""
+    _flood(limiter)
+    report()
+    data = page("/api/limits").data
+    (row,) = data["limits"]
+    assert len(row["steps"]) == 5
+    last = row["steps"][-1][0]
+    (later,) = page(f"/api/limits?since={last}").data["limits"]
+    assert later["steps"][0][0] == last
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [("/", "text/html"), ("/app.js", "text/javascript"), ("/style.css", "text/css")]
+)
+def test_the_page_is_three_files_of_its_own(page: _Page, path: str, kind: str) -> None:
+    """Nothing comes from elsewhere, and the page says so to the browser."""
+    answer = page(path)
+    assert (answer.status, answer.headers["content-type"].partition(";")[0]) == (200, kind)
+    assert "http://" not in answer.body.decode().replace("http://www.w3.org/", "")
+    assert "https://" not in answer.body.decode()
+
+
+def test_a_store_that_is_away_is_one_line(make_site: Callable[..., _Page]) -> None:
+    """The page is there, the data is not: 503, with the reason and no password."""
+    from support.web import call_wsgi
+    from throttlekit_web import wsgi_app
+
+    app = wsgi_app("redis://:hunter2@127.0.0.1:1/0", token=None)
+    assert call_wsgi(app, "/").status == 200
+    for path in ("/api/limits", "/api/limit?id=a", "/api/keys?id=a", "/api/job?id=a", "/api/changes"):
+        answer = call_wsgi(app, path)
+        assert answer.status == 503
+        assert "does not answer" in answer.data["error"]
+        assert b"hunter2" not in answer.body
+
+
+def test_unknown_addresses_and_methods_are_refused(page: _Page) -> None:
+    """404 and 405, as JSON."""
+    assert page("/nothing").status == 404
+    assert page("/../app.js").status == 404
+    assert page("/api/limits", method="POST").status == 405
+    assert page("/api/control").status == 405
+    assert page("/api/about", method="HEAD") == (200, page("/api/about").headers, b"")
+
+
+def test_a_mounted_page_without_a_slash_leads_to_the_one_with_it(page: _Page) -> None:
+    """Its files are found beside it."""
+    assert page("", root="/limits").headers["location"] == "/limits/"
+
+
+@pytest.mark.parametrize(
+    ("store", "options", "message"),
+    [
+        ("memory://", {"token": None}, "not shared"),
+        (Limiter(), {"token": None}, "no fleet"),
+        ("redis://localhost", {"token": "short"}, "16 characters"),
+        ("redis://localhost", {"token": "not ascii: ä, but long"}, "ASCII"),
+        ("redis://localhost", {"token": None, "allow_control": True}, "needs a token"),
+    ],
+)
+def test_a_wrong_set_up_is_refused_at_once(store: Any, options: Any, message: str) -> None:
+    """A store in memory, a token that can be guessed, control without a token."""
+    with pytest.raises(ConfigurationError, match=message):
+        Site(store, **options)
+
+
+def test_a_limiter_is_a_store(limiter: Limiter) -> None:
+    """An app that has a limiter gives it, and its connections stay the limiter's."""
+    from throttlekit_web import Request
+
+    site = Site(limiter, token=None)
+    assert site.handle(Request(path="/api/limits")).status == 200
+    site.close()
+    assert limiter.acquire(API).allowed
+
+
+def _luminance(colour: str) -> float:
+    digits = colour if len(colour) == 6 else "".join(each * 2 for each in colour)
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def test_every_text_stands_out_from_its_ground(page: _Page) -> None:
+    """In each theme the colours of text have a contrast of 4.5 with every ground: WCAG, level AA."""
+    style = page("/style.css").body.decode()
+    themes = [dict(re.findall(r"--(\w+): #(\w+)", block)) for block in re.findall(r"\{([^{}]*--back:[^{}]*)\}", style)]
+    assert len(themes) == 3
+    for theme in themes:
+        for text in ("text", "quiet", "accent", "short", "paused", "bad"):
+            for ground in ("back", "card", "fill"):
+                dark, light = sorted((_luminance(theme[text]), _luminance(theme[ground])))
+                assert (light + 0.05) / (dark + 0.05) >= 4.5, (text, ground, theme[text], theme[ground])

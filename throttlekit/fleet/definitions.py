@@ -1,0 +1,117 @@
+"""The definitions of limits that the fleet has reported, and whether they can follow a rule of live control."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.storage_keys import fleet_name
+from throttlekit.errors import ConfigurationError
+from throttlekit.fleet.rules import Rule, data_of
+from throttlekit.fleet.snapshot import FleetStore, Known, known_of, pairs
+
+__all__ = ["check_rule", "definition_of", "definitions_of", "names_of", "reported_within", "tiers_of", "why_ignored"]
+
+
+_REPLACED_AFTER_S = 130.0
+"""A definition in use is reported at least once a minute."""
+
+
+def definitions_of(store: FleetStore) -> list[Known]:
+    """
+    The definitions that the fleet has used lately; of a limit with tiers one for each tier. At most 1 000.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    (kept,) = store.commands([("HGETALL", fleet_name("limits"))])
+    found = [known_of(each, text, {}) for each, text in pairs(kept)]
+    return [known for known in found if known is not None]
+
+
+def reported_within(definitions: Iterable[Known]) -> list[Known]:
+    """*definitions* without those that another one has replaced: they stay known for an hour."""
+    definitions = list(definitions)
+    newest: dict[tuple[str, str | None], float] = {}
+    for each in definitions:
+        name = each.limit.name, each.limit.of_tier
+        newest[name] = max(newest.get(name, 0.0), each.reported)
+    return [
+        each for each in definitions if newest[each.limit.name, each.limit.of_tier] - each.reported < _REPLACED_AFTER_S
+    ]
+
+
+def definition_of(store: FleetStore, id: str) -> Known | None:
+    """
+    The definition that the fleet reported as *id*, without its last minute; None: not one of the last hour.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    (text,) = store.commands([("HGET", fleet_name("limits"), id)])
+    return known_of(id.encode("utf-8", "replace"), text or b"", {})
+
+
+def names_of(store: FleetStore) -> tuple[str, ...]:
+    """
+    The names of the limits that the fleet has used lately, in order.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    kept: Any = store.commands([("HVALS", fleet_name("limits"))])[0]
+    definitions: list[Any] = [data_of(text.partition(b" ")[2]) for text in kept]
+    named: list[dict[str, Any]] = [each for each in definitions if isinstance(each, dict)]
+    # What another release wrote must not keep an operator from a pause.
+    return tuple(sorted({str(each["name"]) for each in named if "name" in each}))
+
+
+def tiers_of(store: FleetStore, name: str) -> tuple[str, ...]:
+    """
+    The tiers of the limit *name* that the fleet has used lately, in order.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    found = {each.limit.of_tier for each in definitions_of(store) if each.limit.name == name}
+    return tuple(sorted(tier for tier in found if tier is not None))
+
+
+def check_rule(store: FleetStore, rule: Rule) -> None:
+    """
+    Refuse a *rule* that no worker would follow, as far as it is known.
+
+    Raises:
+        ConfigurationError: No definition that the fleet has reported of the rule's limit, and of its tier, can follow.
+        StoreUnavailable: The store did not answer.
+    """
+    concerned = [
+        each for each in definitions_of(store) if each.limit.name == rule.name and not _is_of_another_tier(rule, each)
+    ]
+    reasons = [why_ignored(rule, each) for each in concerned]
+    if reasons and None not in reasons:
+        raise ConfigurationError(f"{str(reasons[0]).rstrip('.')}. Nothing was changed")
+
+
+def why_ignored(rule: Rule, known: Known) -> str | None:
+    """Why the workers that use the definition *known* do not follow *rule*; None if they do."""
+    limit = known.limit
+    if rule.what == "set":
+        if limit.of_tier is None and rule.part is not None:
+            return f"limit {limit.name!r} has no tiers"
+        if limit.of_tier is not None and rule.part is None:
+            return f"limit {limit.name!r} has tiers, and the change names none: name one, like {limit.of_tier!r}"
+        if _is_of_another_tier(rule, known):
+            return None
+        try:
+            altered(limit, rule.rate, rule.burst).check_cost(known.fixed_cost)
+        except ConfigurationError as error:
+            return str(error)
+    if rule.what == "pause" and rule.part is not None and not known.keyed and limit.scope == "global":
+        return f"limit {limit.name!r} has no key: pause the whole limit"
+    return None
+
+
+def _is_of_another_tier(rule: Rule, known: Known) -> bool:
+    return rule.what == "set" and rule.part is not None and known.limit.of_tier not in (None, rule.part)
