@@ -55,8 +55,9 @@ for i = 1, #KEYS / 3 do
       local most
       c.ahead, most, c.least = ahead_of(c, stand(c, grace, first))
       local longest = max(grace, c.line.grace)
-      if c.place and c.tags == '' and max(c.place.due, c.line.paused) <= now and c.of.tight(c, longest) then
-        c.ahead = c.ready > now and max(0, c.ahead - AT_DOOR) or 0
+      local due = c.place and (c.of.estimates and now or c.place.due)
+      if due and c.tags == '' and max(due, c.line.paused) <= now and c.of.tight(c, longest) then
+        c.ahead = c.ready > now and max(0, c.ahead - (c.of.estimates and 0 or AT_DOOR)) or 0
         most, c.least = c.ahead, 0
       end
       c.passes = c.ahead > 0 and c.of.ready(c, c.ahead) or c.ready
@@ -89,7 +90,7 @@ for i = 1, #claims do
     if reason ~= 4 and (due_c > due or full) then
       binding, due = i, due_c
       local early = c.place and c.tags ~= 'f' and c.place.due > now
-      reason = full and 4 or c.line.paused > now and 5 or early and 3 or c.ready > now and 1 or 2
+      reason = full and 4 or early and 3 or c.line.paused > now and 5 or c.ready > now and 1 or 2
     end
   end
 end

@@ -12,6 +12,7 @@
   exhausted(c, at)  as if all that passes in one period had passed, evenly, up to `at`
   use(c)         what is used, and until when it counts
   tight(c, t)    whether a unit that is not taken within t is lost
+  estimates      true where no clock shows when units come back: then a job may pass before it is due
   slack(c, t)    how much later a job is to come back for each unit before it, whose job comes up to t late
   pace(c)        how long the limit takes, at its rate, to let c pass
 

@@ -85,7 +85,8 @@ algorithms.c = {
     redis.call('PEXPIRE', c.key, last)
   end,
   use = function(c) return c.live, c.full end,
-  tight = no,
+  estimates = true,
+  tight = function() return true end,
   slack = none,
   pace = pace,
 }

@@ -8,13 +8,16 @@ name, or give the changed shape a new version and read the old one too.
 from __future__ import annotations
 
 import ast
+import hashlib
 import json
 import pickle
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import throttlekit_lua
 from contracts.tree import MODULES, parsed
 from throttlekit import (
     Concurrency,
@@ -27,8 +30,9 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
+from throttlekit._core.line import Line, Place, signed
 from throttlekit._core.serialize import dump
-from throttlekit._core.storage_keys import bucket_name, fleet_name, line_name
+from throttlekit._core.storage_keys import bucket_name, fleet_name, jobs_name, line_name
 from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, receipt
 from throttlekit_rq import _body, _wire, run
@@ -60,7 +64,8 @@ def test_names_in_the_store() -> None:
     bucket = bucket_name("partner", "42", "abcdef")
     assert bucket == "tk1:{partner:42}:abcdef"
     assert bucket_name("partner", "42", "abcdef", "host") == "tk1:{partner:42:host}:abcdef"
-    assert line_name(bucket) == "tk1:{partner:42}:abcdef:line"
+    assert line_name(bucket) == "tk1:{partner:42}:abcdef:order"
+    assert jobs_name(bucket) == "tk1:{partner:42}:abcdef:jobs"
     assert fleet_name("overrides") == "tk1:{fleet}:overrides"
 
 
@@ -74,9 +79,39 @@ def test_options_of_a_job() -> None:
 
 def test_a_ticket() -> None:
     """What a denied job carries until it asks again."""
-    written = Ticket(due_us=5, limit_ref="abcdef:partner", deferrals=2, since_us=3, lane="l").write()
-    assert written == {"v": 1, "slot": 5, "ticket": "abcdef:partner", "n": 2, "since": 3, "lane": "l"}
-    assert Ticket().write() == {"v": 1, "slot": 0, "ticket": "", "n": 0, "since": 0}
+    places = {"abcdef:partner": Place(6, 7, 8, 9, "0a1b")}
+    ticket = Ticket(5, "abcdef:partner", 2, 3, line="l", slots=True, places=places)
+    assert ticket.write() == {
+        "v": 2,
+        "slot": 5,
+        "ticket": "abcdef:partner",
+        "n": 2,
+        "since": 3,
+        "line": "l",
+        "slots": True,
+        "places": {"abcdef:partner": [6, 7, 8, 9, "0a1b"]},
+    }
+    assert Ticket().write() == {"v": 2, "slot": 0, "ticket": "", "n": 0, "since": 0}
+
+
+def test_a_ticket_of_the_release_before() -> None:
+    """It says how long the job has waited; the line knows no place of it."""
+    before = {"v": 1, "slot": 5, "ticket": "abcdef:partner", "n": 2, "since": 3, "lane": "l"}
+    assert Ticket.read(before) == Ticket(5, "abcdef:partner", 2, 3)
+
+
+def test_the_seal_of_a_place() -> None:
+    """Ten signs of a SHA-1: the memory store and the script must write the same."""
+    assert signed(Line(epoch=1, secret="s"), 2, 3, 4) == Place(1, 2, 3, 4, "8867dcddaf")
+    assert hashlib.sha1(b"s 1 2 3 4").hexdigest()[:10] == "8867dcddaf"
+
+
+def test_the_numbers_of_a_line() -> None:
+    """In this order in one text, before the secret; fleet/snapshot.py reads it."""
+    assert re.findall(r"'(\w+)'", throttlekit_lua.script("line").partition("local FIELDS = {")[2].partition("}")[0]) == [
+        "epoch", "v", "gone", "number", "extra", "mean", "dear", "doubt", "aside", "since", "low", "grace",
+        "paused", "from", "guest", "last", "mark", "waiting",
+    ]  # fmt: skip
 
 
 RATE = [10, 1_000_000]

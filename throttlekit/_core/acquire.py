@@ -278,11 +278,12 @@ def _look(
     longest_us = max(grace_us, line.grace_us)
     stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, place, now_us, longest_us, first)
     ahead = ahead_of(line, stands.entry)
-    kept = not stands.tags and place is not None and place.due_us <= now_us
+    kept = not stands.tags and place is not None and (place.due_us <= now_us or algorithm.estimates)
     if kept and line.paused_us <= now_us and algorithm.tight(longest_us):
         # A unit would be lost while it waits for the job in front. Where there is none, only a few come back for the
-        # next: if all that are due did, each would come back as often as jobs are due.
-        about = max(0, ahead.about - AT_DOOR) if ready_us > now_us else 0
+        # next: if all that are due did, each would come back as often as jobs are due. Where instants are estimates,
+        # a job comes in its turn, or when a unit came back beside it.
+        about = 0 if ready_us <= now_us else max(0, ahead.about - (0 if algorithm.estimates else AT_DOOR))
         ahead = Ahead(about, about)
     passes_us = algorithm.ready_us(taken, now_us, ahead.about) if ahead.about else ready_us
     if passes_us > now_us:
@@ -319,10 +320,10 @@ def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, 
             place = look.place
             if full:
                 reason = Reason.FULL
-            elif line.paused_us > now_us:
-                reason = Reason.PAUSED
             elif place is not None and not newcomer and place.due_us > now_us:
                 reason = Reason.EARLY
+            elif line.paused_us > now_us:
+                reason = Reason.PAUSED
             else:
                 reason = Reason.EXHAUSTED if look.ready_us > now_us else Reason.IN_LINE
     return Verdict(reason, binding, now_us, retry_us, due_us, ())

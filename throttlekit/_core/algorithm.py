@@ -32,6 +32,8 @@ class Algorithm(Protocol):
 
     code: ClassVar[str]
     """One letter, by which the script finds the algorithm."""
+    estimates: ClassVar[bool]
+    """Whether no clock shows when units come back: then a job may pass before it is due."""
 
     @property
     def size(self) -> int:

@@ -66,7 +66,7 @@ class DenialConformance(OnSite):
 
     def test_a_denial_is_quiet(self) -> None:
         """Twenty denials log at most one line at INFO for their limit, and no warning and no stack trace."""
-        with Logged() as logged, self.bench() as bench:
+        with self.bench() as bench, Logged() as logged:
             bench.deny(0.5)
             for sent in [bench.send("rate") for _ in range(20)]:
                 bench.begun(sent)
@@ -101,6 +101,17 @@ class DenialConformance(OnSite):
             times = [*sorted(began), bench.begun(late).at]
             apart = [after - before for before, after in pairwise(times)]
             assert all(seconds > 0.25 for seconds in apart), apart
+
+    def test_a_tenant_holds_no_other_up(self) -> None:
+        """Behind thirty jobs of another tenant, the job of a light one runs long before they are through."""
+        with self.bench() as bench:
+            heavy = [bench.send("shared", "tenant heavy") for _ in range(30)]
+            bench.begun(heavy[0])
+            light = bench.send("shared", "tenant light")
+            bench.begun(light)
+            assert bench.notes.runs().index(light.name) < 20
+            bench.until_empty()
+            assert sorted(bench.notes.runs()) == sorted(sent.name for sent in (*heavy, light))
 
     def test_the_body_runs_only_after_a_grant(self) -> None:
         """Each of several denied jobs runs once, after the denial has ended, and is charged once."""

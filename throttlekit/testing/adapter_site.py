@@ -29,7 +29,7 @@ from throttlekit.hookspecs import Finished, RateLimitHeard, Started, hookimpl
 from throttlekit.limiter import Limiter
 
 __all__ = [
-    "COUNT", "JOBS", "LONG_SLOT", "RATE", "SLOT", "STEADY", "TOKENS", "AdapterSite", "End", "JobKind", "Note", "Notes",
+    "COUNT", "JOBS", "LONG_SLOT", "RATE", "SHARED", "SLOT", "STEADY", "TOKENS", "AdapterSite", "End", "JobKind", "Note", "Notes",
     "Settings", "note_failure", "perform", "wait_until",
 ]  # fmt: skip
 
@@ -43,6 +43,14 @@ STEADY = TokenBucket("conformance-steady", "2/s", burst=1, key="{key}")
 TOKENS = TokenBucket("conformance-tokens", "1/hour", burst=100, key="{key}", cost=lambda job: 90)
 SLOT = Concurrency("conformance-slot", 1, lease=1.5, key="{key}")
 LONG_SLOT = Concurrency("conformance-long-slot", 1, lease=60, key="{key}")
+
+
+def _tenant(job: Job) -> str:
+    return str(job.arguments["steps"][0])
+
+
+SHARED = TokenBucket("conformance-shared", "10/s", burst=1, key="{key}", share=_tenant)
+"""Whose job it is: its first step, "tenant a"."""
 
 
 def _broken_key(_job: Any) -> str:
@@ -77,6 +85,7 @@ JOBS: Mapping[str, JobKind] = {
     "retried": JobKind(throttle=[RATE, COUNT], on_429=RATE.name, retries=1),
     "hasty": JobKind(throttle=[RATE, COUNT], max_wait=0.4),
     "steady": JobKind(throttle=[STEADY]),
+    "shared": JobKind(throttle=[SHARED]),
     "tokens": JobKind(throttle=[TOKENS]),
     "slot": JobKind(throttle=[SLOT]),
     "long_slot": JobKind(throttle=[RATE, LONG_SLOT], on_429=RATE.name),

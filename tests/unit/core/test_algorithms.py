@@ -110,12 +110,12 @@ def test_mark_stands_for_the_rate(algorithm: Any) -> None:
         (FixedWindow("x", "1/s"), 1, 60_000, False),
         (SlidingWindow("x", "1/s"), 1, 60_000, False),
         (SlidingLog("x", "1/s"), 1, 60_000, False),
-        (Concurrency("x", 1), 1, 60_000, False),
+        (Concurrency("x", 1), 1, 60_000, True),
     ],
     ids=str,
 )
-def test_units_of_a_bucket_without_room_do_not_wait(limit: Limit, cost: int, grace_us: int, tight: bool) -> None:
-    """A unit is lost where the bucket is full before the grace time is over."""
+def test_units_that_do_not_wait(limit: Limit, cost: int, grace_us: int, tight: bool) -> None:
+    """A unit is lost where the bucket is full before the grace time is over, and while a slot lies free."""
     assert _bound(limit, cost, NOW_US).tight(grace_us) is tight
 
 

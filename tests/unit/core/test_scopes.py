@@ -253,17 +253,18 @@ def test_look_at_both_gives_nothing_back(limiter: Limiter) -> None:
     assert limiter.peek(SHARE, cost=0).remaining == 1
 
 
-def test_slot_of_the_share_holds_for_the_fleet(limiter: Limiter, clock: FakeClock) -> None:
-    """A job that waited for its process's share has right of way in the fleet's line as well."""
+def test_waiting_for_the_share_is_no_right_of_way_in_the_fleets_line(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that waited for its process's share stands behind those that wait for the fleet's limit."""
     limiter.acquire(SHARE, cost=2)
     waits = limiter.acquire(SHARE, FLEET, job=job())
     assert (waits.limit, waits.delay) == (SHARE, 1.0)
     limiter.acquire(FLEET, cost=3)
     fleets = [limiter.acquire(FLEET, job=job()) for _ in range(3)]
-    clock.advance(1)
-    assert limiter.acquire(FLEET, job=job()).reason == "in line"
-    assert limiter.acquire(SHARE, FLEET, job=job(waits.ticket))
     assert [decision.delay for decision in fleets] == [1.0, 2.0, 3.0]
+    clock.advance(1)
+    waits = limiter.acquire(SHARE, FLEET, job=job(waits.ticket))
+    assert (waits.limit, waits.reason, waits.retry_after) == (FLEET, "in line", 3.0)
+    assert limiter.acquire(FLEET, job=job(fleets[0].ticket))
 
 
 def test_slot_in_the_fleets_line_is_kept_by_a_job_that_is_early(limiter: Limiter, clock: FakeClock) -> None:
@@ -292,15 +293,15 @@ def test_slot_in_the_own_line_is_kept_by_a_job_that_is_early(limiter: Limiter, s
     assert store.asked == []
 
 
-def test_displaced_holder_is_displaced_in_the_line_that_denies(limiter: Limiter, clock: FakeClock) -> None:
-    """A job at its slot that the fleet denies goes into the fleet's second line, before newcomers, uncharged."""
+def test_job_that_the_fleet_denies_is_not_charged_by_its_share(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that comes for its process's share, and is denied by the fleet, stands in the fleet's line."""
     limiter.acquire(SHARE, cost=2)
     waits = limiter.acquire(SHARE, FLEET, job=job())
     clock.advance(1)
     limiter.acquire(FLEET, cost=3)
-    tail = limiter.acquire(FLEET, job=job())
-    displaced = limiter.acquire(SHARE, FLEET, job=job(waits.ticket))
-    assert (displaced.limit, displaced.reason, displaced.delay, tail.delay) == (FLEET, "exhausted", 1.0, 1.0)
+    first = limiter.acquire(FLEET, job=job())
+    second = limiter.acquire(SHARE, FLEET, job=job(waits.ticket))
+    assert (second.limit, second.reason, first.delay, second.delay) == (FLEET, "exhausted", 1.0, 2.0)
     assert limiter.peek(SHARE).remaining == 1
 
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pytest
 
 from support.claims import claim_of
 from throttlekit import Concurrency
-from throttlekit._core.acquire import Caller, Place, Reason, State, acquire
+from throttlekit._core.acquire import Caller, Place, State, acquire
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
 
 MS = 1000
 START_US = 1_800_000_000_000_000
+
+Places = Sequence[Place | None]
 
 
 @dataclass
@@ -57,26 +59,27 @@ def simulate(
     """
     rnd, state = random.Random(seed), State()
     limit = Concurrency("x", amount)
-    events: list[tuple[int, int, str, int, Place | None]] = []
+    events: list[tuple[int, int, str, int, Places]] = []
     serial, deliveries, woken, at_once, most, held_us = 0, 0, 0, 0, 0, 0
     order: list[int] = []
     ends: list[int] = []
-    waiting: list[dict[int, tuple[int, int]]] = [{} for _ in range(processes)]
+    waiting: list[dict[int, tuple[int, int, int, Places]]] = [{} for _ in range(processes)]
     home = [rnd.randrange(processes) for _ in range(jobs)]
     granted_at: dict[int, int] = {}
 
-    def push(at_us: int, kind: str, job: int, place: Place | None = None) -> int:
+    def push(at_us: int, kind: str, job: int, places: Places = ()) -> int:
         nonlocal serial
         serial += 1
-        heapq.heappush(events, (at_us, serial, kind, job, place))
+        heapq.heappush(events, (at_us, serial, kind, job, places))
         return serial
 
     def charge(job: int) -> ConcurrencyAlgorithm:
         return limit.bind(1, 0, f"{job}#x")
 
-    def ask(job: int, now_us: int, place: Place | None) -> bool:
+    def ask(job: int, now_us: int, places: Places) -> bool:
         nonlocal state, at_once, most, held_us
-        verdict, (state,) = acquire([claim_of(charge(job), 0)], [state], now_us, caller=Caller.JOB, place=place)
+        claims = [claim_of(charge(job))]
+        verdict, (state,) = acquire(claims, [state], now_us, caller=Caller.JOB, places=places, secret="s")
         if verdict.allowed:
             at_once += 1
             most = max(most, at_once)
@@ -87,35 +90,34 @@ def simulate(
             ends.append(now_us + length_us)
             push(now_us + length_us, "end", job)
             return True
-        if verdict.reason is not Reason.EARLY or place is None or job not in waiting[home[job]]:
-            late_us = rnd.uniform(*late_ms) * MS
-            number = push(verdict.due_us + round(late_us), "come", job, Place(0, verdict.due_us))
-            waiting[home[job]][job] = (verdict.due_us, number)
+        late_us, (place,) = rnd.uniform(*late_ms) * MS, verdict.places
+        assert place is not None
+        number = push(verdict.due_us + round(late_us), "come", job, verdict.places)
+        waiting[home[job]][job] = (place.start, place.number, number, verdict.places)
         return False
 
     for job in range(jobs):
         push(START_US + job * arrive_us, "come", job)
     while events:
-        now_us, number, kind, job, place = heapq.heappop(events)
+        now_us, number, kind, job, places = heapq.heappop(events)
         if kind == "end":
             at_once -= 1
             state = State(charge(job).released(state.taken, now_us, granted_at[job]), state.line)
             here = waiting[home[job]]
             if wake and here:
-                first = min(here)
-                due_us, _ = here[first]
-                if ask(first, now_us, Place(0, due_us)):
+                first = min(here, key=lambda other: here[other][:2])
+                if ask(first, now_us, here[first][3]):
                     del here[first]
                     deliveries += 1
                 else:
                     woken += 1
             continue
-        if place is not None:
-            if waiting[home[job]].get(job, (0, 0))[1] != number:
+        if places:
+            if job not in waiting[home[job]] or waiting[home[job]][job][2] != number:
                 continue
             del waiting[home[job]][job]
         deliveries += 1
-        ask(job, now_us, place)
+        ask(job, now_us, places)
     full_us = sorted(ends)[-amount] - START_US
     moved = max(abs(at - job) for at, job in enumerate(order))
     return Outcome(deliveries / jobs, woken / jobs, held_us / amount / full_us, most, moved)
@@ -141,8 +143,8 @@ def test_slots_stay_busy_if_waiters_are_woken_first(holds: str, processes: int) 
     """Whatever they hold for, and however that changes: slots in use, few deliveries, order, and never one too many."""
     outcome = simulate(2000, HOLDS[holds], processes=processes)
     assert outcome.most == 10
-    assert outcome.use >= 0.95
-    assert outcome.deliveries <= 3.05
+    assert outcome.use >= 0.99
+    assert outcome.deliveries <= 3.8
     assert outcome.moved <= 150
 
 
@@ -151,17 +153,17 @@ def test_slots_stay_busy_in_many_processes(seed: int) -> None:
     """Of eight processes each wakes its own only: order suffers, the slots do not."""
     outcome = simulate(2000, HOLDS["20 to 500 to 20 ms"], processes=8, seed=seed)
     assert outcome.most == 10
-    assert outcome.use >= 0.93
-    assert outcome.deliveries <= 3.3
+    assert outcome.use >= 0.95
+    assert outcome.deliveries <= 5.5
 
 
-@pytest.mark.parametrize("holds", [name for name in HOLDS if name != "20 to 500 to 20 ms"])
-def test_pace_alone_keeps_slots_busy(holds: str) -> None:
-    """Where nobody is woken, as by a framework that cannot, the measured mean alone keeps slots in use."""
+@pytest.mark.parametrize(("holds", "use"), [("20 ms", 0.88), ("100 ms", 0.92), ("10 to 300 ms", 0.85), ("1 s", 0.7)])
+def test_pace_alone_keeps_slots_busy(holds: str, use: float) -> None:
+    """Where no waiter is woken, the measured mean alone keeps slots in use; the less, the longer they are held."""
     outcome = simulate(2000, HOLDS[holds], wake=False)
     assert outcome.most == 10
-    assert outcome.use >= 0.85
-    assert outcome.deliveries <= 3.4
+    assert outcome.use >= use
+    assert outcome.deliveries <= 4.8
 
 
 @pytest.mark.parametrize("amount", [1, 3, 50])
@@ -169,7 +171,7 @@ def test_other_amounts(amount: int) -> None:
     """One slot, or many."""
     outcome = simulate(600, HOLDS["100 ms"], amount=amount)
     assert outcome.most == amount
-    assert outcome.use >= 0.9
+    assert outcome.use >= 0.99
     assert outcome.deliveries <= 3.05
 
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from throttlekit import FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, StoreUnavailable, TokenBucket
-from throttlekit._core.acquire import Caller, Place, Reason, Verdict
+from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
-from throttlekit._core.storage_keys import bucket_name, line_name
+from throttlekit._core.storage_keys import bucket_name
 from throttlekit.stores import Correction, MemoryStore, Request, StoreClaim
 from throttlekit.stores.composite import Part, acquire_in_parts
 
@@ -54,8 +54,8 @@ class Memory(MemoryStore):
 
 
 def claim(limit: Limit, cost: int = 1) -> StoreClaim:
-    charge, bucket = limit.bind(cost, NOW), bucket_name(limit.name, "", limit.fingerprint)
-    return StoreClaim(bucket, line_name(bucket), charge, charge.spacing_us(0), limit.max_queue_us(charge))
+    bucket = bucket_name(limit.name, "", limit.fingerprint)
+    return StoreClaim(bucket, limit.bind(cost, NOW), cost, limit.max_queue)
 
 
 def use(store: MemoryStore, limit: Limit) -> Use:
@@ -188,29 +188,29 @@ def test_uses_of_the_part_that_denies_are_told(parts: tuple[Memory, Memory, Memo
 # Places
 
 
-def test_place_is_right_of_way_in_every_part_once_it_has_come(parts: tuple[Memory, Memory, Memory]) -> None:
-    """A slot that has come passes the lines of all parts, also of those that are asked before its own."""
+def test_place_counts_in_its_own_line_alone(parts: tuple[Memory, Memory, Memory]) -> None:
+    """Each part gets the places of its own claims, and the answer has those of all."""
     a, b, _ = parts
-    other = TokenBucket("other", "1/s", burst=3)
-    for store, limit in ((a, LIMITS[0]), (b, other)):
+    for store, limit in ((a, LIMITS[0]), (b, LIMITS[1])):
         drain(store, limit)
-        due_us = min(store.acquire(request(limit), NOW).due_us for _ in range(5))
     split = [Part(b, [1]), Part(a, [0])]
-    place = Place(0, due_us)
-    without = acquire_in_parts(split, request(LIMITS[0], other), due_us)
-    assert (without.reason, without.claim) == (Reason.IN_LINE, 1)
-    assert not acquire_in_parts(split, request(LIMITS[0], other, place=place), due_us - 1).allowed
-    assert acquire_in_parts(split, request(LIMITS[0], other, place=place), due_us).allowed
+    first = acquire_in_parts(split, request(*LIMITS[:2]), NOW)
+    assert (first.claim, [place is not None for place in first.places]) == (1, [False, True])
+    back = acquire_in_parts(split, request(*LIMITS[:2], places=first.places), first.due_us)
+    assert back.allowed
+    assert [len(each.requests[-1].places) for each in (a, b)] == [1, 1]
+    assert (b.requests[-1].places, a.requests[-1].places) == (first.places[1:], (None,))
 
 
 def test_job_that_is_early_is_told_by_its_own_line(parts: tuple[Memory, Memory, Memory]) -> None:
     """Back before its slot, a job keeps it; what other parts took meanwhile is given back."""
     a, b, _ = parts
     drain(b, LIMITS[0])
-    slots = [b.acquire(request(LIMITS[0]), NOW).due_us for _ in range(2)]
-    asked = request(LIMITS[1], LIMITS[0], place=Place(1, slots[0]))
+    first, _ = (b.acquire(request(LIMITS[0]), NOW) for _ in range(2))
+    asked = request(LIMITS[1], LIMITS[0], places=(None, *first.places))
     verdict = acquire_in_parts([Part(a, [0]), Part(b, [1])], asked, NOW)
-    assert (verdict.reason, verdict.claim, verdict.due_us) == (Reason.EARLY, 1, slots[0])
+    assert (verdict.reason, verdict.claim, verdict.due_us) == (Reason.EARLY, 1, first.due_us)
+    assert verdict.places == (None, *first.places)
     assert LIMITS[1].remaining(use(a, LIMITS[1]), NOW) == 3
 
 

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from throttlekit import TokenBucket
-from throttlekit._core.acquire import Place
-from throttlekit._engine.ticket import Ticket
+from throttlekit._core.line import Place
+from throttlekit._engine.ticket import Ticket, limit_ref
 
 LIMIT = TokenBucket("partner", "10/s", burst=5)
 OTHER = TokenBucket("account", "10/s", burst=5)
-GOOD = {"v": 1, "slot": 5, "ticket": "x", "n": 2, "since": 3}
+GOOD = {"v": 2, "slot": 5, "ticket": "x", "n": 2, "since": 3}
 
 
 @given(
@@ -26,7 +26,8 @@ GOOD = {"v": 1, "slot": 5, "ticket": "x", "n": 2, "since": 3}
 )
 def test_what_was_written_is_read(due_us: int, limit_ref: str, deferrals: int, since_us: int) -> None:
     """What a job carries survives a trip through JSON."""
-    ticket = Ticket(due_us, limit_ref, deferrals, since_us)
+    place = Place(due_us, since_us, deferrals, due_us, "0a1b")
+    ticket = Ticket(due_us, limit_ref, deferrals, since_us, "line", True, {limit_ref: place})
     assert Ticket.read(json.loads(json.dumps(ticket.write()))) == ticket
 
 
@@ -37,7 +38,7 @@ def test_what_was_written_is_read(due_us: int, limit_ref: str, deferrals: int, s
         {},
         [],
         "waited",
-        {**GOOD, "v": 2},
+        {**GOOD, "v": 3},
         {**GOOD, "v": None},
         {**GOOD, "slot": -1},
         {**GOOD, "slot": 2**53},
@@ -49,7 +50,7 @@ def test_what_was_written_is_read(due_us: int, limit_ref: str, deferrals: int, s
         {**GOOD, "n": -1},
         {**GOOD, "since": "now"},
         {**GOOD, "since": 2**60},
-        {"v": 1},
+        {"v": 2},
     ],
 )
 def test_anything_else_is_a_job_that_has_not_waited(data: Any) -> None:
@@ -57,30 +58,56 @@ def test_anything_else_is_a_job_that_has_not_waited(data: Any) -> None:
     assert Ticket.read(data) == Ticket()
 
 
-def test_ticket_stands_for_a_place_of_its_limit() -> None:
-    """A ticket is found among the limits wherever its own stands."""
-    ticket = Ticket().denied(LIMIT, 700, 500)
-    assert ticket.place([OTHER, LIMIT]) == Place(1, 700)
+PLACE, OTHERS = Place(1, 2, 3, 700, "0a1b"), Place(4, 5, 6, 700, "2c3d")
+
+
+def test_job_has_a_place_in_the_line_of_each_limit() -> None:
+    """Each is found by its limit, wherever that stands; in a line that did not deny the job it has none."""
+    ticket = Ticket().denied(LIMIT, 700, 500, {limit_ref(LIMIT): PLACE, limit_ref(OTHER): OTHERS})
+    third = TokenBucket("third", "1/s")
+    assert ticket.places_in([OTHER, third, LIMIT]) == (OTHERS, None, PLACE)
+    assert ticket.binding([OTHER, third, LIMIT]) is LIMIT
 
 
 @pytest.mark.parametrize(
     "limits", [[], [OTHER], [TokenBucket("partner", "10/s", burst=6)], [TokenBucket("partner", "11/s", burst=5)]]
 )
 def test_ticket_of_a_limit_that_is_gone_is_no_place(limits: list[TokenBucket]) -> None:
-    """A ticket means nothing once its limit is not asked any more, or is defined anew."""
-    assert Ticket().denied(LIMIT, 700, 500).place(limits) is None
+    """A place means nothing once its limit counts no longer, or is defined anew."""
+    ticket = Ticket().denied(LIMIT, 700, 500, {limit_ref(LIMIT): PLACE})
+    assert (ticket.binding(limits), ticket.places_in(limits)) == (None, (None,) * len(limits))
 
 
-def test_job_without_a_slot_has_no_place() -> None:
-    """A job that has not been denied has no place."""
-    assert Ticket().place([LIMIT]) is None
+@pytest.mark.parametrize(
+    "places",
+    [
+        None, [], "x", {"a": None}, {"a": [1, 2, 3, 4]}, {"a": [1, 2, 3, 4, 5]}, {"a": [1, 2, 3, -4, "s"]},
+        {"a": [1, 2, 3, 2**53, "s"]}, {"a": [1, 2, 3.0, 4, "s"]}, {"a": [1, 2, True, 4, "s"]}, {7: [1, 2, 3, 4, "s"]},
+        {str(number): [1, 2, 3, 4, "s"] for number in range(33)},
+    ],
+)  # fmt: skip
+def test_places_that_are_none(places: Any) -> None:
+    """The job has waited, but has no place: it stands at the end."""
+    ticket = Ticket.read({**GOOD, "places": places})
+    assert (ticket.deferrals, ticket.places) == (2, {})
+
+
+def test_ticket_of_the_release_before_says_how_long_the_job_waited() -> None:
+    """Version 1 had an instant, and no place that a line knows: deferrals and the first denial count on."""
+    before = {"v": 1, "slot": 5, "ticket": "x", "n": 2, "since": 3, "lane": "l", "places": {"x": [1, 2, 3, 4, "s"]}}
+    assert Ticket.read(before) == Ticket(5, "x", 2, 3)
+
+
+def test_job_that_was_not_denied_has_no_place() -> None:
+    """Nor does a limit bind it."""
+    assert (Ticket().binding([LIMIT]), Ticket().places_in([LIMIT])) == (None, (None,))
 
 
 def test_denials_are_counted_from_the_first() -> None:
     """Each denial counts, and the first one's time stays."""
     ticket = Ticket().denied(LIMIT, 700, 500).denied(OTHER, 900, 600)
     assert (ticket.deferrals, ticket.since_us, ticket.due_us) == (2, 500, 900)
-    assert ticket.place([LIMIT, OTHER]) == Place(1, 900)
+    assert ticket.binding([LIMIT, OTHER]) is OTHER
 
 
 @pytest.mark.parametrize(("since_us", "now_us", "seconds"), [(0, 10**15, 0), (10**6, 25 * 10**5, 1.5), (10**6, 1, 0)])
@@ -110,11 +137,9 @@ def test_patience_is_what_the_promised_slot_leaves(ticket: Ticket, max_wait_us: 
     assert ticket.max_wait_us(1000) == max_wait_us
 
 
-def test_lane_travels_and_slot_of_none_is_no_place() -> None:
-    """What is written is read again; a lane that is no text is none, and a job without a slot has no place."""
-    limit = TokenBucket("partner", "10/s")
-    ticket = Ticket().denied(limit, 7, 5, lane="c0ffee")
+def test_line_and_slots_travel() -> None:
+    """What is written is read again, and what is of another kind is none."""
+    ticket = Ticket().denied(LIMIT, 7, 5, line="c0ffee", slots=True)
     assert Ticket.read(ticket.write()) == ticket
-    assert Ticket.read({**ticket.write(), "lane": 5}).lane == ""
-    assert Ticket(limit_ref=ticket.limit_ref).place([limit]) is None
-    assert (ticket.first_again(limit).due_us, ticket.first_again(limit).place([limit])) == (1, Place(0, 1))
+    read = Ticket.read({**ticket.write(), "line": 5, "slots": 1})
+    assert (read.line, read.slots) == ("", False)

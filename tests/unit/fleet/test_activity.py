@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from throttlekit import Concurrency, Job, Limiter, StoreUnavailable, TokenBucket
-from throttlekit._core.algorithm import Use
-from throttlekit._core.line import Line
 from throttlekit._core.storage_keys import bucket_name, limit_id, parts_of
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit.fleet import activity
@@ -222,22 +220,33 @@ def test_stored_names_are_taken_apart(key: str, part: str | None) -> None:
 S = 1_000_000
 
 
+def _stored(**numbers: int) -> bytes:
+    fields = ["extra", "paused", "last", "waiting"]
+    at = dict(zip(fields, (4, 12, 15, 17), strict=True))
+    text = ["0"] * 18
+    for name, number in numbers.items():
+        text[at[name]] = str(number)
+    return " ".join([*text, "5ec2e7"]).encode()
+
+
 @pytest.mark.parametrize(
-    ("line", "full_us", "expected"),
+    ("text", "expected"),
     [
-        (Line(), 0, (0, None, None)),
-        (Line(tail_us=110 * S), 105 * S, (10, 9.0, None)),
-        (Line(tail_us=110 * S, late_us=112 * S), 105 * S, (12, 11.0, None)),
-        (Line(tail_us=99 * S), 105 * S, (0, None, None)),
-        (Line(tail_us=110 * S), 94 * S, (0, None, None)),
-        (Line(tail_us=130 * S, paused_us=120 * S), 100 * S, (10, 29.0, 20.0)),
-        (Line(paused_us=120 * S), 100 * S, (0, None, 20.0)),
-        (Line(tail_us=101 * S), 105 * S, (1, 0.0, None)),
+        (None, (0, 0, None, None)),
+        (b"", (0, 0, None, None)),
+        (b"torn 5", (0, 0, None, None)),
+        (_stored(last=110 * S), (0, 0, None, None)),
+        (_stored(last=110 * S, waiting=7), (7, 7, 10.0, None)),
+        (_stored(last=110 * S, waiting=7, extra=5), (7, 12, 10.0, None)),
+        (_stored(last=99 * S, waiting=7), (7, 7, 0, None)),
+        (_stored(last=130 * S, waiting=1, paused=120 * S), (1, 1, 30.0, 20.0)),
+        (_stored(paused=120 * S), (0, 0, None, 20.0)),
+        (_stored(paused=100 * S), (0, 0, None, None)),
     ],
 )
-def test_line_as_it_is_stored(line: Line, full_us: int, expected: tuple[int, float | None, float | None]) -> None:
-    """How many wait, when the last starts, how long it is paused: at second 100, one slot a second."""
-    assert line_of(line, Use(0, full_us), S, 100 * S) == expected
+def test_line_as_it_is_stored(text: bytes | None, expected: tuple[int, int, float | None, float | None]) -> None:
+    """How many wait, when the last is due, how long it is paused: at second 100."""
+    assert line_of(text, 100 * S) == expected
 
 
 def test_definition_of_slots_is_told_with_their_number() -> None:

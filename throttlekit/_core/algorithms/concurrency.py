@@ -61,6 +61,7 @@ class ConcurrencyAlgorithm:
     holder: str = ""
 
     code: ClassVar[str] = "c"
+    estimates: ClassVar[bool] = True
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
@@ -130,7 +131,8 @@ class ConcurrencyAlgorithm:
         return Use(len(living), living[-1][1] if living else now_us)
 
     def tight(self, grace_us: int) -> bool:
-        return False
+        """A slot that lies free is lost, and no clock shows when the next one comes free."""
+        return True
 
     def slack_us(self, grace_us: int) -> int:
         return 0

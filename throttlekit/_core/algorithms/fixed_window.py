@@ -49,6 +49,7 @@ class FixedWindowAlgorithm:
     zone: Zone = UTC
 
     code: ClassVar[str] = "f"
+    estimates: ClassVar[bool] = False
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:

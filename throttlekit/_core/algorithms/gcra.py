@@ -54,6 +54,7 @@ class GcraAlgorithm:
     """A unit takes numerator / denominator µs."""
 
     code: ClassVar[str] = "t"
+    estimates: ClassVar[bool] = False
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:

@@ -45,6 +45,7 @@ class SlidingLogAlgorithm:
     period_us: int
 
     code: ClassVar[str] = "l"
+    estimates: ClassVar[bool] = False
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:

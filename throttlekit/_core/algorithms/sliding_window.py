@@ -53,6 +53,7 @@ class SlidingWindowAlgorithm:
     step_us: int
 
     code: ClassVar[str] = "s"
+    estimates: ClassVar[bool] = False
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
