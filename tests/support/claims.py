@@ -10,10 +10,16 @@ __all__ = ["claim_of"]
 
 
 def claim_of(
-    algorithm: Algorithm, cost: int = 1, max_queue: int | None = None, *, tenant: str = "", weight: int = 1,
-    step: int | None = None, lead: int = 0, bucket: str = "bucket",
-) -> StoreClaim:  # fmt: skip
-    """A claim that is stored under a name of no meaning."""
-    return StoreClaim(
-        bucket, algorithm, cost, max_queue, tenant, -(-cost * UNIT // weight) if step is None else step, lead
-    )
+    algorithm: Algorithm,
+    cost: int = 1,
+    max_queue: int | None = None,
+    tenant: str = "",
+    step: int | None = None,
+    lead: int = 0,
+    *,
+    weight: int = 1,
+    bucket: str = "bucket",
+) -> StoreClaim:
+    """A claim that is stored under names of no meaning. *step*: by default what *cost* is at *weight*."""
+    step = -(-cost * UNIT // weight) if step is None else step
+    return StoreClaim(bucket, algorithm, cost, max_queue, tenant, step, lead)

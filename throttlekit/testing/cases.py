@@ -29,6 +29,7 @@ class Case:
         together: How many units pass at that instant.
         next_us: From there to the instant of the next units.
         slack_us: How much later a waiting job is due for each unit before it.
+        guess_us: How much later it is due besides if more units than pass in a period are before it: an estimate.
         full_us: When nothing counts any more.
         owed_us: When one unit passes, if two more were charged afterwards.
         fits_us: When the whole capacity passes at once; None: at `full_us`.
@@ -42,6 +43,7 @@ class Case:
     owed_us: int
     together: int = 1
     slack_us: int = 0
+    guess_us: int = 0
     fits_us: int | None = None
     start_us: int = NOW_US
 
@@ -51,7 +53,8 @@ class Case:
 
     def due_us(self, ahead: int) -> int:
         """The instant that a waiting job is told, with so many units before it."""
-        return self.start_us + self.first_us + ahead // self.together * self.next_us + ahead * self.slack_us
+        due_us = self.start_us + self.first_us + ahead // self.together * self.next_us + ahead * self.slack_us
+        return due_us + self.guess_us * (ahead >= self.limit.amount)
 
     @property
     def whole_us(self) -> int:
@@ -108,6 +111,7 @@ CASES: Sequence[Case] = (
         first_us=40 * SECOND_US + 1,
         next_us=12 * SECOND_US,
         slack_us=12_000,
+        guess_us=12 * SECOND_US - 1,
         fits_us=88 * SECOND_US + 1,
         full_us=100 * SECOND_US,
         owed_us=40 * SECOND_US + 17_142_858,

@@ -149,7 +149,7 @@ ALGORITHMS = (
     (TokenBucket("token", "50/s"), 1.0, 0.99, 5),
     (TokenBucket("token", "100/minute"), 1.0, 0.95, 5),
     # Units closer together than the delivery is late, and nothing to store what comes late: at its worst.
-    (LeakyBucket("leaky", "50/s"), 3.5, 0.90, 100),
+    (LeakyBucket("leaky", "50/s"), 3.5, 0.88, 150),
     (LeakyBucket("leaky", "20/s"), 1.0, 0.95, 5),
     (LeakyBucket("leaky", "100/minute"), 1.0, 0.95, 5),
     # All jobs of a window are due as it begins, in no order; what comes too soon behind others comes again.
