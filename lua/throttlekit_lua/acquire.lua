@@ -122,7 +122,9 @@ if reason == 0 then
   return answer(reason, binding, retry, due)
 end
 
-local patient, sealed = due - now <= (max_wait or math.huge), {}
+local held = claims[binding].place
+local no_later = max_wait == 0 and reason == 3 and held and due <= held.due
+local patient, sealed = no_later or due - now <= (max_wait or math.huge), {}
 for i = 1, #claims do
   local c = claims[i]
   sealed[i] = (c.place or c.given) and (c.place or c.given).text or '-'

@@ -149,7 +149,8 @@ def acquire(
         places: The places that a returning job brings, one for each claim, or none at all. A place that its line did
             not give (forged, or the line lost its state) is ignored.
         max_wait_us: How long the job will wait; None means as long as it takes. A job whose instant is further off
-            gets no place, and leaves the lines in which it stood: it would not come for its units.
+            gets no place, and leaves the lines in which it stood: it would not come for its units. 0: it waits for no
+            new instant; one that comes back early, to no later instant than it had, waits on.
         grace_us: How long units lie for the job before it is taken not to come, once it waits.
         secret: Seals the places of a line that begins now: any text that callers cannot guess.
 
@@ -184,7 +185,9 @@ def acquire(
         ]
         return verdict._replace(uses=tuple(uses)), _mended(kept, known)
     told_us = max(look.passes_us for look in looks)
-    patient = max_wait_us is None or verdict.due_us - now_us <= max_wait_us
+    held = looks[verdict.claim].place
+    no_later = verdict.reason is Reason.EARLY and held is not None and verdict.due_us <= held.due_us
+    patient = max_wait_us is None or verdict.due_us - now_us <= max_wait_us or (max_wait_us == 0 and no_later)
     sealed: list[Place | None] = list(given)
     for i, (claim, look, state) in enumerate(zip(claims, looks, states, strict=True)):
         if not claim.algorithm.size:
