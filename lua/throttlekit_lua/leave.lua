@@ -2,7 +2,8 @@
   Take jobs out of the lines in which they stand. Mirrors throttlekit/_core/acquire.py, `leave`. Comes after common.lua,
   the algorithms and line.lua.
 
-  KEYS        as in acquire.lua
+  KEYS[3i-2]  what is taken of line i's limit: as its algorithm keeps it
+  KEYS[3i-1]  the numbers of line i, and KEYS[3i] the jobs in it: see line.lua
 
   ARGV[1]     now, microseconds; "" means the server's clock (tests pass a number)
   ARGV[6i-4]  line i: code of its limit's algorithm

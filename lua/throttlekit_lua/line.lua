@@ -4,7 +4,7 @@
   c.order_key  the line's numbers, as FIELDS names them, and the secret of its seals; text
   c.jobs_key   sorted set: each waiting job, "number cost", by its start; and before them, by -1 - tag: "f tenant" and
                "r tenant", where that tenant's next job would start, and the next that comes in again
-  c.rest       "mark cost step lead queue tenant": see throttlekit/_core/claim.py; queue is empty for any
+  c.rest       "mark cost step lead queue tenant": see `StoreClaim`; queue is empty for any
 
   `waiting` counts the jobs. Nothing is written before `write_line`.
 ]]

@@ -13,8 +13,9 @@ import throttlekit_lua
 from contracts.tree import LUA, parsed, read
 
 COMMON = next(path for path in LUA if path.stem == "common")
+LINE = next(path for path in LUA if path.stem == "line")
 VERBS = [path for path in LUA if "ARGV[" in read(path) and path != COMMON]
-ALGORITHMS = [path for path in LUA if path not in VERBS and path != COMMON]
+ALGORITHMS = [path for path in LUA if path not in (*VERBS, COMMON, LINE)]
 every_script = pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
 every_verb = pytest.mark.parametrize("path", VERBS, ids=lambda path: path.name)
 every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.name)
@@ -22,7 +23,7 @@ every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: p
 _WRITING = (
     "SET|SETRANGE|DEL|PEXPIRE|EXPIRE|INCRBY|HSET|HDEL|ZADD|ZREM|ZREMRANGEBYRANK|ZREMRANGEBYSCORE|UNLINK|PERSIST|APPEND"
 )
-_READING = "GET|GETRANGE|TIME|ZCOUNT|ZRANGEBYSCORE|ZREVRANGE|ZSCORE"
+_READING = "GET|GETRANGE|TIME|ZCOUNT|ZRANGEBYSCORE|ZREVRANGE|ZSCORE|ZRANK"
 
 
 _PROBE = "local INTEGER = format('%d', 9007199254740992) == '9007199254740992' and '%d' or '%.0f'\n"
@@ -88,7 +89,8 @@ def _index(text: str, body: str) -> tuple[int, int]:
 def _documented(header: str, word: str) -> set[tuple[int, int]]:
     """The indexes that the header names; "a, b and c" stand for three that follow each other."""
     indexes: set[tuple[int, int]] = set()
-    for text, told in re.findall(rf"^  {word}\[(.+?)\]\s+(.*)$", header, re.MULTILINE):
+    lines = re.sub(rf", and {word}\[", f"\n  {word}[", header)
+    for text, told in re.findall(rf"^  {word}\[(.+?)\]\s+(.*)$", lines, re.MULTILINE):
         factor, constant = _index(text, "")
         indexes |= {(factor, constant + i) for i in range(3 if "a, b and c" in told else 1)}
     return indexes
@@ -113,8 +115,10 @@ def test_script_knows_the_servers_commands_by_name(path: Path) -> None:
 
 
 # The holder of a slot comes as text, and is nothing else.
-_FORMATS = r"whole|ttl|bytes|get|string\.(?:sub|rep)|table\.concat|range"
-_TEXT = rf"'[^']*'|c\.c|(?:{_FORMATS})\(.*\)|redis\.call\('GET', c\.key\)(?: or '')?"
+_FORMATS = r"whole|ttl|bytes|get|string\.(?:sub|rep)|table\.concat|range|text_of|member_of"
+# What line.lua keeps until it writes is text: members, and the kind and the name of a tenant.
+_KEPT = r"c\.leaves|c\.(?:joins|paid)\[\d\]|c\.tenant|kind"
+_TEXT = rf"'[^']*'|c\.c|{_KEPT}|(?:{_FORMATS})\(.*\)|redis\.call\('GET', c\.key\)(?: or '')?"
 
 
 def _is_text(value: str, body: str, seen: tuple[str, ...] = ()) -> bool:
@@ -145,7 +149,7 @@ def test_every_number_goes_through_one_format(path: Path) -> None:
         if command == "TIME":
             continue
         key, *values = _split(arguments)
-        assert re.fullmatch(r"c\.key|c\.line_key|KEYS\[.+\]", key), arguments
+        assert re.fullmatch(r"c\.key|c\.order_key|(?:c\.)?jobs_key|KEYS\[.+\]", key), arguments
         before = body[: body.index(arguments)]
         for value in values:
             since = before.rfind(f"local {value} = ")
@@ -176,7 +180,9 @@ def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
     body = _body(path)
     calls = [(command, text) for command, text in _calls(body) if "'KEEPTTL'" not in text]
     writing = [(command, text) for command, text in calls if command in ("SET", "SETRANGE", "APPEND", "ZADD")]
-    if any("'PX'" not in text for _, text in writing):
+    if path == LINE:
+        assert body.rstrip().endswith("if line.waiting > 0 then redis.call('PEXPIRE', jobs_key, ttl(last)) end\nend")
+    elif any("'PX'" not in text for _, text in writing):
         keep = re.search(r"keep = function\(c\)\n(.*?)\n  end,", body, re.DOTALL)
         assert keep
         last = keep.group(1).splitlines()[-1]
@@ -193,7 +199,8 @@ def test_scripts_are_put_together_from_every_file() -> None:
     assert {_code(path): path.stem for path in ALGORITHMS} == throttlekit_lua.ALGORITHMS
     for verb, letters in product(VERBS, ["t", "fs", "l", "c", "tfslc"]):
         text = throttlekit_lua.read(verb.stem, frozenset(letters))
-        parts = [COMMON, *(path for path in ALGORITHMS if _code(path) in letters), verb]
+        line = [LINE] if "read_line(c)" in read(verb) else []
+        parts = [COMMON, *(path for path in ALGORITHMS if _code(path) in letters), *line, verb]
         assert sorted(path for path in LUA if read(path) in text) == sorted(parts)
         assert len(text) == sum(len(read(path)) for path in parts) + len(parts) - 1
         assert text.startswith(read(COMMON))
@@ -210,7 +217,7 @@ def test_verbs_are_those_that_the_store_runs() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     assert {path.stem for path in VERBS} <= names
-    assert {path.stem for path in VERBS} == {"acquire", "clear_line", "lease", "pause", "settle"}
+    assert {path.stem for path in VERBS} == {"acquire", "clear_line", "lease", "leave", "pause", "settle"}
 
 
 # Verbs
@@ -248,8 +255,8 @@ def test_header_names_what_is_written(path: Path) -> None:
     }
     if "of.keep(c)" in body:
         writes.add(names["key"])
-    if "keep_line(c, " in body:
-        writes.add(names["line_key"])
+    if "write_line(c)" in body:
+        writes |= {names["order_key"], names["jobs_key"]}
     assert writes
     told = {_index(text, "") for text in re.findall(r"KEYS\[(.+?)\]", _section(header, "Writes"))}
     assert writes == told
@@ -301,7 +308,7 @@ _CHARGES = ("concurrency", "fixed_window", "gcra", "sliding_log", "sliding_windo
 
 
 def _verbs_of_an_algorithm() -> list[str]:
-    return re.findall(r"^  (\w+)\((?:c|c, at)\)  ?", _parts(COMMON)[0].partition("there is besides:")[0], re.MULTILINE)
+    return re.findall(r"^  (\w+)\(c(?:, \w+)?\)  ?", _parts(COMMON)[0].partition("there is besides:")[0], re.MULTILINE)
 
 
 def _verbs_of_leases() -> list[str]:
@@ -309,7 +316,7 @@ def _verbs_of_leases() -> list[str]:
 
 
 def _functions(path: Path) -> list[str]:
-    return re.findall(r"^  (\w+) = function\(", _body(path), re.MULTILINE)
+    return re.findall(r"^  (\w+) = (?:function\(|(?!true)\w+,$)", _body(path), re.MULTILINE)
 
 
 def _code(path: Path) -> str:
@@ -360,7 +367,7 @@ def test_mirrors_know_of_each_other(path: Path) -> None:
     """The Python module that a script mirrors names that script, so that an editor of one finds the other."""
     for name in re.findall(r"throttlekit/_core/([\w/]+)\.py", _parts(path)[0]):
         docstring = ast.get_docstring(parsed(f"throttlekit._core.{name.replace('/', '.')}")) or ""
-        told = rf"lua/throttlekit_lua/(\w+\.lua and )?{path.name} (and \w+\.lua )?mirrors? (this file|it)\. "
+        told = rf"lua/throttlekit_lua/([\w., ]+ )?{re.escape(path.name)}[\w., ]* mirrors? (this file|it)\. "
         told += r"Change (both|all), or the parity tests fail\."
         assert re.search(told, " ".join(docstring.split())), name
 
@@ -381,5 +388,5 @@ def test_header_says_what_is_stored_and_what_the_numbers_are(path: Path) -> None
 def test_algorithm_takes_nothing_but_its_claim(path: Path) -> None:
     """An algorithm reads and writes the key of the claim that it is given, and no argument of the call."""
     body = _body(path)
-    assert not re.search(r"\bKEYS\b|\bARGV\b|line_key", body)
+    assert not re.search(r"\bKEYS\b|\bARGV\b|order_key|jobs_key", body)
     assert {arguments.split(",")[0].strip() for _, arguments in _calls(body)} == {"c.key"}

@@ -102,13 +102,14 @@ def test_a_ticket_of_the_release_before() -> None:
 
 def test_the_seal_of_a_place() -> None:
     """Ten signs of a SHA-1: the memory store and the script must write the same."""
-    assert signed(Line(epoch=1, secret="s"), 2, 3, 4) == Place(1, 2, 3, 4, "8867dcddaf")
-    assert hashlib.sha1(b"s 1 2 3 4").hexdigest()[:10] == "8867dcddaf"
+    assert signed(Line(epoch=1, secret="s"), "b", 2, 3, 4) == Place(1, 2, 3, 4, "172ad4da1a")
+    assert hashlib.sha1(b"s b 1 2 3 4").hexdigest()[:10] == "172ad4da1a"
 
 
 def test_the_numbers_of_a_line() -> None:
     """In this order in one text, before the secret; fleet/snapshot.py reads it."""
-    assert re.findall(r"'(\w+)'", throttlekit_lua.script("line").partition("local FIELDS = {")[2].partition("}")[0]) == [
+    fields = throttlekit_lua.script("line").partition("local FIELDS = {")[2].partition("}")[0]
+    assert re.findall(r"'(\w+)'", fields) == [
         "epoch", "v", "gone", "number", "extra", "mean", "dear", "doubt", "aside", "since", "low", "grace",
         "paused", "from", "guest", "last", "mark", "waiting",
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from support.claims import claim_of
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import Caller, Place, State, acquire, kept_until_us, leave, pause
+from throttlekit._core.acquire import Caller, State, acquire, kept_until_us, leave, pause
 from throttlekit._core.algorithm import STALE_US, Algorithm
 from throttlekit._core.algorithms import concurrency, fixed_window, sliding_log, sliding_window
 from throttlekit._core.algorithms.concurrency import Holders
@@ -31,6 +31,7 @@ from throttlekit._core.line import (
     LOOK_US,
     UNIT,
     Line,
+    Place,
 )
 from throttlekit._core.storage_keys import bucket_name, jobs_name, line_name
 from throttlekit._core.time_zone import UTC, Zone

@@ -33,12 +33,12 @@ from support.claims import claim_of
 from support.ids import told
 from support.servers.stores import Listed
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import Caller, Place
+from throttlekit._core.acquire import Caller
 from throttlekit._core.algorithms.concurrency import Holders
 from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.algorithms.sliding_window import Counts
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.line import GRACE_US, UNIT
+from throttlekit._core.line import GRACE_US, UNIT, Place
 from throttlekit._core.time_zone import Zone
 from throttlekit.stores import Correction, Lease, MemoryStore, Request, StoreClaim
 from throttlekit.stores.redis import RedisStore

@@ -2,7 +2,8 @@
 One decision over several claims: all or nothing. The authority that every store is held to.
 
 Each algorithm says what one claim means (`Algorithm`); this file names no algorithm. line.py says where a job stands.
-The memory store runs it; lua/throttlekit_lua/acquire.lua and pause.lua mirror it. Change all, or the parity tests fail.
+The memory store runs it; lua/throttlekit_lua/acquire.lua, leave.lua and pause.lua mirror it. Change all, or
+the parity tests fail.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from throttlekit._core.line import (
     tidied,
 )  # fmt: skip
 
-__all__ = ["Caller", "Place", "Reason", "State", "Verdict", "acquire", "kept_until_us", "leave", "pause"]
+__all__ = ["Caller", "Reason", "State", "Verdict", "acquire", "kept_until_us", "leave", "pause"]
 
 
 class Caller(Enum):

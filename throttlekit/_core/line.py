@@ -11,7 +11,8 @@ The order is start-time fair queueing (Goyal, Vin, Cheng: "Start-time fair queui
 `max(v, its tenant's last finish)`, where v is the start of the last job that passed, and finishes at
 start + cost / weight. Without shares there is one tenant, and the order is the order of coming.
 
-acquire.py decides with it. lua/throttlekit_lua/line.lua mirrors this file. Change both, or the parity tests fail.
+acquire.py decides with it. lua/throttlekit_lua/line.lua and clear_line.lua mirror this file.
+Change all, or the parity tests fail.
 """
 
 from __future__ import annotations
@@ -24,29 +25,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 __all__ = [
-    "AT_DOOR",
-    "EMPTY",
-    "FAR",
-    "FURTHEST_US",
-    "GRACE_US",
-    "GUESTS_US",
-    "KEPT_US",
-    "UNIT",
-    "Ahead",
-    "Entry",
-    "Line",
-    "Place",
-    "Standing",
-    "ahead_of",
-    "begun",
-    "charged",
-    "genuine",
-    "joined",
-    "left",
-    "passed",
-    "signed",
-    "standing",
-    "tidied",
+    "AT_DOOR", "BATCH", "CLASS", "CLASSES", "DOUBT", "DOUBT_LASTS_US", "EMPTY", "EXACT", "FAR", "FURTHEST_US",
+    "GRACE_US", "GUESTS_US", "KEPT_US", "LOOK_US", "MEAN_ONE", "MEAN_PART", "MOST_BATCH", "MOST_DOUBT", "UNIT",
+    "Ahead", "Entry", "Line", "Place", "Standing", "ahead_of", "begun", "charged", "genuine", "joined", "left",
+    "passed", "signed", "standing", "tidied",
 ]  # fmt: skip
 
 UNIT = 1_000_000

@@ -81,7 +81,7 @@ class Delivery:
         if not self.in_time(delay):
             delay = max(0.0, self.expires_in) + _PAST
         elif self.early and delay > 2 * self.early:
-            delay -= self.early if _fills_within(decision.limit, self.lateness) else 0.0
+            delay -= self.early if _loses_units(decision.limit, decision.cost, self.lateness) else 0.0
         delay = min(delay, self.longest, self.max_wait - waited)
         return replace(decision, delay=delay, ticket=ticket.write())
 
@@ -92,9 +92,12 @@ class Delivery:
         return max(0, round((self.expires_in - max(self.lateness, self.latest)) * 1_000_000))
 
 
-def _fills_within(limit: Limit, seconds: float) -> bool:
-    """Whether all of *limit* comes back within that time: what a late job left unused is lost then."""
-    return 0 < limit.capacity * limit.period_us < seconds * 1_000_000 * limit.amount
+def _loses_units(limit: Limit, cost: int, seconds: float) -> bool:
+    """Whether *limit* is full again before a job of *cost* comes so late: what it left unused is lost then."""
+    if not limit.period_us:
+        return False
+    late_us = round(seconds * 1_000_000)
+    return limit.bind(cost).tight(late_us) or limit.capacity * limit.period_us < late_us * limit.amount
 
 
 PLAIN_DELIVERY = Delivery()

@@ -34,6 +34,7 @@ __all__ = [
     "FleetStore",
     "Key",
     "Known",
+    "LineNow",
     "Minute",
     "Process",
     "Waiting",

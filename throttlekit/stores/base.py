@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from throttlekit._core.acquire import Caller, Place, Verdict
+from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.line import GRACE_US
+from throttlekit._core.line import GRACE_US, Place
 
 __all__ = [
     "Correction",

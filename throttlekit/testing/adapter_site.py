@@ -29,8 +29,8 @@ from throttlekit.hookspecs import Finished, RateLimitHeard, Started, hookimpl
 from throttlekit.limiter import Limiter
 
 __all__ = [
-    "COUNT", "JOBS", "LONG_SLOT", "RATE", "SHARED", "SLOT", "STEADY", "TOKENS", "AdapterSite", "End", "JobKind", "Note", "Notes",
-    "Settings", "note_failure", "perform", "wait_until",
+    "COUNT", "JOBS", "LONG_SLOT", "RATE", "SHARED", "SLOT", "STEADY", "TOKENS", "AdapterSite", "End", "JobKind", "Note",
+    "Notes", "Settings", "note_failure", "perform", "wait_until",
 ]  # fmt: skip
 
 _T = TypeVar("_T")

@@ -249,7 +249,7 @@ def test_a_denied_question_for_more_writes_nothing(store: Fleet, clock: FakeCloc
     before = dict(store.inner._values)  # type: ignore[attr-defined]
     (request, verdict) = store.asked[-1]
     claim = request.claims[0]
-    store.inner.acquire(Request([replace(claim, algorithm=ahead, spacing_us=1)], Caller.GUEST, None, 0))
+    store.inner.acquire(Request([replace(claim, algorithm=ahead, cost=16)], Caller.GUEST, max_wait_us=0))
     assert verdict.allowed
     assert dict(store.inner._values) == before  # type: ignore[attr-defined]
 
@@ -261,7 +261,7 @@ def test_a_returning_job_has_right_of_way_for_itself(limiter: Limiter, store: Fl
     clock.advance(denied.delay)
     asked = len(store.asked)
     assert limiter.acquire(API, job=job(ticket=denied.ticket)).allowed
-    assert [request.place is not None for request, _ in store.asked[asked:]] == [True]
+    assert [bool(request.places) for request, _ in store.asked[asked:]] == [True]
     assert store.asked[-1][0].claims[0].algorithm.size == API.bind(1).size
 
 

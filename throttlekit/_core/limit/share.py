@@ -12,7 +12,7 @@ from throttlekit._core.limit.value import Value
 from throttlekit._core.line import CLASS, CLASSES, UNIT
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["NO_STAKE", "GivenShare", "Share", "Stake", "share_from"]
+__all__ = ["NO_STAKE", "GivenShare", "Share", "Stake", "Weight", "share_from"]
 
 Weight: TypeAlias = "float | Mapping[str, float] | Callable[[Job], float]"
 
