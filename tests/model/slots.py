@@ -7,11 +7,12 @@ Time is told in ticks from now; a lease is two. A job asks, and if it is admitte
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from model.core import Core, core
-from support.claims import claim_of
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.line import Line
 
 __all__ = ["RULES", "SlotWorld"]
 
@@ -22,6 +23,7 @@ RULES: Mapping[str, str] = {
     "renewal": "a renewal keeps a slot, or takes a free one; else it fails and changes nothing",
     "others": "what one job does takes no other job's slot",
     "quiet": "a job that is denied takes no slot",
+    "turn": "a job that asks each tick is admitted, however fast others take the slots that come free",
     "idle": "once no job holds a slot, each job that waits is admitted, one after the other",
 }
 
@@ -29,6 +31,10 @@ TICK_US = 5_000_000
 NOW_US = 1_800_000_000_000_000
 LEASE = 2
 _BACK = 2
+_TURN = 20
+_LINE = tuple(each.name for each in fields(Line) if each.name != "until_us")
+_INSTANTS = tuple(name for name in _LINE if name.endswith("_us") and name != "grace_us")
+_TAGS = ("finishes", "returns")
 
 
 class Job(NamedTuple):
@@ -39,6 +45,8 @@ class Job(NamedTuple):
     """When it was admitted."""
     due_us: int | None
     """When it is due, from now; None: it does not wait."""
+    place: tuple[int, int, int, int] | None = None
+    """Its place, but for the seal, with its instant from now."""
 
     @property
     def is_holder(self) -> bool:
@@ -48,7 +56,8 @@ class Job(NamedTuple):
 class State(NamedTuple):
     holders: tuple[Any, ...] | None
     """The shipped state, with instants from now."""
-    line: tuple[int, ...]
+    line: tuple[Any, ...] | None
+    """The shipped line, with instants from now."""
     jobs: tuple[Job, ...]
     ticks: int | None
     faults: int
@@ -76,50 +85,43 @@ class SlotWorld:
         return self.core.concurrency.ConcurrencyAlgorithm(1, self.slots, LEASE * TICK_US, name)
 
     def _opened(self, state: State) -> Any:
-        holders = state.holders
-        line = None
-        if any(state.line):
-            line = self.core.line.Line(*(NOW_US + each if each else 0 for each in state.line))
+        holders, line = state.holders, None
+        if state.line is not None:
+            named = dict(zip(_LINE, state.line, strict=True))
+            for name in _INSTANTS:
+                named[name] = NOW_US + named[name] if named[name] else 0
+            for name in _TAGS:
+                named[name] = dict(named[name])
+            line = self.core.line.Line(**named)
         if holders is None:
             return self.core.acquire.State(None, line)
-        leases, mean, granted, freed, longest = holders
+        leases, mean, granted, longest = holders
         shipped = self.core.concurrency.Holders(
-            tuple((name, NOW_US + until) for name, until in leases), mean,
-            NOW_US + granted if granted else 0, NOW_US + freed if freed else 0, longest,
-        )  # fmt: skip
+            tuple((name, NOW_US + until) for name, until in leases), mean, NOW_US + granted if granted else 0, longest
+        )
         return self.core.acquire.State(shipped, line)
 
     def _closed(self, state: State, shipped: Any) -> State:
         taken, line = shipped
-        instants = (0, 0, 0, 0)
-        if line is not None:
-            each = (line.tail_us, line.late_us, line.guest_us, line.paused_us)
-            # An instant that is past, but for a clock that steps back, is none; nor is one that is now.
-            oldest = -TICK_US * _BACK * state.faults
-            instants = tuple(at - NOW_US if at - NOW_US > oldest and at != NOW_US else 0 for at in each)
-        if state.ticks is None:
-            instants = (0, 0, 0, 0)
+        told = None
+        if line is not None and state.ticks is not None:
+            named = {name: getattr(line, name) for name in _LINE}
+            for name in _INSTANTS:
+                named[name] = (named[name] - NOW_US or -1) if named[name] else 0
+            for name in _TAGS:
+                named[name] = tuple(sorted(named[name].items()))
+            told = tuple(named.values())
         if taken is None:
-            return state._replace(holders=None, line=instants)
+            return state._replace(holders=None, line=told)
         oldest = -TICK_US * (1 + _BACK * state.faults)
-        known = (
-            tuple((name, until - NOW_US) for name, until in taken.leases if until - NOW_US > oldest),
-            *(
-                (0, 0, 0, taken.longest_us)
-                if state.ticks is None
-                else (
-                    taken.mean_us,
-                    (taken.granted_us - NOW_US or -1) if taken.granted_us else 0,
-                    (taken.freed_us - NOW_US or -1) if taken.freed_us else 0,
-                    taken.longest_us,
-                )
-            ),
-        )
-        return state._replace(holders=known, line=instants)
+        leases = tuple((name, until - NOW_US) for name, until in taken.leases if until - NOW_US > oldest)
+        granted = (taken.granted_us - NOW_US or -1) if taken.granted_us else 0
+        paced = (0, 0) if state.ticks is None else (taken.mean_us, granted)
+        return state._replace(holders=(leases, *paced, taken.longest_us), line=told)
 
     def starts(self) -> Iterator[tuple[str, State]]:
         jobs = tuple(Job(name, None, 0, None) for name in "abc"[: self.jobs])
-        yield f"{self.slots} free", State(None, (0, 0, 0, 0), jobs, self.ticks, self.faults)
+        yield f"{self.slots} free", State(None, None, jobs, self.ticks, self.faults)
 
     def steps(self, state: State) -> Iterator[tuple[str, State | None, str | None]]:
         for what, after, rule in self._all_steps(state):
@@ -139,20 +141,28 @@ class SlotWorld:
             yield f"the clock steps back {_BACK}", self._moved(spent, -_BACK), None
             yield "the clock steps forward 3", self._moved(spent, 3), None
             jobs = tuple(job._replace(until=None) for job in state.jobs)
-            yield "all state is lost", spent._replace(holders=None, line=(0, 0, 0, 0), jobs=jobs), None
+            yield "all state is lost", spent._replace(holders=None, line=None, jobs=jobs), None
 
     def _acquires(self, state: State, index: int, job: Job) -> tuple[str, State | None, str | None]:
         acquire = self.core.acquire
-        place = None if job.due_us is None else acquire.Place(0, NOW_US + job.due_us)
-        claim = claim_of(self._algorithm(job.name), 0)
+        claim = StoreClaim("slots", self._algorithm(job.name))
         before = self._opened(state)
-        verdict, (shipped,) = acquire.acquire([claim], [before], NOW_US, caller=acquire.Caller.JOB, place=place)
+        places = []
+        if job.place is not None and before.line is not None and before.line.epoch == job.place[0]:
+            places = [self.core.line.signed(before.line, "slots", *job.place[1:3], NOW_US + job.place[3])]
+        verdict, (shipped,) = acquire.acquire(
+            [claim], [before], NOW_US, caller=acquire.Caller.JOB, places=places, secret="secret"
+        )
         after = self._closed(state, shipped)
         what = f"{job.name} asks: {verdict.reason.name}"
         if not verdict.allowed:
             rule = "quiet" if self._held(after) != self._held(state) else None
             # Of a slot that it lost, a job that asks again knows nothing more.
-            waits = Job(job.name, job.until, 0, 0 if state.ticks is None else verdict.due_us - NOW_US)
+            waits = Job(job.name, job.until, 0, 0)
+            if state.ticks is not None:
+                (place,) = verdict.places
+                told = (*place[:3], place.due_us - NOW_US)
+                waits = waits._replace(due_us=verdict.due_us - NOW_US, place=told)
             return what, self._with(after, index, waits), rule
         if self._free(state, job) <= 0:
             return what, None, "slots"
@@ -174,7 +184,7 @@ class SlotWorld:
             return what, None, "release"
         if job.is_holder:
             # A lease that has ended is not removed: a clock that steps back gives it back its time.
-            after = self._with(after, index, Job(job.name, None, 0, job.due_us))
+            after = self._with(after, index, job._replace(until=None, since=0))
         return what, *self._judged(state, after, index)
 
     def _renews(self, state: State, index: int, job: Job) -> tuple[str, State | None, str | None]:
@@ -224,19 +234,24 @@ class SlotWorld:
 
         holders = state.holders
         if holders is not None:
-            leases, mean, granted, freed, longest = holders
+            leases, mean, granted, longest = holders
             leases = tuple((name, until - by * TICK_US) for name, until in leases)
-            holders = (leases, mean, older(granted), older(freed), longest)
+            holders = (leases, mean, older(granted), longest)
         oldest = -_BACK * state.faults - 1
         jobs = tuple(
             job._replace(
                 until=None if job.until is None or job.until - by <= oldest else job.until - by,
                 since=0 if state.ticks is None else job.since - by,
                 due_us=None if job.due_us is None else max(job.due_us - by * TICK_US, -TICK_US),
+                place=None if job.place is None else (*job.place[:3], job.place[3] - by * TICK_US),
             )
             for job in state.jobs
         )  # fmt: skip
-        moved = state._replace(holders=holders, line=tuple(older(at) for at in state.line), jobs=jobs)
+        line = state.line
+        if line is not None:
+            named = dict(zip(_LINE, line, strict=True))
+            line = tuple((named | {name: older(named[name]) for name in _INSTANTS}).values())
+        moved = state._replace(holders=holders, line=line, jobs=jobs)
         return self._closed(moved, self._opened(moved))
 
     def plays(self, state: State) -> Iterator[tuple[str, str]]:
@@ -246,6 +261,10 @@ class SlotWorld:
             yield f"the store has {sorted(held)}, within their leases are {sorted(record)}", "lease"
         if "idle" in self.rules:
             yield from self._idle(state)
+        if "turn" in self.rules and state.ticks is not None:
+            for index, job in enumerate(state.jobs):
+                if job.due_us is not None:
+                    yield from self._turn(state, index)
 
     def _idle(self, state: State) -> Iterator[tuple[str, str]]:
         """All holders die; the jobs that wait ask each tick, and give back at once."""
@@ -261,3 +280,18 @@ class SlotWorld:
                 return
             state = self._moved(state, 1)
         yield f"{stated} ticks after all holders died a job still waits", "idle"
+
+    def _turn(self, state: State, waits: int) -> Iterator[tuple[str, str]]:
+        """Each tick every other job gives its slot back, all others ask, and last of all the job that waits."""
+        others = [index for index in range(len(state.jobs)) if index != waits]
+        for _ in range(_TURN):
+            held = [index for index in others if state.jobs[index].is_holder]
+            for index in held:
+                state = self._releases(state, index, state.jobs[index])[1] or state
+            for index in (*[index for index in others if index not in held], *held, waits):
+                if not state.jobs[index].is_holder:
+                    state = self._acquires(state, index, state.jobs[index])[1] or state
+            if state.jobs[waits].is_holder:
+                return
+            state = self._moved(state, 1)
+        yield f"{state.jobs[waits].name} asks each tick, and is not admitted in {_TURN} ticks", "turn"
