@@ -138,8 +138,10 @@ end
 local function rank_of(c)
   local place, jobs_key = c.place, c.jobs_key
   local before = redis.call('ZCOUNT', jobs_key, '-inf', '(0') + #c.aside
-  local rank = redis.call('ZRANK', jobs_key, member_of(place.number, c.cost))
-  if rank then return max(0, rank - before), c.cost end
+  local own = member_of(place.number, c.cost)
+  if tonumber(redis.call('ZSCORE', jobs_key, own) or nil) == place.start then
+    return max(0, redis.call('ZRANK', jobs_key, own) - before), c.cost
+  end
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', jobs_key, whole(place.start), whole(place.start))) do
     if number_of(member) == place.number then
       return max(0, redis.call('ZRANK', jobs_key, member) - before), cost_of(member)
