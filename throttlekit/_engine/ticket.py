@@ -147,12 +147,14 @@ def _places(data: Any) -> Mapping[str, Place]:
     """The places of a ticket; none, if they are not what `Ticket.write` wrote."""
     if not isinstance(data, Mapping) or len(data) > _MOST_PLACES:
         return _NO_PLACES
+    stored: Mapping[Any, Any] = data
     places: dict[str, Place] = {}
-    for ref, given in data.items():
-        if not isinstance(ref, str) or not isinstance(given, (list, tuple)) or len(given) != len(Place._fields):
+    for ref, given in stored.items():
+        parts: list[Any] = list(given) if isinstance(given, (list, tuple)) else []
+        if not isinstance(ref, str) or len(parts) != len(Place._fields):
             return _NO_PLACES
-        *numbers, seal = given
+        *numbers, seal = parts
         if not isinstance(seal, str) or not all(type(each) is int and 0 <= each <= LARGEST_EXACT for each in numbers):
             return _NO_PLACES
-        places[ref] = Place(*given)
+        places[ref] = Place(*parts)
     return places

@@ -309,9 +309,9 @@ class Control:
             for rule in ended
         ]
         if changes:
-            recorded = [command for change in changes for command in recorded(change)]
+            history = [command for change in changes for command in recorded(change)]
             fields = [field_of(what, name, rule.part) for rule in ended]
-            self._store.commands([*recorded, ("HDEL", RULES, *fields)])
+            self._store.commands([*history, ("HDEL", RULES, *fields)])
         return tuple(changes)
 
 
