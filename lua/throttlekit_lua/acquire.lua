@@ -53,9 +53,11 @@ for i = 1, #KEYS / 3 do
       if not is_genuine(c) then c.place = nil end
       tidy_line(c, grace, c.place and c.place.number)
       local most
-      c.ahead, most, c.least = ahead_of(c, stand(c, grace, first))
+      c.ahead, most, c.before = ahead_of(c, stand(c, grace, first))
+      c.least = c.before
       local longest = max(grace, c.line.grace)
-      local due = c.place and (c.of.estimates and now or c.place.due)
+      local over = c.line.over > 0 and now >= c.line.over + LOOK + longest
+      local due = c.place and (not c.of.estimates and c.place.due or not over and now)
       if due and c.tags == '' and max(due, c.line.paused) <= now and c.of.tight(c, longest) then
         c.ahead = c.ready > now and max(0, c.ahead - (c.of.estimates and 0 or AT_DOOR)) or 0
         most, c.least = c.ahead, 0
