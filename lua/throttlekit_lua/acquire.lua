@@ -53,8 +53,8 @@ for i = 1, #KEYS / 3 do
       if not is_genuine(c) then c.place = nil end
       tidy_line(c, grace, c.place and c.place.number)
       local most
-      c.ahead, most, c.before = ahead_of(c, stand(c, grace, first))
-      c.least = c.before
+      c.ahead, most, c.in_front = ahead_of(c, stand(c, grace, first))
+      c.least = c.in_front
       local longest = max(grace, c.line.grace)
       local over = c.line.over > 0 and now >= c.line.over + LOOK + longest
       local due = c.place and (not c.of.estimates and c.place.due or not over and now)

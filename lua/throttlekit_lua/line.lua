@@ -219,8 +219,8 @@ local function without(c)
 end
 
 local function leave_line(c)
-  c.line.low = max(math.min(c.line.low, c.before), c.line.low - c.cost)
-  if c.before == 0 then c.line.over = 0 end
+  c.line.low = max(math.min(c.line.low, c.in_front), c.line.low - c.cost)
+  if c.in_front == 0 then c.line.over = 0 end
   without(c)
 end
 
@@ -229,7 +229,7 @@ local function pass(c)
   line.paused, line.from, line.v = 0, 0, max(line.v, c.start)
   line.mean = line.mean + math.floor((MEAN_ONE * c.cost - line.mean) / MEAN_PART)
   line.low = max(math.min(line.low, c.least), line.low - c.cost)
-  line.over = c.before > 0 and (line.over > 0 and line.over or now) or 0
+  line.over = c.in_front > 0 and (line.over > 0 and line.over or now) or 0
   if c.waits then without(c) end
 end
 
