@@ -56,7 +56,7 @@ class Limiter(Waits):
     `limited`: they wait until the limits let the caller pass. Use `acquire` where the caller itself decides what to
     do with a denial, and `peek` to look without charging.
 
-    Safe to share between threads, and to make before a fork. It cannot be pickled. `with Limiter(…)` closes it at the end.
+    Safe to share between threads, and to make before a fork. It cannot be pickled. `with Limiter(…)` closes it after.
 
     Args:
         store: A URL (memory://, redis://, rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://), or a
