@@ -312,10 +312,7 @@ class Limiter(Waits):
                 self.stores.of(each.limit).reset(each.claim.names)
 
     def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
-        """
-        Empty the waiting line of *limit*, for after a purge: what was counted stays, and so do pauses. Jobs that come
-        back all the same have lost their places. Takes *job* and *key*, and raises, as `pause` does.
-        """
+        """Empty the waiting line of *limit*, for after a purge: what was counted stays. Else as `pause`."""
         for each in self._each_tier(limit, job, key):
             self.stores.of(each.limit).clear_lines([each.claim.names[1]])
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from throttlekit_cli import _control, _view, _web
+from throttlekit_cli import _control, _records, _view, _web
 from throttlekit_cli._common import CommandFailed, require, url_option
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def cli() -> None:
     logging.getLogger("throttlekit").addHandler(logging.NullHandler())
 
 
-for _command in (_view.top, _view.explain, _web.web, *_control.COMMANDS):
+for _command in (_view.top, _view.explain, _web.web, *_control.COMMANDS, *_records.COMMANDS):
     cli.add_command(_command)
 
 

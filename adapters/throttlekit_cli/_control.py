@@ -14,17 +14,17 @@ from throttlekit_cli._common import CommandFailed, require, store_errors, url_op
 
 if TYPE_CHECKING:
     from throttlekit import Control
-    from throttlekit.fleet.control import Change
+    from throttlekit.fleet.changes import Change
 
 __all__ = [
     "COMMANDS",
+    "NOTHING_CHANGED",
     "clear_line",
     "enforce",
-    "history",
+    "open_control",
     "pause",
     "reset",
     "resume",
-    "rules",
     "set_",
     "shadow",
     "unset",
@@ -32,7 +32,7 @@ __all__ = [
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_NOTHING_CHANGED = 1  # exit code
+NOTHING_CHANGED = 1  # exit code
 _MAX_NAMES = 20
 
 
@@ -54,7 +54,6 @@ _tier = click.option("--tier", metavar="TIER", help="Only this tier of a limit w
 _yes = click.option(
     "--yes", is_flag=True, help="Store it although the fleet has not used this name, or this tier, in the last hour."
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
 
 
 def _common(command: _F) -> _F:
@@ -66,7 +65,7 @@ def _common(command: _F) -> _F:
 
 
 @contextmanager
-def _control(
+def open_control(
     url: str | None, by: str | None = None, name: str | None = None, *, yes: bool = True, tier: str | None = None
 ) -> Generator[Control, None, None]:
     """
@@ -92,7 +91,7 @@ def _print_changes(changes: Sequence[Change], nothing: str, *, follow: bool = Tr
 
     if not changes:
         click.echo(nothing, err=True)
-        sys.exit(_NOTHING_CHANGED)
+        sys.exit(NOTHING_CHANGED)
     for change in changes:
         click.echo(format_change(change))
     if follow:
@@ -151,7 +150,7 @@ def pause(name: str, key: str | None, for_: float | None, yes: bool, url: str | 
       throttlekit pause partner-api --key 42 --by "ann, ticket 815"
       throttlekit pause partner-api
     """
-    with _control(url, by, name, yes=yes) as control:
+    with open_control(url, by, name, yes=yes) as control:
         _print_changes(control.pause(name, key=key, for_=for_), "")
 
 
@@ -177,7 +176,7 @@ def resume(name: str, key: str | None, url: str | None, by: str | None) -> None:
       throttlekit resume partner-api
       throttlekit resume partner-api --key 42
     """
-    with _control(url, by, name) as control:
+    with open_control(url, by, name) as control:
         _print_changes(control.resume(name, key=key), f"{name} is not paused.")
 
 
@@ -215,7 +214,7 @@ def set_(
       throttlekit set reports-db 4
       throttlekit set partner-api 10/minute --tier free
     """
-    with _control(url, by, name, yes=yes, tier=tier) as control:
+    with open_control(url, by, name, yes=yes, tier=tier) as control:
         _print_changes(control.set(name, rate, burst=burst, tier=tier, for_=for_), "")
 
 
@@ -237,7 +236,7 @@ def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
     Examples:
       throttlekit unset partner-api
     """
-    with _control(url, by, name) as control:
+    with open_control(url, by, name) as control:
         _print_changes(control.unset(name, tier=tier), f"{name} already has its declared rate.")
 
 
@@ -263,7 +262,7 @@ def shadow(name: str, for_: float | None, yes: bool, url: str | None, by: str | 
     Examples:
       throttlekit shadow partner-api --for 1h
     """
-    with _control(url, by, name, yes=yes) as control:
+    with open_control(url, by, name, yes=yes) as control:
         _print_changes(control.shadow(name, for_=for_), "")
 
 
@@ -284,7 +283,7 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
     Examples:
       throttlekit enforce partner-api
     """
-    with _control(url, by, name) as control:
+    with open_control(url, by, name) as control:
         _print_changes(control.enforce(name), f"{name} is not in shadow mode: it denies.")
 
 
@@ -311,7 +310,7 @@ def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
       throttlekit reset partner-api
       throttlekit reset partner-api --key 42
     """
-    with _control(url, by, name) as control:
+    with open_control(url, by, name) as control:
         _print_changes(control.reset(name, key=key), f"There are no counts for {name}.", follow=False)
 
 
@@ -339,77 +338,8 @@ def clear_line(name: str, key: str | None, url: str | None, by: str | None) -> N
       throttlekit clear-line partner-api
       throttlekit clear-line partner-api --key 42
     """
-    with _control(url, by, name) as control:
+    with open_control(url, by, name) as control:
         _print_changes(control.clear_line(name, key=key), f"No job waits for {name}.", follow=False)
 
 
-@click.command(short_help="List the changes: when, by whom, from what to what.")
-@click.argument("name", metavar="[NAME]", required=False)
-@click.option(
-    "--limit", "most", type=click.IntRange(min=1), default=50, show_default=True, metavar="N",
-    help="How many changes to show.",
-)  # fmt: skip
-@_json
-@url_option()
-def history(name: str | None, most: int, as_json: bool, url: str | None) -> None:
-    """
-    List the changes that these commands made, the newest first: when, by whom, from what to what. For the limit NAME,
-    or for all limits. The last 1 000 changes are kept.
-
-    \b
-    Exit codes:
-      0  done
-      1  there were no changes
-      2  not done: a wrong option, or the store does not answer
-
-    \b
-    Examples:
-      throttlekit history
-      throttlekit history partner-api --json
-    """
-    from throttlekit_cli.formatting import format_change, to_json
-
-    with _control(url) as control:
-        changes = control.history(name)[:most]
-        if as_json:
-            click.echo(to_json(changes))
-        elif not changes:
-            click.echo("There were no changes.", err=True)
-        for change in () if as_json else changes:
-            click.echo(format_change(change, when=True))
-        sys.exit(0 if changes else _NOTHING_CHANGED)
-
-
-@click.command(short_help="List what is in force now: pauses, changed rates, limits in shadow mode.")
-@_json
-@url_option()
-def rules(as_json: bool, url: str | None) -> None:
-    """
-    List what is in force now: which limits are paused, have a changed rate, or are in shadow mode; since when, until
-    when, and by whom.
-
-    \b
-    Exit codes:
-      0  done
-      1  every limit is as declared
-      2  not done: a wrong option, or the store does not answer
-
-    \b
-    Examples:
-      throttlekit rules
-      throttlekit rules --json
-    """
-    from throttlekit_cli.formatting import format_rule, to_json
-
-    with _control(url) as control:
-        found = control.rules()
-        if as_json:
-            click.echo(to_json(found))
-        elif not found:
-            click.echo("Every limit is as declared.", err=True)
-        for rule in () if as_json else found:
-            click.echo(format_rule(rule))
-        sys.exit(0 if found else _NOTHING_CHANGED)
-
-
-COMMANDS = (pause, resume, set_, unset, shadow, enforce, reset, clear_line, rules, history)
+COMMANDS = (pause, resume, set_, unset, shadow, enforce, reset, clear_line)

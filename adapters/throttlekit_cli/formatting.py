@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from throttlekit import Limit
 from throttlekit._core.storage_keys import bucket_name, digest_of, parts_of
-from throttlekit.fleet.control import Change
+from throttlekit.fleet.changes import Change
 from throttlekit.fleet.rules import Rule
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from throttlekit import Control
 from throttlekit._core.limit.with_rate import altered
-from throttlekit.fleet.control import Change
+from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import definition_of, why_ignored
 from throttlekit.fleet.rules import Rule
 from throttlekit.fleet.snapshot import FleetStore, Known

@@ -9,7 +9,7 @@ from typing import Any
 from throttlekit import Limit
 from throttlekit._core.storage_keys import bucket_name, parts_of
 from throttlekit.fleet.browse import STEP_S, Holder
-from throttlekit.fleet.control import Change
+from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import reported_within, why_ignored
 from throttlekit.fleet.rules import Rule, field_of
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute, Waiting

@@ -53,9 +53,11 @@ for i = 1, #KEYS / 3 do
       if not is_genuine(c) then c.place = nil end
       tidy_line(c, grace, c.place and c.place.number)
       local most
-      c.ahead, most, c.least = ahead_of(c, stand(c, grace, first))
+      c.ahead, most, c.in_front = ahead_of(c, stand(c, grace, first))
+      c.least = c.in_front
       local longest = max(grace, c.line.grace)
-      local due = c.place and (c.of.estimates and now or c.place.due)
+      local over = c.line.over > 0 and now >= c.line.over + LOOK + longest
+      local due = c.place and (not c.of.estimates and c.place.due or not over and now)
       if due and c.tags == '' and max(due, c.line.paused) <= now and c.of.tight(c, longest) then
         c.ahead = c.ready > now and max(0, c.ahead - (c.of.estimates and 0 or AT_DOOR)) or 0
         most, c.least = c.ahead, 0
@@ -122,7 +124,9 @@ if reason == 0 then
   return answer(reason, binding, retry, due)
 end
 
-local patient, sealed = due - now <= (max_wait or math.huge), {}
+local held = claims[binding].place
+local no_later = max_wait == 0 and reason == 3 and held and due <= held.due
+local patient, sealed = no_later or due - now <= (max_wait or math.huge), {}
 for i = 1, #claims do
   local c = claims[i]
   sealed[i] = (c.place or c.given) and (c.place or c.given).text or '-'

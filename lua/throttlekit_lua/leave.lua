@@ -32,7 +32,7 @@ for i = 1, #KEYS / 3 do
       local _
       c.of.read(c)
       if c.line.paused > 0 then c.of.exhausted(c, c.line.paused) end
-      _, _, c.least = ahead_of(c, rank)
+      _, _, c.in_front = ahead_of(c, rank)
       leave_line(c)
       write_line(c)
       gone = gone + 1

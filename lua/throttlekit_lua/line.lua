@@ -13,7 +13,7 @@ local AT_DOOR, FURTHEST = 8, 3155760000000000
 local LOOK, DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 500000, 4, 16, 1000000, 512, 60000
 local LAST_TAG, MOST_TAG = 4503599627370496, 9007199254740990
 local FIELDS = {
-  'epoch', 'v', 'gone', 'number', 'extra', 'mean', 'dear', 'doubt', 'aside', 'since', 'low', 'grace',
+  'epoch', 'v', 'gone', 'number', 'extra', 'mean', 'dear', 'doubt', 'aside', 'over', 'since', 'low', 'grace',
   'paused', 'from', 'guest', 'last', 'mark', 'waiting',
 }
 local FORMAT = '^' .. string.rep('(%d+) ', #FIELDS) .. '(%x*)$'
@@ -73,8 +73,8 @@ local function tidy_line(c, grace, own)
   local line = c.line
   c.aside = {}
   if line.waiting == 0 then return end
-  if line.mark ~= c.mark or line.since > now + LOOK then
-    line.mark, line.since, line.low, c.tidied = c.mark, now + LOOK, c.there, true
+  if c.mark < line.mark or line.since > now + LOOK then
+    line.mark, line.since, line.low, c.tidied = math.min(c.mark, line.mark), now + LOOK, c.there, true
     return
   end
   local looked = line.paused > 0 and line.paused + LOOK or 0
@@ -99,7 +99,7 @@ local function tidy_line(c, grace, own)
     end
   end
   line.since, line.low, line.doubt, c.tidied = now, c.there, doubt + #c.aside, true
-  if #c.aside > 0 then line.aside, c.soon = now, true end
+  if #c.aside > 0 then line.aside, line.over, c.soon = now, 0, true end
   line.gone, line.extra, line.waiting = line.gone + cost, line.extra - cost + #c.aside, line.waiting - #c.aside
 end
 
@@ -204,7 +204,8 @@ local function join(c, due, grace)
   line.last, c.prune = max(line.last, due), true
   if c.waits then return end
   if line.waiting == 0 then
-    line.since, line.low, line.mark, line.grace, line.dear, c.anew = max(line.since, now), c.there, c.mark, 0, 0, true
+    line.since, line.low, line.mark = max(line.since, now), c.there, c.mark
+    line.grace, line.dear, line.over, c.anew = 0, 0, 0, true
   end
   c.joins = {whole(c.start), member_of(c.number, c.cost)}
   line.extra, line.waiting, line.grace = line.extra + c.cost - 1, line.waiting + 1, max(line.grace, grace)
@@ -218,7 +219,8 @@ local function without(c)
 end
 
 local function leave_line(c)
-  c.line.low = max(math.min(c.line.low, c.least), c.line.low - c.cost)
+  c.line.low = max(math.min(c.line.low, c.in_front), c.line.low - c.cost)
+  if c.in_front == 0 then c.line.over = 0 end
   without(c)
 end
 
@@ -227,6 +229,7 @@ local function pass(c)
   line.paused, line.from, line.v = 0, 0, max(line.v, c.start)
   line.mean = line.mean + math.floor((MEAN_ONE * c.cost - line.mean) / MEAN_PART)
   line.low = max(math.min(line.low, c.least), line.low - c.cost)
+  line.over = c.in_front > 0 and (line.over > 0 and line.over or now) or 0
   if c.waits then without(c) end
 end
 

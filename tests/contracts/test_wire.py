@@ -110,7 +110,7 @@ def test_the_numbers_of_a_line() -> None:
     """In this order in one text, before the secret; fleet/snapshot.py reads it."""
     fields = throttlekit_lua.script("line").partition("local FIELDS = {")[2].partition("}")[0]
     assert re.findall(r"'(\w+)'", fields) == [
-        "epoch", "v", "gone", "number", "extra", "mean", "dear", "doubt", "aside", "since", "low", "grace",
+        "epoch", "v", "gone", "number", "extra", "mean", "dear", "doubt", "aside", "over", "since", "low", "grace",
         "paused", "from", "guest", "last", "mark", "waiting",
     ]  # fmt: skip
 

@@ -129,11 +129,13 @@ def test_limits_take_what_is_right_and_refuse_the_rest(seed: int) -> None:
     def take(drawn: Values) -> None:
         limit = a_limit(drawn)
         for one in (limit,) if limit.tiers is None else limit.tiers.values():
+            hash(one), repr(one)
+            if one.varying_us is not None:
+                continue  # it has an amount for each rate
             assert type(one.amount) is int
             assert 1 <= one.amount < 10**12
             assert 1 <= one.period_us <= LONGEST_PERIOD_US
             assert one.capacity >= 1
-            hash(one), repr(one)
 
     assert fuzz(seed, 30_000, take) > 1000
 

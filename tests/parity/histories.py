@@ -451,7 +451,7 @@ def written_as(value: object) -> object:
     if isinstance(value, Line):
         numbers = (
             value.epoch, value.v, value.gone, value.number, value.extra, value.mean, value.dear, value.doubt,
-            value.aside_us, value.since_us, value.low, value.grace_us, value.paused_us, value.paused_from_us,
+            value.aside_us, value.over_us, value.since_us, value.low, value.grace_us, value.paused_us, value.paused_from_us,
             value.guest_us, value.until_us, value.mark, len(value.jobs),
         )  # fmt: skip
         return " ".join([*map(str, numbers), value.secret]).encode()

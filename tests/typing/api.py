@@ -80,7 +80,7 @@ leased_pro = TokenBucket(
 )
 opened = TokenBucket("opened", "10/s", on_store_failure="open")
 shared = SlidingLog("shared", "10/s", on_store_failure="local", processes=4)
-share: Limit | None = shared.share
+own_part: Limit | None = shared.local_part
 by_client: Limiter = Limiter(client=object())
 
 name: str = partner.name
@@ -227,8 +227,8 @@ def fail(limiter: Limiter) -> None:
 
 def store_of_my_own(request: Request) -> None:
     for claim in request.claims:
-        stored: tuple[str, str] = (claim.bucket, claim.line)
-        print(stored, claim.algorithm.size, claim.max_queue_us, request.caller.value, request.place)
+        stored: tuple[str, str, str] = claim.names
+        print(stored, claim.algorithm.size, claim.max_queue, request.caller.value, request.places)
 
 
 def corrections_of_my_own(corrections: Sequence[Correction]) -> None:

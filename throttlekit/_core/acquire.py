@@ -21,6 +21,7 @@ from throttlekit._core.line import (
     FURTHEST_US,
     GRACE_US,
     GUESTS_US,
+    LOOK_US,
     Ahead,
     Line,
     Place,
@@ -114,7 +115,10 @@ class _Look(NamedTuple):
     place: Place | None
     """What the job brings, if the line gave it."""
     stands: Standing
+    before: Ahead
+    """What stands before it."""
     ahead: Ahead
+    """What it waits for: less, where a unit would be lost meanwhile."""
     there: int
     ready_us: int
     """When there is a unit for the job alone."""
@@ -149,7 +153,8 @@ def acquire(
         places: The places that a returning job brings, one for each claim, or none at all. A place that its line did
             not give (forged, or the line lost its state) is ignored.
         max_wait_us: How long the job will wait; None means as long as it takes. A job whose instant is further off
-            gets no place, and leaves the lines in which it stood: it would not come for its units.
+            gets no place, and leaves the lines in which it stood: it would not come for its units. 0: it waits for no
+            new instant; one that comes back early, to no later instant than it had, waits on.
         grace_us: How long units lie for the job before it is taken not to come, once it waits.
         secret: Seals the places of a line that begins now: any text that callers cannot guess.
 
@@ -172,7 +177,7 @@ def acquire(
         for i, (claim, look) in enumerate(zip(claims, looks, strict=True)):
             if claim.algorithm.size:
                 taken = claim.algorithm.admit(look.taken, now_us)
-                changed[i] = State(taken, _after_grant(claim, look, states[i].line))
+                changed[i] = State(taken, _after_grant(claim, look, states[i].line, now_us))
                 uses[i] = claim.algorithm.use(taken, now_us)
         return verdict._replace(uses=tuple(uses)), changed
     tidy = [
@@ -184,7 +189,9 @@ def acquire(
         ]
         return verdict._replace(uses=tuple(uses)), _mended(kept, known)
     told_us = max(look.passes_us for look in looks)
-    patient = max_wait_us is None or verdict.due_us - now_us <= max_wait_us
+    held = looks[verdict.claim].place
+    no_later = verdict.reason is Reason.EARLY and held is not None and verdict.due_us <= held.due_us
+    patient = max_wait_us is None or verdict.due_us - now_us <= max_wait_us or (max_wait_us == 0 and no_later)
     sealed: list[Place | None] = list(given)
     for i, (claim, look, state) in enumerate(zip(claims, looks, states, strict=True)):
         if not claim.algorithm.size:
@@ -199,7 +206,7 @@ def acquire(
             sealed[i] = signed(line, claim.bucket, look.stands.entry.start, look.stands.entry.number, told_us)
         else:
             if look.stands.waits:
-                line = left(look.line, look.stands.entry, look.ahead.least)
+                line = left(look.line, look.stands.entry, look.before.least)
             place, entry = look.place, look.stands.entry
             if place is not None and not look.stands.tags and entry.number == place.number:
                 sealed[i] = signed(look.line, claim.bucket, entry.start, entry.number, told_us)
@@ -266,10 +273,10 @@ def _look(
     algorithm = claim.algorithm
     taken = _taken(claim, taken, line, now_us)
     if algorithm.size == 0:
-        return _Look(taken, line, None, _NOWHERE, _NOBODY, 0, now_us, now_us, now_us)
+        return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us)
     ready_us = algorithm.ready_us(taken, now_us)
     if not line.jobs and ready_us <= now_us and line.paused_us <= now_us:
-        return _Look(taken, line, None, _NOWHERE, _NOBODY, 0, now_us, now_us, now_us)
+        return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us)
     there = algorithm.there(taken, now_us)
     line = begun(line, now_us, secret)
     place = genuine(line, claim.bucket, place)
@@ -278,8 +285,12 @@ def _look(
     first = caller is Caller.AGAIN
     longest_us = max(grace_us, line.grace_us)
     stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, place, now_us, longest_us, first)
-    ahead = ahead_of(line, stands.entry)
-    kept = not stands.tags and place is not None and (place.due_us <= now_us or algorithm.estimates)
+    ahead = before = ahead_of(line, stands.entry)
+    if algorithm.estimates:  # slots are lost, and their instants not known; but the first must not be passed for ever
+        due = not line.over_us or now_us < line.over_us + LOOK_US + longest_us
+    else:
+        due = place is not None and place.due_us <= now_us
+    kept = not stands.tags and place is not None and due
     if kept and line.paused_us <= now_us and algorithm.tight(longest_us):
         # A unit would be lost while it waits for the job in front. Where there is none, only a few come back for the
         # next: if all that are due did, each would come back as often as jobs are due. Where instants are estimates,
@@ -294,7 +305,7 @@ def _look(
     if passes_us <= now_us and ahead.most > ahead.about and algorithm.ready_us(taken, now_us, ahead.most) > now_us:
         passes_us = soon_us  # no job passes by a guess
     back_us = max(min(passes_us, soon_us) if soon else passes_us, line.paused_us)
-    return _Look(taken, line, place, stands, ahead, there, ready_us, max(passes_us, line.paused_us), back_us)
+    return _Look(taken, line, place, stands, before, ahead, there, ready_us, max(passes_us, line.paused_us), back_us)
 
 
 _NOBODY = Ahead()
@@ -330,14 +341,15 @@ def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, 
     return Verdict(reason, binding, now_us, retry_us, due_us, ())
 
 
-def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None) -> Line | None:
+def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None, now_us: int) -> Line | None:
     """The line after a grant: a grant ends a pause. Where no job waits, nothing else is written."""
     line = look.line
     if stored is None or not stored.jobs:
         if stored is None or not stored.paused_us:
             return stored
         return replace(stored, paused_us=0, paused_from_us=0) if stored.epoch else None
-    return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead.least)
+    over_us = (line.over_us or now_us) if look.before.least else 0
+    return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead.least, over_us)
 
 
 def _guest_spread(claim: StoreClaim, look: _Look, due_us: int, now_us: int) -> Line:

@@ -60,7 +60,7 @@ class Algorithm(Protocol):
 
     @property
     def mark(self) -> int:
-        """Changes whenever the limit's rate does."""
+        """Changes whenever the limit's rate does: the faster, the less."""
         ...
 
     def there(self, state: Any, now_us: int) -> int:

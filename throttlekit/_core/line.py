@@ -119,12 +119,14 @@ class Line:
         dear: The largest cost that joined since the line was empty.
         since_us, low: Since then at least so many units lie there for the jobs in front.
         doubt, aside_us: How many were set aside lately, less those that came back; and when the last was.
+        over_us: Since when jobs that stand behind the first have passed before it; 0: they have not.
         grace_us: The longest grace time of the jobs that wait.
         paused_us: The instant at which a pause ends, or ended; 0: the limit was not paused, or passed a job since.
         paused_from_us: The instant at which it began, so that a clock that steps back makes no pause longer.
         guest_us: The next instant for a caller that keeps no place.
         until_us: The furthest instant at which a job is to come back.
-        mark: Stands for the rate at the last change of the line; see `Algorithm.mark`.
+        mark: Stands for the fastest rate since the line began; see `Algorithm.mark`. Jobs of several rates may stand
+            in one line, and a slower one gives no job more time.
         secret: With it places are sealed.
         jobs: Who waits, in order.
         finishes: Where each tenant's next job would start, if beyond v.
@@ -140,6 +142,7 @@ class Line:
     dear: int = 0
     doubt: int = 0
     aside_us: int = 0
+    over_us: int = 0
     since_us: int = 0
     low: int = 0
     grace_us: int = 0
@@ -213,8 +216,8 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
     """
     if not line.jobs:
         return _forgetful(line), False
-    if line.mark != mark or line.since_us > now_us + LOOK_US:
-        return replace(line, mark=mark, since_us=now_us + LOOK_US, low=there), False
+    if mark < line.mark or line.since_us > now_us + LOOK_US:
+        return replace(line, mark=min(mark, line.mark), since_us=now_us + LOOK_US, low=there), False
     looked_us = line.paused_us + LOOK_US if line.paused_us else 0
     grace_us = max(grace_us, line.grace_us)
     if now_us < max(line.since_us, looked_us) + grace_us:
@@ -232,6 +235,7 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
     cost = sum(entry.cost for entry in removed)
     line = replace(
         line, since_us=now_us, low=there, doubt=doubt + aside, aside_us=now_us if aside else line.aside_us,
+        over_us=0 if aside else line.over_us,
         jobs=line.jobs[aside:], gone=line.gone + cost, extra=line.extra - cost + aside,
     )  # fmt: skip
     return _forgetful(line), aside > 0 or pending
@@ -314,7 +318,7 @@ def joined(line: Line, stands: Standing, there: int, mark: int, now_us: int, due
     if stands.waits:
         return _pruned(replace(line, until_us=until_us))
     if not line.jobs:
-        line = replace(line, since_us=max(line.since_us, now_us), low=there, mark=mark, grace_us=0, dear=0)
+        line = replace(line, since_us=max(line.since_us, now_us), low=there, mark=mark, grace_us=0, dear=0, over_us=0)
     at = bisect_left(line.jobs, stands.entry)
     jobs = (*line.jobs[:at], stands.entry, *line.jobs[at:])
     return _pruned(
@@ -336,15 +340,21 @@ def left(line: Line, entry: Entry, least: int) -> Line:
     Args:
         least: Units of those that stand before it.
     """
-    return _without(replace(line, low=max(min(line.low, least), line.low - entry.cost)), entry)
+    low, over_us = max(min(line.low, least), line.low - entry.cost), line.over_us if least else 0
+    return _without(replace(line, low=low, over_us=over_us), entry)
 
 
-def passed(line: Line, stands: Standing, least: int) -> Line:
-    """The line once the job has passed. It ends a pause."""
+def passed(line: Line, stands: Standing, least: int, over_us: int) -> Line:
+    """
+    The line once the job has passed. It ends a pause.
+
+    Args:
+        over_us: Since when jobs pass before the first of the line; 0: this was the first.
+    """
     entry = stands.entry
     mean = line.mean + (MEAN_ONE * entry.cost - line.mean) // MEAN_PART
     low = max(min(line.low, least), line.low - entry.cost)
-    line = replace(line, paused_us=0, paused_from_us=0, v=max(line.v, entry.start), mean=mean, low=low)
+    line = replace(line, paused_us=0, paused_from_us=0, v=max(line.v, entry.start), mean=mean, low=low, over_us=over_us)
     return _without(line, entry) if stands.waits else line
 
 

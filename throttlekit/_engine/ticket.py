@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.base import Limit
@@ -145,14 +145,16 @@ def limit_ref(limit: Limit) -> str:
 
 def _places(data: Any) -> Mapping[str, Place]:
     """The places of a ticket; none, if they are not what `Ticket.write` wrote."""
-    if not isinstance(data, Mapping) or len(data) > _MOST_PLACES:
+    stored = cast("Mapping[Any, Any]", data) if isinstance(data, Mapping) else {}
+    if len(stored) > _MOST_PLACES:
         return _NO_PLACES
     places: dict[str, Place] = {}
-    for ref, given in data.items():
-        if not isinstance(ref, str) or not isinstance(given, (list, tuple)) or len(given) != len(Place._fields):
+    for ref, given in stored.items():
+        parts = list(cast("Sequence[Any]", given)) if isinstance(given, (list, tuple)) else []
+        if not isinstance(ref, str) or len(parts) != len(Place._fields):
             return _NO_PLACES
-        *numbers, seal = given
+        *numbers, seal = parts
         if not isinstance(seal, str) or not all(type(each) is int and 0 <= each <= LARGEST_EXACT for each in numbers):
             return _NO_PLACES
-        places[ref] = Place(*given)
+        places[ref] = Place(*parts)
     return places

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.durations import finite_seconds
-from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import key_text, safe_repr
 from throttlekit._core.limit.with_rate import altered
@@ -19,46 +18,18 @@ from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit.errors import ConfigurationError
+from throttlekit.fleet.changes import Change, Verb, change_of, recorded
 from throttlekit.fleet.definitions import check_rule, names_of, tiers_of
 from throttlekit.fleet.rule_follower import KEPT_MS, read_rules
 from throttlekit.fleet.rules import HISTORY, RULES, Rule, What, as_text, check_rate, data_of, field_of, plain, rule_of
 from throttlekit.limiter import Limiter
 from throttlekit.stores.base import Store
 
-__all__ = ["MOST_RULES", "Change", "Control", "Verb"]
+__all__ = ["MOST_RULES", "Control"]
 
-_MOST_CHANGES = 1000
 MOST_RULES = 1000
 """So many may be in force at once."""
 _LONGEST_TEXT = 1000
-_VERSION = 1
-
-Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "shadow", "enforce", "reset", "clear-line"]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """
-    What was changed.
-
-    Attributes:
-        at: When, by the store's clock: seconds since 1970.
-        by: By whom.
-        verb: How.
-        name: The limit's name.
-        part: The key, or the tier; None: all there is.
-        before, after: What was in force, and what is; None: the limit as it is declared.
-        forgotten: Of "reset": how many stored values were deleted. Of "clear-line": how many lines were emptied.
-    """
-
-    at: float
-    by: str
-    verb: Verb
-    name: str
-    part: str | None = None
-    before: Rule | None = None
-    after: Rule | None = None
-    forgotten: int = 0
 
 
 class Control:
@@ -264,8 +235,8 @@ class Control:
             StoreUnavailable: The store did not answer.
         """
         name = None if limit is None else _name(limit)
-        kept = self._store.commands([("LRANGE", HISTORY, 0, _MOST_CHANGES - 1)])[0]
-        changes = [change for change in map(_change_of, kept) if change is not None]
+        kept = self._store.commands([("LRANGE", HISTORY, 0, -1)])[0]
+        changes = [change for change in map(change_of, kept) if change is not None]
         return tuple(change for change in changes if name is None or change.name == name)
 
     def close(self) -> None:
@@ -292,7 +263,7 @@ class Control:
             return ()
         now_us, _ = read_rules(self._store)
         change = Change(at=now_us / 1_000_000, by=self._by, verb=verb, name=name, part=part, forgotten=forgotten)
-        self._store.commands(_recorded(change))
+        self._store.commands(recorded(change))
         return (change,)
 
     def _tell(self, verb: Verb, rule: Rule, for_: float | timedelta | None) -> Sequence[Change]:
@@ -315,7 +286,7 @@ class Control:
         over = [kept for kept, old in found if old is not None and old.over(now_us) and kept != field]
         self._store.commands(
             [
-                *_recorded(change),
+                *recorded(change),
                 ("HSET", RULES, field, as_text(plain(rule))),
                 ("PEXPIRE", RULES, KEPT_MS),
                 *([("HDEL", RULES, *over)] if over else []),
@@ -338,54 +309,10 @@ class Control:
             for rule in ended
         ]
         if changes:
-            recorded = [command for change in changes for command in _recorded(change)]
+            history = [command for change in changes for command in recorded(change)]
             fields = [field_of(what, name, rule.part) for rule in ended]
-            self._store.commands([*recorded, ("HDEL", RULES, *fields)])
+            self._store.commands([*history, ("HDEL", RULES, *fields)])
         return tuple(changes)
-
-
-def _recorded(change: Change) -> list[tuple[str | int, ...]]:
-    """What keeps *change* in the history. It goes first: nothing is changed that is not recorded."""
-    entry = {
-        "v": _VERSION,
-        "at": round(change.at * 1_000_000),
-        "by": change.by,
-        "verb": change.verb,
-        "name": change.name,
-        "part": change.part,
-        "before": _kept(change.before),
-        "after": _kept(change.after),
-        "forgotten": change.forgotten,
-    }
-    return [
-        ("LPUSH", HISTORY, as_text(entry)),
-        ("LTRIM", HISTORY, 0, _MOST_CHANGES - 1),
-        ("PEXPIRE", HISTORY, KEPT_MS),
-    ]
-
-
-def _kept(rule: Rule | None) -> list[Any] | None:
-    return None if rule is None else [[rule.what, rule.name, rule.part], plain(rule)]
-
-
-def _change_of(kept: bytes) -> Change | None:
-    entry = data_of(kept)
-    try:
-        at, part = entry["at"], entry["part"]
-        if (
-            entry["v"] != _VERSION
-            or type(at) is not int
-            or not 0 <= at <= LARGEST_EXACT
-            or type(part) not in (str, type(None))
-        ):
-            return None
-        before, after = (None if each is None else rule_of(*each) for each in (entry["before"], entry["after"]))
-        return Change(
-            at=at / 1_000_000, by=str(entry["by"]), verb=entry["verb"], name=str(entry["name"]),
-            part=part, before=before, after=after, forgotten=int(entry["forgotten"]),
-        )  # fmt: skip
-    except (TypeError, KeyError, ValueError):
-        return None
 
 
 def _name(limit: Limit | str) -> str:

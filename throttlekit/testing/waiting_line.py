@@ -147,7 +147,7 @@ class WaitingLineConformance(ConformanceSuite):
         patient = bench.ask(case.limit, max_wait_us=case.first_us)
         assert patient.due_us == case.due_us(0)
         assert bench.look(case.limit).due_us == case.due_us(1)
-        assert bench.ask(case.limit, back=patient, max_wait_us=0).places == ()
+        assert bench.ask(case.limit, back=patient, max_wait_us=case.first_us - 1).places == ()
         assert bench.look(case.limit).due_us == case.due_us(0)
 
     @for_each(CASES)

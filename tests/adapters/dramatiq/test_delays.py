@@ -39,8 +39,8 @@ def throttled(site: Site, store: Recording, **options: Any) -> Enqueues:
     return enqueues
 
 
-def test_a_capped_delay_comes_back_early_and_keeps_its_slot(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slot an hour off is asked for in hops, none of which counts; each return finds it, and books no other."""
+def test_a_capped_delay_comes_back_early_and_keeps_its_place(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn an hour off is waited for in hops, none of which counts; each return finds the job's place."""
     monkeypatch.setattr(adapter, "_LONGEST_DELAY", 0.05)
     store = Recording()
     enqueues = throttled(site, store, max_deferrals=1, when_over="drop")
@@ -55,7 +55,7 @@ def test_a_capped_delay_comes_back_early_and_keeps_its_slot(site: Site, monkeypa
         job.send()
         wait_until(lambda: store.denials >= 5, description="it has come back four times")
         claim = store.asked[0][0].claims[0]
-        store.reset([claim.bucket, claim.line])
+        store.reset(claim.names)
         site.until_ran(2)
     denied = [verdict for verdict in store.verdicts if not verdict.allowed]
     assert [verdict.reason for verdict in denied] == [Reason.EXHAUSTED] + [Reason.EARLY] * (len(denied) - 1)
@@ -80,8 +80,8 @@ def test_early_returns_do_not_move_those_behind(stub: Site, monkeypatch: pytest.
     with stub.working():
         stub.until_ran(5)
     assert sum(verdict.reason is Reason.EARLY for verdict in store.verdicts) >= 2
-    booked = {v.due_us for v in store.verdicts if v.reason in (Reason.EXHAUSTED, Reason.IN_LINE)}
-    assert len(booked) <= 20  # whoever comes late, on a busy machine, is given another
+    numbers = {place.number for verdict in store.verdicts for place in verdict.places if place is not None}
+    assert len(numbers) <= 10  # a job that is set aside, on a busy machine, may get another
 
 
 def test_a_short_wait_does_not_go_through_the_broker(site: Site) -> None:

@@ -139,7 +139,7 @@ def _simulate(
 def test_a_backlog_costs_one_deferral_a_job(burst: int, jobs: int) -> None:
     """With room for the delivery's lateness, a job is delivered twice, in turn, and the limit is fully used."""
     outcome = _simulate(TokenBucket("x", "50/s", burst=burst), jobs)
-    assert outcome.deliveries <= 2.0
+    assert outcome.deliveries <= 2.05
     assert outcome.use >= 0.99
     assert outcome.moved <= 3
 
@@ -149,11 +149,11 @@ ALGORITHMS = (
     (TokenBucket("token", "50/s"), 1.0, 0.99, 5),
     (TokenBucket("token", "100/minute"), 1.0, 0.95, 5),
     # Units closer together than the delivery is late, and nothing to store what comes late: at its worst.
-    (LeakyBucket("leaky", "50/s"), 3.5, 0.88, 150),
+    (LeakyBucket("leaky", "50/s"), 3.5, 0.87, 200),
     (LeakyBucket("leaky", "20/s"), 1.0, 0.95, 5),
     (LeakyBucket("leaky", "100/minute"), 1.0, 0.95, 5),
-    # All jobs of a window are due as it begins, in no order; what comes too soon behind others comes again.
-    (FixedWindow("fixed", "50/s"), 2.0, 0.95, 60),
+    # All jobs of a window are due as it begins, in no order.
+    (FixedWindow("fixed", "50/s"), 1.0, 0.99, 60),
     (FixedWindow("fixed", "100/minute"), 1.0, 0.99, 100),
     (SlidingWindow("sliding", "50/s"), 1.0, 0.91, 5),
     (SlidingWindow("sliding", "100/minute"), 1.0, 0.99, 5),
@@ -230,11 +230,11 @@ def _flood(tenant: str, jobs: int, weight: int = 1) -> list[Work]:
 
 
 def test_light_tenant_does_not_wait_out_the_heavy_ones_backlog() -> None:
-    """1 000 jobs wait, 20 s of the limit; a tenant with a job a second waits an interval or two, and the delivery."""
+    """1 000 jobs wait, 20 s of the limit; a tenant with a job a second waits an interval or two, if at all."""
     jobs = [*_flood("heavy", 1000), *_steady("light", 1, 15, from_s=1)]
     outcome = _simulate(TokenBucket("x", "50/s", burst=10), jobs)
     assert len(outcome.runs_us) == 1015
-    assert outcome.waits_ms("light")[-1] <= 2 * 20 + 50 + 30
+    assert outcome.waits_ms("light")[-1] <= 2 * 20 + 50
     assert outcome.use >= 0.99
     assert outcome.deliveries <= 3.2, "each light job puts the heavy ones off by one unit; they come, and learn it"
 

@@ -77,7 +77,7 @@ def test_nobody_passes_before_it_is_over(limit: Limit, caller: Caller, for_s: in
     for now_us in (NOW_US, NOW_US + 1, (NOW_US + until_us) // 2, until_us - 1):
         for back in (None, waits):
             verdict, after = ask(limit, state, now_us, caller=caller, back=back)
-            assert verdict.reason is Reason.PAUSED
+            assert verdict.reason is (Reason.EARLY if back else Reason.PAUSED)
             assert verdict.retry_us >= until_us
             assert verdict.due_us >= until_us
             if caller is Caller.PEEK:
@@ -221,14 +221,14 @@ def test_pauses_merge_by_their_ends() -> None:
     state = pause(State(), NOW_US, 10)
     assert pause(state, NOW_US + 1, 5).line == state.line
     longer = pause(state, NOW_US + 1, 10)
-    assert longer.line == Line(paused_us=NOW_US + 11)
+    assert longer.line == Line(paused_us=NOW_US + 11, paused_from_us=NOW_US + 1)
 
 
 def test_resume_ends_it_now() -> None:
     """From then on the limit fills at its rate; where nothing is paused nothing changes."""
     state = pause(State(), NOW_US, 10_000_000)
     resumed = pause(state, NOW_US + 5, None)
-    assert resumed.line == Line(paused_us=NOW_US + 5)
+    assert resumed.line == Line(paused_us=NOW_US + 5, paused_from_us=NOW_US + 5)
     assert pause(resumed, NOW_US + 9, None) is resumed
     nothing = State()
     assert pause(nothing, NOW_US, None) is nothing
@@ -237,8 +237,9 @@ def test_resume_ends_it_now() -> None:
 def test_pause_and_resume_leave_what_is_taken_and_the_line() -> None:
     """Both are written beside the line, and touch neither."""
     before = State("anything", Line(number=3))
-    assert pause(before, NOW_US, 7) == State("anything", Line(number=3, paused_us=NOW_US + 7))
-    assert pause(pause(before, NOW_US, 7), NOW_US, None) == State("anything", Line(number=3, paused_us=NOW_US))
+    assert pause(before, NOW_US, 7) == State("anything", Line(number=3, paused_us=NOW_US + 7, paused_from_us=NOW_US))
+    ended = Line(number=3, paused_us=NOW_US, paused_from_us=NOW_US)
+    assert pause(pause(before, NOW_US, 7), NOW_US, None) == State("anything", ended)
 
 
 # The line

@@ -69,7 +69,7 @@ class ConcurrencyAlgorithm:
 
     @property
     def mark(self) -> int:
-        return self.amount
+        return 1_000_000_000 // self.amount
 
     def sanitized(self, state: Holders | None, now_us: int) -> Holders | None:
         """

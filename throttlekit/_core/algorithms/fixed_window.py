@@ -147,8 +147,8 @@ class FixedWindow(Limit):
 
     When to choose it: the partner's contract says "resets at the top of the hour", "1000 a day, Berlin time",
     "10 000 a month". Else take `SlidingWindow` or `SlidingLog`: at the edge of two windows, more passes than a limit
-    that the partner counts from any instant. Jobs that wait for the next window are spread over it, and do not come at
-    its first instant. Costs two numbers per key in the store.
+    that the partner counts from any instant. Jobs that wait for the next window come as it begins, as many
+    as pass in it. Costs two numbers per key in the store.
 
     Args:
         name, rate, key, cost, scope, tier, default_tier, on_store_failure, processes: As for every limit; see `Limit`.

@@ -1,0 +1,86 @@
+"""The commands that read what live control keeps: what is in force, and what was changed."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from throttlekit_cli._common import url_option
+from throttlekit_cli._control import NOTHING_CHANGED, open_control
+
+__all__ = ["COMMANDS", "history", "rules"]
+
+_json = click.option("--json", "as_json", is_flag=True, help="Print a list of objects.")
+
+
+@click.command(short_help="List the changes: when, by whom, from what to what.")
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option(
+    "--limit", "most", type=click.IntRange(min=1), default=50, show_default=True, metavar="N",
+    help="How many changes to show.",
+)  # fmt: skip
+@_json
+@url_option()
+def history(name: str | None, most: int, as_json: bool, url: str | None) -> None:
+    """
+    List the changes that these commands made, the newest first: when, by whom, from what to what. For the limit NAME,
+    or for all limits. The last 1 000 changes are kept.
+
+    \b
+    Exit codes:
+      0  done
+      1  there were no changes
+      2  not done: a wrong option, or the store does not answer
+
+    \b
+    Examples:
+      throttlekit history
+      throttlekit history partner-api --json
+    """
+    from throttlekit_cli.formatting import format_change, to_json
+
+    with open_control(url) as control:
+        changes = control.history(name)[:most]
+        if as_json:
+            click.echo(to_json(changes))
+        elif not changes:
+            click.echo("There were no changes.", err=True)
+        for change in () if as_json else changes:
+            click.echo(format_change(change, when=True))
+        sys.exit(0 if changes else NOTHING_CHANGED)
+
+
+@click.command(short_help="List what is in force now: pauses, changed rates, limits in shadow mode.")
+@_json
+@url_option()
+def rules(as_json: bool, url: str | None) -> None:
+    """
+    List what is in force now: which limits are paused, have a changed rate, or are in shadow mode; since when, until
+    when, and by whom.
+
+    \b
+    Exit codes:
+      0  done
+      1  every limit is as declared
+      2  not done: a wrong option, or the store does not answer
+
+    \b
+    Examples:
+      throttlekit rules
+      throttlekit rules --json
+    """
+    from throttlekit_cli.formatting import format_rule, to_json
+
+    with open_control(url) as control:
+        found = control.rules()
+        if as_json:
+            click.echo(to_json(found))
+        elif not found:
+            click.echo("Every limit is as declared.", err=True)
+        for rule in () if as_json else found:
+            click.echo(format_rule(rule))
+        sys.exit(0 if found else NOTHING_CHANGED)
+
+
+COMMANDS = (rules, history)

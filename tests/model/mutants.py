@@ -1,0 +1,277 @@
+"""Mutants of `_core`: each changes one thing, and the rule that is named must notice it in the world that is named."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from model.core import Edit
+
+__all__ = ["MUTANTS", "Mutant"]
+
+
+class Mutant(NamedTuple):
+    name: str
+    edit: Edit
+    world: str
+    rule: str
+
+
+# name: module, world: rule
+#   - what stands there, once
+#   + what stands there instead
+_TABLE = r"""
+# The bound
+
+charge from now on: gcra, one tenant: charge
+  - Tat(_from_us(state, now_us) + self.size)
+  + Tat(now_us + self.size)
+room for one more: gcra, one tenant: bound
+  - max(0, burst_us - charge_us), capacity_us,
+  + burst_us, capacity_us,
+a greater cost is not charged: gcra, a fault: bound
+  - min(_from_us(state, now_us) + by, most_us)
+  + min(_from_us(state, now_us) + min(0, by), most_us)
+a smaller cost is given back twice: gcra, a fault: bound
+  - min(_from_us(state, now_us) + by, most_us)
+  + min(_from_us(state, now_us) + by + min(0, by), most_us)
+a burst follows a pause: acquire, a fault: bound
+  - claim.algorithm.exhausted(known, line.paused_us) if line.paused_us else known
+  + known
+a place is a right to pass: acquire, one tenant: bound
+  - ready_us = algorithm.ready_us(taken, now_us)\n
+  + ready_us = algorithm.ready_us(taken, now_us) if place is None else now_us\n
+
+# All limits or none
+
+a denial charges: acquire, one tenant: charge
+  - changed[i] = State(known[i], line)
+  + changed[i] = State(claim.algorithm.admit(known[i], now_us), line)
+only the first limit is charged: acquire, two limits: charge
+  - if claim.algorithm.size:
+  + if claim.algorithm.size and not i:
+only the first limit decides: acquire, two limits: bound
+  - if look.passes_us <= now_us:
+  + if look.passes_us <= now_us or i:
+stands where it would pass: acquire, two limits: once
+  - elif look.passes_us > now_us and patient:
+  + elif look.line.epoch and patient:
+stays where it would pass: acquire, two limits: once
+  - if look.stands.waits:
+  + if False:
+
+# Pauses
+
+a resume does nothing: acquire, a fault: pause
+  - line.paused_us <= now_us if for_us is None
+  + True if for_us is None
+a booking forgets the pause: line, a fault: pause
+  - jobs=jobs,\n            extra
+  + jobs=jobs, paused_us=0,\n            extra
+
+# A caller that only looks, and jobs that will not wait
+
+a peek writes: acquire, one tenant: peek
+  - if caller is Caller.PEEK:
+  + if False:
+a guest stands in line: acquire, one tenant: guest
+  - if caller is Caller.GUEST:\n            if i
+  + if caller is Caller.PEEK:\n            if i
+a job stands that will not wait: acquire, one tenant: guest
+  - elif look.passes_us > now_us and patient:
+  + elif look.passes_us > now_us:
+
+# The order
+
+told without those before: acquire, one tenant: before
+  - algorithm.ready_us(taken, now_us, ahead.about) if ahead.about else ready_us
+  + ready_us
+told without costs: line, mixed costs: before
+  - if not line.extra:
+  + if True:
+told one unit late: acquire, one tenant: idle
+  - algorithm.ready_us(taken, now_us, ahead.about) if ahead.about else ready_us
+  + algorithm.ready_us(taken, now_us, ahead.about + 1)
+passes by a guess: acquire, jobs that are away: before
+  - if passes_us <= now_us and ahead.most > ahead.about and
+  + if False and
+the dearest is not known: line, jobs that are away: before
+  - dear=max(line.dear, stands.entry.cost),
+  + dear=1,
+v falls: line, one tenant: v
+  - v=max(line.v, entry.start), mean
+  + v=entry.start, mean
+v stays: line, one tenant: v
+  - v=max(line.v, entry.start), mean
+  + v=line.v, mean
+a place before v: line, one tenant: pace
+  - start = max(v, line.finishes.get(tenant, 0))
+  + start = v
+who passed stands on: line, one tenant: once
+  - return _without(line, entry) if stands.waits else line
+  + return line
+numbers are given twice: line, one tenant: once
+  - if entry.number > line.number:
+  + if False:
+every return is a new place: line, one tenant: stays
+  - if behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us):
+  + if True:
+far behind is no matter: line, burst 1: stays
+  - behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us)
+  + behind > 0 and now_us > place.due_us + grace_us
+late without grace: line, one tenant: stays
+  - now_us > place.due_us + grace_us
+  + now_us > place.due_us
+late is no matter: line, one tenant: stays
+  - behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us)
+  + behind > FAR * step
+a return before its tag: line, burst 1: stays
+  - start = max(v, line.returns.get(tenant, 0))
+  + start = v
+a return pays nothing: line, burst 1: pace
+  - return replace(line, returns={**line.returns, tenant: min(entry.start + step, _MOST_TAG)})
+  + return line
+its own entry is set aside: line, one tenant: stays
+  - if entry.number == own or entry.cost > idle:
+  + if entry.cost > idle:
+a seal is not read: line, a fault: forged
+  - return place if place == signed(line, name, place.start, place.number, place.due_us) else None
+  + return place
+told an instant too early: acquire, one tenant: promise
+  - told_us = max(look.passes_us for look in looks)
+  + told_us = max(look.passes_us for look in looks) - 60_000
+
+# Shares
+
+costs and weights do not count: line, two tenants: pace
+  - line.finishes, tenant: min(entry.start + step, _MOST_TAG)}
+  + line.finishes, tenant: entry.start + UNIT}
+new jobs at the end of the line: line, two tenants: newcomer
+  - start = max(v, line.finishes.get(tenant, 0))
+  + start = max([v, line.finishes.get(tenant, 0)] + [each.start for each in line.jobs])
+a place costs nothing: line, always two tenants: fair
+  - return replace(line, finishes={**line.finishes, tenant: min(entry.start + step, _MOST_TAG)})
+  + return line
+first come, first served: line, always two tenants: fair
+  - start = max(v, line.finishes.get(tenant, 0))
+  + start = max([v, *(each.start for each in line.jobs)])
+tenants do not weigh: line, always two tenants: fair
+  - line.finishes, tenant: min(entry.start + step, _MOST_TAG)}
+  + line.finishes, tenant: entry.start + UNIT}
+the last place is forgotten: line, always two tenants: fair
+  - v=max(line.v, entry.start), mean
+  + v=line.v, finishes=_NO_TAGS, mean
+a denial moves v: line, one tenant: quiet
+  - until_us = max(line.until_us, due_us)
+  + until_us, line = max(line.until_us, due_us), replace(line, v=max(line.v, stands.entry.start))
+a denial makes others pay: line, two tenants: quiet
+  - until_us = max(line.until_us, due_us)
+  + until_us = due_us\n    line = replace(line, finishes={a: b + 1 for a, b in line.finishes.items()})
+a job pays whenever it comes: line, two tenants: quiet
+  - until_us = max(line.until_us, due_us)
+  + until_us = due_us\n    line = replace(line, finishes={a: b + UNIT for a, b in line.finishes.items()})
+a denial forgets what is owed: line, two tenants: quiet
+  - kept.append({tenant: tag for tenant, tag in tags.items() if tag > line.v} if over else tags)
+  + kept.append({})
+
+# Jobs that do not come
+
+set aside without costs: line, one tenant: aside
+  - if entry.number == own or entry.cost > idle:
+  + if entry.number == own:
+units serve twice: line, one tenant: aside
+  - idle -= entry.cost
+  + idle -= 0
+no grace: line, one tenant: aside
+  - if now_us < max(line.since_us, looked_us) + grace_us:
+  + if now_us < max(line.since_us, looked_us):
+units that came just now: line, one tenant: aside
+  - min(line.low, there) * budgets, 0
+  + there * budgets, 0
+a line begins with units to come: line, one tenant: aside
+  - since_us=max(line.since_us, now_us), low=there, mark=mark
+  + since_us=max(line.since_us, now_us), low=there + 1, mark=mark
+one budget more: line, one tenant: aside
+  - budgets = min(MOST_DOUBT, 1 + doubt // DOUBT)
+  + budgets = 2
+a grant hands units down: line, one tenant: aside
+  - mean=mean, low=low)
+  + mean=mean)
+a leaver hands units down: line, one tenant: aside
+  - low=max(min(line.low, least), line.low - entry.cost)
+  + low=line.low
+nothing is set aside: line, one tenant: dead
+  - if entry.number == own or entry.cost > idle:
+  + if True:
+what lies there is never counted: line, one tenant: live
+  - line, since_us=now_us, low=there, doubt=doubt + aside
+  + line, doubt=doubt + aside
+what is set aside is not counted: line, one tenant: moved
+  - jobs=line.jobs[aside:], gone=line.gone + cost,
+  + jobs=line.jobs[aside:],
+what leaves is not counted: line, one tenant: moved
+  - gone=line.gone + entry.cost)
+  + gone=line.gone)
+a leaver stays: acquire, one tenant: leave
+  - if not stands.waits:
+  + if True:
+a leaver gives its place back: acquire, one tenant: leave
+  - return State(state.taken, left(line, stands.entry
+  + return State(state.taken, left(replace(line, finishes={}), stands.entry
+a purge of an hour: line, one tenant: purge
+  - if entry.number == own or entry.cost > idle:
+  + if True:
+half the budget: line, burst 1: dead
+  - budgets, 0
+  + budgets // 2, 0
+half the rate: acquire, one tenant: bounded
+  - passes_us += ahead.about * algorithm.slack_us(longest_us)
+  + passes_us += 4 * (passes_us - now_us)
+instants twice as far: acquire, one tenant: bounded
+  - passes_us += ahead.about * algorithm.slack_us(longest_us)
+  + passes_us += 500_000
+
+# Slots
+
+one slot more: concurrency, 1 slot: slots
+  - max(0, self.amount - self.use(state, now_us).units)
+  + max(0, self.amount + 1 - self.use(state, now_us).units)
+a renewal takes what is not free: concurrency, 1 slot: slots
+  - if self.holder in dict(living) or len(living) < self.amount:
+  + if True:
+a lease lasts half: concurrency, 1 slot: lease
+  - now_us + self.lease_us))
+  + now_us + self.lease_us // 2))
+a lease lasts twice: concurrency, 1 slot: lease
+  - now_us + self.lease_us))
+  + now_us + 2 * self.lease_us))
+a holder that died holds on: concurrency, 1 slot: idle
+  - if lease[1] > now_us)
+  + if lease[1] > now_us - 10_000_000)
+a slot is not given back: concurrency, 1 slot: release
+  - return self._without(state)._replace(mean_us=mean_us)
+  + return state._replace(mean_us=mean_us)
+given back by a job that has none: concurrency, 2 slots: release
+  - if state is None or self.holder not in dict(_living(state, now_us)):
+  + if state is None:
+gives back another's slot: concurrency, 2 slots: others
+  - if lease[0] != self.holder))
+  + if lease[0] < self.holder))
+a renewal takes no free slot: concurrency, 1 slot: renewal
+  - if self.holder in dict(living) or len(living) < self.amount:
+  + if self.holder in dict(living):
+a renewal ends the others' leases: concurrency, 2 slots: others
+  - others = (lease for lease in _living(state, now_us) if lease[0] != self.holder)
+  + others = ()
+new jobs take what comes free: acquire, 1 slot, with the line: turn
+  - if kept and line.paused_us <= now_us and algorithm.tight(longest_us):
+  + if place is None and algorithm.tight(longest_us):
+a denial takes a slot: acquire, 1 slot: quiet
+  - changed[i] = State(known[i], line)
+  + changed[i] = State(claim.algorithm.admit(known[i], now_us), line)
+"""
+_ENTRY = re.compile(r"^(\w.*): (\w+), (.+): (\w+)\n  - (.+)\n  \+ (.*)$", re.MULTILINE)
+MUTANTS = tuple(
+    Mutant(name, Edit(module, old.replace("\\n", "\n"), new.replace("\\n", "\n")), world, rule)
+    for name, module, world, rule, old, new in _ENTRY.findall(_TABLE)
+)

@@ -1,0 +1,87 @@
+"""The history of live control: what was changed, when, by whom, from what to what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from throttlekit._core.exact import LARGEST_EXACT
+from throttlekit.fleet.rule_follower import KEPT_MS
+from throttlekit.fleet.rules import HISTORY, Rule, as_text, data_of, plain, rule_of
+
+__all__ = ["Change", "Verb", "change_of", "recorded"]
+
+_MOST_CHANGES = 1000
+_VERSION = 1
+
+Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "shadow", "enforce", "reset", "clear-line"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """
+    What was changed.
+
+    Attributes:
+        at: When, by the store's clock: seconds since 1970.
+        by: By whom.
+        verb: How.
+        name: The limit's name.
+        part: The key, or the tier; None: all there is.
+        before, after: What was in force, and what is; None: the limit as it is declared.
+        forgotten: Of "reset": how many stored values were deleted. Of "clear-line": how many lines were emptied.
+    """
+
+    at: float
+    by: str
+    verb: Verb
+    name: str
+    part: str | None = None
+    before: Rule | None = None
+    after: Rule | None = None
+    forgotten: int = 0
+
+
+def recorded(change: Change) -> list[tuple[str | int, ...]]:
+    """What keeps *change* in the history. It goes first: nothing is changed that is not recorded."""
+    entry = {
+        "v": _VERSION,
+        "at": round(change.at * 1_000_000),
+        "by": change.by,
+        "verb": change.verb,
+        "name": change.name,
+        "part": change.part,
+        "before": _kept(change.before),
+        "after": _kept(change.after),
+        "forgotten": change.forgotten,
+    }
+    return [
+        ("LPUSH", HISTORY, as_text(entry)),
+        ("LTRIM", HISTORY, 0, _MOST_CHANGES - 1),
+        ("PEXPIRE", HISTORY, KEPT_MS),
+    ]
+
+
+def _kept(rule: Rule | None) -> list[Any] | None:
+    return None if rule is None else [[rule.what, rule.name, rule.part], plain(rule)]
+
+
+def change_of(kept: bytes) -> Change | None:
+    """The change that is *kept* in the history; None: it is of another release."""
+    entry = data_of(kept)
+    try:
+        at, part = entry["at"], entry["part"]
+        if (
+            entry["v"] != _VERSION
+            or type(at) is not int
+            or not 0 <= at <= LARGEST_EXACT
+            or type(part) not in (str, type(None))
+        ):
+            return None
+        before, after = (None if each is None else rule_of(*each) for each in (entry["before"], entry["after"]))
+        return Change(
+            at=at / 1_000_000, by=str(entry["by"]), verb=entry["verb"], name=str(entry["name"]),
+            part=part, before=before, after=after, forgotten=int(entry["forgotten"]),
+        )  # fmt: skip
+    except (TypeError, KeyError, ValueError):
+        return None
