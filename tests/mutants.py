@@ -146,8 +146,8 @@ def main() -> int:
             places.put((folder, stack.enter_context(redis_server())))
         pool = stack.enter_context(ProcessPoolExecutor(options.n, context, _begin, (places,)))
         met = {tuple(tests): None for _, name, *_ in wanted for tests in stages(name)}
-        if not all(pool.map(_passes, met)):
-            print("the tests fail without any mutant: nothing to learn")
+        if failing := [tests for tests, passes in zip(met, pool.map(_passes, met), strict=True) if not passes]:
+            print("without any mutant these fail:", *map(" ".join, failing), sep="\n")
             return 2
         for each, (survived, seconds) in zip(wanted, pool.map(_meet, *zip(*wanted, strict=True)), strict=True):
             number, name, old, new = each
