@@ -163,8 +163,7 @@ class Limiter(Waits):
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
     ) -> Decision:
         """
-        Tell what `acquire` would answer now, and change nothing. Takes and raises the same; a job that
-        carries a place is answered as its holder.
+        Return what `acquire` would, and change nothing. A job that carries a place is answered as its holder.
 
         Raises:
             StoreUnavailable: The store did not answer.
