@@ -110,8 +110,8 @@ class DenialConformance(OnSite):
             light = bench.send("shared", "tenant light")
             bench.begun(light)
             assert bench.notes.runs().index(light.name) < 20
-            bench.until_empty()
-            assert sorted(bench.notes.runs()) == sorted(sent.name for sent in (*heavy, light))
+            for sent in heavy:
+                bench.begun(sent)
 
     def test_the_body_runs_only_after_a_grant(self) -> None:
         """Each of several denied jobs runs once, after the denial has ended, and is charged once."""

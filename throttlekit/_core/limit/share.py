@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 from throttlekit._core.job import Job
@@ -64,32 +63,36 @@ class Share(Value):
         ConfigurationError: A value that can never work, as soon as the share is made.
     """
 
-    __slots__ = ("by", "of", "strict", "weight")
+    __slots__ = ("by", "of", "strict", "weight", "weights")
 
     of: Key
     weight: Weight
     by: Key
     strict: bool
+    weights: Mapping[str, float] | None
 
     def __init__(self, of: Key, *, weight: Weight = 1, by: Key = None, strict: bool = False) -> None:
         if of is None:
             raise ConfigurationError('a share needs to know whose job it is: a template like "{tenant}" or a callable')
         check_source("share", of)
         check_source("share's by=", by)
-        if isinstance(weight, Mapping):
-            weight = MappingProxyType({str(plain(name)): _checked(each) for name, each in weight.items()})
-            if not weight:
+        given: Any = weight
+        weights: dict[str, float] | None = None
+        if isinstance(given, Mapping):
+            pairs: Any = given.items()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+            weights = {str(plain(name)): _checked(each) for name, each in pairs}
+            if not weights:
                 raise ConfigurationError('the weights of a share must not be empty: {"free": 1, "pro": 5}')
+            given = weights
         elif by is not None:
             raise ConfigurationError('by= needs a mapping of weights, like weight={"free": 1, "pro": 5}')
-        elif not callable(weight):
-            weight = _checked(weight)
-        weights = weight if isinstance(weight, Mapping) else None
+        elif not callable(given):
+            given = _checked(given)
         if strict and (weights is None or len(self._classes(weights)) > CLASSES):
             raise ConfigurationError(
                 f'a strict share needs a mapping of at most {CLASSES} weights, like {{"high": 2, "low": 1}}'
             )
-        self._set(of=of, weight=weight, by=by, strict=strict)
+        self._set(of=of, weight=given, by=by, strict=strict, weights=weights)
 
     def stake_of(self, job: Job | None) -> Stake:
         """
@@ -102,15 +105,14 @@ class Share(Value):
         if job is None:
             return NO_STAKE
         tenant = self._text(self.of, job)
-        weight = self.weight
-        if isinstance(weight, Mapping):
-            weights = weight
-            weight = weights.get(tenant if self.by is None else self._text(self.by, job), 1.0)
+        if self.weights is not None:
+            weight = self.weights.get(tenant if self.by is None else self._text(self.by, job), 1.0)
             if self.strict:
-                number = self._classes(weights).index(weight)
+                number = self._classes(self.weights).index(weight)
                 return Stake(str(number), 1.0, number * CLASS)
-        elif callable(weight):
-            weight = _checked(from_job("weight", weight, job))
+            return Stake(tenant, weight)
+        given: Any = self.weight
+        weight = _checked(from_job("weight", given, job)) if callable(given) else given
         return Stake(tenant, weight)
 
     @staticmethod
@@ -124,12 +126,14 @@ class Share(Value):
         return key_text(from_job("share", source, job))
 
     def _identity(self) -> tuple[object, ...]:
-        weight: Any = self.weight
-        return self.of, tuple(sorted(weight.items())) if isinstance(weight, Mapping) else weight, self.by, self.strict
+        weight: object = self.weight if self.weights is None else tuple(sorted(self.weights.items()))
+        return self.of, weight, self.by, self.strict
 
     def __repr__(self) -> str:
-        weight: Any = dict(self.weight) if isinstance(self.weight, Mapping) else self.weight
-        options = [("weight", weight, 1), ("by", self.by, None), ("strict", self.strict, False)]
+        weight: object = self.weight if self.weights is None else dict(self.weights)
+        options: list[tuple[str, object, object]] = [
+            ("weight", weight, 1), ("by", self.by, None), ("strict", self.strict, False)
+        ]  # fmt: skip
         return f"Share({', '.join([repr(self.of), *(f'{n}={v!r}' for n, v, default in options if v != default)])})"
 
 
@@ -141,7 +145,7 @@ class GivenShare(Share):
     stake: Stake
 
     def __init__(self, stake: Stake) -> None:
-        self._set(of=None, weight=1.0, by=None, strict=False, stake=stake)
+        self._set(of=None, weight=1.0, by=None, strict=False, weights=None, stake=stake)
 
     def stake_of(self, job: Job | None) -> Stake:
         return self.stake
