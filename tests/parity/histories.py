@@ -67,7 +67,13 @@ _MOST = 10**12 - 1
 _BUCKETS = {
     "fast": [(300_000, _SECOND_US, 1000), (7_000, _SECOND_US, 50), (90_000, 60 * _SECOND_US, 9), (12_345, 10**6, 1)],
     "ordinary": [(10, 10**6, 5), (10, 10**6, 1), (7, 10**6, 7), (100, 60 * 10**6, 20), (50, 10**6, 50)],
-    "slow": [(1, _DAY_US, 1), (3, 100_000_000_003, 3), (1, _HOUR_US, 4), (5, 10 * _DAY_US, 5), (90_001, _DAY_US, 90_001)],
+    "slow": [
+        (1, _DAY_US, 1),
+        (3, 100_000_000_003, 3),
+        (1, _HOUR_US, 4),
+        (5, 10 * _DAY_US, 5),
+        (90_001, _DAY_US, 90_001),
+    ],
 }
 _FIXED = {
     "fast": [(50, 10_000), (3, 1), (7, 100_000)],
@@ -451,8 +457,8 @@ def written_as(value: object) -> object:
     if isinstance(value, Line):
         numbers = (
             value.epoch, value.v, value.gone, value.number, value.extra, value.mean, value.dear, value.doubt,
-            value.aside_us, value.over_us, value.since_us, value.low, value.grace_us, value.paused_us, value.paused_from_us,
-            value.guest_us, value.until_us, value.mark, len(value.jobs),
+            value.aside_us, value.over_us, value.since_us, value.low, value.grace_us, value.paused_us,
+            value.paused_from_us, value.guest_us, value.until_us, value.mark, len(value.jobs),
         )  # fmt: skip
         return " ".join([*map(str, numbers), value.secret]).encode()
     if isinstance(value, Tat) and value.debt_us == 0:
