@@ -56,8 +56,7 @@ class Limiter(Waits):
     `limited`: they wait until the limits let the caller pass. Use `acquire` where the caller itself decides what to
     do with a denial, and `peek` to look without charging.
 
-    Safe to share between threads, and to make before a fork. It cannot be pickled: make one in each process. As a
-    context manager, `with Limiter(…) as limiter:`, it is closed at the end.
+    Safe to share between threads, and to make before a fork. It cannot be pickled. `with Limiter(…)` closes it after.
 
     Args:
         store: A URL (memory://, redis://, rediss://, unix://, valkey://, redis+cluster://, redis+sentinel://), or a
@@ -164,8 +163,7 @@ class Limiter(Waits):
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
     ) -> Decision:
         """
-        Tell what `acquire` would answer now, and change nothing. Takes and raises the same; a job that
-        carries a place is answered as its holder.
+        Return what `acquire` would, and change nothing. A job that carries a place is answered as its holder.
 
         Raises:
             StoreUnavailable: The store did not answer.

@@ -22,6 +22,7 @@ CASES: dict[str, dict[int, list[list[str]]]] = {
     "shadow": {0: [["api"]], 2: [["api", "--for", "soon"]]},
     "enforce": {0: [["shadow", "api"], ["api"]], 1: [["api"]], 2: [["api", *NOWHERE]]},
     "reset": {0: [["api"]], 1: [["reset", "api"], ["api"]], 2: [["api", *NOWHERE]]},
+    "clear-line": {0: [["api"]], 1: [["clear-line", "api"], ["api"]], 2: [["api", *NOWHERE]]},
     "history": {0: [["pause", "api"], []], 1: [[]], 2: [NOWHERE]},
     "rules": {0: [["pause", "api"], []], 1: [[]], 2: [NOWHERE]},
     "top": {0: [["--once"]], 2: [["--once", *NOWHERE]], 130: [[]]},

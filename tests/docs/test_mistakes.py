@@ -134,9 +134,9 @@ def _(site: Site) -> None:
         refuses("write @throttled(partner)", lambda throttled=throttled: throttled(_ran))  # type: ignore[misc]
 
 
-@case('a rate like `"100 per minute"`, `"1.5/s"` or `"0/s"`')
+@case('a rate like `"100/min."`, `"1.5/s"` or `"0/s"`')
 def _(site: Site) -> None:
-    for rate in ("100 per minute", "1.5/s"):
+    for rate in ("100/min.", "1.5/s"):
         refuses("is not a rate. Write it as", lambda rate=rate: TokenBucket("p", rate))  # type: ignore[misc]
     refuses("at least 1", lambda: TokenBucket("p", "0/s"))
 

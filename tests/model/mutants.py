@@ -195,11 +195,11 @@ one budget more: line, one tenant: aside
   - budgets = min(MOST_DOUBT, 1 + doubt // DOUBT)
   + budgets = 2
 a grant hands units down: line, one tenant: aside
-  - mean=mean, low=low)
-  + mean=mean)
+  - mean=mean, low=low, over_us=over_us)
+  + mean=mean, over_us=over_us)
 a leaver hands units down: line, one tenant: aside
-  - low=max(min(line.low, least), line.low - entry.cost)
-  + low=line.low
+  - low, over_us = max(min(line.low, least), line.low - entry.cost),
+  + low, over_us = line.low,
 nothing is set aside: line, one tenant: dead
   - if entry.number == own or entry.cost > idle:
   + if True:

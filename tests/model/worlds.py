@@ -54,7 +54,7 @@ WORLDS: Mapping[str, Search] = {
     "always two tenants, burst 1": _order(None, jobs=4, kinds=(_A, _B), bursts=(1,), owed=(2,), renewed=True, unfair=1),
     "burst 1": _order(1_500, bursts=(1,), owed=(2,)),
     "jobs that are away": _order(1_000, jobs=4, kinds=(_A, _A2), bursts=(4,), owed=(8,), away=True),
-    "rates of their own": _order(1_500, "dead", kinds=_RATES, rules=frozenset(RULES) - _OF_ONE_RATE),
+    "rates of their own": _order(1_500, kinds=_RATES, rules=frozenset(RULES) - _OF_ONE_RATE),
     "grace 2": _order(1_500, grace=2),
     "two limits": _order(2_000, kinds=_ACCOUNT, bursts=(2, 1)),
     "a fault": _order(2_000, jobs=2, kinds=(_A, _B), faults=1, kinds_of_fault=_FAULTS),
@@ -64,7 +64,7 @@ WORLDS: Mapping[str, Search] = {
     "1 slot, a fault": _slot(None, 1, 2, None, 1),
     "2 slots, two faults": _slot(2_000, 2, 3, None, 2),
     "1 slot, with the line": _slot(1_000, 1, 2, 3),
-    "1 slot, three jobs in line": _slot(300, 1, 3, 2, broken="turn"),
+    "1 slot, three jobs in line": _slot(300, 1, 3, 2),
 }
 
 DEEP: Mapping[str, Search] = {
@@ -82,5 +82,5 @@ DEEP: Mapping[str, Search] = {
     "2 jobs, burst 1, a fault": _order(None, jobs=2, bursts=(1,), owed=(0, 2), faults=1, kinds_of_fault=_FAULTS),
     "2 jobs, two faults": _order(None, jobs=2, faults=2, kinds_of_fault=_FAULTS),
     "2 slots, two faults": _slot(None, 2, 3, None, 2),
-    "2 slots, with the line": _slot(None, 2, 3, 3, broken="turn"),
+    "2 slots, with the line": _slot(None, 2, 3, 3),
 }

@@ -145,12 +145,14 @@ def limit_ref(limit: Limit) -> str:
 
 def _places(data: Any) -> Mapping[str, Place]:
     """The places of a ticket; none, if they are not what `Ticket.write` wrote."""
-    stored = cast("Mapping[Any, Any]", data) if isinstance(data, Mapping) else {}
+    if not isinstance(data, Mapping):
+        return _NO_PLACES
+    stored: Mapping[Any, Any] = data  # pyright: ignore[reportUnknownVariableType]
     if len(stored) > _MOST_PLACES:
         return _NO_PLACES
     places: dict[str, Place] = {}
     for ref, given in stored.items():
-        parts = list(cast("Sequence[Any]", given)) if isinstance(given, (list, tuple)) else []
+        parts: list[Any] = list(cast("Sequence[Any]", given)) if isinstance(given, (list, tuple)) else []
         if not isinstance(ref, str) or len(parts) != len(Place._fields):
             return _NO_PLACES
         *numbers, seal = parts

@@ -1,7 +1,8 @@
 """
 Slots at work: many waiting jobs, few slots and holds of changing length, simulated around the real decision.
 
-With "wake first", whoever gives a slot back lets the one of its lane that has waited longest ask at once.
+With "wake first", the process that gives a slot back lets the first of its own waiting jobs ask at once; and besides
+at least every half second, as adapters do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from support.claims import claim_of
 from throttlekit import Concurrency
 from throttlekit._core.acquire import Caller, State, acquire
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
-from throttlekit._core.line import Place
+from throttlekit._core.line import LOOK_US, Place
 
 MS = 1000
 START_US = 1_800_000_000_000_000
@@ -97,21 +98,34 @@ def simulate(
         waiting[home[job]][job] = (place.start, place.number, number, verdict.places)
         return False
 
+    def woken_first(process: int, now_us: int) -> None:
+        nonlocal deliveries, woken
+        here = waiting[process]
+        first = min(here, key=lambda other: here[other][:2])
+        if ask(first, now_us, here[first][3]):
+            del here[first]
+            deliveries += 1
+        else:
+            woken += 1
+
     for job in range(jobs):
         push(START_US + job * arrive_us, "come", job)
+    if wake:
+        for process in range(processes):
+            push(START_US + LOOK_US, "look", process)
     while events:
         now_us, number, kind, job, places = heapq.heappop(events)
         if kind == "end":
             at_once -= 1
             state = State(charge(job).released(state.taken, now_us, granted_at[job]), state.line)
-            here = waiting[home[job]]
-            if wake and here:
-                first = min(here, key=lambda other: here[other][:2])
-                if ask(first, now_us, here[first][3]):
-                    del here[first]
-                    deliveries += 1
-                else:
-                    woken += 1
+            if wake and waiting[home[job]]:
+                woken_first(home[job], now_us)
+            continue
+        if kind == "look":
+            if waiting[job]:
+                woken_first(job, now_us)
+            if len(order) < jobs:
+                push(now_us + LOOK_US, "look", job)
             continue
         if places:
             if job not in waiting[home[job]] or waiting[home[job]][job][2] != number:
@@ -145,8 +159,8 @@ def test_slots_stay_busy_if_waiters_are_woken_first(holds: str, processes: int) 
     outcome = simulate(2000, HOLDS[holds], processes=processes)
     assert outcome.most == 10
     assert outcome.use >= 0.99
-    assert outcome.deliveries <= 3.8
-    assert outcome.moved <= 150
+    assert outcome.deliveries <= 4.6
+    assert outcome.moved <= 400
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -222,8 +222,8 @@ S = 1_000_000
 
 def _stored(**numbers: int) -> bytes:
     fields = ["extra", "paused", "last", "waiting"]
-    at = dict(zip(fields, (4, 12, 15, 17), strict=True))
-    text = ["0"] * 18
+    at = dict(zip(fields, (4, 13, 16, 18), strict=True))
+    text = ["0"] * 19
     for name, number in numbers.items():
         text[at[name]] = str(number)
     return " ".join([*text, "5ec2e7"]).encode()
