@@ -60,7 +60,7 @@ def stages(name: str) -> list[list[str]]:
     exact = [PARITY, "-k", "not long_random_histories"]
     rest = [*STORES, "tests/conformance/test_redis_store.py", HISTORY.format("mixtures")]
     if stem == "clear_line":  # no history empties a line
-        rest = ["tests/conformance/test_control.py"]
+        rest = ["tests/conformance/test_redis_store.py", "tests/conformance/test_control.py"]
     return [likely, exact, rest]
 
 

@@ -91,7 +91,7 @@ for i = 1, #claims do
     local full = c.queue and c.tags == 'f' and c.line.waiting + c.line.extra >= c.queue
     if reason ~= 4 and (due_c > due or full) then
       binding, due = i, due_c
-      local early = c.place and c.tags ~= 'f' and c.place.due > now
+      local early = c.place and c.place.due > now
       reason = full and 4 or early and 3 or c.line.paused > now and 5 or c.ready > now and 1 or 2
     end
   end
@@ -146,7 +146,7 @@ for i = 1, #claims do
       leave_line(c)
       changed = true
     end
-    if c.place and c.passes <= now and c.tags == '' and c.number == c.place.number then
+    if c.place and c.tags == '' and c.number == c.place.number then
       sealed[i] = sealed_place(c, told)
     end
     mend(c)

@@ -60,8 +60,7 @@ local function begin_line(c, secret)
   if line.epoch > 0 and line.v < LAST_TAG then return end
   if line.waiting > 0 then c.anew, c.tidied = true, true end
   line.epoch = max(now, line.epoch + 1)
-  if line.secret == '' then line.secret = secret end
-  line.v, line.gone, line.number, line.extra, line.waiting = FIRST_TAG, 0, 0, 0, 0
+  line.secret, line.v, line.gone, line.number, line.extra, line.waiting = secret, FIRST_TAG, 0, 0, 0, 0
 end
 
 local function cost_of(member) return tonumber(string.sub(member, 18)) or 1 end
@@ -87,11 +86,11 @@ local function tidy_line(c, grace, own)
     local most = math.min(MOST_BATCH, max(BATCH, math.floor(BATCH * grace / GRACE)) * budgets)
     local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', '0', whole(most))
     if #first == 0 then line.waiting, line.extra, c.anew = 0, 0, true end
-    for i, member in ipairs(first) do
+    for _, member in ipairs(first) do
       local units = cost_of(member)
       if number_of(member) == own then break end
       if units > idle then
-        c.soon = i == 1 and units <= c.there
+        c.soon = units <= c.there
         break
       end
       idle, cost = idle - units, cost + units
@@ -138,10 +137,8 @@ end
 local function rank_of(c)
   local place, jobs_key = c.place, c.jobs_key
   local before = redis.call('ZCOUNT', jobs_key, '-inf', '(0') + #c.aside
-  local own = member_of(place.number, c.cost)
-  if tonumber(redis.call('ZSCORE', jobs_key, own) or nil) == place.start then
-    return max(0, redis.call('ZRANK', jobs_key, own) - before), c.cost
-  end
+  local rank = redis.call('ZRANK', jobs_key, member_of(place.number, c.cost))
+  if rank then return max(0, rank - before), c.cost end
   for _, member in ipairs(redis.call('ZRANGEBYSCORE', jobs_key, whole(place.start), whole(place.start))) do
     if number_of(member) == place.number then
       return max(0, redis.call('ZRANK', jobs_key, member) - before), cost_of(member)

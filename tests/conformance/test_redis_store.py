@@ -189,6 +189,43 @@ def test_job_of_another_format_holds_none_back_for_long(client: Any, store: Redi
     pytest.fail(f"the job still waits: {verdict}")
 
 
+def test_line_that_is_cleared_leaves_its_pause(client: Any, store: RedisStore) -> None:
+    """What is counted stays, and so does a pause: as long as it was to be, also after a clock that steps back."""
+    now_us = store.acquire(_request(LIMIT)).now_us
+    for _ in range(6):
+        store.acquire(_request(LIMIT), now_us=now_us)
+    store.pause([_claim(LIMIT)], 60_000_000, now_us=now_us)
+    before = [client.get(BUCKET), client.pttl(line_name(BUCKET))]
+    store.clear_lines([line_name(BUCKET)])
+    assert [client.get(BUCKET), client.exists(jobs_name(BUCKET))] == [before[0], 0]
+    assert before[1] - 10_000 < client.pttl(line_name(BUCKET)) <= before[1]
+    paused = store.acquire(_request(LIMIT), now_us=now_us - 5_000_000)
+    assert paused.reason is Reason.PAUSED
+    assert now_us + 55_000_000 < paused.due_us <= now_us + 56_000_000
+
+
+def test_full_queue_that_lost_its_jobs_has_room_again(client: Any, store: RedisStore) -> None:
+    """Where only the set of jobs is gone, its jobs count until a unit lies there."""
+    limit = LeakyBucket("leaky", "10/s", queue=2)
+    reasons = [store.acquire(_request(limit), now_us=10**15).reason for _ in range(4)]
+    assert reasons[2:] == [Reason.EXHAUSTED, Reason.FULL]
+    client.delete(jobs_name(_claim(limit).bucket))
+    now_us = 10**15
+    while store.acquire(_request(limit), now_us=now_us).reason is Reason.FULL:
+        now_us += 100_000
+        assert now_us < 10**15 + 1_000_000
+
+
+def test_last_job_set_aside_leaves_no_key_behind(client: Any, store: RedisStore) -> None:
+    """A newcomer that passes where all others were set aside leaves no key that lives for ever."""
+    limit, now_us = TokenBucket("one", "10/s", burst=1), 10**15
+    for _ in range(2):
+        store.acquire(_request(limit), now_us=now_us)
+    while not store.acquire(_request(limit)._replace(max_wait_us=0), now_us=now_us).allowed:
+        now_us += 60_000
+    assert client.pttl(jobs_name(_claim(limit).bucket)) != -1
+
+
 def test_line_that_lost_its_jobs_goes_on(client: Any, store: RedisStore) -> None:
     """Where only the set of jobs is gone, the jobs of the line keep their places, and newcomers pass after them."""
     for _ in range(5):

@@ -38,7 +38,7 @@ from throttlekit._core.algorithms.concurrency import Holders
 from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.algorithms.sliding_window import Counts
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.line import GRACE_US, UNIT, Place
+from throttlekit._core.line import EMPTY, FURTHEST_US, GRACE_US, UNIT, Place
 from throttlekit._core.time_zone import Zone
 from throttlekit.stores import Correction, Lease, MemoryStore, Request, StoreClaim
 from throttlekit.stores.redis import RedisStore
@@ -474,6 +474,105 @@ def test_long_line_is_set_aside_alike(client: Any, limit: Limit, costs: list[int
             waiting.append((at, ask, reference.places))
     assert reference.seen["set aside"] > 5
     assert reference.seen["allowed"] > 5
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize(("burst", "grace_us"), [(7, GRACE_US), (300, 2 * GRACE_US)], ids=["units", "batches"])
+def test_dead_line_is_set_aside_alike(client: Any, burst: int, grace_us: int) -> None:
+    """Where no job comes back, more are set aside each time, up to a bound: as many units as lie there, or a batch."""
+    kept, reference = rule(TokenBucket("x", f"{burst}/minute", burst=burst)), Reference()
+    asked, now_us = [(kept, claim_of(kept.bind(1)))], NOW_US
+    steps = [reference.ask(now_us, [(kept, claim_of(kept.bind(burst), burst))], Caller.JOB)]
+    steps += [reference.ask(now_us, asked, Caller.JOB, grace_us=grace_us) for _ in range(1500)]
+    now_us += 60_000_000
+    while (line := reference.line(kept)) and len(line.jobs) > 10:
+        now_us += grace_us
+        steps.append(reference.ask(now_us, asked, Caller.JOB, max_wait_us=0, grace_us=grace_us))
+    assert len(steps) < 1600
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_no_job_is_told_an_instant_beyond_a_hundred_years(client: Any) -> None:
+    """After a change to a far slower rate, what waits before a job would take longer than any number counts."""
+    fast = rule(TokenBucket("x", "2000/s", burst=2000))
+    slow, reference = Rule(TokenBucket("x", "1/d"), fast.zone, fast.bucket), Reference()
+    steps = [reference.ask(NOW_US, [(fast, claim_of(fast.bind(2000), 2000))], Caller.JOB) for _ in range(50)]
+    steps.append(reference.ask(NOW_US, [(slow, claim_of(slow.bind(1)))], Caller.JOB))
+    assert isinstance(steps[-1].reply, list)
+    assert steps[-1].reply[4] == NOW_US + FURTHEST_US
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_job_deep_in_a_line_of_many_costs_passes_alike(client: Any) -> None:
+    """Beyond the first entries of a line, what is before a job is an estimate, and it passes by none."""
+    kept, reference, rnd = rule(TokenBucket("x", "6000/minute", burst=200)), Reference(), random.Random(7)
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(200), 200))], Caller.JOB)]
+    waiting: list[tuple[StoreClaim, Sequence[Place | None]]] = []
+    for number in range(100):
+        ask = claim_of(kept.bind(1 + number % 3), 1 + number % 3)
+        steps.append(reference.ask(NOW_US, [(kept, ask)], Caller.JOB))
+        waiting.append((ask, reference.places))
+    for number in range(400):
+        ask, places = waiting.pop(rnd.randrange(len(waiting)))
+        now_us = NOW_US + 1_000_000 + 5_000 * number
+        steps.append(reference.ask(now_us, [(kept, ask)], Caller.JOB, places, 0 if number % 50 == 7 else None))
+        if reference.places:
+            waiting.append((ask, reference.places))
+        if not waiting:
+            break
+    assert reference.seen["guesses"] > 100
+    assert reference.seen["allowed"] > 50
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize("passed", [1, 16, 17])
+@pytest.mark.parametrize("late_us", [0, 1])
+def test_job_that_left_the_line_comes_in_alike(client: Any, passed: int, late_us: int) -> None:
+    """Up to 16 costs behind, and the grace time late, a job that is not in the line comes in at its own place."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=100)), Reference()
+    asked = [(kept, claim_of(kept.bind(1)))]
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(100), 100))], Caller.JOB)]
+    places: list[Sequence[Place | None]] = []
+    for _ in range(20):
+        steps.append(reference.ask(NOW_US, asked, Caller.JOB, grace_us=60_000_000))
+        places.append(reference.places)
+    own = places[0][0]
+    assert own is not None
+    steps.append(reference.leave(NOW_US, asked, [own]))
+    for number in range(1, passed + 1):
+        steps.append(reference.ask(NOW_US + number * 1_000_000, asked, Caller.JOB, places[number], None, 60_000_000))
+    assert reference.seen["allowed"] == 1 + passed
+    now_us = own.due_us + (60_000_000 + late_us if passed == 1 else 30_000_000)
+    steps.append(reference.settle(now_us, [Correction(kept.bucket, kept.bind(1), now_us, 100_000_000)]))
+    steps.append(reference.ask(now_us, asked, Caller.JOB, places[0], None, 60_000_000))
+    again = reference.places[0]
+    assert again is not None
+    assert (again.start == own.start) == (passed == 16 or (passed == 1 and late_us == 0))
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize("before_us", [-1_000_000, 1_000_000])
+def test_tags_at_their_end_begin_a_line_anew(client: Any, before_us: int) -> None:
+    """Once a job has passed whose tag is the last, no place is good any more; also after a clock that steps back."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
+    far, one = claim_of(kept.bind(1), step=2**52 - EMPTY.v), claim_of(kept.bind(1))
+    steps = [reference.ask(NOW_US, [(kept, claim)], Caller.JOB) for claim in (one, far)]
+    places: list[Sequence[Place | None]] = [reference.places]
+    for _ in range(2):
+        steps.append(reference.ask(NOW_US, [(kept, one)], Caller.JOB))
+        places.append(reference.places)
+    for number in (0, 1):
+        steps.append(reference.ask(NOW_US + 1_100_000 * (number + 1), [(kept, one)], Caller.JOB, places[number]))
+    assert reference.line(kept).v == 2**52  # type: ignore[union-attr]
+    steps.append(reference.ask(NOW_US - before_us, [(kept, one)], Caller.JOB, places[2]))
+    line = reference.line(kept)
+    assert line is not None
+    assert (line.epoch > NOW_US, line.number, len(line.jobs)) == (True, 1, 1)
     _check(client, steps, _Shas(client))
     client.flushdb()
 

@@ -332,7 +332,7 @@ def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, 
             place = look.place
             if full:
                 reason = Reason.FULL
-            elif place is not None and not newcomer and place.due_us > now_us:
+            elif place is not None and place.due_us > now_us:
                 reason = Reason.EARLY
             elif line.paused_us > now_us:
                 reason = Reason.PAUSED

@@ -199,7 +199,7 @@ def begun(line: Line, now_us: int, secret: str) -> Line:
     if line.epoch and line.v < _LAST_TAG:
         return line
     kept = replace(line, jobs=(), finishes=_NO_TAGS, returns=_NO_TAGS, extra=0, v=_FIRST_TAG, gone=0, number=0)
-    return replace(kept, epoch=max(now_us, line.epoch + 1), secret=line.secret or secret)
+    return replace(kept, epoch=max(now_us, line.epoch + 1), secret=secret)
 
 
 def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: int) -> tuple[Line, bool]:
