@@ -26,7 +26,7 @@ from support.servers.processes import redis_server
 from support.servers.stores import Listed
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.acquire import Caller
-from throttlekit._core.storage_keys import bucket_name, holder_name, line_name
+from throttlekit._core.storage_keys import bucket_name, holder_name
 from throttlekit.stores import Request, StoreClaim
 
 CHUNK = 2000
@@ -50,7 +50,7 @@ class Recorder(Listed):
         for limit in limits:
             charge = limit.bind(cost, 0, holder_name(str(uuid.uuid4()), secrets.token_hex(6), time.time_ns() // 1000))
             bucket = bucket_name(limit.name, tenant, limit.fingerprint)
-            claims.append(StoreClaim(bucket, line_name(bucket), charge, charge.spacing_us(50_000)))
+            claims.append(StoreClaim(bucket, charge, cost))
         self.acquire(Request(claims, Caller.JOB))
         return self.sent
 
@@ -113,6 +113,7 @@ def memory_table(client: Any, recorder: Recorder, tenants: int) -> Iterator[str]
         ("`Concurrency`, 1 slot held, by a job with an id of 36 characters", held(Concurrency("db", 8), 1), few),
         ("`Concurrency`, 8 slots held", held(Concurrency("db", 8), 8), few),
         ("`Concurrency`, 100 slots held", held(Concurrency("db", 100), 100), few),
+        ("`TokenBucket`, and 100 jobs that wait", held(TokenBucket("partner-api", "1/d"), 101), few),
         ("a log of 100 as a list", log_as_list, few),
         ("a log of 100 as a sorted set", log_as_sorted_set, few),
     ]
@@ -129,10 +130,11 @@ def memory_table(client: Any, recorder: Recorder, tenants: int) -> Iterator[str]
 
 def cpu_table(client: Any, recorder: Recorder) -> Iterator[str]:
     buckets = [TokenBucket(f"partner-{i}", "1000000/s", burst=100_000) for i in range(3)]
-    denied = TokenBucket("denied", "1/d")
+    denied, queued = TokenBucket("denied", "1/d"), LeakyBucket("queued", "1/d", queue=1000)
     kinds: dict[str, Sequence[Limit]] = {
         "one `TokenBucket`": buckets[:1],
-        "one `TokenBucket`, denied": [denied],
+        "one `TokenBucket`, denied: thousands wait": [denied],
+        "one `LeakyBucket`, denied: its queue is full": [queued],
         "three of them": buckets,
         "one `FixedWindow`": ONE_OF_EACH[2:3],
         "one `FixedWindow` of a time zone": [FixedWindow("zoned", "1000000/d", tz="Europe/Berlin")],
