@@ -86,7 +86,7 @@ class Delivery:
         return replace(decision, delay=delay, ticket=ticket.write())
 
     def _lives_us(self) -> int | None:
-        """How far off the last slot is that the job comes back for in time; None: any."""
+        """How far off the last instant is at which the job can begin in time; None: any."""
         if self.expires_in == math.inf:
             return None
         return max(0, round((self.expires_in - max(self.lateness, self.latest)) * 1_000_000))

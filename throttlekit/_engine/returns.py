@@ -135,8 +135,11 @@ class Returns:
             return
         now = time.monotonic()
         for each in owed:
-            each.due = float("inf") if each.answered else now + max(_LONGEST_PAUSE, now - each.since)
-            each.until = max(each.until, each.due + _LONGEST_PAUSE) if not each.answered else each.until
+            if each.answered:
+                each.due = float("inf")
+                continue
+            each.due = now + max(_LONGEST_PAUSE, now - each.since)
+            each.until = max(each.until, each.due + _LONGEST_PAUSE)
             each.answered = True
 
 

@@ -24,6 +24,7 @@ from throttlekit import (
     Delivery,
     Job,
     LeakyBucket,
+    Limit,
     Limiter,
     SlidingLog,
     TokenBucket,
@@ -33,6 +34,7 @@ from throttlekit.errors import StoreUnavailable, WaitedTooLong
 from throttlekit.stores import MemoryStore, Request
 
 ONE = Concurrency("one", 1)
+RATE = SlidingLog("rate", "10/hour")
 
 
 # Under a tracer, Python 3.11 loses what is thrown into a coroutine: nothing that is cancelled can be tried.
@@ -237,15 +239,16 @@ def test_body_that_is_cancelled_gives_back(limiter: Limiter) -> None:
 
 @traced
 @pytest.mark.parametrize("when", ["before the answer", "after the answer"])
-def test_task_that_is_cancelled_while_it_asks_holds_nothing(when: str) -> None:
-    """The thread that asks may be given a slot all the same: it is given back, though the loop is gone by then."""
+@pytest.mark.parametrize("rates", [(), (RATE,)], ids=["slots", "rates and slots"])
+def test_task_that_is_cancelled_while_it_asks_takes_nothing(rates: tuple[Limit, ...], when: str) -> None:
+    """The thread that asks may be granted it all the same: all is given back, though the loop is gone by then."""
     store = Slow()
     limiter = Limiter(store)
     store.answer.clear()
 
     async def main() -> None:
         async def work() -> None:
-            async with limiter.hold(ONE):
+            async with limiter.hold(*rates, ONE):
                 raise AssertionError("never entered")
 
         task = asyncio.ensure_future(work())
@@ -261,6 +264,8 @@ def test_task_that_is_cancelled_while_it_asks_holds_nothing(when: str) -> None:
             threading.Timer(0.2, store.answer.set).start()
 
     asyncio.run(main())
+    for rate in rates:
+        wait_until(lambda rate=rate: limiter.peek(rate, cost=0).remaining == 10, description="the unit is given back")
     wait_until(lambda: free(limiter) == 1, description="the slot is given back")
 
 
@@ -278,36 +283,6 @@ def test_task_that_is_cancelled_while_it_waits_books_on_but_holds_nothing(limite
 
     asyncio.run(main())
     assert free(limiter) == 1
-
-
-@traced
-@pytest.mark.parametrize("when", ["before the answer", "after the answer"])
-def test_task_that_is_cancelled_while_it_asks_is_charged_nothing(when: str) -> None:
-    """Not only its slots: the units of rates are given back too."""
-    store, rate = Slow(), SlidingLog("rate", "10/hour")
-    limiter = Limiter(store)
-    store.answer.clear()
-
-    async def main() -> None:
-        async def work() -> None:
-            async with limiter.hold(rate, ONE):
-                raise AssertionError("never entered")
-
-        task = asyncio.ensure_future(work())
-        await asyncio.to_thread(store.asked.wait, 60)
-        if when == "after the answer":
-            store.answer.set()
-            # The loop is held up, so that the answer is there before the task hears of it.
-            time.sleep(0.2)
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        if when == "before the answer":
-            threading.Timer(0.2, store.answer.set).start()
-
-    asyncio.run(main())
-    wait_until(lambda: limiter.peek(rate, cost=0).remaining == 10, description="the unit is given back")
-    wait_until(lambda: free(limiter) == 1, description="the slot is given back")
 
 
 @traced
