@@ -247,16 +247,17 @@ class Activity:
             name = limit_id(limit.name, limit.fingerprint)
             known, at = here.defined.get(name, (None, 0.0))
             if name not in texts and (known != limit.definition or now - at > _DEFINED_EVERY):
-                texts[name] = _json({**plain(limit, "", 0), "keyed": limit.key is not None, **_fixed_cost(limit)})
+                texts[name] = _json({**plain(limit, "", 0), "keyed": limit.key is not None, **_beside(limit)})
                 here.defined[name] = (limit.definition, now)
         if len(here.defined) > _MOST_KEPT:
             here.defined.clear()
         return [[name, text] for name, text in texts.items()]
 
 
-def _fixed_cost(limit: Limit) -> dict[str, int]:
-    """Beside the definition, which is one whatever the cost: an operator's rate must let it pass."""
-    return {"fixed_cost": limit.cost} if isinstance(limit.cost, int) and limit.cost != 1 else {}
+def _beside(limit: Limit) -> dict[str, Any]:
+    """What a definition leaves out, and an operator's rule has to fit: the cost of each job, and the share."""
+    fixed: dict[str, Any] = {"fixed_cost": limit.cost} if isinstance(limit.cost, int) and limit.cost != 1 else {}
+    return fixed if limit.share is None else {**fixed, "shared": "strict" if limit.share.strict else "weighted"}
 
 
 def _numbers(seen: Sequence[_Seen]) -> dict[str, list[Any]]:

@@ -104,6 +104,8 @@ class Known:
     reports it once a minute."""
     fixed_cost: int = 1
     """What each job costs; 1 also where a callable works it out."""
+    shared: str = ""
+    """Whether tenants share it: "weighted", "strict", or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,10 +270,10 @@ def known_of(named: bytes, text: bytes, minutes: Mapping[str, Minute]) -> Known 
         reported, _, definition = text.partition(b" ")
         data = json.loads(definition)
         limit = load(data)
-        cost = data.get("fixed_cost", 1)
+        cost, shared = data.get("fixed_cost", 1), data.get("shared")
         known = Known(
             name, limit, bool(data["keyed"]), minutes.get(name, Minute()), float(reported),
-            cost if type(cost) is int else 1,
+            cost if type(cost) is int else 1, shared if shared in ("weighted", "strict") else "",
         )  # fmt: skip
     except (ConfigurationError, KeyError, TypeError, ValueError):
         return None

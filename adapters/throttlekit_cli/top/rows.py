@@ -80,7 +80,7 @@ def _warnings(known: Known, fleet: Fleet) -> Iterator[str]:
     twins = [each for each in _in_use(fleet) if (each.limit.name, each.limit.of_tier) == (limit.name, limit.of_tier)]
     changed = False
     for rule in fleet.rules:
-        if rule.name == limit.name and rule.what in ("set", "pause"):
+        if rule.name == limit.name and rule.what != "shadow":
             if why := why_ignored(rule, known):
                 yield f"workers do not follow {format_active_rule(rule, fleet.now, clear=False)!r}: {why}"
             changed = changed or rule.what == "set"
