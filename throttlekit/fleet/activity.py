@@ -27,8 +27,10 @@ from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.serialize import plain
 from throttlekit._core.storage_keys import fleet_name, limit_id
+from throttlekit._engine.claims import Claim
 from throttlekit._engine.ticket import Ticket
 from throttlekit._util.fork_safety import renew_lock_after_fork
+from throttlekit.fleet.tenants import TenantCounts, report_tenants
 
 __all__ = ["JOBS_KNOWN", "KEYS", "REASON_CODES", "Activity", "Counts", "SharedCommands", "reported_id"]
 
@@ -105,18 +107,25 @@ class Counts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.tenants = TenantCounts()
         self._seen: dict[str, _Seen] = {}
         self._jobs: dict[str, tuple[str, str, int, int, int, int]] = {}
 
-    def decided(self, decision: Decision, bucket: str, verdict: Verdict, ticket: Ticket, job: Job | None) -> None:
+    def decided(
+        self, decision: Decision, claims: Sequence[Claim], verdict: Verdict, ticket: Ticket, job: Job | None
+    ) -> None:
         """
-        Count what the store decided.
+        Count what the store decided on *claims*.
 
         Args:
-            bucket: The name under which the binding limit counts.
             ticket: What the job brought.
         """
         now_us, since_us, reason = verdict.now_us, ticket.since_us, decision.reason
+        binding = claims[verdict.claim]
+        for claim in claims if decision.allowed else [binding]:
+            if claim.limit.share is not None:
+                waits = since_us and (not decision.allowed or ticket.limit_ref.startswith(claim.limit.fingerprint))
+                self.tenants.decided(claim, allowed=decision.allowed, waited_us=now_us - since_us if waits else 0)
         with self._lock:
             if decision.allowed:
                 for each in decision.charged:
@@ -129,6 +138,7 @@ class Counts:
                     return
                 bucket, due_us = "", 0
             else:
+                bucket = binding.claim.bucket
                 seen = self._seen.get(bucket) or self._meet(bucket, decision.limit)
                 seen.denied[reason] = seen.denied.get(reason, 0) + 1
                 if job is None or reason == "queue full":
@@ -223,7 +233,9 @@ class Activity:
             **_numbers(seen),
         }
         began = time.perf_counter()
-        self._store.commands([("EVAL", _REPORT, len(KEYS), *KEYS, _json(report))])
+        tenants = here.counts.tenants.take()
+        shares = [report_tenants(tenants)] if tenants else []
+        self._store.commands([*shares, ("EVAL", _REPORT, len(KEYS), *KEYS, _json(report))])
         here.took_us, here.known_as = round((time.perf_counter() - began) * 1_000_000), name
         here.told_at = now if lives else here.told_at
 
