@@ -193,7 +193,9 @@ def store() -> Recording:
 
 
 @pytest.fixture
-def waiting(site: Site, store: Recording, monkeypatch: pytest.MonkeyPatch) -> tuple[Site, Throttle, Operations, threading.Event, Any]:
+def waiting(
+    site: Site, store: Recording, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Site, Throttle, Operations, threading.Event, Any]:
     """One slot, a body that holds it until it is told to go on, and slots that are far off for everybody else."""
     if site.kind == "stub":
         pytest.skip("the stub broker's messages wait in its own consumers")
