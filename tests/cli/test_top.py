@@ -130,6 +130,21 @@ def test_settled_units_are_shown(redis_url: str, limiter: Limiter) -> None:
     assert shown["last_minute"]["share"] == 0.34
 
 
+def test_429s_are_shown(redis_url: str, limiter: Limiter) -> None:
+    """Of the last 15 minutes, in a column that is there at 80 columns too, and only while there are any."""
+    limiter.acquire(API)
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    assert "429s" not in run("top", "--url", redis_url, "--once").stdout
+    for _ in range(2):
+        limiter.fleet.count_429(API)  # type: ignore[union-attr]
+    limiter.close()
+    assert [each["downstream_429"] for each in _top(redis_url)["limits"]] == [2]
+    for columns in ("80", "170"):
+        shown = CliRunner().invoke(cli, ["top", "--url", redis_url, "--once"], env={"COLUMNS": columns}).stdout
+        head, row = (next(line for line in shown.splitlines() if word in line) for word in ("429s", "partner-api"))
+        assert row[: head.index("429s") + 4].split()[-1] == "2"
+
+
 def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None:
     """A key may contain arguments of a job: it is shown as a digest, in `explain` too."""
     for _ in range(2):

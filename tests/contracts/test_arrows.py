@@ -277,9 +277,7 @@ REDIS = ("pool", "errors", "from_client", "cluster", "redis", "sentinel")
             "throttlekit_lua",
             {
                 "throttlekit.stores.wire",
-                "throttlekit.fleet.activity",
-                "throttlekit.fleet.snapshot",
-                "throttlekit.fleet.tenants",
+                *(f"throttlekit.fleet.{each}" for each in ("activity", "downstream", "snapshot", "tenants")),
             },
         ),
     ],

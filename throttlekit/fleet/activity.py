@@ -30,6 +30,7 @@ from throttlekit._core.storage_keys import fleet_name, limit_id
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.ticket import Ticket
 from throttlekit._util.fork_safety import renew_lock_after_fork
+from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
 from throttlekit.fleet.tenants import TenantCounts, report_tenants
 
 __all__ = ["JOBS_KNOWN", "KEYS", "REASON_CODES", "Activity", "Counts", "SharedCommands", "reported_id"]
@@ -110,6 +111,7 @@ class Counts:
         self.tenants = TenantCounts()
         self._seen: dict[str, _Seen] = {}
         self._jobs: dict[str, tuple[str, str, int, int, int, int]] = {}
+        self._heard: dict[str, int] = {}
 
     def decided(
         self, decision: Decision, claims: Sequence[Claim], verdict: Verdict, ticket: Ticket, job: Job | None
@@ -164,6 +166,19 @@ class Counts:
         with self._lock:
             seen = self._seen.get(bucket) or self._meet(bucket, limit)
             seen.settled += extra
+
+    def downstream_429(self, limit: Limit) -> None:
+        """Count a 429 of downstream that paused *limit*, or one of its keys."""
+        id = limit_id(limit.name, limit.fingerprint)
+        with self._lock:
+            if limit.scope != "process" and (id in self._heard or len(self._heard) < _MOST_REPORTED):
+                self._heard[id] = self._heard.get(id, 0) + 1
+
+    def take_429s(self) -> list[tuple[str, int]]:
+        """The 429s since the last report, by limit; they begin anew."""
+        with self._lock:
+            heard, self._heard = self._heard, {}
+        return list(heard.items())
 
     def take(self) -> tuple[list[_Seen], list[list[str]]]:
         """What was counted, and what is known of jobs; both begin anew."""
@@ -221,9 +236,10 @@ class Activity:
         here, now = self._here, time.monotonic()
         here.began = here.began or now
         seen, jobs = here.counts.take()
+        heard = here.counts.take_429s()
         # One that ends at once, like a work-horse, is no process that anybody could look for.
         lives = now - here.began > _SHORT_LIFE
-        if not seen and not (lives and now - here.told_at > _ALIVE_EVERY):
+        if not (seen or heard) and not (lives and now - here.told_at > _ALIVE_EVERY):
             return
         name = f"{socket.gethostname()}:{os.getpid()} {_framework()} {here.took_us}" if lives else ""
         report = {
@@ -234,8 +250,9 @@ class Activity:
         }
         began = time.perf_counter()
         tenants = here.counts.tenants.take()
-        shares = [report_tenants(tenants)] if tenants else []
-        self._store.commands([*shares, ("EVAL", _REPORT, len(KEYS), *KEYS, _json(report))])
+        beside = [report_tenants(tenants)] if tenants else []
+        beside += [("EVAL", COUNT_429S, 1, DOWNSTREAM_429S, _json(heard))] if heard else []
+        self._store.commands([*beside, ("EVAL", _REPORT, len(KEYS), *KEYS, _json(report))])
         here.took_us, here.known_as = round((time.perf_counter() - began) * 1_000_000), name
         here.told_at = now if lives else here.told_at
 

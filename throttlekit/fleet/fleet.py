@@ -73,6 +73,10 @@ class Fleet:
             if old.bucket and old.cost != new.cost and old.limit.scope != "process":
                 self.activity.counts.settled(old.limit, old.bucket, new.cost - old.cost)
 
+    def count_429(self, limit: Limit) -> None:
+        """Count a 429 of downstream that paused *limit*, or one of its keys."""
+        self.activity.counts.downstream_429(limit)
+
     def flush(self) -> None:
         """Report now what was decided, if this process is so young that it may end before its next beat."""
         with suppress(Exception):  # no job fails because of a report about it

@@ -10,6 +10,7 @@ from typing import Any
 from throttlekit import Limit
 from throttlekit.fleet.browse import Tenant
 from throttlekit.fleet.definitions import reported_within, why_ignored
+from throttlekit.fleet.downstream import total
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute
 from throttlekit_cli.formatting import format_active_rule, format_key, format_limit
 
@@ -28,6 +29,7 @@ class Row:
         waiting_units: Their units.
         starts: When the last job in line will start.
         tenants: What the tenants of a shared limit got in the last minute: the heaviest first.
+        downstream_429: Jobs that heard a 429 of downstream in the last 15 minutes, of the limit as a whole.
         rules: Changes by an operator that are in force.
         warnings: What an operator should see to: a change that workers do not follow, two definitions of one name.
     """
@@ -47,6 +49,7 @@ class Row:
     held: float | None = None
     oldest_hold: float | None = None
     tenants: tuple[Tenant, ...] = ()
+    downstream_429: int = 0
     rules: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     keys: tuple[Row, ...] = field(default=())
@@ -116,12 +119,17 @@ def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[
     key_rows = tuple(sorted((_key_row(each, show_keys) for each in keys), key=pressing))
     share = None if has_keys else _share(limit, minute)
     warnings = tuple(_warnings(known, fleet))
-    row = Row(limit.name, None, format_limit(limit), minute, share, rules=rules, warnings=warnings, keys=key_rows)
+    heard = total(fleet.heard.get(known.id))
+    row = Row(
+        limit.name, None, format_limit(limit), minute, share, downstream_429=heard, rules=rules, warnings=warnings,
+        keys=key_rows,
+    )  # fmt: skip
     if has_keys or len(key_rows) != 1:
         return row
     return replace(
-        key_rows[0], key=None, definition=row.definition, minute=minute, share=share, rules=rules, warnings=warnings
-    )
+        key_rows[0], key=None, definition=row.definition, minute=minute, share=share, downstream_429=heard,
+        rules=rules, warnings=warnings,
+    )  # fmt: skip
 
 
 def _key_row(key: Key, show_keys: bool) -> Row:
@@ -157,6 +165,8 @@ def _row_data(row: Row) -> dict[str, Any]:
         data["warnings"] = list(row.warnings)
     if row.key is not None:
         data = {"key": row.key}
+    else:
+        data["downstream_429"] = row.downstream_429
     return {
         **data,
         "used": row.used,

@@ -83,13 +83,14 @@ _COLUMNS = (
     _Column("now", 1, _used),
     _Column("waiting", 6, _waiting),
     _Column("oldest", 8, lambda row: format_duration(row.minute.longest_wait or None)),
+    _Column("429s", 9, lambda row: f"{row.downstream_429 or ''}"),
     _Column("", 3, _state, left=True),
     _Column("use", 2, _bar, left=True),
     _Column("units/min", 4, lambda row: f"{row.minute.used}" if row.minute.used or row.minute.allowed else ""),
     _Column("share", 5, _share),
     _Column("last starts", 7, lambda row: format_duration(row.starts)),
     _Column("definition", 0, lambda row: printable(row.definition), left=True),
-    _Column("denied", 9, _denied, left=True),
+    _Column("denied", 10, _denied, left=True),
 )
 _STYLES: Mapping[str, str] = {"full": "bold yellow", "paused": "bold magenta", "": ""}
 
@@ -160,13 +161,17 @@ def _table(
     yield _line("limit / key", "bold", name_width, titles, columns, widths, "recent use" if with_sparks else "")
     for row, name, spark in zip(rows, names, sparks, strict=True):
         state = _state(row)
-        cells = [(column.text(row), _STYLES[state] if column.title in ("now", "use", "") else "") for column in columns]
+        cells = [(column.text(row), _style(column.title, state)) for column in columns]
         style = "bold" if row.key is None else ""
         yield _line(name, style, name_width, cells, columns, widths, spark if with_sparks else "")
         if not has_definition and row.definition:
             yield _below(row.definition, "dim")
         for note, note_style in _notes(row):
             yield _below(note, note_style)
+
+
+def _style(title: str, state: str) -> str:
+    return "bold red" if title == "429s" else _STYLES[state] if title in ("now", "use", "") else ""
 
 
 def _below(text: str, style: str) -> Padding:

@@ -15,6 +15,7 @@ from throttlekit._core.storage_keys import bucket_name, limit_id, parts_of
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit.fleet import activity
 from throttlekit.fleet.activity import KEYS, Activity
+from throttlekit.fleet.downstream import DOWNSTREAM_429S
 from throttlekit.fleet.snapshot import line_of
 from throttlekit.stores.memory import MemoryStore
 
@@ -75,6 +76,21 @@ def test_each_decision_is_counted_by_limit_and_reason(fleet: _Fleet, limiter: Li
     (told,) = [each for report in fleet.reports for each in report["keys"]]
     assert told[:3] == [bucket, 2, 3]
     assert told[3] > 0
+
+
+def test_429s_are_reported_for_limits_of_the_fleet(fleet: _Fleet, limiter: Limiter) -> None:
+    """Once, beside the report; not for a limit of this process, and for 100 limits at most."""
+    assert limiter.fleet is not None
+    limiter.acquire(API)
+    limiter.fleet.count_429(TokenBucket("own", "1/s", scope="process"))
+    for number in range(150):
+        limiter.fleet.count_429(TokenBucket(f"limit-{number}", "1/s"))
+    sent: list[Sequence[str | int]] = []
+    commands = fleet.commands
+    fleet.commands = lambda some: [sent.extend(some), commands(some)][1]  # type: ignore[assignment]
+    limiter.close()
+    (counted,) = [each for each in sent if each[3] == DOWNSTREAM_429S]
+    assert len(json.loads(str(counted[-1]))) == 100
 
 
 def test_threads_lose_no_count(fleet: _Fleet, limiter: Limiter) -> None:
