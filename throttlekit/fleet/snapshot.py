@@ -101,8 +101,7 @@ class Known:
     """Whether it counts each key apart."""
     minute: Minute
     reported: float = 0.0
-    """When a process last reported this definition: seconds of the store's clock. A process that decides on it
-    reports it once a minute."""
+    """When a process last reported it, which each does once a minute: seconds of the store's clock."""
     fixed_cost: int = 1
     """What each job costs; 1 also where a callable works it out."""
     shared: str = ""
