@@ -87,7 +87,8 @@ for i = 1, #claims do
   local c = claims[i]
   if c.passes > now then
     retry = max(retry, c.passes)
-    local due_c = caller == 'guest' and max(c.line.guest, c.back_at) or c.back_at
+    local spread = caller == 'guest' and c.line.guest <= c.passes + GUESTS
+    local due_c = spread and max(c.line.guest, c.back_at) or c.back_at
     local full = c.queue and c.tags == 'f' and c.line.waiting + c.line.extra >= c.queue
     if reason ~= 4 and (due_c > due or full) then
       binding, due = i, due_c
