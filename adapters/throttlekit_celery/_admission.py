@@ -14,7 +14,7 @@ from typing import Any
 from throttlekit import ConfigurationError, Delivery, Job, Limiter
 from throttlekit.adapter import Deferred, Dropped, Every, Failed, JobOptions, Run, Throttling, Ticket, WaitRules
 from throttlekit_celery._body import RECEIPT, GoesBack, receipt_of
-from throttlekit_celery._host import expires_in, job_of
+from throttlekit_celery._host import expires_in, give_back, guard_close, job_of
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._outcomes import end_unrun
 from throttlekit_celery._pool_capacity import PoolCapacity
@@ -116,6 +116,9 @@ class Gate:
         self._releasing = False
         self._owed = 0
         self._copy_failed = Every()
+        self._lost: list[str] = []  # delivery tags of what was held as the connection broke
+        self._lost_at = 0.0
+        self._tried: set[str] = set()
 
     @property
     def limiter(self) -> Limiter:
@@ -158,6 +161,11 @@ class Gate:
 
     def start(self, consumer: Any) -> None:
         """A worker has connected."""
+        now = time.monotonic()
+        if now < self._lost_at + _longest_hold(consumer, self._settings.max_hold):
+            # After that, another worker may have them: the visibility time-out is three times as long.
+            give_back(consumer, self._lost, now + _GIVE_BACK_WITHIN)
+        self._lost, self._tried = [], guard_close(consumer)
         self._host.start(consumer)
         self.throttling.warn_in_memory()
         self._pid = os.getpid()
@@ -167,8 +175,11 @@ class Gate:
     def disconnected(self, consumer: Any) -> None:
         """The connection is lost: the broker delivers again what was delivered on it, to any worker."""
         self._running.disconnected()
+        self._lost_at = self._lost_at if self._lost else time.monotonic()
         for held in (*self._capacity.take_all(), *self._held.take_all(consumer)):
             held.becomes(State.GONE)
+            if (tag := held.request.message.delivery_tag) not in self._tried:
+                self._lost.append(tag)
 
     def stop(self, consumer: Any) -> None:
         """The worker stops: put back what it holds, with its tickets, so that each task keeps its place in the line."""
