@@ -403,7 +403,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("if line.from > now then", "if line.from >= now + 2 then"),
         ("if line.from > now or line.since > now + LOOK then", "if line.since > now + LOOK then"),
         ("if line.from > now or line.since > now + LOOK then", "if line.from > now then"),
-        ("line.since > now + LOOK then", "line.since > now then"),
         ("now + line.paused - line.from, now end", "line.paused, now end"),
         ("line.since = math.min(line.since, now + LOOK)", "line.since = math.min(line.since, now)"),
         ("line.since = math.min(line.since, now + LOOK)", "line.since = now + LOOK"),
