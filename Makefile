@@ -32,6 +32,7 @@ lint: $(VENV)/made-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_cli adapters/throttlekit_dramatiq adapters/throttlekit_pytest adapters/throttlekit_rq adapters/throttlekit_web lua/throttlekit_lua tests/typing
 	$(BIN)/basedpyright
+	$(BIN)/twine check --strict dist/*
 
 # Mutants of the pure core, made by mutmut: `make mutants` for all (hours), or `make mutants OF="throttlekit/_core/line.py …"`.
 # Below, the diff of each that survived. Works in mutants/, which it may use again.

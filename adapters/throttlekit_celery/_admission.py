@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -259,7 +260,7 @@ class Gate:
         # Not before half the time is over: a copy that is due much later would go round and round.
         worn = held_for + delay > longest and held_for > longest / 2
         native = delay > _NATIVE_AFTER and self._host.delays_natively(held)
-        has_place = held.ticket != held.carried and delay <= delivery.expires_in
+        has_place = delay <= delivery.expires_in and _stands(held.ticket) != _stands(held.carried)
         durably = delay > _DURABLE_AFTER and has_place
         # A task that was acknowledged as its body began is in no queue any more.
         if worn or native or durably or held.request.acknowledged:
@@ -330,6 +331,12 @@ class Gate:
             request.send_event(DEFERRED_EVENT, name=request.name, limit=limit, until=time.time() + delay)
         except Exception as error:
             _log.debug("The event of a deferral could not be sent: %s", type(error).__name__)
+
+
+def _stands(ticket: Mapping[str, Any] | None) -> dict[str, tuple[int, int, int]]:
+    """Where a task with *ticket* stands in each line. Its due instant is another each time that it asks."""
+    places = Ticket.read(ticket).places
+    return {limit: (place.epoch, place.start, place.number) for limit, place in places.items()}
 
 
 def _longest_hold(consumer: Any, wanted: float | None) -> float:

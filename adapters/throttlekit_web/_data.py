@@ -11,6 +11,7 @@ from throttlekit._core.storage_keys import bucket_name, parts_of
 from throttlekit.fleet.browse import STEP_S, Holder
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import reported_within, why_ignored
+from throttlekit.fleet.downstream import total
 from throttlekit.fleet.rules import Rule, field_of
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute, Waiting
 from throttlekit_cli.formatting import format_key, format_limit
@@ -58,17 +59,28 @@ def limits_data(fleet: Fleet, *, order: str, show_keys: bool) -> list[_Data]:
     for each in fleet.keys:
         keys.setdefault(each.id, []).append(each)
     rows = [
-        limit_data(known, keys.get(known.id, []), _rules_for(known, fleet.rules), show_keys=show_keys)
+        limit_data(
+            known,
+            keys.get(known.id, []),
+            _rules_for(known, fleet.rules),
+            fleet.heard.get(known.id, {}),
+            show_keys=show_keys,
+        )
         for known in fleet.limits
         if known.id in in_use or known.minute.allowed or known.minute.denials
     ]
     return sorted(rows, key=lambda row: (row["idle"], ORDERS[order](row), row["name"], row["id"]))
 
 
-def limit_data(known: Known, keys: Sequence[Key], rules: Iterable[Rule], *, show_keys: bool) -> _Data:
+def limit_data(
+    known: Known, keys: Sequence[Key], rules: Iterable[Rule], heard: Mapping[int, int], *, show_keys: bool
+) -> _Data:
     """
     One limit: what it decided in the last minute, and what its most pressing keys count now. Of several keys the
     fullest is shown, and the sum of those that wait.
+
+    Args:
+        heard: The limit's 429s of the last 15 minutes, by step.
     """
     limit, minute = known.limit, known.minute
     has_keys = known.keyed or limit.scope != "global"
@@ -97,6 +109,8 @@ def limit_data(known: Known, keys: Sequence[Key], rules: Iterable[Rule], *, show
         "share": share,
         "denied": dict(minute.denied or {}),
         "denials": minute.denials,
+        "downstream_429": total(heard),
+        "steps_429": sorted(heard.items()),
         "wait": minute.longest_wait,
         "idle": not in_use,
         "rules": [rule_data(rule, [known], show_keys=show_keys) for rule in rules],
@@ -141,9 +155,10 @@ def rule_data(rule: Rule, known: Iterable[Known] = (), *, show_keys: bool) -> _D
         "id": rule_id(rule),
         "what": rule.what,
         "name": rule.name,
-        "part": shown_part(rule.part, is_key=rule.what == "pause", show_keys=show_keys),
+        "part": shown_part(rule.part, is_key=rule.what != "set", show_keys=show_keys),
         "rate": rule.rate,
         "burst": rule.burst,
+        "weight": rule.weight,
         "since": rule.since_us / 1e6,
         "until": rule.until_us / 1e6 or None,
         "by": rule.by,

@@ -14,7 +14,8 @@ from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.fleet.browse import browse_keys, find_key, holders_of, minute_of, overview, pressing_keys, recent_steps
 from throttlekit.fleet.definitions import definition_of
-from throttlekit.fleet.snapshot import Known, look_up, rules_of, time_of
+from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
+from throttlekit.fleet.snapshot import Known, look_up, pairs, rules_of, time_of
 from throttlekit.stores.base import Store, SupportsCommands
 from throttlekit_cli.formatting import format_key
 from throttlekit_web._data import (
@@ -100,6 +101,7 @@ class Reader:
             "waiting": sum(row["jobs"] for row in rows),
             "oldest": max((row["wait"] for row in rows), default=0.0),
             "denials": sum(row["denials"] for row in rows),
+            "downstream_429": sum(row["downstream_429"] for row in rows),
             "paused": sum(row["paused"] is not None or any(r["what"] == "pause" for r in row["rules"]) for row in rows),
         }
 
@@ -123,7 +125,8 @@ class Reader:
         steps = recent_steps(self._store, [id])
         known = replace(known, minute=minute_of(steps[id], now))
         keys = pressing_keys(self._store, known, _PRESSING)
-        row = limit_data(known, keys, rules, show_keys=self._show_keys)
+        heard = counts_429(pairs(self._store.commands([("HGETALL", DOWNSTREAM_429S)])[0]), now).get(id, {})
+        row = limit_data(known, keys, rules, heard, show_keys=self._show_keys)
         self._history.add(steps, {id: row["jobs"]})
         holders = [
             {

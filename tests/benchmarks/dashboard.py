@@ -36,6 +36,7 @@ from support.reports.command import parser_of
 from support.servers.processes import RedisProcess, free_port
 from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, StoreUnavailable, TokenBucket
+from throttlekit.metrics.fleet import FleetMetrics
 from throttlekit.metrics.prometheus import PrometheusMetrics
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "grafana" / "throttlekit.json"
@@ -194,6 +195,7 @@ def _shown(value: float, unit: str) -> str:
 
 def flood(redis: RedisProcess, registry: CollectorRegistry, seconds: float) -> None:
     limiter = Limiter(redis.url, plugins=[PrometheusMetrics(registry=registry)])
+    registry.register(FleetMetrics(limiter))
     with Flood(limiter):
         time.sleep(seconds / 3)
         with contextlib.suppress(StoreUnavailable):

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from support.servers.processes import patient
 from support.waiting import wait_until
-from throttlekit import Concurrency, Control, Job, Limiter, TokenBucket
+from throttlekit import Concurrency, Control, Job, Limiter, Share, TokenBucket
+from throttlekit._core.storage_keys import digest_of
 from throttlekit_cli._commands import cli
 from throttlekit_cli.formatting import format_duration, format_key, format_limit
 
@@ -66,6 +67,22 @@ def test_table_shows_lines_denials_and_pauses(redis_url: str, limiter: Limiter) 
     assert re.search(r"paused for (10 m 00|9 m [0-5][0-9]) s yet", shown.stdout)
 
 
+def test_tenants_of_a_shared_limit_are_shown(redis_url: str, limiter: Limiter) -> None:
+    """The heaviest tenant with its weight and part, and the one that waits longest; keys only on demand."""
+    shared = TokenBucket("shared", "6/minute", burst=6, share=Share("{tenant}", weight={"acme": 2}))
+    for number in range(4):
+        limiter.acquire(shared, job=Job(id=f"a{number}", kwargs={"tenant": "acme"}))
+    for number in range(3):
+        limiter.acquire(shared, job=Job(id=f"b{number}", kwargs={"tenant": "bee"}))
+    limiter.close()
+    (row,) = _top(redis_url, "--show-keys")["limits"]
+    tenants = [(each["name"], each["weight"], each["units"]) for each in row["tenants"]]
+    assert tenants == [("acme", 2.0, 4), ("bee", 1.0, 2)]
+    shown = run("top", "--url", redis_url, "--once").stdout
+    assert f"2 tenants; most used by {digest_of('acme')} (67%, weight 2)" in shown
+    assert "acme" not in shown
+
+
 def test_changes_by_an_operator_are_shown(redis_url: str, limiter: Limiter) -> None:
     """Below their limit: a pause, by whom and until when; another rate."""
     limiter.acquire(API)
@@ -111,6 +128,21 @@ def test_settled_units_are_shown(redis_url: str, limiter: Limiter) -> None:
     (shown,) = _top(redis_url)["limits"]
     assert (shown["last_minute"]["allowed"], shown["last_minute"]["units"]) == (2, 340)
     assert shown["last_minute"]["share"] == 0.34
+
+
+def test_429s_are_shown(redis_url: str, limiter: Limiter) -> None:
+    """Of the last 15 minutes, in a column that is there at 80 columns too, and only while there are any."""
+    limiter.acquire(API)
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    assert "429s" not in run("top", "--url", redis_url, "--once").stdout
+    for _ in range(2):
+        limiter.fleet.count_429(API)  # type: ignore[union-attr]
+    limiter.close()
+    assert [each["downstream_429"] for each in _top(redis_url)["limits"]] == [2]
+    for columns in ("80", "170"):
+        shown = CliRunner().invoke(cli, ["top", "--url", redis_url, "--once"], env={"COLUMNS": columns}).stdout
+        head, row = (next(line for line in shown.splitlines() if word in line) for word in ("429s", "partner-api"))
+        assert row[: head.index("429s") + 4].split()[-1] == "2"
 
 
 def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None:

@@ -13,10 +13,23 @@ import redis
 
 from support.servers.processes import Cluster
 from support.waiting import wait_until
-from throttlekit import Concurrency, FixedWindow, Job, Limit, Limiter, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.storage_keys import bucket_name
+from throttlekit import (
+    Concurrency,
+    Delivery,
+    FixedWindow,
+    Job,
+    Limit,
+    Limiter,
+    RateLimited,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
+from throttlekit._core.storage_keys import bucket_name, limit_id
 from throttlekit._engine.leases import _lease
+from throttlekit.adapter.rate_limited import limited
 from throttlekit.fleet.activity import _REPORT, JOBS_KNOWN, KEYS
+from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
 from throttlekit.fleet.snapshot import Key, look, look_up
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
@@ -173,6 +186,36 @@ def test_longest_lines_come_first(limiter: Limiter, store: RedisStore) -> None:
     limiter.fleet.activity.beat()  # type: ignore[union-attr]
     assert {each.key for each in look(store, most=2).keys} == {"waits-0", "waits-1"}
     assert [each.key for each in look(store, order="use", most=3).keys if each.key == "passes"] == ["passes"]
+
+
+def test_429s_of_downstream_are_counted(limiter: Limiter, store: RedisStore, client: Any) -> None:
+    """Each body that heard a 429, for every limit that it paused; nothing is written where none was heard."""
+    bucket, slots = EVERY_KIND[0], EVERY_KIND[-1]
+    limiter.acquire(bucket, job=_job(1))
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    assert not client.exists(DOWNSTREAM_429S)
+    for number in range(3):
+        limited(limiter, RateLimited(0.1), [bucket, slots], job=_job(number), delivery=Delivery(), release=lambda: None)
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    assert {id: sum(counts.values()) for id, counts in look(store).heard.items()} == {
+        limit_id("bucket", bucket.fingerprint): 3
+    }
+    assert 0 < client.ttl(DOWNSTREAM_429S) <= 900
+
+
+def test_429s_are_kept_for_15_minutes_and_bounded(store: RedisStore, client: Any) -> None:
+    """Older ones are removed when one is counted, and are not shown before; a new one over the bound is dropped."""
+    step = int(client.time()[0]) // 20
+    client.hset(
+        DOWNSTREAM_429S, mapping={f"{step - 46} old:1": 7, f"{step - 2} new:1": 2, "odd": "x", f"{step} x:1": "y"}
+    )
+    assert look(store).heard == {"new:1": {step - 2: 2}}
+    client.eval(COUNT_429S, 1, DOWNSTREAM_429S, json.dumps([["new:1", 1]]))
+    assert sorted(client.hgetall(DOWNSTREAM_429S).values()) == [b"1", b"2", b"y"]
+    small = COUNT_429S.replace("MOST = 20, 900, 2000", "MOST = 20, 900, 10")
+    client.eval(small, 1, DOWNSTREAM_429S, json.dumps([[f"limit-{number}:1", 1] for number in range(30)]))
+    assert client.hlen(DOWNSTREAM_429S) == 10
 
 
 def test_every_key_of_the_fleet_is_bounded(store: RedisStore, client: Any) -> None:

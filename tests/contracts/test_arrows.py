@@ -273,7 +273,13 @@ REDIS = ("pool", "errors", "from_client", "cluster", "redis", "sentinel")
     ("package", "knowing"),
     [
         ("redis", {f"throttlekit.stores.{name}" for name in REDIS}),
-        ("throttlekit_lua", {"throttlekit.stores.wire", "throttlekit.fleet.activity", "throttlekit.fleet.snapshot"}),
+        (
+            "throttlekit_lua",
+            {
+                "throttlekit.stores.wire",
+                *(f"throttlekit.fleet.{each}" for each in ("activity", "downstream", "snapshot", "tenants")),
+            },
+        ),
     ],
 )
 def test_only_the_redis_stores_know_redis(package: str, knowing: set[str]) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+import subprocess
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 _ROOT = Path(__file__).resolve().parents[2]
+_REPOSITORY = "https://repository.invalid"
 _SOURCE_ROOTS = {
     "throttlekit": ".",
     "throttlekit_celery": "adapters",
@@ -65,6 +68,26 @@ def test_the_extras_are_those_that_the_readme_promises() -> None:
         "rq",
         "web",
     }
+
+
+def test_the_long_description_links_out_of_no_page() -> None:
+    """A package index shows the README alone: each link is absolute, and leads to a file of the tree."""
+    _installed()
+    text = str(metadata.metadata("throttlekit-jobs").get_payload())
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    assert len(links) > 20
+    own = [link.removeprefix(f"{_REPOSITORY}/blob/main/") for link in links if link.startswith(_REPOSITORY)]
+    assert [link for link in links if not link.startswith("https://")] == []
+    assert [path for path in own if not (_ROOT / path.partition("#")[0]).exists()] == []
+
+
+def test_the_repository_is_named_in_one_file() -> None:
+    """Its placeholder is in pyproject.toml and the guide to publishing, so that one command replaces it."""
+    listed = subprocess.run(["git", "-C", str(_ROOT), "grep", "-lF", _REPOSITORY], capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a checkout")
+    here = str(Path(__file__).relative_to(_ROOT))
+    assert set(listed.stdout.split()) - {here} == {"pyproject.toml", "CONTRIBUTING.md"}
 
 
 def test_pytest_finds_the_fixtures() -> None:

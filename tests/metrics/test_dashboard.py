@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit.hookspecs import StoreFailed
+from throttlekit.metrics.fleet import FleetMetrics
 from throttlekit.metrics.prometheus import PrometheusMetrics
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -29,6 +30,7 @@ def _exported() -> dict[str, set[str]]:
     decision = limiter.acquire(limit, job=Job())
     metrics.throttlekit_store_failed(StoreFailed("TimeoutError", (limit,), "closed", decision, None))
     families = [family for family in registry.collect() if family.samples or family.type == "histogram"]
+    families += FleetMetrics(Limiter("redis://127.0.0.1:1/0")).describe()
     labels = {family.name: {label for sample in family.samples for label in sample.labels} for family in families}
     by_limit = {"limit", "tier", "le"}
     return {

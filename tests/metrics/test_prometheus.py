@@ -70,7 +70,7 @@ def test_units_and_the_rate_are_exported() -> None:
         site.limiter.acquire(WIDE, cost=7)
     found = site.scraped()
     assert found["units_total{limit=wide}"] == 14
-    assert found["limit_rate{limit=wide}"] == 100
+    assert found["limit_units_per_second{limit=wide}"] == 100
 
 
 def test_the_wait_of_a_denied_job_is_recorded_at_its_start() -> None:
@@ -155,7 +155,7 @@ def test_holders_are_exported_beside_the_slots() -> None:
     found = site.scraped()
     assert found["holders{limit=slots}"] == 1
     assert found["limit_slots{limit=slots}"] == 2
-    assert "limit_rate{limit=slots}" not in found
+    assert "limit_units_per_second{limit=slots}" not in found
 
 
 def test_tiers_become_labels_and_keys_never() -> None:
@@ -191,7 +191,7 @@ def test_store_latency_is_sampled_and_its_errors_are_counted() -> None:
     found = silent.scraped()
     assert found["store_errors_total{error=StoreUnavailable,outcome=closed}"] == 1
     assert found["store_errors_total{error=StoreUnavailable,outcome=open}"] == 1
-    assert found["decisions_total{limit=open,outcome=allowed,reason=store unavailable}"] == 1
+    assert found["decisions_total{limit=open,outcome=allowed,reason=store_unavailable}"] == 1
     assert found["units_total{limit=open}"] == 0
 
 
@@ -231,7 +231,7 @@ def test_a_changed_limit_exports_its_new_rate() -> None:
     site = Site()
     site.limiter.acquire(WIDE)
     Limiter(plugins=[site.metrics]).acquire(TokenBucket("wide", "5/s"))
-    assert site.scraped()["limit_rate{limit=wide}"] == 5
+    assert site.scraped()["limit_units_per_second{limit=wide}"] == 5
 
 
 def test_rules_of_live_control_are_counted(redis_url: str) -> None:
@@ -318,4 +318,4 @@ def test_multi_process_mode_adds_up(tmp_path: Path) -> None:
     assert found["decisions_total{limit=wide,outcome=allowed,reason=allowed}"] == 2 * (1 + 2 * 10 + 1)
     assert found["units_total{limit=wide}"] == 44
     assert found["holders{limit=slots}"] == 2
-    assert found["limit_rate{limit=wide}"] == 1000
+    assert found["limit_units_per_second{limit=wide}"] == 1000

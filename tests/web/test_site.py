@@ -83,6 +83,18 @@ def test_what_was_settled_counts(limiter: Limiter, report: Callable[[], None], p
     assert (row["units"], sum(step[1] for step in row["steps"])) == (40, 40)
 
 
+def test_429s_of_downstream_are_shown(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """Those of the last 15 minutes, for all limits, for one, and step by step."""
+    limiter.acquire(API)
+    for _ in range(3):
+        limiter.fleet.count_429(API)  # type: ignore[union-attr]
+    report()
+    row = _limit(page, API.name)
+    assert page("/api/limits").data["downstream_429"] == row["downstream_429"] == 3
+    one = page(f"/api/limit?id={row['id']}").data["limit"]
+    assert (one["downstream_429"], sum(count for _, count in one["steps_429"])) == (3, 3)
+
+
 def test_one_limit_has_its_keys_and_charts(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
     """The most pressing keys as digests, the sum of the last minute, the last minutes step by step."""
     for tenant in ("calm", *["busy"] * 6):

@@ -62,6 +62,8 @@ def limited(
     if stored:
         for claim in meant:
             limiter.events.rate_limited(job, claim.limit, error.retry_after, claim.key)
+            if limiter.fleet is not None:
+                limiter.fleet.count_429(claim.limit)
     release()
     decision = limiter.acquire(*limits, job=job, delivery=delivery)
     limiter.cancel(decision)

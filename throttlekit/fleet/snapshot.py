@@ -25,6 +25,7 @@ from throttlekit._core.serialize import load
 from throttlekit._core.storage_keys import fleet_name, held_since, limit_id, line_name, parts_of
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, REASON_CODES, reported_id
+from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
 from throttlekit.stores.base import Request
 
@@ -100,10 +101,11 @@ class Known:
     """Whether it counts each key apart."""
     minute: Minute
     reported: float = 0.0
-    """When a process last reported this definition: seconds of the store's clock. A process that decides on it
-    reports it once a minute."""
+    """When a process last reported it, which each does once a minute: seconds of the store's clock."""
     fixed_cost: int = 1
     """What each job costs; 1 also where a callable works it out."""
+    shared: str = ""
+    """Whether tenants share it: "weighted", "strict", or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,7 @@ class Fleet:
     Attributes:
         now: The store's clock.
         rules: The rules of live control that are in force.
+        heard: 429s of the last 15 minutes, see `counts_429`.
         took: How long it took to read all this.
     """
 
@@ -167,6 +170,7 @@ class Fleet:
     keys: tuple[Key, ...]
     rules: tuple[Rule, ...]
     took: float
+    heard: Mapping[str, Mapping[int, int]]
 
     @property
     def latency(self) -> float | None:
@@ -208,9 +212,9 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
         StoreUnavailable: The store did not answer.
     """
     began = time.perf_counter()
-    (now, processes, definitions, counted), ruled = store.commands(
-        [("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name, int(of_limits)), ("HGETALL", RULES)]
-    )
+    looked: tuple[str | int, ...] = ("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name, int(of_limits))
+    fleet, ruled, heard = store.commands([looked, ("HGETALL", RULES), ("HGETALL", DOWNSTREAM_429S)])
+    now, processes, definitions, counted = fleet
     minutes = {_text(each): _minute(counts) for each, counts in pairs(counted)}
     every = [known_of(name, text, minutes) for name, text in pairs(definitions)]
     limits = {each.id: each for each in every if each is not None}
@@ -218,7 +222,8 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     keys = tuple(_looked_at(store, [each for each in found if each is not None]))
     living = {each.name: each for each in map(_process, map(_text, processes))}  # of several limiters one
     rules = tuple(rule for rule in _rules(ruled) if not rule.over(int(now) * 1_000_000))
-    return Fleet(float(now), tuple(living.values()), tuple(limits.values()), keys, rules, time.perf_counter() - began)
+    took, by_limit = time.perf_counter() - began, counts_429(pairs(heard), int(now))
+    return Fleet(float(now), tuple(living.values()), tuple(limits.values()), keys, rules, took, by_limit)
 
 
 def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]:
@@ -268,10 +273,10 @@ def known_of(named: bytes, text: bytes, minutes: Mapping[str, Minute]) -> Known 
         reported, _, definition = text.partition(b" ")
         data = json.loads(definition)
         limit = load(data)
-        cost = data.get("fixed_cost", 1)
+        cost, shared = data.get("fixed_cost", 1), data.get("shared")
         known = Known(
             name, limit, bool(data["keyed"]), minutes.get(name, Minute()), float(reported),
-            cost if type(cost) is int else 1,
+            cost if type(cost) is int else 1, shared if shared in ("weighted", "strict") else "",
         )  # fmt: skip
     except (ConfigurationError, KeyError, TypeError, ValueError):
         return None

@@ -12,7 +12,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from throttlekit._core.algorithms.concurrency import Concurrency
@@ -58,7 +58,8 @@ class Tally:
         downstream_429: Bodies that raised `RateLimited`, each of which paused the limit.
         slots_lost: Slots that a job lost while it ran.
         line_end, paused_until: When the waiting line and the pause end, in seconds since the epoch, by the last
-            decision that saw them. 0 or past: there is none.
+            decision that saw them; with keys, those of the key where they end last. 0 or past: there is none.
+        worst_key: The key whose line ends last.
         holders: Slots of a concurrency limit that the whole fleet holds, by the last decision that saw them.
         holder_updates: How often `holders` was set.
         has_slots: Whether it is a concurrency limit.
@@ -83,6 +84,7 @@ class Tally:
         "slots_lost",
         "tier",
         "units",
+        "worst_key",
     )
 
     def __init__(self, name: str, tier: str) -> None:
@@ -95,6 +97,7 @@ class Tally:
         self.downstream_429 = 0
         self.slots_lost = 0
         self.line_end = 0.0
+        self.worst_key: str | None = None
         self.paused_until = 0.0
         self.holders = 0
         self.holder_updates = 0
@@ -102,9 +105,11 @@ class Tally:
         self.limit: Limit | None = None
         self.export: Any = None
 
-    def outcomes(self) -> tuple[tuple[str, dict[str, int]], ...]:
-        """Decisions by reason, by outcome."""
-        return ("allowed", self.allowed), ("denied", self.denied), ("shadow", self.shadow)
+    def decisions(self) -> Iterator[tuple[str, str, int]]:
+        """Outcome, reason and number, as they are exported: "in line" is in_line."""
+        for outcome, counts in (("allowed", self.allowed), ("denied", self.denied), ("shadow", self.shadow)):
+            for reason, count in counts.items():
+                yield outcome, reason.replace(" ", "_"), count
 
     def define(self, limit: Limit) -> None:
         """Count for *limit* from now on."""
@@ -119,9 +124,11 @@ class Tally:
         if reason == "store unavailable":
             return
         if reason == "paused":
-            self.paused_until = time.time() + decision.retry_after
+            self.paused_until = max(self.paused_until if limit.key else 0.0, time.time() + decision.retry_after)
         if decision.ticket is not None and reason != "early" and event.due > 0:
-            self.line_end = time.time() + event.due
+            end = time.time() + event.due
+            if decision.key == self.worst_key or end > self.line_end:
+                self.line_end, self.worst_key = end, decision.key
         if self.has_slots and event.uses:
             self.holders = limit.amount - decision.remaining
             self.holder_updates += 1
@@ -251,7 +258,8 @@ class CountingPlugin(ABC):
         for number, limit in enumerate(limits):
             tally = self._tally(limit)
             tally.allowed[decision.reason] += 1
-            tally.paused_until = 0.0
+            if limit.key is None:
+                tally.paused_until = 0.0
             if tally.limit is not limit:
                 tallies.drop_fast()
                 tally.define(limit)

@@ -79,7 +79,7 @@ class OpenTelemetryMetrics(CountingPlugin):
             decision = event.decision
             attributes: dict[str, str | float] = {
                 **_labels(decision.limit.name, decision.limit.of_tier),
-                "reason": decision.reason,
+                "reason": decision.reason.replace(" ", "_"),
                 "delay": decision.delay,
                 "deferrals": event.deferrals,
                 "waited": event.waited,
@@ -129,9 +129,8 @@ def _labels(limit: str, tier: str | None) -> dict[str, str]:
 
 
 def _decisions(tally: Tally) -> _Numbers:
-    for outcome, counts in tally.outcomes():
-        for reason, count in counts.items():
-            yield count, {**_labels(tally.name, tally.tier), "outcome": outcome, "reason": reason}
+    for outcome, reason, count in tally.decisions():
+        yield count, {**_labels(tally.name, tally.tier), "outcome": outcome, "reason": reason}
 
 
 def _units(tally: Tally) -> _Numbers:

@@ -143,12 +143,14 @@ class _Families:
         self.deferrals = histogram(
             "job_deferrals", "Deferrals before the start, of jobs that were denied.", DEFERRAL_BUCKETS, *limit
         )
-        self.line_end = gauge("line_end_timestamp_seconds", "When the last place in the waiting line is due.")
+        self.line_end = gauge(
+            "line_end_timestamp_seconds", "When the last job in line is due; with keys, of the longest line."
+        )
         self.paused_until = gauge(
             "paused_until_timestamp_seconds", "When the pause ends. Past: the limit is not paused."
         )
         self.holders = gauge("holders", "Slots of a concurrency limit that are held, in the whole fleet.")
-        self.rate = gauge("limit_rate", "The rate of the limit, in units per second.")
+        self.rate = gauge("limit_units_per_second", "The rate of the limit; with keys, of each key.")
         self.slots = gauge("limit_slots", "The slots of the concurrency limit.")
         self.leases_lost = counter("leases_lost", "Slots that a job lost while it ran.", *limit)
         self.store_errors = counter("store_errors", "Calls that were decided without the store.", "error", "outcome")
@@ -209,9 +211,8 @@ class _Export:
         self._children: dict[tuple[str, ...], Any] = {}
 
     def write(self, tally: Tally) -> None:
-        for outcome, counts in tally.outcomes():
-            for reason, count in counts.items():
-                self._count(count, "decisions", outcome, reason)
+        for outcome, reason, count in tally.decisions():
+            self._count(count, "decisions", outcome, reason)
         self._count(tally.units, "units")
         for kind, units in tally.settled.items():
             self._count(units, "settled", kind)

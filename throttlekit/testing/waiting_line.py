@@ -273,7 +273,7 @@ class WaitingLineConformance(ConformanceSuite):
             assert ahead() == 35
 
     def test_rates_asked_in_turn_set_jobs_aside_too(self) -> None:
-        """Where jobs of two rates share a key, dead jobs hold the others back no longer than at one rate."""
+        """Where jobs of two rates share a key, jobs that do not come hold others back no longer than at one rate."""
         varying = TokenBucket(NAME, lambda _: "10/s", burst=timedelta(seconds=1))
         with self.bench() as bench:
             bench.drain(varying.at("10/s"))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from throttlekit import Limit
+from throttlekit.fleet.browse import Tenant
 from throttlekit.fleet.definitions import reported_within, why_ignored
+from throttlekit.fleet.downstream import total
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute
 from throttlekit_cli.formatting import format_active_rule, format_key, format_limit
 
@@ -25,6 +28,8 @@ class Row:
             passed in the last minute.
         waiting_units: Their units.
         starts: When the last job in line will start.
+        tenants: What the tenants of a shared limit got in the last minute: the heaviest first.
+        downstream_429: Jobs that heard a 429 of downstream in the last 15 minutes, of the limit as a whole.
         rules: Changes by an operator that are in force.
         warnings: What an operator should see to: a change that workers do not follow, two definitions of one name.
     """
@@ -43,10 +48,14 @@ class Row:
     mean_hold: float | None = None
     held: float | None = None
     oldest_hold: float | None = None
+    tenants: tuple[Tenant, ...] = ()
+    downstream_429: int = 0
     rules: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     keys: tuple[Row, ...] = field(default=())
 
+
+_NO_TENANTS: Mapping[str, tuple[Tenant, ...]] = MappingProxyType({})
 
 _ORDERS: dict[str, Callable[[Row], Any]] = {
     "wait": lambda row: (-max(row.starts or 0, row.paused or 0), -row.minute.longest_wait, -row.minute.denials),
@@ -56,7 +65,9 @@ _ORDERS: dict[str, Callable[[Row], Any]] = {
 }
 
 
-def rows_of(fleet: Fleet, *, order: str, show_keys: bool) -> list[Row]:
+def rows_of(
+    fleet: Fleet, *, order: str, show_keys: bool, tenants: Mapping[str, tuple[Tenant, ...]] = _NO_TENANTS
+) -> list[Row]:
     """A row for each limit, with the rows of its most pressing keys. The most pressing come first, by *order*."""
     keys: dict[str, list[Key]] = {}
     for each in fleet.keys:
@@ -65,7 +76,15 @@ def rows_of(fleet: Fleet, *, order: str, show_keys: bool) -> list[Row]:
     def pressing(row: Row) -> Any:
         return min(map(_ORDERS[order], (row, *row.keys))), row.limit, row.key or ""
 
-    found = [_limit_row(known, keys.get(known.id, []), fleet, pressing, show_keys) for known in _in_use(fleet)]
+    found = [
+        replace(
+            _limit_row(known, keys.get(known.id, []), fleet, pressing, show_keys),
+            tenants=tuple(
+                replace(each, name=format_key(each.name, None, clear=show_keys)) for each in tenants.get(known.id, ())
+            ),
+        )
+        for known in _in_use(fleet)
+    ]
     return sorted(found, key=pressing)
 
 
@@ -80,7 +99,7 @@ def _warnings(known: Known, fleet: Fleet) -> Iterator[str]:
     twins = [each for each in _in_use(fleet) if (each.limit.name, each.limit.of_tier) == (limit.name, limit.of_tier)]
     changed = False
     for rule in fleet.rules:
-        if rule.name == limit.name and rule.what in ("set", "pause"):
+        if rule.name == limit.name and rule.what != "shadow":
             if why := why_ignored(rule, known):
                 yield f"workers do not follow {format_active_rule(rule, fleet.now, clear=False)!r}: {why}"
             changed = changed or rule.what == "set"
@@ -100,12 +119,17 @@ def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[
     key_rows = tuple(sorted((_key_row(each, show_keys) for each in keys), key=pressing))
     share = None if has_keys else _share(limit, minute)
     warnings = tuple(_warnings(known, fleet))
-    row = Row(limit.name, None, format_limit(limit), minute, share, rules=rules, warnings=warnings, keys=key_rows)
+    heard = total(fleet.heard.get(known.id))
+    row = Row(
+        limit.name, None, format_limit(limit), minute, share, downstream_429=heard, rules=rules, warnings=warnings,
+        keys=key_rows,
+    )  # fmt: skip
     if has_keys or len(key_rows) != 1:
         return row
     return replace(
-        key_rows[0], key=None, definition=row.definition, minute=minute, share=share, rules=rules, warnings=warnings
-    )
+        key_rows[0], key=None, definition=row.definition, minute=minute, share=share, downstream_429=heard,
+        rules=rules, warnings=warnings,
+    )  # fmt: skip
 
 
 def _key_row(key: Key, show_keys: bool) -> Row:
@@ -141,6 +165,8 @@ def _row_data(row: Row) -> dict[str, Any]:
         data["warnings"] = list(row.warnings)
     if row.key is not None:
         data = {"key": row.key}
+    else:
+        data["downstream_429"] = row.downstream_429
     return {
         **data,
         "used": row.used,
@@ -159,4 +185,5 @@ def _row_data(row: Row) -> dict[str, Any]:
         "mean_hold": row.mean_hold,
         "last_held": row.held,
         "oldest_hold": row.oldest_hold,
+        **({"tenants": [asdict(each) for each in row.tenants]} if row.tenants else {}),
     }

@@ -18,6 +18,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from throttlekit.fleet.browse import Tenant
 from throttlekit.fleet.snapshot import Fleet
 from throttlekit_cli.formatting import format_duration, printable
 from throttlekit_cli.top.rows import Row
@@ -82,13 +83,14 @@ _COLUMNS = (
     _Column("now", 1, _used),
     _Column("waiting", 6, _waiting),
     _Column("oldest", 8, lambda row: format_duration(row.minute.longest_wait or None)),
+    _Column("429s", 9, lambda row: f"{row.downstream_429 or ''}"),
     _Column("", 3, _state, left=True),
     _Column("use", 2, _bar, left=True),
     _Column("units/min", 4, lambda row: f"{row.minute.used}" if row.minute.used or row.minute.allowed else ""),
     _Column("share", 5, _share),
     _Column("last starts", 7, lambda row: format_duration(row.starts)),
     _Column("definition", 0, lambda row: printable(row.definition), left=True),
-    _Column("denied", 9, _denied, left=True),
+    _Column("denied", 10, _denied, left=True),
 )
 _STYLES: Mapping[str, str] = {"full": "bold yellow", "paused": "bold magenta", "": ""}
 
@@ -159,13 +161,17 @@ def _table(
     yield _line("limit / key", "bold", name_width, titles, columns, widths, "recent use" if with_sparks else "")
     for row, name, spark in zip(rows, names, sparks, strict=True):
         state = _state(row)
-        cells = [(column.text(row), _STYLES[state] if column.title in ("now", "use", "") else "") for column in columns]
+        cells = [(column.text(row), _style(column.title, state)) for column in columns]
         style = "bold" if row.key is None else ""
         yield _line(name, style, name_width, cells, columns, widths, spark if with_sparks else "")
         if not has_definition and row.definition:
             yield _below(row.definition, "dim")
         for note, note_style in _notes(row):
             yield _below(note, note_style)
+
+
+def _style(title: str, state: str) -> str:
+    return "bold red" if title == "429s" else _STYLES[state] if title in ("now", "use", "") else ""
 
 
 def _below(text: str, style: str) -> Padding:
@@ -226,7 +232,21 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
         notes.append(f"the last slot was given {format_duration(row.held)} ago")
     if row.oldest_hold is not None:
         notes.append(f"the oldest is held for {format_duration(row.oldest_hold)}")
+    if row.tenants:
+        yield _of_tenants(row.tenants), ""
     if notes or row.rules:
         yield "; ".join([*notes, *row.rules]), "magenta"
     for warning in row.warnings:
         yield warning, "bold red"
+
+
+def _of_tenants(tenants: Sequence[Tenant]) -> str:
+    """The heaviest tenant of the last minute, and the one that waits longest."""
+    units, first = sum(each.units for each in tenants), tenants[0]
+    last = max(tenants, key=lambda each: each.longest_wait)
+    parts = [f"{len(tenants)} tenants"] if len(tenants) > 1 else []
+    if units:
+        parts.append(f"most used by {first.name} ({first.units / units:.0%}, weight {first.weight:g})")
+    if last.longest_wait:
+        parts.append(f"longest wait {format_duration(last.longest_wait)}: {last.name} (weight {last.weight:g})")
+    return "; ".join(parts)

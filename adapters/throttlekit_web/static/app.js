@@ -44,9 +44,9 @@ const waiting = (row) => !row.waiting ? "" : row.jobs === row.waiting ? `about $
 const reasons = (denied) => Object.entries(denied).filter(([, number]) => number).map(([why, number]) => `${why} ${count(number)}`).join(", ");
 
 function ruleText(rule, now) {
-  const part = rule.part === null ? "" : rule.what === "set" ? ` of tier ${rule.part}` : ` of key ${rule.part}`;
+  const part = rule.part === null ? "" : rule.what === "set" ? ` of tier ${rule.part}` : rule.what === "weight" ? ` of tenant ${rule.part}` : ` of key ${rule.part}`;
   const what = { set: `${part ? `rate${part} ` : ""}set to ${rule.rate}${rule.burst === null ? "" : ` burst ${rule.burst}`}`,
-                 pause: `paused${part}`, shadow: "shadow mode: denies no job" }[rule.what];
+                 pause: `paused${part}`, shadow: "shadow mode: denies no job", weight: `weight${part} set to ${rule.weight}` }[rule.what];
   const left = rule.until === null || now === undefined ? "" : `, for ${duration(Math.max(0, rule.until - now))} yet`;
   return `${what} by ${rule.by}${left}`;
 }
@@ -79,8 +79,8 @@ const since = (ids) => Math.max(0, Math.min(...ids.map((id) => Math.max(0, ...(s
 const stepsShown = (last) => Math.min(STEPS, Math.max(FEWEST_STEPS, ...[...series.values()].flatMap((rows) => [...rows.keys()].map((number) => last - number + 1))));
 
 /** Bars of the last minutes. `parts`: [class, value of a row, its name] from the bottom up. A step that was not read is empty. */
-function chart(rows, last, { parts, line = null, size = [450, 100], label, unit = count, spark = false }) {
-  const [width, height] = size, length = stepsShown(last), each = width / length, minutes = plural(length * STEP_S / 60, "minute", "minutes");
+function chart(rows, last, { parts, line = null, size = [450, 100], label, unit = count, spark = false, length = stepsShown(last) }) {
+  const [width, height] = size, each = width / length, minutes = plural(length * STEP_S / 60, "minute", "minutes");
   const steps = Array.from({ length }, (_, at) => rows.get(last - length + 1 + at));
   const sums = steps.map((row) => row ? parts.reduce((sum, [, value]) => sum + Math.max(0, value(row)), 0) : 0);
   const gap = each * .06, top = Math.max(line ?? 0, ...sums) || 1, y = (value) => height - value / top * (height - 4);
@@ -114,7 +114,8 @@ function charts(row, last) {
     show({ label: row.slots ? "Slots given in 20 s" : "Units passed in 20 s", line: row.per_step, parts: [["f-bar", (step) => step[1], "passed"]] }),
     show({ label: "Jobs that wait", parts: [["f-short", (step) => step[5], "about"]] }),
     show({ label: "Longest wait", unit: duration, parts: [["f-short", (step) => step[4], "waited"]] }),
-    show({ label: "Denials in 20 s", parts: [["f-short", (step) => step[2], "denied"], ["f-paused", (step) => step[3], "paused"]] }));
+    show({ label: "Denials in 20 s", parts: [["f-short", (step) => step[2], "denied"], ["f-paused", (step) => step[3], "paused"]] }),
+    row.downstream_429 ? chart(new Map(row.steps_429.map((step) => [step[0], step])), last, { length: STEPS, label: "429s of downstream in 20 s", parts: [["f-short", (step) => step[1], "429s"]] }) : null);
 }
 function use(row) {
   if (row.used === null) return "";
@@ -149,7 +150,7 @@ function limitsView() {
     known.clear();
     head(data);
     tiles.replaceChildren(tile("Waiting", data.waiting ? `about ${count(data.waiting)}` : "none", "in all lines: a job may be in several"), tile("Oldest wait", duration(data.oldest || null) || "none", "in the last minute"),
-      tile("Denials", count(data.denials), "in the last minute"), tile("Paused limits", count(data.paused)));
+      tile("Denials", count(data.denials), "in the last minute"), tile("429s", count(data.downstream_429), "of downstream, in the last 15 minutes"), tile("Paused limits", count(data.paused)));
     const last = Math.floor(data.now / STEP_S), focused = document.activeElement?.dataset?.id;
     body.replaceChildren(...data.limits.map((row) => { known.add(row.id); return limitRow(row, data.now, last); }));
     if (focused) body.querySelector(`a[data-id="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
@@ -162,6 +163,7 @@ function tags(row) {
   return [row.rules.some((rule) => rule.what === "pause" && rule.part === null) && h("span", { class: "tag paused" }, "paused by an operator"),
     row.paused !== null && h("span", { class: "tag paused" }, `paused for ${duration(row.paused)}`),
     row.used !== null && row.used >= row.capacity && h("span", { class: "tag short" }, row.keyed ? "a key is full" : "full"),
+    row.downstream_429 > 0 && h("span", { class: "tag short", title: "Answers of downstream in the last 15 minutes that paused it" }, `${plural(row.downstream_429, "429", "429s")}`),
     row.idle && h("span", { class: "tag quiet" }, "not used")];
 }
 function ruleLines(row, now) {
@@ -197,7 +199,7 @@ function limitView(id) {
       h("dl", { class: "tiles" },
         tile(row.keyed ? "Now, fullest key" : "Now", row.used === null ? "–" : `${count(row.used)} / ${count(row.capacity)}`), tile("Last minute", `${count(row.units)} ${row.slots ? "slots" : "units"}`, row.share === null ? null : `${Math.round(row.share * 100)} % of the rate`),
         tile("Waiting", waiting(row) || "none", row.keyed ? "of the keys below" : null), tile("Last starts in", duration(row.starts) || "–"), tile("Oldest wait", duration(row.wait || null) || "none", "in the last minute"),
-        tile("Denials", count(row.denials), reasons(row.denied)),
+        tile("Denials", count(row.denials), reasons(row.denied)), tile("429s", count(row.downstream_429), "of downstream, in the last 15 minutes"),
         row.mean_hold !== null && tile("A slot is held", duration(row.mean_hold), "on average"), row.oldest_hold !== null && tile("Oldest holder", duration(row.oldest_hold))),
       row.rules.length ? h("div", {}, h("h3", {}, "Rules in force"), rulesTable(row.rules, data.now)) : "",
       about.control ? h("div", { class: "bar" }, act("pause", "Pause…"), act("set", "Change the rate…"), act("shadow", "Shadow mode…"), act("reset", "Reset…")) : "",
@@ -293,7 +295,7 @@ function changesView() {
 function effectOf(rule) {
   if (rule === null) return "as declared";
   const until = rule.until === null ? "" : ` until ${when(rule.until)}`;
-  return { pause: "paused", shadow: "shadow", set: `${rule.rate}${rule.burst === null ? "" : ` burst ${rule.burst}`}` }[rule.what] + until;
+  return { pause: "paused", shadow: "shadow", weight: `weight ${rule.weight}`, set: `${rule.rate}${rule.burst === null ? "" : ` burst ${rule.burst}`}` }[rule.what] + until;
 }
 function rulesTable(rules, now) {
   return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...["Limit", "Rule", "Since", ""].map((text) => h("th", { scope: "col" }, text)))),

@@ -15,6 +15,7 @@ from throttlekit._core.storage_keys import bucket_name, limit_id, parts_of
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit.fleet import activity
 from throttlekit.fleet.activity import KEYS, Activity
+from throttlekit.fleet.downstream import DOWNSTREAM_429S
 from throttlekit.fleet.snapshot import line_of
 from throttlekit.stores.memory import MemoryStore
 
@@ -30,12 +31,14 @@ class _Fleet(MemoryStore):
         self.reports: list[dict[str, Any]] = []
         self.away = False
         self.sent: list[str] = []
+        self.tenants: list[list[list[Any]]] = []
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         if self.away:
             raise StoreUnavailable("gone")
         if commands[-1][2] != len(KEYS):
             return [[[b"1", b"0"], []]]  # nobody was told anything
+        self.tenants += [json.loads(str(each[-1])) for each in commands[:-1]]
         self.sent.append(str(commands[-1][-1]))
         self.reports.append(json.loads(self.sent[-1]))
         return [0] * len(commands)
@@ -75,6 +78,21 @@ def test_each_decision_is_counted_by_limit_and_reason(fleet: _Fleet, limiter: Li
     assert told[3] > 0
 
 
+def test_429s_are_reported_for_limits_of_the_fleet(fleet: _Fleet, limiter: Limiter) -> None:
+    """Once, beside the report; not for a limit of this process, and for 100 limits at most."""
+    assert limiter.fleet is not None
+    limiter.acquire(API)
+    limiter.fleet.count_429(TokenBucket("own", "1/s", scope="process"))
+    for number in range(150):
+        limiter.fleet.count_429(TokenBucket(f"limit-{number}", "1/s"))
+    sent: list[Sequence[str | int]] = []
+    commands = fleet.commands
+    fleet.commands = lambda some: [sent.extend(some), commands(some)][1]  # type: ignore[assignment]
+    limiter.close()
+    (counted,) = [each for each in sent if each[3] == DOWNSTREAM_429S]
+    assert len(json.loads(str(counted[-1]))) == 100
+
+
 def test_threads_lose_no_count(fleet: _Fleet, limiter: Limiter) -> None:
     """Counts are exact."""
     wide = TokenBucket("wide", "1000000/s", burst=1_000_000)
@@ -102,6 +120,21 @@ def test_report_is_bounded(fleet: _Fleet, limiter: Limiter) -> None:
     assert bucket_name("account", "7", ACCOUNT.fingerprint) in told
     assert all(len(report["keys"]) <= 100 for report in fleet.reports)
     assert fleet.counts[f"a {limit_id('account', ACCOUNT.fingerprint)}"] == 500
+
+
+def test_tenants_that_got_most_and_waited_longest_are_reported(fleet: _Fleet, limiter: Limiter) -> None:
+    """Of 500 tenants the heaviest, and those that wait; not more than 40 a report. Without a share there is none."""
+    shared = TokenBucket("shared", "1/minute", burst=2000, share="{tenant}")
+    for number in range(500):
+        for each in range(4 if number == 77 else 2):
+            limiter.acquire(shared, job=Job(id=f"{number}-{each}", kwargs={"tenant": number}))
+    for _ in range(2000):
+        limiter.acquire(API)
+    limiter.close()
+    rows = [row for report in fleet.tenants for row in report]
+    assert [f"{limit_id('shared', shared.fingerprint)} 77", 4, 0, 1000] in rows
+    assert all(len(report) <= 40 for report in fleet.tenants)
+    assert not [row for row in rows if row[0].startswith("api:")]
 
 
 def test_what_is_kept_is_bounded(fleet: _Fleet, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:

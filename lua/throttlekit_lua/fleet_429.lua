@@ -1,0 +1,31 @@
+--[[
+  Count the 429s of downstream that paused limits. Decides nothing.
+
+  KEYS[1]  hash of each count, by "step limit"; a step is 20 seconds
+
+  ARGV[1]  the counts, as JSON: {{limit, count}, …}
+
+  Returns  nothing
+
+  Writes   KEYS[1], of the last 15 minutes and with 2000 fields at most, expiring after 15 minutes without a 429
+]]
+local STEP, LASTS, MOST = 20, 900, 2000
+local function whole(x) return string.format('%.0f', x) end
+
+local step = math.floor(tonumber(redis.call('TIME')[1]) / STEP)
+local known, fields = redis.call('HGETALL', KEYS[1]), 0
+for i = 1, #known, 2 do
+  if (tonumber(string.match(known[i], '^%d+')) or 0) < step - LASTS / STEP then
+    redis.call('HDEL', KEYS[1], known[i])
+  else
+    fields = fields + 1
+  end
+end
+for _, each in ipairs(cjson.decode(ARGV[1])) do
+  local id = whole(step) .. ' ' .. each[1]
+  if fields < MOST or redis.call('HEXISTS', KEYS[1], id) == 1 then
+    redis.call('HINCRBY', KEYS[1], whole(step) .. ' ' .. each[1], whole(each[2]))
+    fields = fields + 1
+  end
+end
+redis.call('EXPIRE', KEYS[1], whole(LASTS))

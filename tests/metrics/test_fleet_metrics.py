@@ -1,0 +1,87 @@
+"""The gauges of the whole fleet, as Prometheus scrapes them."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+from support.prometheus import samples
+from support.servers.processes import patient
+from throttlekit import Concurrency, ConfigurationError, Job, Limiter, TokenBucket
+from throttlekit.metrics.fleet import FleetMetrics
+from throttlekit.metrics.prometheus import PrometheusMetrics
+
+API = TokenBucket("api", "2/minute", burst=2)
+TENANTS = TokenBucket("tenants", "6/minute", burst=2, key="{tenant}")
+SLOTS = Concurrency("slots", 4)
+
+
+def scraped(registry: CollectorRegistry) -> dict[str, float]:
+    return samples(generate_latest(registry).decode())
+
+
+def test_waiting_jobs_and_use_are_those_of_the_fleet(redis_url: str) -> None:
+    """Of all processes, though the one that serves them has decided nothing."""
+    with contextlib.closing(Limiter(patient(redis_url))) as limiter:
+        for number in range(5):
+            limiter.acquire(API, job=Job(id=str(number)))
+        limiter.acquire(SLOTS)
+    registry = CollectorRegistry()
+    with contextlib.closing(Limiter(patient(redis_url))) as limiter:
+        registry.register(FleetMetrics(limiter))
+        found = scraped(registry)
+    assert (found["waiting_jobs{limit=api}"], found["waiting_jobs{limit=slots}"]) == (3, 0)
+    assert (found["used_ratio{limit=api}"], found["used_ratio{limit=slots}"]) == (1.0, 0.25)
+    assert found["rate_used_ratio{limit=api}"] == 1.0
+    assert "rate_used_ratio{limit=slots}" not in found
+
+
+def test_a_thousand_tenants_are_one_series_of_the_worst(redis_url: str) -> None:
+    """No metric has a series for each key, and the use is that of the key that used most, not a sum."""
+    registry = CollectorRegistry()
+    with contextlib.closing(Limiter(patient(redis_url), plugins=[PrometheusMetrics(registry=registry)])) as limiter:
+        registry.register(FleetMetrics(limiter))
+
+        def ask(tenants: range) -> None:
+            for tenant in tenants:
+                limiter.acquire(TENANTS, job=Job(id=str(tenant), kwargs={"tenant": tenant}))
+
+        ask(range(1))
+        few = set(scraped(registry))
+        ask(range(1, 1_000))
+        for _ in range(2):
+            ask(range(1))
+        limiter.fleet.activity.beat()  # type: ignore[union-attr]
+        found = scraped(registry)
+    of_denials = {"decisions_total{limit=tenants,outcome=denied,reason=exhausted}"}
+    assert {name for name in found if "tenants" in name and "bucket" not in name and "_created" not in name} <= {
+        *few, *of_denials, *(f"{name}{{limit=tenants}}" for name in ("waiting_jobs", "used_ratio", "rate_used_ratio")),
+    }  # fmt: skip
+    assert found["used_ratio{limit=tenants}"] == 1.0
+    assert found["rate_used_ratio{limit=tenants}"] == pytest.approx(2 / 6)
+    assert found["waiting_jobs{limit=tenants}"] == 1
+
+
+def test_the_longest_line_is_shown_of_a_limit_with_keys() -> None:
+    """A key with a short line that denies later does not hide it; the key itself may, once its line is shorter."""
+    registry = CollectorRegistry()
+    limiter = Limiter("memory://", plugins=[PrometheusMetrics(registry=registry)])
+    for tenant in ("busy", *["busy"] * 30, "calm", "calm", "calm"):
+        limiter.acquire(TENANTS, job=Job(kwargs={"tenant": tenant}))
+    long = scraped(registry)["line_end_timestamp_seconds{limit=tenants}"]
+    limiter.clear_line(TENANTS, key="busy")
+    limiter.acquire(TENANTS, job=Job(kwargs={"tenant": "calm"}))
+    assert scraped(registry)["line_end_timestamp_seconds{limit=tenants}"] == long
+    limiter.acquire(TENANTS, job=Job(kwargs={"tenant": "busy"}))
+    assert scraped(registry)["line_end_timestamp_seconds{limit=tenants}"] < long - 60
+
+
+def test_a_scrape_without_the_store_has_no_value() -> None:
+    """The process goes on to be scraped; a store in memory is refused at once."""
+    registry = CollectorRegistry()
+    registry.register(FleetMetrics("redis://127.0.0.1:1/0"))
+    assert scraped(registry) == {}
+    with pytest.raises(ConfigurationError, match="has no fleet"):
+        FleetMetrics("memory://")

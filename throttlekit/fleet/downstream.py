@@ -1,0 +1,33 @@
+"""How many 429s of downstream paused each limit in the last minutes: a hash in the store; see fleet_429.lua."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import throttlekit_lua
+from throttlekit._core.storage_keys import fleet_name
+
+__all__ = ["COUNT_429S", "DOWNSTREAM_429S", "KEPT_S", "STEP_S", "counts_429", "total"]
+
+COUNT_429S = throttlekit_lua.script("fleet_429")
+DOWNSTREAM_429S = fleet_name("429s")
+STEP_S, KEPT_S = 20, 900
+
+
+def counts_429(stored: Iterable[tuple[bytes, bytes]], now: float) -> dict[str, dict[int, int]]:
+    """
+    The 429s that paused each limit in the last 15 minutes: by the limit's id, and by the step of 20 s (its number since
+    1970). What is written in another way is left out.
+    """
+    first = (now - KEPT_S) // STEP_S
+    found: dict[str, dict[int, int]] = {}
+    for field, count in stored:
+        step, _, id = field.decode("utf-8", "replace").partition(" ")
+        if step.isdecimal() and count.isdigit() and int(step) >= first:
+            found.setdefault(id, {})[int(step)] = int(count)
+    return found
+
+
+def total(counts: Mapping[int, int] | None) -> int:
+    """The sum of one limit's counts."""
+    return sum((counts or {}).values())

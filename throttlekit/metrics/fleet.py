@@ -1,0 +1,103 @@
+"""
+Gauges of the whole fleet for Prometheus, read from the store when metrics are scraped: one process serves them.
+
+A worker's own metrics, of `PrometheusMetrics`, know what that worker has decided. How many jobs wait, and how full a
+limit is, only the store knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from throttlekit.errors import ConfigurationError, StoreUnavailable
+from throttlekit.fleet.snapshot import Fleet, Key, Known, look
+from throttlekit.limiter import Limiter
+from throttlekit.metrics._tally import MAX_LIMITS, require_module
+
+if TYPE_CHECKING:
+    from prometheus_client.core import GaugeMetricFamily, Metric
+
+__all__ = ["FleetMetrics"]
+
+_KEYS = 100
+
+
+class FleetMetrics:
+    """
+    A collector for a registry of prometheus-client: `REGISTRY.register(FleetMetrics("redis://…/1"))`.
+
+    Register it in one process of the fleet. Each scrape sends the store the three short requests of `throttlekit top`,
+    whatever the number of keys. Keys never become labels: of a limit with keys, the worst key is shown, and of the jobs
+    that wait the sum. A scrape while the store is away has no value for these metrics.
+
+    Args:
+        store: The store's URL, or a limiter.
+        max_limits: So many limits (or tiers, of a limit with tiers) are shown: the most pressing ones.
+
+    Raises:
+        ConfigurationError: The store is not one that a fleet shares.
+        ImportError: prometheus-client is not installed; the message names the extra.
+    """
+
+    def __init__(self, store: str | Limiter, *, max_limits: int = MAX_LIMITS) -> None:
+        require_module("prometheus_client", "prometheus")
+        limiter = store if isinstance(store, Limiter) else Limiter(store)
+        if not limiter.stores.shared.shared:
+            raise ConfigurationError("a limiter in memory has no fleet: name the Redis that the workers use")
+        self._limiter, self._max_limits = limiter, max_limits
+
+    def describe(self) -> Iterable[Metric]:
+        return _Families().all
+
+    def collect(self) -> Iterable[Metric]:
+        families = _Families()
+        try:
+            fleet = look(self._limiter.stores.shared, most=_KEYS)
+        except StoreUnavailable:
+            return families.all
+        keys: dict[str, list[Key]] = {}
+        for key in fleet.keys:
+            keys.setdefault(key.id, []).append(key)
+        in_use = sorted(_of_last_definition(fleet), key=lambda each: -sum(key.waiting for key in keys.get(each.id, ())))
+        for known in in_use[: self._max_limits]:
+            families.add(known, keys.get(known.id, []))
+        return families.all
+
+
+class _Families:
+    def __init__(self) -> None:
+        from prometheus_client.core import GaugeMetricFamily
+
+        def gauge(name: str, text: str) -> GaugeMetricFamily:
+            family = GaugeMetricFamily(f"throttlekit_{name}", text, labels=("limit", "tier"))
+            self.all.append(family)
+            return family
+
+        self.all: list[Metric] = []
+        self._waiting = gauge("waiting_jobs", "Jobs in the waiting line, about; of the most pressing keys together.")
+        self._used = gauge(
+            "used_ratio", "What counts as used now, as a share of the most that can be; the fullest key."
+        )
+        self._rate = gauge(
+            "rate_used_ratio",
+            "Units of the last minute, as a share of what the rate lets pass; the key that used most.",
+        )
+
+    def add(self, known: Known, keys: list[Key]) -> None:
+        labels, limit = (known.limit.name, known.limit.of_tier or ""), known.limit
+        self._waiting.add_metric(labels, sum(key.waiting for key in keys))
+        if keys:
+            self._used.add_metric(labels, max(key.used / (key.capacity or 1) for key in keys))
+        if limit.period_us:
+            has_keys = known.keyed or limit.scope != "global"
+            units = max((key.minute.used for key in keys), default=0) if has_keys else known.minute.used
+            self._rate.add_metric(labels, units / (limit.amount * 60_000_000 / limit.period_us))
+
+
+def _of_last_definition(fleet: Fleet) -> Iterable[Known]:
+    """One definition of each limit and tier: the one that was reported last. Two would be one series twice."""
+    found: dict[tuple[str, str | None], Known] = {}
+    for known in sorted(fleet.limits, key=lambda each: each.reported):
+        found[known.limit.name, known.limit.of_tier] = known
+    return found.values()
