@@ -160,7 +160,7 @@ RECORDER = _Recorder()
 
 @pytest.fixture
 def client(redis_url: str) -> Iterator[Any]:
-    client = redis.Redis.from_url(redis_url)
+    client = redis.Redis.from_url(redis_url, socket_timeout=60)
     yield client
     client.close()
 
