@@ -119,6 +119,7 @@ class Gate:
         self._lost: list[str] = []  # delivery tags of what was held as the connection broke
         self._lost_at = 0.0
         self._tried: set[str] = set()
+        self._ours: list[HeldTask] = []  # of what was held then: acknowledged before a 429, so in no queue
 
     @property
     def limiter(self) -> Limiter:
@@ -171,12 +172,22 @@ class Gate:
         self._pid = os.getpid()
         self._stopping = False
         self._running.start(consumer)
+        ours, self._ours = self._ours, []
+        for held in ours:
+            self._wait(held, max(0.0, held.due - time.monotonic()))
 
     def disconnected(self, consumer: Any) -> None:
-        """The connection is lost: the broker delivers again what was delivered on it, to any worker."""
+        """
+        The connection is lost: the broker delivers again what was delivered on it, to any worker, but for the tasks
+        that were acknowledged. Those wait here until the worker has connected again.
+        """
         self._running.disconnected()
         self._lost_at = self._lost_at if self._lost else time.monotonic()
         for held in (*self._capacity.take_all(), *self._held.take_all(consumer)):
+            if held.request.acknowledged:
+                if held.state is not State.REQUEUEING:
+                    self._ours.append(held)
+                continue
             held.becomes(State.GONE)
             if (tag := held.request.message.delivery_tag) not in self._tried:
                 self._lost.append(tag)
@@ -198,6 +209,8 @@ class Gate:
         if self._pid != os.getpid():
             return
         self._running.close()
+        for held in self._ours:
+            self._put_back_or_log(held)
         self._copies.settle(time.monotonic() + _GIVE_BACK_WITHIN)
         self._copies.close()
 
@@ -255,8 +268,12 @@ class Gate:
             self._defer(held, outcome, back.limit)
         else:
             held.ticket = outcome.ticket
-            if not self._put_back(held, 0.0):
-                _log.error("Task %s is lost: it could not be put back after a 429 as its worker stopped.", request.id)
+            self._put_back_or_log(held)
+
+    def _put_back_or_log(self, held: HeldTask) -> None:
+        """Put *held* back, which was acknowledged, as its worker stops."""
+        if not self._put_back(held, 0.0):
+            _log.error("Task %s is lost: it could not be put back after a 429 as its worker stopped.", held.request.id)
 
     def _defer(self, held: HeldTask, outcome: Deferred, limit: str) -> None:
         held.ticket = outcome.ticket

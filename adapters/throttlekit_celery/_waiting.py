@@ -75,9 +75,11 @@ class HeldTask:
 
     @property
     def ahead(self) -> tuple[str, ...]:
-        """The line in which it stood, if it is taken up before it was due: the line moves faster than it was told."""
-        early = self.entry is not None and self.due > time.monotonic() + _SOON
-        return (self.entry.lane.name,) if early and self.entry and self.entry.lane.name else ()
+        """The line in which it stood, if it is taken up before it was due: the line moves faster than expected."""
+        lane = NO_LANE if self.entry is None else self.entry.lane
+        # When a slot comes free is a guess: to be given one before that says nothing of the next.
+        early = lane.name and not lane.slots and self.due > time.monotonic() + _SOON
+        return (lane.name,) if early else ()
 
     @property
     def waits_for_pool(self) -> bool:

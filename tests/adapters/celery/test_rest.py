@@ -189,6 +189,26 @@ def test_what_the_broker_delays_asks_when_it_comes(
 
 
 @pytest.mark.usefixtures("reserved")
+def test_a_task_that_no_queue_has_survives_a_lost_connection(
+    gate: Gate, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Acknowledged as its body began, which met a 429, and not put back since: the broker does not deliver it again."""
+    monkeypatch.setattr(gate._copies, "put_back", lambda *_: False)
+    ticket = denied(limiter, PARTNER)
+    consumer, request = received(gate, ticket)
+    request.acknowledged = True
+    consumer.turn()
+    assert len(consumer.held) == 1
+    consumer.held.clear()
+    gate.disconnected(consumer)
+    assert consumer.held == []
+    gate.start(consumer)
+    limiter.reset(PARTNER)
+    consumer.turn()
+    assert request.ran
+
+
+@pytest.mark.usefixtures("reserved")
 @pytest.mark.parametrize("aware", [True, False])
 def test_a_task_that_expires_before_its_turn_takes_no_slot(gate: Gate, limiter: Limiter, aware: bool) -> None:
     """It is held until it expires, for Celery to end it, and the next task gets the slot."""
