@@ -13,18 +13,20 @@ from rq.queue import Queue
 from rq.utils import utcformat
 
 import throttlekit_lua
-from throttlekit.adapter import Deferred, lane_in
+from throttlekit.adapter import Deferred, Ticket, lane_in
 from throttlekit_rq._host import created, intermediate_key, lock_key, mark_scheduled, scheduled_key, worker_key
-from throttlekit_rq._wire import EXPIRES, FIELD, Record, lane_key, logged_key, meta_of, promoter_key
+from throttlekit_rq._wire import EARLY, EXPIRES, FIELD, Record, lane_key, lanes_key, logged_key, meta_of, promoter_key
 
 __all__ = [
     "announce", "cancel", "clear_deferral", "deny", "expires_in", "is_first_to_log", "look", "promote", "promoted_by",
-    "read_record", "wake",
+    "read_record", "wake", "wake_lanes",
 ]  # fmt: skip
 
 _PROMOTER_LIVES_MS = 5_000
 _MOST_PROMOTED = 20
 _MOST_GONE = 5
+_MOST_LANES = 20
+_SOON_US = 30_000
 
 _DENY = throttlekit_lua.script("rq_deny")
 _PROMOTE = throttlekit_lua.script("rq_promote")
@@ -34,8 +36,8 @@ def read_record(job: Any) -> Record:
     """What *job* carries from denials since it was enqueued."""
     record = None
     if job.enqueue_at_front:  # a denial sets it, so most jobs cost no round trip here
-        text, expires = job.connection.hmget(job.key, FIELD, EXPIRES)
-        record = Record.read(text, expires, created(job))
+        text, expires, early = job.connection.hmget(job.key, FIELD, EXPIRES, EARLY)
+        record = Record.read(text, expires, created(job), early)
     return record or Record(None, job.enqueue_at_front)
 
 
@@ -75,7 +77,7 @@ def deny(job: Any, record: Record, outcome: Deferred, *, by_ticks: bool, at_end:
             back at once.
     """
     stands = lane_in(outcome.ticket)
-    lane = stands.name if stands.slots and not by_ticks else ""
+    lane = "" if by_ticks else stands.name
     queue = Queue(job.origin, connection=job.connection)
     keys = [
         job.key,
@@ -85,6 +87,7 @@ def deny(job: Any, record: Record, outcome: Deferred, *, by_ticks: bool, at_end:
         Queue.redis_queues_keys,
         worker_key(job.worker_name),
         lane_key(job.origin, lane),
+        lanes_key(job.origin),
     ]
     arguments = [
         job.id,
@@ -94,14 +97,21 @@ def deny(job: Any, record: Record, outcome: Deferred, *, by_ticks: bool, at_end:
         "" if record.expires_ms is None else record.expires_ms,
         _enqueued_ms(job) or "",
         "1" if by_ticks else "0",
-        "1" if lane else "0",
+        stands.start if lane else "",
         _meta(job, outcome.ticket),
+        lane,
+        "1" if record.early and _is_sooner(outcome.ticket, record.ticket) else "0",
     ]
     if pipeline is None:
         job.connection.register_script(_DENY)(keys=keys, args=arguments)
     else:
         pipeline.eval(_DENY, len(keys), *keys, *arguments)  # in full: a transaction cannot answer NOSCRIPT
         mark_scheduled(job)
+
+
+def _is_sooner(ticket: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> bool:
+    """Whether the line moves faster than the job knew *before*."""
+    return Ticket.read(ticket).due_us < Ticket.read(before).due_us - _SOON_US
 
 
 def _meta(job: Any, ticket: Mapping[str, Any] | None) -> Any:
@@ -132,9 +142,9 @@ def clear_deferral(job: Any, record: Record) -> None:
     with job.connection.pipeline() as pipeline:
         pipeline.zrem(scheduled_key(job.origin), job.id)
         stands = lane_in(record.ticket)
-        if stands.slots:
+        if stands.name:
             pipeline.zrem(lane_key(job.origin, stands.name), job.id)
-        pipeline.hdel(job.key, FIELD, EXPIRES)
+        pipeline.hdel(job.key, FIELD, EXPIRES, EARLY)
         if hasattr(job.meta, "items") and FIELD in job.meta:
             del job.meta[FIELD]
             pipeline.hset(job.key, "meta", job.serializer.dumps(job.meta))
@@ -213,6 +223,23 @@ def promote(connection: Any, queue: str, due: Sequence[bytes], *, lane: str = ""
     keys = [lock_key(queue), scheduled_key(queue), queue_key]
     keys += [RqJob.key_for(job_id) for job_id in ids]
     return int(script(keys=keys, args=[utcformat(datetime.now(timezone.utc)), lane, *ids]))
+
+
+def wake_lanes(connection: Any, queue: str, every: float) -> int:
+    """
+    Put the job that stands first in each line of *queue* into it, to ask: once in *every* seconds for each line, in the
+    whole fleet. Return how many.
+    """
+    woken = 0
+    seconds, micros = connection.time()
+    now, key = seconds + micros / 1_000_000, lanes_key(queue)
+    for name in connection.zrangebyscore(key, "-inf", now - every, start=0, num=_MOST_LANES):
+        connection.zadd(key, {name: now}, xx=True)
+        if wake(connection, queue, name.decode()):
+            woken += 1
+        elif not connection.exists(lane_key(queue, name.decode())):
+            connection.zrem(key, name)
+    return woken
 
 
 def wake(connection: Any, queue: str, lane: str) -> bool:

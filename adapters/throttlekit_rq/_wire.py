@@ -20,14 +20,14 @@ from throttlekit import ConfigurationError
 from throttlekit.adapter import Ticket
 
 __all__ = [
-    "ADMITTED", "EXPIRES", "FIELD", "RUN", "Carried", "Given", "Record", "ask_with", "imported", "lane_key",
-    "logged_key", "meta_of", "promoter_key",
+    "ADMITTED", "EARLY", "EXPIRES", "FIELD", "RUN", "Carried", "Given", "Record", "ask_with", "imported", "lane_key",
+    "lanes_key", "logged_key", "meta_of", "promoter_key",
 ]  # fmt: skip
 
 RUN = "throttlekit_rq.run"
 """The function that a job is enqueued for where its serializer cannot carry a `Carried`."""
 
-FIELD, EXPIRES = "throttlekit", "throttlekit_expires"
+FIELD, EXPIRES, EARLY = "throttlekit", "throttlekit_expires", "throttlekit_early"
 """Fields of a denied job's hash, until it runs: its `Record`, and the instant at which its ttl ends, in ms."""
 
 ADMITTED = "THROTTLEKIT_ADMITTED"
@@ -43,8 +43,13 @@ def promoter_key(queue: str) -> str:
 
 
 def lane_key(queue: str, lane: str) -> str:
-    """The jobs of *queue* that wait for the same slots: sorted set by the instant to come back."""
+    """The jobs of *queue* that stand in the same line: sorted set by their place."""
     return f"throttlekit:rq:lane:{queue}:{lane}"
+
+
+def lanes_key(queue: str) -> str:
+    """The lines in which jobs of *queue* stand: sorted set by the instant of the last look."""
+    return f"throttlekit:rq:lanes:{queue}"
 
 
 def logged_key(what: str) -> str:
@@ -139,24 +144,26 @@ class Record:
         ticket: Its place in the waiting line; None: it has not been denied.
         front: The job's own `enqueue_at_front`, which is set to True while it waits.
         expires_ms: When its ttl ends; None: it has none, or has not been denied.
+        early: It was put into its queue before it was due, now or the time before: its line may move faster.
     """
 
     ticket: Mapping[str, Any] | None
     front: bool | None
     expires_ms: int | None = None
+    early: bool = False
 
     def write(self, created: str) -> str:
         """As the field `FIELD`, for a job that was created at that instant."""
         return json.dumps({"v": _RECORD_VERSION, "of": created, "front": self.front, "waited": self.ticket})
 
     @classmethod
-    def read(cls, text: bytes | None, expires: bytes | None, created: str) -> Record | None:
-        """Read the two fields; return None for anything that `write` did not write for this job."""
+    def read(cls, text: bytes | None, expires: bytes | None, created: str, early: bytes | None = None) -> Record | None:
+        """Read the fields; return None for anything that `write` did not write for this job."""
         try:
             data = json.loads(text or b"{}")
             # The fields outlive a job whose id is used again.
             if data["v"] == _RECORD_VERSION and data["of"] == created:
-                return cls(data["waited"], data["front"], int(expires) if expires else None)
+                return cls(data["waited"], data["front"], int(expires) if expires else None, bool(early))
         except (KeyError, TypeError, ValueError):
             pass
         return None

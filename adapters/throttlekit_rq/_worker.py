@@ -14,7 +14,7 @@ from rq.exceptions import DequeueTimeout
 from rq.worker import BaseWorker, WorkerStatus
 
 from throttlekit import ConfigurationError
-from throttlekit.adapter import Deferred, Dropped, Failed, JobOptions
+from throttlekit.adapter import Deferred, Dropped, Failed, JobOptions, lane_in
 from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Grant, admit, conclude
 from throttlekit_rq._body import GRANT, guarded, running_body, write_admission
@@ -22,12 +22,13 @@ from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
 from throttlekit_rq._log import show_log
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import announce, expires_in, look, promote, read_record, wake
+from throttlekit_rq._waiting import announce, expires_in, look, promote, read_record, wake, wake_lanes
 from throttlekit_rq._wire import ADMITTED
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
 
 _LOOK_EVERY = 0.25
+_LANES_EVERY = 0.5
 _ANNOUNCE_EVERY = 1.0
 _POLL_EVERY = 0.02
 _SERVER_IS_LATE = 0.11  # an idle Redis notices only every 100 ms that a blocking call has timed out
@@ -47,9 +48,10 @@ class _Dispatcher:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self._look_at = 0.0
-        self._announce_at = 0.0
+        self._announce_at = self._lanes_at = 0.0
         self._ticking: set[str] = set()
         self._freed: tuple[str, tuple[str, ...]] | None = None
+        self._brought = 0
         self.horse_runs = self.horse_died = False
 
     def next_job(self, queues: Sequence[Any], timeout: float | None, pop: Callable[[float | None], Any]) -> Any:
@@ -110,10 +112,17 @@ class _Dispatcher:
         freed, self._freed = self._freed, None
         if freed is not None and freed[0] in names and freed[0] not in self._ticking:
             for lane in freed[1]:
-                wake(self._worker.connection, freed[0], lane)
+                self._bring(freed[0], lane)
+
+    def _bring(self, queue: str, lane: str) -> None:
+        if wake(self._worker.connection, queue, lane):
+            self._brought += 1
 
     def _promote_due(self, names: Sequence[str]) -> None:
         self._wake(names)
+        if self._brought:  # it is at the front of its queue: another one would be put before it
+            self._brought -= 1
+            return
         now = time.monotonic()
         if now < self._look_at:
             return
@@ -130,6 +139,10 @@ class _Dispatcher:
                 next_in = 0.0
             if seen.next_in is not None and not seen.scheduler:
                 next_in = min(next_in, seen.next_in)
+            if now >= self._lanes_at and not (seen.due or seen.scheduler):
+                self._brought += wake_lanes(connection, name, _LANES_EVERY)
+        if now >= self._lanes_at:
+            self._lanes_at = now + _LANES_EVERY
         self._look_at = now + next_in
 
     def _admits(self, job: Any) -> bool:
@@ -163,7 +176,8 @@ class _Dispatcher:
 
     def _ask(self, job: Any, declared: Declared) -> bool:
         record = read_record(job)
-        by_ticks = job.origin in self._ticking
+        by_ticks, stands = job.origin in self._ticking, lane_in(record.ticket)
+        early = record.early and not stands.slots  # when a slot comes free is a guess, and says nothing of the next
         outcome: Grant | Deferred | Failed | Dropped
         lives = expires_in(job, record)
         if lives < 0:
@@ -171,6 +185,8 @@ class _Dispatcher:
         else:
             outcome = admit(job, declared, record, BY_RQ_SCHEDULER if by_ticks else BY_WORKER, lives)
         if isinstance(outcome, Grant):
+            if early:
+                self._bring(job.origin, stands.name)
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.
             job._execute = guarded(job._execute, partial(running_body, job, outcome))
@@ -178,6 +194,8 @@ class _Dispatcher:
         conclude(job, record, outcome, by_ticks=by_ticks)(None)
         if isinstance(outcome, Deferred):
             self._look_at = min(self._look_at, time.monotonic() + outcome.delay)
+            if early and lane_in(outcome.ticket).name != stands.name:  # of another rate now: so are those behind it
+                self._bring(job.origin, stands.name)
         return False
 
 

@@ -7,7 +7,8 @@
   KEYS[4]  its queue: list
   KEYS[5]  the keys of all queues: set
   KEYS[6]  the worker: hash
-  KEYS[7]  the jobs of its queue that wait for the same slots: sorted set by the instant to come back
+  KEYS[7]  the jobs of its queue that stand in the same line: sorted set by their place
+  KEYS[8]  the lines in which jobs of its queue stand: sorted set by the instant of the last look, seconds
 
   ARGV[1]  the job's id
   ARGV[2]  delay, microseconds; "" puts it at the end of its queue
@@ -18,15 +19,17 @@
   ARGV[7]  "1" if RQ's scheduler brings it back, else "0". The scheduler takes all jobs that are due by a whole second
            at once, and puts one after the other at the front of the queue, which reverses them. So the instants within
            a second are mirrored here, and the jobs come out in order.
-  ARGV[8]  "1" if it waits for a slot, which may come free before that instant, else "0"
+  ARGV[8]  its place in its line, which may move faster: a number; "" if no worker looks
   ARGV[9]  its meta, as its serializer writes it, with what it waits for; "" leaves it as it is
+  ARGV[10] the name of its line
+  ARGV[11] "1" keeps the mark of a job that came before it was due, else "0"
 
   Returns  1 put back, 0 the job is gone, -1 it was cancelled
 
   Writes   KEYS[3] loses the job. KEYS[6] loses a failure. KEYS[1] gets its new status, what it carries, and
            its old expiry: a denial does not prolong a job's ttl. KEYS[2] or KEYS[4] gets the job; with
-           KEYS[2], KEYS[5] gets the queue. KEYS[7] gets the job if it waits for a slot, expiring a minute after the
-           last that it holds is due. Of a job that is gone or cancelled, KEYS[1] is left alone.
+           KEYS[2], KEYS[5] gets the queue. With a place, KEYS[7] gets the job and KEYS[8] the line, expiring a minute
+           after the last that they hold is due. Of a job that is gone or cancelled, KEYS[1] is left alone.
 ]]
 local function whole(x) return string.format('%.0f', x) end
 local time = redis.call('TIME')
@@ -55,6 +58,7 @@ if ttl then
 end
 
 redis.call('HSET', KEYS[1], 'throttlekit', ARGV[3], 'enqueue_at_front', '1', 'started_at', '', 'worker_name', '')
+if ARGV[11] ~= '1' then redis.call('HDEL', KEYS[1], 'throttlekit_early') end
 if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'meta', ARGV[9]) end
 if ARGV[2] == '' then
   redis.call('HSET', KEYS[1], 'status', 'queued')
@@ -65,10 +69,12 @@ else
   local due = (now + tonumber(ARGV[2])) / 1000000
   if ARGV[7] == '1' then due = math.ceil(due) + math.floor(due) - due end
   redis.call('ZADD', KEYS[2], string.format('%.6f', due), ARGV[1])
-  if ARGV[8] == '1' then
-    redis.call('ZADD', KEYS[7], string.format('%.6f', due), ARGV[1])
+  if ARGV[8] ~= '' then
+    redis.call('ZADD', KEYS[7], ARGV[8], ARGV[1])
+    redis.call('ZADD', KEYS[8], 'NX', string.format('%.6f', now / 1000000), ARGV[10])
     local left = due * 1000 - now / 1000 + 60000
     if redis.call('PTTL', KEYS[7]) < left then redis.call('PEXPIRE', KEYS[7], whole(left)) end
+    if redis.call('PTTL', KEYS[8]) < left then redis.call('PEXPIRE', KEYS[8], whole(left)) end
   end
 end
 return 1

@@ -15,7 +15,7 @@
   Writes     KEYS[2] loses them. KEYS[3] gets them: jobs that the user scheduled at its end, or front if they ask
              for it, as RQ's scheduler does, up to the first that a limit denied, which goes to the front. Only one of
              these, because the worker that promotes takes it at once: more would stand before jobs that come due later.
-             KEYS[3+i] gets its new status; if the user scheduled it, also its ttl.
+             KEYS[3+i] gets its new status, and a mark if it comes before it is due; if the user scheduled it, its ttl.
 ]]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
@@ -26,7 +26,8 @@ for i = 1, #ARGV - 2 do
   local id, lane = ARGV[2 + i], ARGV[2]
   local due = tonumber(redis.call('ZSCORE', KEYS[2], id) or nil)
   local carried = due and redis.call('HGET', KEYS[3 + i], 'throttlekit')
-  if lane ~= '' then due = carried and string.find(carried, '"' .. lane .. '"', 1, true) and 0 end
+  local early = lane ~= '' and carried and string.find(carried, '"' .. lane .. '"', 1, true)
+  if lane ~= '' then due = early and 0 end
   if due and due <= now then
     redis.call('ZREM', KEYS[2], id)
     local job = redis.call('HMGET', KEYS[3 + i], 'status', 'enqueue_at_front', 'ttl', 'enqueue_at_front_on_retry',
@@ -34,6 +35,7 @@ for i = 1, #ARGV - 2 do
     if job[1] and job[1] ~= 'canceled' then
       redis.call('HSET', KEYS[3 + i], 'status', 'queued', 'enqueued_at', ARGV[1])
       count = count + 1
+      if early then redis.call('HSET', KEYS[3 + i], 'throttlekit_early', '1') end
       if carried then
         redis.call('LPUSH', KEYS[3], id)
         return count
