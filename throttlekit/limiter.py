@@ -105,6 +105,7 @@ class Limiter(Waits):
             from throttlekit.fleet.fleet import Fleet  # costly to import, and of no use to a limiter in memory
 
             self.fleet = Fleet(self.stores.shared, self)
+            self._resolver.weight_of = self.fleet.overrides.weight_of
         count = None if self.fleet is None else self.fleet.count
         self.pipeline = Pipeline(self.stores, layer, self._resolver, self.events, count)
         self.decider: Decider = self.pipeline

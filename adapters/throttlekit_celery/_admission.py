@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from throttlekit import ConfigurationError, Delivery, Job, Limiter
 from throttlekit.adapter import Deferred, Dropped, Every, Failed, JobOptions, Run, Throttling, Ticket, WaitRules
 from throttlekit_celery._body import RECEIPT, GoesBack, receipt_of
-from throttlekit_celery._host import expires_in, job_of
+from throttlekit_celery._host import expires_in, give_back, guard_close, job_of
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._outcomes import end_unrun
 from throttlekit_celery._pool_capacity import PoolCapacity
@@ -115,6 +116,9 @@ class Gate:
         self._releasing = False
         self._owed = 0
         self._copy_failed = Every()
+        self._lost: list[str] = []  # delivery tags of what was held as the connection broke
+        self._lost_at = 0.0
+        self._tried: set[str] = set()
 
     @property
     def limiter(self) -> Limiter:
@@ -157,6 +161,11 @@ class Gate:
 
     def start(self, consumer: Any) -> None:
         """A worker has connected."""
+        now = time.monotonic()
+        if now < self._lost_at + _longest_hold(consumer, self._settings.max_hold):
+            # After that, another worker may have them: the visibility time-out is three times as long.
+            give_back(consumer, self._lost, now + _GIVE_BACK_WITHIN)
+        self._lost, self._tried = [], guard_close(consumer)
         self._host.start(consumer)
         self.throttling.warn_in_memory()
         self._pid = os.getpid()
@@ -166,8 +175,11 @@ class Gate:
     def disconnected(self, consumer: Any) -> None:
         """The connection is lost: the broker delivers again what was delivered on it, to any worker."""
         self._running.disconnected()
+        self._lost_at = self._lost_at if self._lost else time.monotonic()
         for held in (*self._capacity.take_all(), *self._held.take_all(consumer)):
             held.becomes(State.GONE)
+            if (tag := held.request.message.delivery_tag) not in self._tried:
+                self._lost.append(tag)
 
     def stop(self, consumer: Any) -> None:
         """The worker stops: put back what it holds, with its tickets, so that each task keeps its place in the line."""
@@ -259,7 +271,7 @@ class Gate:
         # Not before half the time is over: a copy that is due much later would go round and round.
         worn = held_for + delay > longest and held_for > longest / 2
         native = delay > _NATIVE_AFTER and self._host.delays_natively(held)
-        has_place = held.ticket != held.carried and delay <= delivery.expires_in
+        has_place = delay <= delivery.expires_in and _stands(held.ticket) != _stands(held.carried)
         durably = delay > _DURABLE_AFTER and has_place
         # A task that was acknowledged as its body began is in no queue any more.
         if worn or native or durably or held.request.acknowledged:
@@ -330,6 +342,12 @@ class Gate:
             request.send_event(DEFERRED_EVENT, name=request.name, limit=limit, until=time.time() + delay)
         except Exception as error:
             _log.debug("The event of a deferral could not be sent: %s", type(error).__name__)
+
+
+def _stands(ticket: Mapping[str, Any] | None) -> dict[str, tuple[int, int, int]]:
+    """Where a task with *ticket* stands in each line. Its due instant is another each time that it asks."""
+    places = Ticket.read(ticket).places
+    return {limit: (place.epoch, place.start, place.number) for limit, place in places.items()}
 
 
 def _longest_hold(consumer: Any, wanted: float | None) -> float:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import math
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache, wraps
 from types import FunctionType
@@ -25,6 +27,8 @@ __all__ = [
     "current_task",
     "delayed_routing_key",
     "expires_in",
+    "give_back",
+    "guard_close",
     "has_copies",
     "has_delayed_delivery",
     "in_pool_process",
@@ -36,6 +40,8 @@ __all__ = [
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+_log = logging.getLogger("throttlekit.celery")
 
 _bootsteps: Any = importlib.import_module("celery.bootsteps")
 
@@ -75,6 +81,67 @@ def expires_in(request: Any) -> float:
 def has_delayed_delivery() -> bool:
     """Whether this Celery has native delayed delivery; 5.5 and later have."""
     return importlib.util.find_spec("celery.worker.consumer.delayed_delivery") is not None
+
+
+def guard_close(consumer: Any) -> set[str]:
+    """
+    Keep the worker of *consumer* alive when its Redis broker goes away. Call it for each connection.
+
+    As a lost connection is closed, kombu gives back over it what is unacknowledged. Kombu 5.7 no longer knows by then
+    which server that was, and its AttributeError ends the worker.
+
+    Returns:
+        The delivery tags that kombu has tried to give back; to read once the connection is closed.
+    """
+    tried: set[str] = set()
+    qos = _on_redis(consumer)
+    if qos is None:
+        return tried
+    restore, by_tag = qos.restore_unacked_once, qos.restore_by_tag
+
+    def noted(tag: str, *args: Any, **options: Any) -> None:
+        tried.add(tag)
+        by_tag(tag, *args, **options)
+
+    @wraps(restore)
+    def guarded(*args: Any, **options: Any) -> None:
+        qos.restore_by_tag = noted
+        try:
+            restore(*args, **options)
+        except Exception as error:
+            _log.info("A broker that is away takes no task back: %s", type(error).__name__)
+
+    qos.restore_unacked_once = guarded
+    return tried
+
+
+def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:
+    """
+    Put messages back that came over a connection to Redis that is lost, the first of *tags* in front.
+
+    What is left over comes back after the visibility time-out, as what a killed worker held. A message keeps its tag
+    for ever: one that may be back in its queue must not be among *tags*, or another worker's delivery goes back too.
+
+    Args:
+        until: By the monotonic clock: stop then.
+    """
+    qos = _on_redis(consumer)
+    if qos is None:
+        return
+    try:
+        for tag in reversed(tags):
+            if time.monotonic() > until:
+                return
+            qos.restore_by_tag(tag)
+    except Exception as error:
+        _log.info("Tasks come back after the visibility time-out of their broker: %s", type(error).__name__)
+
+
+def _on_redis(consumer: Any) -> Any:
+    """Where kombu keeps the unacknowledged messages of *consumer*, if its broker is Redis."""
+    channel: Any = getattr(consumer.task_consumer, "channel", None)
+    qos: Any = channel.qos if isinstance(channel, VirtualChannel) else None
+    return qos if hasattr(qos, "restore_by_tag") else None
 
 
 def in_pool_process() -> bool:

@@ -79,6 +79,12 @@ class HeldTask:
         early = self.entry is not None and self.due > time.monotonic() + _SOON
         return (self.entry.lane.name,) if early and self.entry and self.entry.lane.name else ()
 
+    @property
+    def waits_for_pool(self) -> bool:
+        """Whether it was taken up, and has not asked yet. Celery counts one that was revoked meanwhile no longer."""
+        reserved = self.state in (State.RESERVED, State.WAITING_FOR_POOL)
+        return reserved and self.request in worker_state().reserved_requests
+
     def becomes(self, state: State) -> None:
         """Change the state: the only place that does. Celery's list of reserved tasks follows."""
         before, self.state = self.state, state
@@ -117,6 +123,7 @@ class HeldTasks:
         self._max_held = max_held
         self._room: WaitingRoom[_Wait] = WaitingRoom()
         self._looking: Any = None  # the consumer whose timer looks at the lines
+        self._asking: list[HeldTask] = []  # what the last look released
         self._lock = threading.Lock()  # without an event loop, timers run in a thread of their own
 
     def hold(self, held: HeldTask, delay: float, *, state: State = State.HELD, wakeable: bool = False) -> None:
@@ -138,7 +145,7 @@ class HeldTasks:
             task_scheduled(request)
         wait.timer = consumer.timer.call_after(delay, self._on_timer, (request, entry), priority=_ETA_PRIORITY)
         if entry.lane.name and self._looking is not consumer:
-            self._looking = consumer
+            self._looking, self._asking = consumer, []
             consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer,))
 
     def wake(self, lane: str) -> None:
@@ -150,17 +157,23 @@ class HeldTasks:
             self._release(entry)
 
     def _look(self, consumer: Any) -> None:
-        """Release the task that stands first in each line, in its turn, if it is due much later than now."""
+        """
+        Release the task that stands first in each line, in its turn, if it is due much later than now.
+
+        Not while one of the last look waits for the pool still: a line would come to wait there, twice a second one.
+        """
         if self._looking is not consumer:
             return
-        now, asked = time.monotonic(), 0
+        now = time.monotonic()
         with self._lock:
             lanes = self._room.lanes
-        while asked < min(lanes, _MOST_LOOKS):
+        self._asking = [held for held in self._asking if held.waits_for_pool]
+        looks = 0 if self._asking else min(lanes, _MOST_LOOKS)
+        for _ in range(looks):
             with self._lock:
                 entry = self._room.to_look_at(now, _LOOK_EVERY / 2, now + _SOON)
-            asked += 1
             if entry is not None and entry.item.held.consumer is consumer:
+                self._asking.append(entry.item.held)
                 entry.item.cancel_timer()
                 self._release(entry)
         with self._lock:
@@ -209,6 +222,8 @@ class HeldTasks:
             held.consumer.on_task_request(held.request)
         except Exception:
             _log.exception("Task %s could not be taken up again; the broker keeps it.", held.request.id)
+            if held.state is State.RESERVED:
+                held.becomes(State.GONE)
         if entry.item.raised:
             held.consumer.qos.decrement_eventually()
 

@@ -28,6 +28,7 @@ __all__ = [
     "set_",
     "shadow",
     "unset",
+    "weight",
 ]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -287,6 +288,43 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
         _print_changes(control.enforce(name), f"{name} is not in shadow mode: it denies.")
 
 
+@click.command(short_help="Give a tenant of a shared limit another weight.")
+@_name
+@click.argument("tenant", metavar="TENANT")
+@click.argument("weight", metavar="[WEIGHT]", type=float, required=False)
+@click.option("--unset", is_flag=True, help="Give the tenant the weight back that the limit's share has for it.")
+@_for
+@_yes
+@_common
+def weight(
+    name: str, tenant: str, weight: float | None, unset: bool, for_: float | None, yes: bool, url: str, by: str | None
+) -> None:
+    """
+    Give TENANT another WEIGHT in the limit NAME, whose tenants share it: with 3, it gets three times as much as a
+    tenant of weight 1 while both wait.
+
+    It counts for jobs that begin to wait from now on. Jobs that wait already keep their places.
+
+    \b
+    Exit codes:
+      0  done
+      1  with --unset: no weight was set by `throttlekit weight`
+      2  nothing was changed: a wrong option, a limit that the fleet has not used (without --yes),
+         a limit that tenants do not share, or the store does not answer
+
+    \b
+    Examples:
+      throttlekit weight partner-api acme 3
+      throttlekit weight partner-api acme 0.1 --for 1h
+      throttlekit weight partner-api acme --unset
+    """
+    if unset == (weight is not None):
+        raise click.UsageError("name the new weight, as in `throttlekit weight NAME TENANT 3`, or --unset")
+    with open_control(url, by, name, yes=yes or unset) as control:
+        changes = control.weight(name, tenant, weight, for_=for_)
+        _print_changes(changes, f"{name} already has its own weight for tenant {tenant}.")
+
+
 @click.command(short_help="Delete the counts of a limit: it begins as if unused.")
 @_name
 @_key
@@ -342,4 +380,4 @@ def clear_line(name: str, key: str | None, url: str | None, by: str | None) -> N
         _print_changes(control.clear_line(name, key=key), f"No job waits for {name}.", follow=False)
 
 
-COMMANDS = (pause, resume, set_, unset, shadow, enforce, reset, clear_line)
+COMMANDS = (pause, resume, set_, unset, shadow, enforce, weight, reset, clear_line)

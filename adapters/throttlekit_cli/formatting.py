@@ -24,6 +24,7 @@ __all__ = [
     "to_json",
 ]
 
+_PARTS = {"set": "tier", "unset": "tier", "weight": "tenant"}
 _PERIODS = {1_000_000: "s", 60_000_000: "minute", 3_600_000_000: "hour", 86_400_000_000: "day", 604_800_000_000: "week"}
 
 
@@ -78,23 +79,25 @@ def format_active_rule(rule: Rule, now: float, *, clear: bool) -> str:
     """A rule that is in force, as a note below its limit: what, by whom, for how long yet."""
     part = ""
     if rule.part is not None:
-        part = f" of tier {rule.part}" if rule.what == "set" else f" of key {_paused_key(rule.part, clear=clear)}"
-    rate = f" to {rule.rate}" if rule.rate is not None else ""
+        shown = rule.part if rule.what == "set" else _shown_key(rule.part, clear=clear)
+        part = f" of {_PARTS.get(rule.what, 'key')} {shown}"
+    new = rule.weight if rule.what == "weight" else rule.rate
+    rate = f" to {new:g}" if isinstance(new, float) else f" to {new}" if new is not None else ""
     burst = f" burst {rule.burst}" if rule.burst is not None else ""
     left = f", for {format_duration(rule.until_us / 1e6 - now)} yet" if rule.until_us else ""
-    word = {"set": "set", "pause": "paused", "shadow": "shadow mode"}[rule.what]
+    word = {"set": "set", "pause": "paused", "shadow": "shadow mode", "weight": "weight"}[rule.what]
     return f"{word}{part}{rate}{burst} by {rule.by}{left}"
 
 
 def format_rule(rule: Rule) -> str:
     """A rule that is in force, as one line."""
-    name = _format_name(rule.name, rule.part, "tier" if rule.what == "set" else "key")
+    name = _format_name(rule.name, rule.part, _PARTS.get(rule.what, "key"))
     return printable(f"{name}: {_format_effect(rule)}, since {_format_time(rule.since_us / 1_000_000)}, by {rule.by}")
 
 
 def format_change(change: Change, *, when: bool = False) -> str:
     """A change as one line: from what to what; with *when*, also when and by whom."""
-    name = _format_name(change.name, change.part, "tier" if change.verb in ("set", "unset") else "key")
+    name = _format_name(change.name, change.part, _PARTS.get(change.verb, "key"))
     if change.verb == "reset":
         what = f"reset: {change.forgotten} stored values deleted"
     elif change.verb == "clear-line":
@@ -118,6 +121,8 @@ def _format_effect(rule: Rule | None) -> str:
         return f"paused{until}"
     if rule.what == "shadow":
         return f"shadow{until}"
+    if rule.what == "weight":
+        return f"weight {rule.weight:g}{until}"
     burst = f" burst {rule.burst}" if rule.burst is not None else ""
     return f"{rule.rate}{burst}{until}"
 
@@ -131,7 +136,7 @@ def _format_time(seconds: float) -> str:
     return datetime.fromtimestamp(seconds).astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 
-def _paused_key(key: str, *, clear: bool) -> str:
-    """The key of a pause, formatted like the key's own row."""
+def _shown_key(key: str, *, clear: bool) -> str:
+    """The key of a pause, or a tenant, formatted like its own row."""
     stored = parts_of(bucket_name("", key, "0"))
     return key if clear or stored is None else format_key(stored[1], None, clear=False)

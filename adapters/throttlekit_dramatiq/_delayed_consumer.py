@@ -277,8 +277,10 @@ def _post_process(original: Any, message: Any) -> None:
 def _put_back(holder: Holder, deferral: Deferral) -> None:
     """The message was handed over and denied: it goes on waiting, without a broker operation."""
     message = due_and_message(holder.item)[1]
+    if deferral.ticket:
+        message.options[TICKET] = deferral.ticket
     if holder.thread.delay_queue is holder.queue:
-        holder.queue.put(Retimed(holder.item, current_millis() + deferral.delay_ms, deferral.ticket))
+        holder.queue.put(Retimed(holder.item, current_millis() + deferral.delay_ms))
     elif not hasattr(message, "_tag"):  # RabbitMQ has delivered it again
         holder.thread.requeue_messages([message])
 

@@ -240,9 +240,10 @@ class Throttle(Middleware):
         # The body's own retries ask anew: they call downstream again.
         ticket = message.options.pop(TICKET, None)
         self._consumers.take(message)
-        holder = holder_of(message)
-        early = holder is not None and due_and_message(holder.item)[0] > current_millis() + SOON_MS
-        grant = Grant(run, consumer, (lane_in(ticket).name,) if early else ())
+        holder, lane = holder_of(message), lane_in(ticket)
+        # When a slot comes free is a guess: to be granted one before that says nothing of the next.
+        early = holder and not lane.slots and due_and_message(holder.item)[0] > current_millis() + SOON_MS
+        grant = Grant(run, consumer, (lane.name,) if early else ())
         setattr(message, GRANT, grant)
         self._bodies.expect(message)
         if run.decision is not None and run.decision.allowed:

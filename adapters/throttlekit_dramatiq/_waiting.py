@@ -22,7 +22,6 @@ class Retimed(NamedTuple):
 
     item: Any
     due: int
-    ticket: Any
 
 
 class Held(NamedTuple):
@@ -53,8 +52,8 @@ class Waiting(PriorityQueue[Any]):
         retimed = item if isinstance(item, Retimed) else None
         item = retimed.item if retimed else item
         due, message = due_and_message(item)
-        ticket = retimed.ticket if retimed else message.options.get(TICKET)
-        self._room.put(Held(item, message), retimed.due if retimed else due, lane_in(ticket), now=time.monotonic())
+        lane = lane_in(message.options.get(TICKET))
+        self._room.put(Held(item, message), retimed.due if retimed else due, lane, now=time.monotonic())
 
     def _get(self) -> Any:
         entry: Any = self._room.first()  # there is one: `get` has checked the size

@@ -103,11 +103,12 @@ def _end(control: Control, id: str, by: str, *, show_keys: bool) -> Plan:
     if rule is None:
         raise Refused(404, "this rule is not in force any more")
     name, part = rule.name, rule.part
-    shown = shown_part(part, is_key=rule.what == "pause", show_keys=show_keys)
+    shown = shown_part(part, is_key=rule.what != "set", show_keys=show_keys)
     ends: dict[str, Callable[[Control], Sequence[Change]]] = {
         "pause": lambda control: control.resume(name, key=part),
         "set": lambda control: control.unset(name, tier=part),
         "shadow": lambda control: control.enforce(name),
+        "weight": lambda control: control.weight(name, part or "", None),
     }
     return Plan(_end_of(rule, shown), by, ends[rule.what])
 
@@ -121,6 +122,11 @@ def _end_of(rule: Rule, part: str | None) -> str:
         )
     if rule.what == "shadow":
         return f"End the shadow mode of limit {rule.name!r} in the whole fleet, set by {rule.by}. It denies jobs again."
+    if rule.what == "weight":
+        return (
+            f"Give tenant {part!r} of limit {rule.name!r} the weight back that its share has for it, in place of "
+            f"{rule.weight:g}, which {rule.by} set. Jobs that wait keep their places."
+        )
     whose = f"limit {rule.name!r}" if part is None else f"tier {part!r} of limit {rule.name!r}"
     return f"Undo the rate {rule.rate} that {rule.by} set: {whose} is as declared again, in the whole fleet."
 

@@ -23,7 +23,8 @@
   Writes   KEYS[3i-2] of every claim with a size, expiring a while after nothing of it counts: when allowed, or when
            denied and what is stored is stale. KEYS[3i-1] and KEYS[3i], expiring together a while after the last job is
            to come back: when denied, of each claim that denies and the job will wait as long, or in whose line it
-           stood, or where others were set aside; when allowed, where jobs wait or a pause ends. A peek writes nothing.
+           stood, or where others were set aside; when allowed, where jobs wait or a pause ends. A peek writes only in
+           place of what is stale, or what a later clock wrote.
 ]]
 local caller, max_wait, grace, secret = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local claims, places, first = {}, {}, caller == 'again'
@@ -87,7 +88,8 @@ for i = 1, #claims do
   local c = claims[i]
   if c.passes > now then
     retry = max(retry, c.passes)
-    local due_c = caller == 'guest' and max(c.line.guest, c.back_at) or c.back_at
+    local spread = caller == 'guest' and c.line.guest <= c.passes + GUESTS
+    local due_c = spread and max(c.line.guest, c.back_at) or c.back_at
     local full = c.queue and c.tags == 'f' and c.line.waiting + c.line.extra >= c.queue
     if reason ~= 4 and (due_c > due or full) then
       binding, due = i, due_c

@@ -6,7 +6,7 @@
                "r tenant", where that tenant's next job would start, and the next that comes in again
   c.rest       "mark cost step lead queue tenant": see `StoreClaim`; queue is empty for any
 
-  `waiting` counts the jobs. Nothing is written before `write_line`.
+  `waiting` counts the jobs. Nothing is written before `write_line`, but for what a later clock wrote.
 ]]
 local FIRST_TAG, FAR, EXACT, BATCH, MEAN_ONE, MEAN_PART = 18691697672192, 16, 32, 16, 1024, 32
 local AT_DOOR, FURTHEST = 8, 3155760000000000
@@ -33,9 +33,10 @@ local function read_line(c)
   if not found[1] then return end
   local line = {secret = found[#FIELDS + 1], stored = true}
   for i, field in ipairs(FIELDS) do line[field] = tonumber(found[i]) end
-  -- A pause that a later clock began begins now, at its full length.
-  if line.from > now then
-    line.paused, line.from = now + line.paused - line.from, now
+  -- A later clock wrote it: a pause begins now, at its full length.
+  if line.from > now or line.since > now + LOOK then
+    if line.from > now then line.paused, line.from = now + line.paused - line.from, now end
+    line.since = math.min(line.since, now + LOOK)
     redis.call('SET', c.order_key, text_of(line), 'KEEPTTL')
   end
   c.line = line
@@ -72,8 +73,8 @@ local function tidy_line(c, grace, own)
   local line = c.line
   c.aside = {}
   if line.waiting == 0 then return end
-  if c.mark < line.mark or line.since > now + LOOK then
-    line.mark, line.since, line.low, c.tidied = math.min(c.mark, line.mark), now + LOOK, c.there, true
+  if c.mark < line.mark then
+    line.mark, line.since, line.low, c.tidied = c.mark, now + LOOK, c.there, true
     return
   end
   local looked = line.paused > 0 and line.paused + LOOK or 0
@@ -226,7 +227,7 @@ local function pass(c)
   line.paused, line.from, line.v = 0, 0, max(line.v, c.start)
   line.mean = line.mean + math.floor((MEAN_ONE * c.cost - line.mean) / MEAN_PART)
   line.low = max(math.min(line.low, c.least), line.low - c.cost)
-  line.over = c.in_front > 0 and (line.over > 0 and line.over or now) or 0
+  line.over = c.in_front > 0 and (line.over > 0 and math.min(line.over, now) or now) or 0
   if c.waits then without(c) end
 end
 

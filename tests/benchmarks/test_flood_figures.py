@@ -48,7 +48,7 @@ def test_inversions_are_shares_of_all_pairs(order: list[int], share: float) -> N
 
 def test_a_charge_that_no_grant_explains_is_found() -> None:
     """A replay of the grants agrees with the store's states, until somebody charges without a grant."""
-    charge, grants = GcraAlgorithm(20_000, 180_000, 200_000), []
+    charge, grants = GcraAlgorithm(20_000, 180_000, 200_000, 20_000, 1), []
     tat: Tat | None = None
     for now in range(1_000_000, 1_200_000, 10_000):
         tat = charge.admit(tat, now)

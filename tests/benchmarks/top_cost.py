@@ -30,6 +30,9 @@ from throttlekit import Job, Limiter, TokenBucket
 from throttlekit._core.acquire import Reason, Verdict
 from throttlekit._core.serialize import plain
 from throttlekit._core.storage_keys import bucket_name, limit_id, line_name
+from throttlekit._engine.call import Call
+from throttlekit._engine.claims import ClaimResolver
+from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.ticket import Ticket
 from throttlekit.fleet.activity import _REPORT, KEYS, Counts
 
@@ -97,16 +100,17 @@ def looks(client: Any, url: str, times: int, *options: str) -> tuple[float, floa
 
 def per_decision() -> list[tuple[str, float]]:
     """Nanoseconds that counting takes of a decision, in this process."""
-    decision = Limiter().acquire(TokenBucket("api", "1000/s"))
+    wide, resolver = TokenBucket("api", "1000/s"), ClaimResolver(LimitRegistry())
+    decision = Limiter().acquire(wide)
     verdict, ticket, job = Verdict(Reason.ALLOWED, 0, 2, 2, 3, ()), Ticket(), Job(id="job")
     denied = Limiter()
     one = TokenBucket("api", "1/d", burst=1)
     denied.acquire(one)
     denial = denied.acquire(one, job=job)
-    counts = Counts()
+    counts, granted, held = Counts(), resolver.resolve(Call((wide,))), resolver.resolve(Call((one,)))
     timed = {
-        "allowed": lambda: counts.decided(decision, "bucket", verdict, ticket, None),
-        "denied, a job": lambda: counts.decided(denial, "bucket", verdict, ticket, job),
+        "allowed": lambda: counts.decided(decision, granted, verdict, ticket, None),
+        "denied, a job": lambda: counts.decided(denial, held, verdict, ticket, job),
     }
     return [(name, min(timeit.repeat(call, number=5_000, repeat=9)) / 5_000 * 1e9) for name, call in timed.items()]
 

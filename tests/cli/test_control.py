@@ -11,7 +11,7 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 
-from throttlekit import Concurrency, Control, Job, LeakyBucket, Limiter, TokenBucket
+from throttlekit import Concurrency, Control, Job, LeakyBucket, Limiter, Share, TokenBucket
 from throttlekit_cli._commands import cli
 
 Run = Callable[..., Result]
@@ -38,6 +38,11 @@ def run(redis_url: str) -> Run:
             "api (tier pro): as declared -> 9/m",
         ),
         (["shadow", "api"], ["enforce", "api"], "api: as declared -> shadow\n"),
+        (
+            ["weight", "api", "acme", "2.5"],
+            ["weight", "api", "acme", "--unset"],
+            "api (tenant acme): as declared -> weight 2.5\n",
+        ),
     ],
 )
 def test_each_command_and_its_opposite(run: Run, begin: list[str], end: list[str], line: str) -> None:
@@ -116,6 +121,7 @@ TOKENS = TokenBucket("tokens", "20000/minute", burst=1200)
 SLOTS = Concurrency("db", 8)
 LEAKY = LeakyBucket("leaky", "5/s")
 PLANS = TokenBucket("plans", {"free": "1/s", "pro": "10/s"}, tier="{plan}")
+RANKS = TokenBucket("ranks", "1/s", share=Share("{rank}", weight={"high": 2, "low": 1}, strict=True))
 DEAR = TokenBucket("dear", "100/s", burst=100, cost=10)
 
 
@@ -131,6 +137,8 @@ DEAR = TokenBucket("dear", "100/s", burst=100, cost=10)
         (["set", "plans", "5/s", "--tier", "por"], "It has used pro."),
         (["set", "dear", "5/s", "--burst", "5"], "a cost of 10"),
         (["pause", "tokens", "--key", "7"], "limit 'tokens' has no key"),
+        (["weight", "tokens", "acme", "3"], "limit 'tokens' has no share="),
+        (["weight", "ranks", "low", "3"], "the weights of limit 'ranks' are priorities"),
     ],
 )
 def test_what_the_limit_in_use_cannot_follow_is_refused(
@@ -141,6 +149,7 @@ def test_what_the_limit_in_use_cannot_follow_is_refused(
         for limit in (TOKENS, SLOTS, LEAKY, DEAR):
             limiter.acquire(limit)
         limiter.acquire(PLANS, job=Job(kwargs={"plan": "pro"}))
+        limiter.acquire(RANKS, job=Job(kwargs={"rank": "low"}))
     assert run("set", "tokens", "10000/minute").exit_code == 0
     before = run("rules").stdout
     outcome = run(*words)
@@ -179,6 +188,10 @@ def test_the_names_in_use_are_printed_if_none_is_similar(run: Run, redis_url: st
         (["set", "api", "3/s", "--burst", "0", "--yes"], "the burst must be"),
         (["set", "api"], "Missing argument 'RATE'"),
         (["pause"], "Missing argument 'NAME'"),
+        (["weight", "api", "acme"], "name the new weight"),
+        (["weight", "api", "acme", "3", "--unset"], "name the new weight"),
+        (["weight", "api", "acme", "0", "--yes"], "a weight must be a number from 0.001"),
+        (["weight", "api", "acme", "nan", "--yes"], "a weight must be a number from 0.001"),
         (["pause", "api", "--url", "memory://"], "needs a store that the whole fleet sees"),
         (["pause", "api", "--url", "redis://:hunter2@127.0.0.1:1/0"], "the store gave no usable answer"),
         (["pause", "api", "--url", "gopher://:hunter2@x"], "no store is known"),

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,8 @@ def test_a_sound_celery_app_passes(tmp_path: Path) -> None:
     code, found, _ = doctor("--celery", "shop", "--strict", folder=_module(tmp_path, SOUND_CELERY))
     assert (code, graded(found, "fault")) == (0, "")
     assert "1 tasks name limits" in graded(found, "ok")
+    since_5_7 = metadata.version("kombu") >= "5.7"
+    assert ("ends a worker that holds tasks" in graded(found, "note")) == since_5_7
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ CASES: dict[str, dict[int, list[list[str]]]] = {
     "unset": {0: [["set", "api", "5/s"], ["api"]], 1: [["api"]], 2: [["api", *NOWHERE]]},
     "shadow": {0: [["api"]], 2: [["api", "--for", "soon"]]},
     "enforce": {0: [["shadow", "api"], ["api"]], 1: [["api"]], 2: [["api", *NOWHERE]]},
+    "weight": {0: [["api", "acme", "2"]], 1: [["api", "acme", "--unset"]], 2: [["apu", "acme", "2"]]},
     "reset": {0: [["api"]], 1: [["reset", "api"], ["api"]], 2: [["api", *NOWHERE]]},
     "clear-line": {0: [["api"]], 1: [["clear-line", "api"], ["api"]], 2: [["api", *NOWHERE]]},
     "history": {0: [["pause", "api"], []], 1: [[]], 2: [NOWHERE]},
@@ -36,7 +37,7 @@ def test_command_ends_with_its_exit_code(redis_url: str, monkeypatch: pytest.Mon
     """0, 1, 2 or 130, as its help says."""
     with contextlib.closing(Limiter(redis_url)) as limiter:
         for _ in range(2):
-            limiter.acquire(TokenBucket("api", "1/day"), job=Job(id="j"))
+            limiter.acquire(TokenBucket("api", "1/day", share=lambda _: "acme"), job=Job(id="j"))
     if code == 130:
         monkeypatch.setattr(watch, "top", _interrupted)
     *before, words = CASES[name][code]

@@ -13,7 +13,8 @@ from click.testing import CliRunner, Result
 
 from support.servers.processes import patient
 from support.waiting import wait_until
-from throttlekit import Concurrency, Control, Job, Limiter, TokenBucket
+from throttlekit import Concurrency, Control, Job, Limiter, Share, TokenBucket
+from throttlekit._core.storage_keys import digest_of
 from throttlekit_cli._commands import cli
 from throttlekit_cli.formatting import format_duration, format_key, format_limit
 
@@ -64,6 +65,22 @@ def test_table_shows_lines_denials_and_pauses(redis_url: str, limiter: Limiter) 
     assert "1 m " in line
     assert "exhausted 3" in line
     assert re.search(r"paused for (10 m 00|9 m [0-5][0-9]) s yet", shown.stdout)
+
+
+def test_tenants_of_a_shared_limit_are_shown(redis_url: str, limiter: Limiter) -> None:
+    """The heaviest tenant with its weight and part, and the one that waits longest; keys only on demand."""
+    shared = TokenBucket("shared", "6/minute", burst=6, share=Share("{tenant}", weight={"acme": 2}))
+    for number in range(4):
+        limiter.acquire(shared, job=Job(id=f"a{number}", kwargs={"tenant": "acme"}))
+    for number in range(3):
+        limiter.acquire(shared, job=Job(id=f"b{number}", kwargs={"tenant": "bee"}))
+    limiter.close()
+    (row,) = _top(redis_url, "--show-keys")["limits"]
+    tenants = [(each["name"], each["weight"], each["units"]) for each in row["tenants"]]
+    assert tenants == [("acme", 2.0, 4), ("bee", 1.0, 2)]
+    shown = run("top", "--url", redis_url, "--once").stdout
+    assert f"2 tenants; most used by {digest_of('acme')} (67%, weight 2)" in shown
+    assert "acme" not in shown
 
 
 def test_changes_by_an_operator_are_shown(redis_url: str, limiter: Limiter) -> None:

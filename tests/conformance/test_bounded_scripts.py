@@ -13,6 +13,8 @@ import redis
 from throttlekit import Concurrency, Limiter, SlidingLog
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit.fleet.activity import _REPORT, KEYS  # pyright: ignore[reportPrivateUsage]
+from throttlekit.fleet.browse import tenants_of
+from throttlekit.fleet.tenants import TENANTS, report_tenants
 from throttlekit.stores.redis import RedisStore
 
 PIECE, MANY = 1_000, 2_500
@@ -82,3 +84,15 @@ def test_a_long_log_gives_back_what_it_took(store: RedisStore, client: Any, by: 
     limiter.settle(decision, actual=100_000 - by)
     assert limiter.peek(log, cost=by).allowed
     assert not limiter.peek(log, cost=by + 1).allowed
+
+
+def test_of_tenants_so_many_are_kept(store: RedisStore, client: Any) -> None:
+    """Of all limits 2 000 in 20 seconds; what is known goes on counting."""
+    rows = [[f"api:1 t{number}", 1, 5_000_000, 2_500] for number in range(MANY)]
+    for first in range(0, MANY, 100):
+        store.commands([report_tenants(rows[first : first + 100])])
+    store.commands([report_tenants([["api:1 t7", 4, 1, 2_500], ["api:1 late", 9, 1, 1_000]])])
+    assert all(client.hlen(key) <= 2_000 for key in TENANTS)
+    tenants = {each.name: each for each in tenants_of(store)["api:1"]}
+    assert (tenants["t7"].units, tenants["t7"].longest_wait, tenants["t7"].weight) == (5, 5.0, 2.5)
+    assert all(0 < client.ttl(key) <= 100 for key in TENANTS if client.exists(key))

@@ -277,7 +277,7 @@ REDIS = ("pool", "errors", "from_client", "cluster", "redis", "sentinel")
             "throttlekit_lua",
             {
                 "throttlekit.stores.wire",
-                *(f"throttlekit.fleet.{each}" for each in ("activity", "downstream", "snapshot")),
+                *(f"throttlekit.fleet.{each}" for each in ("activity", "downstream", "snapshot", "tenants")),
             },
         ),
     ],

@@ -97,7 +97,7 @@ def _(site: Site) -> None:
 def _(site: Site) -> None:
     app = Celery("shop", set_as_current=False)
     app.conf.task_always_eager = True
-    task = app.task(throttlekit_celery.throttled(PARTNER)(_ran))
+    task = app.task(shared=False)(throttlekit_celery.throttled(PARTNER)(_ran))
     assert task() == "ran", "called directly, it is a function"
     result = task.delay()
     assert isinstance(result.result, ConfigurationError)

@@ -72,7 +72,7 @@ def longest(limit: Limit) -> float:
 
 def first_newcomer(clock: Clock, limit: Limit, since: float = 0.0) -> float:
     """For how long no new caller passes, of those that come one after the other and take no place in the line."""
-    every = max(1.0, longest(limit) / 500)
+    every = max(0.1, longest(limit) / 500)
     for number in range(1, 1000):
         if clock.at(since + number * every).ask(limit, caller=Caller.GUEST).allowed:
             return (number - 1) * every
@@ -102,16 +102,27 @@ def test_jobs_that_joined_the_line_then_hold_no_newcomer_up(clock: Clock, limit:
 def test_jobs_that_joined_the_line_then_run_too(clock: Clock, limit: Limit) -> None:
     """Their places are an hour ahead: as they come back, early, they run after the limit's own time."""
     clock.at(HOUR).drain(limit)
-    due = [clock.ask(limit).due_us for _ in range(3)]
+    denied = [clock.ask(limit) for _ in range(3)]
     every = max(1.0, longest(limit) / 500)
     for number in range(1, 1500):
         clock.at(number * every)
-        verdicts = [clock.ask(limit, due_us=each) for each in due]
-        due = [verdict.due_us for verdict in verdicts if not verdict.allowed]
-        if not due:
+        verdicts = [clock.ask(limit, back=each) for each in denied]
+        denied = [verdict for verdict in verdicts if not verdict.allowed]
+        if not denied:
             break
-    assert not due
+    assert not denied
     assert number * every <= 2 * longest(limit)
+
+
+@every_limit
+def test_callers_without_a_job_got_instants_then(clock: Clock, limit: Limit) -> None:
+    """The next one gets an instant within the limit's time, and not the one after theirs."""
+    clock.at(HOUR).drain(limit)
+    for _ in range(3):
+        assert not clock.ask(limit, caller=Caller.GUEST).allowed
+    told = clock.at(1).ask(limit, caller=Caller.GUEST)
+    assert not told.allowed
+    assert told.due_us - clock.now_us <= longest(limit) * SECOND_US
 
 
 @every_limit
@@ -154,11 +165,25 @@ def test_free_slots_are_given_to_newcomers(clock: Clock, alive: int) -> None:
     for second in range(3, 60):
         if second % 10 == 0:
             assert clock.at(second).renew(holders[:alive]) == [True] * alive
-        if clock.at(second).look(SLOTS).allowed:
+        if clock.at(second).ask(SLOTS, holder="newcomer", caller=Caller.GUEST).allowed:
             break
     assert second <= 2 + GRACE + 1
-    assert clock.ask(SLOTS, holder="newcomer").allowed
     assert clock.use(SLOTS).units == alive + 1
+
+
+def test_first_of_the_line_gets_a_slot_when_jobs_passed_before_it_then(clock: Clock) -> None:
+    """Jobs may pass before the first for half a second and the grace; not for as long as the clock was ahead."""
+    single = Concurrency("single", 1, lease=30)
+    assert clock.at(HOUR).ask(single, holder="runs-0").allowed
+    first, others = clock.ask(single, holder="first"), [clock.ask(single, holder=f"waits-{n}") for n in range(9)]
+    for number, other in enumerate(others):
+        clock.at(HOUR + 0.1 if number == 0 else number / 5)
+        claim = clock.claim(single, holder=f"runs-{number}")
+        clock.store.release([Lease(claim.bucket, claim.algorithm, clock.now_us)], now_us=clock.now_us)
+        if not clock.ask(single, holder=f"runs-{number + 1}", back=other).allowed:
+            break
+    assert 1 < number <= 6
+    assert clock.ask(single, holder="first", back=first).allowed
 
 
 def test_slots_of_holders_that_died_then_are_free_after_a_lease(clock: Clock) -> None:

@@ -254,9 +254,10 @@ def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
 
 def _as_of_now(states: Sequence[State], now_us: int) -> Sequence[State]:
     """*states* with their lines as they count now: the very sequence, unless a clock has stepped back."""
-    if not any(state.line and state.line.paused_from_us > now_us for state in states):
+    lines = [state.line and state.line.at(now_us) for state in states]
+    if all(line is state.line for line, state in zip(lines, states, strict=True)):
         return states
-    return [State(state.taken, state.line and state.line.at(now_us)) for state in states]
+    return [State(state.taken, line) for line, state in zip(lines, states, strict=True)]
 
 
 def _mended(states: Sequence[State], known: Sequence[Any]) -> Sequence[State]:
@@ -324,7 +325,9 @@ def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, 
             continue
         line = look.line
         retry_us = max(retry_us, look.passes_us)
-        due = max(line.guest_us, look.back_us) if caller is Caller.GUEST else look.back_us
+        due = look.back_us
+        if caller is Caller.GUEST and line.guest_us <= look.passes_us + GUESTS_US:
+            due = max(line.guest_us, due)
         newcomer = look.stands.tags == "finishes"
         full = claim.max_queue is not None and newcomer and line.units >= claim.max_queue
         if reason is not Reason.FULL and (due > due_us or full):
@@ -348,7 +351,7 @@ def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None, now_us: in
         if stored is None or not stored.paused_us:
             return stored
         return replace(stored, paused_us=0, paused_from_us=0) if stored.epoch else None
-    over_us = (line.over_us or now_us) if look.before.least else 0
+    over_us = min(line.over_us or now_us, now_us) if look.before.least else 0
     return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead.least, over_us)
 
 

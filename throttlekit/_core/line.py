@@ -162,11 +162,17 @@ class Line:
         return len(self.jobs) + self.extra
 
     def at(self, now_us: int) -> Line:
-        """The line as it counts at *now_us*: a pause that a later clock began begins now, at its full length."""
-        if self.paused_from_us <= now_us:
-            return self
-        paused_us = now_us + self.paused_us - self.paused_from_us
-        return replace(self, paused_us=paused_us, paused_from_us=now_us)
+        """
+        The line as it counts at *now_us*, if a later clock wrote it. A pause begins now, at its full length; the time
+        that units lie for the first job begins once every process has looked.
+        """
+        line = self
+        if line.paused_from_us > now_us:
+            paused_us = now_us + line.paused_us - line.paused_from_us
+            line = replace(line, paused_us=paused_us, paused_from_us=now_us)
+        if line.since_us > now_us + LOOK_US:
+            line = replace(line, since_us=now_us + LOOK_US)
+        return line
 
     def cleared(self) -> Line | None:
         """The line without the jobs that wait; None if nothing else is in it."""
@@ -216,8 +222,8 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
     """
     if not line.jobs:
         return _forgetful(line), False
-    if mark < line.mark or line.since_us > now_us + LOOK_US:
-        return replace(line, mark=min(mark, line.mark), since_us=now_us + LOOK_US, low=there), False
+    if mark < line.mark:
+        return replace(line, mark=mark, since_us=now_us + LOOK_US, low=there), False
     looked_us = line.paused_us + LOOK_US if line.paused_us else 0
     grace_us = max(grace_us, line.grace_us)
     if now_us < max(line.since_us, looked_us) + grace_us:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,11 +74,13 @@ class ClaimResolver:
 
     Attributes:
         registry: The limits that are known by name.
+        weight_of: What live control gave a tenant of a limit in place of its weight; None: there is no live control.
     """
 
     def __init__(self, registry: LimitRegistry, plugins: Plugins | None = None) -> None:
         self.registry = registry
         self._plugins = plugins
+        self.weight_of: Callable[[str, str], float | None] | None = None
         self._known: dict[Any, Claim] = {}
         registry.let_go = self._known.clear
 
@@ -111,6 +113,13 @@ class ClaimResolver:
                 return given
         return limit.cost_of(call.job)
 
+    def _stake(self, limit: Limit, job: Job | None) -> Stake:
+        stake = limit.stake_of(job)
+        if self.weight_of is None or limit.share is None or limit.share.strict or job is None:
+            return stake
+        weight = self.weight_of(limit.name, stake.tenant)
+        return stake if weight is None else stake._replace(weight=weight)
+
     def resolve(self, call: Call, *, remember: bool = True) -> list[Claim]:
         """
         The claims of *call*, in the order of its limits.
@@ -129,7 +138,7 @@ class ClaimResolver:
             text = "" if limit.key is None else self.key(call, limit)
             part = None if limit.scope == "global" else limit.part_of(job)
             units = limit.cost_of(job) if plain and call.cost is None else self._cost(call, limit)
-            stake = NO_STAKE if limit.share is None else limit.stake_of(job)
+            stake = NO_STAKE if limit.share is None else self._stake(limit, job)
             if not remember or limit.by_value or isinstance(limit, Concurrency):
                 claims.append(_claim(limit, text, part, units, stake, now_us, job))
                 continue

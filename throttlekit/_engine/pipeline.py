@@ -11,7 +11,7 @@ from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._engine.attempt import Attempt, Layer
 from throttlekit._engine.call import Call
-from throttlekit._engine.claims import ClaimResolver, build_request, decision_from, ticket_after
+from throttlekit._engine.claims import Claim, ClaimResolver, build_request, decision_from, ticket_after
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.fallback import decide_without_store
 from throttlekit._engine.inline import InlineWaits
@@ -22,8 +22,8 @@ from throttlekit.errors import StoreUnavailable
 
 __all__ = ["Count", "Pipeline"]
 
-Count = Callable[[Decision, str, Verdict, Ticket, "Job | None"], None]
-"""Counts a decision of the store: the decision, the binding claim's bucket, the verdict, the ticket, the job."""
+Count = Callable[[Decision, Sequence[Claim], Verdict, Ticket, "Job | None"], None]
+"""Counts a decision of the store: the decision, the claims, the verdict, the ticket, the job."""
 
 
 class Pipeline:
@@ -110,8 +110,7 @@ class Pipeline:
         if _is_deferral(attempt.call, decision):
             self._set_clock(attempt, verdict)
         if self._count is not None:
-            bucket = attempt.claims[verdict.claim].claim.bucket
-            self._count(decision, bucket, verdict, attempt.ticket, attempt.call.job)
+            self._count(decision, attempt.claims, verdict, attempt.ticket, attempt.call.job)
         return decision
 
     def conclude(self, attempt: Attempt, verdict: Verdict, decision: Decision) -> Decision:

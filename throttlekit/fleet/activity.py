@@ -27,9 +27,11 @@ from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.serialize import plain
 from throttlekit._core.storage_keys import fleet_name, limit_id
+from throttlekit._engine.claims import Claim
 from throttlekit._engine.ticket import Ticket
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
+from throttlekit.fleet.tenants import TenantCounts, report_tenants
 
 __all__ = ["JOBS_KNOWN", "KEYS", "REASON_CODES", "Activity", "Counts", "SharedCommands", "reported_id"]
 
@@ -106,19 +108,26 @@ class Counts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self.tenants = TenantCounts()
         self._seen: dict[str, _Seen] = {}
         self._jobs: dict[str, tuple[str, str, int, int, int, int]] = {}
         self._heard: dict[str, int] = {}
 
-    def decided(self, decision: Decision, bucket: str, verdict: Verdict, ticket: Ticket, job: Job | None) -> None:
+    def decided(
+        self, decision: Decision, claims: Sequence[Claim], verdict: Verdict, ticket: Ticket, job: Job | None
+    ) -> None:
         """
-        Count what the store decided.
+        Count what the store decided on *claims*.
 
         Args:
-            bucket: The name under which the binding limit counts.
             ticket: What the job brought.
         """
         now_us, since_us, reason = verdict.now_us, ticket.since_us, decision.reason
+        binding = claims[verdict.claim]
+        for claim in claims if decision.allowed else [binding]:
+            if claim.limit.share is not None:
+                waits = since_us and (not decision.allowed or ticket.limit_ref.startswith(claim.limit.fingerprint))
+                self.tenants.decided(claim, allowed=decision.allowed, waited_us=now_us - since_us if waits else 0)
         with self._lock:
             if decision.allowed:
                 for each in decision.charged:
@@ -131,6 +140,7 @@ class Counts:
                     return
                 bucket, due_us = "", 0
             else:
+                bucket = binding.claim.bucket
                 seen = self._seen.get(bucket) or self._meet(bucket, decision.limit)
                 seen.denied[reason] = seen.denied.get(reason, 0) + 1
                 if job is None or reason == "queue full":
@@ -239,8 +249,10 @@ class Activity:
             **_numbers(seen),
         }
         began = time.perf_counter()
-        count_429s = [("EVAL", COUNT_429S, 1, DOWNSTREAM_429S, _json(heard))] if heard else []
-        self._store.commands([*count_429s, ("EVAL", _REPORT, len(KEYS), *KEYS, _json(report))])
+        tenants = here.counts.tenants.take()
+        beside = [report_tenants(tenants)] if tenants else []
+        beside += [("EVAL", COUNT_429S, 1, DOWNSTREAM_429S, _json(heard))] if heard else []
+        self._store.commands([*beside, ("EVAL", _REPORT, len(KEYS), *KEYS, _json(report))])
         here.took_us, here.known_as = round((time.perf_counter() - began) * 1_000_000), name
         here.told_at = now if lives else here.told_at
 
@@ -264,16 +276,17 @@ class Activity:
             name = limit_id(limit.name, limit.fingerprint)
             known, at = here.defined.get(name, (None, 0.0))
             if name not in texts and (known != limit.definition or now - at > _DEFINED_EVERY):
-                texts[name] = _json({**plain(limit, "", 0), "keyed": limit.key is not None, **_fixed_cost(limit)})
+                texts[name] = _json({**plain(limit, "", 0), "keyed": limit.key is not None, **_beside(limit)})
                 here.defined[name] = (limit.definition, now)
         if len(here.defined) > _MOST_KEPT:
             here.defined.clear()
         return [[name, text] for name, text in texts.items()]
 
 
-def _fixed_cost(limit: Limit) -> dict[str, int]:
-    """Beside the definition, which is one whatever the cost: an operator's rate must let it pass."""
-    return {"fixed_cost": limit.cost} if isinstance(limit.cost, int) and limit.cost != 1 else {}
+def _beside(limit: Limit) -> dict[str, Any]:
+    """What a definition leaves out, and an operator's rule has to fit: the cost of each job, and the share."""
+    fixed: dict[str, Any] = {"fixed_cost": limit.cost} if isinstance(limit.cost, int) and limit.cost != 1 else {}
+    return fixed if limit.share is None else {**fixed, "shared": "strict" if limit.share.strict else "weighted"}
 
 
 def _numbers(seen: Sequence[_Seen]) -> dict[str, list[Any]]:

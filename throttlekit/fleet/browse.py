@@ -16,13 +16,15 @@ from urllib.parse import unquote
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.storage_keys import bucket_name, held_since, parts_of, patterns_of
 from throttlekit.fleet.activity import KEYS, REASON_CODES
-from throttlekit.fleet.snapshot import Fleet, FleetStore, Key, Known, Minute, look, look_at, time_of
+from throttlekit.fleet.snapshot import Fleet, FleetStore, Key, Known, Minute, look, look_at, pairs, time_of
+from throttlekit.fleet.tenants import TENANTS
 
 __all__ = [
     "STEP_S",
     "Holder",
     "Page",
     "Step",
+    "Tenant",
     "browse_keys",
     "find_key",
     "holders_of",
@@ -30,6 +32,7 @@ __all__ = [
     "overview",
     "pressing_keys",
     "recent_steps",
+    "tenants_of",
 ]
 
 STEP_S = 20
@@ -91,6 +94,24 @@ class Holder:
 
     job_id: str
     since: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """
+    One tenant of a shared limit, in the last minute; all processes together.
+
+    Attributes:
+        name: As it is stored: quoted, or a digest.
+        weight: Its weight when it was last counted; of a limit with priorities, 1.
+        units: Units that passed.
+        longest_wait: The longest wait of a job that asked, in seconds, from its first denial on.
+    """
+
+    name: str
+    weight: float
+    units: int
+    longest_wait: float
 
 
 def overview(store: FleetStore, order: str) -> tuple[Fleet, dict[str, tuple[Step, ...]]]:
@@ -290,3 +311,34 @@ def _weight(number: int, now: float) -> float:
 
 def _text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
+
+
+def tenants_of(store: FleetStore) -> dict[str, tuple[Tenant, ...]]:
+    """
+    The tenants of the last minute, of each limit by its id; those that got most first.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    clock: tuple[str | int, ...] = ("EVAL", "return redis.call('TIME')", 1, TENANTS[0])
+    kept: Any = store.commands([clock, *(("HGETALL", key) for key in TENANTS)])
+    now = int(kept[0][0])
+    found: dict[str, dict[str, list[float]]] = {}
+    for back in range(_LAST_MINUTE):
+        number = now // STEP_S - back
+        part = 1.0 if back < 3 else 1 - now % STEP_S / STEP_S
+        for field, value in pairs(kept[1 + number % _STEPS]):
+            limit, _, tenant = field.decode("utf-8", "replace").partition(" ")
+            try:
+                units, wait_us, weight = map(int, value.split(b" "))
+            except ValueError:
+                continue
+            seen = found.setdefault(limit, {}).setdefault(tenant, [0.0, 0.0, weight])
+            seen[0] += units * part
+            seen[1] = max(seen[1], wait_us)
+    return {limit: _by_units(tenants) for limit, tenants in found.items()}
+
+
+def _by_units(tenants: dict[str, list[float]]) -> tuple[Tenant, ...]:
+    every = [Tenant(name, weight / 1000, round(units), wait / 1e6) for name, (units, wait, weight) in tenants.items()]
+    return tuple(sorted(every, key=lambda each: (-each.units, -each.longest_wait, each.name)))

@@ -14,7 +14,7 @@ __all__ = ["Change", "Verb", "change_of", "recorded"]
 _MOST_CHANGES = 1000
 _VERSION = 1
 
-Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "shadow", "enforce", "reset", "clear-line"]
+Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "shadow", "enforce", "reset", "clear-line", "weight"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class Change:
         by: By whom.
         verb: How.
         name: The limit's name.
-        part: The key, or the tier; None: all there is.
+        part: The key, the tier or the tenant; None: all there is.
         before, after: What was in force, and what is; None: the limit as it is declared.
         forgotten: Of "reset": how many stored values were deleted. Of "clear-line": how many lines were emptied.
     """

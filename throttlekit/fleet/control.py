@@ -11,6 +11,7 @@ from typing import Any
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.durations import finite_seconds
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.share import checked_weight
 from throttlekit._core.limit.template import key_text, safe_repr
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.storage_keys import patterns_of
@@ -172,6 +173,30 @@ class Control:
             StoreUnavailable: The store did not answer.
         """
         return self._end("enforce", "shadow", _name(limit), None)
+
+    def weight(
+        self, limit: Limit | str, tenant: str | int, weight: float | None, *, for_: float | timedelta | None = None
+    ) -> Sequence[Change]:
+        """
+        Let a tenant of a shared limit have another weight, against the others. It counts for the jobs that come to
+        wait from then on: those that wait already keep their places, and jobs of one tenant keep their order.
+
+        Args:
+            tenant: As the limit's share gives it.
+            weight: From 0.001 to a million; None: as the share has it.
+            for_: Seconds until the tenant has the share's weight again. Default: until it is ended.
+
+        Raises:
+            ConfigurationError: A value that can never work, a limit without a share or with priorities, or 1 000 rules
+                are in force already.
+            StoreUnavailable: The store did not answer. It may be set, or not.
+        """
+        name, part = _name(limit), key_text(tenant)
+        if weight is None:
+            return self._end("weight", "weight", name, part)
+        rule = Rule(what="weight", name=name, part=part, weight=checked_weight(weight))
+        check_rule(self._store, rule)
+        return self._tell("weight", rule, for_)
 
     def reset(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """

@@ -108,6 +108,10 @@ def why_ignored(rule: Rule, known: Known) -> str | None:
             altered(limit, rule.rate, rule.burst).check_cost(known.fixed_cost)
         except ConfigurationError as error:
             return str(error)
+    if rule.what == "weight" and not known.shared:
+        return f"limit {limit.name!r} has no share=: no tenant of it has a weight"
+    if rule.what == "weight" and known.shared == "strict":
+        return f"the weights of limit {limit.name!r} are priorities, which only its share= can change"
     if rule.what == "pause" and rule.part is not None and not known.keyed and limit.scope == "global":
         return f"limit {limit.name!r} has no key: pause the whole limit"
     return None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
+from throttlekit._engine.claims import Claim
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit._engine.ticket import Ticket
 from throttlekit.fleet.activity import Activity
@@ -60,9 +61,11 @@ class Fleet:
         """
         self._follower.follow()
 
-    def count(self, decision: Decision, bucket: str, verdict: Verdict, ticket: Ticket, job: Job | None) -> None:
-        """Count what the store decided; see `Counts.decided`."""
-        self.activity.counts.decided(decision, bucket, verdict, ticket, job)
+    def count(
+        self, decision: Decision, claims: Sequence[Claim], verdict: Verdict, ticket: Ticket, job: Job | None
+    ) -> None:
+        """Count what the store decided on *claims*; see `Counts.decided`."""
+        self.activity.counts.decided(decision, claims, verdict, ticket, job)
 
     def count_settled(self, before: Decision, after: Decision) -> None:
         """Count what `settle` has corrected."""

@@ -71,7 +71,7 @@ class OverrideLayer:
         verdict = self._pipeline.layer.decide(Attempt(call, [claim], Ticket(), request))
         decision = decision_from(verdict, [claim])
         if not call.peek:
-            self._fleet.count(decision, claim.claim.bucket, verdict, Ticket(), None)
+            self._fleet.count(decision, [claim], verdict, Ticket(), None)
         return decision
 
     def _emit_denial(self, call: Call, denial: Decision) -> None:
@@ -110,7 +110,7 @@ class OverrideLayer:
         verdict = Verdict(Reason.PAUSED, 0, now_us, back_us, back_us, (None,))
         # The ticket counts this denial already, if it counts at all.
         known = replace(ticket, deferrals=ticket.deferrals - 1)
-        fleet.count(decision, claim.claim.bucket, verdict, known, job)
+        fleet.count(decision, [claim], verdict, known, job)
         if job is not None:
             decision = self._pipeline.defer(call, job, decision, ticket, now_us)
         self._pipeline.events.decided_unasked(decision, [claim.limit], job, ticket, now_us)

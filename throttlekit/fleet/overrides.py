@@ -72,6 +72,12 @@ class Overrides:
         """Those in force; empty nearly always."""
         return self._follower.rules
 
+    def weight_of(self, limit: str, tenant: str) -> float | None:
+        """What an operator gave *tenant* of the limit called *limit* in place of its weight; None: nothing."""
+        own = self.rules.get(limit)
+        rule = own.weight.get(tenant) if own is not None else None
+        return None if rule is None or rule.over(self._follower.now_us()) else rule.weight
+
     def apply(self, call: Call, resolver: ClaimResolver) -> OverriddenLimits:
         """
         What becomes of the limits of *call*.

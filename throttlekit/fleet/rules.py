@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.rate import parse_rate, parse_window
+from throttlekit._core.limit.share import is_weight
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.errors import ConfigurationError
 
@@ -34,7 +35,7 @@ HISTORY = fleet_name("history")
 
 _VERSION = 1
 
-What: TypeAlias = Literal["set", "pause", "shadow"]
+What: TypeAlias = Literal["set", "pause", "shadow", "weight"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +44,15 @@ class Rule:
     One thing that an operator set for a limit, in the whole fleet.
 
     Attributes:
-        what: "set": another rate. "pause": no job passes. "shadow": it decides, and denies no job.
+        what: "set": another rate. "pause": no job passes. "shadow": it decides, and denies no job. "weight": a
+            tenant has another weight.
         name: The limit's name.
-        part: The key that is paused, or the tier whose rate is set; None: all there is.
+        part: The key that is paused, the tier whose rate is set, or the tenant; None: all there is.
         since_us, until_us: By the store's clock, µs. 0: until it is ended.
         by: Who said so.
         rate: Of "set": as a limit takes it; of a concurrency limit, the amount.
         burst: Of "set"; None: as it was declared.
+        weight: Of "weight".
     """
 
     what: What
@@ -60,6 +63,7 @@ class Rule:
     by: str = ""
     rate: str | int | None = None
     burst: int | None = None
+    weight: float | None = None
 
     def over(self, now_us: int) -> bool:
         return 0 < self.until_us <= now_us
@@ -73,11 +77,12 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Those of one limit: by tier, by key."""
+    """Those of one limit: by tier, by key, by tenant."""
 
     set: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
     pause: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
     shadow: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
+    weight: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
 
 
 def field_of(what: str, name: str, part: str | None) -> str:
@@ -104,6 +109,8 @@ def data_of(text: bytes | str) -> Any:
 def plain(rule: Rule) -> dict[str, Any]:
     """*rule* as plain data, as it is kept under its field."""
     data = {"v": _VERSION, "since": rule.since_us, "until": rule.until_us, "by": rule.by}
+    if rule.what == "weight":
+        return {**data, "weight": rule.weight}
     return {**data, "rate": rule.rate, "burst": rule.burst} if rule.what == "set" else data
 
 
@@ -112,7 +119,7 @@ def rule_of(field: Any, data: Any) -> Rule | None:
     try:
         what, name, part = field
         version, rate, burst = data["v"], data.get("rate"), data.get("burst")
-        since_us, until_us, by = data["since"], data["until"], data["by"]
+        since_us, until_us, by, weight = data["since"], data["until"], data["by"], data.get("weight")
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     right = (
@@ -123,11 +130,13 @@ def rule_of(field: Any, data: Any) -> Rule | None:
         and all(type(at) is int and 0 <= at <= LARGEST_EXACT for at in (since_us, until_us))
         and type(burst) in (int, type(None))
         and (type(rate) in (int, str) if what == "set" else rate is None)
+        and (is_weight(weight) and part is not None if what == "weight" else weight is None)
     )
     if not right:
         return None
     return Rule(
-        what=what, name=name, part=part, since_us=since_us, until_us=until_us, by=by, rate=rate, burst=burst
+        what=what, name=name, part=part, since_us=since_us, until_us=until_us, by=by, rate=rate, burst=burst,
+        weight=weight,
     )  # fmt: skip
 
 

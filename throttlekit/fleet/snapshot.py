@@ -101,10 +101,11 @@ class Known:
     """Whether it counts each key apart."""
     minute: Minute
     reported: float = 0.0
-    """When a process last reported this definition: seconds of the store's clock. A process that decides on it
-    reports it once a minute."""
+    """When a process last reported it, which each does once a minute: seconds of the store's clock."""
     fixed_cost: int = 1
     """What each job costs; 1 also where a callable works it out."""
+    shared: str = ""
+    """Whether tenants share it: "weighted", "strict", or ""."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +273,10 @@ def known_of(named: bytes, text: bytes, minutes: Mapping[str, Minute]) -> Known 
         reported, _, definition = text.partition(b" ")
         data = json.loads(definition)
         limit = load(data)
-        cost = data.get("fixed_cost", 1)
+        cost, shared = data.get("fixed_cost", 1), data.get("shared")
         known = Known(
             name, limit, bool(data["keyed"]), minutes.get(name, Minute()), float(reported),
-            cost if type(cost) is int else 1,
+            cost if type(cost) is int else 1, shared if shared in ("weighted", "strict") else "",
         )  # fmt: skip
     except (ConfigurationError, KeyError, TypeError, ValueError):
         return None

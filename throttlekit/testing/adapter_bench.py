@@ -40,10 +40,10 @@ class AdapterBench:
         self.notes = Notes(Path(folder) / "notes")
         self._log_began = len(site.log())
 
-    def deny(self, seconds: float) -> float:
-        """No job passes `RATE` for so long; return the time until which."""
+    def deny(self, seconds: float, limit: Limit = RATE) -> float:
+        """No job passes *limit* for so long; return the time until which."""
         until = time.time() + seconds
-        self.site.limiter.pause(RATE, seconds, key=self.key)
+        self.site.limiter.pause(limit, seconds, key=self.key)
         return until
 
     def send(self, kind: str, *steps: str, key: str | None = None, **options: Any) -> Sent:

@@ -119,6 +119,26 @@ class SlotConformance(ConformanceSuite):
             assert _take(bench, "newcomer#1").reason is Reason.IN_LINE
             assert _take(bench, "w#3", caller=Caller.JOB, back=early).allowed
 
+    def test_first_of_the_line_is_not_passed_for_ever(self) -> None:
+        """
+        Jobs behind the first may take slots that come free between its looks, for half a second and the grace time.
+        Then the slot waits for the first, which looks every half second.
+        """
+        single = Concurrency(NAME, 1, lease=30)
+        with self.bench() as bench:
+            assert _take(bench, "h#0", single).allowed
+            first = _take(bench, "first", single, caller=Caller.JOB)
+            others = [_take(bench, f"w#{number}", single, caller=Caller.JOB) for number in range(9)]
+            passed = 0
+            for other in others:
+                bench.now_us += SECOND_US // 5
+                bench.store.release([_lease(bench, f"h#{passed}", limit=single)], now_us=bench.now_us)
+                if not _take(bench, f"h#{passed + 1}", single, caller=Caller.JOB, back=other).allowed:
+                    break
+                passed += 1
+            assert 1 <= passed <= 3, passed
+            assert _take(bench, "first", single, caller=Caller.JOB, back=first).allowed
+
     def test_denial_of_another_limit_leaks_no_slot(self) -> None:
         """With a rate beside it, a slot is held only if the rate passes, and the rate is charged only with a slot."""
         with self.bench() as bench:

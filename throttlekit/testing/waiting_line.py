@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from datetime import timedelta
 
 from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithms.token_bucket import TokenBucket
@@ -270,6 +271,20 @@ class WaitingLineConformance(ConformanceSuite):
             assert ahead() == 40
             bench.now_us += 1
             assert ahead() == 35
+
+    def test_rates_asked_in_turn_set_jobs_aside_too(self) -> None:
+        """Where jobs of two rates share a key, jobs that do not come hold others back no longer than at one rate."""
+        varying = TokenBucket(NAME, lambda _: "10/s", burst=timedelta(seconds=1))
+        with self.bench() as bench:
+            bench.drain(varying.at("10/s"))
+            for _ in range(20):
+                bench.ask(varying.at("10/s"))
+            waiting = {rate: bench.ask(varying.at(rate)) for rate in ("10/s", "20/s")}
+            for _ in range(12):
+                bench.now_us += SECOND_US // 4
+                waiting = {rate: bench.ask(varying.at(rate), back=denied) for rate, denied in waiting.items()}
+                waiting = {rate: verdict for rate, verdict in waiting.items() if not verdict.allowed}
+            assert not waiting
 
     def test_no_job_is_set_aside_when_a_pause_ends(self) -> None:
         """Each process asks once after the pause before any job is set aside."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from importlib import metadata
 from typing import Any
 
 from celery.app.utils import find_app  # type: ignore[import-untyped]
@@ -17,6 +18,9 @@ from throttlekit_cli.doctor.same_store import compare_stores
 __all__ = ["examine_celery"]
 
 _MIN_VISIBILITY_S = 60.0
+_ENDS_WORKERS = (5, 7)
+"""Since this version of kombu a lost connection to Redis ends a worker."""
+
 _fault = partial(Finding, "fault", "celery")
 _warning = partial(Finding, "warning", "celery")
 
@@ -57,6 +61,7 @@ def examine_celery(where: str, url: str | None) -> Iterator[Finding]:
     transport = str(app.connection_for_read().transport_cls)
     if "redis" in transport or transport == "sentinel":
         yield _visibility(app)
+        yield from _lost_broker()
     elif transport in ("amqp", "pyamqp", "amqps", "librabbitmq", "py-amqp"):
         yield _consumer_timeout(app, gate)
     for name in limited:
@@ -90,6 +95,18 @@ def _visibility(app: Any) -> Finding:
         )
     held = "a worker holds a task for a third of it at most"
     return Finding("ok", "celery", f"visibility_timeout is {seconds} s; {held}.")
+
+
+def _lost_broker() -> Iterator[Finding]:
+    version = metadata.version("kombu")
+    if tuple(int(part) for part in version.split(".")[:2]) >= _ENDS_WORKERS:
+        yield Finding(
+            "note",
+            "celery",
+            f"kombu {version} ends a worker that holds tasks, ETA tasks too, when its Redis broker goes away; install "
+            "keeps workers of this app alive.",
+            "run workers of apps without install under a supervisor",
+        )
 
 
 def _consumer_timeout(app: Any, gate: Any) -> Finding:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 from throttlekit import Limit
+from throttlekit.fleet.browse import Tenant
 from throttlekit.fleet.definitions import reported_within, why_ignored
 from throttlekit.fleet.downstream import total
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute
@@ -26,6 +28,7 @@ class Row:
             passed in the last minute.
         waiting_units: Their units.
         starts: When the last job in line will start.
+        tenants: What the tenants of a shared limit got in the last minute: the heaviest first.
         downstream_429: Jobs that heard a 429 of downstream in the last 15 minutes, of the limit as a whole.
         rules: Changes by an operator that are in force.
         warnings: What an operator should see to: a change that workers do not follow, two definitions of one name.
@@ -45,11 +48,14 @@ class Row:
     mean_hold: float | None = None
     held: float | None = None
     oldest_hold: float | None = None
+    tenants: tuple[Tenant, ...] = ()
     downstream_429: int = 0
     rules: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     keys: tuple[Row, ...] = field(default=())
 
+
+_NO_TENANTS: Mapping[str, tuple[Tenant, ...]] = MappingProxyType({})
 
 _ORDERS: dict[str, Callable[[Row], Any]] = {
     "wait": lambda row: (-max(row.starts or 0, row.paused or 0), -row.minute.longest_wait, -row.minute.denials),
@@ -59,7 +65,9 @@ _ORDERS: dict[str, Callable[[Row], Any]] = {
 }
 
 
-def rows_of(fleet: Fleet, *, order: str, show_keys: bool) -> list[Row]:
+def rows_of(
+    fleet: Fleet, *, order: str, show_keys: bool, tenants: Mapping[str, tuple[Tenant, ...]] = _NO_TENANTS
+) -> list[Row]:
     """A row for each limit, with the rows of its most pressing keys. The most pressing come first, by *order*."""
     keys: dict[str, list[Key]] = {}
     for each in fleet.keys:
@@ -68,7 +76,15 @@ def rows_of(fleet: Fleet, *, order: str, show_keys: bool) -> list[Row]:
     def pressing(row: Row) -> Any:
         return min(map(_ORDERS[order], (row, *row.keys))), row.limit, row.key or ""
 
-    found = [_limit_row(known, keys.get(known.id, []), fleet, pressing, show_keys) for known in _in_use(fleet)]
+    found = [
+        replace(
+            _limit_row(known, keys.get(known.id, []), fleet, pressing, show_keys),
+            tenants=tuple(
+                replace(each, name=format_key(each.name, None, clear=show_keys)) for each in tenants.get(known.id, ())
+            ),
+        )
+        for known in _in_use(fleet)
+    ]
     return sorted(found, key=pressing)
 
 
@@ -83,7 +99,7 @@ def _warnings(known: Known, fleet: Fleet) -> Iterator[str]:
     twins = [each for each in _in_use(fleet) if (each.limit.name, each.limit.of_tier) == (limit.name, limit.of_tier)]
     changed = False
     for rule in fleet.rules:
-        if rule.name == limit.name and rule.what in ("set", "pause"):
+        if rule.name == limit.name and rule.what != "shadow":
             if why := why_ignored(rule, known):
                 yield f"workers do not follow {format_active_rule(rule, fleet.now, clear=False)!r}: {why}"
             changed = changed or rule.what == "set"
@@ -169,4 +185,5 @@ def _row_data(row: Row) -> dict[str, Any]:
         "mean_hold": row.mean_hold,
         "last_held": row.held,
         "oldest_hold": row.oldest_hold,
+        **({"tenants": [asdict(each) for each in row.tenants]} if row.tenants else {}),
     }

@@ -18,6 +18,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from throttlekit.fleet.browse import Tenant
 from throttlekit.fleet.snapshot import Fleet
 from throttlekit_cli.formatting import format_duration, printable
 from throttlekit_cli.top.rows import Row
@@ -231,7 +232,21 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
         notes.append(f"the last slot was given {format_duration(row.held)} ago")
     if row.oldest_hold is not None:
         notes.append(f"the oldest is held for {format_duration(row.oldest_hold)}")
+    if row.tenants:
+        yield _of_tenants(row.tenants), ""
     if notes or row.rules:
         yield "; ".join([*notes, *row.rules]), "magenta"
     for warning in row.warnings:
         yield warning, "bold red"
+
+
+def _of_tenants(tenants: Sequence[Tenant]) -> str:
+    """The heaviest tenant of the last minute, and the one that waits longest."""
+    units, first = sum(each.units for each in tenants), tenants[0]
+    last = max(tenants, key=lambda each: each.longest_wait)
+    parts = [f"{len(tenants)} tenants"] if len(tenants) > 1 else []
+    if units:
+        parts.append(f"most used by {first.name} ({first.units / units:.0%}, weight {first.weight:g})")
+    if last.longest_wait:
+        parts.append(f"longest wait {format_duration(last.longest_wait)}: {last.name} (weight {last.weight:g})")
+    return "; ".join(parts)

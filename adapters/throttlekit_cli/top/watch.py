@@ -19,6 +19,7 @@ from rich.text import Text
 
 from throttlekit import ConfigurationError, StoreUnavailable
 from throttlekit._engine.plugins import plugin_manager, store_from
+from throttlekit.fleet.browse import Tenant, tenants_of
 from throttlekit.fleet.snapshot import Fleet, FleetStore, look
 from throttlekit.stores.base import SupportsCommands
 from throttlekit_cli.top.keyboard import ESCAPE, Keyboard
@@ -44,14 +45,17 @@ class View:
     def __init__(self, *, order: str, most: int, name: str, show_keys: bool) -> None:
         self.order, self.most, self.show_keys, self.name = order, most, show_keys, name
         self.typing: str | None = None
+        self._tenants: dict[str, tuple[Tenant, ...]] = {}
         self._history: dict[tuple[str, str | None], deque[float]] = {}
 
     def look(self, store: FleetStore) -> Fleet:
-        return look(store, order=self.order, most=self.most, name=quote(self.name, safe="@/+="))
+        fleet = look(store, order=self.order, most=self.most, name=quote(self.name, safe="@/+="))
+        self._tenants = tenants_of(store) if any(each.shared for each in fleet.limits) else {}
+        return fleet
 
     def screen(self, fleet: Fleet, width: int, *, live: bool = False) -> RenderableType:
         """The screen; *live* adds what only a terminal has: the keys, and the use at the last looks."""
-        rows = rows_of(fleet, order=self.order, show_keys=self.show_keys)
+        rows = self._rows(fleet)
         filtered = self.name if self.typing is None else f"{self.typing}▏"
         return screen(
             fleet, rows, order=self.order, most=self.most, width=width, name=filtered, keys=live,
@@ -59,7 +63,10 @@ class View:
         )  # fmt: skip
 
     def data(self, fleet: Fleet) -> dict[str, Any]:
-        return as_data(fleet, rows_of(fleet, order=self.order, show_keys=self.show_keys)[: self.most])
+        return as_data(fleet, self._rows(fleet)[: self.most])
+
+    def _rows(self, fleet: Fleet) -> list[Row]:
+        return rows_of(fleet, order=self.order, show_keys=self.show_keys, tenants=self._tenants)
 
     def press(self, key: str) -> bool:
         """Do what *key* stands for. Returns whether `top` goes on."""

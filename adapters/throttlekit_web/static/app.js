@@ -44,9 +44,9 @@ const waiting = (row) => !row.waiting ? "" : row.jobs === row.waiting ? `about $
 const reasons = (denied) => Object.entries(denied).filter(([, number]) => number).map(([why, number]) => `${why} ${count(number)}`).join(", ");
 
 function ruleText(rule, now) {
-  const part = rule.part === null ? "" : rule.what === "set" ? ` of tier ${rule.part}` : ` of key ${rule.part}`;
+  const part = rule.part === null ? "" : rule.what === "set" ? ` of tier ${rule.part}` : rule.what === "weight" ? ` of tenant ${rule.part}` : ` of key ${rule.part}`;
   const what = { set: `${part ? `rate${part} ` : ""}set to ${rule.rate}${rule.burst === null ? "" : ` burst ${rule.burst}`}`,
-                 pause: `paused${part}`, shadow: "shadow mode: denies no job" }[rule.what];
+                 pause: `paused${part}`, shadow: "shadow mode: denies no job", weight: `weight${part} set to ${rule.weight}` }[rule.what];
   const left = rule.until === null || now === undefined ? "" : `, for ${duration(Math.max(0, rule.until - now))} yet`;
   return `${what} by ${rule.by}${left}`;
 }
@@ -295,7 +295,7 @@ function changesView() {
 function effectOf(rule) {
   if (rule === null) return "as declared";
   const until = rule.until === null ? "" : ` until ${when(rule.until)}`;
-  return { pause: "paused", shadow: "shadow", set: `${rule.rate}${rule.burst === null ? "" : ` burst ${rule.burst}`}` }[rule.what] + until;
+  return { pause: "paused", shadow: "shadow", weight: `weight ${rule.weight}`, set: `${rule.rate}${rule.burst === null ? "" : ` burst ${rule.burst}`}` }[rule.what] + until;
 }
 function rulesTable(rules, now) {
   return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...["Limit", "Rule", "Since", ""].map((text) => h("th", { scope: "col" }, text)))),

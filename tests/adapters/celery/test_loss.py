@@ -7,7 +7,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
-from urllib.parse import urlsplit
 
 import celery
 import pytest
@@ -16,7 +15,6 @@ from celery.exceptions import TaskRevokedError
 from support.celery.site import CelerySite, celery_site
 from support.flood.checks import assert_calm
 from support.servers.processes import ServerMissing, free_port, patient, rabbitmq_server, redis_server
-from support.servers.proxy import Proxy
 from support.waiting import wait_until
 
 pytestmark = [
@@ -179,22 +177,6 @@ def test_a_consumer_timeout_closes_no_channel(stack: ExitStack, redis_base: str)
     assert sorted(map(int, site.ran("echo"))) == list(range(12))
     assert "Connection to broker lost" not in session.log()
     assert "PRECONDITION_FAILED" not in session.log()
-
-
-def test_a_lost_connection_doubles_nothing(stack: ExitStack, redis_base: str, rabbitmq_url: str) -> None:
-    """When the connection to RabbitMQ breaks, held tasks are delivered anew, and only those deliveries run."""
-    address = urlsplit(rabbitmq_url)
-    assert address.port is not None
-    proxy = stack.enter_context(Proxy(address.port))
-    url = rabbitmq_url.replace(str(address.port), str(proxy.port))
-    site = stack.enter_context(celery_site("rabbitmq", url, redis_base, denials=1, delay=5.0))
-    session = site.start()
-    results = [site.send("echo", n) for n in range(10)]
-    wait_until(lambda: site.asked("denied") == 10, description="all were denied", timeout=WITHIN)
-    proxy.cut()
-    assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(10))
-    assert sorted(map(int, site.ran("echo"))) == list(range(10))
-    assert "Connection to broker lost" in session.log()
 
 
 def test_a_store_that_hangs_stops_nobody_else(on_redis: Any) -> None:

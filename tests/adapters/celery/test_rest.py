@@ -27,7 +27,7 @@ POOL: Any = SimpleNamespace(uses_semaphore=True)
 
 
 class Consumer:
-    """Holds what it is told to; `turn` is the end of all that time."""
+    """Holds the tasks that it is given to hold, in `held`; `turn` is the end of all that time."""
 
     def __init__(self, app: Any) -> None:
         self.app, self.hub, self.connection_errors, self.controller = app, None, (), SimpleNamespace()
@@ -36,8 +36,9 @@ class Consumer:
         self.task_consumer = SimpleNamespace(queues=[SimpleNamespace(name="celery", queue_arguments=None)])
         self.held: list[tuple[float, Callable[[], object]]] = []
 
-    def _after(self, delay: float, call: Any, arguments: Any = (), **_: Any) -> Any:
-        self.held.append((delay, lambda: call(*arguments)))
+    def _after(self, delay: float, call: Any, arguments: Any = (), priority: int = 0) -> Any:
+        if priority:  # not the look at the lines
+            self.held.append((delay, lambda: call(*arguments)))
         return SimpleNamespace()
 
     def on_task_request(self, request: Any) -> None:
@@ -145,12 +146,29 @@ def test_a_place_that_is_kept_is_told_again(gate: Gate, limiter: Limiter) -> Non
 
 
 @pytest.mark.usefixtures("reserved")
-def test_a_lane_that_is_none_is_not_believed(
+def test_a_copy_that_carries_its_place_is_not_put_back_for_a_later_instant(
+    gate: Gate, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its instant is another each time that it asks: as a copy for each it would go round and round."""
+    put_back: list[Any] = []
+    monkeypatch.setattr(gate._copies, "put_back", lambda held, *_: not put_back.append(held))
+    consumer, _ = received(gate, denied(limiter, PARTNER))
+    limiter.pause(PARTNER, 36_000)
+    consumer.turn()
+    (held,) = consumer.held
+    assert held[0] == pytest.approx(600.0, abs=1.0)
+    assert put_back == []
+    received(gate, None)
+    assert len(put_back) == 1, "one that carries no place is"
+
+
+@pytest.mark.usefixtures("reserved")
+def test_a_line_that_is_none_is_not_believed(
     gate: Gate, limiter: Limiter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sender can write what he likes into a header: the task waits all the same."""
+    """A sender can write anything into a header: the task waits all the same."""
     monkeypatch.setattr("throttlekit_celery._admission._DURABLE_AFTER", 3600.0)  # the copy, without it, is not for here
-    consumer, request = received(gate, {**denied(limiter, PARTNER), "lane": ["none"]})
+    consumer, request = received(gate, {**denied(limiter, PARTNER), "line": ["none"]})
     assert [delay for delay, _ in consumer.held] == [pytest.approx(600.0, abs=1.0)]
     assert not request.ran
     assert not caplog.records

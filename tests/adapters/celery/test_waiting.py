@@ -8,23 +8,25 @@ from typing import Any
 
 import pytest
 
+from throttlekit._core.line import Place
 from throttlekit.adapter import Ticket
 from throttlekit_celery._host import worker_state
 from throttlekit_celery._waiting import HeldTask, HeldTasks, State
 
 
 class Consumer:
-    """Takes up tasks, and fires no timer by itself: those that were set are in `timers`."""
+    """Takes up tasks, and fires no timer by itself: in `timers` are those of tasks, in `looks` the others."""
 
     def __init__(self) -> None:
         self.hub: Any = SimpleNamespace()
         self.qos: Any = SimpleNamespace(value=0)
         self.timer: Any = SimpleNamespace(call_after=self._after, cancel=lambda entry: None)
         self.timers: list[Callable[[], object]] = []
+        self.looks: list[Callable[[], object]] = []
         self.taken_up: list[Any] = []
 
-    def _after(self, _: float, call: Any, arguments: Any, **__: Any) -> Any:
-        self.timers.append(lambda: call(*arguments))
+    def _after(self, _: float, call: Any, arguments: Any, priority: int = 0) -> Any:
+        (self.timers if priority else self.looks).append(lambda: call(*arguments))
         return SimpleNamespace()
 
     def on_task_request(self, request: Any) -> None:
@@ -49,8 +51,18 @@ def reserved() -> Iterator[Any]:
     known.update(before)
 
 
-def make(consumer: Consumer, number: int, lane: str = "") -> HeldTask:
-    held = HeldTask(consumer, Request(number), None, 0.0, ticket=Ticket(lane=lane).write())
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that held tasks know."""
+    now = [1000.0]
+    monkeypatch.setattr("throttlekit_celery._waiting.time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def make(consumer: Consumer, number: int, line: str = "", start: int = 0) -> HeldTask:
+    """A task that stands in *line* from *start* on."""
+    ticket = Ticket(limit_ref="its:limit", line=line, places={"its:limit": Place(1, start, number, 0, "")})
+    held = HeldTask(consumer, Request(number), None, 0.0, ticket=ticket.write())
     worker_state().task_reserved(held.request)
     return held
 
@@ -73,21 +85,53 @@ def test_celery_counts_a_task_as_reserved_but_for_the_time_it_is_held(reserved: 
 
 
 @pytest.mark.usefixtures("reserved")
-def test_a_free_slot_wakes_the_first_of_its_lane_once() -> None:
-    """Not a task of another lane, nor one that cannot be woken; its timer does nothing more."""
+def test_a_free_slot_wakes_the_first_of_its_line_once() -> None:
+    """By its place, and not by when it is due. Not a task of another line, nor one that cannot be woken."""
     consumer, tasks = Consumer(), HeldTasks(10)
-    late, first, other, deaf = (make(consumer, n, lane) for n, lane in enumerate(["one", "one", "two", "one"]))
-    tasks.hold(late, 9.0, wakeable=True)
-    tasks.hold(first, 5.0, wakeable=True)
+    late, first = make(consumer, 1, "one", start=9), make(consumer, 2, "one", start=5)
+    other, deaf = make(consumer, 3, "two"), make(consumer, 4, "one")
+    tasks.hold(late, 5.0, wakeable=True)
+    tasks.hold(first, 9.0, wakeable=True)
     tasks.hold(other, 1.0, wakeable=True)
     tasks.hold(deaf, 1.0)
     tasks.wake("one")
     consumer.timers[1]()
-    assert consumer.taken_up == [first.request]
+    assert consumer.taken_up == [first.request], "its timer does nothing more"
     tasks.wake("one")
     tasks.wake("one")
     assert consumer.taken_up == [first.request, late.request]
     assert tasks.take_all(consumer) == [other, deaf]
+
+
+@pytest.mark.usefixtures("reserved")
+def test_the_first_of_each_line_asks_twice_a_second_how_far_it_has_moved(clock: list[float]) -> None:
+    """Its instant was worked out when it was denied. A task that is due in a moment, or in no line, is left alone."""
+    consumer, tasks = Consumer(), HeldTasks(10)
+    behind, first = make(consumer, 1, "one", start=9), make(consumer, 2, "one", start=5)
+    other, soon, none = make(consumer, 3, "two"), make(consumer, 4, "three"), make(consumer, 5)
+    for held, delay in ((behind, 60.0), (first, 50.0), (other, 40.0), (soon, 0.51), (none, 30.0)):
+        tasks.hold(held, delay, wakeable=True)
+    clock[0] += 0.5
+    (look,) = consumer.looks
+    look()
+    assert consumer.taken_up == [first.request, other.request]
+
+
+@pytest.mark.usefixtures("reserved")
+def test_no_more_ask_while_the_pool_is_busy(clock: list[float]) -> None:
+    """Those that were taken up to ask have not asked yet: they wait for a process. The line behind them stays held."""
+    consumer, tasks = Consumer(), HeldTasks(10)
+    first, second = make(consumer, 1, "one"), make(consumer, 2, "one")
+    for held in (first, second):
+        tasks.hold(held, 60.0, wakeable=True)
+    for _ in range(3):
+        clock[0] += 0.5
+        consumer.looks.pop()()
+    assert consumer.taken_up == [first.request]
+    tasks.hold(first, 60.0, wakeable=True)
+    clock[0] += 0.5
+    consumer.looks.pop()()
+    assert consumer.taken_up == [first.request] * 2
 
 
 @pytest.mark.usefixtures("reserved")

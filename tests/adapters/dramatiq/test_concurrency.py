@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +11,10 @@ from dramatiq.middleware import AsyncIO, Middleware, MiddlewareError, SkipMessag
 
 import throttlekit
 import throttlekit._core.algorithms.concurrency as core
-from support.dramatiq.helpers import Site, dead_letters, left_over, working
+from support.dramatiq.helpers import Recording, Site, dead_letters, left_over, working
 from support.waiting import wait_until
 from throttlekit import Concurrency, Limiter
+from throttlekit.adapter import lane_in
 from throttlekit_dramatiq import Throttle
 
 SLOTS = Concurrency("reports-db", 2, lease=30)
@@ -187,12 +188,19 @@ def test_never_more_at_once_than_the_limit_says_on_one_worker(site: Site) -> Non
 
 
 @pytest.fixture
-def waiting(site: Site, monkeypatch: pytest.MonkeyPatch) -> tuple[Site, Throttle, Operations, threading.Event, Any]:
+def store() -> Recording:
+    return Recording()
+
+
+@pytest.fixture
+def waiting(
+    site: Site, store: Recording, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Site, Throttle, Operations, threading.Event, Any]:
     """One slot, a body that holds it until it is told to go on, and slots that are far off for everybody else."""
     if site.kind == "stub":
         pytest.skip("the stub broker's messages wait in its own consumers")
     monkeypatch.setattr(core, "_FIRST_HOLD_US", FAR)
-    throttle, operations, go = Throttle(Limiter()), Operations(), threading.Event()
+    throttle, operations, go = Throttle(Limiter(store)), Operations(), threading.Event()
     site.broker.add_middleware(operations)
     site.broker.add_middleware(throttle)
 
@@ -210,11 +218,19 @@ def held(worker: Any, site: Site) -> int:
     return int(worker.consumers[f"{site.queue}.DQ"].delay_queue.qsize())
 
 
-def test_who_waits_is_woken_when_a_slot_comes_free(
-    waiting: tuple[Site, Throttle, Operations, threading.Event, Any],
+def test_a_waiting_message_is_woken_when_a_slot_comes_free(
+    waiting: tuple[Site, Throttle, Operations, threading.Event, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Five wait for slots that are minutes off: as each body ends the next one runs, in their order."""
+    """Five wait for slots that are minutes off: as each body ends the next one runs, in their order; no other asks."""
     site, throttle, _, go, job = waiting
+    wake, guesses = throttle._consumers.wake, list[bool]()
+
+    def watched(lanes: Sequence[str], *, probe: bool = False) -> None:
+        guesses.append(probe)
+        wake(lanes, probe=probe)
+
+    monkeypatch.setattr(throttle._consumers, "wake", watched)
+    monkeypatch.setattr("throttlekit_dramatiq._waiting._LOOK_EVERY", 600)
     with site.working(threads=2) as worker:
         site.until_ran(1)
         for n in range(1, 6):
@@ -224,12 +240,13 @@ def test_who_waits_is_woken_when_a_slot_comes_free(
         site.until_ran(6)
         wait_until(lambda: free(throttle.limiter, ONE), description="the slot is free")
     assert site.ran == [0, 1, 2, 3, 4, 5]
+    assert guesses == [False] * 6
 
 
-def test_who_is_woken_in_vain_waits_on_and_the_broker_hears_nothing(
-    waiting: tuple[Site, Throttle, Operations, threading.Event, Any],
+def test_a_message_that_is_woken_in_vain_waits_on_and_the_broker_hears_nothing(
+    waiting: tuple[Site, Throttle, Operations, threading.Event, Any], store: Recording
 ) -> None:
-    """Another was quicker: the message is where it was, with its slot, and nothing was enqueued or acknowledged."""
+    """Another was quicker: the message waits where it did, with its place; nothing was enqueued or acknowledged."""
     site, throttle, operations, go, job = waiting
     with site.working(threads=2) as worker:
         site.until_ran(1)
@@ -238,12 +255,14 @@ def test_who_is_woken_in_vain_waits_on_and_the_broker_hears_nothing(
         before = operations.enqueued, operations.acked
         queue = worker.consumers[f"{site.queue}.DQ"].delay_queue
         (message,) = queue.messages()
-        lane, eta = message.options["throttlekit"]["lane"], message.options["eta"]
+        stands = lane_in(message.options["throttlekit"])
         for _ in range(20):
-            throttle._consumers.wake([lane])
-            wait_until(lambda: held(worker, site) == 1, description="it waits again")
+            asked = store.denials
+            throttle._consumers.wake([stands.name])
+            wait_until(lambda: store.denials > asked and held(worker, site) == 1, description="it waits again")  # noqa: B023
         assert (operations.enqueued, operations.acked) == before
-        wait_until(lambda: [each.options["eta"] for each in queue.messages()] == [eta], description="as it was")
+        wait_until(lambda: queue.first_in(stands.name), description="it is in its line")
+        assert [lane_in(each.options["throttlekit"]) for each in queue.messages()] == [stands]
         go.set()
         site.until_ran(2)
     assert site.ran == [0, 1]

@@ -62,7 +62,7 @@ def test_the_waiting_message_carries_our_option_only(throttled: Site) -> None:
 
     site.broker.add_middleware(Watch())
     sent, _ = run_and_look(site, args=(1,), custom=5)
-    assert len(delayed) == 2
+    assert len(delayed) == (2 if site.kind == "stub" else 1)  # the second time it goes on waiting in the worker
     for message in delayed:
         assert message.options.keys() - BROKERS_OWN == {"custom", "throttlekit"}
         assert message.message_id == sent.message_id

@@ -257,22 +257,29 @@ def test_own_limits_can_be_forbidden(stub: Site, brought: dict[str, Any]) -> Non
 
 
 def test_forged_ticket_gains_no_unit() -> None:
-    """It goes before those who wait, and takes no more than the limit has: the bound holds over all of them."""
+    """A place that the line did not give counts as none: the job stands behind those that wait, the bound holds."""
     clock = FakeClock()
-    limiter, limit = Limiter(MemoryStore(clock_us=clock)), TokenBucket("partner", "1/s", burst=3)
-    forged = {"v": 1, "slot": 1, "ticket": f"{limit.fingerprint}:partner", "n": 0, "since": 0}
-    honest, waited = limiter.acquire(limit, cost=3), None
-    assert honest.allowed
+    store = Recording(MemoryStore(clock_us=clock))
+    limiter, limit = Limiter(store), TokenBucket("partner", "1/s", burst=3)
+    assert limiter.acquire(limit, cost=3).allowed
+    honest = limiter.acquire(limit, job=Job(id="waits")).ticket
+    assert honest is not None
+    (ref, place), *_ = honest["places"].items()
+    front = [place[0], place[1] - 1, *place[2:]]
+    forged = {**honest, "slot": 1, "n": 0, "since": 0, "places": {ref: front}}
+    assert not any(limiter.acquire(limit, job=Job(id=str(n), ticket=forged)).allowed for n in range(10))
+    clock.advance(1)
+    assert not any(limiter.acquire(limit, job=Job(id=str(n), ticket=forged)).allowed for n in range(10))
+    assert limiter.acquire(limit, job=Job(id="waits", ticket=honest)).allowed
     passed = 0
     for _ in range(20):
-        waited = limiter.acquire(limit, job=Job(id="waits", ticket=waited)).ticket
-        passed += sum(limiter.acquire(limit, job=Job(id=str(n), ticket=forged)).allowed for n in range(10))
         clock.advance(1)
-    assert passed <= 19
+        passed += sum(limiter.acquire(limit, job=Job(id=str(n), ticket=forged)).allowed for n in range(10))
+    assert passed <= 20
     other = TokenBucket("partner", "2/s", burst=3)
     elsewhere = Recording(MemoryStore(clock_us=clock))
     assert Limiter(elsewhere).acquire(other, job=Job(id="x", ticket=forged)).allowed
-    assert elsewhere.asked[0][0].place is None  # of another definition
+    assert elsewhere.asked[0][0].places == (None,)  # of another definition
 
 
 def test_a_body_may_send_to_another_broker_that_has_the_same_middleware(site: Site) -> None:

@@ -109,6 +109,15 @@ def test_a_job_past_its_max_wait_fails_with_waited_too_long(site: Site) -> None:
     assert store.grants == 0
 
 
+def test_a_job_past_its_max_deferrals_fails_too(site: Site) -> None:
+    """Each denial counts, whether the message goes back to the broker or goes on waiting in the worker."""
+    store = DenyBefore(NEVER, delay=0.01)
+    seen, message_id = fail_watched(site, TokenBucket("busy", "10/s"), store, max_deferrals=3)
+    assert seen.orig_exc_type == "WaitedTooLong"
+    assert site.ran == [("on_failure", "WaitedTooLong", message_id)]
+    assert (store.denials, store.grants) == (4, 0)
+
+
 def test_a_message_brings_a_max_wait_of_its_own(stub: Site) -> None:
     """throttle_max_wait with a message goes before the middleware's; a value that is no time is refused when sent."""
     store = DenyBefore(NEVER, delay=0.01)

@@ -1,4 +1,4 @@
-"""The delay queue that knows who waits for which slot: in all else a queue like Dramatiq's."""
+"""The delay queue that knows which message stands first in each line: in all else a queue like Dramatiq's."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from typing import Any
 
 import pytest
 
+from throttlekit._core.line import Place
+from throttlekit._engine.ticket import Ticket
+from throttlekit.adapter import lane_in
 from throttlekit_dramatiq._message_state import TICKET
-from throttlekit_dramatiq._waiting import Waiting, due_and_message
+from throttlekit_dramatiq._waiting import SOON_MS, Retimed, Waiting, due_and_message
 
 
-def item(due: int, lane: Any = None) -> Any:
-    options = {} if lane is None else {TICKET: {"lane": lane}}
-    return due, SimpleNamespace(options=options)
+def item(due: int, lane: str = "", start: int = 0) -> Any:
+    place = Place(1, start or due, 1, due, "seal")
+    ticket = Ticket(due, "limit", line=lane, places={"limit": place}).write()
+    return due, SimpleNamespace(options={TICKET: ticket} if lane else {})
 
 
 def filled(*items: Any) -> Waiting:
@@ -24,6 +28,15 @@ def filled(*items: Any) -> Waiting:
     for each in items:
         waiting.put(each)
     return waiting
+
+
+def line_of(each: Any) -> str:
+    return lane_in(each[1].options.get(TICKET)).name
+
+
+def stand(entry: tuple[int, int, Any]) -> tuple[int, int]:
+    """Where a message of the model stands in its line: by its start, then by when it came."""
+    return lane_in(entry[2][1].options[TICKET]).start, entry[1]
 
 
 def drained(waiting: Waiting) -> list[int]:
@@ -40,35 +53,51 @@ def test_it_gives_out_what_is_due_first_and_what_came_first_of_two_due_at_once()
 
 
 def test_the_first_of_a_lane_is_taken_out_from_behind_others() -> None:
-    """Of those with the lane the one due first; once; the others are as they were, and in their order."""
-    waiting = filled(item(1), item(5, "b"), item(9, "a"), item(7, "a"), item(8))
+    """Of those with the lane the first of the line, once; the others are as they were, and in the order of due."""
+    waiting = filled(item(1), item(5, "b"), item(7, "a", start=4), item(9, "a", start=3), item(8))
     first = waiting.first_in("a")
     assert first is not None
-    assert first.due == 7
+    assert first.due == 9
     assert waiting.remove(first)
     assert not waiting.remove(first)
     waiting.task_done()
     assert waiting.qsize() == waiting.unfinished_tasks == 4
-    assert drained(waiting) == [1, 5, 8, 9]
+    assert drained(waiting) == [1, 5, 7, 8]
 
 
-def test_a_lane_that_nobody_stirs_is_told_of_and_each_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After half a second in which nobody of it was brought up; then not again before another half second."""
+def test_each_lane_is_looked_at_now_and_then_and_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of it, half a second after the last look; but not if that one is due in a moment anyway."""
     now = 100.0
     monkeypatch.setattr("throttlekit_dramatiq._waiting.time", SimpleNamespace(monotonic=lambda: now))
-    waiting = filled(item(1), item(5, "a"), item(9, "b"), item(3, "a"))
-    assert [waiting.first_in_still_lane() for _ in range(4)] == [None] * 4
+    waiting = filled(item(1), item(50, "a"), item(90, "b"), item(40, "a"))
+
+    def looks(at_ms: int) -> list[float | None]:
+        return [entry and entry.due for entry in (waiting.to_look_at(at_ms) for _ in range(4))]
+
+    assert looks(0) == [None] * 4
     now = 100.5
-    told = [waiting.first_in_still_lane() for _ in range(2)]
-    assert [entry and entry.due for entry in told] == [3, 9]
-    assert waiting.remove(told[0])  # type: ignore[arg-type]
-    told = [waiting.first_in_still_lane() for _ in range(2)]
-    assert [entry and entry.due for entry in told] == [None, 9]
-    assert Waiting().first_in_still_lane() is None
+    assert looks(0) == [40, 90, None, None]
+    now = 101.0
+    assert looks(40 - SOON_MS) == [None, 90, None, None]
+    assert Waiting().to_look_at(0) is None
+
+
+def test_a_message_that_goes_on_waiting_is_due_anew() -> None:
+    """It is where its new instant puts it; what is given out is what Dramatiq put in."""
+    items = [item(1, "a"), item(2, "a"), item(3)]
+    waiting = filled(*items)
+    first = waiting.first_in("a")
+    assert first is not None
+    assert waiting.remove(first)
+    waiting.put(Retimed(first.item.item, 5))
+    first = waiting.first_in("a")
+    assert first is not None
+    assert first.due == 5
+    assert [waiting.get_nowait() for _ in range(3)] == [items[1], items[2], items[0]]
 
 
 def test_what_was_given_out_is_in_no_lane_any_more() -> None:
-    """A message that left in its turn is not woken; a lane that nobody waits in has nobody."""
+    """A message that left in its turn is not woken; a lane in which no message waits has no first."""
     waiting = filled(item(1, "a"), item(2, "a"))
     waiting.get_nowait()
     first = waiting.first_in("a")
@@ -78,7 +107,9 @@ def test_what_was_given_out_is_in_no_lane_any_more() -> None:
     assert waiting.first_in("a") is waiting.first_in("none") is waiting.first() is None
 
 
-@pytest.mark.parametrize("ticket", ["text", 7, [], {"lane": 7}, {"lane": ["x"]}, {}])
+@pytest.mark.parametrize(
+    "ticket", ["text", 7, [], {"line": "x"}, {**Ticket().write(), "line": 7}, {**Ticket().write(), "line": ["x"]}]
+)
 def test_a_forged_lane_is_none(ticket: Any) -> None:
     """Whatever a message carries, it waits, and comes out in its turn."""
     waiting = Waiting()
@@ -87,8 +118,8 @@ def test_a_forged_lane_is_none(ticket: Any) -> None:
     assert drained(waiting) == [1]
 
 
-def test_it_tells_all_that_wait() -> None:
-    """For whoever has to give them back: nothing that was taken out is among them."""
+def test_it_lists_all_that_wait() -> None:
+    """What goes back to the broker: no message that was taken out is among them."""
     items = [item(due, "a") for due in (1, 2, 3)]
     waiting = filled(*items)
     waiting.remove(waiting.first_in("a"))  # type: ignore[arg-type]
@@ -102,7 +133,7 @@ def test_random_histories_are_those_of_a_sorted_list() -> None:
     for _ in range(20_000):
         act = chance.random()
         if act < 0.5 or not model:
-            each = item(chance.randrange(50), chance.choice([None, "a", "b"]))
+            each = item(chance.randrange(50), chance.choice(["", "a", "b"]), start=chance.randrange(1, 50))
             waiting.put(each)
             model.append((each[0], next(numbers), each))
             model.sort(key=lambda entry: entry[:2])
@@ -111,7 +142,7 @@ def test_random_histories_are_those_of_a_sorted_list() -> None:
             waiting.task_done()
         else:
             lane = chance.choice("ab")
-            in_lane = [entry for entry in model if entry[2][1].options.get(TICKET) == {"lane": lane}]
+            in_lane = sorted((entry for entry in model if line_of(entry[2]) == lane), key=stand)
             first = waiting.first_in(lane)
             assert (first and first.item.item) is (in_lane[0][2] if in_lane else None)
             if first is not None and waiting.remove(first):

@@ -21,8 +21,7 @@ import throttlekit_celery._admission as gate
 from support.celery.site import conf_of
 from support.servers.stores import DenyBefore
 from throttlekit import Limiter, TokenBucket, current
-from throttlekit._core.acquire import Reason, Verdict
-from throttlekit._core.algorithm import Use
+from throttlekit._core.acquire import Reason
 from throttlekit.stores.redis import RedisStore
 from throttlekit_celery import install
 
@@ -41,16 +40,12 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
     prefix = told["queue"]
 
     class Store(DenyBefore):
-        """As a real one, it sends away whoever comes before his slot, and does not count that as a denial."""
+        """It counts its answers, for all processes."""
 
         def acquire(self, request: Any, now_us: int | None = None) -> Any:
-            now_us = time.time_ns() // 1000
-            if request.place is not None and request.place.due_us > now_us + 1000:
-                record.incr(f"{prefix}:store:early")
-                due_us, uses = request.place.due_us, tuple(Use(0, now_us) for _ in request.claims)
-                return Verdict(Reason.EARLY, 0, now_us, due_us, due_us, uses)
             verdict = super().acquire(request, now_us)
-            record.incr(f"{prefix}:store:{'granted' if verdict.allowed else 'denied'}")
+            answer = {Reason.ALLOWED: "granted", Reason.EARLY: "early"}.get(verdict.reason, "denied")
+            record.incr(f"{prefix}:store:{answer}")
             self.asked.clear()
             return verdict
 

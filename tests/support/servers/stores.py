@@ -10,11 +10,14 @@ from typing import Any
 
 from throttlekit._core.acquire import Reason, Verdict
 from throttlekit._core.algorithm import Use
+from throttlekit._core.line import Place
 from throttlekit.stores import MemoryStore, Request, Store
 from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.wire import arguments_of, script_of
 
 __all__ = ["DenyBefore", "EventDispatcher", "Listed", "Passing", "Recording"]
+
+_ROUNDED_US = 1000  # timers come a little early
 
 
 class Passing:
@@ -106,9 +109,10 @@ class EventDispatcher(Recording):
 
 class DenyBefore(Recording):
     """
-    A store that denies *denials* times before each grant, for each key, and says to come back after *delay* seconds.
+    A store that denies *denials* times before each grant, for each key, each time for *delay* seconds.
 
-    Every request that it grants is one charge; nothing else limits it.
+    Every request that it grants is one charge; nothing else limits it. As a real one it gives places, and
+    answers "early" to a job that comes before it is due, which is no denial.
     """
 
     def __init__(self, denials: int, delay: float = 0.02) -> None:
@@ -120,15 +124,19 @@ class DenyBefore(Recording):
 
     def _decide(self, request: Request, now_us: int | None) -> Verdict:
         now_us = time.time_ns() // 1000
-        key = request.claims[0].bucket
+        key, uses = request.claims[0].bucket, tuple(Use(0, now_us) for _ in request.claims)
+        place = request.places[0] if request.places else None
+        if place is not None and place.due_us > now_us + _ROUNDED_US:
+            return Verdict(Reason.EARLY, 0, now_us, place.due_us, place.due_us, uses, request.places)
         with self._counting:
             self._asked_of[key] += 1
             grant = self._asked_of[key] % (self._denials + 1) == 0
-        uses = tuple(Use(0, now_us) for _ in request.claims)
+            number = self._asked_of.total()
         if grant:
             return Verdict(Reason.ALLOWED, 0, now_us, now_us, now_us, uses)
-        back = now_us + round(self.delay * 1_000_000)
-        return Verdict(Reason.EXHAUSTED, 0, now_us, back, back, uses)
+        back_us = now_us + round(self.delay * 1_000_000)
+        places = (Place(1, number, number, back_us, ""),) * len(request.claims)
+        return Verdict(Reason.EXHAUSTED, 0, now_us, back_us, back_us, uses, places)
 
 
 class Listed(RedisStore):

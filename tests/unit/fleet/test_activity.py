@@ -31,12 +31,14 @@ class _Fleet(MemoryStore):
         self.reports: list[dict[str, Any]] = []
         self.away = False
         self.sent: list[str] = []
+        self.tenants: list[list[list[Any]]] = []
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
         if self.away:
             raise StoreUnavailable("gone")
         if commands[-1][2] != len(KEYS):
             return [[[b"1", b"0"], []]]  # nobody was told anything
+        self.tenants += [json.loads(str(each[-1])) for each in commands[:-1]]
         self.sent.append(str(commands[-1][-1]))
         self.reports.append(json.loads(self.sent[-1]))
         return [0] * len(commands)
@@ -118,6 +120,21 @@ def test_report_is_bounded(fleet: _Fleet, limiter: Limiter) -> None:
     assert bucket_name("account", "7", ACCOUNT.fingerprint) in told
     assert all(len(report["keys"]) <= 100 for report in fleet.reports)
     assert fleet.counts[f"a {limit_id('account', ACCOUNT.fingerprint)}"] == 500
+
+
+def test_tenants_that_got_most_and_waited_longest_are_reported(fleet: _Fleet, limiter: Limiter) -> None:
+    """Of 500 tenants the heaviest, and those that wait; not more than 40 a report. Without a share there is none."""
+    shared = TokenBucket("shared", "1/minute", burst=2000, share="{tenant}")
+    for number in range(500):
+        for each in range(4 if number == 77 else 2):
+            limiter.acquire(shared, job=Job(id=f"{number}-{each}", kwargs={"tenant": number}))
+    for _ in range(2000):
+        limiter.acquire(API)
+    limiter.close()
+    rows = [row for report in fleet.tenants for row in report]
+    assert [f"{limit_id('shared', shared.fingerprint)} 77", 4, 0, 1000] in rows
+    assert all(len(report) <= 40 for report in fleet.tenants)
+    assert not [row for row in rows if row[0].startswith("api:")]
 
 
 def test_what_is_kept_is_bounded(fleet: _Fleet, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -366,6 +366,23 @@ def test_longest_pause_tells(fleet: Fleet) -> None:
     assert fleet.ask(PARTNER, KEYED, account=8).retry_after == pytest.approx(5, abs=0.5)
 
 
+def test_tenant_has_another_weight_from_then_on(fleet: Fleet) -> None:
+    """Jobs that begin to wait stand where the new weight says; with its end, where the share's own says."""
+    shared = TokenBucket("shared", "10/s", burst=5, share="{tenant}")
+
+    def wait(number: int, tenant: str) -> float:
+        job = Job(id=f"{tenant}{number}", queue="q", kwargs={"tenant": tenant})
+        return round(fleet.limiter.acquire(shared, job=job).delay, 3)
+
+    for n in range(5):
+        wait(n, "b")
+    assert [wait(n, "b") for n in (1, 2, 3)] == [0.1, 0.2, 0.3]
+    fleet.tell(Rule(what="weight", name="shared", part="a", weight=3.0))
+    assert [wait(n, "a") for n in (1, 2, 3)] == [0.2, 0.3, 0.4], "after b1, before b2"
+    fleet.tell()
+    assert wait(4, "a") == 0.6, "after b2, with b3"
+
+
 def test_limit_of_each_process_is_steered_too(fleet: Fleet) -> None:
     """What each process counts on its own has no other way to be reached."""
     own = TokenBucket("own", "10/s", scope="process")

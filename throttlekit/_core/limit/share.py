@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 from throttlekit._core.job import Job
 from throttlekit._core.limit.template import Key, check_source, from_job, key_text, plain, safe_repr
@@ -11,7 +11,7 @@ from throttlekit._core.limit.value import Value
 from throttlekit._core.line import CLASS, CLASSES, UNIT
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["NO_STAKE", "GivenShare", "Share", "Stake", "Weight", "share_from"]
+__all__ = ["NO_STAKE", "GivenShare", "Share", "Stake", "Weight", "checked_weight", "is_weight", "share_from"]
 
 Weight: TypeAlias = "float | Mapping[str, float] | Callable[[Job], float]"
 
@@ -80,14 +80,14 @@ class Share(Value):
         weights: dict[str, float] | None = None
         if isinstance(given, Mapping):
             pairs: Any = given.items()  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-            weights = {str(plain(name)): _checked(each) for name, each in pairs}
+            weights = {str(plain(name)): checked_weight(each) for name, each in pairs}
             if not weights:
                 raise ConfigurationError('the weights of a share must not be empty: {"free": 1, "pro": 5}')
             given = weights
         elif by is not None:
             raise ConfigurationError('by= needs a mapping of weights, like weight={"free": 1, "pro": 5}')
         elif not callable(given):
-            given = _checked(given)
+            given = checked_weight(given)
         if strict and (weights is None or len(self._classes(weights)) > CLASSES):
             raise ConfigurationError(
                 f'a strict share needs a mapping of at most {CLASSES} weights, like {{"high": 2, "low": 1}}'
@@ -112,7 +112,7 @@ class Share(Value):
                 return Stake(str(number), 1.0, number * CLASS)
             return Stake(tenant, weight)
         given: Any = self.weight
-        weight = _checked(from_job("weight", given, job)) if callable(given) else given
+        weight = checked_weight(from_job("weight", given, job)) if callable(given) else given
         return Stake(tenant, weight)
 
     @staticmethod
@@ -166,7 +166,7 @@ class GivenShare(Share):
         tenant, weight, lead = data
         if not isinstance(tenant, str) or type(lead) is not int or lead not in range(0, CLASSES * CLASS, CLASS):
             raise ValueError("share")
-        return cls(Stake(tenant, _checked(weight), lead))
+        return cls(Stake(tenant, checked_weight(weight), lead))
 
 
 def share_from(share: Any) -> Share | None:
@@ -181,7 +181,18 @@ def share_from(share: Any) -> Share | None:
     return Share(share)
 
 
-def _checked(weight: object) -> float:
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)) or not _LEAST <= weight <= _MOST:
+def is_weight(weight: object) -> TypeGuard[float]:
+    """Whether *weight* is a number that a tenant may have."""
+    return not isinstance(weight, bool) and isinstance(weight, (int, float)) and _LEAST <= weight <= _MOST
+
+
+def checked_weight(weight: object) -> float:
+    """
+    *weight* as a number.
+
+    Raises:
+        ConfigurationError: It is not a number that a tenant may have.
+    """
+    if not is_weight(weight):
         raise ConfigurationError(f"a weight must be a number from {_LEAST} to {_MOST:.0f}, not {safe_repr(weight)}")
     return float(weight)

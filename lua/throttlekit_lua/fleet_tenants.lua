@@ -1,0 +1,29 @@
+--[[
+  Record what the tenants of shared limits got from one process since its last report. Decides nothing.
+
+  KEYS[i]    of 20 seconds: hash of "units wait weight", by "limit tenant": units that passed, the longest wait of a job
+             in microseconds, the tenant's weight in thousandths
+
+  ARGV[1]    the report, as JSON: {{"limit tenant", units, wait, weight}, …}; see throttlekit/fleet/tenants.py
+
+  Returns  nothing
+
+  Writes   KEYS[i], gone before the ring comes round to it
+]]
+local STEP, STEPS, MOST = 20, 5, 2000
+local function whole(x) return string.format('%.0f', x) end
+
+local now = tonumber(redis.call('TIME')[1])
+local step = math.floor(now / STEP)
+local i = 1 + step % STEPS
+local room = MOST - redis.call('HLEN', KEYS[i])
+for _, each in ipairs(cjson.decode(ARGV[1])) do
+  local known = redis.call('HGET', KEYS[i], each[1])
+  if known or room > 0 then
+    local units, wait = string.match(known or '', '^(%d+) (%d+) ')
+    units, wait = (tonumber(units) or 0) + each[2], math.max(tonumber(wait) or 0, each[3])
+    redis.call('HSET', KEYS[i], each[1], whole(units) .. ' ' .. whole(wait) .. ' ' .. whole(each[4]))
+    if not known then room = room - 1 end
+  end
+end
+redis.call('EXPIRE', KEYS[i], whole((step + STEPS) * STEP - now - 1))

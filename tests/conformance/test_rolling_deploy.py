@@ -1,0 +1,100 @@
+"""
+Two releases on one Redis, while a fleet is deployed: what the release before this one stored, as its scripts wrote it.
+
+Both count in the same places. The release before kept the waiting line as one instant under another name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.acquire import Caller, Reason
+from throttlekit._core.storage_keys import bucket_name
+from throttlekit.stores import Lease
+from throttlekit.stores.redis import RedisStore
+from throttlekit.testing.bench import NOW_US, SECOND_US, Bench
+
+SLOTS = Concurrency("slots", 2, lease=30)
+UNIT = b"\x06\x65\x17\x28\x98\x80\x00"
+"""An instant in a sliding log: `NOW_US`."""
+
+USED_UP: list[tuple[Limit, bytes, bytes]] = [
+    (TokenBucket("token", "10/s", burst=5), b"1800000000500000", b"1800000000400000 0 0"),
+    (LeakyBucket("leaky", "1/m"), b"1800000060000000", b"1800000240000000 0 0"),
+    (FixedWindow("fixed", "5/h", tz="Europe/Berlin"), b"500000 5", b"1800005760000000 0 0"),
+    (SlidingWindow("sliding", "5/h"), b"500000 0 5", b"1800005760000001 0 0"),
+    (SlidingLog("log", "5/h"), b"\x00" * 14 + UNIT * 5, b"1800005760000000 0 0"),
+    (SlidingLog("ring", "300/h"), b"\x00" * 14 + UNIT * 300, b"1800003636000000 0 0"),
+]
+"""Limits, what was stored once all of each was taken at `NOW_US`, and their lines with three jobs."""
+HELD = {b":granted": -NOW_US, b":lease": -30e6, b":mean": 0.0, b"job-1": NOW_US + 30e6, b"job-2": NOW_US + 30e6}
+each_limit = pytest.mark.parametrize(("limit", "taken", "line"), USED_UP, ids=lambda value: getattr(value, "name", ""))
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Any]:
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        yield client
+
+
+@pytest.fixture
+def bench(redis_url: str) -> Iterator[Bench]:
+    with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
+        yield Bench(store)
+
+
+def name_of(limit: Limit) -> str:
+    return bucket_name(limit.name, "", limit.fingerprint)
+
+
+@each_limit
+def test_what_is_taken_is_written_as_before(bench: Bench, client: Any, limit: Limit, taken: bytes, line: bytes) -> None:
+    """To the byte, under the same name: so the release before reads what this one has taken."""
+    bench.drain(limit)
+    assert client.get(name_of(limit)) == taken
+
+
+def test_slots_are_written_as_before(bench: Bench, client: Any) -> None:
+    """But for ":freed", which the release before reads as never if it is not there."""
+    assert all(bench.ask(SLOTS, holder=holder).allowed for holder in ("job-1", "job-2"))
+    assert dict(client.zrange(name_of(SLOTS), 0, -1, withscores=True)) == HELD
+
+
+@each_limit
+def test_what_was_taken_before_counts(bench: Bench, client: Any, limit: Limit, taken: bytes, line: bytes) -> None:
+    """No unit passes before its time. The jobs of this release pass in order, whoever waits in the line of that one."""
+    client.set(name_of(limit), taken, px=8_000_000)
+    client.set(f"{name_of(limit)}:line", line, px=8_000_000)
+    assert bench.passing(limit) == 0
+    waiting = [bench.ask(limit) for _ in range(3)]
+    bench.now_us = waiting[0].retry_us - 1
+    assert not bench.ask(limit, caller=Caller.PEEK).allowed
+    assert not bench.ask(limit, back=waiting[0]).allowed
+    for number, denied in enumerate(waiting):
+        verdict = denied
+        while not verdict.allowed:
+            assert verdict.due_us <= NOW_US + limit.period_us * (number + 1) + 2 * SECOND_US
+            bench.now_us = max(bench.now_us, verdict.due_us)
+            verdict = bench.ask(limit, back=verdict)
+    assert client.get(f"{name_of(limit)}:line") == line
+
+
+def test_slots_that_were_taken_before_count(bench: Bench, client: Any) -> None:
+    """They are renewed and given back by name, whichever release took them; one that is free goes to one job."""
+    client.zadd(name_of(SLOTS), {**HELD, b":freed": 0})
+    client.set(f"{name_of(SLOTS)}:line", b"1800000006120000 0 0", px=60_000)
+    assert bench.ask(SLOTS, holder="next", caller=Caller.GUEST).reason is Reason.EXHAUSTED
+    leases = [
+        Lease(name_of(SLOTS), bench.claim(SLOTS, holder=holder).algorithm, NOW_US) for holder in ("job-1", "job-2")
+    ]
+    bench.now_us += SECOND_US
+    assert list(bench.store.renew(leases, now_us=bench.now_us)) == [True, True]
+    bench.store.release(leases[:1], now_us=bench.now_us)
+    assert [bench.ask(SLOTS, holder=f"new-{n}", caller=Caller.GUEST).allowed for n in range(2)] == [True, False]
+    assert bench.use(SLOTS).units == 2

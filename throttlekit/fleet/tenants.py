@@ -1,0 +1,83 @@
+"""
+What each tenant of a shared limit got in the last minute: counted in each process, added up in the store.
+
+Bounded, here and there: of a limit's tenants those are reported that got most and those that waited longest, and the
+store keeps 2 000 of all limits together for each 20 seconds. So the figures of the heaviest and of the longest-waiting
+tenants are right, and a tenant that is neither may be missing.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import throttlekit_lua
+from throttlekit._core.line import UNIT
+from throttlekit._core.storage_keys import fleet_name, limit_id
+from throttlekit._engine.claims import Claim
+
+__all__ = ["TENANTS", "TenantCounts", "report_tenants"]
+
+TENANTS = tuple(fleet_name(f"tenants:{step}") for step in range(5))
+"""The keys of the report, in the order of fleet_tenants.lua."""
+
+_REPORT = throttlekit_lua.script("fleet_tenants")
+_MOST_KEPT = 10_000
+_MOST_REPORTED = 20
+_MOST_LIMITS = 25
+
+
+@dataclass(slots=True, eq=False)
+class _Seen:
+    units: int = 0
+    wait_us: int = 0
+    weight: int = 1000
+
+
+class TenantCounts:
+    """What the tenants of shared limits got since the last report. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: dict[tuple[str, str], _Seen] = {}
+
+    def decided(self, claim: Claim, *, allowed: bool, waited_us: int) -> None:
+        """Count one decision on *claim*, of a limit that tenants share."""
+        asked, name = claim.claim, limit_id(claim.limit.name, claim.limit.fingerprint)
+        with self._lock:
+            seen = self._seen.get((name, asked.tenant))
+            if seen is None:
+                if len(self._seen) >= _MOST_KEPT:
+                    return
+                seen = self._seen[name, asked.tenant] = _Seen()
+            if allowed:
+                seen.units += asked.cost
+            if asked.cost:
+                seen.weight = max(1, round(1000 * asked.cost * UNIT / asked.step))
+            seen.wait_us = max(seen.wait_us, waited_us)
+
+    def take(self) -> list[list[Any]]:
+        """What was counted, as fleet_tenants.lua reads it; it begins anew."""
+        with self._lock:
+            seen, self._seen = self._seen, {}
+        limits: dict[str, list[tuple[str, _Seen]]] = {}
+        for (name, tenant), each in seen.items():
+            limits.setdefault(name, []).append((tenant, each))
+        return [row for name in list(limits)[:_MOST_LIMITS] for row in _rows(name, limits[name])]
+
+
+def _rows(name: str, tenants: list[tuple[str, _Seen]]) -> Iterable[list[Any]]:
+    chosen = tenants
+    if len(tenants) > 2 * _MOST_REPORTED:
+        by_units = sorted(tenants, key=lambda each: -each[1].units)[:_MOST_REPORTED]
+        by_wait = sorted(tenants, key=lambda each: -each[1].wait_us)[:_MOST_REPORTED]
+        chosen = list({tenant: (tenant, each) for tenant, each in (*by_units, *by_wait)}.values())
+    return [[f"{name} {tenant}", each.units, each.wait_us, each.weight] for tenant, each in chosen]
+
+
+def report_tenants(rows: Sequence[Sequence[Any]]) -> tuple[str | int, ...]:
+    """The command that reports *rows*, which `TenantCounts.take` returned."""
+    return ("EVAL", _REPORT, len(TENANTS), *TENANTS, json.dumps(rows, separators=(",", ":"), ensure_ascii=True))
