@@ -26,7 +26,10 @@ _PAGES = [page for page in all_pages() if page.blocks("python") and "/tutorial-"
 def test_every_block_of_a_page_runs(
     page: Page, taken_for_granted: dict[str, Any], redis_url: str, importable: Path
 ) -> None:
-    """The blocks of a page run in order, in one namespace; a block with a title is a file, and is imported."""
+    """
+    The blocks of a page run in order, in one namespace; a block with a title is a file, and is imported. What a tab
+    defines is for that framework's tabs alone, and of the first one for the text around it.
+    """
     if "add_middleware" not in page.text:
         dramatiq.get_broker().add_middleware(throttlekit_dramatiq.Throttle(taken_for_granted["limiter"]))
     blocks = [block for block in page.blocks("python") if not block.fragment]
@@ -37,13 +40,19 @@ def test_every_block_of_a_page_runs(
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, "utf-8")
     missing: set[tuple[str, str]] = set()
+    of_tab: dict[str, dict[str, Any]] = {}
     for block, text in zip(blocks, texts, strict=True):
         dramatiq.get_broker().actors.clear()  # so that a page may declare one actor twice
         if block.title:
             importlib.import_module(block.title.removesuffix(".py").replace("/", "."))
         else:
             code = compile("\n" * block.line + text, page.path, "exec")
-            exec(code, taken_for_granted)
+            if block.tab in (None, "Dramatiq"):
+                exec(code, taken_for_granted)
+            else:
+                own = {**taken_for_granted, **of_tab.get(str(block.tab), {})}
+                exec(code, own)
+                of_tab[str(block.tab)] = {n: v for n, v in own.items() if taken_for_granted.get(n) is not v}
             missing.update((f"{page.path}:{block.line}", name) for name in _globals(code))
     known = {*taken_for_granted, *vars(builtins)}
     assert {(where, name) for where, name in missing if name not in known} == set()

@@ -17,6 +17,7 @@ __all__ = ["ROOT", "Block", "Page", "all_pages"]
 ROOT = Path(__file__).resolve().parents[2]
 _FRAGMENT = re.compile(r"<!-- fragment: (.+?) -->")
 _TITLE = re.compile(r'title="([^"]+)"')
+_TAB = re.compile(r'^=== "(.+)"$')
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Block:
         line: Where its text begins, from 0.
         title: The file that it is, if it says so.
         fragment: Why it cannot run by itself, if the comment before it says so.
+        tab: The tab that it is in, of the site's content tabs; None: in none.
     """
 
     language: str
@@ -35,6 +37,7 @@ class Block:
     line: int
     title: str | None
     fragment: str | None
+    tab: str | None = None
 
     def commands(self) -> Iterator[tuple[str, list[str]]]:
         """Each command of a console block, and the lines that the block says it prints."""
@@ -63,7 +66,7 @@ class Page:
     def blocks(self, *languages: str) -> list[Block]:
         """Its fenced blocks in *languages*, in their order."""
         found: list[Block] = []
-        before = ""
+        before, tabs = "", _tabs(self.text)
         for token in _tokens(self.text):
             if token.type == "fence" and token.info.split(" ")[0] in languages:
                 language, _, rest = token.info.partition(" ")
@@ -76,6 +79,7 @@ class Page:
                         token.map[0] + 1,
                         title and title.group(1),
                         fragment and fragment.group(1),
+                        tabs.get(token.map[0]),
                     )
                 )
             before = token.content if token.type == "html_block" else ""
@@ -98,7 +102,24 @@ class Page:
 
 @cache
 def _tokens(text: str) -> list[Token]:
+    lines, tabs = text.split("\n"), _tabs(text)
+    text = "\n".join(line.removeprefix("    ") if number in tabs else line for number, line in enumerate(lines))
     return MarkdownIt("commonmark").enable("table").parse(text)
+
+
+@cache
+def _tabs(text: str) -> dict[int, str]:
+    """The number of each line within a tab, and the tab's title."""
+    found: dict[int, str] = {}
+    tab: str | None = None
+    for number, line in enumerate(text.split("\n")):
+        if title := _TAB.match(line):
+            tab = title[1]
+        elif line and not line.startswith("    "):
+            tab = None
+        elif tab is not None:
+            found[number] = tab
+    return found
 
 
 def all_pages() -> list[Page]:

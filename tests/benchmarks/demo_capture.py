@@ -1,0 +1,81 @@
+"""
+Records `throttlekit demo` as an image that moves: what it prints, each line at the moment at which it was printed.
+
+    python tests/benchmarks/demo_capture.py [--svg docs/images/demo.svg] [--options "--jobs 200"]
+
+Where the reader's system asks for no motion, the image shows all lines at once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+
+from support.reports.command import parser_of
+
+_WIDTH = 100
+_STYLE = """
+    @media (prefers-reduced-motion: no-preference) {
+        .line { animation: appear 0.01s both }
+        @keyframes appear { from { opacity: 0 } to { opacity: 1 } }
+    }
+"""
+
+
+def recorded(options: list[str]) -> list[tuple[float, str]]:
+    """Each line that the demo prints, and after how many seconds."""
+    command = [sys.executable, "-m", "throttlekit_cli", "demo", *options]
+    lines = [(0.0, shlex.join(["$ throttlekit", "demo", *options]).replace("'", "")), (0.0, "")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8") as process:
+        assert process.stdout is not None
+        began = time.monotonic()
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append((time.monotonic() - began, line.rstrip()))
+    if process.returncode:
+        raise SystemExit(f"the demo ended with {process.returncode}")
+    return lines
+
+
+def drawn(lines: list[tuple[float, str]]) -> str:
+    """The lines as SVG. It names no font of another host."""
+    own_fonts = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    at: list[float] = []
+    with Path(os.devnull).open("w") as nowhere:
+        console = Console(width=_WIDTH, record=True, file=nowhere, force_terminal=True, highlight=False)
+        for seconds, line in lines:
+            for part in re.findall(rf".{{1,{_WIDTH}}}(?:\s|$)|^$", line) or [""]:
+                console.print(part.rstrip(), markup=False, no_wrap=True, overflow="crop")
+                at.append(seconds)
+        svg = console.export_svg(title="throttlekit demo", code_format=own_fonts, unique_id="demo")
+    svg = re.sub(r"\s*<!--.*?-->", "", svg, flags=re.DOTALL).replace("</style>", _STYLE + "</style>", 1)
+
+    def moving(found: re.Match[str]) -> str:
+        delay = f"animation-delay: {at[int(found[2])]:.1f}s"
+        return f'class="demo-r1 line" style="{delay}"{found[1]}url(#demo-line-{found[2]})"'
+
+    return re.sub(r'class="demo-r1"([^>]*?clip-path=")url\(#demo-line-(\d+)\)"', moving, svg)
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--svg", type=Path)
+    parser.add_argument("--options", default="--jobs 200")
+    options = parser.parse_args()
+    svg = drawn(recorded(shlex.split(options.options)))
+    if options.svg:
+        options.svg.write_text(svg, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
