@@ -27,6 +27,7 @@ _LOOK_EVERY = 0.5
 _MOST_LOOKS = 20
 _SOON = 0.03
 """A task that is due, or was admitted, within so many seconds of what its ticket says is on time."""
+_SHORTEST = 0.001
 _UNLIMITED = 65_535  # kombu takes a higher prefetch count for no limit at all
 
 
@@ -145,7 +146,7 @@ class HeldTasks:
             entry = held.entry = self._room.put(wait, held.due, lane_in(held.ticket) if wakeable else NO_LANE, now=now)
         if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
             task_scheduled(request)
-        wait.timer = consumer.timer.call_after(delay, self._on_timer, (request, entry), priority=_ETA_PRIORITY)
+        self._start_timer(entry, delay)
         if entry.lane.name and self._looking is not consumer:
             self._looking, self._asking = consumer, []
             consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer,))
@@ -208,12 +209,24 @@ class HeldTasks:
         Every other, because kombu's loop fires ten timers a turn, and may then sleep for a second. Timers that are
         threads or greenlets have no such turns, and must not cancel each other.
         """
-        now = time.monotonic()
-        self._release(entry)
+        now, held = time.monotonic(), entry.item.held
+        with self._lock:
+            due = held.due if entry.gone else self._room.due(entry)
+        if due > held.due + _SHORTEST:
+            held.due = due
+            self._start_timer(entry, due - now)
+        else:
+            self._release(entry)
         if entry.item.held.consumer.hub is not None:
-            while (due := self._first()) is not None and due.due <= now:
-                due.item.cancel_timer()
-                self._release(due)
+            while (first := self._first()) is not None and first.due <= now:
+                first.item.cancel_timer()
+                self._release(first)
+
+    def _start_timer(self, entry: Entry[_Wait], delay: float) -> None:
+        held = entry.item.held
+        entry.item.timer = held.consumer.timer.call_after(
+            delay, self._on_timer, (held.request, entry), priority=_ETA_PRIORITY
+        )
 
     def _release(self, entry: Entry[_Wait]) -> None:
         if not self._remove(entry):

@@ -14,6 +14,9 @@ __all__ = ["NO_LANE", "Entry", "Lane", "WaitingRoom", "lane_in"]
 _TIDY_AFTER = 1000
 """Entries that may be marked as gone before all of them are cleared away."""
 
+_MOST_ASKED = 64
+"""Jobs of a lane that were taken out to ask, and may be put back, of which the room keeps when they were due."""
+
 _T = TypeVar("_T")
 
 
@@ -44,6 +47,7 @@ class Entry(Generic[_T]):
     Attributes:
         due: When it is to be taken up, in the caller's unit; jobs that are due at once keep the order of coming.
         item: The caller's own object.
+        base: When it would be due had its lane not fallen behind.
         gone: It was removed.
     """
 
@@ -51,15 +55,24 @@ class Entry(Generic[_T]):
     number: int
     item: _T = field(compare=False)
     lane: Lane = field(default=NO_LANE, compare=False)
+    base: float = field(default=0.0, compare=False)
     gone: bool = field(default=False, compare=False)
 
 
 @dataclass(slots=True)
 class _Standing(Generic[_T]):
-    """The jobs of one lane, in the order of its line; and when the process last looked how far the line has moved."""
+    """
+    The jobs of one lane, in the order of its line; and when the process last looked how far the line has moved.
+
+    Attributes:
+        behind: How much later than its base the job was due that stood first when it last asked in vain.
+        asked: The bases of jobs that stood first and were taken out, by their places.
+    """
 
     looked: float
     entries: list[tuple[int, int, int, Entry[_T]]] = field(default_factory=list[tuple[int, int, int, Entry[_T]]])
+    behind: float = 0.0
+    asked: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
 
     def add(self, entry: Entry[_T]) -> None:
         heapq.heappush(self.entries, (entry.lane.start, entry.lane.number, entry.number, entry))
@@ -69,6 +82,23 @@ class _Standing(Generic[_T]):
             heapq.heappop(self.entries)
         return self.entries[0][3] if self.entries else None
 
+    def takes_out(self, entry: Entry[_T]) -> None:
+        if self.first() is entry:
+            self.asked[entry.lane.start, entry.lane.number] = entry.base
+            if len(self.asked) > _MOST_ASKED:
+                del self.asked[next(iter(self.asked))]
+
+    def base_of(self, due: float, lane: Lane) -> float:
+        """Of a job that is put in: as before if it comes back; if it stands first, the lane is as late as it is."""
+        base = self.asked.pop((lane.start, lane.number), None)
+        if base is None:
+            return due - self.behind
+        first = self.first()
+        # Those that came in front of it meanwhile were told of the line as it is now.
+        if first is None or (lane.start, lane.number) < (first.lane.start, first.lane.number):
+            self.behind = due - base
+        return base
+
 
 class WaitingRoom(Generic[_T]):
     """
@@ -76,6 +106,8 @@ class WaitingRoom(Generic[_T]):
 
     A job's due instant was worked out when it was denied. The line may have moved faster since: a rate was raised, jobs
     before it ended, a pause was lifted. So a process asks for the first job of each lane now and then (`to_look_at`).
+    Or slower: jobs of other tenants came in front. Then the answer to the first job of a lane makes all that stand
+    behind it due as much later (`due`), without a question of their own.
 
     Every operation looks at a few entries only: a removed entry is marked, and cleared away now and then. Not safe
     between threads: the caller holds a lock. Time is an argument.
@@ -103,8 +135,10 @@ class WaitingRoom(Generic[_T]):
         """
         self._number += 1
         self._living += 1
-        entry = Entry(due, self._number, item, lane)
-        self._add(entry, now)
+        entry = Entry(due, self._number, item, lane, due)
+        if lane.name:
+            entry.base = self._lanes.setdefault(lane.name, _Standing(now)).base_of(due, lane)
+        self._add(entry)
         return entry
 
     @property
@@ -114,9 +148,22 @@ class WaitingRoom(Generic[_T]):
 
     def first(self) -> Entry[_T] | None:
         """The entry that is due first; it stays."""
-        while self._entries and self._entries[0].gone:
-            heapq.heappop(self._entries)
-        return self._entries[0] if self._entries else None
+        while self._entries:
+            entry = self._entries[0]
+            due = self.due(entry)
+            if entry.gone:
+                heapq.heappop(self._entries)
+            elif due > entry.due:
+                entry.due = due
+                heapq.heapreplace(self._entries, entry)
+            else:
+                return entry
+        return None
+
+    def due(self, entry: Entry[_T]) -> float:
+        """When *entry* is due by what its lane was answered since; never earlier than by its own answer."""
+        standing = self._lanes.get(entry.lane.name)
+        return max(entry.due, entry.base + standing.behind) if standing else entry.due
 
     def first_in(self, lane: str) -> Entry[_T] | None:
         """The entry that stands first in the lane of that name; it stays."""
@@ -145,6 +192,8 @@ class WaitingRoom(Generic[_T]):
         """Take *entry* out; return False if it was taken out before."""
         if entry.gone:
             return False
+        if standing := self._lanes.get(entry.lane.name):
+            standing.takes_out(entry)
         entry.gone = True
         self._living -= 1
         self._removed += 1
@@ -152,10 +201,10 @@ class WaitingRoom(Generic[_T]):
             self._tidy()
         return True
 
-    def _add(self, entry: Entry[_T], now: float) -> None:
+    def _add(self, entry: Entry[_T]) -> None:
         heapq.heappush(self._entries, entry)
         if entry.lane.name:
-            self._lanes.setdefault(entry.lane.name, _Standing(now)).add(entry)
+            self._lanes[entry.lane.name].add(entry)
 
     def _tidy(self) -> None:
         living = list(self)
@@ -163,7 +212,7 @@ class WaitingRoom(Generic[_T]):
             standing.entries.clear()
         self._entries, self._removed = [], 0
         for each in living:
-            self._add(each, 0.0)
+            self._add(each)
         self._lanes = {name: standing for name, standing in self._lanes.items() if standing.entries}
 
 

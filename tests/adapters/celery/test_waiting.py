@@ -147,3 +147,24 @@ def test_a_task_that_is_dropped_is_not_taken_up() -> None:
     for fire in consumer.timers:
         fire()
     assert consumer.taken_up == []
+
+
+@pytest.mark.usefixtures("reserved")
+def test_a_task_behind_one_that_asked_in_vain_waits_as_much_longer(clock: list[float]) -> None:
+    """Its own timer starts anew, and it is not taken up only to be denied."""
+    consumer, tasks = Consumer(), HeldTasks(10)
+    first, second = make(consumer, 1, "one", start=5), make(consumer, 2, "one", start=9)
+    tasks.hold(first, 1.0, wakeable=True)
+    tasks.hold(second, 2.0, wakeable=True)
+    clock[0] += 1.0
+    consumer.timers.pop(0)()
+    tasks.hold(first, 3.0, wakeable=True)
+    clock[0] += 1.0
+    consumer.timers.pop(0)()
+    assert consumer.taken_up == [first.request]
+    assert second.due == 1005.0
+    clock[0] += 2.0
+    consumer.timers.pop(0)()
+    clock[0] += 1.0
+    consumer.timers.pop(0)()
+    assert consumer.taken_up == [first.request, first.request, second.request]

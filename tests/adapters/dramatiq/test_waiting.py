@@ -16,9 +16,11 @@ from throttlekit.adapter import lane_in
 from throttlekit_dramatiq._message_state import TICKET
 from throttlekit_dramatiq._waiting import SOON_MS, Retimed, Waiting, due_and_message
 
+_NUMBERS = itertools.count(1)
+
 
 def item(due: int, lane: str = "", start: int = 0) -> Any:
-    place = Place(1, start or due, 1, due, "seal")
+    place = Place(1, start or due, next(_NUMBERS), due, "seal")
     ticket = Ticket(due, "limit", line=lane, places={"limit": place}).write()
     return due, SimpleNamespace(options={TICKET: ticket} if lane else {})
 
@@ -83,7 +85,7 @@ def test_each_lane_is_looked_at_now_and_then_and_in_its_turn(monkeypatch: pytest
 
 
 def test_a_message_that_goes_on_waiting_is_due_anew() -> None:
-    """It is where its new instant puts it; what is given out is what Dramatiq put in."""
+    """It is where its new instant puts it, before what stands behind it; what is given out is what Dramatiq put in."""
     items = [item(1, "a"), item(2, "a"), item(3)]
     waiting = filled(*items)
     first = waiting.first_in("a")
@@ -93,7 +95,7 @@ def test_a_message_that_goes_on_waiting_is_due_anew() -> None:
     first = waiting.first_in("a")
     assert first is not None
     assert first.due == 5
-    assert [waiting.get_nowait() for _ in range(3)] == [items[1], items[2], items[0]]
+    assert [waiting.get_nowait() for _ in range(3)] == [items[2], items[0], items[1]]
 
 
 def test_what_was_given_out_is_in_no_lane_any_more() -> None:

@@ -1,0 +1,82 @@
+"""The jobs that wait in one process become due later together, as their line moves slower than it was told."""
+
+from __future__ import annotations
+
+import random
+
+from throttlekit.adapter import Entry, Lane, WaitingRoom
+
+
+def lane(number: int, name: str = "a") -> Lane:
+    return Lane(name, 0, number)
+
+
+def asked_in_vain(room: WaitingRoom[str], entry: Entry[str], due: float) -> Entry[str]:
+    """*entry* was taken out, denied, and is put back."""
+    assert room.remove(entry)
+    return room.put(entry.item, due, entry.lane)
+
+
+def test_what_stands_behind_a_job_that_asked_in_vain_is_due_as_much_later() -> None:
+    """So it asks once, at its turn, and not at each instant that it was told before others came in front of it."""
+    room: WaitingRoom[str] = WaitingRoom()
+    first, second = room.put("first", 10, lane(1)), room.put("second", 12, lane(2))
+    other, outside = room.put("other", 11, lane(1, "b")), room.put("outside", 11.5)
+    first = asked_in_vain(room, first, 15)
+    assert [room.due(each) for each in (first, second, other, outside)] == [15, 17, 11, 11.5]
+    first = asked_in_vain(room, first, 16)
+    assert room.due(second) == 18
+    later = room.put("later", 19, lane(3))
+    told = []
+    while (entry := room.first()) is not None:
+        told.append((entry.item, entry.due))
+        room.remove(entry)
+    assert told == [("other", 11), ("outside", 11.5), ("first", 16), ("second", 18), ("later", 19)]
+    assert later.gone
+
+
+def test_only_the_first_of_a_lane_says_how_far_the_lane_is_behind() -> None:
+    """What holds a later one up may stand behind the first."""
+    room: WaitingRoom[str] = WaitingRoom()
+    first, second = room.put("first", 10, lane(1)), room.put("second", 12, lane(2))
+    asked_in_vain(room, second, 30)
+    assert room.due(first) == 10
+
+
+def test_a_job_that_came_in_front_meanwhile_is_due_as_it_was_told() -> None:
+    """What holds up the job that asks may be that very one."""
+    room: WaitingRoom[str] = WaitingRoom()
+    first = room.put("first", 10, lane(2))
+    assert room.remove(first)
+    light = room.put("light", 11, lane(1))
+    room.put(first.item, 30, first.lane)
+    assert room.due(light) == 11
+
+
+def test_a_line_that_moves_faster_again_makes_no_job_due_later_than_its_first_says() -> None:
+    """And none earlier than by its own answer: the first is looked at, and wakes those behind it."""
+    room: WaitingRoom[str] = WaitingRoom()
+    first, second = room.put("first", 10, lane(1)), room.put("second", 12, lane(2))
+    first = asked_in_vain(room, first, 20)
+    assert room.due(second) == 22
+    asked_in_vain(room, first, 8)
+    assert room.due(second) == 12
+
+
+def test_jobs_that_leave_and_never_come_back_are_forgotten() -> None:
+    """Thousands that were admitted leave a few numbers behind, and the order by due stays whole."""
+    room: WaitingRoom[str] = WaitingRoom()
+    generator = random.Random(1)
+    for number in range(5_000):
+        room.put(str(number), number, lane(number))
+    last, left = 0.0, 0
+    while (entry := room.first()) is not None:
+        assert entry.due >= last - 3
+        last = entry.due
+        if generator.random() < 0.2:
+            asked_in_vain(room, entry, entry.due + generator.randrange(1, 4))
+        else:
+            room.remove(entry)
+            left += 1
+    assert left == 5_000
+    assert not room.lanes or room.first_in("a") is None
