@@ -104,8 +104,9 @@ class Happened:
         return {tenant: [got[tenant] for got in parts] for tenant, _ in sum(parts, Counter[str]()).most_common()}
 
     def use(self, rate: float, since: float, until: float) -> float:
-        """The share of the limit that was granted."""
-        return sum(since < at <= until for at in self.grants) / (rate * (until - since))
+        """The share of the limit that was granted; without a limit, that began."""
+        times = self.grants or [at for at, _ in self.starts]
+        return sum(since < at <= until for at in times) / (rate * (until - since))
 
     def apart(self, tenants: Sequence[str], since: float, until: float) -> int:
         """The worst difference of what two tenants got in any interval, in jobs."""
