@@ -295,7 +295,8 @@ class Gate:
             if self._put_back(held, delay if native else 0.0):
                 return
             delay = min(delay, _RETRY_COPY_AFTER)
-        self._held.hold(held, delay if worn else min(delay, longest - held_for), wakeable=True)
+        left = longest - held_for
+        self._held.hold(held, delay if worn else min(delay, left), wakeable=True, most=min(left, delivery.expires_in))
 
     def _put_back(self, held: HeldTask, delay: float) -> bool:
         """Put *held* back into its queue; it is held until the broker has confirmed the copy."""

@@ -8,6 +8,7 @@ so that other tasks are fetched past them, however many they are.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Mapping
@@ -129,12 +130,14 @@ class HeldTasks:
         self._asking: list[HeldTask] = []  # what the last look released
         self._lock = threading.Lock()  # without an event loop, timers run in a thread of their own
 
-    def hold(self, held: HeldTask, delay: float, *, state: State = State.HELD, wakeable: bool = False) -> None:
+    def hold(
+        self, held: HeldTask, delay: float, *, state: State = State.HELD, wakeable: bool = False, most: float = math.inf
+    ) -> None:
         """
         Give *held* back to Celery in *delay* seconds. Until then `inspect scheduled` lists it, with its ETA.
 
         If it is *wakeable*, `wake` may give it back before, and so it is when it stands first in its line: twice a
-        second, to ask how far the line has moved.
+        second, to ask how far the line has moved. Where its line falls behind, it is held for longer, up to *most*.
         """
         consumer, request = held.consumer, held.request
         held.becomes(state)
@@ -143,7 +146,9 @@ class HeldTasks:
             wait = _Wait(held, len(self._room) < self._max_held and _raise_prefetch(consumer))
             now = time.monotonic()
             held.due = now + delay
-            entry = held.entry = self._room.put(wait, held.due, lane_in(held.ticket) if wakeable else NO_LANE, now=now)
+            entry = held.entry = self._room.put(
+                wait, held.due, lane_in(held.ticket) if wakeable else NO_LANE, now=now, latest=now + max(delay, most)
+            )
         if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
             task_scheduled(request)
         self._start_timer(entry, delay)

@@ -33,7 +33,7 @@ from dramatiq.common import current_millis, q_name
 from dramatiq.message import Message
 
 from throttlekit_dramatiq._message_state import DEFERRAL, HOLDER, TICKET, Deferral, Holder, holder_of
-from throttlekit_dramatiq._waiting import Retimed, Waiting, WaitingEntry, due_and_message
+from throttlekit_dramatiq._waiting import Retimed, Waiting, WaitingEntry
 
 __all__ = ["DelayedConsumers"]
 
@@ -215,7 +215,7 @@ class DelayedConsumers:
         message: Any = object.__new__(entry.item.message.__class__)
         message.__dict__.update(entry.item.message.__dict__)
         message._message = released
-        setattr(message, HOLDER, Holder(thread, thread.consumer, thread.delay_queue, entry.item.item, probe))
+        setattr(message, HOLDER, Holder(thread, thread.consumer, thread.delay_queue, entry.item, probe))
         self.take(message)
         thread.handle_message(message)
 
@@ -276,11 +276,11 @@ def _post_process(original: Any, message: Any) -> None:
 
 def _put_back(holder: Holder, deferral: Deferral) -> None:
     """The message was handed over and denied: it goes on waiting, without a broker operation."""
-    message = due_and_message(holder.item)[1]
+    message = holder.held.message
     if deferral.ticket:
         message.options[TICKET] = deferral.ticket
     if holder.thread.delay_queue is holder.queue:
-        holder.queue.put(Retimed(holder.item, current_millis() + deferral.delay_ms))
+        holder.queue.put(Retimed(holder.held.item, current_millis() + deferral.delay_ms, holder.held.since))
     elif not hasattr(message, "_tag"):  # RabbitMQ has delivered it again
         holder.thread.requeue_messages([message])
 

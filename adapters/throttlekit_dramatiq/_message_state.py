@@ -38,14 +38,14 @@ class Deferral:
 @dataclass(frozen=True, slots=True)
 class Holder:
     """
-    The consumer thread that acknowledges a released message, and the connection that it came on; with the item of its
-    delay queue, and whether the message was released early, to ask how far its line has moved.
+    The consumer thread that acknowledges a released message, and the connection that it came on; with what its delay
+    queue held, and whether the message was released early, to ask how far its line has moved.
     """
 
     thread: Any
     consumer: Any
     queue: Any
-    item: Any
+    held: Any
     probe: bool
 
 

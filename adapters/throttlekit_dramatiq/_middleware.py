@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -56,7 +57,7 @@ from throttlekit_dramatiq._message_state import (
     take_mark,
 )
 from throttlekit_dramatiq._options import Options
-from throttlekit_dramatiq._waiting import SOON_MS, due_and_message
+from throttlekit_dramatiq._waiting import LONGEST_HOLD, SOON_MS, due_and_message
 
 __all__ = ["Throttle"]
 
@@ -242,7 +243,7 @@ class Throttle(Middleware):
         self._consumers.take(message)
         holder, lane = holder_of(message), lane_in(ticket)
         # When a slot comes free is a guess: to be granted one before that says nothing of the next.
-        early = holder and not lane.slots and due_and_message(holder.item)[0] > current_millis() + SOON_MS
+        early = holder and not lane.slots and due_and_message(holder.held.item)[0] > current_millis() + SOON_MS
         grant = Grant(run, consumer, (lane.name,) if early else ())
         setattr(message, GRANT, grant)
         self._bodies.expect(message)
@@ -274,9 +275,12 @@ class Throttle(Middleware):
             self._follow(broker, message, outcome, grant.consumer)
 
     def _stays(self, message: Any) -> bool:
-        """Whether *message* is still in its delay queue, so that it can go on waiting there."""
+        """Whether *message* is still in its delay queue, not for too long yet, and so can go on waiting there."""
         holder = holder_of(message)
-        return holder is not None and holder.consumer is holder.thread.consumer
+        if holder is None or holder.consumer is not holder.thread.consumer:
+            return False
+        since: float = holder.held.since
+        return time.monotonic() - since < LONGEST_HOLD
 
     def _skip(self, broker: Broker, message: Any, deferral: Deferral) -> NoReturn:
         setattr(message, DEFERRAL, deferral)

@@ -26,10 +26,10 @@ from throttlekit.adapter import (
     seconds_in,
 )
 from throttlekit_dramatiq._message_state import TICKET
+from throttlekit_dramatiq._waiting import LONGEST_HOLD
 
 __all__ = ["Options"]
 
-_LONGEST_DELAY = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes; 10 leave room
 _LATENESS = 0.05
 _EARLY = 0.015
 _REMEMBERED = 256  # deliveries, by the longest wait of messages
@@ -65,7 +65,7 @@ class Options:
         self._limiter = limiter
         self._rules = rules
         self._own_limits = own_limits
-        self._framework = Delivery(longest=_LONGEST_DELAY, lateness=_LATENESS, early=_EARLY)
+        self._framework = Delivery(longest=LONGEST_HOLD, lateness=_LATENESS, early=_EARLY)
         self._default = JobOptions.read(throttle, on_429=on_429, limiter=limiter)
         self._of_actor: dict[str, JobOptions] = {}
         self._deliveries: dict[float | None, Delivery] = {}

@@ -6,12 +6,17 @@ import time
 from queue import PriorityQueue
 from typing import Any, NamedTuple, TypeAlias
 
+from dramatiq.common import current_millis
+
 from throttlekit.adapter import Entry, WaitingRoom, lane_in
 from throttlekit_dramatiq._message_state import TICKET
 
-__all__ = ["SOON_MS", "Held", "Retimed", "Waiting", "WaitingEntry", "due_and_message"]
+__all__ = ["LONGEST_HOLD", "SOON_MS", "Held", "Retimed", "Waiting", "WaitingEntry", "due_and_message"]
 
 _LOOK_EVERY = 0.5
+
+LONGEST_HOLD = 600.0
+"""Seconds. RabbitMQ closes a channel that holds a message for 30 minutes; three waits of 10 would be too long."""
 
 SOON_MS = 30
 """A message that is due, or was admitted, within so much time of what its ticket says is on time."""
@@ -22,13 +27,15 @@ class Retimed(NamedTuple):
 
     item: Any
     due: int
+    since: float
 
 
 class Held(NamedTuple):
-    """What Dramatiq put into its delay queue, and the message in it."""
+    """What Dramatiq put into its delay queue, the message in it, and since when it is held, by the monotonic clock."""
 
     item: Any
     message: Any
+    since: float
 
 
 WaitingEntry: TypeAlias = Entry[Held]
@@ -52,8 +59,10 @@ class Waiting(PriorityQueue[Any]):
         retimed = item if isinstance(item, Retimed) else None
         item = retimed.item if retimed else item
         due, message = due_and_message(item)
-        lane = lane_in(message.options.get(TICKET))
-        self._room.put(Held(item, message), retimed.due if retimed else due, lane, now=time.monotonic())
+        lane, now = lane_in(message.options.get(TICKET)), time.monotonic()
+        due, since = (retimed.due, retimed.since) if retimed else (due, now)
+        latest = max(due, current_millis() + LONGEST_HOLD * 1000)
+        self._room.put(Held(item, message, since), due, lane, now=now, latest=latest)
 
     def _get(self) -> Any:
         entry: Any = self._room.first()  # there is one: `get` has checked the size

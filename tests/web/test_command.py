@@ -28,7 +28,11 @@ _OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # no pro
 def _serving(url: str, *options: str) -> Iterator[tuple[str, str]]:
     """The address and the token that the command prints; it is ended with Ctrl-C, and must exit with 0."""
     command = [sys.executable, "-m", "throttlekit_cli", "web", "--url", url, "--port", "0", *options]
-    with subprocess.Popen(command, env=dict(os.environ), stdout=subprocess.PIPE, text=True) as process:
+    ours = subprocess.Popen(  # a shell that runs the tests in the background has them ignore Ctrl-C
+        command, env=dict(os.environ), stdout=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    with ours as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -48,6 +49,7 @@ class Entry(Generic[_T]):
         due: When it is to be taken up, in the caller's unit; jobs that are due at once keep the order of coming.
         item: The caller's own object.
         base: When it would be due had its lane not fallen behind.
+        latest: It becomes due no later than this because of its lane.
         gone: It was removed.
     """
 
@@ -56,6 +58,7 @@ class Entry(Generic[_T]):
     item: _T = field(compare=False)
     lane: Lane = field(default=NO_LANE, compare=False)
     base: float = field(default=0.0, compare=False)
+    latest: float = field(default=math.inf, compare=False)
     gone: bool = field(default=False, compare=False)
 
 
@@ -129,17 +132,20 @@ class WaitingRoom(Generic[_T]):
         """All jobs that wait, in no order."""
         return (entry for entry in self._entries if not entry.gone)
 
-    def put(self, item: _T, due: float, lane: Lane = NO_LANE, *, now: float = 0.0) -> Entry[_T]:
+    def put(
+        self, item: _T, due: float, lane: Lane = NO_LANE, *, now: float = 0.0, latest: float = math.inf
+    ) -> Entry[_T]:
         """
         Let *item* wait until *due*.
 
         Args:
             lane: Where it stands, as `lane_in` reads it off the ticket.
             now: By the clock of `to_look_at`.
+            latest: However late its lane becomes, it is taken up by then: a broker lets no message be held for ever.
         """
         self._number += 1
         self._living += 1
-        entry = Entry(due, self._number, item, lane, due)
+        entry = Entry(due, self._number, item, lane, due, latest)
         if lane.name:
             entry.base = self._lanes.setdefault(lane.name, _Standing(now)).base_of(due, lane)
         self._add(entry)
@@ -167,7 +173,7 @@ class WaitingRoom(Generic[_T]):
     def due(self, entry: Entry[_T]) -> float:
         """When *entry* is due by what its lane was answered since; never earlier than by its own answer."""
         standing = self._lanes.get(entry.lane.name)
-        return max(entry.due, entry.base + standing.behind) if standing else entry.due
+        return max(entry.due, min(entry.base + standing.behind, entry.latest)) if standing else entry.due
 
     def first_in(self, lane: str) -> Entry[_T] | None:
         """The entry that stands first in the lane of that name; it stays."""

@@ -49,7 +49,7 @@ def _tenant(job: Job) -> str:
     return str(job.arguments["steps"][0])
 
 
-SHARED = TokenBucket("conformance-shared", "1/s", burst=1, key="{key}", share=_tenant)
+SHARED = TokenBucket("conformance-shared", "30/minute", burst=1, key="{key}", share=_tenant)
 """Whose job it is: its first step, "tenant a"."""
 
 

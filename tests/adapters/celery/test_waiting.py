@@ -168,3 +168,18 @@ def test_a_task_behind_one_that_asked_in_vain_waits_as_much_longer(clock: list[f
     clock[0] += 1.0
     consumer.timers.pop(0)()
     assert consumer.taken_up == [first.request, first.request, second.request]
+
+
+@pytest.mark.usefixtures("reserved")
+def test_a_task_is_held_no_longer_than_its_broker_allows(clock: list[float]) -> None:
+    """RabbitMQ ends the connection of a worker that holds a message for too long: a late line does not count then."""
+    consumer, tasks = Consumer(), HeldTasks(10)
+    first, second = make(consumer, 1, "one", start=5), make(consumer, 2, "one", start=9)
+    tasks.hold(first, 1.0, wakeable=True, most=2.0)
+    tasks.hold(second, 2.0, wakeable=True, most=2.0)
+    clock[0] += 1.0
+    consumer.timers.pop(0)()
+    tasks.hold(first, 3.0, wakeable=True)
+    clock[0] += 1.0
+    consumer.timers.pop(0)()
+    assert consumer.taken_up == [first.request, second.request]

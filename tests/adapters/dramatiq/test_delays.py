@@ -41,7 +41,7 @@ def throttled(site: Site, store: Recording, **options: Any) -> Enqueues:
 
 def test_a_capped_delay_comes_back_early_and_keeps_its_place(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn an hour off is waited for in hops, none of which counts; each return finds the job's place."""
-    monkeypatch.setattr(adapter, "_LONGEST_DELAY", 0.05)
+    monkeypatch.setattr(adapter, "LONGEST_HOLD", 0.05)
     store = Recording()
     enqueues = throttled(site, store, max_deferrals=1, when_over="drop")
 
@@ -64,9 +64,26 @@ def test_a_capped_delay_comes_back_early_and_keeps_its_place(site: Site, monkeyp
     assert site.ran == [1, 1]
 
 
+def test_a_message_goes_back_to_its_broker_before_that_takes_it_back(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RabbitMQ closes a channel that holds a message for too long: a copy takes its place, once it is held for long."""
+    monkeypatch.setattr("throttlekit_dramatiq._middleware.LONGEST_HOLD", 0.0)
+    enqueues = throttled(site, DenyBefore(3, delay=0.3))
+
+    @site.actor(throttle=TokenBucket("wide", "1000/s"))
+    def job() -> None:
+        site.ran.append(1)
+
+    job.send()
+    with site.working():
+        site.until_ran(1)
+    assert len([delay for delay in enqueues.delays if delay]) == 3
+
+
 def test_early_returns_do_not_move_those_behind(stub: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """However often those in line come back early, the line stays as long as there are jobs in it."""
-    monkeypatch.setattr(adapter, "_LONGEST_DELAY", 0.03)
+    monkeypatch.setattr(adapter, "LONGEST_HOLD", 0.03)
     store = Recording()
     throttled(stub, store, max_inline_wait=0)
     limit = TokenBucket("slow", "5/s", burst=1)

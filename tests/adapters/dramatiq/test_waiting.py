@@ -91,7 +91,7 @@ def test_a_message_that_goes_on_waiting_is_due_anew() -> None:
     first = waiting.first_in("a")
     assert first is not None
     assert waiting.remove(first)
-    waiting.put(Retimed(first.item.item, 5))
+    waiting.put(Retimed(first.item.item, 5, first.item.since))
     first = waiting.first_in("a")
     assert first is not None
     assert first.due == 5

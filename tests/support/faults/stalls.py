@@ -80,8 +80,8 @@ def lost_prefetch(server: RedisProcess, seconds: float) -> int:
         with _judge(server) as judge:
             before, began = free(judge, limit), time.monotonic()
             with stalled(server, seconds):
-                while ask_together(limiters, limit):  # first what is in hand
-                    pass
+                for _ in range(9):  # eight are in hand; on a busy machine the stall is over before the ninth
+                    ask_together(limiters, limit)
             return max(0, int(before + 10 * (time.monotonic() - began) - free(judge, limit)))
 
 

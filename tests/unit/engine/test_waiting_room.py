@@ -93,3 +93,14 @@ def test_jobs_that_leave_and_never_come_back_are_forgotten() -> None:
             left += 1
     assert left == 5_000
     assert not room.lanes or room.first_in("a") is None
+
+
+def test_a_job_is_held_no_longer_than_its_broker_allows() -> None:
+    """However late its lane becomes."""
+    room: WaitingRoom[str] = WaitingRoom()
+    first = room.put("first", 1.0, Lane("one", 5, 1))
+    second = room.put("second", 2.0, Lane("one", 9, 2), latest=4.0)
+    third = room.put("third", 3.0, Lane("one", 9, 3))
+    room.remove(first)
+    room.put("first", 11.0, Lane("one", 5, 1))
+    assert (room.due(second), room.due(third)) == (4.0, 13.0)
