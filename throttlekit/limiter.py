@@ -72,8 +72,8 @@ class Limiter(Waits):
         ImportError: The store needs a package that is not installed; the message names the extra.
 
     Attributes:
-        events: Emits events to the plugins; for adapters.
-        threads: Where coroutines of this limiter wait for the store; for adapters.
+        events, threads, fleet: For adapters: the plugins' events, where coroutines wait for the store, what is counted.
+        decider, pipeline, prefetched, prefetcher, stores: Of throttlekit alone: the parts that decide; they may change.
     """
 
     _without: ClassVar[frozenset[str]] = frozenset()

@@ -21,11 +21,10 @@ local function number(text)
   return x
 end
 
--- The bytes of `count` numbers from the `at`th on. What was never written reads as 0.
+-- The bytes of `count` numbers from the `at`th on. What was never written reads as no bytes, whose number is 0.
 local function get(c, at, count)
-  local found = c.bytes and string.sub(c.bytes, 7 * at + 1, 7 * (at + count))
+  return c.bytes and string.sub(c.bytes, 7 * at + 1, 7 * (at + count))
     or redis.call('GETRANGE', c.key, whole(7 * at), whole(7 * (at + count) - 1))
-  return found .. string.rep('\0', 7 * count - #found)
 end
 local function put(c, at, text)
   if not c.bytes then return redis.call('SETRANGE', c.key, whole(7 * at), text) end

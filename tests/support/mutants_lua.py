@@ -257,7 +257,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("for i = 7, 1, -1 do", "for i = 6, 1, -1 do"),
         ("string.sub(c.bytes, 7 * at + 1, 7 * (at + count))", "string.sub(c.bytes, 7 * at, 7 * (at + count))"),
         ("whole(7 * (at + count) - 1)", "whole(7 * (at + count))"),
-        ("string.rep('\\0', 7 * count - #found)", "''"),
         ("'SETRANGE', c.key, whole(7 * at), text", "'SETRANGE', c.key, 7 * at, text"),
         ("string.rep('\\0', 7 * at - #c.bytes)", "''"),
         ("string.sub(before, 1, 7 * at)", "string.sub(before, 1, 7 * at + 1)"),
