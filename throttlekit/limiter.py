@@ -72,8 +72,8 @@ class Limiter(Waits):
         ImportError: The store needs a package that is not installed; the message names the extra.
 
     Attributes:
-        events: Emits events to the plugins; for adapters.
-        threads: Where coroutines of this limiter wait for the store; for adapters.
+        events, threads, fleet: For adapters: the plugins' events, where coroutines wait for the store, what is counted.
+        decider, pipeline, prefetched, prefetcher, stores: Of throttlekit alone: the parts that decide; they may change.
     """
 
     _without: ClassVar[frozenset[str]] = frozenset()
@@ -270,8 +270,8 @@ class Limiter(Waits):
     ) -> None:
         """
         Let no job pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
-        lasts longer already stays. Afterwards the limit begins empty, and fills at its rate: no burst follows, for the
-        service downstream may just have recovered. After `Control.pause`, an operator's, a full burst may follow.
+        lasts longer already stays. Afterwards the limit begins empty, and fills at its rate (a `FixedWindow` at its
+        next edge): no burst follows, for downstream may just have recovered. After `Control.pause` one may follow.
 
         Jobs whose slots come meanwhile are deferred to behind the pause, in their order.
 

@@ -5,6 +5,7 @@
          and a ring of `amount` instants, microseconds. What is not there yet, or was given back, is 0
 ]]
 local SHORT = 256  -- a log of no more units is read and written at once, a longer one piece by piece
+local PIECE = 1000  -- units that are written or moved at once: the server pays far more for one long text
 
 local function bytes(x)
   local digits = {}
@@ -20,11 +21,10 @@ local function number(text)
   return x
 end
 
--- The bytes of `count` numbers from the `at`th on. What was never written reads as 0.
+-- The bytes of `count` numbers from the `at`th on. What was never written reads as no bytes, whose number is 0.
 local function get(c, at, count)
-  local found = c.bytes and string.sub(c.bytes, 7 * at + 1, 7 * (at + count))
+  return c.bytes and string.sub(c.bytes, 7 * at + 1, 7 * (at + count))
     or redis.call('GETRANGE', c.key, whole(7 * at), whole(7 * (at + count) - 1))
-  return found .. string.rep('\0', 7 * count - #found)
 end
 local function put(c, at, text)
   if not c.bytes then return redis.call('SETRANGE', c.key, whole(7 * at), text) end
@@ -50,27 +50,39 @@ local function later(c, at, of, low, high)
 end
 local function count_until(c, at) return later(c, at, unit, 0, c.a) end
 
--- Writes instants over the units from the oldest on, around the end of the ring.
-local function write(c, instants)
-  local first = 7 * math.min(#instants / 7, c.a - c.head)
-  put(c, 2 + c.head, string.sub(instants, 1, first))
+-- The bytes of the `n` units from the `i`th on, around the end of the ring; and what writes such bytes there.
+local function units(c, i, n)
+  local at = (c.head + i) % c.a
+  local first = math.min(n, c.a - at)
+  return get(c, 2 + at, first) .. get(c, 2, n - first)
+end
+local function write(c, i, instants)
+  local at = (c.head + i) % c.a
+  local first = 7 * math.min(#instants / 7, c.a - at)
+  put(c, 2 + at, string.sub(instants, 1, first))
   if first < #instants then put(c, 2, string.sub(instants, first + 1)) end
 end
 
--- Such a log, anew: group by group those that it makes later, then those that were later already.
-local function write_all(c)
-  local pieces = {bytes(0), bytes(c.owed)}
-  for g = 0, c.groups - 1 do
-    local first, past = math.ceil(g * c.a / c.groups), math.ceil((g + 1) * c.a / c.groups)
-    local split = c.stale and past or later(c, group(c, g), kept, first, past)
-    local at = (c.head + split) % c.a
-    local before = math.min(past - split, c.a - at)
-    pieces[#pieces + 1] = string.rep(bytes(c.stale and math.max(now, group(c, g)) or group(c, g)), split - first)
-    pieces[#pieces + 1] = get(c, 2 + at, before) .. get(c, 2, past - split - before)
+-- Writes one instant over the `n` units from the `i`th on. The youngest first: the key has its full length at once.
+local function fill(c, i, n, instant)
+  local piece = string.rep(bytes(instant), math.min(n, PIECE))
+  while n > 0 do
+    local count = math.min(n, PIECE)
+    n = n - count
+    write(c, i + n, string.sub(piece, 1, 7 * count))
   end
-  local all = table.concat(pieces)
-  if c.bytes then c.bytes = all else redis.call('SET', c.key, all) end
-  c.even, c.head, c.stale = nil, 0, false
+end
+
+-- Writes such a log: of each group those units that it makes later. The others are later already.
+local function write_all(c)
+  for g = c.groups - 1, 0, -1 do
+    local first, past = math.ceil(g * c.a / c.groups), math.ceil((g + 1) * c.a / c.groups)
+    local instant = c.stale and math.max(now, group(c, g)) or group(c, g)
+    local all = kept(c, past - 1) <= instant
+    fill(c, first, (all and past or later(c, instant, kept, first, past)) - first, instant)
+  end
+  put(c, 0, bytes(c.head) .. bytes(c.owed))
+  c.even, c.stale = nil, false
 end
 
 algorithms.l = {
@@ -109,8 +121,14 @@ algorithms.l = {
     if c.stale then write_all(c) end
     -- What is older moves up, and the oldest places fall free.
     local back = math.min(-c.by, last)
-    local older = math.min(last - back, c.a - c.head)
-    write(c, string.rep('\0', 7 * back) .. get(c, 2 + c.head, older) .. get(c, 2, last - back - older))
+    local empty = later(c, 0, kept, 0, last - back)
+    local older = last - back - empty
+    while older > 0 do
+      local count = math.min(older, PIECE)
+      older = older - count
+      write(c, empty + older + back, units(c, empty + older, count))
+    end
+    fill(c, empty, back, 0)
     c.newest = unit(c, c.a - 1)
     return true
   end,
@@ -118,7 +136,7 @@ algorithms.l = {
     if c.even then write_all(c) end
     if c.push > 0 then
       c.units = c.a - count_until(c, now - c.b) + c.push
-      write(c, string.rep(bytes(c.newest), c.push))
+      fill(c, 0, c.push, c.newest)
       put(c, 0, bytes((c.head + c.push) % c.a) .. bytes(c.owed))
     end
     local last = ttl(c.newest > 0 and c.newest + c.b or now)

@@ -1,17 +1,23 @@
-"""No script works through everything at once: what is many is removed or dated anew in pieces of 1 000."""
+"""
+No script works through everything at once, or holds the server for more than 5 ms: what is many is removed or dated
+anew in pieces of 1 000, and the longest log is written in such pieces.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import redis
 
+from support.servers.processes import redis_server
+from support.waiting import wait_until
 from throttlekit import Concurrency, Limiter, SlidingLog
 from throttlekit._core.storage_keys import bucket_name
+from throttlekit._engine.call import Call
 from throttlekit.fleet.activity import _REPORT, KEYS  # pyright: ignore[reportPrivateUsage]
 from throttlekit.fleet.browse import tenants_of
 from throttlekit.fleet.tenants import TENANTS, report_tenants
@@ -19,6 +25,9 @@ from throttlekit.stores.redis import RedisStore
 
 PIECE, MANY = 1_000, 2_500
 SLOTS = Concurrency("slots", 1_000_000, lease=60)
+REPORT: dict[str, list[str]] = {
+    "process": ["", ""], "limits": [], "jobs": [], "keys": [], "counts": [], "waits": []
+}  # fmt: skip
 
 
 @pytest.fixture
@@ -33,10 +42,10 @@ def store(redis_url: str) -> Iterator[RedisStore]:
         yield store
 
 
-def _fill(client: Any, ends_us: int) -> str:
+def _fill(client: Any, ends_us: int, many: int = MANY) -> str:
     """Store so many holders whose leases end at *ends_us*; return the key."""
     key = bucket_name(SLOTS.name, "", SLOTS.fingerprint)
-    client.zadd(key, {f"job{number}#{number:012x}": ends_us for number in range(MANY)})
+    client.zadd(key, {f"job{number}#{number:012x}": ends_us for number in range(many)})
     return key
 
 
@@ -70,9 +79,8 @@ def test_holders_of_a_clock_that_was_ahead_are_dated_anew_in_pieces(store: Redis
 def test_the_report_trims_in_pieces(client: Any) -> None:
     """A report that finds thousands of keys out of date removes a thousand of them."""
     client.zadd(KEYS[0], {f"key{number}": int(client.time()[0]) - 7_200 for number in range(MANY)})
-    report = {"process": ["", ""], "limits": [], "jobs": [], "keys": [], "counts": [], "waits": []}
     for rest in (MANY - PIECE, MANY - 2 * PIECE, 0):
-        client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(report))
+        client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(REPORT))
         assert client.zcard(KEYS[0]) == rest
 
 
@@ -96,3 +104,85 @@ def test_of_tenants_so_many_are_kept(store: RedisStore, client: Any) -> None:
     tenants = {each.name: each for each in tenants_of(store)["api:1"]}
     assert (tenants["t7"].units, tenants["t7"].longest_wait, tenants["t7"].weight) == (5, 5.0, 2.5)
     assert all(0 < client.ttl(key) <= 100 for key in TENANTS if client.exists(key))
+
+
+class Slowest:
+    """A server of its own, that logs how long each command held it."""
+
+    def __init__(self, url: str) -> None:
+        self.client: Any = redis.Redis.from_url(url)
+        self.client.config_set("slowlog-log-slower-than", 0)
+        self.store = RedisStore(url, timeout=10)
+        self.limiter = Limiter(self.store)
+
+    def of(self, prepare: Callable[[], Any], act: Callable[[Any], object]) -> int:
+        """Microseconds for which the slowest script of *act* held the server; *act* gets what *prepare* returned."""
+        self.client.flushall()
+        prepared = prepare()
+        self.client.slowlog_reset()
+        act(prepared)
+        took = [each["duration"] for each in self.client.slowlog_get(100) if each["command"].startswith(b"EVAL")]
+        assert took
+        return max(took)
+
+
+@pytest.fixture(scope="module")
+def slowest() -> Iterator[Slowest]:
+    with redis_server() as url:
+        slowest = Slowest(url)
+        yield slowest
+        slowest.limiter.close()
+        slowest.client.close()
+
+
+def _cases(server: Slowest, size: int) -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
+    """What takes longest where there are *size* units, holders or keys."""
+    client, limiter, log = server.client, server.limiter, SlidingLog(f"log{size}", (size, 6.4))
+    (claim,) = limiter.claims(Call([log], None, None, None))
+
+    def charged(*costs: int) -> Callable[[], Any]:
+        return lambda: [limiter.acquire(log, cost=cost) for cost in costs][-1]
+
+    def settled_by(given_back: int) -> Callable[[Any], object]:
+        return lambda decision: limiter.settle(decision, decision.cost - given_back)
+
+    def paused_before() -> None:
+        server.store.pause([claim.claim], 1_000, _now_us(client) - 6_600_000)
+
+    def written_by_a_later_clock() -> None:
+        charged(1)()
+        ahead = (_now_us(client) + 120_000_000).to_bytes(7, "big")
+        for place in (2, 1 + size):
+            client.setrange(claim.claim.bucket, 7 * place, ahead)
+
+    def acquired(limit: Any, cost: int = 1) -> Callable[[Any], object]:
+        return lambda _: limiter.acquire(limit, cost=cost)
+
+    def old_keys() -> None:
+        client.zadd(KEYS[0], {f"key{number}": int(client.time()[0]) - 7_200 for number in range(size)})
+
+    return {
+        "a log: all of it at once": (charged(1), acquired(log, size - 1)),
+        "a log: half of it given back": (charged(1, size // 2), settled_by(size // 2 - 1)),
+        "a log: half given back of a full one": (charged(size // 2 - 1, size // 2), settled_by(size // 2 - 1)),
+        "a log: little given back, in front of all": (charged(size - 1), settled_by(1)),
+        "a log: half of it charged besides": (charged(size // 2), settled_by(1 - size // 2)),
+        "a log: after a pause": (paused_before, acquired(log)),
+        "a log: after a step of the clock": (written_by_a_later_clock, acquired(log)),
+        "slots: leases that ended": (lambda: _fill(client, _now_us(client) - 1, size), acquired(SLOTS)),
+        "slots: leases of a clock ahead": (
+            lambda: _fill(client, _now_us(client) + 3_600_000_000, size), acquired(SLOTS),
+        ),
+        "the report: keys out of date": (
+            old_keys, lambda _: client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(REPORT)),
+        ),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [10_000, 100_000])
+def test_no_script_holds_the_server_for_more_than_5_ms(slowest: Slowest, size: int) -> None:
+    """
+    As its SLOWLOG says. Of a busy machine the best of some tries counts: one alone may be the time of another process.
+    """
+    for name, (prepare, act) in _cases(slowest, size).items():
+        wait_until(lambda: slowest.of(prepare, act) <= 5_000, description=f"{name}, {size}", timeout=60)  # noqa: B023

@@ -96,8 +96,8 @@ _SLIDING = {
     "slow": [(3, _HOUR_US), (3, 100_000_000_003), (_MOST, _DAY_US), (_MOST, 366 * _DAY_US), (10**6, 7 * _DAY_US)],
 }
 _LOGGED = {
-    # Logs of more than 256 units are kept in another way.
-    "fast": [(9, 10_000), (3, 7), (1, 1), (40, 1_000), (300, 1_000)],
+    # Logs of more than 256 units are kept in another way, and written 1 000 at a time.
+    "fast": [(9, 10_000), (3, 7), (1, 1), (40, 1_000), (300, 1_000), (2_501, 10_000)],
     "ordinary": [(10, 10**6), (1, 10**6), (7, 10**7), (25, 60 * 10**6), (256, 10**6), (257, 10**6)],
     "slow": [(3, _HOUR_US), (4, 366 * _DAY_US), (2, 100_000_000_003), (258, _DAY_US)],
 }
