@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+import throttlekit_lua
 from throttlekit import Concurrency, Limiter, SlidingLog
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit.fleet.activity import _REPORT, KEYS  # pyright: ignore[reportPrivateUsage]
@@ -96,3 +97,11 @@ def test_of_tenants_so_many_are_kept(store: RedisStore, client: Any) -> None:
     tenants = {each.name: each for each in tenants_of(store)["api:1"]}
     assert (tenants["t7"].units, tenants["t7"].longest_wait, tenants["t7"].weight) == (5, 5.0, 2.5)
     assert all(0 < client.ttl(key) <= 100 for key in TENANTS if client.exists(key))
+
+
+def test_no_decision_reads_all_jobs_of_one_start() -> None:
+    """Tenants that begin to wait at once share one start, and may be any number: what is read of a line is limited."""
+    read = [line for line in throttlekit_lua.read("acquire", frozenset()).splitlines() if "ZRANGEBYSCORE'" in line]
+    read = [line for line in read if "jobs_key" in line]
+    assert read
+    assert all("'LIMIT'" in line for line in read)
