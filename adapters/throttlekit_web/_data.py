@@ -8,7 +8,7 @@ from typing import Any
 
 from throttlekit import Limit
 from throttlekit._core.storage_keys import bucket_name, parts_of
-from throttlekit.fleet.browse import STEP_S, Holder
+from throttlekit.fleet.browse import STEP_S, Holder, Tenant
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import reported_within, why_ignored
 from throttlekit.fleet.downstream import total
@@ -28,9 +28,11 @@ __all__ = [
     "rule_data",
     "rule_id",
     "shown_part",
+    "tenants_data",
 ]
 
 _Data = dict[str, Any]
+_MAX_TENANTS = 30
 
 ORDERS: Mapping[str, Callable[[_Data], Any]] = {
     "wait": lambda row: (-max(row["starts"] or 0, row["paused"] or 0), -row["wait"], -row["denials"]),
@@ -139,6 +141,23 @@ def key_data(key: Key, minute: Minute, *, show_keys: bool) -> _Data:
 
 def holder_data(holder: Holder, now: float) -> _Data:
     return {"job": holder.job_id, "held": None if holder.since is None else max(0.0, now - holder.since)}
+
+
+def tenants_data(tenants: Sequence[Tenant], *, show_keys: bool) -> list[_Data]:
+    """The heaviest tenants of a shared limit in the last minute, and the one that waited longest."""
+    units = sum(each.units for each in tenants)
+    longest = sorted(tenants, key=lambda each: -each.longest_wait)[:1]
+    shown = [*tenants[:_MAX_TENANTS], *(each for each in longest if each not in tenants[:_MAX_TENANTS])]
+    return [
+        {
+            "tenant": format_key(each.name, None, clear=show_keys),
+            "weight": each.weight,
+            "units": each.units,
+            "part": each.units / units if units else 0.0,
+            "wait": each.longest_wait,
+        }
+        for each in shown
+    ]
 
 
 def rule_id(rule: Rule) -> str:

@@ -12,7 +12,16 @@ from typing import Any, TypeVar, cast
 from throttlekit import ConfigurationError, Control, Limiter, StoreUnavailable
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.fleet.browse import browse_keys, find_key, holders_of, minute_of, overview, pressing_keys, recent_steps
+from throttlekit.fleet.browse import (
+    browse_keys,
+    find_key,
+    holders_of,
+    minute_of,
+    overview,
+    pressing_keys,
+    recent_steps,
+    tenants_of,
+)
 from throttlekit.fleet.definitions import definition_of
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
 from throttlekit.fleet.snapshot import Known, look_up, pairs, rules_of, time_of
@@ -28,6 +37,7 @@ from throttlekit_web._data import (
     limit_data,
     limits_data,
     rule_data,
+    tenants_data,
 )
 from throttlekit_web._history import History
 from throttlekit_web._http import Refused
@@ -136,7 +146,14 @@ class Reader:
             for key in (keys if row["slots"] else ())[:_HOLDERS_OF]
         ]
         shown = [key_data(key, known.minute, show_keys=self._show_keys) for key in keys]
-        return {"now": now, "limit": row, "keys": shown, "holders": holders}
+        tenants = tenants_of(self._store).get(id, ()) if known.shared else ()
+        return {
+            "now": now,
+            "limit": row,
+            "keys": shown,
+            "holders": holders,
+            "tenants": tenants_data(tenants, show_keys=self._show_keys),
+        }
 
     def _keys(self, query: dict[str, str]) -> Any:
         known = self._known(query.get("id", ""))

@@ -67,3 +67,21 @@ def test_looking_is_timed(command: list[str], rows: list[str]) -> None:
     assert ran.returncode == 0, ran.stdout + ran.stderr
     for row in rows:
         assert f"\n{row}" in ran.stdout
+
+
+@pytest.mark.workers
+def test_shares_are_measured_and_gathered(tmp_path: Path) -> None:
+    """A row is run, its table is printed, and the pages of the docs are written of it."""
+    for name in ("benchmarks-shares.md", "how-to-shares.md"):
+        (tmp_path / name).write_text("<!-- shares -->\n\n|\n\n<!-- shares: end -->\n", "utf-8")
+    ran = subprocess.run(
+        [
+            sys.executable, str(_HERE / "shares.py"), "--quick", "--only", "share=", "--results",
+            str(tmp_path / "results"), "--write", str(tmp_path),
+        ],
+        capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "\n| `share=` | Dramatiq, Redis | " in ran.stdout
+    assert "\n| `share=` | Dramatiq, Redis | " in (tmp_path / "benchmarks-shares.md").read_text("utf-8")
+    assert (tmp_path / "shares.svg").read_text("utf-8").startswith("<svg")

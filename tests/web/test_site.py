@@ -11,7 +11,8 @@ import pytest
 from support.servers.processes import patient
 from support.waiting import wait_until
 from support.web import Answer
-from throttlekit import Concurrency, ConfigurationError, Control, Job, Limiter, TokenBucket
+from throttlekit import Concurrency, ConfigurationError, Control, Job, Limiter, Share, TokenBucket
+from throttlekit._core.storage_keys import digest_of
 from throttlekit_web import Site
 
 API = TokenBucket("partner-api", "2/minute", burst=2)
@@ -106,6 +107,21 @@ def test_one_limit_has_its_keys_and_charts(limiter: Limiter, report: Callable[[]
     assert (data["limit"]["units"], data["limit"]["denials"], data["limit"]["used"]) == (3, 4, 2)
     assert sum(step[1] for step in data["limit"]["steps"]) == 3
     assert page("/api/limit?id=unheard-of").status == 404
+
+
+def test_tenants_of_a_shared_limit_are_shown(
+    limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
+) -> None:
+    """Weight, units, part of the last minute and the longest wait; as digests unless keys are shown."""
+    shared = TokenBucket("shared", "6/minute", burst=6, share=Share("{tenant}", weight={"acme": 2}))
+    for number, tenant in enumerate(["acme"] * 4 + ["bee"] * 2):
+        limiter.acquire(shared, job=Job(id=f"{number}", kwargs={"tenant": tenant}))
+    report()
+    clear, plain = make_site(show_keys=True), make_site()
+    path = f"/api/limit?id={_limit(plain, 'shared')['id']}"
+    shown = [(row["tenant"], row["weight"], row["units"], round(row["part"], 2)) for row in clear(path).data["tenants"]]
+    assert shown == [("acme", 2.0, 4, 0.67), ("bee", 1.0, 2, 0.33)]
+    assert {row["tenant"] for row in plain(path).data["tenants"]} == {digest_of("acme"), digest_of("bee")}
 
 
 def test_holders_of_a_concurrency_limit_are_shown(

@@ -96,7 +96,11 @@ class _Standing(Generic[_T]):
         first = self.first()
         # Those that came in front of it meanwhile were told of the line as it is now.
         if first is None or (lane.start, lane.number) < (first.lane.start, first.lane.number):
-            self.behind = due - base
+            later = due - base - self.behind
+            self.behind += later
+            for place in self.asked:
+                if place < (lane.start, lane.number):
+                    self.asked[place] -= later
         return base
 
 

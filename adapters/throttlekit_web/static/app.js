@@ -205,12 +205,20 @@ function limitView(id) {
       about.control ? h("div", { class: "bar" }, act("pause", "Pause…"), act("set", "Change the rate…"), act("shadow", "Shadow mode…"), act("reset", "Reset…")) : "",
       charts(row, last),
       row.keyed ? h("div", {}, h("h3", {}, "Most pressing keys"), keyTable(data.keys)) : "",
+      data.tenants.length ? h("div", {}, h("h3", {}, "Tenants, last minute"), tenantTable(data.tenants)) : "",
       ...data.holders.filter((each) => each.holders.length).map((each) => h("div", {}, h("h3", {}, "Holders", each.key && h("span", { class: "data" }, ` of ${each.key}`)),
         h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Job"), h("th", { scope: "col", class: "n" }, "Held for"))),
           h("tbody", {}, ...each.holders.map((holder) => h("tr", {}, h("td", { class: "data" }, holder.job || "(not a job)"), h("td", { class: "n" }, duration(holder.held))))))))));
     if (pressed) top.querySelector(`[data-verb="${CSS.escape(pressed)}"]`)?.focus({ preventScroll: true });
   }
   return { refresh };
+}
+function tenantTable(tenants) {
+  const heads = [["Tenant"], ["Weight", "n"], ["Units", "n"], ["Part", "n"], ["Longest wait", "n"]];
+  return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...heads.map(([text, style]) => h("th", { scope: "col", class: style }, text)))),
+    h("tbody", {}, ...tenants.map((each) => h("tr", {}, h("td", {}, h("span", { class: "name" }, each.tenant || "(no name)")),
+      cell("Weight", { class: "n" }, `${each.weight}`), cell("Units", { class: "n" }, count(each.units)), cell("Part", { class: "n" }, `${Math.round(each.part * 100)} %`),
+      cell("Longest wait", { class: "n" }, duration(each.wait || null) || "none"))))));
 }
 function keyTable(keys) {
   if (!keys.length) return h("p", { class: "quiet" }, "None.");

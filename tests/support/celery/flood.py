@@ -35,6 +35,7 @@ class CeleryFlood(Flood):
         pool: The kind of each.
         conf: Settings of the app.
         install: Arguments of `throttlekit_celery.install`.
+        queues: Accounts whose jobs have queues of their own.
         kill_with: The signal that each worker's main process gets at each of the `kills`.
     """
 
@@ -42,6 +43,7 @@ class CeleryFlood(Flood):
     pool: str = "prefork"
     conf: Mapping[str, Any] = field(default_factory=dict[str, Any])
     install: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    queues: tuple[str, ...] = ()
     kill_with: signal.Signals = signal.SIGKILL
 
     def environment(self, where: Servers, queue: str) -> dict[str, str]:
@@ -127,10 +129,12 @@ class CeleryFlooding(Flooding):
         return str(json.loads(self._environment["TK_FLOOD"])[name])
 
     def sender(self, where: Servers, queue: str) -> Any:
-        return _Sender(where, queue)
+        return _Sender(where, queue, self.flood.queues)
 
     def workers(self) -> Any:
         options = ["--pool", self.flood.pool, "--concurrency", str(self.flood.threads), "--without-gossip"]
+        if self.flood.queues:
+            options += ["-Q", ",".join(f"{self._sender.queue}-{account}" for account in self.flood.queues)]
         self._sender.begin()
         return CeleryWorkers(
             _MODULE, self._environment, count=self.flood.processes, options=[*options, "--without-mingle"]
@@ -140,10 +144,10 @@ class CeleryFlooding(Flooding):
 class _Sender:
     """The producer: one queue, in a process without throttlekit, that sends by name."""
 
-    def __init__(self, where: Servers, queue: str) -> None:
+    def __init__(self, where: Servers, queue: str, queues: tuple[str, ...]) -> None:
         self.app = Celery("sender", broker=where.broker_url, set_as_current=False)
-        self.app.conf.task_queues = [Queue(queue)]
-        self._queue = queue
+        self.app.conf.task_queues = [Queue(queue), *(Queue(f"{queue}-{account}") for account in queues)]
+        self.queue, self._queues = queue, queues
         self._redis: Any = None
         if where.kind == "redis":
             self._redis = redis.Redis.from_url(where.broker_url)
@@ -153,7 +157,8 @@ class _Sender:
     def send(self, actor: str, index: str, account: str = "one", *, delay_ms: int | None = None) -> None:
         """Send one job to *actor*."""
         countdown = None if delay_ms is None else delay_ms / 1000
-        self.app.send_task(actor, (index, account), queue=self._queue, countdown=countdown)
+        queue = f"{self.queue}-{account}" if account in self._queues else self.queue
+        self.app.send_task(actor, (index, account), queue=queue, countdown=countdown)
         self._before = None
 
     def commands(self) -> int | None:
@@ -170,9 +175,9 @@ class _Sender:
 
     def left(self) -> int:
         if self._redis is not None:
-            return int(self._redis.llen(self._queue) + self._redis.hlen("unacked"))
+            return int(self._redis.llen(self.queue) + self._redis.hlen("unacked"))
         with self.app.connection_for_read() as connection:
-            return int(connection.default_channel.queue_declare(self._queue, passive=True).message_count)
+            return int(connection.default_channel.queue_declare(self.queue, passive=True).message_count)
 
     def close(self) -> None:
         if self._redis is not None:
@@ -180,5 +185,5 @@ class _Sender:
             self._redis.close()
         else:
             with contextlib.suppress(Exception), self.app.connection_for_write() as connection:
-                connection.default_channel.queue_delete(self._queue)
+                connection.default_channel.queue_delete(self.queue)
         self.app.close()

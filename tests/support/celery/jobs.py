@@ -2,7 +2,7 @@
 What the workers of a Celery flood run. Everything is told by $TK_FLOOD, as in `support.flood.jobs`.
 
 Limited by throttlekit, by Celery's own `rate_limit` ("native"), or by what one would write: a base class
-that retries with the time to one token and up to a second ("naive").
+that retries with the time to one token and up to a second ("naive"), or waits in the pool ("blocking").
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from celery import Celery, Task, signals
 from kombu import messaging
 
+from support.flood.limits import FloodLimit
 from support.flood.record import Record, RecordingStore
 from throttlekit import Limiter, TokenBucket
 from throttlekit_celery import install
@@ -74,10 +75,6 @@ app = Celery("flood", broker=_flood["broker_url"], backend=_flood["results_url"]
 app.conf.update(_flood["conf"], task_default_queue=_flood["queue"], worker_hijack_root_logger=False)
 
 
-def _bucket(limit: dict[str, Any]) -> TokenBucket:
-    return TokenBucket(limit["name"], limit["rate"], burst=limit["burst"], key=limit["key"])
-
-
 class Seed(Task):  # type: ignore[misc]
     """The recipe: ask where the body runs, and retry."""
 
@@ -91,6 +88,16 @@ class Seed(Task):  # type: ignore[misc]
         return self.run(*args, **kwargs)
 
 
+class Blocking(Seed):
+    """Wait where the body runs."""
+
+    abstract = True
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self.limiter.hold(self.limit, timeout=600):
+            return self.run(*args, **kwargs)
+
+
 def _declare(name: str, limits: list[TokenBucket]) -> None:
     mode, body = _flood["mode"], _flood["body"]
     options: dict[str, Any] = dict(_flood["actor_options"])
@@ -98,9 +105,10 @@ def _declare(name: str, limits: list[TokenBucket]) -> None:
         options["throttle"] = limits
     elif mode == "native" and limits:
         options["rate_limit"] = f"{limits[0].amount}/s"
-    elif mode == "naive" and limits:
+    elif mode in ("naive", "blocking") and limits:
+        base = Seed if mode == "naive" else Blocking
         seed = Limiter(RecordingStore(_flood["store_url"], _record, lambda _: None))
-        options |= {"base": type("Seeded", (Seed,), {"limiter": seed, "limit": limits[0], "abstract": True})}
+        options |= {"base": type("Seeded", (base,), {"limiter": seed, "limit": limits[0], "abstract": True})}
 
     @app.task(name=name, **options)
     def job(index: str, account: str) -> str:
@@ -111,4 +119,4 @@ def _declare(name: str, limits: list[TokenBucket]) -> None:
 if _flood["mode"] == "throttlekit":
     install(app, Limiter(RecordingStore(_flood["store_url"], _record, _count)), **_flood["install"])
 for _name, _limits in _flood["actors"].items():
-    _declare(_name, [_bucket(limit) for limit in _limits])
+    _declare(_name, [FloodLimit(**limit).made() for limit in _limits])

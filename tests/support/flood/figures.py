@@ -162,7 +162,7 @@ def _interval_us(bucket: Bucket) -> float:
 
 
 def _buckets(flood: Flood) -> list[TokenBucket]:
-    return [TokenBucket(limit.name, limit.rate, burst=limit.burst, key=limit.key) for limit in flood.limits]
+    return [limit.made() for limit in flood.limits]
 
 
 def _ideal(flood: Flood, jobs: Sequence[str]) -> float:

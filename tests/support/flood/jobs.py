@@ -24,6 +24,7 @@ from dramatiq.rate_limits import WindowRateLimiter
 from dramatiq.rate_limits.backends import RedisBackend
 
 from support.dramatiq.workers import make_broker
+from support.flood.limits import FloodLimit
 from support.flood.record import Record, RecordingStore
 from throttlekit import Limiter, TokenBucket, hookimpl
 from throttlekit.hookspecs import Deferred
@@ -104,10 +105,6 @@ class Naive(dramatiq.Middleware):
             broker.enqueue(again[0], delay=again[1])
 
 
-def _bucket(limit: dict[str, Any]) -> TokenBucket:
-    return TokenBucket(limit["name"], limit["rate"], burst=limit["burst"], key=limit["key"])
-
-
 def _declare(name: str, limits: list[TokenBucket], window: Any) -> None:
     options: dict[str, Any] = dict(_flood["actor_options"])
     if _flood["mode"] == "throttlekit":
@@ -121,7 +118,10 @@ def _declare(name: str, limits: list[TokenBucket], window: Any) -> None:
 
 
 def _install() -> None:
-    mode, actors = _flood["mode"], {name: [_bucket(limit) for limit in of] for name, of in _flood["actors"].items()}
+    mode, actors = (
+        _flood["mode"],
+        {name: [FloodLimit(**limit).made() for limit in of] for name, of in _flood["actors"].items()},
+    )
     broker.add_middleware(counts, before=type(broker.middleware[0]))
     window: Any = None
     window_limiter: Any = WindowRateLimiter

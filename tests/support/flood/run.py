@@ -19,26 +19,17 @@ from typing import Any, Literal
 import redis
 
 from support.dramatiq.workers import Workers
+from support.flood.limits import FloodLimit
 from support.servers.flood import Sender, Servers
 from support.waiting import wait_until
 
 __all__ = ["Flood", "FloodLimit", "Flooding", "Grant", "Start", "Told", "run"]
 
-Mode = Literal["throttlekit", "naive", "native", "none"]
+Mode = Literal["throttlekit", "naive", "native", "blocking", "none"]
 _MODULE = "support.flood.jobs"
 _QUICK_RECOVERY = {"maintenance_chance": 200_000}
 _LONG_QUIET = 10.0
 _RUNS = itertools.count(1)
-
-
-@dataclass(frozen=True)
-class FloodLimit:
-    """A limit as text, for the workers to make."""
-
-    name: str
-    rate: str
-    burst: int
-    key: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +221,7 @@ class Flooding:
             flood=self.flood,
             starts=self.starts(),
             ends=record.lrange("ends", 0, -1),
-            grants=sorted((_grant(line) for line in record.lrange("grants", 0, -1)), key=lambda grant: grant.at_us),
+            grants=self.grants(),
             counts={name: float(count) for name, count in record.hgetall("counts").items()},
             broker_commands=self._sender.commands(),
             left=self.left(),
@@ -244,6 +235,11 @@ class Flooding:
     def starts(self) -> list[Start]:
         """The bodies begun so far."""
         return [_start(line) for line in self.record.lrange("starts", 0, -1)]
+
+    def grants(self) -> list[Grant]:
+        """What the store has granted so far, by its clock."""
+        found = [_grant(line) for line in self.record.lrange("grants", 0, -1)]
+        return sorted(found, key=lambda grant: grant.at_us)
 
     def slots(self, actor: str) -> list[int]:
         """The slots given to *actor* so far, in µs, if it is one of `slots_of`."""

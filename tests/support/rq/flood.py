@@ -13,7 +13,6 @@ from support.flood.run import Flood, Flooding, Told
 from support.rq.workers import Fleet, rq_worker
 from support.servers.flood import Servers
 from support.waiting import wait_until
-from throttlekit import TokenBucket
 from throttlekit_rq import ThrottledQueue
 
 __all__ = ["OURS", "OURS_SIMPLE", "STOCK", "RqFlood", "RqFlooding", "run_rq"]
@@ -45,7 +44,7 @@ class _Sender:
     def __init__(self, flood: RqFlood, where: Servers, queue: str) -> None:
         self._redis: Any = redis.Redis.from_url(where.broker_url)
         self._redis.flushall()
-        limits = [TokenBucket(limit.name, limit.rate, burst=limit.burst, key=limit.key) for limit in flood.limits]
+        limits = [limit.made() for limit in flood.limits]
         self._throttle = limits if flood.mode == "throttlekit" else None
         self._function = f"{_SETTINGS}.{'naive' if flood.mode == 'naive' else 'job'}"
         self._queue = ThrottledQueue(queue, connection=self._redis)

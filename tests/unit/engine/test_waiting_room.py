@@ -53,6 +53,19 @@ def test_a_job_that_came_in_front_meanwhile_is_due_as_it_was_told() -> None:
     assert room.due(light) == 11
 
 
+def test_answers_that_come_in_another_order_count_once() -> None:
+    """Two jobs of a lane ask at once, and what holds the second up is not what holds the first."""
+    room: WaitingRoom[str] = WaitingRoom()
+    first, second, third = (room.put(str(n), 10 + n, lane(n)) for n in (1, 2, 3))
+    assert room.remove(first)
+    assert room.remove(second)
+    room.put("2", 15, lane(2))
+    assert room.due(third) == 16
+    room.put("1", 11, lane(1))
+    assert room.due(third) == 16
+    assert third.lane.number == 3
+
+
 def test_a_line_that_moves_faster_again_makes_no_job_due_later_than_its_first_says() -> None:
     """And none earlier than by its own answer: the first is looked at, and wakes those behind it."""
     room: WaitingRoom[str] = WaitingRoom()

@@ -1,0 +1,291 @@
+"""
+One limit that tenants share, on real workers of every framework: who gets how much of it, and how soon.
+
+    python tests/benchmarks/shares.py [--quick] [--only TEXT] [--workers TEXT] [--results FILE] [--write docs]
+
+Each row is one limit, a backlog, and jobs that come while it drains; what is measured begins once the backlog stands in
+line. The limit is 50/s with a burst of 10, and for stock RQ workers, which get in line no faster than some 50 jobs a
+second, 20/s with a burst of 20 and a fifth of the backlog. Two worker processes, on servers of their own. Exits with 1
+if a promise is broken: of use, counts, order and the bound. Waits are printed, and not judged. Takes an hour; --quick
+takes a few seconds a row, and judges the bound only. --write makes docs/benchmarks-shares.md, docs/shares.svg and the
+table of docs/how-to-shares.md, of all rows that --results has gathered.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.flood.limits import FloodLimit
+from support.flood.shares import STOCK, WORKERS, Happened, Plan, happen, percentile
+from support.reports.command import parser_of
+from support.reports.shares import EACH, Figure, beside, by_workers, write
+from support.reports.tables import about
+from throttlekit import Control
+
+LIGHT, COME = 10, 18
+WEIGHTS = {"a": 1.0, "b": 5.0, "c": 25.0}
+PRIORITIES = {"high": 2.0, "low": 1.0}
+
+
+class Size(NamedTuple):
+    """How much of everything: the limit's rate, the share of the backlogs, and of the seconds."""
+
+    rate: int = 50
+    burst: int = 10
+    jobs: float = 1.0
+    time: float = 1.0
+
+    def backlog(self, tenant: str, jobs: float) -> list[str]:
+        return [tenant] * round(jobs * self.jobs)
+
+
+def at_least(what: str, value: float, bar: float) -> Figure:
+    return Figure(what, f"{value:.3f}", f">= {bar}", value >= bar)
+
+
+def at_most(what: str, value: float, bar: float, digits: int = 2) -> Figure:
+    return Figure(what, f"{value:.{digits}f}", f"<= {bar}", value <= bar)
+
+
+def waited(what: str, waits: Sequence[float], asked: str) -> Figure:
+    """Times are told: they are the machine's too."""
+    return Figure(what, f"{percentile(waits, 0.5):.3f} / {percentile(waits, 0.99):.3f}", asked)
+
+
+def ordered(found: Happened, tenant: str) -> Figure:
+    inverted, late = found.order(tenant)
+    return Figure("pairs out of order; by at most", f"{inverted:.2%}; {late:.2f} s", "<= 1 %", inverted <= 0.01)
+
+
+def heavy(size: Size) -> Plan:
+    seconds = 40 * size.time
+    return Plan(size.backlog("heavy", 10_000), [(k / 10, f"light {k % 10}") for k in range(int(10 * seconds))], seconds)
+
+
+def of_heavy(found: Happened, size: Size) -> Iterator[Figure]:
+    yield waited("a light job waits, s, p50 / p99", found.waits("light"), "0.1 / 0.3")
+    yield at_least("use", found.use(size.rate, 0, found.seconds), 0.98)
+    yield at_most("asks a job", found.asks, 2.7)
+    yield ordered(found, "heavy")
+
+
+def zipf(size: Size) -> Plan:
+    """The backlog is what 40 s of them leave where each tenant gets as much as the others, and some less."""
+    draw, seconds, before = random.Random(1), 40 * size.time, 40 * size.jobs
+    who = partial(draw.choices, [f"t{n}" for n in range(1000)], [1 / (n + 1) for n in range(1000)])
+    fair, asked = round(size.rate * before / 240), Counter(who(k=round(2 * size.rate * before)))
+    backlog = [tenant for tenant, jobs in asked.items() for _ in range(jobs - fair)]
+    draw.shuffle(backlog)
+    coming = [(k / (2 * size.rate), tenant) for k, tenant in enumerate(who(k=int(2 * size.rate * seconds)))]
+    return Plan(backlog, coming, seconds)
+
+
+def of_zipf(found: Happened, size: Size) -> Iterator[Figure]:
+    yield at_least("Jain's index of the 8 heaviest, over 10 s", found.jain([f"t{n}" for n in range(8)], 10), 0.99)
+    yield at_least("use", found.use(size.rate, 0, found.seconds), 0.98)
+
+
+def weights(size: Size) -> Plan:
+    seconds = 40 * size.time
+    each = [size.backlog(name, size.rate / size.jobs * (seconds + 8) * w / 31 + 50) for name, w in WEIGHTS.items()]
+    backlog = [tenant for tenants in each for tenant in tenants]
+    random.Random(1).shuffle(backlog)
+    return Plan(backlog, (), seconds)
+
+
+def of_weights(found: Happened, size: Size) -> Iterator[Figure]:
+    got = found.service(0, found.seconds)
+    ratios = [got[name] / max(1, sum(got.values())) * sum(WEIGHTS.values()) / w for name, w in WEIGHTS.items()]
+    yield at_most("service by 1 : 5 : 25, off by, %", 100 * max(abs(ratio - 1) for ratio in ratios), 3)
+    yield at_least("use", found.use(size.rate, 0, found.seconds), 0.98)
+
+
+def going(size: Size) -> Plan:
+    """Two tenants are there; eighteen more come after a quarter of the time, with a part of a second's worth each."""
+    seconds, each = 40 * size.time, max(1, round(0.02 * size.rate * 12 * size.time))
+    backlog = [tenant for _ in range(round(size.rate * (seconds + 8) / 2)) for tenant in ("a", "b")]
+    return Plan(backlog, [(seconds / 4, f"new {n}") for _ in range(each) for n in range(COME)], seconds)
+
+
+def of_going(found: Happened, size: Size) -> Iterator[Figure]:
+    names = sorted({tenant for tenant in found.tenants.values() if tenant.startswith("new")})
+    came = found.seconds / 4
+    both = [at for at, job in found.starts if found.tenants[job].startswith("new")]
+    until = both[-len(names) - 1] if len(both) > len(names) else found.seconds
+    yield at_most("two that always wait, apart, jobs", found.apart(("a", "b"), 0, found.seconds), 3, 0)
+    yield at_most("18 that come, apart, jobs", found.apart(names, came, until), 3, 0)
+    yield at_least("use", found.use(size.rate, 0, found.seconds), 0.98)
+
+
+def strict(size: Size) -> Plan:
+    seconds = 30 * size.time
+    return Plan(size.backlog("low", 10_000), [(k / 5, "high") for k in range(int(5 * seconds))], seconds)
+
+
+def of_strict(found: Happened, size: Size) -> Iterator[Figure]:
+    yield waited("a job of the high class waits, s, p50 / p99", found.waits("high"), "- / 0.3")
+    yield at_least("use", found.use(size.rate, 0, found.seconds), 0.98)
+
+
+def faster(size: Size) -> Plan:
+    seconds = 30 * size.time
+    slow, fast = size.rate * 2 // 5, size.rate * 4
+
+    def to(rate: int) -> Callable[[Control], object]:
+        return lambda control: control.set("partner", f"{rate}/s", burst=max(1, rate * size.burst // size.rate))
+
+    return Plan(size.backlog("one", 5000), (), seconds, [(seconds / 3, to(fast)), (seconds * 2 / 3, to(slow))])
+
+
+def of_faster(found: Happened, size: Size) -> Iterator[Figure]:
+    for what, rate, changed in (("× 10", size.rate * 4, 1 / 3), ("÷ 10", size.rate * 2 // 5, 2 / 3)):
+        begin = found.seconds * changed + 1
+        yield at_least(
+            f"rate {what}: use from 1 s after, on", found.use(rate, begin, begin + found.seconds / 3 - 1.5), 0.95
+        )
+    yield ordered(found, "one")
+
+
+def paused(size: Size) -> Plan:
+    pause = 10 * size.time
+    return Plan(
+        size.backlog("one", 4000), (), 2.5 * pause, [(pause / 2, lambda control: control.pause("partner", for_=pause))]
+    )
+
+
+def of_paused(found: Happened, size: Size) -> Iterator[Figure]:
+    pause = found.seconds / 2.5
+    resumed = next((at for at, _ in found.starts if at > pause * 1.5 - 0.2), found.seconds) - pause * 1.5
+    yield Figure("a pause: the first job starts after its end, s", f"{resumed:.2f}", "<= 2")
+    yield at_least(
+        "a pause: use from 2 s after its end, on", found.use(size.rate, 1.5 * pause + 2, found.seconds), 0.98
+    )
+    yield ordered(found, "one")
+
+
+def alone(jobs: int, size: Size) -> Plan:
+    return Plan(size.backlog("one", jobs), (), None)
+
+
+def of_alone(found: Happened, size: Size) -> Iterator[Figure]:
+    span = found.grants[-1] - found.grants[0]
+    yield at_least("use", (len(found.grants) - size.burst) / size.rate / span if span else 0, 0.99)
+    beyond = len(found.grants) / max(1, len(found.grants) - size.burst)
+    yield at_most("denials a job", (found.asks - 1) * beyond, 1.05)
+    yield ordered(found, "one")
+
+
+class Row(NamedTuple):
+    """What is to happen, what is measured of it, and what the limit has besides."""
+
+    plan: Callable[[Size], Plan]
+    figures: Callable[[Happened, Size], Iterator[Figure]]
+    limit: dict[str, Any] = {}  # noqa: RUF012  never changed
+    options: dict[str, Any] = {}  # noqa: RUF012
+    only: str = ""
+
+
+TENANTS = ("heavy", *(f"light {n}" for n in range(LIGHT)))
+ROWS = {
+    "heavy and ten light": Row(heavy, of_heavy),
+    "1 000 by Zipf": Row(zipf, of_zipf),
+    "weights 1 : 5 : 25": Row(weights, of_weights, {"weights": WEIGHTS}),
+    "coming and going": Row(going, of_going),
+    "strict priority": Row(strict, of_strict, {"weights": PRIORITIES, "strict": True}),
+    "rate × 10, ÷ 10": Row(faster, of_faster),
+    "a pause": Row(paused, of_paused),
+    "one tenant, 400": Row(partial(alone, 400), of_alone),
+    "one tenant, 4 000": Row(partial(alone, 4000), of_alone),
+}
+BESIDE = {
+    "first come, first served": Row(heavy, of_heavy, {"share": None}, only="Dramatiq, Redis"),
+    "a cap for each tenant": Row(heavy, of_heavy, {"share": None, "key": "{account}", "per": f"{len(TENANTS)}s"},
+                                 only="Dramatiq, Redis"),
+    "a queue for each tenant": Row(heavy, of_heavy, {"share": None}, {"mode": "blocking", "queues": TENANTS},
+                                   only="Celery, RabbitMQ"),
+    "a round robin of one's own": Row(heavy, of_heavy, {"share": None}, {"mode": "none"}, only="Dramatiq, Redis"),
+    "`share=`": Row(heavy, of_heavy, only="Dramatiq, Redis"),
+}  # fmt: skip
+
+PANELS = {
+    ("first come, first served", "Dramatiq, Redis"): "First come, first served: one of 10 000 jobs, ten of 1 a second",
+    ("a cap for each tenant", "Dramatiq, Redis"): "The same, a cap of a part for each tenant",
+    ("`share=`", "Dramatiq, Redis"): "The same, with share=",
+    ("coming and going", "Dramatiq, Redis"): "With share=: two that always wait, and 18 that come and go",
+}
+NOTES = """\
+* Use: the share of the limit that was granted. Bold: what was asked for is missed. p50 / p99: printed, and not judged.
+* Asks: requests of the limits' store for each job that ran, with its first.
+* Apart: the worst difference between what two of these tenants got in any interval, in jobs.
+* -: not measured in these runs. At a scale below 1 the backlogs and the seconds are fewer, and the targets the same.
+* The limit of stock RQ workers is 20/s with a burst of 20, and their backlogs are a fifth: they get jobs in line no
+  faster than some 50 a second."""
+
+
+def size_of(workers: str, scale: float, quick: bool) -> Size:
+    jobs, time = (0.03, 0.15) if quick else (scale, scale)
+    return Size(20, 20, jobs / 5, time) if workers == STOCK else Size(jobs=jobs, time=time)
+
+
+def measure(row: Row, workers: str, size: Size) -> tuple[Happened, list[Figure]]:
+    given: dict[str, Any] = {"share": "{account}", "per": "s", **row.limit}
+    limit = FloodLimit("partner", f"{size.rate}/{given.pop('per')}", size.burst, **given)
+    found = happen(row.plan(size), workers, limit, **row.options)
+    figures = list(row.figures(found, size))
+    if found.beyond_us is not None and limit.key is None:
+        figures.append(Figure("the bound", f"{found.beyond_us / 1000:+.1f} ms", "<= 0", found.beyond_us <= 0))
+    return found, figures
+
+
+def main() -> int:
+    parser = parser_of(__doc__, quick="a few seconds a row: is it all there?", only="rows whose name holds this text")
+    parser.add_argument("--scale", type=float, default=1.0, help="times the backlogs and the seconds (%(default)s)")
+    parser.add_argument("--workers", default="", help="workers whose name holds this text")
+    parser.add_argument("--results", type=Path, help="a file that gathers the rows of several runs")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write the pages of the docs there")
+    options = parser.parse_args()
+    keep: Path | None = options.results
+    gathered: dict[str, Any] = {"rows": {}, "beside": {}, "service": {}}
+    if keep is not None and keep.exists():
+        gathered = json.loads(keep.read_text("utf-8"))
+    broken = False
+    for part, rows in (("rows", ROWS), ("beside", BESIDE)):
+        for name, row in rows.items():
+            for workers in (each for each in WORKERS if options.workers in each and row.only in ("", each)):
+                if options.only not in name:
+                    continue
+                found, figures = measure(row, workers, size_of(workers, options.scale, options.quick))
+                told = "; ".join(f"{each.what}: {each.measured}" for each in figures)
+                print(f"{name}, {workers}: {told}", file=sys.stderr, flush=True)
+                judged = [each for each in figures if each.what == "the bound" or not options.quick]
+                broken |= part == "rows" and any(each.kept is False for each in judged)
+                gathered[part].setdefault(name, {})[workers] = figures
+                if (name, workers) in PANELS:
+                    gathered["service"][PANELS[name, workers]] = found.service_each(EACH)
+                if keep is not None:
+                    keep.write_text(json.dumps(gathered), "utf-8")
+    shown, others = (
+        {name: {kind: [Figure(*each) for each in of] for kind, of in gathered[part][name].items()} for name in rows
+         if name in gathered[part]}
+        for part, rows in (("rows", ROWS), ("beside", BESIDE))
+    )  # fmt: skip
+    print(
+        about("dramatiq", "celery", "rq", "redis"), by_workers(shown, list(WORKERS)), NOTES, beside(others), sep="\n\n"
+    )
+    if options.write:
+        panels = {title: gathered["service"][title] for title in PANELS.values() if title in gathered["service"]}
+        write(options.write, shown, others, list(WORKERS), panels, Size().rate, NOTES)
+    return int(broken)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,130 @@
+"""What the rows of `tests/benchmarks/shares.py` come to: two tables, a picture, and the pages with them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from support.reports.tables import about, table
+
+__all__ = ["EACH", "Figure", "beside", "by_workers", "picture", "write"]
+
+EACH = 2
+"""Seconds of each point of the picture."""
+
+_MARKED = re.compile(r"(?<=<!-- shares -->\n\n).*?(?=\n\n<!-- shares: end -->)", re.DOTALL)
+_WIDE, _HIGH, _LEFT, _TOP, _BOTTOM = 380, 210, 40, 34, 26
+_COLOURS = ("#3274d9", "#e0752d", "#56a64b", "#c9a227", "#8f3bb8", "#2aa198", "#d6567d", "#7c8794")
+_STYLE = """\
+text{font:12px sans-serif;fill:#333}.h{font-weight:bold}.g{stroke:#8886;stroke-width:1}
+.l{stroke:#333;stroke-dasharray:4 3}
+@media(prefers-color-scheme:dark){text{fill:#ddd}.l{stroke:#ddd}}"""
+
+
+class Figure(NamedTuple):
+    """One figure of a row; *kept*: None if nothing is promised of it."""
+
+    what: str
+    measured: str
+    asked: str
+    kept: bool | None = None
+
+
+Rows = Mapping[str, Mapping[str, Sequence[Figure]]]
+
+
+def by_workers(rows: Rows, workers: Sequence[str]) -> str:
+    """A line for each figure of each row, a column for each kind of workers. What was missed is bold."""
+    lines: list[list[str]] = []
+    for name, found in rows.items():
+        figures = {each.what: each.asked for of in found.values() for each in of}
+        for number, (what, asked) in enumerate(figures.items()):
+            cells = [next((each for each in found.get(kind, ()) if each.what == what), None) for kind in workers]
+            shown = ["-" if c is None else f"**{c.measured}**" if c.kept is False else c.measured for c in cells]
+            lines.append(["" if number else name, what, *shown, asked])
+    return table(["", "what", *workers, "asked for"], lines)
+
+
+def beside(rows: Rows) -> str:
+    """A line for each way to do it."""
+    titles = [each.what for found in rows.values() for of in found.values() for each in of if each.what != "the bound"]
+    titles = list(dict.fromkeys(titles))
+    lines = [
+        [name, kind, *(next((each.measured for each in of if each.what == what), "-") for what in titles)]
+        for name, found in rows.items()
+        for kind, of in found.items()
+    ]
+    return table(["", "on", *titles], lines)
+
+
+def picture(panels: Mapping[str, Mapping[str, Sequence[int]]], rate: int) -> str:
+    """Each panel: what each tenant got, one upon the other, over time; the dashed line is the limit."""
+    down = -(-len(panels) // 2)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * _WIDE} {down * _HIGH}"><style>{_STYLE}</style>'
+    ]
+    for number, (title, service) in enumerate(panels.items()):
+        parts.append(f'<g transform="translate({number % 2 * _WIDE},{number // 2 * _HIGH})">')
+        parts += _panel(title, service, rate)
+        parts.append("</g>")
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _panel(title: str, service: Mapping[str, Sequence[int]], rate: int) -> Iterator[str]:
+    points = max(map(len, service.values()), default=2)
+    right, bottom = _WIDE - 14, _HIGH - _BOTTOM
+    across, up = (right - _LEFT) / max(1, points - 1), (bottom - _TOP) / (1.2 * rate)
+    yield f'<text class="h" x="{_LEFT}" y="18">{escape(title)}</text>'
+    below = [0.0] * points
+    for number, counts in enumerate(service.values()):
+        above = [under + count / EACH for under, count in zip(below, counts, strict=True)]
+        edge = [f"{_LEFT + n * across:.1f} {bottom - y * up:.1f}" for n, y in enumerate(above)]
+        floor = [f"{_LEFT + n * across:.1f} {bottom - y * up:.1f}" for n, y in enumerate(below)]
+        yield f'<path d="M{"L".join(edge)}L{"L".join(reversed(floor))}Z" fill="{_COLOURS[number % len(_COLOURS)]}"/>'
+        below = above
+    for value in (0, rate):
+        y = bottom - value * up
+        yield f'<path class="{"l" if value else "g"}" d="M{_LEFT} {y:.1f}H{right}"/>'
+        yield f'<text x="{_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{value}/s</text>'
+    yield f'<text x="{_LEFT}" y="{bottom + 17}">0 s</text>'
+    yield f'<text x="{right}" y="{bottom + 17}" text-anchor="end">{EACH * points} s</text>'
+
+
+def write(
+    folder: Path, rows: Rows, others: Rows, workers: Sequence[str], panels: Mapping[str, Any], rate: int, notes: str
+) -> None:  # fmt: skip
+    """The page of this benchmark, its picture, and the table of the page on shares."""
+    (folder / "shares.svg").write_text(picture(panels, rate), "utf-8")
+    main, other = by_workers(rows, workers), beside(others)
+    command = " ".join(["python", "tests/benchmarks/shares.py", *_options()])
+    page = [
+        "# Benchmarks: shares",
+        f"Printed by `{command}`, in one run or several, on {date.today()}; not edited by hand.\n"
+        + about("dramatiq", "celery", "rq", "redis"),
+        "How to use shares, and what holds: [Share one limit fairly](how-to-shares.md).",
+        main, notes, "## Other ways", other, "## The service of each tenant",
+        "What each tenant got of the limit over time, one upon the other, each in its colour. "
+        "The dashed line is the limit.",
+        "![Service of each tenant over time](shares.svg)",
+    ]  # fmt: skip
+    (folder / "benchmarks-shares.md").write_text("\n\n".join(page) + "\n", "utf-8")
+    how_to = folder / "how-to-shares.md"
+    text, number = _MARKED.subn(lambda _: main, how_to.read_text("utf-8"))
+    if number != 1:
+        raise SystemExit(f"{how_to} must have one pair of the comments <!-- shares --> and <!-- shares: end -->")
+    how_to.write_text(text, "utf-8")
+
+
+def _options() -> list[str]:
+    """As they were given, but for those that choose the rows of one of several runs."""
+    given = sys.argv[1:]
+    for option in ("--results", "--only", "--workers"):
+        if option in given:
+            at = given.index(option)
+            del given[at : at + 2]
+    return given
