@@ -112,7 +112,7 @@ class Share(Value):
             weight = self.weights.get(tenant if self.by is None else self._text(self.by, job), 1.0)
             if self.strict:
                 number = self._classes(self.weights).index(weight)
-                return Stake(str(number), 1.0, number * CLASS)
+                return Stake(str(number), _MOST, number * CLASS)  # no cost moves a job into another class
             return Stake(tenant, weight)
         given: Any = self.weight
         weight = checked_weight(from_job("weight", given, job)) if callable(given) else given
