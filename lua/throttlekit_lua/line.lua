@@ -134,17 +134,22 @@ local function is_genuine(c)
   return place and place.epoch == line.epoch and place.seal == seal_of(c, place.start, place.number, place.due)
 end
 
--- The job's entry: how many stand before it, and its cost there; nil: it has none.
+-- How many stand before the job's place, and the cost of its entry; nil: it has none. Where tenants begin at once, any
+-- number of jobs has one start: its place among them is found in halves.
 local function rank_of(c)
   local place, jobs_key = c.place, c.jobs_key
   local before = redis.call('ZCOUNT', jobs_key, '-inf', '(0') + #c.aside
   local rank = redis.call('ZRANK', jobs_key, member_of(place.number, c.cost))
   if rank then return max(0, rank - before), c.cost end
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', jobs_key, whole(place.start), whole(place.start))) do
-    if number_of(member) == place.number then
-      return max(0, redis.call('ZRANK', jobs_key, member) - before), cost_of(member)
-    end
+  local function entry_at(at) return redis.call('ZRANGE', jobs_key, whole(at), whole(at))[1] end
+  local low = redis.call('ZCOUNT', jobs_key, '-inf', '(' .. whole(place.start))
+  local high = redis.call('ZCOUNT', jobs_key, '-inf', whole(place.start))
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if number_of(entry_at(middle)) < place.number then low = middle + 1 else high = middle end
   end
+  local own = entry_at(low)
+  return max(0, low - before), own and number_of(own) == place.number and cost_of(own) or nil
 end
 
 -- Where the job stands, or would: c.start, c.number, c.waits, c.tags, and how many stand before it.
@@ -152,12 +157,11 @@ local function stand(c, grace, first)
   local line, place, v = c.line, c.place, c.line.v - c.lead
   c.waits, c.tags = false, first and '' or 'f'
   if place and not first then
-    if line.waiting > 0 then
-      local rank, cost = rank_of(c)
-      if rank then
-        c.start, c.number, c.cost, c.waits, c.tags = place.start, place.number, cost, true, ''
-        return rank
-      end
+    local rank, cost = 0, nil
+    if line.waiting > 0 then rank, cost = rank_of(c) end
+    if cost then
+      c.start, c.number, c.cost, c.waits, c.tags = place.start, place.number, cost, true, ''
+      return rank
     end
     c.back = true
     local behind = v - place.start
@@ -165,12 +169,7 @@ local function stand(c, grace, first)
       c.tags = 'r'
     else
       c.start, c.number, c.tags = place.start, place.number, ''
-      if line.waiting == 0 then return 0 end
-      local before = redis.call('ZCOUNT', c.jobs_key, '0', '(' .. whole(c.start))
-      for _, other in ipairs(redis.call('ZRANGEBYSCORE', c.jobs_key, whole(c.start), whole(c.start))) do
-        if number_of(other) < c.number then before = before + 1 end
-      end
-      return max(0, before - #c.aside)
+      return rank
     end
   end
   c.number = line.number + 1

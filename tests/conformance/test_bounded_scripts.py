@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis
 
+import throttlekit_lua
 from support.servers.processes import redis_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Limiter, SlidingLog
@@ -186,3 +187,11 @@ def test_no_script_holds_the_server_for_more_than_5_ms(slowest: Slowest, size: i
     """
     for name, (prepare, act) in _cases(slowest, size).items():
         wait_until(lambda: slowest.of(prepare, act) <= 5_000, description=f"{name}, {size}", timeout=60)  # noqa: B023
+
+
+def test_no_decision_reads_all_jobs_of_one_start() -> None:
+    """Tenants that begin to wait at once share one start, and may be any number: what is read of a line is limited."""
+    read = [line for line in throttlekit_lua.read("acquire", frozenset()).splitlines() if "ZRANGEBYSCORE'" in line]
+    read = [line for line in read if "jobs_key" in line]
+    assert read
+    assert all("'LIMIT'" in line for line in read)

@@ -23,7 +23,7 @@ every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: p
 _WRITING = (
     "SET|SETRANGE|DEL|PEXPIRE|EXPIRE|INCRBY|HSET|HDEL|ZADD|ZREM|ZREMRANGEBYRANK|ZREMRANGEBYSCORE|UNLINK|PERSIST|APPEND"
 )
-_READING = "GET|GETRANGE|TIME|ZCOUNT|ZRANGEBYSCORE|ZREVRANGE|ZSCORE|ZRANK"
+_READING = "GET|GETRANGE|TIME|ZCOUNT|ZRANGE|ZRANGEBYSCORE|ZREVRANGE|ZSCORE|ZRANK"
 
 
 _PROBE = "local INTEGER = format('%d', 9007199254740992) == '9007199254740992' and '%d' or '%.0f'\n"
@@ -130,7 +130,7 @@ def _is_text(value: str, body: str, seen: tuple[str, ...] = ()) -> bool:
         return True
     if not re.fullmatch(r"[\w.]+", value):
         return False
-    if re.search(rf"\bfor _, {value} in ipairs\(redis\.call\(", body):
+    if re.search(rf"\bfor _, {value} in ipairs\((?:redis\.call\(|c\.aside\))", body):
         return True
     given = re.findall(rf"(?<![\w.]){re.escape(value)} = (.+?)(?= else | end$|$)", body, re.MULTILINE)
     for function, inside in re.findall(rf"local function (\w+)\([\w, ]*\b{value}\)\n(.*?)(?:\nend|$)", body, re.DOTALL):

@@ -556,6 +556,30 @@ def test_job_that_left_the_line_comes_in_alike(client: Any, passed: int, late_us
     client.flushdb()
 
 
+def test_place_among_many_of_one_start_is_found_alike(client: Any) -> None:
+    """Tenants that begin at once all start at one tag; one that left comes in before those that came after it."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
+    asks = [claim_of(kept.bind(1), 1 + number % 2, tenant=f"t{number}") for number in range(40)]
+    steps, places = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(1)))], Caller.JOB)], list[Place | None]()
+    for ask in asks:
+        steps.append(reference.ask(NOW_US, [(kept, ask)], Caller.JOB))
+        places.append(reference.places[0])
+    assert len({place.start for place in places if place}) == 1
+    gone = [0, 1, 7, 8, 20, 38, 39]
+    for number in gone:
+        steps.append(reference.leave(NOW_US, [(kept, asks[number])], [places[number]]))
+    # Those that left, one of another cost than its entry's, and one whose entry is still there.
+    for number, cost in [*((number, 1) for number in gone), (21, 3), (22, 1)]:
+        ask = claim_of(kept.bind(1), cost, tenant=f"t{number}")
+        for caller in (Caller.PEEK, Caller.JOB):
+            steps.append(reference.ask(NOW_US, [(kept, ask)], caller, [places[number]]))
+    line = reference.line(kept)
+    assert line is not None
+    assert [entry.number for entry in line.jobs] == sorted(place.number for place in places if place)
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
 @pytest.mark.parametrize("before_us", [-1_000_000, 1_000_000])
 def test_tags_at_their_end_begin_a_line_anew(client: Any, before_us: int) -> None:
     """Once a job has passed whose tag is the last, no place is good any more; also after a clock that steps back."""

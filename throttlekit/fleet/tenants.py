@@ -55,7 +55,7 @@ class TenantCounts:
                 seen = self._seen[name, asked.tenant] = _Seen()
             if allowed:
                 seen.units += asked.cost
-            if asked.cost:
+            if asked.cost and not (claim.limit.share and claim.limit.share.strict):
                 seen.weight = max(1, round(1000 * asked.cost * UNIT / asked.step))
             seen.wait_us = max(seen.wait_us, waited_us)
 

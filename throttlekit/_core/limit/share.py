@@ -49,13 +49,15 @@ class Share(Value):
     It is a matter of order only: the limit's own bound holds whatever the shares are.
 
     Args:
-        of: Whose job it is: a template over the job's arguments, which may name {queue} too, or a callable that takes
-            the job.
+        of: Whose job it is: a template over the job's arguments, "{queue}" for the job's queue, or a callable that
+            takes the job.
         weight: How much a tenant gets, against the others: a number from 0.001 to a million for all, a callable that
-            takes the job, or a mapping from what *by* names. What the mapping does not have gets 1.
+            takes the job, or a mapping from what *by* names. What the mapping does not have gets 1. Great weights are
+            rounded down: for jobs of cost 1, those about 10 000 by up to 1 %, and 600 000 to 500 000.
         by: A template or a callable, as *of*: what the mapping's keys name. Default: the tenant itself.
         strict: The weights are priorities: no job of a lower one passes while one of a higher one waits. Needs a
-            mapping, of at most 16 different weights. The lower ones may wait for ever.
+            mapping, of at most 16 different weights with the 1 of what it does not have. The lower ones may wait for
+            ever.
 
     A new weight counts for the jobs that come to wait from then on.
 
@@ -90,7 +92,8 @@ class Share(Value):
             given = checked_weight(given)
         if strict and (weights is None or len(self._classes(weights)) > CLASSES):
             raise ConfigurationError(
-                f'a strict share needs a mapping of at most {CLASSES} weights, like {{"high": 2, "low": 1}}'
+                f'a strict share needs a mapping of weights, like {{"high": 2, "low": 1}}, of which at most {CLASSES} '
+                "differ, with the 1 of what the mapping does not have"
             )
         self._set(of=of, weight=given, by=by, strict=strict, weights=weights)
 
@@ -109,7 +112,7 @@ class Share(Value):
             weight = self.weights.get(tenant if self.by is None else self._text(self.by, job), 1.0)
             if self.strict:
                 number = self._classes(self.weights).index(weight)
-                return Stake(str(number), 1.0, number * CLASS)
+                return Stake(str(number), _MOST, number * CLASS)  # no cost moves a job into another class
             return Stake(tenant, weight)
         given: Any = self.weight
         weight = checked_weight(from_job("weight", given, job)) if callable(given) else given

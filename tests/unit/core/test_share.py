@@ -1,0 +1,92 @@
+"""What a job's part in a shared limit is, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from support.claims import claim_of
+from throttlekit import ConfigurationError, Job, Share, TokenBucket
+from throttlekit._core.acquire import Caller, State, Verdict, acquire
+from throttlekit._core.limit.share import GivenShare, Stake
+from throttlekit._core.serialize import dump, load
+
+NOW_US = 1_800_000_000_000_000
+
+
+def _job(tenant: Any = "acme", queue: str = "mail") -> Job:
+    return Job(id="1", name="send", queue=queue, kwargs={"tenant": tenant})
+
+
+@pytest.mark.parametrize("weight", [None, 0, -1, 0.0009, 1e6 + 1, math.nan, math.inf, True, "5", 10**400, [1]])
+def test_weight_that_no_tenant_can_have_is_refused(weight: Any) -> None:
+    """Where it is written; of a callable, when it is called; and in a message."""
+    for make in (lambda: Share("{tenant}", weight=weight), lambda: Share("{tenant}", weight={"acme": weight})):
+        with pytest.raises(ConfigurationError, match="a weight must be"):
+            make()
+    with pytest.raises(ConfigurationError, match="a weight must be"):
+        Share("{tenant}", weight=lambda job: weight).stake_of(_job())
+    message = {**dump(TokenBucket("api", "1/s"), _job()), "share": ["acme", weight, 0]}
+    with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
+        load(message)
+
+
+@pytest.mark.parametrize("tenant", [None, True, 1.5, b"acme", ["acme"], 10**700])
+def test_tenant_that_is_no_text_is_refused(tenant: Any) -> None:
+    for share in (Share("{tenant}"), Share(lambda job: job.kwargs["tenant"])):
+        with pytest.raises(ConfigurationError):
+            share.stake_of(_job(tenant))
+
+
+def test_callable_that_fails_is_an_error_of_its_own() -> None:
+    with pytest.raises(ConfigurationError, match="failed on job 'send': ZeroDivisionError"):
+        Share(lambda job: 1 // 0).stake_of(_job())
+
+
+def test_share_may_be_the_queue() -> None:
+    assert Share("{queue}").stake_of(_job()) == Stake("mail")
+    assert Share("{tenant}", weight={"mail": 3}, by="{queue}").stake_of(_job()) == Stake("acme", 3.0)
+    assert Share(lambda job: f"{job.queue}:{job.kwargs['tenant']}").stake_of(_job()) == Stake("mail:acme")
+
+
+def test_sixteen_priorities_at_most() -> None:
+    """What the mapping does not have is of weight 1, and a priority too."""
+    most = {str(weight): weight for weight in range(1, 17)}
+    leads = [Share("{tenant}", weight=most, strict=True).stake_of(_job(name)).lead for name in ["none", *most]]
+    assert leads == sorted(leads)
+    assert leads[0] == leads[1] == 0
+    with pytest.raises(ConfigurationError, match="at most 16 differ"):
+        Share("{tenant}", weight={**most, "more": 17}, strict=True)
+
+
+def test_share_comes_in_a_message_as_it_was() -> None:
+    share = Share("{tenant}", weight={"acme": 3}, strict=True)
+    given = load(dump(TokenBucket("api", "1/s", share=share), _job())).share
+    assert isinstance(given, GivenShare)
+    assert given.stake_of(None) == share.stake_of(_job())
+
+
+@pytest.mark.parametrize("cost", [1, 100_000, 5_000_000])
+def test_no_job_passes_before_one_of_a_higher_priority(cost: int) -> None:
+    """However much jobs cost: neither one that stands behind others of its priority, nor one that comes back."""
+    limit = TokenBucket("tokens", f"{cost}/s", burst=cost)
+    share = Share("{tenant}", weight={"high": 2, "low": 1}, strict=True)
+    state = State()
+
+    def ask(tenant: str, at_s: float, back: Verdict | None = None) -> Verdict:
+        nonlocal state
+        stake = share.stake_of(_job(tenant))
+        now_us = NOW_US + round(at_s * 1e6)
+        claim = claim_of(limit.bind(cost, now_us), cost, tenant=stake.tenant, step=stake.step(cost), lead=stake.lead)
+        places = () if back is None else back.places
+        verdict, (state,) = acquire([claim], [state], now_us, caller=Caller.JOB, places=places, secret="s")
+        return verdict
+
+    assert ask("low", 0).allowed
+    low = [ask("low", 0) for _ in range(3)]
+    for number in range(3):
+        high = ask("high", 0.1)
+        assert number + 1 <= (high.due_us - NOW_US) / 1e6 < number + 1.5, "every high one comes before every low one"
+    assert ask("low", 0.1, low[0]).due_us >= NOW_US + 4_000_000
