@@ -220,7 +220,9 @@ class Gate:
         """Celery gives *held* to the pool: admit it, or let it wait."""
         if self._stopping:
             return None  # the pool takes nothing any more: the broker delivers the task again
-        if not (held.request.revoked() or self._rests(held)) and self._capacity.admits(held, pool):
+        if held.request.revoked():
+            self.throttling.leave(held)
+        elif not self._rests(held) and self._capacity.admits(held, pool):
             outcome = self.throttling.admit(held)
             if isinstance(outcome, Run):
                 held.request.request_dict[RECEIPT] = receipt_of(outcome)

@@ -9,13 +9,16 @@ from typing import Generic, Protocol, TypeVar
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
+from throttlekit._engine.call import Call
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
+from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter.options import JobOptions, WaitRules
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
 from throttlekit.adapter.rate_limited import limited
 from throttlekit.errors import ConfigurationError, WaitedTooLong
 from throttlekit.limiter import Limiter
+from throttlekit.stores.base import Wait
 
 __all__ = ["Host", "Throttling"]
 
@@ -100,6 +103,29 @@ class Throttling(Generic[_M]):
             self._log.exception("%s %s could not be decided on; it is deferred.", self._noun, job.id)
             return Deferred(_PANIC_DELAY, job.ticket, None)
         return self._outcome(decision, job, limits, delivery, options.on_429)
+
+    def leave(self, message: _M) -> None:
+        """
+        Take the job of *message* out of the lines in which it stands, as it ends without running: the next one gets
+        its turn at once, and not once its units have lain there for a while. Never raises. Without a place, no round
+        trip.
+        """
+        try:
+            job = self._host.job(message)
+            ticket = Ticket.read(job.ticket)
+            if not ticket.places:
+                return
+            claims = self.limiter.claims(Call(self.limits(self._host.options(message), job), job))
+            places = ticket.places_in([each.limit for each in claims])
+            waits = [
+                Wait(claim.claim, place)
+                for claim, place in zip(claims, places, strict=True)
+                if place is not None and not claim.in_process
+            ]
+            if waits:
+                self.limiter.stores.shared.leave(waits)
+        except Exception as error:
+            self._log.debug("The place of a %s that ended stays for a moment: %r", self._noun.lower(), error)
 
     def concerns(self, options: JobOptions) -> bool:
         """Whether jobs with these *options* are to be admitted: they have limits, or a plugin may add some."""

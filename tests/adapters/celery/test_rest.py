@@ -53,7 +53,7 @@ class Consumer:
 class Request:
     """A task that was received with *ticket*; `ran` when it was given to the pool."""
 
-    acknowledged = False
+    acknowledged = known_revoked = False
     expires: datetime | None = None
     on_accepted = on_success = on_failure = on_timeout = None
 
@@ -186,6 +186,21 @@ def test_what_the_broker_delays_asks_when_it_comes(
     gate.start(Consumer(gate._app))  # it knows the queue
     _, request = received(gate, ticket)
     assert request.ran
+
+
+@pytest.mark.usefixtures("reserved")
+def test_a_revoked_task_leaves_its_line_at_once(gate: Gate, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one is due an hour after the first, and not two."""
+    monkeypatch.setattr(gate._copies, "put_back", lambda *_: False)
+    monkeypatch.setattr(Request, "revoked", lambda request: request.id == "2" and request.known_revoked)
+    consumer, request = received(gate, denied(limiter, PARTNER))
+    consumer.turn()
+    behind = limiter.peek(PARTNER, job=Job(id="3", name="call"))
+    assert round(behind.retry_after, -2) == 7200
+    request.known_revoked = True
+    consumer.turn()
+    behind = limiter.peek(PARTNER, job=Job(id="3", name="call"))
+    assert round(behind.retry_after, -2) == 3600
 
 
 @pytest.mark.usefixtures("reserved")
