@@ -17,11 +17,13 @@ import throttlekit_lua
 from support.servers.processes import redis_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Limiter, SlidingLog
+from throttlekit._core.acquire import Caller
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit._engine.call import Call
 from throttlekit.fleet.activity import _REPORT, KEYS  # pyright: ignore[reportPrivateUsage]
 from throttlekit.fleet.browse import tenants_of
 from throttlekit.fleet.tenants import TENANTS, report_tenants
+from throttlekit.stores.base import Correction, Request
 from throttlekit.stores.redis import RedisStore
 
 PIECE, MANY = 1_000, 2_500
@@ -93,6 +95,18 @@ def test_a_long_log_gives_back_what_it_took(store: RedisStore, client: Any, by: 
     limiter.settle(decision, actual=100_000 - by)
     assert limiter.peek(log, cost=by).allowed
     assert not limiter.peek(log, cost=by + 1).allowed
+
+
+def test_units_that_move_keep_their_instants(store: RedisStore, client: Any) -> None:
+    """Of 2 500 units the last 500 are given back: the others, of two instants, move up in two pieces."""
+    limiter, log, now_us = Limiter(store), SlidingLog("log", "2500/hour"), _now_us(client)
+    for cost, second in ((1_400, 0), (600, 1), (500, 2)):
+        (claim,) = limiter.claims(Call([log], None, None, cost))
+        assert store.acquire(Request([claim.claim], Caller.GUEST), now_us + second * 1_000_000).allowed
+    store.settle([Correction(claim.claim.bucket, claim.claim.algorithm, now_us + 2_000_000, -500)], now_us + 3_000_000)
+    for second, units in ((3, 2_000), (3_600, 600), (3_601, 0)):
+        seen = store.acquire(Request([claim.claim], Caller.PEEK), now_us + second * 1_000_000)
+        assert seen.uses[0].units == units
 
 
 def test_of_tenants_so_many_are_kept(store: RedisStore, client: Any) -> None:
