@@ -78,7 +78,7 @@ def test_a_message_goes_back_to_its_broker_before_that_takes_it_back(
     job.send()
     with site.working():
         site.until_ran(1)
-    assert len([delay for delay in enqueues.delays if delay]) == 3
+    assert len([delay for delay in enqueues.delays if delay]) >= 3, "and once more, if it came back early"
 
 
 def test_early_returns_do_not_move_those_behind(stub: Site, monkeypatch: pytest.MonkeyPatch) -> None:
