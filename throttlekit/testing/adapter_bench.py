@@ -139,7 +139,9 @@ class OnSite:
     @contextmanager
     def bench(self, settings: Settings | None = None) -> Generator[AdapterBench, None, None]:
         """A site whose workers run. At the end nothing may be left in its queue."""
-        with self.make_site(settings or Settings()) as site, tempfile.TemporaryDirectory() as folder:
+        # It outlives the site: a body that is delivered again may write into it until its workers have stopped.
+        made = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        with made as folder, self.make_site(settings or Settings()) as site:
             bench = AdapterBench(site, folder)
             site.start()
             yield bench

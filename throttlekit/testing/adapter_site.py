@@ -49,8 +49,8 @@ def _tenant(job: Job) -> str:
     return str(job.arguments["steps"][0])
 
 
-SHARED = TokenBucket("conformance-shared", "30/minute", burst=1, key="{key}", share=_tenant)
-"""Whose job it is: its first step, "tenant a"."""
+SHARED = TokenBucket("conformance-shared", "30/minute", burst=2, key="{key}", share=_tenant)
+"""Whose job it is: its first step, "tenant a". With a burst of 1, due jobs may pass what stands before them."""
 
 
 def _broken_key(_job: Any) -> str:
