@@ -21,6 +21,13 @@ from support.servers.flood import Servers, servers
 _NUMBERS = itertools.count(1)
 
 
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    """What a test enters as it goes; left at its end."""
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
 @pytest.fixture(scope="module")
 def on_redis() -> Iterator[Servers]:
     """For floods: of this module alone."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -25,12 +24,6 @@ OTHER = TokenBucket("other", "1/h", burst=200)
 SLOTS = Concurrency("slots", 1)
 OWN = TokenBucket("own", "1/h", burst=3, scope="process")
 JOB = Job(id="1", name="call_partner")
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        yield client
 
 
 class Counting(RedisStore):

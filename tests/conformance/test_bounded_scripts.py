@@ -34,12 +34,6 @@ REPORT: dict[str, list[str]] = {
 
 
 @pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        yield client
-
-
-@pytest.fixture
 def store(redis_url: str) -> Iterator[RedisStore]:
     with contextlib.closing(RedisStore(redis_url, timeout=5)) as store:
         yield store

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from support.servers.processes import Cluster
 from support.waiting import wait_until
@@ -57,12 +56,6 @@ def store(redis_url: str) -> Iterator[RedisStore]:
 def limiter(redis_url: str) -> Iterator[Limiter]:
     with contextlib.closing(Limiter(RedisStore(redis_url, timeout=5))) as limiter:
         yield limiter
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        yield client
 
 
 def _flood(limiter: Limiter) -> None:

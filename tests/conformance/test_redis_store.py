@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-import redis
 from redis import exceptions
 
 from support.servers.processes import free_port
@@ -45,13 +44,6 @@ FIVE: Sequence[Limit] = (
 JOB = Job(id="1", name="call_partner")
 BUCKET = bucket_name(LIMIT.name, "", LIMIT.fingerprint)
 NOW_US = 1_800_000_000_000_000
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    client = redis.Redis.from_url(redis_url)
-    yield client
-    client.close()
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import redis
 
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.acquire import Caller, Reason
@@ -35,12 +34,6 @@ USED_UP: list[tuple[Limit, bytes, bytes]] = [
 """Limits, what was stored once all of each was taken at `NOW_US`, and their lines with three jobs."""
 HELD = {b":granted": -NOW_US, b":lease": -30e6, b":mean": 0.0, b"job-1": NOW_US + 30e6, b"job-2": NOW_US + 30e6}
 each_limit = pytest.mark.parametrize(("limit", "taken", "line"), USED_UP, ids=lambda value: getattr(value, "name", ""))
-
-
-@pytest.fixture
-def client(redis_url: str) -> Iterator[Any]:
-    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
-        yield client
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -26,12 +25,6 @@ pytestmark = [
 
 NEVER = 10**6
 WITHIN = 120.0
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 @pytest.fixture

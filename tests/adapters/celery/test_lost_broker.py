@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from types import SimpleNamespace
 from typing import Any
@@ -26,12 +25,6 @@ pytestmark = [
 ]
 
 WITHIN = 120.0
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as stack:
-        yield stack
 
 
 @pytest.fixture
