@@ -287,17 +287,16 @@ class Gate:
         """Hold *held*, or put it back into its queue, whichever the broker allows for so long."""
         delivery = self._host.delivery_of(held)
         held_for, longest = time.monotonic() - held.received_at, delivery.longest
+        left = longest - held_for
         # Not before half the time is over: a copy that is due much later would go round and round.
-        worn = held_for + delay > longest and held_for > longest / 2
+        worn = delay > left and held_for > longest / 2
         native = delay > _NATIVE_AFTER and self._host.delays_natively(held)
-        has_place = delay <= delivery.expires_in and _stands(held.ticket) != _stands(held.carried)
-        durably = delay > _DURABLE_AFTER and has_place
+        durably = _DURABLE_AFTER < delay <= delivery.expires_in and _stands(held.ticket) != _stands(held.carried)
         # A task that was acknowledged as its body began is in no queue any more.
         if worn or native or durably or held.request.acknowledged:
             if self._put_back(held, delay if native else 0.0):
                 return
             delay = min(delay, _RETRY_COPY_AFTER)
-        left = longest - held_for
         self._held.hold(held, delay if worn else min(delay, left), wakeable=True, most=min(left, delivery.expires_in))
 
     def _put_back(self, held: HeldTask, delay: float) -> bool:
