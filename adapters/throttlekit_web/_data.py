@@ -6,11 +6,10 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from throttlekit import Limit
 from throttlekit._core.storage_keys import bucket_name, parts_of
-from throttlekit.fleet.browse import STEP_S, Holder, Tenant
+from throttlekit.fleet.browse import STEP_S, Holder, Tenant, keys_by_limit
 from throttlekit.fleet.changes import Change
-from throttlekit.fleet.definitions import reported_within, why_ignored
+from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, why_ignored
 from throttlekit.fleet.downstream import total
 from throttlekit.fleet.rules import Rule, field_of
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute, Waiting
@@ -57,9 +56,7 @@ def fleet_data(fleet: Fleet) -> _Data:
 def limits_data(fleet: Fleet, *, order: str, show_keys: bool) -> list[_Data]:
     """A row for each definition that is in use, the most pressing first."""
     in_use = {each.id for each in reported_within(fleet.limits)}
-    keys: dict[str, list[Key]] = {}
-    for each in fleet.keys:
-        keys.setdefault(each.id, []).append(each)
+    keys = keys_by_limit(fleet)
     rows = [
         limit_data(
             known,
@@ -85,19 +82,19 @@ def limit_data(
         heard: The limit's 429s of the last 15 minutes, by step.
     """
     limit, minute = known.limit, known.minute
-    has_keys = known.keyed or limit.scope != "global"
+    keyed = has_keys(known)
     fullest = max(keys, key=lambda key: (key.used / (key.capacity or 1), key.waiting), default=None)
     waiting, units = sum(key.waiting for key in keys), sum(key.waiting_units for key in keys)
     # A share of less than a unit a minute says nothing.
-    share = None if has_keys or _per_minute(limit) < 1 else minute.used / _per_minute(limit)
+    share = None if keyed or per_minute(limit) < 1 else minute.used / per_minute(limit)
     in_use = minute.allowed or minute.denials or waiting or any(key.used or key.paused for key in keys)
     return {
         "id": known.id,
         "name": limit.name,
         "definition": format_limit(limit),
-        "keyed": has_keys,
+        "keyed": keyed,
         "slots": not limit.period_us,
-        "per_step": None if share is None else _per_minute(limit) * STEP_S / 60,
+        "per_step": None if share is None else per_minute(limit) * STEP_S / 60,
         "used": None if fullest is None else fullest.used,
         "capacity": limit.capacity,
         "waiting": units,
@@ -249,11 +246,6 @@ def _refused(rule: Rule, known: Sequence[Known]) -> str | None:
     """Why no worker follows the rule: the reason of the limit that cannot. None: workers follow."""
     reasons = [why_ignored(rule, each) for each in known]
     return None if not reasons or None in reasons else reasons[0]
-
-
-def _per_minute(limit: Limit) -> float:
-    """Units that the rate lets pass in a minute; 0: a concurrency limit, which has no rate."""
-    return limit.amount * 60_000_000 / limit.period_us if limit.period_us else 0.0
 
 
 def _most(values: Iterable[float | None]) -> float | None:

@@ -97,7 +97,7 @@ class _Standing(Generic[_T]):
         if base is None:
             return due - self.behind
         first = self.first()
-        # Those that came in front of it meanwhile were told of the line as it is now.
+        # Those that came in front of it meanwhile have instants of the line as it is now.
         if first is None or (lane.start, lane.number) < (first.lane.start, first.lane.number):
             later = due - base - self.behind
             self.behind += later
@@ -171,7 +171,7 @@ class WaitingRoom(Generic[_T]):
         return None
 
     def due(self, entry: Entry[_T]) -> float:
-        """When *entry* is due by what its lane was answered since; never earlier than by its own answer."""
+        """When *entry* is due, by the newest answer to its lane; never earlier than by its own answer."""
         standing = self._lanes.get(entry.lane.name)
         return max(entry.due, min(entry.base + standing.behind, entry.latest)) if standing else entry.due
 

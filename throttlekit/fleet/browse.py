@@ -28,6 +28,7 @@ __all__ = [
     "browse_keys",
     "find_key",
     "holders_of",
+    "keys_by_limit",
     "minute_of",
     "overview",
     "pressing_keys",
@@ -112,6 +113,14 @@ class Tenant:
     weight: float
     units: int
     longest_wait: float
+
+
+def keys_by_limit(fleet: Fleet) -> dict[str, list[Key]]:
+    """The keys of *fleet* by the id of their limit, the most pressing first."""
+    keys: dict[str, list[Key]] = {}
+    for each in fleet.keys:
+        keys.setdefault(each.id, []).append(each)
+    return keys
 
 
 def overview(store: FleetStore, order: str) -> tuple[Fleet, dict[str, tuple[Step, ...]]]:
@@ -249,6 +258,31 @@ def holders_of(store: FleetStore, key: Key) -> tuple[Holder, ...]:
 _TIME = ("EVAL", "return redis.call('TIME')", 1, KEYS[0])
 
 
+def tenants_of(store: FleetStore) -> dict[str, tuple[Tenant, ...]]:
+    """
+    The tenants of the last minute, of each limit by its id; those that got most first.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    clock: tuple[str | int, ...] = ("EVAL", "return redis.call('TIME')", 1, TENANTS[0])
+    kept: Any = store.commands([clock, *(("HGETALL", key) for key in TENANTS)])
+    now = int(kept[0][0])
+    found: dict[str, dict[str, list[float]]] = {}
+    for back in range(_LAST_MINUTE):
+        number = now // STEP_S - back
+        for field, value in pairs(kept[1 + number % _STEPS]):
+            limit, _, tenant = _text(field).partition(" ")
+            try:
+                units, wait_us, weight = map(int, value.split(b" "))
+            except ValueError:
+                continue
+            seen = found.setdefault(limit, {}).setdefault(tenant, [0.0, 0.0, weight])
+            seen[0] += units * _weight(number, now)
+            seen[1] = max(seen[1], wait_us)
+    return {limit: _by_units(tenants) for limit, tenants in found.items()}
+
+
 def _seconds(clock: Any) -> float:
     return int(clock[0]) + int(clock[1]) / 1e6
 
@@ -302,6 +336,11 @@ def _scanned(reply: Any) -> tuple[str, list[str]]:
     return after.decode() if isinstance(after, bytes) else str(after), [_text(name) for name in names]
 
 
+def _by_units(tenants: dict[str, list[float]]) -> tuple[Tenant, ...]:
+    every = [Tenant(name, weight / 1000, round(units), wait / 1e6) for name, (units, wait, weight) in tenants.items()]
+    return tuple(sorted(every, key=lambda each: (-each.units, -each.longest_wait, each.name)))
+
+
 def _weight(number: int, now: float) -> float:
     """Which part of a step lies in the last minute: fleet_snapshot.lua has the same."""
     back, into = divmod(now, STEP_S)
@@ -311,34 +350,3 @@ def _weight(number: int, now: float) -> float:
 
 def _text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
-
-
-def tenants_of(store: FleetStore) -> dict[str, tuple[Tenant, ...]]:
-    """
-    The tenants of the last minute, of each limit by its id; those that got most first.
-
-    Raises:
-        StoreUnavailable: The store did not answer.
-    """
-    clock: tuple[str | int, ...] = ("EVAL", "return redis.call('TIME')", 1, TENANTS[0])
-    kept: Any = store.commands([clock, *(("HGETALL", key) for key in TENANTS)])
-    now = int(kept[0][0])
-    found: dict[str, dict[str, list[float]]] = {}
-    for back in range(_LAST_MINUTE):
-        number = now // STEP_S - back
-        part = 1.0 if back < 3 else 1 - now % STEP_S / STEP_S
-        for field, value in pairs(kept[1 + number % _STEPS]):
-            limit, _, tenant = field.decode("utf-8", "replace").partition(" ")
-            try:
-                units, wait_us, weight = map(int, value.split(b" "))
-            except ValueError:
-                continue
-            seen = found.setdefault(limit, {}).setdefault(tenant, [0.0, 0.0, weight])
-            seen[0] += units * part
-            seen[1] = max(seen[1], wait_us)
-    return {limit: _by_units(tenants) for limit, tenants in found.items()}
-
-
-def _by_units(tenants: dict[str, list[float]]) -> tuple[Tenant, ...]:
-    every = [Tenant(name, weight / 1000, round(units), wait / 1e6) for name, (units, wait, weight) in tenants.items()]
-    return tuple(sorted(every, key=lambda each: (-each.units, -each.longest_wait, each.name)))

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.rules import Rule, data_of
 from throttlekit.fleet.snapshot import FleetStore, Known, known_of, pairs
 
-__all__ = ["check_rule", "definition_of", "definitions_of", "names_of", "reported_within", "tiers_of", "why_ignored"]
+__all__ = [
+    "check_rule", "definition_of", "definitions_of", "has_keys", "names_of", "per_minute", "reported_within",
+    "tiers_of", "why_ignored",
+]  # fmt: skip
 
 
 _REPLACED_AFTER_S = 130.0
@@ -112,9 +116,19 @@ def why_ignored(rule: Rule, known: Known) -> str | None:
         return f"limit {limit.name!r} has no share=: no tenant of it has a weight"
     if rule.what == "weight" and known.shared == "strict":
         return f"the weights of limit {limit.name!r} are priorities, which only its share= can change"
-    if rule.what == "pause" and rule.part is not None and not known.keyed and limit.scope == "global":
+    if rule.what == "pause" and rule.part is not None and not has_keys(known):
         return f"limit {limit.name!r} has no key: pause the whole limit"
     return None
+
+
+def has_keys(known: Known) -> bool:
+    """Whether the limit counts several keys apart: its own, or those of its scope."""
+    return known.keyed or known.limit.scope != "global"
+
+
+def per_minute(limit: Limit) -> float:
+    """Units that the rate lets pass in a minute; 0: a concurrency limit, which has no rate."""
+    return limit.amount * 60_000_000 / limit.period_us if limit.period_us else 0.0
 
 
 def _is_of_another_tier(rule: Rule, known: Known) -> bool:

@@ -42,17 +42,17 @@ class TenantCounts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._seen: dict[tuple[str, str], _Seen] = {}
+        self._seen: dict[tuple[str, str, str], _Seen] = {}
 
     def decided(self, claim: Claim, *, allowed: bool, waited_us: int) -> None:
         """Count one decision on *claim*, of a limit that tenants share."""
-        asked, name = claim.claim, limit_id(claim.limit.name, claim.limit.fingerprint)
+        asked, known = claim.claim, (claim.limit.name, claim.limit.fingerprint, claim.claim.tenant)
         with self._lock:
-            seen = self._seen.get((name, asked.tenant))
+            seen = self._seen.get(known)
             if seen is None:
                 if len(self._seen) >= _MOST_KEPT:
                     return
-                seen = self._seen[name, asked.tenant] = _Seen()
+                seen = self._seen[known] = _Seen()
             if allowed:
                 seen.units += asked.cost
             if asked.cost and not (claim.limit.share and claim.limit.share.strict):
@@ -64,8 +64,8 @@ class TenantCounts:
         with self._lock:
             seen, self._seen = self._seen, {}
         limits: dict[str, list[tuple[str, _Seen]]] = {}
-        for (name, tenant), each in seen.items():
-            limits.setdefault(name, []).append((tenant, each))
+        for (name, fingerprint, tenant), each in seen.items():
+            limits.setdefault(limit_id(name, fingerprint), []).append((tenant, each))
         return [row for name in list(limits)[:_MOST_LIMITS] for row in _rows(name, limits[name])]
 
 

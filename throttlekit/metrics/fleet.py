@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from throttlekit.errors import ConfigurationError, StoreUnavailable
+from throttlekit.fleet.browse import keys_by_limit
+from throttlekit.fleet.definitions import has_keys, per_minute
 from throttlekit.fleet.snapshot import Fleet, Key, Known, look
 from throttlekit.limiter import Limiter
 from throttlekit.metrics._tally import MAX_LIMITS, require_module
@@ -56,9 +58,7 @@ class FleetMetrics:
             fleet = look(self._limiter.stores.shared, most=_KEYS)
         except StoreUnavailable:
             return families.all
-        keys: dict[str, list[Key]] = {}
-        for key in fleet.keys:
-            keys.setdefault(key.id, []).append(key)
+        keys = keys_by_limit(fleet)
         in_use = sorted(_of_last_definition(fleet), key=lambda each: -sum(key.waiting for key in keys.get(each.id, ())))
         for known in in_use[: self._max_limits]:
             families.add(known, keys.get(known.id, []))
@@ -90,9 +90,8 @@ class _Families:
         if keys:
             self._used.add_metric(labels, max(key.used / (key.capacity or 1) for key in keys))
         if limit.period_us:
-            has_keys = known.keyed or limit.scope != "global"
-            units = max((key.minute.used for key in keys), default=0) if has_keys else known.minute.used
-            self._rate.add_metric(labels, units / (limit.amount * 60_000_000 / limit.period_us))
+            units = max((key.minute.used for key in keys), default=0) if has_keys(known) else known.minute.used
+            self._rate.add_metric(labels, units / per_minute(limit))
 
 
 def _of_last_definition(fleet: Fleet) -> Iterable[Known]:

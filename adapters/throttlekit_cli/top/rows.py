@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 from throttlekit import Limit
-from throttlekit.fleet.browse import Tenant
-from throttlekit.fleet.definitions import reported_within, why_ignored
+from throttlekit.fleet.browse import Tenant, keys_by_limit
+from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, why_ignored
 from throttlekit.fleet.downstream import total
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute
 from throttlekit_cli.formatting import format_active_rule, format_key, format_limit
@@ -29,7 +28,7 @@ class Row:
         waiting_units: Their units.
         starts: When the last job in line will start.
         tenants: What the tenants of a shared limit got in the last minute: the heaviest first.
-        downstream_429: Jobs that heard a 429 of downstream in the last 15 minutes, of the limit as a whole.
+        downstream_429: 429s of downstream that paused the limit in the last 15 minutes, of all its keys.
         rules: Changes by an operator that are in force.
         warnings: What an operator should see to: a change that workers do not follow, two definitions of one name.
     """
@@ -55,8 +54,6 @@ class Row:
     keys: tuple[Row, ...] = field(default=())
 
 
-_NO_TENANTS: Mapping[str, tuple[Tenant, ...]] = MappingProxyType({})
-
 _ORDERS: dict[str, Callable[[Row], Any]] = {
     "wait": lambda row: (-max(row.starts or 0, row.paused or 0), -row.minute.longest_wait, -row.minute.denials),
     "use": lambda row: (-(row.used or 0) / (row.capacity or 1), -row.minute.units),
@@ -65,13 +62,9 @@ _ORDERS: dict[str, Callable[[Row], Any]] = {
 }
 
 
-def rows_of(
-    fleet: Fleet, *, order: str, show_keys: bool, tenants: Mapping[str, tuple[Tenant, ...]] = _NO_TENANTS
-) -> list[Row]:
+def rows_of(fleet: Fleet, tenants: Mapping[str, tuple[Tenant, ...]], *, order: str, show_keys: bool) -> list[Row]:
     """A row for each limit, with the rows of its most pressing keys. The most pressing come first, by *order*."""
-    keys: dict[str, list[Key]] = {}
-    for each in fleet.keys:
-        keys.setdefault(each.id, []).append(each)
+    keys = keys_by_limit(fleet)
 
     def pressing(row: Row) -> Any:
         return min(map(_ORDERS[order], (row, *row.keys))), row.limit, row.key or ""
@@ -115,16 +108,16 @@ def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[
     rules = tuple(
         format_active_rule(rule, fleet.now, clear=show_keys) for rule in fleet.rules if rule.name == limit.name
     )
-    has_keys = known.keyed or limit.scope != "global"
+    keyed = has_keys(known)
     key_rows = tuple(sorted((_key_row(each, show_keys) for each in keys), key=pressing))
-    share = None if has_keys else _share(limit, minute)
+    share = None if keyed else _share(limit, minute)
     warnings = tuple(_warnings(known, fleet))
     heard = total(fleet.heard.get(known.id))
     row = Row(
         limit.name, None, format_limit(limit), minute, share, downstream_429=heard, rules=rules, warnings=warnings,
         keys=key_rows,
     )  # fmt: skip
-    if has_keys or len(key_rows) != 1:
+    if keyed or len(key_rows) != 1:
         return row
     return replace(
         key_rows[0], key=None, definition=row.definition, minute=minute, share=share, downstream_429=heard,
@@ -143,7 +136,7 @@ def _key_row(key: Key, show_keys: bool) -> Row:
 def _share(limit: Limit, minute: Minute) -> float | None:
     if not limit.period_us:
         return None
-    return minute.used / (limit.amount * 60_000_000 / limit.period_us)
+    return minute.used / per_minute(limit)
 
 
 def as_data(fleet: Fleet, rows: list[Row]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class View:
         return as_data(fleet, self._rows(fleet)[: self.most])
 
     def _rows(self, fleet: Fleet) -> list[Row]:
-        return rows_of(fleet, order=self.order, show_keys=self.show_keys, tenants=self._tenants)
+        return rows_of(fleet, self._tenants, order=self.order, show_keys=self.show_keys)
 
     def press(self, key: str) -> bool:
         """Do what *key* stands for. Returns whether `top` goes on."""

@@ -44,7 +44,7 @@ const waiting = (row) => !row.waiting ? "" : row.jobs === row.waiting ? `about $
 const reasons = (denied) => Object.entries(denied).filter(([, number]) => number).map(([why, number]) => `${why} ${count(number)}`).join(", ");
 
 function ruleText(rule, now) {
-  const part = rule.part === null ? "" : rule.what === "set" ? ` of tier ${rule.part}` : rule.what === "weight" ? ` of tenant ${rule.part}` : ` of key ${rule.part}`;
+  const part = rule.part === null ? "" : ` of ${{ set: "tier", weight: "tenant" }[rule.what] ?? "key"} ${rule.part}`;
   const what = { set: `${part ? `rate${part} ` : ""}set to ${rule.rate}${rule.burst === null ? "" : ` burst ${rule.burst}`}`,
                  pause: `paused${part}`, shadow: "shadow mode: denies no job", weight: `weight${part} set to ${rule.weight}` }[rule.what];
   const left = rule.until === null || now === undefined ? "" : `, for ${duration(Math.max(0, rule.until - now))} yet`;
