@@ -24,8 +24,9 @@ from throttlekit._engine.claims import decision_from
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
 from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.running import Running
+from throttlekit._wiring import NO_CLIENT, wiring_of
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.limiter import NO_CLIENT, Limiter
+from throttlekit.limiter import Limiter
 from throttlekit.stores.base import Store
 
 __all__ = ["AsyncLimiter"]
@@ -87,13 +88,13 @@ class AsyncLimiter:
     ) -> Decision:
         """As `Limiter.acquire`; but nothing is waited for in place, whatever *delivery* says."""
         delivery = delivery if delivery.inline is None else replace(delivery, inline=None)
-        call, limiter = Call(limits, job, key, cost, delivery), self._limiter
+        call, wiring = Call(limits, job, key, cost, delivery), wiring_of(self._limiter)
         if await self._has_overrides():
-            return await self._carry_through(partial(limiter.decider.acquire, call))
-        spent = None if limiter.prefetched is None else limiter.prefetched.spend(call)
+            return await self._carry_through(partial(wiring.decider.acquire, call))
+        spent = None if wiring.prefetched is None else wiring.prefetched.spend(call)
         if spent is not None:
             return spent
-        attempt = limiter.pipeline.attempt(call)
+        attempt = wiring.pipeline.attempt(call)
         question = self._put(attempt)
         try:
             verdict = await question.answered
@@ -101,8 +102,8 @@ class AsyncLimiter:
             await asyncio.shield(self._cancel(question))
             raise
         except StoreUnavailable as error:
-            return limiter.pipeline.without_store(attempt, error)
-        return limiter.pipeline.conclude(attempt, verdict, limiter.pipeline.decision(attempt, verdict))
+            return wiring.pipeline.without_store(attempt, error)
+        return wiring.pipeline.conclude(attempt, verdict, wiring.pipeline.decision(attempt, verdict))
 
     async def peek(
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
@@ -110,8 +111,8 @@ class AsyncLimiter:
         """As `Limiter.peek`."""
         call = Call(limits, job, key, cost, peek=True)
         if await self._has_overrides():
-            return await self._in_thread(partial(self._limiter.decider.acquire, call))
-        attempt = self._limiter.pipeline.attempt(call)
+            return await self._in_thread(partial(wiring_of(self._limiter).decider.acquire, call))
+        attempt = wiring_of(self._limiter).pipeline.attempt(call)
         verdict = await self._put(attempt).answered
         return replace(decision_from(verdict, attempt.claims), charged=())
 
@@ -151,7 +152,9 @@ class AsyncLimiter:
         timeout: float | timedelta | None = None,
     ) -> Decision:
         """As `Limiter.wait`. If it is cancelled, it has taken nothing."""
-        return await self._limiter.waiting(limits, job, key, cost, timeout).pass_line_async()
+        waiting = self._limiter.hold(*limits, job=job, key=key, cost=cost, timeout=timeout)
+        waiting.refuse_slots()
+        return await waiting.pass_line_async()
 
     def limited(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
         """As `Limiter.limited`, for coroutine functions."""
@@ -196,7 +199,7 @@ class AsyncLimiter:
         await self.close()
 
     def _put(self, attempt: Attempt) -> _Question:
-        loop, pipeline = asyncio.get_running_loop(), self._limiter.pipeline
+        loop, pipeline = asyncio.get_running_loop(), wiring_of(self._limiter).pipeline
         batches = self._loops.get(loop)
         if batches is None:
             batches = self._loops[loop] = _Batches(self._decide_all, self._limiter.threads.start)
@@ -208,7 +211,7 @@ class AsyncLimiter:
         return question
 
     def _decide_all(self, attempts: Sequence[Attempt]) -> list[Verdict | Exception]:
-        return self._limiter.pipeline.decide_all(attempts)
+        return wiring_of(self._limiter).pipeline.decide_all(attempts)
 
     async def _has_overrides(self) -> bool:
         """As `Fleet.has_overrides`; the first call in a process, which asks the store, runs in a thread."""

@@ -1,52 +1,41 @@
-"""The verbs: acquire, release, hold, wait, peek, settle, cancel, pause, resume, reset, clear_line."""
+"""The verbs of a limiter: acquire, release, hold, wait, peek, settle, cancel, pause, resume, reset, clear_line."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, TypeVar
 
 from throttlekit._core.decision import Decision
-from throttlekit._core.durations import finite_seconds
+from throttlekit._core.durations import finite_seconds, seconds_in
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.attempt import Decider, Layer
-from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.call import Call
-from throttlekit._engine.claims import Claim, ClaimResolver
+from throttlekit._engine.claims import Claim
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
-from throttlekit._engine.events import EventDispatcher
-from throttlekit._engine.hold import Hold
-from throttlekit._engine.leases import Leases
-from throttlekit._engine.pipeline import Pipeline
-from throttlekit._engine.plugins import DEFAULT_STORE, plugin_manager, store_from, store_of
-from throttlekit._engine.prefetch import PrefetchedCalls, Prefetcher
+from throttlekit._engine.hold import Hold, limited_by
+from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
-from throttlekit._engine.registry import LimitRegistry
-from throttlekit._engine.store_access import StoreAccess
-from throttlekit._engine.stores import InProcessLayer, SharedLayer, Stores
-from throttlekit._engine.threads import Threads, in_running_loop, warn_in_loop
-from throttlekit._engine.waits import Waits
+from throttlekit._engine.threads import in_running_loop, warn_in_loop
 from throttlekit._util.log_limiter import Every
+from throttlekit._wiring import NO_CLIENT, Wired
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Store
-from throttlekit.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from throttlekit.fleet.fleet import Fleet
 
-__all__ = ["NO_CLIENT", "Limiter"]
+__all__ = ["Limiter"]
 
+_F = TypeVar("_F", bound=Callable[..., object])
 _log = logging.getLogger("throttlekit")
-NO_CLIENT = object()
 
 
-class Limiter(Waits):
+class Limiter(Wired):
     """
     Decides calls under any number of limits, which one store counts. Make one per process, at import; it connects on
     first use. Limits of scope "process", and a process's own share while the store is away, are counted by this object:
@@ -73,55 +62,19 @@ class Limiter(Waits):
 
     Attributes:
         events, threads, fleet: For adapters: the plugins' events, where coroutines wait for the store, what is counted.
-        decider, pipeline, prefetched, prefetcher, stores: Of throttlekit alone: the parts that decide; they may change.
     """
-
-    _without: ClassVar[frozenset[str]] = frozenset()
-    """The wings that a limiter of this class works without: "fleet", "prefetch", "breaker"."""
 
     def __init__(
         self, store: str | Store = DEFAULT_STORE, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
     ) -> None:
-        hooks = plugin_manager(plugins)
-        made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not DEFAULT_STORE)
-        guarded = StoreAccess(made) if "breaker" in self._without else CircuitBreaker(made)
-        self.events = EventDispatcher(hooks)
-        self.stores = Stores(guarded, MemoryStore())
-        self._leases = Leases(self.stores)
-        self._registry = LimitRegistry()
-        self._resolver = ClaimResolver(self._registry, self.events if self.events.configures_claims else None)
+        super().__init__(store, client, plugins)
         self._release_failure = Every()
         self._warned = False
-        self.threads = Threads()
-        self._stack()
-
-    def _stack(self) -> None:
-        """Stack the layers, the lowest first. Each wing can be left out; the others work without it."""
-        layer: Layer = SharedLayer(self.stores)
-        self.prefetcher = None if "prefetch" in self._without else Prefetcher(layer)
-        layer = InProcessLayer(self.stores, self.prefetcher or layer)
-        self.fleet: Fleet | None = None
-        if self.stores.shared.shared and "fleet" not in self._without:
-            from throttlekit.fleet.fleet import Fleet  # costly to import, and of no use to a limiter in memory
-
-            self.fleet = Fleet(self.stores.shared, self)
-            self._resolver.weight_of = self.fleet.overrides.weight_of
-        count = None if self.fleet is None else self.fleet.count
-        self.pipeline = Pipeline(self.stores, layer, self._resolver, self.events, count)
-        self.decider: Decider = self.pipeline
-        self.prefetched: PrefetchedCalls | None = None
-        if self.prefetcher is not None:
-            self.decider = self.prefetched = PrefetchedCalls(self.prefetcher, self.events, self.pipeline)
-        if self.fleet is not None:
-            self.fleet.passed = None if self.prefetcher is None else self.prefetcher.passed
-            from throttlekit.fleet.override_layer import OverrideLayer
-
-            self.decider = OverrideLayer(self.fleet, self.pipeline, self.decider)
 
     @property
     def in_memory(self) -> bool:
         """Whether limits hold in this process only."""
-        return self.stores.shared.in_memory
+        return self._wiring.stores.shared.in_memory
 
     def acquire(
         self,
@@ -158,7 +111,7 @@ class Limiter(Waits):
         if delivery is PLAIN_DELIVERY and not self._warned and in_running_loop() and not self.in_memory:
             self._warned = True
             warn_in_loop()
-        return self.decider.acquire(Call(limits, job, key, cost, delivery))
+        return self._wiring.decider.acquire(Call(limits, job, key, cost, delivery))
 
     def peek(
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
@@ -169,7 +122,7 @@ class Limiter(Waits):
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        return self.decider.acquire(Call(limits, job, key, cost, peek=True))
+        return self._wiring.decider.acquire(Call(limits, job, key, cost, peek=True))
 
     def settle(self, decision: Decision, actual: int, *, limit: Limit | None = None) -> Decision:
         """
@@ -194,7 +147,7 @@ class Limiter(Waits):
             StoreUnavailable: The store did not answer. It may have been corrected, or not: to settle *decision*
                 again may give back twice.
         """
-        settled = self.stores.settle(decision, actual, limit)
+        settled = self._wiring.stores.settle(decision, actual, limit)
         if self.fleet is not None:
             self.fleet.count_settled(decision, settled)
         self.events.settled(decision, settled, actual)
@@ -211,7 +164,7 @@ class Limiter(Waits):
         for each in decision.charged:
             if not each.holder:
                 try:
-                    self.stores.settle(decision, 0, each.limit)
+                    self._wiring.stores.settle(decision, 0, each.limit)
                 except StoreUnavailable:
                     return
 
@@ -231,39 +184,68 @@ class Limiter(Waits):
                     "before, they come free when their leases end.", error,
                 )  # fmt: skip
 
-    def keep(self, decision: Decision, on_lost: Callable[[], None]) -> None:
+    def hold(
+        self,
+        *limits: Limit,
+        job: Job | None = None,
+        key: str | int | None = None,
+        cost: int | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> Hold:
         """
-        For adapters: renew the slots that *decision* holds until they are released.
+        For code outside a job: `with limiter.hold(slots): …`, or `async with`. Waits in line with the jobs until all
+        of *limits* let it pass, and gives their slots back at the end; leases are renewed meanwhile.
 
         Args:
-            on_lost: Called, in another thread, if one is lost; see the hook `throttlekit_slot_lost`.
-        """
-
-        def lost(limit: Limit) -> None:
-            on_lost()
-            self.events.slot_lost(decision, limit)
-
-        self._leases.keep(decision, lost)
-
-    def until_due(self, limits: Sequence[Limit], ticket: Mapping[str, Any] | None) -> float | None:
-        """
-        For adapters: seconds until a job that carries *ticket* is due, without asking the store. Before that the
-        store would only answer "early": the job can be held until then.
+            job, key, cost: As for `acquire`.
+            timeout: Seconds to wait at most. Default: as long as it takes, a store that is away included.
 
         Returns:
-            None if only the store knows: see `StoreClock.until_due`; also while any override is in force.
-        """
-        return None if self._has_overrides() else self.pipeline.store_clock.until_due(limits, ticket)
+            What `with … as` gives is as `throttlekit.current()`: it has the decision, and says whether a lease is lost.
 
-    def hand_over(self, decision: Decision, pid: int) -> Decision:
+        Raises:
+            ConfigurationError, CostExceedsLimit: As for `acquire`. Also on entering a plain `with` where an event loop
+                runs: write `async with`.
+            WaitedTooLong: On entering, after *timeout*; or at once, if the queue of a `LeakyBucket` is full.
         """
-        For adapters: stop renewing the leases of *decision* here; process *pid*, which runs the body, renews them now.
+        call = Call(limits, job, key, cost)
+        self._registry.check(call)
+        return Hold(self, call, seconds_in("timeout", timeout))
 
-        Returns:
-            What to release here when the body has ended: slots whose last renewal was here, for that may have come
-            after the body's end; and slots that only this process counts, which it renews until then.
+    def wait(
+        self,
+        *limits: Limit,
+        job: Job | None = None,
+        key: str | int | None = None,
+        cost: int | None = None,
+        timeout: float | timedelta | None = None,
+    ) -> Decision:
         """
-        return self._leases.hand_over(decision, pid)
+        For code outside a job, and for rates: wait in line with the jobs until all of *limits* let the caller pass, and
+        charge them. There is nothing to give back at the end; for slots use `hold`.
+
+        Args:
+            job, key, cost: As for `acquire`.
+            timeout: As for `hold`.
+
+        Raises:
+            ConfigurationError: As for `acquire`; or a limit is a `Concurrency` limit, or an event loop runs in this
+                thread: there use `AsyncLimiter.wait`.
+            CostExceedsLimit: As for `acquire`.
+            WaitedTooLong: As for `hold`.
+        """
+        waiting = self.hold(*limits, job=job, key=key, cost=cost, timeout=timeout)
+        waiting.refuse_slots()
+        waiting.refuse_in_loop("write `await limiter.wait(…)` with an AsyncLimiter")
+        return waiting.pass_line()
+
+    def limited(self, *limits: Limit, timeout: float | timedelta | None = None) -> Callable[[_F], _F]:
+        """
+        As a decorator: each call of the function is held to *limits*, with keys, costs and tiers from its own
+        arguments. For functions and for coroutine functions; takes and raises the same as `hold`.
+        """
+        self._registry.check(Call(limits))
+        return limited_by(partial(Hold, self), limits, seconds_in("timeout", timeout))
 
     def pause(
         self, limit: Limit, for_: float | timedelta, *, job: Job | None = None, key: str | int | None = None
@@ -308,12 +290,12 @@ class Limiter(Waits):
         self._registry.check(call)
         for each in self.claims(call):
             with self._nothing_prefetched([each]):
-                self.stores.of(each.limit).reset(each.claim.names)
+                self._wiring.stores.of(each.limit).reset(each.claim.names)
 
     def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """Empty the waiting line of *limit*, for after a purge: what was counted stays. Else as `pause`."""
         for each in self._each_tier(limit, job, key):
-            self.stores.of(each.limit).clear_lines([each.claim.names[1]])
+            self._wiring.stores.of(each.limit).clear_lines([each.claim.names[1]])
 
     def declare(self, *limits: Limit) -> None:
         """
@@ -330,12 +312,12 @@ class Limiter(Waits):
         Close the connections, drop prefetched units, end the threads. The next use opens it again. Slots that could
         not be given back yet are tried once more, and are else left to their leases.
         """
-        self.stores.returns.close()
+        self._wiring.stores.returns.close()
         if self.fleet is not None:
             self.fleet.close()
-        if self.prefetcher is not None:
-            self.prefetcher.close()
-        self.stores.shared.close()
+        if self._wiring.prefetcher is not None:
+            self._wiring.prefetcher.close()
+        self._wiring.stores.shared.close()
         self.threads.close()
 
     def __enter__(self) -> Self:
@@ -346,55 +328,8 @@ class Limiter(Waits):
     ) -> None:
         self.close()
 
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: make one in each process")
-
-    def flush(self) -> None:
-        """
-        For adapters whose processes end without notice: report now to the fleet what was decided here.
-
-        One round trip in a process younger than two seconds; none in an older one, which reports by itself.
-        """
-        if self.fleet is not None:
-            self.fleet.flush()
-
-    def claims(self, call: Call) -> list[Claim]:
-        """For adapters: the claims of *call*, at the rates that its limits have now."""
-        return self._resolver.resolve(call.on(self.in_force(call.limits, call.job)), remember=False)
-
-    def in_force(self, limits: Sequence[Limit], job: Job | None) -> Sequence[Limit]:
-        """For adapters: *limits* at the rates that they have now."""
-        fleet = self.fleet
-        return limits if fleet is None or not fleet.has_overrides() else fleet.overrides.in_force(limits, job)
-
-    def pause_claims(self, claims: Sequence[Claim], for_us: int | None) -> None:
-        """
-        For adapters: pause each of *claims* for so long, or end its pause; see `Store.pause`.
-
-        Raises:
-            StoreUnavailable: The store did not answer. Limits of scope "process" are paused all the same.
-        """
-        with self._nothing_prefetched(claims):
-            for store, part in self.stores.each(claims):
-                store.pause([each.claim for each in part], for_us)
-
-    def _hold(self, call: Call, timeout: float) -> Hold:
-        return Hold(self, call, timeout)
-
-    def _check(self, call: Call) -> None:
-        self._registry.check(call)
-
     def _each_tier(self, limit: Limit, job: Job | None, key: str | int | None) -> list[Claim]:
         call = Call([limit], job, key, 0)
         self._registry.check(call)
         tiers = list(limit.tiers.values()) if limit.tiers is not None and job is None else [limit]
         return [each for tier in tiers for each in self.claims(call.on([tier]))]
-
-    def _has_overrides(self) -> bool:
-        return self.fleet is not None and self.fleet.has_overrides()
-
-    def _nothing_prefetched(self, claims: Sequence[Claim]) -> AbstractContextManager[None]:
-        """Drop the units at hand of *claims*, before and after."""
-        if self.prefetcher is None:
-            return nullcontext()
-        return self.prefetcher.without([each.claim.bucket for each in claims])

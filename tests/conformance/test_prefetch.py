@@ -15,6 +15,7 @@ from support.faults import histories
 from support.servers.processes import Cluster
 from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket
+from throttlekit._wiring import wiring_of
 from throttlekit.stores.cluster import RedisClusterStore
 
 TESTS = Path(__file__).parents[1]
@@ -88,6 +89,6 @@ def test_leases_on_a_cluster(cluster: Cluster) -> None:
     beside = TokenBucket("beside", "1/h", burst=40)
     passed = sum(limiter.acquire(limit, beside).allowed for _ in range(60))
     assert passed == 40
-    in_hand = sum(entry.quota.left for entry in limiter.prefetcher._held.entries.values())
+    in_hand = sum(entry.quota.left for entry in wiring_of(limiter).prefetcher._held.entries.values())
     assert 1000 - limiter.peek(limit).remaining <= 40 + in_hand
     limiter.close()

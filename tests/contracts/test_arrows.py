@@ -42,7 +42,7 @@ LAYERS = [
     ("pipeline", ["throttlekit._engine.pipeline"]),
     ("running", ["throttlekit._engine", "throttlekit._engine.running", "throttlekit._engine.hold"]),
     ("fleet", ["throttlekit.fleet"]),
-    ("limiter", ["throttlekit.limiter"]),
+    ("limiter", ["throttlekit._wiring", "throttlekit.limiter"]),
     ("control", ["throttlekit.fleet.control"]),
     (
         "face",

@@ -68,7 +68,20 @@ def test_methods_of_a_limiter_are_verbs_or_for_adapters() -> None:
     for limiter in (Limiter, AsyncLimiter):
         shown = {name: inspect.getdoc(getattr(limiter, name)) for name in dir(limiter) if not name.startswith("_")}
         others = {name: text or "" for name, text in shown.items() if name not in {*verbs, "in_memory"}}
-        assert [name for name, text in others.items() if not text.startswith(("For adapters", "For `wait`"))] == []
+        assert [name for name, text in others.items() if not text.startswith("For adapters")] == []
+
+
+@pytest.mark.parametrize("kind", [Limiter, AsyncLimiter])
+def test_attributes_of_a_limiter_are_documented(kind: type[Limiter | AsyncLimiter]) -> None:
+    """What an object has besides its methods is named in the docstring of its class, or is private."""
+    named = {name for line in _attributes(inspect.getdoc(kind) or "") for name in line.partition(":")[0].split(", ")}
+    assert {name for name in {*dir(kind())} - {*dir(kind)} if not name.startswith("_")} == named
+
+
+def _attributes(text: str) -> Iterator[str]:
+    """The first line of each entry of a docstring's list of attributes."""
+    entries = text.partition("\nAttributes:\n")[2].splitlines()
+    return (line.strip() for line in entries if re.match(r"    \S", line))
 
 
 @pytest.mark.parametrize("module", MODULES)

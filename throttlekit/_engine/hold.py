@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Protocol, TypeVar, cast
 
+from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -102,6 +103,19 @@ class Hold:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._limiter.threads.carry_through(self._end().release)
+
+    def refuse_slots(self) -> None:
+        """
+        Refuse to wait for what only the end of a `with` gives back.
+
+        Raises:
+            ConfigurationError: One of the limits gives slots.
+        """
+        for limit in self._call.limits:
+            if isinstance(limit, Concurrency):
+                raise ConfigurationError(
+                    f"limit {limit.name!r} gives slots, which have to be given back: use `hold` for it, not `wait`"
+                )
 
     def refuse_in_loop(self, remedy: str) -> None:
         """

@@ -13,6 +13,7 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.ticket import Ticket
+from throttlekit._wiring import wiring_of
 from throttlekit.adapter.options import JobOptions, WaitRules
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
 from throttlekit.adapter.rate_limited import limited
@@ -123,7 +124,7 @@ class Throttling(Generic[_M]):
                 if place is not None and not claim.in_process
             ]
             if waits:
-                self.limiter.stores.shared.leave(waits)
+                wiring_of(self.limiter).stores.shared.leave(waits)
         except Exception as error:
             self._log.debug("The place of a %s that ended stays for a moment: %r", self._noun.lower(), error)
 

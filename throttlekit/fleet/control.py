@@ -18,6 +18,7 @@ from throttlekit._core.storage_keys import patterns_of
 from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
+from throttlekit._wiring import wiring_of
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.changes import Change, Verb, change_of, recorded
 from throttlekit.fleet.definitions import check_rule, names_of, tiers_of
@@ -54,7 +55,7 @@ class Control:
     def __init__(self, store: str | Store | Limiter, *, by: str | None = None) -> None:
         self._own = not isinstance(store, Limiter)
         if isinstance(store, Limiter):
-            self._store = store.stores.shared
+            self._store = wiring_of(store).stores.shared
         else:
             self._store = CircuitBreaker(store_from(store, plugin_manager([])))
         if not self._store.shared:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from throttlekit._wiring import wiring_of
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.fleet.browse import keys_by_limit
 from throttlekit.fleet.definitions import has_keys, per_minute
@@ -45,7 +46,7 @@ class FleetMetrics:
     def __init__(self, store: str | Limiter, *, max_limits: int = MAX_LIMITS) -> None:
         require_module("prometheus_client", "prometheus")
         limiter = store if isinstance(store, Limiter) else Limiter(store)
-        if not limiter.stores.shared.shared:
+        if not wiring_of(limiter).stores.shared.shared:
             raise ConfigurationError("a limiter in memory has no fleet: name the Redis that the workers use")
         self._limiter, self._max_limits = limiter, max_limits
 
@@ -55,7 +56,7 @@ class FleetMetrics:
     def collect(self) -> Iterable[Metric]:
         families = _Families()
         try:
-            fleet = look(self._limiter.stores.shared, most=_KEYS)
+            fleet = look(wiring_of(self._limiter).stores.shared, most=_KEYS)
         except StoreUnavailable:
             return families.all
         keys = keys_by_limit(fleet)

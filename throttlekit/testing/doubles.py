@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from throttlekit._core.acquire import Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
+from throttlekit._wiring import wiring_of
 from throttlekit.hookspecs import Decided, hookimpl
 from throttlekit.limiter import Limiter
 from throttlekit.stores import MemoryStore, Store
@@ -136,7 +137,7 @@ def _replace_store(limiter: Limiter | None, store: Store) -> Generator[Seen, Non
     seen = Seen()
     other = Limiter(store, plugins=[seen])
     if isinstance(store, _FixedStore):
-        other.stores.in_process = store
+        wiring_of(other).stores.in_process = store
     seen.limiter = other if limiter is None else limiter
     kept = vars(seen.limiter).copy()
     vars(seen.limiter).update(vars(other))

@@ -11,6 +11,7 @@ import redis
 
 from throttlekit import Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.storage_keys import fleet_name
+from throttlekit._wiring import wiring_of
 from throttlekit.fleet.definitions import definitions_of, reported_within
 from throttlekit.fleet.snapshot import Known, look
 from throttlekit.stores.redis import address_of
@@ -30,7 +31,7 @@ def compare_stores(limiter: Limiter, url: str | None, about: str, broker: str) -
         url: What the operator named; None: nothing.
         broker: The broker's host:port/database; "": it is not a Redis.
     """
-    own = limiter.stores.shared.address
+    own = wiring_of(limiter).stores.shared.address
     if limiter.in_memory:
         yield Finding(
             "fault", about, "Its limiter keeps limits in memory: each worker process has the whole limit for itself.",
@@ -111,7 +112,7 @@ def _is_same(limiter: Limiter, url: str) -> bool:
         return not limiter.peek(probe).allowed
     except StoreUnavailable:
         # The names are all that is known: the application's server may not be reachable from here.
-        own = limiter.stores.shared.address
+        own = wiring_of(limiter).stores.shared.address
         return not own or _plain(own) == _plain(address_of_url(url))
     finally:
         with contextlib.suppress(StoreUnavailable):

@@ -56,7 +56,7 @@ class Clocked(Limiter):
 
     def __init__(self, store: Shared, clock: FakeClock) -> None:
         super().__init__(store)
-        self.stores.in_process = MemoryStore(clock_us=clock)
+        self._wiring.stores.in_process = MemoryStore(clock_us=clock)
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
+from throttlekit._wiring import wiring_of
 from throttlekit.stores import Correction, MemoryStore
 from throttlekit.testing import FakeClock
 
@@ -421,7 +422,7 @@ def test_units_of_a_process_are_given_back_by_its_own_clock(
     """However far the server's clock is off, what is given back to the process's log is the job's own unit."""
     own = FakeClock(clock() - 30_000_000)
     limiter = Limiter(store)
-    limiter.stores.in_process = MemoryStore(clock_us=own)
+    wiring_of(limiter).stores.in_process = MemoryStore(clock_us=own)
     share, fleet = SlidingLog("share", "3/minute", scope="process"), TokenBucket("fleet", "9/s")
     decision = limiter.acquire(*((share, fleet)[i] for i in order))
     assert [each.at_us for each in decision.charged] == [(own(), clock())[i] for i in order]
@@ -439,7 +440,7 @@ def test_each_limit_is_told_by_the_clock_that_counts_it(
     """However far the clocks are apart, the binding limit's figures are reckoned by its own store's."""
     own = FakeClock(clock() - 30_000_000)
     limiter = Limiter(store)
-    limiter.stores.in_process = MemoryStore(clock_us=own)
+    wiring_of(limiter).stores.in_process = MemoryStore(clock_us=own)
     share, fleet = TokenBucket("share", "1/s", burst=4, scope="process"), TokenBucket("fleet", "1/s", burst=9)
     limits = [(share, fleet)[i] for i in order]
     decision = limiter.acquire(*limits, cost=2)

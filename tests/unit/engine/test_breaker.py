@@ -27,6 +27,7 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.claims import ClaimResolver, build_request
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.ticket import Ticket
+from throttlekit._wiring import wiring_of
 from throttlekit.hookspecs import StoreFailed
 from throttlekit.stores import Correction, MemoryStore, Request
 from throttlekit.testing import FakeClock
@@ -105,8 +106,8 @@ def seen() -> Seen:
 @pytest.fixture
 def limiter(store: Failing, clock: Seconds, seen: Seen) -> Limiter:
     limiter = Limiter(store, plugins=[seen])
-    limiter.stores.shared = CircuitBreaker(store, clock=clock)
-    limiter.stores.in_process = MemoryStore(clock_us=FakeClock())
+    wiring_of(limiter).stores.shared = CircuitBreaker(store, clock=clock)
+    wiring_of(limiter).stores.in_process = MemoryStore(clock_us=FakeClock())
     return limiter
 
 
@@ -150,8 +151,8 @@ def test_only_one_asks_while_the_others_come_back_later(limiter: Limiter, store:
             over.wait(120)
 
     slow = Slow()
-    assert isinstance(limiter.stores.shared, CircuitBreaker)
-    limiter.stores.shared._store = slow
+    assert isinstance(wiring_of(limiter).stores.shared, CircuitBreaker)
+    wiring_of(limiter).stores.shared._store = slow
     decisions: list[Decision] = []
     asking = threading.Thread(target=lambda: decisions.append(limiter.acquire(CLOSED)))
     asking.start()
@@ -169,8 +170,8 @@ def test_one_who_asks_and_is_never_heard_of_again_is_replaced(limiter: Limiter, 
     store.down = True
     limiter.acquire(CLOSED)
     clock.now += 0.75
-    assert isinstance(limiter.stores.shared, CircuitBreaker)
-    limiter.stores.shared._turn_away(["tk1:{closed:}:x"])  # this one asks
+    assert isinstance(wiring_of(limiter).stores.shared, CircuitBreaker)
+    wiring_of(limiter).stores.shared._turn_away(["tk1:{closed:}:x"])  # this one asks
     store.down = False
     assert not limiter.acquire(CLOSED)
     clock.now += 1.0
@@ -195,9 +196,9 @@ def test_a_question_of_more_than_a_second_is_still_one_at_a_time(
     store.down = True
     limiter.acquire(CLOSED)
     clock.now += 0.75
-    assert isinstance(limiter.stores.shared, CircuitBreaker)
-    limiter.stores.shared._outages[""].took = 1.5
-    limiter.stores.shared._store = slow
+    assert isinstance(wiring_of(limiter).stores.shared, CircuitBreaker)
+    wiring_of(limiter).stores.shared._outages[""].took = 1.5
+    wiring_of(limiter).stores.shared._store = slow
     asked = limiter.acquire(CLOSED, job=JOB)
     assert slow.asked == 1
     assert [number for _, number in during] == [1]
@@ -247,7 +248,7 @@ def test_a_store_in_parts_fails_part_by_part(clock: Seconds) -> None:
 
     store = Parts()
     limiter = Limiter(store)
-    limiter.stores.shared = CircuitBreaker(store, clock=clock)
+    wiring_of(limiter).stores.shared = CircuitBreaker(store, clock=clock)
     store.down, store.part = True, "a"
     assert not limiter.acquire(CLOSED, OPEN)
     store.down = False
@@ -291,7 +292,7 @@ def test_a_node_that_another_has_taken_over_from_is_forgotten(clock: Seconds, ca
     store = Nodes()
     guard = CircuitBreaker(store, clock=clock)
     limiter = Limiter(store)
-    limiter.stores.shared = guard
+    wiring_of(limiter).stores.shared = guard
     assert not limiter.acquire(CLOSED)
     assert limiter.acquire(OPEN)
     assert list(guard._outages) == ["a"]
@@ -365,7 +366,7 @@ def test_local_jobs_are_held_to_the_share(limiter: Limiter, store: Failing, limi
 def test_a_share_fills_up_at_its_own_rate(store: Failing, clock: Seconds) -> None:
     """A quarter of 10/s: one every 400 ms, whatever the clock of the store says."""
     limiter, time_us = Limiter(store), FakeClock()
-    limiter.stores.shared, limiter.stores.in_process = (
+    wiring_of(limiter).stores.shared, wiring_of(limiter).stores.in_process = (
         CircuitBreaker(store, clock=clock),
         MemoryStore(clock_us=time_us),
     )
@@ -428,7 +429,7 @@ def test_the_strictest_of_several_limits_decides(
     """Any closed one defers; else local ones, and those of the process, are charged, and open ones are not."""
     store.down = True
     for order in (limits, limits[::-1]):
-        limiter.stores.in_process = MemoryStore(clock_us=FakeClock())
+        wiring_of(limiter).stores.in_process = MemoryStore(clock_us=FakeClock())
         decisions = [limiter.acquire(*order, job=JOB) for _ in range(4)]
         assert sum(each.allowed for each in decisions) == passed
         names = {each.limit.name for each in decisions[0].charged}

@@ -21,6 +21,7 @@ from throttlekit._engine.builtin_plugins import DeferralLog
 from throttlekit._engine.inline import InlineWaits
 from throttlekit._util import fork_safety
 from throttlekit._util.fork_safety import renew_lock_after_fork
+from throttlekit._wiring import wiring_of
 from throttlekit.hookspecs import Deferred
 from throttlekit.stores import MemoryStore
 from throttlekit.stores.cluster import RedisClusterStore
@@ -91,7 +92,7 @@ def test_child_asks_in_an_outage() -> None:
     """A child that was forked in the middle of a question asks for itself when its time comes, at most a second on."""
     now = [0.0]
     limiter = Limiter("redis://127.0.0.1:1")
-    limiter.stores.shared = guarded = CircuitBreaker(RedisStore("redis://127.0.0.1:1"), clock=lambda: now[0])
+    wiring_of(limiter).stores.shared = guarded = CircuitBreaker(RedisStore("redis://127.0.0.1:1"), clock=lambda: now[0])
     assert limiter.acquire(LIMIT).reason == "store unavailable"
     now[0] += 1
     guarded._turn_away(["x"])  # another thread asks

@@ -34,6 +34,7 @@ from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.serialize import dump, load
 from throttlekit._engine import prefetch as prefetching
+from throttlekit._wiring import wiring_of
 from throttlekit.fleet.activity import Counts
 from throttlekit.hookspecs import Decided
 from throttlekit.stores import MemoryStore, Request
@@ -75,7 +76,7 @@ def store(clock: FakeClock) -> Fleet:
 @pytest.fixture
 def limiter(store: Fleet, clock: FakeClock) -> Limiter:
     limiter = Limiter(store)
-    limiter.prefetcher._clock_us = clock
+    wiring_of(limiter).prefetcher._clock_us = clock
     return limiter
 
 
@@ -83,11 +84,16 @@ def job(account: object = "a", ticket: Any = None) -> Job:
     return Job(id="1", name="call", queue="q", kwargs={"account": account}, ticket=ticket)
 
 
+def held(limiter: Limiter) -> Any:
+    """The units in hand."""
+    return wiring_of(limiter).prefetcher._held
+
+
 def fill(limiter: Limiter, limit: Limit = API, *, until: int = 16, **which: Any) -> int:
     """Ask until as many were taken ahead as ever are; tells how many are in hand."""
     for _ in range(200):
         limiter.acquire(limit, **which)
-        (*_, entry) = limiter.prefetcher._held.entries.values()
+        (*_, entry) = held(limiter).entries.values()
         if entry.quota.left == until - 1:
             return until - 1
     raise AssertionError("no lease was taken")
@@ -95,7 +101,7 @@ def fill(limiter: Limiter, limit: Limit = API, *, until: int = 16, **which: Any)
 
 def spendable(limiter: Limiter, *limits: Limit, **which: Any) -> int:
     """How many pass without a question, at the most 100."""
-    store: Any = limiter.stores.shared._store
+    store: Any = wiring_of(limiter).stores.shared._store
     asked = len(store.asked)
     for number in range(100):
         decision = limiter.acquire(*limits, **which)
@@ -130,7 +136,7 @@ def test_every_unit_is_charged_before_it_is_spent(limiter: Limiter, store: Fleet
     passed = 0
     for _ in range(200):
         passed += limiter.acquire(API).allowed
-        (entry,) = limiter.prefetcher._held.entries.values()
+        (entry,) = held(limiter).entries.values()
         assert store.left() == 1000 - passed - entry.quota.left
 
 
@@ -153,7 +159,7 @@ def test_units_taken_for_another_cost_are_told_of_as_those(limiter: Limiter, sto
     """Whoever's question filled the hand: what is told is of that question, and of none before."""
     fill(limiter)
     clock.advance(100)
-    (entry,) = limiter.prefetcher._held.entries.values()
+    (entry,) = held(limiter).entries.values()
     taking = limiter.acquire(API, cost=3)
     while not entry.quota.has(1, clock()):
         taking = limiter.acquire(API, cost=3)
@@ -243,7 +249,7 @@ def test_a_denied_question_for_more_writes_nothing(store: Fleet, clock: FakeCloc
     ahead = API.bind_ahead(16)
     Limiter(store.inner).acquire(API, cost=984)
     limiter = Limiter(store)
-    limiter.prefetcher._clock_us = clock
+    wiring_of(limiter).prefetcher._clock_us = clock
     for _ in range(5):
         limiter.acquire(API)
     before = dict(store.inner._values)  # type: ignore[attr-defined]
@@ -349,7 +355,7 @@ def test_what_is_on_its_way_meanwhile_is_not_spent(limiter: Limiter, store: Flee
     fill(limiter)
     spendable(limiter, API)
     fill(limiter)
-    while limiter.prefetcher._held.entries and next(iter(limiter.prefetcher._held.entries.values())).quota.left:
+    while held(limiter).entries and next(iter(held(limiter).entries.values())).quota.left:
         limiter.acquire(API)
     real = store._decide
 
@@ -384,19 +390,19 @@ def test_outage_units_in_hand_are_spent(limiter: Limiter, store: Fleet, clock: F
     assert all(limiter.acquire(API) for _ in range(15))
     assert limiter.acquire(API).reason == "store unavailable"
     store.down = False
-    limiter.stores.shared._outages.clear()
+    wiring_of(limiter).stores.shared._outages.clear()
     assert limiter.acquire(API).allowed
 
 
 def test_a_question_that_failed_is_put_again_for_more(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
     """A fault while more is asked for hinders nobody from asking for more later."""
     fill(limiter)
-    while limiter.prefetcher._held.entries and next(iter(limiter.prefetcher._held.entries.values())).quota.left:
+    while held(limiter).entries and next(iter(held(limiter).entries.values())).quota.left:
         limiter.acquire(API)
     store.down = True
     assert not limiter.acquire(API)
     store.down = False
-    limiter.stores.shared._outages.clear()
+    wiring_of(limiter).stores.shared._outages.clear()
     fill(limiter)
 
 
@@ -409,7 +415,7 @@ def test_settled_after_the_fact(limiter: Limiter, store: Fleet) -> None:
     for decision in decisions:
         settled = limiter.settle(decision, actual=0)
         assert [each.cost for each in settled.charged] == [0]
-    (entry,) = limiter.prefetcher._held.entries.values()
+    (entry,) = held(limiter).entries.values()
     in_hand_us = entry.quota.left * uneven.period_us / uneven.amount
     (use,) = store.inner.acquire(Request(store.asked[-1][0].claims, Caller.PEEK)).uses
     assert use is not None
@@ -434,7 +440,7 @@ def test_threads_spend_each_unit_once(store: Fleet) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    (entry,) = limiter.prefetcher._held.entries.values()
+    (entry,) = held(limiter).entries.values()
     assert sum(passed) + entry.quota.left == 3600
     assert entry.quota.left <= 50
     assert len(store.asked) < 3600 / 2
@@ -446,8 +452,8 @@ def test_a_child_spends_nothing_of_its_parents(limiter: Limiter, store: Fleet) -
     fill(limiter)
     pid = os.fork()
     if pid == 0:
-        with limiter.prefetcher._held.lock:
-            empty = not limiter.prefetcher._held.entries
+        with held(limiter).lock:
+            empty = not held(limiter).entries
         os._exit(0 if empty and spendable(limiter, API) == 0 else 1)
     assert os.waitpid(pid, 0)[1] == 0
     assert spendable(limiter, API) == 15
@@ -458,8 +464,7 @@ def test_wallets_are_bounded(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(prefetching, "_MOST_ENTRIES", 3)
     for key in "abcd":
         fill(limiter, TENANTS, key=key)
-    held = limiter.prefetcher._held
-    assert (len(held.entries), len(held.quick)) == (3, 3)
+    assert (len(held(limiter).entries), len(held(limiter).quick)) == (3, 3)
     assert spendable(limiter, TENANTS, key="a") == 0
     assert spendable(limiter, TENANTS, key="d") == 15
 
@@ -469,7 +474,7 @@ def test_without_leases_nothing_is_kept(limiter: Limiter, store: Fleet) -> None:
     for _ in range(20):
         limiter.acquire(PLAIN)
     assert len(store.asked) == 20
-    assert not limiter.prefetcher._held.entries
+    assert not held(limiter).entries
 
 
 def test_calls_that_cannot_work_are_refused_as_ever(limiter: Limiter) -> None:
@@ -552,7 +557,7 @@ def test_limits_by_value_spend_from_one_wallet(limiter: Limiter, store: Fleet) -
     for _ in range(60):
         limiter.acquire(load(sent), job=job())
     assert len(store.asked) < 15
-    assert len(limiter.prefetcher._held.entries) == 1
+    assert len(held(limiter).entries) == 1
 
 
 def test_each_tier_has_its_own_lease(limiter: Limiter, store: Fleet) -> None:
@@ -587,12 +592,12 @@ def test_what_passes_from_hand_is_counted(limiter: Limiter, store: Fleet) -> Non
     counts = Counts()
     fill(limiter)
     asked = len(store.asked)
-    limiter.prefetcher.passed()
+    wiring_of(limiter).prefetcher.passed()
     for _ in range(10):
         limiter.acquire(API)
     assert len(store.asked) == asked
     for expected in ([(10, 10)], []):
-        for each in limiter.prefetcher.passed():
+        for each in wiring_of(limiter).prefetcher.passed():
             counts.passed(*each)
         assert [(seen.allowed, seen.units) for seen in counts.take()[0]] == expected
 

@@ -15,6 +15,7 @@ from throttlekit import AsyncLimiter, Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.acquire import Verdict
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
 from throttlekit._engine.returns import Returns, slots_of
+from throttlekit._wiring import wiring_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores import Correction, Lease, MemoryStore, Request
 from throttlekit.stores.composite import Part, acquire_in_parts
@@ -130,7 +131,7 @@ def test_it_is_given_back_once_more_after_the_first_answer(
     limiter.acquire(SLOTS)
     store.stands_still = False
     wait_until(lambda: store.given_back == 2, description="it is given back twice")
-    wait_until(lambda: not limiter.stores.returns._here.running, description="the thread ends")
+    wait_until(lambda: not wiring_of(limiter).stores.returns._here.running, description="the thread ends")
 
 
 def test_what_cannot_have_taken_a_slot_is_not_given_back(store: Stalled, limiter: Limiter) -> None:
@@ -142,7 +143,7 @@ def test_what_cannot_have_taken_a_slot_is_not_given_back(store: Stalled, limiter
     limiter.acquire(SLOTS, cost=0)
     limiter.acquire(TokenBucket("rate", "1/s"))
     limiter.acquire(SLOTS)
-    assert limiter.stores.returns._here.owed == {}
+    assert wiring_of(limiter).stores.returns._here.owed == {}
 
 
 def test_a_slot_that_was_granted_later_is_not_touched(store: Stalled, limiter: Limiter) -> None:
@@ -162,7 +163,7 @@ def test_closing_tries_once_more(store: Stalled, limiter: Limiter) -> None:
     store.stands_still = False
     limiter.close()
     assert store.given_back == 1
-    assert limiter.stores.returns._here.owed == {}
+    assert wiring_of(limiter).stores.returns._here.owed == {}
 
 
 def correction(name: str, bucket: str = "bucket") -> Correction:

@@ -27,6 +27,7 @@ from throttlekit import (
 )
 from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._util.log_limiter import Every
+from throttlekit._wiring import wiring_of
 from throttlekit.adapter import begin, begin_from_receipt, decision_from_receipt, end, receipt
 from throttlekit.hookspecs import Finished, Started
 from throttlekit.stores import Correction, MemoryStore
@@ -101,7 +102,7 @@ def test_a_store_that_fails_does_not_fail_the_body(
             raise StoreUnavailable("gone")
 
     failing = Limiter()
-    failing.stores.shared = CircuitBreaker(Failing(clock_us=FakeClock()), clock=count().__next__)
+    wiring_of(failing).stores.shared = CircuitBreaker(Failing(clock_us=FakeClock()), clock=count().__next__)
     decision = failing.acquire(TOKENS, job=JOB)
     begin(failing, decision)
     try:
@@ -129,7 +130,7 @@ def test_an_answer_that_is_lost_gives_nothing_back_twice() -> None:
 
     store = Lost(clock_us=FakeClock())
     limiter = Limiter(store)
-    limiter.stores.shared = CircuitBreaker(store, clock=count().__next__)
+    wiring_of(limiter).stores.shared = CircuitBreaker(store, clock=count().__next__)
     share = TokenBucket("share", "100/hour", burst=100, cost=lambda job: job.kwargs["most"], scope="process")
     limiter.acquire(TOKENS, share, job=JOB)
     begin(limiter, limiter.acquire(TOKENS, share, job=Job(kwargs={"most": 20})))
@@ -226,7 +227,7 @@ def test_a_receipt_tells_of_each_limit_when_it_was_charged() -> None:
     """Each limit is settled at its own instant, by the clock that counts it: the process's, or the store's."""
     shared, own = FakeClock(), FakeClock(FakeClock()() - 30_000_000)
     limiter = Limiter(MemoryStore(clock_us=shared))
-    limiter.stores.in_process = MemoryStore(clock_us=own)
+    wiring_of(limiter).stores.in_process = MemoryStore(clock_us=own)
     share, log = SlidingLog("share", "9/minute", scope="process"), SlidingLog("log", "9/minute")
     decision = limiter.acquire(share, log, TOKENS, job=JOB)
     told = json.loads(json.dumps(receipt(decision)))

@@ -11,6 +11,7 @@ from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.store_clock import StoreClock
 from throttlekit._engine.ticket import Ticket
+from throttlekit._wiring import wiring_of
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
@@ -34,7 +35,7 @@ def own() -> FakeClock:
 @pytest.fixture
 def limiter(store: FakeClock, own: FakeClock) -> Limiter:
     limiter = Limiter(MemoryStore(clock_us=store))
-    limiter.pipeline.store_clock = StoreClock(clock_us=own)
+    wiring_of(limiter).pipeline.store_clock = StoreClock(clock_us=own)
     return limiter
 
 
@@ -66,7 +67,7 @@ def test_a_wait_in_place_does_not_age_the_denial(limiter: Limiter, store: FakeCl
             return True
 
     ticket = second(limiter, PARTNER)
-    assert limiter.pipeline.store_clock.until_due([PARTNER], ticket) == pytest.approx(1.0)
+    assert wiring_of(limiter).pipeline.store_clock.until_due([PARTNER], ticket) == pytest.approx(1.0)
     fast = TokenBucket("fast", "10/s", burst=1)
     assert limiter.acquire(fast)
     assert limiter.acquire(fast, job=JOB, delivery=Delivery(inline=Waits()))

@@ -1,0 +1,175 @@
+"""What a limiter is made of, and what adapters call of it. `throttlekit/limiter.py` has its verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from throttlekit._core.decision import Decision
+from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
+from throttlekit._engine.attempt import Decider, Layer
+from throttlekit._engine.breaker import CircuitBreaker
+from throttlekit._engine.call import Call
+from throttlekit._engine.claims import Claim, ClaimResolver
+from throttlekit._engine.events import EventDispatcher
+from throttlekit._engine.leases import Leases
+from throttlekit._engine.pipeline import Pipeline
+from throttlekit._engine.plugins import DEFAULT_STORE, plugin_manager, store_from, store_of
+from throttlekit._engine.prefetch import PrefetchedCalls, Prefetcher
+from throttlekit._engine.registry import LimitRegistry
+from throttlekit._engine.store_access import StoreAccess
+from throttlekit._engine.stores import InProcessLayer, SharedLayer, Stores
+from throttlekit._engine.threads import Threads
+from throttlekit.stores.base import Store
+from throttlekit.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from throttlekit.fleet.fleet import Fleet
+
+__all__ = ["NO_CLIENT", "Wired", "Wiring", "wiring_of"]
+
+NO_CLIENT = object()
+
+
+@dataclass(slots=True, eq=False)
+class Wiring:
+    """
+    The parts that decide, for throttlekit's own modules: see `wiring_of`.
+
+    Attributes:
+        stores: What counts: the store of the fleet, and the memory of this process.
+        pipeline: Decides a call with the store.
+        decider: Decides every call: what stands before the pipeline, and then the pipeline.
+        prefetcher: Keeps the units that were taken ahead; None: nothing takes any.
+        prefetched: Decides calls from them.
+    """
+
+    stores: Stores
+    pipeline: Pipeline
+    decider: Decider
+    prefetcher: Prefetcher | None
+    prefetched: PrefetchedCalls | None
+
+
+class Wired:
+    """The base of `Limiter`: its layers, stacked, and the methods that adapters call."""
+
+    _without: ClassVar[frozenset[str]] = frozenset()
+    """The wings that a limiter of this class works without: "fleet", "prefetch", "breaker"."""
+
+    def __init__(self, store: str | Store, client: object, plugins: Sequence[object]) -> None:
+        hooks = plugin_manager(plugins)
+        made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not DEFAULT_STORE)
+        guarded = StoreAccess(made) if "breaker" in self._without else CircuitBreaker(made)
+        stores = Stores(guarded, MemoryStore())
+        self.events = EventDispatcher(hooks)
+        self.threads = Threads()
+        self.fleet: Fleet | None = None
+        self._leases = Leases(stores)
+        self._registry = LimitRegistry()
+        self._resolver = ClaimResolver(self._registry, self.events if self.events.configures_claims else None)
+        self._wiring = self._stack(stores)
+
+    def _stack(self, stores: Stores) -> Wiring:
+        """Stack the layers, the lowest first. Each wing can be left out; the others work without it."""
+        layer: Layer = SharedLayer(stores)
+        prefetcher = None if "prefetch" in self._without else Prefetcher(layer)
+        layer = InProcessLayer(stores, prefetcher or layer)
+        if stores.shared.shared and "fleet" not in self._without:
+            from throttlekit.fleet.fleet import Fleet  # costly to import, and of no use to a limiter in memory
+
+            self.fleet = Fleet(stores.shared, self)
+            self._resolver.weight_of = self.fleet.overrides.weight_of
+        count = None if self.fleet is None else self.fleet.count
+        pipeline = Pipeline(stores, layer, self._resolver, self.events, count)
+        prefetched = None if prefetcher is None else PrefetchedCalls(prefetcher, self.events, pipeline)
+        decider: Decider = prefetched or pipeline
+        if self.fleet is not None:
+            self.fleet.passed = None if prefetcher is None else prefetcher.passed
+            from throttlekit.fleet.override_layer import OverrideLayer
+
+            decider = OverrideLayer(self.fleet, pipeline, decider)
+        return Wiring(stores, pipeline, decider, prefetcher, prefetched)
+
+    def keep(self, decision: Decision, on_lost: Callable[[], None]) -> None:
+        """
+        For adapters: renew the slots that *decision* holds until they are released.
+
+        Args:
+            on_lost: Called, in another thread, if one is lost; see the hook `throttlekit_slot_lost`.
+        """
+
+        def lost(limit: Limit) -> None:
+            on_lost()
+            self.events.slot_lost(decision, limit)
+
+        self._leases.keep(decision, lost)
+
+    def until_due(self, limits: Sequence[Limit], ticket: Mapping[str, Any] | None) -> float | None:
+        """
+        For adapters: seconds until a job that carries *ticket* is due, without asking the store. Before that the
+        store would only answer "early": the job can be held until then.
+
+        Returns:
+            None if only the store knows: see `StoreClock.until_due`; also while any override is in force.
+        """
+        return None if self._has_overrides() else self._wiring.pipeline.store_clock.until_due(limits, ticket)
+
+    def hand_over(self, decision: Decision, pid: int) -> Decision:
+        """
+        For adapters: stop renewing the leases of *decision* here; process *pid*, which runs the body, renews them now.
+
+        Returns:
+            What to release here when the body has ended: slots whose last renewal was here, for that may have come
+            after the body's end; and slots that only this process counts, which it renews until then.
+        """
+        return self._leases.hand_over(decision, pid)
+
+    def flush(self) -> None:
+        """
+        For adapters whose processes end without notice: report now to the fleet what was decided here.
+
+        One round trip in a process younger than two seconds; none in an older one, which reports by itself.
+        """
+        if self.fleet is not None:
+            self.fleet.flush()
+
+    def claims(self, call: Call) -> list[Claim]:
+        """For adapters: the claims of *call*, at the rates that its limits have now."""
+        return self._resolver.resolve(call.on(self.in_force(call.limits, call.job)), remember=False)
+
+    def in_force(self, limits: Sequence[Limit], job: Job | None) -> Sequence[Limit]:
+        """For adapters: *limits* at the rates that they have now."""
+        fleet = self.fleet
+        return limits if fleet is None or not fleet.has_overrides() else fleet.overrides.in_force(limits, job)
+
+    def pause_claims(self, claims: Sequence[Claim], for_us: int | None) -> None:
+        """
+        For adapters: pause each of *claims* for so long, or end its pause; see `Store.pause`.
+
+        Raises:
+            StoreUnavailable: The store did not answer. Limits of scope "process" are paused all the same.
+        """
+        with self._nothing_prefetched(claims):
+            for store, part in self._wiring.stores.each(claims):
+                store.pause([each.claim for each in part], for_us)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: make one in each process")
+
+    def _has_overrides(self) -> bool:
+        return self.fleet is not None and self.fleet.has_overrides()
+
+    def _nothing_prefetched(self, claims: Sequence[Claim]) -> AbstractContextManager[None]:
+        """Drop the units at hand of *claims*, before and after."""
+        if self._wiring.prefetcher is None:
+            return nullcontext()
+        return self._wiring.prefetcher.without([each.claim.bucket for each in claims])
+
+
+def wiring_of(limiter: Wired) -> Wiring:
+    """The wiring of *limiter*, for modules of throttlekit: they may change, so no attribute of a limiter names them."""
+    return limiter._wiring  # pyright: ignore[reportPrivateUsage]
