@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from throttlekit._core.storage_keys import bucket_name, parts_of
-from throttlekit.fleet.browse import STEP_S, Holder, Tenant, keys_by_limit
+from throttlekit.fleet.browse import Holder, Tenant, keys_by_limit
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, why_ignored
-from throttlekit.fleet.downstream import total
+from throttlekit.fleet.downstream import STEP_S, total
 from throttlekit.fleet.rules import Rule, field_of
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute, Waiting
 from throttlekit_cli.formatting import format_key, format_limit

@@ -16,11 +16,11 @@ from urllib.parse import unquote
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.storage_keys import bucket_name, held_since, parts_of, patterns_of
 from throttlekit.fleet.activity import KEYS, REASON_CODES
+from throttlekit.fleet.downstream import STEP_S
 from throttlekit.fleet.snapshot import Fleet, FleetStore, Key, Known, Minute, look, look_at, pairs, time_of
 from throttlekit.fleet.tenants import TENANTS
 
 __all__ = [
-    "STEP_S",
     "Holder",
     "Page",
     "Step",
@@ -35,9 +35,6 @@ __all__ = [
     "recent_steps",
     "tenants_of",
 ]
-
-STEP_S = 20
-"""The length of a step, as fleet_report.lua has it."""
 
 _LINES, _FIRST = KEYS[1], 6
 _PASSED, _DENIED, _COUNTS = KEYS[_FIRST::3], KEYS[_FIRST + 1 :: 3], KEYS[_FIRST + 2 :: 3]

@@ -11,7 +11,9 @@ __all__ = ["COUNT_429S", "DOWNSTREAM_429S", "KEPT_S", "STEP_S", "counts_429", "t
 
 COUNT_429S = throttlekit_lua.script("fleet_429")
 DOWNSTREAM_429S = fleet_name("429s")
-STEP_S, KEPT_S = 20, 900
+STEP_S = 20
+"""The length of a step, as the scripts of the fleet have it."""
+KEPT_S = 900
 
 
 def counts_429(stored: Iterable[tuple[bytes, bytes]], now: float) -> dict[str, dict[int, int]]:
