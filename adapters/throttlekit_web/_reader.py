@@ -9,8 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
-from throttlekit import ConfigurationError, Control, Limiter, StoreUnavailable
-from throttlekit._engine.plugins import plugin_manager, store_from
+from throttlekit import Control, StoreUnavailable
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.fleet.browse import (
     browse_keys,
@@ -25,7 +24,6 @@ from throttlekit.fleet.browse import (
 from throttlekit.fleet.definitions import definition_of
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
 from throttlekit.fleet.snapshot import Known, look_up, pairs, rules_of, time_of
-from throttlekit.stores.base import Store, SupportsCommands
 from throttlekit_cli.formatting import format_key
 from throttlekit_web._data import (
     ORDERS,
@@ -42,11 +40,10 @@ from throttlekit_web._data import (
 from throttlekit_web._history import History
 from throttlekit_web._http import Refused
 
-__all__ = ["Reader", "open_store"]
+__all__ = ["Reader"]
 
 _T = TypeVar("_T")
 
-_TIMEOUT_S = 5.0
 _FRESH_S = 1.0
 _MAX_READINGS = 32
 _MAX_LIMITS = 100
@@ -60,7 +57,7 @@ class Reader:
     The data of the page.
 
     Args:
-        store: One that a fleet shares; see `open_store`.
+        store: One that a fleet shares; see `throttlekit_cli.store.open_store`.
         show_keys: Whether keys are shown as they are, and not as digests.
 
     Attributes:
@@ -230,23 +227,6 @@ class Reader:
             raise found
         value: Any = found
         return cast(_T, value)
-
-
-def open_store(store: str | Store | Limiter) -> Any:
-    """The store, with longer time-outs than a worker has: an operator may be far away."""
-    if isinstance(store, Limiter):
-        if not store.stores.shared.shared:
-            raise ConfigurationError("a limiter in memory has no fleet: name the Redis that the workers use")
-        return store.stores.shared
-    if isinstance(store, str) and "://" in store and not store.startswith("memory:"):
-        options = store.partition("?")[2]
-        names = [name for name in ("socket_timeout", "socket_connect_timeout") if f"{name}=" not in options]
-        timeouts = "&".join(f"{name}={_TIMEOUT_S:g}" for name in names)
-        store = f"{store}{'&' if options else '?'}{timeouts}" if timeouts else store
-    opened = store_from(store, plugin_manager([]))
-    if not isinstance(opened, SupportsCommands):
-        raise ConfigurationError("this store is not shared by a fleet: name the Redis that the workers use")
-    return opened
 
 
 def _whole(query: dict[str, str], name: str) -> int:

@@ -22,9 +22,10 @@ from urllib.parse import parse_qs, urlsplit
 from throttlekit import ConfigurationError, Control, Limiter, StoreUnavailable
 from throttlekit.stores.base import Store
 from throttlekit_cli.formatting import format_change, printable
+from throttlekit_cli.store import open_store
 from throttlekit_web._changes import plan_change
 from throttlekit_web._http import MAX_BODY, Refused, Request, Response, json_response, refusal
-from throttlekit_web._reader import Reader, open_store
+from throttlekit_web._reader import Reader
 
 __all__ = ["Site"]
 

@@ -11,6 +11,7 @@ nothing but that it can be looked.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import statistics
 import subprocess
@@ -84,7 +85,7 @@ def server_ms(client: Any) -> float:
 def looks(client: Any, url: str, times: int, *options: str) -> tuple[float, float, float]:
     """Of `top --once`, medians: the server's time, the whole command's, and the questions'."""
     from throttlekit.fleet.snapshot import look
-    from throttlekit_cli.top.watch import open_store
+    from throttlekit_cli.store import open_store
 
     command = [sys.executable, "-m", "throttlekit_cli", "top", "--once", "--url", url, *options]
     served, lasted, asked = [], [], []
@@ -93,7 +94,7 @@ def looks(client: Any, url: str, times: int, *options: str) -> tuple[float, floa
         subprocess.run(command, check=True, capture_output=True)
         lasted.append(time.perf_counter() - began)
         served.append(server_ms(client) - before)
-        with open_store(url) as store:
+        with contextlib.closing(open_store(url)) as store:
             asked.append(look(store).took)
     return statistics.median(served), statistics.median(lasted), statistics.median(asked)
 

@@ -19,7 +19,8 @@ from rich.console import Console
 from support.servers.processes import patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, Control, Job, LeakyBucket, Limiter, TokenBucket
-from throttlekit_cli.top.watch import View, open_store
+from throttlekit_cli.store import open_store
+from throttlekit_cli.top.watch import View
 
 WAITING = TokenBucket("partner-api-of-a-quite-long-name", "12/hour", burst=20)
 TOKENS = TokenBucket("language-model:tokens", "6000/day", burst=1200)
@@ -50,7 +51,7 @@ def busy(redis_url: str) -> str:
 def lines_at(url: str, width: int, **options: str) -> list[str]:
     console = Console(width=width, record=True, file=open(os.devnull, "w"), force_terminal=True, highlight=False)  # noqa: SIM115
     view = View(order=options.get("order", "wait"), most=50, name=options.get("name", ""), show_keys=False)
-    with open_store(url) as store, contextlib.closing(console.file):
+    with contextlib.closing(open_store(url)) as store, contextlib.closing(console.file):
         console.print(view.screen(view.look(store), width))
         return console.export_text().splitlines()
 
@@ -95,7 +96,7 @@ def test_full_and_paused_have_colours(busy: str) -> None:
     """A full limit is yellow, a paused one magenta."""
     console = Console(width=150, force_terminal=True, color_system="standard", highlight=False)
     view = View(order="wait", most=50, name="", show_keys=False)
-    with open_store(busy) as store, console.capture() as captured:
+    with contextlib.closing(open_store(busy)) as store, console.capture() as captured:
         console.print(view.screen(view.look(store), 150))
     assert re.search(r"\x1b\[1;33m *20/20", captured.get())
     assert re.search(r"\x1b\[1;35mpaused", captured.get())

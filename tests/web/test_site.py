@@ -275,7 +275,7 @@ def test_a_mounted_page_without_a_slash_leads_to_the_one_with_it(page: _Page) ->
     ("store", "options", "message"),
     [
         ("memory://", {"token": None}, "not shared"),
-        (Limiter(), {"token": None}, "no fleet"),
+        (Limiter(), {"token": None}, "not shared"),
         ("redis://localhost", {"token": "short"}, "16 characters"),
         ("redis://localhost", {"token": "not ascii: ä, but long"}, "ASCII"),
         ("redis://localhost", {"token": None, "allow_control": True}, "needs a token"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 from throttlekit import ConfigurationError, StoreUnavailable
@@ -39,10 +40,10 @@ def examine(url: str | None, named: Mapping[str, str | None]) -> list[Finding]:
 
 def _reports(url: str) -> list[Finding]:
     from throttlekit_cli.doctor.same_store import examine_reports
-    from throttlekit_cli.top.watch import open_store
+    from throttlekit_cli.store import open_store
 
     try:
-        with open_store(url) as store:
+        with contextlib.closing(open_store(url)) as store:
             return list(examine_reports(store))
     except (ConfigurationError, StoreUnavailable):  # a plugin's store, which is not one that a fleet reports to
         return []

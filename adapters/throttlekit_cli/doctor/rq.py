@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from throttlekit.fleet.definitions import definitions_of
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import ExaminationError
 from throttlekit_cli.doctor.same_store import examine_counts_of_rq
-from throttlekit_cli.top.watch import open_store
+from throttlekit_cli.store import open_store
 from throttlekit_rq._waiting import look, promoted_by
 
 __all__ = ["examine_rq"]
@@ -47,7 +48,7 @@ def examine_rq(url: str, store_url: str | None) -> Iterator[Finding]:
 
 def _has_reports(url: str) -> bool:
     try:
-        with open_store(url) as store:
+        with contextlib.closing(open_store(url)) as store:
             return bool(definitions_of(store))
     except (ConfigurationError, StoreUnavailable):  # reported as a finding about the store
         return True

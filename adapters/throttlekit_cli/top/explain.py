@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Any
 from throttlekit.fleet.rules import Rule
 from throttlekit.fleet.snapshot import Key, Minute, Waiting, look, look_up, rules_of, time_of
 from throttlekit_cli.formatting import format_active_rule, format_duration, format_key, format_limit, printable
-from throttlekit_cli.top.watch import open_store
+from throttlekit_cli.store import open_store
 
 __all__ = ["describe", "print_explanation"]
 
@@ -25,7 +26,7 @@ def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) 
         ConfigurationError: The URL is not valid.
         StoreUnavailable: The store did not answer.
     """
-    with open_store(url) as store:
+    with contextlib.closing(open_store(url)) as store:
         job, key = look_up(store, job_id)
         now, rules = (time_of(store), ()) if key is None else rules_of(store, key.limit)
         minute = Minute() if key is None else _minute_of(store, key)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
 import time
 from collections import deque
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
@@ -17,18 +16,16 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from throttlekit import ConfigurationError, StoreUnavailable
-from throttlekit._engine.plugins import plugin_manager, store_from
+from throttlekit import StoreUnavailable
 from throttlekit.fleet.browse import Tenant, tenants_of
 from throttlekit.fleet.snapshot import Fleet, FleetStore, look
-from throttlekit.stores.base import SupportsCommands
+from throttlekit_cli.store import open_store
 from throttlekit_cli.top.keyboard import ESCAPE, Keyboard
 from throttlekit_cli.top.rows import Row, as_data, rows_of
 from throttlekit_cli.top.screen import screen
 
-__all__ = ["View", "open_store", "top"]
+__all__ = ["View", "top"]
 
-_TIMEOUT_S = 5.0
 _WIDTH = 170
 _LOOKS = 20
 _ORDERS = ("wait", "use", "name", "denied")
@@ -101,26 +98,6 @@ class View:
         return self._history
 
 
-@contextmanager
-def open_store(url: str) -> Generator[Any, None, None]:
-    """
-    Open the store at *url*, with longer time-outs than a worker has: an operator may be far away.
-
-    Raises:
-        ConfigurationError: The URL is not valid, or its store is not one that a fleet shares.
-    """
-    options = url.partition("?")[2]
-    timeouts = "&".join(f"{name}={_TIMEOUT_S:g}" for name in ("socket_timeout", "socket_connect_timeout")
-                        if f"{name}=" not in options)  # fmt: skip
-    if "://" in url and not url.startswith("memory:") and timeouts:
-        url = f"{url}{'&' if options else '?'}{timeouts}"
-    store = store_from(url, plugin_manager([]))
-    if not isinstance(store, SupportsCommands):
-        raise ConfigurationError("this store is not shared by a fleet: name the Redis that the workers use")
-    with contextlib.closing(store):
-        yield store
-
-
 def top(url: str, view: View, *, once: bool, as_json: bool, interval: float) -> None:
     """
     Show the fleet until the operator interrupts it; or *once*.
@@ -129,7 +106,7 @@ def top(url: str, view: View, *, once: bool, as_json: bool, interval: float) -> 
         ConfigurationError: The URL is not valid.
         StoreUnavailable: The store did not answer the first time.
     """
-    with open_store(url) as store:
+    with closing(open_store(url)) as store:
         fleet = view.look(store)
         if as_json:
             while True:
