@@ -136,7 +136,7 @@ class Tally:
 
 class _FastCounter:
     """
-    Counts the most frequent decision in two additions: a job is allowed at once, under one limit that has no slots.
+    Counts the most frequent decision in two additions: a job is allowed, under one limit that has no slots.
 
     Attributes:
         limit: Kept so that its `id()` stays its own.
@@ -217,7 +217,7 @@ class CountingPlugin(ABC):
     @hookimpl
     def throttlekit_decided(self, event: Decided) -> None:
         decision = event.decision
-        if decision.reason == "allowed" and not event.waited and len(event.limits) == 1:
+        if decision.reason == "allowed" and len(event.limits) == 1:
             tallies = self._tallies
             counter = tallies.fast.get(id(decision.limit))
             if counter is not None:
@@ -228,6 +228,8 @@ class CountingPlugin(ABC):
                 if active:
                     if not counter.decisions % DECISIONS_PER_SAMPLE and (took := event.took) is not None:
                         self.observe_store(took)
+                    if event.waited:
+                        self.observe_wait(counter.tally, event)
                     return
         self._count(event)
 
