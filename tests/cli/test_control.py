@@ -192,6 +192,8 @@ def test_the_names_in_use_are_printed_if_none_is_similar(run: Run, redis_url: st
         (["weight", "api", "acme", "3", "--unset"], "name the new weight"),
         (["weight", "api", "acme", "0", "--yes"], "a weight must be a number from 0.001"),
         (["weight", "api", "acme", "nan", "--yes"], "a weight must be a number from 0.001"),
+        (["pause", "api", "--key", "k" * 1001, "--yes"], "the key has 1001 characters: a rule takes 1000 at most"),
+        (["weight", "api", "t" * 1001, "3", "--yes"], "the tenant has 1001 characters: a rule takes 1000 at most"),
         (["pause", "api", "--url", "memory://"], "needs a store that the whole fleet sees"),
         (["pause", "api", "--url", "redis://:hunter2@127.0.0.1:1/0"], "the store gave no usable answer"),
         (["pause", "api", "--url", "gopher://:hunter2@x"], "no store is known"),

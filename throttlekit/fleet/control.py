@@ -138,7 +138,7 @@ class Control:
             ConfigurationError: A value that can never work, or 1 000 rules are in force already.
             StoreUnavailable: The store did not answer. It may be paused, or not.
         """
-        rule = Rule(what="pause", name=_name(limit), part=None if key is None else key_text(key))
+        rule = Rule(what="pause", name=_name(limit), part=None if key is None else _part("the key", key))
         if key is not None:
             check_rule(self._store, rule)
         return self._tell("pause", rule, for_)
@@ -192,7 +192,7 @@ class Control:
                 are in force already.
             StoreUnavailable: The store did not answer. It may be set, or not.
         """
-        name, part = _name(limit), key_text(tenant)
+        name, part = _name(limit), _part("the tenant", tenant)
         if weight is None:
             return self._end("weight", "weight", name, part)
         rule = Rule(what="weight", name=name, part=part, weight=checked_weight(weight))
@@ -350,6 +350,14 @@ def _text(what: str, text: object) -> str:
         raise ConfigurationError(
             f"{what} must be some text of at most {_LONGEST_TEXT} characters, not {safe_repr(text)}"
         )
+    return text
+
+
+def _part(what: str, key: str | int) -> str:
+    """The text of *key* in a rule, which every process reads once a second."""
+    text = key_text(key)
+    if len(text) > _LONGEST_TEXT:  # not shown: it may be a secret
+        raise ConfigurationError(f"{what} has {len(text)} characters: a rule takes {_LONGEST_TEXT} at most")
     return text
 
 
