@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-__all__ = ["SLACK_PART", "STALE_US", "Algorithm", "Use", "window_mark", "window_slack_us"]
+__all__ = ["SLACK_PART", "STALE_US", "Algorithm", "NoSlots", "Use", "window_mark", "window_slack_us"]
 
 STALE_US = 60_000_000
 """A state that lies so much further ahead than it can was written by a clock that was wrong."""
@@ -34,6 +34,16 @@ class Algorithm(Protocol):
     """One letter, by which the script finds the algorithm."""
     estimates: ClassVar[bool]
     """Whether no clock shows when units come back: then a job may pass before it is due."""
+
+    @property
+    def holder(self) -> str:
+        """The holder of the slot that the request takes; "" for a limit that gives no slots."""
+        ...
+
+    @property
+    def lease_us(self) -> int:
+        """How long a slot stays with a holder that does not renew it; 0 for a limit that gives no slots."""
+        ...
 
     @property
     def size(self) -> int:
@@ -106,6 +116,20 @@ class Algorithm(Protocol):
     def pace_us(self, state: Any, now_us: int) -> int:
         """How long the limit takes, at its rate, to let the units of this request pass."""
         ...
+
+
+class NoSlots:
+    """The part of an `Algorithm` whose limit gives no slots."""
+
+    __slots__ = ()
+
+    @property
+    def holder(self) -> str:
+        return ""
+
+    @property
+    def lease_us(self) -> int:
+        return 0
 
 
 def window_mark(amount: int, period_us: int) -> int:

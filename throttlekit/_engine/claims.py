@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
-from throttlekit._core.algorithms.concurrency import Concurrency, ConcurrencyAlgorithm
+from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
@@ -49,12 +49,8 @@ class Claim:
         return self.limit.scope == "process"
 
     def charged(self, at_us: int) -> Charged:
-        algorithm = self.claim.algorithm
-        if isinstance(algorithm, ConcurrencyAlgorithm):
-            return Charged(
-                self.limit, self.claim.bucket, self.cost, at_us, holder=algorithm.holder if self.cost else ""
-            )
-        return Charged(self.limit, self.claim.bucket, self.cost, at_us, callable(self.limit.cost))
+        holder = self.claim.algorithm.holder if self.cost else ""
+        return Charged(self.limit, self.claim.bucket, self.cost, at_us, callable(self.limit.cost), holder)
 
 
 class Plugins(Protocol):

@@ -72,7 +72,6 @@ def _share(claim: Claim) -> Claim | None:
     share = claim.limit.local_part
     if share is None:
         return None
-    holder = getattr(claim.claim.algorithm, "holder", "")
-    algorithm = share.bind(claim.cost, time.time_ns() // 1000, holder)
+    algorithm = share.bind(claim.cost, time.time_ns() // 1000, claim.claim.algorithm.holder)
     bucket = claim.claim.bucket.removesuffix(claim.limit.fingerprint) + share.fingerprint
     return Claim(share, claim.key, claim.cost, StoreClaim(bucket, algorithm, claim.cost))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from throttlekit._core.acquire import Caller
-from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Correction, Request
@@ -73,11 +72,9 @@ class Returns:
         here, now = self._here, time.monotonic()
         with here.changed:
             for each in slots:
-                algorithm = each.algorithm
-                if not isinstance(algorithm, ConcurrencyAlgorithm):
-                    continue
-                until = now + max(_AT_LEAST, algorithm.lease_us / 1_000_000)
-                here.owed[each.bucket, algorithm.holder] = _Owed(each, now, now + after, until)
+                if holder := each.algorithm.holder:
+                    until = now + max(_AT_LEAST, each.algorithm.lease_us / 1_000_000)
+                    here.owed[each.bucket, holder] = _Owed(each, now, now + after, until)
             while len(here.owed) > _MOST:
                 here.owed.pop(next(iter(here.owed)))
             if here.owed and not here.running:
@@ -150,5 +147,5 @@ def slots_of(request: Request) -> list[Correction]:
     return [
         Correction(claim.bucket, claim.algorithm, 0, -claim.algorithm.size)
         for claim in request.claims
-        if claim.algorithm.size and isinstance(claim.algorithm, ConcurrencyAlgorithm)
+        if claim.algorithm.size and claim.algorithm.holder
     ]

@@ -109,6 +109,6 @@ def _give_back(
             try:
                 part.store.settle(corrections, now_us)
             except StoreUnavailable as error:
-                if any(getattr(each.algorithm, "holder", "") for each in corrections):
+                if any(each.algorithm.holder for each in corrections):
                     kept = kept or error
     return kept

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import tzinfo
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, Use, window_mark
+from throttlekit._core.algorithm import STALE_US, NoSlots, Use, window_mark
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.local_share import shared_window
 from throttlekit._core.limit.options import LimitOptions, Rates
@@ -40,7 +40,7 @@ class Count(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class FixedWindowAlgorithm:
+class FixedWindowAlgorithm(NoSlots):
     """What one request means to the current window: `size` of `amount` units."""
 
     size: int

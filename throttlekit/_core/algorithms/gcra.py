@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import SLACK_PART, STALE_US, Use
+from throttlekit._core.algorithm import SLACK_PART, STALE_US, NoSlots, Use
 
 __all__ = ["Bucket", "GcraAlgorithm", "Tat", "bucket_definition"]
 
@@ -40,7 +40,7 @@ class Tat(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class GcraAlgorithm:
+class GcraAlgorithm(NoSlots):
     """What one request means to one bucket: three integers, all that a store needs."""
 
     size: int

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, Use, window_mark, window_slack_us
+from throttlekit._core.algorithm import STALE_US, NoSlots, Use, window_mark, window_slack_us
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.shape import Shape
 from throttlekit.errors import ConfigurationError
@@ -37,7 +37,7 @@ class Log(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class SlidingLogAlgorithm:
+class SlidingLogAlgorithm(NoSlots):
     """What one request means to the log: `size` of `amount` units."""
 
     size: int

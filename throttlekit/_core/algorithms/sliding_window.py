@@ -20,7 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from throttlekit._core.algorithm import STALE_US, Use, window_mark, window_slack_us
+from throttlekit._core.algorithm import STALE_US, NoSlots, Use, window_mark, window_slack_us
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.shape import Shape
 
@@ -44,7 +44,7 @@ def step_us(amount: int, period_us: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class SlidingWindowAlgorithm:
+class SlidingWindowAlgorithm(NoSlots):
     """What one request means to the two counters: `size` of `amount` units."""
 
     size: int
