@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from throttlekit._core.algorithms.token_bucket import TokenBucket
     from throttlekit._core.decision import Decision
     from throttlekit._core.job import Job
+    from throttlekit._core.limit.adapt import Adapt
     from throttlekit._core.limit.base import Limit
     from throttlekit._core.limit.share import Share
     from throttlekit._engine.delivery import Delivery
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from throttlekit.limiter import Limiter
 
 __all__ = [
+    "Adapt",
     "AsyncLimiter",
     "Concurrency",
     "ConfigurationError",
@@ -65,6 +67,7 @@ _WHERE = {
     "_core.decision": ("Decision",),
     "_core.algorithms.fixed_window": ("FixedWindow",),
     "_core.job": ("Job",),
+    "_core.limit.adapt": ("Adapt",),
     "_core.limit.base": ("Limit",),
     "_core.limit.share": ("Share",),
     "_core.algorithms.sliding_log": ("SlidingLog",),

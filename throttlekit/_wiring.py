@@ -23,7 +23,7 @@ from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit._engine.stores import InProcessLayer, SharedLayer, Stores
 from throttlekit._engine.threads import Threads
-from throttlekit.stores.base import Store
+from throttlekit.stores.base import Slowing, Store
 from throttlekit.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -153,9 +153,19 @@ class Wired:
         Raises:
             StoreUnavailable: The store did not answer. Limits of scope "process" are paused all the same.
         """
-        with self._nothing_prefetched(claims):
+        with self._nothing_prefetched([each.claim.bucket for each in claims]):
             for store, part in self._wiring.stores.each(claims):
                 store.pause([each.claim for each in part], for_us)
+
+    def slow_down(self, slowings: Sequence[tuple[Limit, Slowing]]) -> None:
+        """
+        For adapters: slow limits down for a while; see `Store.slow`.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        with self._nothing_prefetched([each.bucket for _, each in slowings]):
+            self._wiring.stores.slow(slowings)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: make one in each process")
@@ -163,11 +173,10 @@ class Wired:
     def _has_overrides(self) -> bool:
         return self.fleet is not None and self.fleet.has_overrides()
 
-    def _nothing_prefetched(self, claims: Sequence[Claim]) -> AbstractContextManager[None]:
-        """Drop the units at hand of *claims*, before and after."""
-        if self._wiring.prefetcher is None:
-            return nullcontext()
-        return self._wiring.prefetcher.without([each.claim.bucket for each in claims])
+    def _nothing_prefetched(self, buckets: list[str]) -> AbstractContextManager[None]:
+        """Drop the units at hand of *buckets*, before and after."""
+        prefetcher = self._wiring.prefetcher
+        return nullcontext() if prefetcher is None else prefetcher.without(buckets)
 
 
 def wiring_of(limiter: Wired) -> Wiring:

@@ -170,6 +170,10 @@ class AsyncLimiter:
         """As `Limiter.resume`."""
         await self._in_thread(partial(self._limiter.resume, limit, job=job, key=key))
 
+    async def overloaded(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
+        """As `Limiter.overloaded`."""
+        await self._in_thread(partial(self._limiter.overloaded, limit, job=job, key=key))
+
     async def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """As `Limiter.reset`."""
         await self._in_thread(partial(self._limiter.reset, *limits, job=job, key=key))

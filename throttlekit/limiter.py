@@ -1,4 +1,4 @@
-"""The verbs of a limiter: acquire, release, hold, wait, peek, settle, cancel, pause, resume, reset, clear_line."""
+"""The verbs of a limiter: acquire, release, hold, wait, peek, settle, cancel, pause, overloaded, reset, clear_line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from throttlekit._core.decision import Decision
 from throttlekit._core.durations import finite_seconds, seconds_in
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
+from throttlekit._engine.adapting import falling
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
@@ -278,6 +279,17 @@ class Limiter(Wired):
         """
         self.pause_claims(self._each_tier(limit, job, key), None)
 
+    def overloaded(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
+        """
+        Say that downstream is overloaded, by a sign of your own: a time-out, latency, a health check. The rate of
+        *limit* falls as its `adapt=` says. In a job, use `current().overloaded()`: it knows when the job was admitted.
+
+        Raises:
+            ConfigurationError: As for `acquire`; *limit* has no `adapt=`.
+            StoreUnavailable: The store did not answer. The rate may have fallen, or not.
+        """
+        self.slow_down([falling(each.limit, each.claim) for each in self._each_tier(limit, job, key)])
+
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """
         Forget what was counted under *limits*: full buckets, empty lines. Jobs that wait come back when due.
@@ -289,7 +301,7 @@ class Limiter(Wired):
         call = Call(limits, job, key, 0)
         self._registry.check(call)
         for each in self.claims(call):
-            with self._nothing_prefetched([each]):
+            with self._nothing_prefetched([each.claim.bucket]):
                 self._wiring.stores.of(each.limit).reset(each.claim.names)
 
     def clear_line(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:

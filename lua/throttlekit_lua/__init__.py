@@ -16,7 +16,19 @@ ALGORITHMS = {"t": "token_bucket", "f": "fixed_window", "s": "sliding_window", "
 # Read here and not when first needed: a child that was forked meanwhile would wait for the import system for ever.
 _PARTS = {
     part: (files(__name__) / f"{part}.lua").read_text("utf-8")
-    for part in ("common", *ALGORITHMS.values(), "line", "acquire", "leave", "settle", "pause", "lease", "clear_line")
+    for part in (
+        "common",
+        *ALGORITHMS.values(),
+        "slowdown",
+        "line",
+        "acquire",
+        "leave",
+        "settle",
+        "pause",
+        "slow",
+        "lease",
+        "clear_line",
+    )
 }
 
 
@@ -29,5 +41,5 @@ def script(name: str) -> str:
 def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS)) -> str:
     """The text of the script for *verb* on claims of the algorithms *codes*: less to run than one for all."""
     algorithms = [name for code, name in ALGORITHMS.items() if code in codes]
-    line = ("line",) if verb in ("acquire", "clear_line", "leave", "pause") else ()
+    line = ("slowdown", "line") if verb in ("acquire", "clear_line", "leave", "pause", "slow") else ()
     return "\n".join(_PARTS[part] for part in ("common", *algorithms, *line, verb))

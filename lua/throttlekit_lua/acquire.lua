@@ -28,9 +28,7 @@
 ]]
 local caller, max_wait, grace, secret = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local claims, places, first = {}, {}, caller == 'again'
-if ARGV[3] ~= '' then
-  for text in string.gmatch(ARGV[3], '[^;]+') do places[#places + 1] = place_in(text) end
-end
+for text in string.gmatch(ARGV[3], '[^;]+') do places[#places + 1] = place_in(text) end
 local told = now
 for i = 1, #KEYS / 3 do
   local at = 6 * i + 1
@@ -44,11 +42,12 @@ for i = 1, #KEYS / 3 do
   local line = c.line
   if line and line.paused > 0 then c.of.exhausted(c, line.paused) end
   if c.size > 0 then
-    c.ready = c.of.ready(c, 0)
+    if line and line.slow then read_pace(c) end
+    c.ready = ready_after(c, 0)
     if c.ready > now or line and (line.waiting > 0 or line.paused > now) then
       if not line then c.line = no_line() end
       read_rest(c)
-      c.there = c.of.there(c)
+      c.there = pace_there(c)
       begin_line(c, secret)
       c.given = c.place
       if not is_genuine(c) then c.place = nil end
@@ -63,10 +62,10 @@ for i = 1, #KEYS / 3 do
         c.ahead = c.ready > now and max(0, c.ahead - (c.of.estimates and 0 or AT_DOOR)) or 0
         most, c.least = c.ahead, 0
       end
-      c.passes = c.ahead > 0 and c.of.ready(c, c.ahead) or c.ready
+      c.passes = c.ahead > 0 and ready_after(c, c.ahead) or c.ready
       if c.passes > now then c.passes = math.min(c.passes + c.ahead * c.of.slack(c, longest), now + FURTHEST) end
       local soon = now + longest
-      if c.passes <= now and most > c.ahead and c.of.ready(c, most) > now then c.passes = soon end
+      if c.passes <= now and most > c.ahead and ready_after(c, most) > now then c.passes = soon end
       c.back_at = max(c.soon and math.min(c.passes, soon) or c.passes, c.line.paused)
       c.passes = max(c.passes, c.line.paused)
       told = max(told, c.passes)
@@ -113,13 +112,14 @@ if reason == 0 then
       c.of.charge(c)
       c.of.keep(c)
       local line = c.line
+      local slowed = line and pass_pace(c)
       if c.ahead then
         pay(c)
         pass(c)
         write_line(c)
-      elseif line and line.paused > 0 then
+      elseif line and line.paused > 0 or slowed then
         line.paused, line.from, c.aside = 0, 0, {}
-        if line.epoch > 0 then write_line(c) else redis.call('DEL', c.order_key) end
+        if line.epoch > 0 or line.slow then write_line(c) else redis.call('DEL', c.order_key) end
       end
     end
   end

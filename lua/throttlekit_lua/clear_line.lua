@@ -7,7 +7,7 @@
 
   Returns  how many lines there were
 
-  Writes   KEYS[2i] is deleted. So is KEYS[2i-1], or only its pause is left, expiring when it would have
+  Writes   KEYS[2i] is deleted. So is KEYS[2i-1], or only its pause and its slowdown are left, expiring when it would have
 ]]
 local count = 0
 for i = 1, #KEYS / 2 do
@@ -15,8 +15,8 @@ for i = 1, #KEYS / 2 do
   read_line(c)
   if c.line then
     local line = no_line()
-    line.paused, line.from = c.line.paused, c.line.from
-    if line.paused > 0 then redis.call('SET', c.order_key, text_of(line), 'KEEPTTL')
+    line.paused, line.from, line.slow = c.line.paused, c.line.from, c.line.slow
+    if line.paused > 0 or line.slow then redis.call('SET', c.order_key, text_of(line), 'KEEPTTL')
     else redis.call('DEL', c.order_key) end
     count = count + 1
   end

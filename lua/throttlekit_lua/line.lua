@@ -1,7 +1,7 @@
 --[[
-  The waiting line of a claim. Mirrors throttlekit/_core/line.py. Comes after common.lua.
+  The waiting line of a claim. Mirrors throttlekit/_core/line.py. Comes after common.lua and slowdown.lua.
 
-  c.order_key  the line's numbers, as FIELDS names them, and the secret of its seals; text
+  c.order_key  the line's numbers, as FIELDS names them, the secret of its seals, and how it is slowed down; text
   c.jobs_key   sorted set: each waiting job, "number cost", by its start; and before them, by -1 - tag: "f tenant" and
                "r tenant", where that tenant's next job would start, and the next that comes in again
   c.rest       "mark cost step lead queue tenant": see `StoreClaim`; queue is empty for any
@@ -16,12 +16,13 @@ local FIELDS = {
   'epoch', 'v', 'gone', 'number', 'extra', 'mean', 'dear', 'doubt', 'aside', 'over', 'since', 'low', 'grace',
   'paused', 'from', 'guest', 'last', 'mark', 'waiting',
 }
-local FORMAT = '^' .. string.rep('(%d+) ', #FIELDS) .. '(%x*)$'
+local FORMAT = '^' .. string.rep('(%d+) ', #FIELDS) .. '(%x*) ?(.*)$'
 
 local function text_of(line)
   local texts = {}
   for i, field in ipairs(FIELDS) do texts[i] = whole(line[field]) end
   texts[#FIELDS + 1] = line.secret
+  if line.slow then texts[#FIELDS + 2] = slow_text(line.slow) end
   return table.concat(texts, ' ')
 end
 
@@ -31,10 +32,12 @@ local function read_line(c)
   if not stored then return end
   local found = {string.match(stored, FORMAT)}
   if not found[1] then return end
-  local line = {secret = found[#FIELDS + 1], stored = true}
+  local line = {secret = found[#FIELDS + 1], stored = true, slow = slow_in(found[#FIELDS + 2])}
+  if not line.slow and found[#FIELDS + 2] ~= '' then return end
   for i, field in ipairs(FIELDS) do line[field] = tonumber(found[i]) end
   -- A later clock wrote it: a pause begins now, at its full length.
-  if line.from > now or line.since > now + LOOK then
+  local slow_later = line.slow and slow_at(line.slow)
+  if slow_later or line.from > now or line.since > now + LOOK then
     if line.from > now then line.paused, line.from = now + line.paused - line.from, now end
     line.since = math.min(line.since, now + LOOK)
     redis.call('SET', c.order_key, text_of(line), 'KEEPTTL')
@@ -248,7 +251,7 @@ local function write_line(c)
   if c.joins then redis.call('ZADD', jobs_key, c.joins[1], c.joins[2]) end
   if c.paid and line.waiting > 0 then redis.call('ZADD', jobs_key, c.paid[1], c.paid[2]) end
   if c.prune then redis.call('ZREMRANGEBYSCORE', jobs_key, whole(-1 - line.v), '(0') end
-  local last = max(line.last, line.guest, line.paused)
+  local last = max(line.last, line.guest, line.paused, line.slow and slow_last(line.slow) or 0)
   if line.paused > 0 then
     local _, full = c.of.use(c)
     last = max(last, full)

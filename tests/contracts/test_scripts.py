@@ -14,8 +14,9 @@ from contracts.tree import LUA, parsed, read
 
 COMMON = next(path for path in LUA if path.stem == "common")
 LINE = next(path for path in LUA if path.stem == "line")
+SLOWDOWN = next(path for path in LUA if path.stem == "slowdown")
 VERBS = [path for path in LUA if "ARGV[" in read(path) and path != COMMON]
-ALGORITHMS = [path for path in LUA if path not in (*VERBS, COMMON, LINE)]
+ALGORITHMS = [path for path in LUA if path not in (*VERBS, COMMON, LINE, SLOWDOWN)]
 every_script = pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
 every_verb = pytest.mark.parametrize("path", VERBS, ids=lambda path: path.name)
 every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.name)
@@ -199,7 +200,7 @@ def test_scripts_are_put_together_from_every_file() -> None:
     assert {_code(path): path.stem for path in ALGORITHMS} == throttlekit_lua.ALGORITHMS
     for verb, letters in product(VERBS, ["t", "fs", "l", "c", "tfslc"]):
         text = throttlekit_lua.read(verb.stem, frozenset(letters))
-        line = [LINE] if "read_line(c)" in read(verb) else []
+        line = [SLOWDOWN, LINE] if "read_line(c)" in read(verb) else []
         parts = [COMMON, *(path for path in ALGORITHMS if _code(path) in letters), *line, verb]
         assert sorted(path for path in LUA if read(path) in text) == sorted(parts)
         assert len(text) == sum(len(read(path)) for path in parts) + len(parts) - 1
@@ -217,7 +218,7 @@ def test_verbs_are_those_that_the_store_runs() -> None:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     assert {path.stem for path in VERBS} <= names
-    assert {path.stem for path in VERBS} == {"acquire", "clear_line", "lease", "leave", "pause", "settle"}
+    assert {path.stem for path in VERBS} == {"acquire", "clear_line", "lease", "leave", "pause", "settle", "slow"}
 
 
 # Verbs

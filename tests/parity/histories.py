@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from support.claims import claim_of
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import Caller, State, acquire, kept_until_us, leave, pause
+from throttlekit._core.acquire import Caller, State, acquire, kept_until_us, leave, pause, slow
 from throttlekit._core.algorithm import STALE_US, Algorithm
 from throttlekit._core.algorithms import concurrency, fixed_window, sliding_log, sliding_window
 from throttlekit._core.algorithms.concurrency import Holders
@@ -33,9 +33,10 @@ from throttlekit._core.line import (
     Line,
     Place,
 )
+from throttlekit._core.slowdown import LONGEST_HEARD_US, LONGEST_SPAN_US, TOLERANCE_US, Fall, Heard
 from throttlekit._core.storage_keys import bucket_name, jobs_name, line_name
 from throttlekit._core.time_zone import UTC, Zone
-from throttlekit.stores import Correction, Lease, Request, StoreClaim, Wait
+from throttlekit.stores import Correction, Lease, Request, Slowing, StoreClaim, Wait
 from throttlekit.stores.wire import _SECRET, place_text  # pyright: ignore[reportPrivateUsage]
 
 __all__ = [
@@ -49,6 +50,7 @@ __all__ = [
     "Paused",
     "Reference",
     "Rule",
+    "Slowed",
     "Step",
     "Waiting",
     "rule",
@@ -223,6 +225,13 @@ class Paused:
 
 
 @dataclass(frozen=True)
+class Slowed:
+    """Refusals of downstream, and what it says is left."""
+
+    slowings: Sequence[Slowing]
+
+
+@dataclass(frozen=True)
 class Left:
     """Jobs that leave the lines in which they stand."""
 
@@ -247,7 +256,7 @@ class Step:
 
     now_us: int
     keys: Sequence[str]
-    question: Request | Sequence[Correction] | Leased | Left | Paused | None = None
+    question: Request | Sequence[Correction] | Leased | Left | Paused | Slowed | None = None
     reply: Sequence[int | str] | int | None = None
     stored: Sequence[object] = ()
     """What *keys* hold afterwards: an algorithm's own state, a `Line`, a line's jobs (`Waiting`) or None."""
@@ -371,6 +380,21 @@ class Reference:
         keys = [key for rule in rules for key in rule.keys]
         return self._step(now_us, keys, Paused(claims, for_us), reply, expires_us)
 
+    def slow(self, now_us: int, asked: Sequence[tuple[Rule, Fall | Heard]]) -> Step:
+        reply: list[int] = []
+        expires_us: list[int | None] = []
+        slowings: list[Slowing] = []
+        for rule, why in asked:
+            claim = StoreClaim(rule.bucket, rule.bind(0))
+            before = self._state(rule, now_us)
+            after = slow(before, claim, why, now_us)
+            expires_us += [None, *self._put_line(rule, claim.algorithm, before, after, now_us)]
+            reply.append(int(after is not before))
+            slowings.append(Slowing(claim, why))
+            self.seen[f"{type(why).__name__.lower()}: {after is not before}"] += 1
+        keys = [key for rule, _ in asked for key in rule.keys]
+        return self._step(now_us, keys, Slowed(slowings), reply, expires_us)
+
     def _state(self, rule: Rule, now_us: int) -> State:
         """What is kept of *rule*. A pause that a later clock began begins anew at once, and lives no longer."""
         line = self.line(rule)
@@ -404,7 +428,7 @@ class Reference:
         self,
         now_us: int,
         keys: Sequence[str],
-        question: Request | Sequence[Correction] | Leased | Left | Paused,
+        question: Request | Sequence[Correction] | Leased | Left | Paused | Slowed,
         reply: Sequence[int | str] | int,
         expires_us: Sequence[int | None],
     ) -> Step:
@@ -442,6 +466,9 @@ class Reference:
         self.seen["costs"] += after.extra > 0
         self.seen["guesses"] += len(after.jobs) > EXACT and after.extra > 0
         self.seen["new rate"] += after.mark != before.mark and len(before.jobs) > 0
+        slowed = before.slow is not None and now_us < before.slow.last_us
+        self.seen["slowed"] += slowed and after.slow == before.slow
+        self.seen["paced"] += slowed and after.slow is not None and after.slow.gate_us != before.slow.gate_us
         self.seen["tags at their end"] += after.epoch > before.epoch > 0
 
 
@@ -468,7 +495,7 @@ def written_as(value: object) -> object:
             value.aside_us, value.over_us, value.since_us, value.low, value.grace_us, value.paused_us,
             value.paused_from_us, value.guest_us, value.until_us, value.mark, len(value.jobs),
         )  # fmt: skip
-        return " ".join([*map(str, numbers), value.secret]).encode()
+        return " ".join([*map(str, numbers), value.secret, *map(str, value.slow or ())]).encode()
     if isinstance(value, Tat) and value.debt_us == 0:
         return str(value.at_us).encode()
     assert isinstance(value, tuple)
@@ -535,7 +562,25 @@ class History:
         lines = [self._reference.line(rule) for rule in rules]
         if any(line is not None and line.paused_us > now_us for line in lines) and rnd.random() < 0.4:
             each_us = []
+        if rnd.random() < 0.4:
+            return self._reference.slow(now_us, [(rule, self._slowing(rule)) for rule in rules])
         return self._reference.pause(now_us, rules, rnd.choice([None, *each_us]))
+
+    def _slowing(self, rule: Rule) -> Fall | Heard:
+        rnd, line = self._rnd, self._reference.line(rule)
+        if rnd.random() < 0.5:
+            fell_us = line.slow.fell_us if line is not None and line.slow else self._now_us
+            span_us = rnd.choice([1, 999, rule.step_us, 30 * rule.step_us, LONGEST_SPAN_US])
+            floor = rnd.choice([1_000, 100_000, 800_000, 999_999])
+            return Fall(
+                rnd.choice([None, fell_us - 1, fell_us - 1, fell_us - 1, fell_us, self._now_us]),
+                min(span_us, LONGEST_SPAN_US),
+                floor,
+            )
+        left_us = line.slow.heard_us - self._now_us if line is not None and line.slow else 0
+        resets_us = [0, 1, rule.step_us, left_us, left_us - _SECOND_US, left_us - _SECOND_US - 1, left_us + _SECOND_US]
+        reset_us = min(max(0, rnd.choice([*resets_us, left_us + _SECOND_US + 1, 10**13])), LONGEST_HEARD_US)
+        return Heard(rnd.choice([0, 1, 2, rnd.randrange(1 + rule.limit.capacity), 10**8]), reset_us)
 
     def _newcomer(self) -> Step:
         """One of many that come at one instant; few of them come back."""
@@ -602,6 +647,9 @@ class History:
             edges += [line.paused_us, line.paused_us, line.paused_from_us, line.paused_from_us - 1]
             edges += [kept_until_us(State(state, line), charge, self._now_us)]
             edges += [line.paused_us + LOOK_US + max(GRACE_US, line.grace_us)]
+        if line is not None and (slowed := line.slow):
+            edges += [slowed.fell_us, slowed.back_us, slowed.heard_us, slowed.heard_from_us, slowed.gate_us]
+            edges += [slowed.gate_us - TOLERANCE_US, slowed.fell_us + slowed.span_us, slowed.gate_us + STALE_US]
         if line is not None and line.jobs:
             ripe_us = line.since_us + max(GRACE_US, line.grace_us)
             edges += [

@@ -24,6 +24,7 @@ from parity.histories import (
     Paused,
     Reference,
     Rule,
+    Slowed,
     Step,
     Waiting,
     rule,
@@ -43,6 +44,7 @@ from throttlekit._core.time_zone import Zone
 from throttlekit.stores import Correction, Lease, MemoryStore, Request, StoreClaim
 from throttlekit.stores.redis import RedisStore
 
+SLOWED = ("fall: True", "heard: True", "heard: False", "slowed", "paced")
 LONG_RUN = int(os.environ.get("THROTTLEKIT_TEST_HISTORIES", "50000"))
 HISTORY = 250
 
@@ -90,7 +92,8 @@ local redis = {sha1hex = server.sha1hex, call = function(...)
     local holders = string.find(key or '', 'concurrency', 1, true) and (string.find(argument, '^%(?%-?%d+$')
       or string.find(argument, '^job%%3A%d+#%d$') or string.find(argument, '^:%l+$')
       or argument == '-inf' or argument == '+inf' or argument == 'WITHSCORES')
-    local line = string.find(key or '', ':order$') and (string.find(argument, '^[%d ]+ %x*$') or argument == 'KEEPTTL')
+    local line = string.find(key or '', ':order$')
+      and (string.find(argument, '^[%d ]+ %x* ?[%d ]*$') or argument == 'KEEPTTL')
       or string.find(key or '', ':jobs$') and (string.find(argument, '^%(?%-?%d+$') or argument == '-inf'
       or argument == '+inf' or argument == 'LIMIT' or string.find(argument, '^[fr] '))
     if i > 2 and string.find(argument, '[^%d ]') and argument ~= 'PX' and not ring and not holders and not line then
@@ -144,6 +147,8 @@ class _Recorder(Listed):
             (self.release if step.question.verb == "release" else self.renew)(step.question.leases, step.now_us)
         elif isinstance(step.question, Paused):
             self.pause(step.question.claims, step.question.for_us, step.now_us)
+        elif isinstance(step.question, Slowed):
+            self.slow(step.question.slowings, step.now_us)
         elif isinstance(step.question, Left):
             self.leave(step.question.waits, step.now_us)
         elif step.question is not None:
@@ -286,10 +291,11 @@ def test_long_random_histories(client: Any, algorithms: Sequence[str], must_see:
         seen += history.seen
     client.flushdb()
     settled = ["settled down"] if algorithms == ["concurrency"] else ["settled up", "settled down"]
-    usual = {what: seen[what] for what in (*REASONS, *settled, "pauses", *must_see)}
+    usual = {what: seen[what] for what in (*REASONS, *settled, *SLOWED, "pauses", *must_see)}
     # The rarest of these is seen some 290 times, the rarest below 80 times.
     assert min(usual.values()) > LONG_RUN // 1000, dict(usual)
     seldom = ("not settled", "resumed", "stale", "stale settled", "stale looked at", "pause begun anew")
+    assert seen["fall: False"] > 0
     assert min(seen[what] for what in seldom) > LONG_RUN // 5000, {what: seen[what] for what in seldom}
 
 

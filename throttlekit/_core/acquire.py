@@ -2,12 +2,13 @@
 One decision over several claims: all or nothing. The authority that every store is held to.
 
 Each algorithm says what one claim means (`Algorithm`); this file names no algorithm. line.py says where a job stands.
-The memory store runs it; lua/throttlekit_lua/acquire.lua, leave.lua and pause.lua mirror it. Change all, or
+The memory store runs it; lua/throttlekit_lua/acquire.lua, leave.lua, pause.lua and slow.lua mirror it. Change all, or
 the parity tests fail.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import Enum
@@ -37,8 +38,10 @@ from throttlekit._core.line import (
     standing,
     tidied,
 )  # fmt: skip
+from throttlekit._core.slowdown import Fall, Heard, Pace, Slowdown, fallen, heard, pace_of
+from throttlekit._core.slowdown import passed as paced
 
-__all__ = ["Caller", "Reason", "State", "Verdict", "acquire", "kept_until_us", "leave", "pause"]
+__all__ = ["Caller", "Reason", "State", "Verdict", "acquire", "kept_until_us", "leave", "pause", "slow"]
 
 
 class Caller(Enum):
@@ -126,6 +129,8 @@ class _Look(NamedTuple):
     """When there are units for it and for all before it, and no pause."""
     back_us: int
     """When the job is to come back: sooner, if others were set aside just now, and more may be then."""
+    pace: Pace | None = None
+    """How the limit is slowed down."""
 
 
 def acquire(
@@ -242,10 +247,23 @@ def pause(state: State, now_us: int, for_us: int | None) -> State:
     return State(state.taken, replace(line, paused_us=until_us, paused_from_us=now_us))
 
 
+def slow(state: State, claim: StoreClaim, why: Fall | Heard, now_us: int) -> State:
+    """The state once the service downstream has refused a job of *claim*, or said what is left."""
+    (state,) = _as_of_now([state], now_us)
+    line = state.line or EMPTY
+    if isinstance(why, Fall):
+        changed: Slowdown | None = fallen(line.slow, why, line.paused_us, now_us)
+    else:
+        known, unit_us = _taken(claim, state.taken, line, now_us), max(1, claim.algorithm.mark) / 1000
+        ours = claim.algorithm.there(known, now_us) + math.floor(why.reset_us / unit_us)
+        changed = heard(line.slow, why, ours, now_us)
+    return state if changed is line.slow else State(state.taken, replace(line, slow=changed))
+
+
 def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
     """The instant from which the line of *state* means nothing any more."""
     line = state.line or EMPTY
-    last_us = max(line.until_us, line.guest_us, line.paused_us)
+    last_us = max(line.until_us, line.guest_us, line.paused_us, 0 if line.slow is None else line.slow.last_us)
     if not line.paused_us:
         return last_us
     taken = algorithm.exhausted(algorithm.sanitized(state.taken, now_us), line.paused_us)
@@ -275,10 +293,18 @@ def _look(
     taken = _taken(claim, taken, line, now_us)
     if algorithm.size == 0:
         return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us)
-    ready_us = algorithm.ready_us(taken, now_us)
+    pace = None if line.slow is None else pace_of(line.slow, algorithm.mark, claim.cost, now_us)
+
+    def ready_after(ahead: int) -> int:
+        ready_us = algorithm.ready_us(taken, now_us, ahead)
+        return ready_us if pace is None else max(ready_us, pace.ready_us(now_us, ahead))
+
+    ready_us = ready_after(0)
     if not line.jobs and ready_us <= now_us and line.paused_us <= now_us:
-        return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us)
+        return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us, pace)
     there = algorithm.there(taken, now_us)
+    if pace is not None:
+        there = pace.there(now_us, there)
     line = begun(line, now_us, secret)
     place = genuine(line, claim.bucket, place)
     own = place.number if place is not None else 0
@@ -298,15 +324,16 @@ def _look(
         # a job comes in its turn, or when a unit came back beside it.
         about = 0 if ready_us <= now_us else max(0, ahead.about - (0 if algorithm.estimates else AT_DOOR))
         ahead = Ahead(about, about)
-    passes_us = algorithm.ready_us(taken, now_us, ahead.about) if ahead.about else ready_us
+    passes_us = ready_after(ahead.about) if ahead.about else ready_us
     if passes_us > now_us:
         passes_us += ahead.about * algorithm.slack_us(longest_us)
         passes_us = min(passes_us, now_us + FURTHEST_US)
     soon_us = now_us + longest_us
-    if passes_us <= now_us and ahead.most > ahead.about and algorithm.ready_us(taken, now_us, ahead.most) > now_us:
+    if passes_us <= now_us and ahead.most > ahead.about and ready_after(ahead.most) > now_us:
         passes_us = soon_us  # no job passes by a guess
     back_us = max(min(passes_us, soon_us) if soon else passes_us, line.paused_us)
-    return _Look(taken, line, place, stands, before, ahead, there, ready_us, max(passes_us, line.paused_us), back_us)
+    passes_us = max(passes_us, line.paused_us)
+    return _Look(taken, line, place, stands, before, ahead, there, ready_us, passes_us, back_us, pace)
 
 
 _NOBODY = Ahead()
@@ -347,10 +374,14 @@ def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, 
 def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None, now_us: int) -> Line | None:
     """The line after a grant: a grant ends a pause. Where no job waits, nothing else is written."""
     line = look.line
+    if stored is not None and stored.slow is not None:
+        after = paced(stored.slow, look.pace, now_us)
+        line, stored = replace(line, slow=after), replace(stored, slow=after)
     if stored is None or not stored.jobs:
-        if stored is None or not stored.paused_us:
-            return stored
-        return replace(stored, paused_us=0, paused_from_us=0) if stored.epoch else None
+        if stored is None:
+            return None
+        stored = replace(stored, paused_us=0, paused_from_us=0) if stored.paused_us else stored
+        return stored if stored.epoch or stored.slow else None
     over_us = min(line.over_us or now_us, now_us) if look.before.least else 0
     return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead.least, over_us)
 

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
+from throttlekit._core.slowdown import Slowdown
+
 __all__ = [
     "AT_DOOR", "BATCH", "CLASS", "CLASSES", "DOUBT", "DOUBT_LASTS_US", "EMPTY", "EXACT", "FAR", "FURTHEST_US",
     "GRACE_US", "GUESTS_US", "KEPT_US", "LOOK_US", "MEAN_ONE", "MEAN_PART", "MOST_BATCH", "MOST_DOUBT", "UNIT",
@@ -128,6 +130,7 @@ class Line:
         mark: Stands for the fastest rate since the line began; see `Algorithm.mark`. Jobs of several rates may stand
             in one line, and a slower one gives no job more time.
         secret: With it places are sealed.
+        slow: What slows the limit down for a while; None: nothing does.
         jobs: Who waits, in order.
         finishes: Where each tenant's next job would start, if beyond v.
         returns: The same for jobs that come in again.
@@ -152,6 +155,7 @@ class Line:
     until_us: int = 0
     mark: int = 0
     secret: str = ""
+    slow: Slowdown | None = None
     jobs: tuple[Entry, ...] = ()
     finishes: Mapping[str, int] = field(default_factory=_no_tags)
     returns: Mapping[str, int] = field(default_factory=_no_tags)
@@ -163,8 +167,8 @@ class Line:
 
     def at(self, now_us: int) -> Line:
         """
-        The line as it counts at *now_us*, if a later clock wrote it. A pause begins now, at its full length; the time
-        that units lie for the first job begins once every process has looked.
+        The line as it counts at *now_us*, if a later clock wrote it. A pause or a slowdown begins now; the time that
+        units lie for the first job begins once every process has looked.
         """
         line = self
         if line.paused_from_us > now_us:
@@ -172,11 +176,12 @@ class Line:
             line = replace(line, paused_us=paused_us, paused_from_us=now_us)
         if line.since_us > now_us + LOOK_US:
             line = replace(line, since_us=now_us + LOOK_US)
-        return line
+        return replace(line, slow=line.slow.at(now_us)) if line.slow and line.slow.at(now_us) != line.slow else line
 
     def cleared(self) -> Line | None:
         """The line without the jobs that wait; None if nothing else is in it."""
-        return Line(paused_us=self.paused_us, paused_from_us=self.paused_from_us) if self.paused_us else None
+        left = Line(paused_us=self.paused_us, paused_from_us=self.paused_from_us, slow=self.slow)
+        return left if self.paused_us or self.slow else None
 
 
 EMPTY = Line()

@@ -13,6 +13,7 @@ from throttlekit._core.algorithms.sliding_window import SlidingWindow
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.job import Job
+from throttlekit._core.limit.adapt import GivenAdapt
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.share import NO_STAKE, GivenShare, Stake
 from throttlekit._core.limit.template import safe_repr
@@ -44,6 +45,7 @@ def plain(limit: Limit, key: str, cost: int, stake: Stake = NO_STAKE) -> dict[st
         **({} if limit.on_store_failure == "closed" else {"on_store_failure": limit.on_store_failure}),
         **({} if limit.processes is None else {"processes": limit.processes}),
         **({} if stake == NO_STAKE else {"share": list(stake)}),
+        **({} if limit.adapt is None else {"adapt": limit.adapt.fall(limit.amount, limit.period_us, None)[1:]}),
         **({} if limit.prefetch is None else {"prefetch": limit.prefetch, "prefetch_for": limit.prefetch_for}),
         **{option: getattr(limit, option) for option in limit.options},
     }
@@ -76,6 +78,7 @@ def load(data: Mapping[str, Any]) -> Limit:
             on_store_failure=data.get("on_store_failure", "closed"),
             processes=data.get("processes"),
             share=GivenShare.read(data.get("share")),
+            adapt=GivenAdapt.read(data.get("adapt")),
             _of_tier=tier,
             _by_value=True,
             _varying_us=varying_us,

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Protocol
@@ -15,17 +15,19 @@ from throttlekit._core.decision import Decision, settled_of
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
+from throttlekit._engine.adapting import falling_of
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, LeaseLost, StoreUnavailable
 from throttlekit.hookspecs import Outcome
+from throttlekit.stores.base import Slowing
 
 __all__ = ["NOTHING", "RUNNING", "Holder", "Running", "current"]
 
 _log = logging.getLogger("throttlekit")
-_settle_failed = Every()
+_settle_failed, _slow_failed = Every(), Every()
 
 
 class Holder(Protocol):
@@ -33,6 +35,8 @@ class Holder(Protocol):
 
     @property
     def events(self) -> EventDispatcher: ...
+
+    def slow_down(self, slowings: Sequence[tuple[Limit, Slowing]]) -> None: ...
 
     def settle(self, decision: Decision, *, actual: int, limit: Limit | None = None) -> Decision: ...
 
@@ -144,6 +148,27 @@ class Running:
             )
         with self._settling:
             self._settle(actual, limit)
+
+    def overloaded(self, limit: Limit | str | None = None) -> None:
+        """
+        Say that downstream is overloaded, by a sign of your own, such as a time-out: the rate of the job's limits falls
+        as their `adapt=` says, unless it has fallen since the job was admitted. `RateLimited` does this by itself.
+
+        Outside a throttled job nothing is done, and neither if the store does not answer.
+
+        Args:
+            limit: One of the job's limits, or its name. Default: each that has `adapt=`.
+
+        Raises:
+            ConfigurationError: *limit* is not a limit of the job, or has no `adapt=`.
+        """
+        if self._limiter is None or self.decision is None:
+            return
+        try:
+            self._limiter.slow_down(falling_of(self.decision, limit))
+        except StoreUnavailable as error:
+            if _slow_failed.due():
+                _log.warning("%s. That downstream is overloaded could not be stored.", error)
 
     def _settle(self, actual: int, limit: Limit | None) -> None:
         if self._limiter is None or self.decision is None or not self.decision.charged:

@@ -13,6 +13,7 @@ from throttlekit.stores.base import (
     Correction,
     Lease,
     Request,
+    Slowing,
     Store,
     SupportsBatch,
     SupportsCommands,
@@ -26,7 +27,7 @@ from throttlekit.stores.memory import MemoryStore
 __all__ = ["StoreAccess"]
 
 _T = TypeVar("_T")
-_N = TypeVar("_N", StoreClaim, Correction, Lease, Wait)
+_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing, Wait)
 
 
 class StoreAccess:
@@ -74,6 +75,9 @@ class StoreAccess:
 
     def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
         self._part_by_part(claims, lambda those: self._store.pause(those, for_us, now_us))
+
+    def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
+        self._part_by_part(slowings, lambda those: self._store.slow(those, now_us))
 
     def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
         self._part_by_part(waits, lambda those: self._store.leave(those, now_us))

@@ -16,7 +16,7 @@ from throttlekit._engine.returns import Returns, slots_of
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit._engine.store_calendar import StoreCalendar, needs_calendar
 from throttlekit.errors import StoreUnavailable
-from throttlekit.stores.base import Correction, Request, Store
+from throttlekit.stores.base import Correction, Request, Slowing, Store
 from throttlekit.stores.composite import Part, acquire_in_parts
 
 __all__ = ["InProcessLayer", "SharedLayer", "Stores"]
@@ -81,6 +81,13 @@ class Stores:
             part = [claim for claim in claims if claim.in_process is own]
             if part:
                 yield store, part
+
+    def slow(self, slowings: Sequence[tuple[Limit, Slowing]]) -> None:
+        """Slow limits down for a while; see `Store.slow`. First those that only this process counts."""
+        for store, own in ((self.in_process, True), (self.shared, False)):
+            part = [slowing for limit, slowing in slowings if (limit.scope == "process") is own]
+            if part:
+                store.slow(part)
 
     def settle(self, decision: Decision, actual: int, limit: Limit | None) -> Decision:
         """Correct what *decision* charged; see `Limiter.settle`. One round trip at most."""

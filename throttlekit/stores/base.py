@@ -10,11 +10,13 @@ from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import GRACE_US, Place
+from throttlekit._core.slowdown import Fall, Heard
 
 __all__ = [
     "Correction",
     "Lease",
     "Request",
+    "Slowing",
     "Store",
     "SupportsBatch",
     "SupportsCommands",
@@ -65,6 +67,18 @@ class Wait:
 
     claim: StoreClaim
     place: Place
+
+    @property
+    def bucket(self) -> str:
+        return self.claim.bucket
+
+
+@dataclass(frozen=True, slots=True)
+class Slowing:
+    """Why the limit of *claim* is to be slower for a while."""
+
+    claim: StoreClaim
+    why: Fall | Heard
 
     @property
     def bucket(self) -> str:
@@ -135,6 +149,15 @@ class Store(Protocol):
 
         Raises:
             StoreUnavailable: There was no usable answer. It is unknown whether the limit is paused.
+        """
+        ...
+
+    def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
+        """
+        Slow limits down for a while, as `throttlekit._core.acquire.slow` does.
+
+        Raises:
+            StoreUnavailable: There was no usable answer. It is unknown whether the limits are slower.
         """
         ...
 

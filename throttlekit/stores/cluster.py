@@ -15,7 +15,7 @@ from throttlekit._core.acquire import Verdict
 from throttlekit._core.claim import StoreClaim
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import Correction, Lease, Request, Wait, acquire_or_error
+from throttlekit.stores.base import Correction, Lease, Request, Slowing, Wait, acquire_or_error
 from throttlekit.stores.composite import Part, acquire_in_parts
 from throttlekit.stores.redis import RedisStore, renew_pool_lock_after_fork
 from throttlekit.stores.wire import arguments_of, script_of
@@ -23,7 +23,7 @@ from throttlekit.stores.wire import arguments_of, script_of
 __all__ = ["RedisClusterStore"]
 
 
-_N = TypeVar("_N", StoreClaim, Correction, Lease, Wait)
+_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing, Wait)
 
 
 class RedisClusterStore(RedisStore):
@@ -89,6 +89,10 @@ class RedisClusterStore(RedisStore):
     def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
         pause = super().pause
         self._for_each_hash_slot(claims, lambda group: pause(group, for_us, now_us))
+
+    def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
+        slow = super().slow
+        self._for_each_hash_slot(slowings, lambda group: slow(group, now_us))
 
     def _for_each_hash_slot(self, items: Sequence[_N], call: Callable[[Sequence[_N]], None]) -> None:
         """Run *call* for the items of each hash slot. All are tried; then the first error is raised."""

@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from throttlekit._core.acquire import State, Verdict, acquire, kept_until_us, leave, pause
+from throttlekit._core.acquire import State, Verdict, acquire, kept_until_us, leave, pause, slow
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import KEPT_US, Line
 from throttlekit._core.storage_keys import line_name
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.stores.base import Correction, Lease, Request, Wait
+from throttlekit.stores.base import Correction, Lease, Request, Slowing, Wait
 
 __all__ = ["MemoryStore"]
 
@@ -91,6 +91,13 @@ class MemoryStore:
             for each in claims:
                 before = self._state(each, now_us)
                 self._put_line(each, before, pause(before, now_us, for_us), now_us)
+
+    def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
+        with self._lock:
+            now_us = self._clock_us() if now_us is None else now_us
+            for each in slowings:
+                before = self._state(each.claim, now_us)
+                self._put_line(each.claim, before, slow(before, each.claim, each.why, now_us), now_us)
 
     def reset(self, names: Sequence[str]) -> None:
         with self._lock:

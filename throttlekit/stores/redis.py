@@ -23,7 +23,7 @@ from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import is_line, jobs_name_of
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
-from throttlekit.stores.base import Correction, Lease, Request, Wait
+from throttlekit.stores.base import Correction, Lease, Request, Slowing, Wait
 from throttlekit.stores.errors import URL_ERRORS, is_connection_error, map_errors
 from throttlekit.stores.pool import ConnectionPool
 from throttlekit.stores.wire import (
@@ -35,6 +35,7 @@ from throttlekit.stores.wire import (
     rest_of,
     script_for,
     script_of,
+    slowing_row,
     verdict_of,
 )
 
@@ -119,6 +120,10 @@ class RedisStore:
         keys = [name for claim in claims for name in claim.names]
         rows = [(claim.algorithm.code, *claim.algorithm.params) for claim in claims]
         self._run_script("pause", keys, [_or_empty(now_us), _or_empty(for_us)], rows)
+
+    def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
+        keys = [name for each in slowings for name in each.claim.names]
+        self._run_script("slow", keys, [_or_empty(now_us)], [slowing_row(each) for each in slowings])
 
     def reset(self, names: Sequence[str]) -> None:
         self._call(names[0], lambda: self._delete(names))

@@ -13,10 +13,12 @@ from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import Place
-from throttlekit.stores.base import Request
+from throttlekit._core.slowdown import Fall
+from throttlekit.stores.base import Request, Slowing
 
 __all__ = [
-    "Script", "arguments_of", "command", "frame_of", "place_text", "rest_of", "script_for", "script_of", "verdict_of",
+    "Script", "arguments_of", "command", "frame_of", "place_text", "rest_of", "script_for", "script_of", "slowing_row",
+    "verdict_of",
 ]  # fmt: skip
 
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
@@ -98,6 +100,16 @@ def rest_of(claim: StoreClaim) -> str:
     """What only a job that waits, or may have to, needs of its claim: see line.lua."""
     queue = "" if claim.max_queue is None else claim.max_queue
     return f"{claim.algorithm.mark} {claim.cost} {claim.step} {claim.lead} {queue} {claim.tenant}"
+
+
+def slowing_row(slowing: Slowing) -> tuple[Any, ...]:
+    """The arguments of one limit: see slow.lua."""
+    algorithm, why = slowing.claim.algorithm, slowing.why
+    if isinstance(why, Fall):
+        event: tuple[Any, ...] = "fall", "" if why.granted_us is None else why.granted_us, why.span_us, why.floor
+    else:
+        event = "heard", why.remaining, why.reset_us, ""
+    return algorithm.code, *algorithm.params, algorithm.mark, *event
 
 
 def place_text(place: Place | None) -> str:

@@ -14,7 +14,7 @@ from throttlekit._wiring import wiring_of
 from throttlekit.hookspecs import Decided, hookimpl
 from throttlekit.limiter import Limiter
 from throttlekit.stores import MemoryStore, Store
-from throttlekit.stores.base import Correction, Lease, Request, Wait
+from throttlekit.stores.base import Correction, Lease, Request, Slowing, Wait
 
 __all__ = ["Seen", "allowing", "denying", "in_memory"]
 
@@ -172,6 +172,8 @@ class _FixedStore:
     def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None: ...
 
     def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None: ...
+
+    def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None: ...
 
     def reset(self, names: Sequence[str]) -> None: ...
 

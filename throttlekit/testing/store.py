@@ -11,6 +11,7 @@ from throttlekit.testing.precision import PrecisionConformance
 from throttlekit.testing.queues import QueueConformance
 from throttlekit.testing.several_limits import AtomicConformance, SeveralLimitsConformance
 from throttlekit.testing.slots import SlotConformance
+from throttlekit.testing.slowdowns import SlowdownConformance
 from throttlekit.testing.waiting_line import WaitingLineConformance
 
 __all__ = ["StoreConformance"]
@@ -22,6 +23,7 @@ class StoreConformance(
     CorrectionConformance,
     SlotConformance,
     PauseConformance,
+    SlowdownConformance,
     QueueConformance,
     CalendarConformance,
     PrecisionConformance,
@@ -33,7 +35,7 @@ class StoreConformance(
     What a store must do, as tests: subclass it in a test module, and define `make_store`.
 
     Each promise is a test for each algorithm that makes it, and for five algorithms in one request; slots
-    (release, renew) and pauses have their own. The tests need pytest, or any runner that finds methods by their
-    name, and the time zone Europe/Berlin. They pass the time to the store, so nothing sleeps. A store that passes
-    may be given to `Limiter`.
+    (release, renew), pauses and slowdowns have their own. The tests need pytest, or any runner that finds methods
+    by their name, and the time zone Europe/Berlin. They pass the time to the store, so nothing sleeps. A store that
+    passes may be given to `Limiter`.
     """

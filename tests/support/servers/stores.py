@@ -40,6 +40,9 @@ class Passing:
     def pause(self, claims: Any, for_us: int | None, now_us: int | None = None) -> None:
         self.inner.pause(claims, for_us, now_us)
 
+    def slow(self, slowings: Any, now_us: int | None = None) -> None:
+        self.inner.slow(slowings, now_us)
+
     def reset(self, names: Any) -> None:
         self.inner.reset(names)
 

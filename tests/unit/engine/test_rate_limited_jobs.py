@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from support.servers.stores import Passing
-from throttlekit import Concurrency, ConfigurationError, Delivery, Job, Limiter, RateLimited, TokenBucket
+from throttlekit import Adapt, Concurrency, ConfigurationError, Delivery, Job, Limiter, RateLimited, TokenBucket
 from throttlekit._core.acquire import Verdict
+from throttlekit._core.line import Line
+from throttlekit._core.slowdown import ONE
+from throttlekit._core.storage_keys import line_name
 from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter import check_on_429
+from throttlekit.adapter.body import running
 from throttlekit.adapter.rate_limited import limited
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores import MemoryStore, Request, StoreClaim
@@ -104,6 +108,26 @@ def test_what_is_paused(limiter: Limiter, named: Any, on_429: Any, expected: set
     )
     assert not decision.allowed
     assert paused(limiter) == expected
+
+
+def test_rate_of_a_limit_that_adapts_falls_once_for_all_that_were_admitted_before(
+    limiter: Limiter, clock: FakeClock, store: Fickle
+) -> None:
+    """Four bodies hear the same overload: the first makes the rate fall, and the others only pause."""
+    adapts = TokenBucket("adapts", "100/s", burst=5, adapt=Adapt("10/s", span=10))
+    decisions = [limiter.acquire(adapts, PARTNER, job=replace(JOB, id=str(number))) for number in range(4)]
+    for number, decision in enumerate(decisions):
+        clock.advance(0.001)
+        with running(limiter, decision):
+            job = replace(JOB, id=str(number))
+            limited(limiter, RateLimited(0.5), [adapts, PARTNER], job=job, delivery=PLAIN, release=nothing)
+    line = store.inner._get(line_name(decisions[0].charged[0].bucket), clock())
+    assert isinstance(line, Line)
+    assert line.slow is not None
+    assert (line.slow.top, line.slow.part(clock())) == (ONE, 800_000)
+    partner = store.inner._get(line_name(decisions[0].charged[1].bucket), clock())
+    assert isinstance(partner, Line)
+    assert partner.slow is None, "it has no adapt="
 
 
 def test_slots_are_paused_where_there_is_no_rate(limiter: Limiter) -> None:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.job import Job
+from throttlekit._core.limit.adapt import Adapt, check_adapt
 from throttlekit._core.limit.fingerprint import fingerprint_of, fingerprint_of_tier
 from throttlekit._core.limit.local_share import OnStoreFailure, share_of, shared_window
 from throttlekit._core.limit.options import Cost, Rates, Scope, Tier, check_options
@@ -27,7 +28,7 @@ __all__ = ["Limit"]
 
 _DEFAULTS: Mapping[str, object] = {
     "key": None, "cost": 1, "scope": "global", "tier": None, "default_tier": None,
-    "on_store_failure": "closed", "processes": None, "share": None,
+    "on_store_failure": "closed", "processes": None, "share": None, "adapt": None,
 }  # fmt: skip
 _NO_OPTIONS: Mapping[str, Any] = {}
 
@@ -62,6 +63,7 @@ class Limit(PerJob, Value):
         share: How tenants divide the limit while their jobs wait for it: a template over the job's arguments, a
             callable that takes the job, or a `Share` with weights or priorities. One count, one bound; each tenant
             its fair part. Default: first come, first served. It is not part of the definition.
+        adapt: An `Adapt`: while downstream refuses calls, the rate is lower, for the whole fleet.
 
     Attributes:
         amount, period_us, capacity: The rate, and the most units that can ever pass at once. A limit with tiers has
@@ -81,9 +83,9 @@ class Limit(PerJob, Value):
     """
 
     __slots__ = (
-        "__weakref__", "_amount", "_capacity", "_period_us", "by_value", "cost", "default_tier", "fingerprint", "key",
-        "local_part", "most", "name", "of_tier", "on_store_failure", "processes", "rate", "rates", "scope", "share",
-        "tier", "tiers", "varies", "varying_us",
+        "__weakref__", "_amount", "_capacity", "_period_us", "adapt", "by_value", "cost", "default_tier", "fingerprint",
+        "key", "local_part", "most", "name", "of_tier", "on_store_failure", "processes", "rate", "rates", "scope",
+        "share", "tier", "tiers", "varies", "varying_us",
     )  # fmt: skip
 
     algorithm: ClassVar[str]
@@ -107,6 +109,7 @@ class Limit(PerJob, Value):
     rates: dict[object, Limit] | None
     fingerprint: str
     share: Share | None
+    adapt: Adapt | None
     local_part: Limit | None
     _amount: int
     _period_us: int
@@ -128,6 +131,7 @@ class Limit(PerJob, Value):
         on_store_failure: OnStoreFailure = "closed",
         processes: int | None = None,
         share: Share | Key = None,
+        adapt: Adapt | None = None,
         prefetch: None = None,
         prefetch_for: None = None,
         _own: Mapping[str, Any] = _NO_OPTIONS,
@@ -145,8 +149,8 @@ class Limit(PerJob, Value):
             rate = {plain(tier): each for tier, each in by_tier.items()}
         self._set(
             name=name, rate=rate, key=key, cost=cost, scope=scope, tier=tier, default_tier=default_tier, tiers=None,
-            on_store_failure=on_store_failure, processes=processes, share=None, local_part=None, of_tier=_of_tier,
-            by_value=_by_value, varies=depends_on_job(rate), varying_us=_varying_us,
+            on_store_failure=on_store_failure, processes=processes, share=None, adapt=adapt, local_part=None,
+            of_tier=_of_tier, by_value=_by_value, varies=depends_on_job(rate), varying_us=_varying_us,
             rates=None if _varying_us is None else {},
         )  # fmt: skip
         with self._named():
@@ -172,6 +176,7 @@ class Limit(PerJob, Value):
             _amount=amount, _period_us=period_us, _capacity=shape.capacity, most=shape.most, fingerprint=fingerprint,
             **shape.own,
         )  # fmt: skip
+        check_adapt(self)
         if isinstance(self.cost, int) and (self.by_value or (self.of_tier is None and self.varying_us is None)):
             self.check_cost(self.cost)
         if self.processes is not None:
@@ -289,7 +294,18 @@ class Limit(PerJob, Value):
         tier = (self.tier, self.default_tier)
         failure = (self.on_store_failure, self.processes)
         rate = self.rate if self.varies and self.tiers is None else self.varying_us
-        return type(self), self.name, self.definition, rate, self.key, self.cost, self.share, *tier, *failure
+        return (
+            type(self),
+            self.name,
+            self.definition,
+            rate,
+            self.key,
+            self.cost,
+            self.share,
+            self.adapt,
+            *tier,
+            *failure,
+        )
 
     def __repr__(self) -> str:
         shown = [repr(self.name), repr(self.rate)]

@@ -54,6 +54,7 @@ def _tier_of(limit: Any, tier: str, rate: Rate, options: Mapping[str, Any]) -> A
         on_store_failure=limit.on_store_failure,
         processes=limit.processes,
         share=limit.share,
+        adapt=limit.adapt,
         _of_tier=tier,
         **{option: _value_of(value, tier) for option, value in options.items()},
     )

@@ -76,5 +76,6 @@ def limit_at(limit: Any, rate: Rate | int) -> Any:
 def _at(limit: Any, rate: Any, options: Mapping[str, Any]) -> Any:
     return type(limit)(
         limit.name, rate, key=limit.key, cost=limit.cost, scope=limit.scope, on_store_failure=limit.on_store_failure,
-        processes=limit.processes, share=limit.share, _varying_us=limit.varying_us, _by_value=limit.by_value, **options,
+        processes=limit.processes, share=limit.share, adapt=limit.adapt, _varying_us=limit.varying_us,
+        _by_value=limit.by_value, **options,
     )  # fmt: skip

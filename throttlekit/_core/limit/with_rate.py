@@ -38,7 +38,7 @@ def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
         raise ConfigurationError(f"limit {limit.name!r} is a {type(limit).__name__}, which has no burst")
     options.update(
         key=limit.key, cost=limit.cost, scope=limit.scope, on_store_failure=limit.on_store_failure,
-        processes=limit.processes, share=limit.share, _of_tier=limit.of_tier, _by_value=True,
+        processes=limit.processes, share=limit.share, adapt=limit.adapt, _of_tier=limit.of_tier, _by_value=True,
     )  # fmt: skip
     made: Limit = make(limit.name, rate, **options)
     if limit.prefetch is not None:

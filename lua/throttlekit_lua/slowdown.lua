@@ -1,0 +1,114 @@
+--[[
+  A limit that is slower for a while. Mirrors throttlekit/_core/slowdown.py. Comes after common.lua, before line.lua.
+
+  line.slow   what its line keeps of it, as SLOWED names it; nil: the limit is not slowed down
+  c.pace      the pace of the claim: `each` nanoseconds a unit, `charge` microseconds for the request, `gate`
+]]
+local ONE, TOLERANCE, FURTHEST, BETA_PART, SAME = 1000000, 250000, 3155760000000000, 5, 1000000
+local SLOWED = {'fell', 'top', 'span', 'floor', 'back', 'heard_from', 'heard', 'each', 'gate'}
+local SLOWED_FORMAT = '^' .. string.rep('(%d+) ', #SLOWED - 1) .. '(%d+)$'
+
+local function slow_in(text)
+  local found = {string.match(text, SLOWED_FORMAT)}
+  if not found[1] then return nil end
+  local slow = {}
+  for i, field in ipairs(SLOWED) do slow[field] = tonumber(found[i]) end
+  return slow
+end
+
+local function slow_text(slow)
+  local texts = {}
+  for i, field in ipairs(SLOWED) do texts[i] = whole(slow[field]) end
+  return table.concat(texts, ' ')
+end
+
+local function not_slow()
+  return {fell = 0, top = ONE, span = 1, floor = ONE, back = 0, heard_from = 0, heard = 0, each = 0, gate = 0}
+end
+
+local function slow_last(slow) return max(slow.back, slow.heard) end
+
+-- A later clock wrote it: what is left begins now. Returns whether it did.
+local function slow_at(slow)
+  local later = slow.fell > now or slow.heard_from > now
+  if slow.fell > now then slow.back, slow.fell = now + slow.back - slow.fell, now end
+  if slow.heard_from > now then slow.heard, slow.heard_from = now + slow.heard - slow.heard_from, now end
+  return later
+end
+
+local function cubic(top, since, span)
+  local beyond = math.floor(since * 1000 / span) - 1000
+  return math.floor(top * (1000 * BETA_PART + math.floor(beyond * beyond * beyond / 1000000)) / (1000 * BETA_PART))
+end
+
+local function slow_part(slow)
+  if now >= slow.back then return ONE end
+  return math.min(ONE, max(slow.floor, cubic(slow.top, now - slow.fell, slow.span)))
+end
+
+local function read_pace(c)
+  local slow = c.line.slow
+  if now >= slow_last(slow) then return end
+  local mark, cost = string.match(c.rest, '^(%d+) (%d+) ')
+  local each, part = now < slow.heard and slow.each or 0, slow_part(slow)
+  if part < ONE then each = max(each, mark * ONE / part) end
+  if each == 0 then return end
+  local charge = math.min(ceil(cost * each / 1000), FURTHEST)
+  c.pace = {each = each, charge = charge, gate = math.min(slow.gate, now + charge + TOLERANCE + STALE)}
+end
+
+-- As ready and there of the claim's algorithm, at the claim's pace.
+local function ready_after(c, n)
+  local ready, pace = c.of.ready(c, n), c.pace
+  if not pace then return ready end
+  local first = pace.gate - max(0, TOLERANCE - pace.charge)
+  return max(ready, now, math.min(first + ceil(n * pace.each / 1000), now + FURTHEST))
+end
+
+local function pace_there(c)
+  local there, pace = c.of.there(c), c.pace
+  if not pace or pace.gate <= now then return there end
+  return math.min(there, math.floor(max(0, now + TOLERANCE - pace.gate) * 1000 / pace.each))
+end
+
+-- The request has passed. Returns whether the limit was slowed down.
+local function pass_pace(c)
+  local slow = c.line.slow
+  if c.pace then slow.gate = max(c.pace.gate, now) + c.pace.charge
+  elseif slow and now >= slow_last(slow) then c.line.slow = nil end
+  return slow
+end
+
+local function slow_gate(slow) return slow_last(slow) > now and slow.gate or 0 end
+
+-- Returns whether it changed.
+local function fall(line, granted, span, floor)
+  local slow = line.slow or not_slow()
+  if granted and slow.back > now and granted < slow.fell then return false end
+  local part = max(slow_part(slow), floor)
+  local below = slow.back > now and part < slow.top
+  local gate = max(slow_gate(slow), max(line.paused, now) + TOLERANCE)
+  slow.top = max(floor, below and math.floor(part * (2 * BETA_PART - 1) / (2 * BETA_PART)) or part)
+  local spans = 1
+  while cubic(slow.top, spans * span, span) < ONE do spans = spans + 1 end
+  slow.fell, slow.span, slow.floor, slow.back, slow.gate = now, span, floor, now + spans * span, gate
+  line.slow = slow
+  return true
+end
+
+local function hear(line, remaining, reset, ours)
+  local slow, until_ = line.slow, now + reset
+  local known = slow and slow.heard > now
+  if reset <= 0 or remaining >= ours or known and until_ < slow.heard - SAME then return false end
+  local each = ceil(reset * 1000 / max(1, remaining))
+  if known and until_ <= slow.heard + SAME then
+    if each <= slow.each then return false end
+    until_ = max(until_, slow.heard)
+  end
+  slow = slow or not_slow()
+  local gate = slow_gate(slow)
+  slow.gate = known and gate or max(gate, now + max(TOLERANCE, ceil(each / 1000)))
+  slow.heard_from, slow.heard, slow.each = now, until_, each
+  line.slow = slow
+  return true
+end

@@ -1,0 +1,224 @@
+"""A limit that is slower for a while: it only ever denies more, falls once an overload, and ends by itself."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from throttlekit import Adapt, Concurrency, ConfigurationError, FixedWindow, Limiter, SlidingWindow, TokenBucket
+from throttlekit._core.acquire import Caller
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.serialize import dump, load
+from throttlekit._core.slowdown import ONE, Fall, Heard, Slowdown, fallen, heard
+from throttlekit.stores import MemoryStore, Request, Slowing
+
+NOW_US = 1_800_000_000_000_000
+S = 1_000_000
+
+
+class Downstream:
+    """One limit in a store whose clock is an argument."""
+
+    def __init__(self, limit: Limit) -> None:
+        self.limit, self.store, self.now_us = limit, MemoryStore(), NOW_US
+        self.claim = StoreClaim("tk1:{x:}:0", limit.bind(1, NOW_US))
+
+    def passes(self) -> bool:
+        return self.store.acquire(Request([self.claim], Caller.PEEK), self.now_us).allowed and (
+            self.store.acquire(Request([self.claim], Caller.GUEST), self.now_us).allowed
+        )
+
+    def passed_in(self, us: int, step_us: int = 10_000) -> int:
+        """How many pass while each instant has as many callers as there are units."""
+        count, until_us = 0, self.now_us + us
+        while self.now_us < until_us:
+            while self.passes():
+                count += 1
+            self.now_us += step_us
+        return count
+
+    def falls(self, granted_us: int | None = None, span_us: int = 10 * S, floor: int = ONE // 10) -> None:
+        self.store.slow([Slowing(self.claim, Fall(granted_us, span_us, floor))], self.now_us)
+
+    def hears(self, remaining: int, reset_us: int) -> None:
+        self.store.slow([Slowing(self.claim, Heard(remaining, reset_us))], self.now_us)
+
+
+LIMITS: list[Any] = [TokenBucket("x", "100/s", burst=5), FixedWindow("x", "100/s"), SlidingWindow("x", "100/s")]
+
+
+def test_rate_after_a_fall_is_cubic() -> None:
+    slow = fallen(None, Fall(None, 10 * S, ONE // 10), 0, NOW_US)
+    parts = [slow.part(NOW_US + seconds * S) for seconds in (0, 5, 10, 15, 20)]
+    assert parts == [800_000, 975_000, ONE, ONE, ONE]
+    lower = fallen(slow, Fall(NOW_US, 10 * S, ONE // 10), 0, NOW_US)
+    assert lower.top == 720_000, "the middle between 0.8 and 0.64: a fall below the last leaves room"
+    assert lower.part(NOW_US) == 576_000
+    assert lower.part(NOW_US + 10 * S) == 720_000
+    assert lower.part(lower.back_us) == ONE
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: type(limit).__name__)
+def test_limit_is_slower_after_a_fall_and_whole_again_in_the_end(limit: Limit) -> None:
+    downstream = Downstream(limit)
+    downstream.falls()
+    assert 70 <= downstream.passed_in(S) <= 82
+    assert downstream.store._get("tk1:{x:}:0:order", downstream.now_us) is not None
+    downstream.now_us = NOW_US + 60 * S
+    assert 99 <= downstream.passed_in(S) <= 105
+    downstream.now_us += 60 * S
+    assert downstream.store._get("tk1:{x:}:0:order", downstream.now_us) is None
+
+
+def test_one_overload_is_one_fall() -> None:
+    downstream = Downstream(TokenBucket("x", "100/s"))
+    granted_us = downstream.now_us
+    for _ in range(20):
+        downstream.now_us += 1_000
+        downstream.falls(granted_us)
+    assert 78 <= downstream.passed_in(S) <= 84
+    downstream.falls(downstream.now_us - 1)
+    assert downstream.passed_in(S) < 72
+
+
+def test_rate_never_falls_below_the_floor() -> None:
+    downstream = Downstream(TokenBucket("x", "100/s"))
+    for _ in range(50):
+        downstream.falls(floor=ONE // 4)
+    assert 24 <= downstream.passed_in(S) <= 26
+
+
+def test_what_downstream_says_is_left_is_paced_until_its_reset() -> None:
+    downstream = Downstream(TokenBucket("x", "100/s", burst=50))
+    downstream.hears(10, 5 * S)
+    instants: list[int] = []
+    while downstream.now_us < NOW_US + 5 * S - 1:
+        if downstream.passes():
+            instants.append(downstream.now_us - NOW_US)
+        downstream.now_us += 10_000
+    assert len(instants) == 9
+    assert all(480_000 <= after - before <= 520_000 for before, after in pairwise(instants))
+    downstream.now_us = NOW_US + 5 * S
+    assert downstream.passes()
+    assert downstream.passed_in(10_000) >= 40, "after the reset it is forgotten"
+
+
+def test_nothing_left_lets_nothing_pass_until_the_reset() -> None:
+    downstream = Downstream(FixedWindow("x", "100/m"))
+    downstream.hears(0, 20 * S)
+    assert downstream.passed_in(20 * S, 100_000) == 0
+    assert downstream.passes()
+
+
+def test_it_only_ever_goes_down() -> None:
+    slow = heard(None, Heard(100, 10 * S), 100, NOW_US)
+    assert slow is None, "the limit itself lets no more pass"
+    slow = heard(None, Heard(10, 10 * S), 100, NOW_US)
+    assert slow is not None
+    assert slow.each_ns == 1_000_000_000
+    assert heard(slow, Heard(50, 10 * S), 100, NOW_US) is slow, "an older answer of the same window"
+    assert heard(slow, Heard(0, 5 * S), 100, NOW_US) is slow, "an answer of an older window"
+    lower = heard(slow, Heard(5, 10 * S), 100, NOW_US)
+    assert lower is not None
+    assert lower.each_ns == 2_000_000_000
+    newer = heard(lower, Heard(50, 20 * S), 100, NOW_US)
+    assert newer is not None
+    assert newer.each_ns == 400_000_000, "a newer window replaces it"
+
+
+def test_clock_that_steps_back_makes_it_no_longer() -> None:
+    slow = Slowdown(
+        fell_us=NOW_US, top=ONE, span_us=S, floor=1000, back_us=NOW_US + 3 * S, heard_from_us=NOW_US,
+        heard_us=NOW_US + 5 * S, each_ns=1, gate_us=NOW_US + S,
+    ).at(NOW_US - 3600 * S)  # fmt: skip
+    assert (slow.back_us, slow.heard_us) == (NOW_US - 3597 * S, NOW_US - 3595 * S)
+
+
+def test_dead_job_in_front_is_set_aside_also_while_it_is_slow() -> None:
+    downstream = Downstream(TokenBucket("x", "10/s", burst=1))
+    downstream.falls(floor=ONE // 1000)
+    for _ in range(40):
+        downstream.falls(floor=ONE // 1000, span_us=3600 * S)
+    job = Request([downstream.claim], Caller.JOB)
+    assert not downstream.store.acquire(job, downstream.now_us).allowed
+    second = downstream.store.acquire(job, downstream.now_us)
+    for _ in range(20):
+        downstream.now_us = second.due_us
+        second = downstream.store.acquire(job._replace(places=second.places), downstream.now_us)
+        if second.allowed:
+            break
+    assert second.allowed
+    assert downstream.now_us < NOW_US + 320 * S, "three units at a hundredth of a second each, and a little"
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3 * S), st.integers(0, 3), st.integers(0, 40), st.integers(0, 8 * S)), max_size=30
+    )
+)
+def test_bound_holds_whatever_is_heard(events: list[tuple[int, int, int, int]]) -> None:
+    slowed, plain = Downstream(TokenBucket("x", "20/s", burst=4)), Downstream(TokenBucket("x", "20/s", burst=4))
+    granted: list[int] = []
+    for wait_us, kind, remaining, reset_us in events:
+        slowed.now_us += wait_us
+        if kind == 0:
+            slowed.falls(slowed.now_us - reset_us, span_us=max(1, reset_us))
+        elif kind == 1:
+            slowed.hears(remaining, reset_us)
+        while slowed.passes():
+            granted.append(slowed.now_us)
+    for at_us in granted:
+        plain.now_us = at_us
+        assert plain.passes(), "it let a unit pass that the limit alone would not"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Adapt("fast"), "is not a rate"),
+        (lambda: Adapt("1/s", span=0), "the span must be"),
+        (lambda: Adapt("1/s", span=True), "the span must be"),
+        (lambda: TokenBucket("x", "10/s", adapt=Adapt("10/s")), "must be less than the rate"),
+        (lambda: TokenBucket("x", "10/s", adapt=Adapt("1/d")), "at least a thousandth"),
+        (lambda: TokenBucket("x", "10/s", adapt="1/s"), "adapt must be like"),  # type: ignore[arg-type]
+        (lambda: Concurrency("x", 3, adapt=Adapt("1/s")), "a concurrency limit has none"),
+        (lambda: TokenBucket("x", {"a": "10/s", "b": "1/s"}, tier="{t}", adapt=Adapt("5/s")), "less than the rate"),
+    ],
+)
+def test_bad_values_are_errors_at_once(make: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        make()
+
+
+def test_span_is_of_the_limits_own_period() -> None:
+    fall = Adapt("10/m").fall(100, 60 * S, None)
+    assert (fall.span_us, fall.floor) == (300 * S, ONE // 10)
+    assert Adapt("1/s").fall(1000, S, None).span_us == S
+    assert Adapt("1/s", span=timedelta(seconds=7)).fall(1000, S, None).span_us == 7 * S
+
+
+def test_it_travels_by_value_and_is_no_part_of_the_definition() -> None:
+    limit = TokenBucket("x", "100/s", adapt=Adapt("10/s", span=3))
+    given = load(dump(limit, Job()))
+    assert given.adapt is not None
+    assert given.adapt.fall(0, 0, 7) == Fall(7, 3 * S, ONE // 10)
+    assert given.fingerprint == limit.fingerprint == TokenBucket("x", "100/s").fingerprint
+    assert limit != TokenBucket("x", "100/s")
+    assert repr(limit).endswith("adapt=Adapt('10/s', span=3))")
+
+
+def test_sign_of_ones_own_makes_it_fall() -> None:
+    limit = TokenBucket("x", "1000/h", burst=1000, adapt=Adapt("100/h", span=3600))
+    limiter = Limiter("memory://")
+    assert limiter.acquire(limit, cost=500).allowed
+    limiter.overloaded(limit)
+    assert not limiter.acquire(limit, cost=500).allowed
+    with pytest.raises(ConfigurationError, match="has no adapt="):
+        limiter.overloaded(TokenBucket("y", "1/s"))

@@ -1,0 +1,134 @@
+"""How a limit follows a true limit that is lower than the declared one, and not known."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from throttlekit._core.limit.rate import Rate, parse_rate
+from throttlekit._core.limit.template import safe_repr
+from throttlekit._core.limit.value import Value
+from throttlekit._core.slowdown import LONGEST_SPAN_US, ONE, Fall
+from throttlekit.errors import ConfigurationError
+
+__all__ = ["Adapt", "GivenAdapt", "check_adapt"]
+
+_LEAST = ONE // 1000
+_UNITS_OF_A_SPAN = 500
+_SHORTEST_SPAN_US = 10_000
+
+
+class Adapt(Value):
+    """
+    Lower a limit's rate, for the whole fleet, while downstream refuses calls; and bring it back by itself.
+
+    A job that raises `RateLimited`, or calls `throttlekit.current().overloaded()`, makes the rate fall to 0.8 of what
+    it was. After a span it is where it fell, and rises beyond until the next fall, at most to the rate that is
+    declared. A job that was admitted before the last fall makes no other: one overload is one fall.
+
+    Guarantee: `floor <= rate <= declared rate`, always. So every bound of the limit holds. A success costs nothing.
+
+    Args:
+        floor: The least rate, like "10/s": at least a thousandth of the declared one, and less than that.
+        span: Seconds, or a timedelta, from a fall until the rate is where it fell: 10 ms to a day. Default: the
+            limit's period, or the time of 500 units if that is longer. Longer: fewer refused calls, and later back
+            when downstream has room again.
+
+    Raises:
+        ConfigurationError: A value that can never work; the floor, as soon as the limit is made.
+
+    It is not part of the limit's definition. CUBIC (RFC 9438); see `throttlekit._core.slowdown`.
+    """
+
+    __slots__ = ("floor", "span")
+
+    floor: Rate
+    span: float | timedelta | None
+
+    def __init__(self, floor: Rate, *, span: float | timedelta | None = None) -> None:
+        parse_rate(floor)
+        seconds = span.total_seconds() if isinstance(span, timedelta) else span
+        if seconds is not None and (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, (int, float))  # pyright: ignore[reportUnnecessaryIsInstance]
+            or not _SHORTEST_SPAN_US <= seconds * 1_000_000 <= LONGEST_SPAN_US
+        ):
+            raise ConfigurationError(f"the span must be a number of seconds from 0.01 to a day (86400), not {span!r}")
+        self._set(floor=floor, span=span)
+
+    def fall(self, amount: int, period_us: int, granted_us: int | None) -> Fall:
+        """
+        What a refusal means to a limit of that rate; see `Fall`.
+
+        Raises:
+            ConfigurationError: The floor is not below the rate, or below a thousandth of it.
+        """
+        least, per_us = parse_rate(self.floor)
+        part = -(-least * period_us * ONE // (per_us * amount))
+        if not _LEAST <= part < ONE:
+            raise ConfigurationError(
+                f"the floor {safe_repr(self.floor)} must be less than the rate, and at least a thousandth of it"
+            )
+        if self.span is None:
+            span_us = max(period_us, _UNITS_OF_A_SPAN * period_us // amount)
+        else:
+            seconds = self.span.total_seconds() if isinstance(self.span, timedelta) else self.span
+            span_us = round(seconds * 1_000_000)
+        return Fall(granted_us, min(max(span_us, _SHORTEST_SPAN_US), LONGEST_SPAN_US), part)
+
+    def _identity(self) -> tuple[object, ...]:
+        return type(self), self.floor, self.span
+
+    def __repr__(self) -> str:
+        return f"Adapt({self.floor!r})" if self.span is None else f"Adapt({self.floor!r}, span={self.span!r})"
+
+
+class GivenAdapt(Adapt):
+    """That of a limit that came in a message, already worked out."""
+
+    __slots__ = ("given",)
+
+    given: Fall
+
+    def __init__(self, given: Fall) -> None:
+        self._set(floor="", span=None, given=given)
+
+    def fall(self, amount: int, period_us: int, granted_us: int | None) -> Fall:
+        return self.given._replace(granted_us=granted_us)
+
+    def _identity(self) -> tuple[object, ...]:
+        return type(self), self.given
+
+    @classmethod
+    def read(cls, data: Any) -> GivenAdapt | None:
+        """
+        Read what `dump` wrote; None: the limit does not adapt.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        if data is None:
+            return None
+        span_us, floor = data
+        if type(span_us) is not int or type(floor) is not int or not 1 <= span_us <= LONGEST_SPAN_US:
+            raise ValueError("adapt")
+        if not _LEAST <= floor < ONE:
+            raise ValueError("adapt")
+        return cls(Fall(None, span_us, floor))
+
+
+def check_adapt(limit: Any) -> None:
+    """
+    Make sure that *limit*, which has one rate, can adapt.
+
+    Raises:
+        ConfigurationError: It cannot.
+    """
+    adapt: object = limit.adapt
+    if adapt is None:
+        return
+    if not isinstance(adapt, Adapt):
+        raise ConfigurationError(f'adapt must be like Adapt(floor="10/s"), not {safe_repr(adapt)}')
+    if limit.period_us == 0:
+        raise ConfigurationError("adapt= lowers a rate, and a concurrency limit has none")
+    adapt.fall(limit.amount, limit.period_us, None)

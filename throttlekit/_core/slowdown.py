@@ -1,0 +1,209 @@
+"""
+A limit that is slower for a while: because downstream refuses calls, or because its answers say how much is left.
+
+Rule 1: a slowdown only denies. Beside what the limit lets pass by itself, units pass no faster than at the slower
+pace. So every bound of the limit holds, whatever was heard.
+Rule 2: it ends by itself, and then counts for nothing.
+Rule 3: a fall writes, and a success does not: the pace is a function of the time since the last fall.
+Rule 4: one overload is one fall. A refused job that was admitted before the last fall changes nothing.
+
+The pace is a bucket of its own (generic cell rate algorithm), of `TOLERANCE_US`. After a fall its rate follows the
+cubic function of CUBIC (Ha, Rhee, Xu: "CUBIC: a new TCP-friendly high-speed TCP variant", 2008; RFC 9438), with the
+time counted in spans, so that it is back where it fell after one span, whatever the rate:
+
+    part = top × (1 + (1 - β) × (t / span - 1)³), between the floor and 1, with β = 0.8
+
+lua/throttlekit_lua/slowdown.lua mirrors this file. Change both, or the parity tests fail. Where this file has floats,
+the script has the same doubles.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from throttlekit._core.algorithm import STALE_US
+
+__all__ = [
+    "FURTHEST_US", "LONGEST_HEARD_US", "LONGEST_SPAN_US", "ONE", "TOLERANCE_US", "Fall", "Heard", "Pace", "Slowdown",
+    "fallen", "heard", "pace_of", "passed",
+]  # fmt: skip
+
+ONE = 1_000_000
+"""A whole rate: parts of a rate are millionths."""
+
+TOLERANCE_US = 250_000
+"""So much of its rate passes at once, so that jobs that come a little late lose nothing."""
+
+LONGEST_SPAN_US, LONGEST_HEARD_US = 86_400_000_000, 31 * 86_400_000_000
+FURTHEST_US = 3_155_760_000_000_000
+
+_BETA_PART = 5  # 1 / (1 - β)
+_SAME_US = 1_000_000  # answers whose resets differ by no more speak of one window
+
+
+class Fall(NamedTuple):
+    """
+    Downstream refused a job, which was admitted at *granted_us*; None: not known.
+
+    Attributes:
+        span_us: The time from a fall until the rate is where it fell: at most `LONGEST_SPAN_US`.
+        floor: The part of its rate that a limit keeps, in millionths: at least 1000.
+    """
+
+    granted_us: int | None
+    span_us: int
+    floor: int
+
+
+class Heard(NamedTuple):
+    """Downstream answered that *remaining* units are left until *reset_us* from now, at most `LONGEST_HEARD_US`."""
+
+    remaining: int
+    reset_us: int
+
+
+class Slowdown(NamedTuple):
+    """
+    What a line keeps of it. Times in µs; 0: never.
+
+    Attributes:
+        fell_us: When the rate fell last.
+        top: The part of the rate at which it fell.
+        span_us, floor: As in `Fall`.
+        back_us: By then the rate is whole again.
+        heard_from_us, heard_us: From when until when the last answer holds.
+        each_ns: The time of one unit, by that answer.
+        gate_us: When all that passed is made up for, at the slower pace.
+    """
+
+    fell_us: int = 0
+    top: int = ONE
+    span_us: int = 1
+    floor: int = ONE
+    back_us: int = 0
+    heard_from_us: int = 0
+    heard_us: int = 0
+    each_ns: int = 0
+    gate_us: int = 0
+
+    @property
+    def last_us(self) -> int:
+        """From then on it counts for nothing."""
+        return max(self.back_us, self.heard_us)
+
+    def at(self, now_us: int) -> Slowdown:
+        """As it counts now, if a later clock wrote it: what is left begins now."""
+        slow = self
+        if slow.fell_us > now_us:
+            slow = slow._replace(fell_us=now_us, back_us=now_us + slow.back_us - slow.fell_us)
+        if slow.heard_from_us > now_us:
+            slow = slow._replace(heard_from_us=now_us, heard_us=now_us + slow.heard_us - slow.heard_from_us)
+        return slow
+
+    def part(self, now_us: int) -> int:
+        """The part of its rate that the limit has, by its falls."""
+        if now_us >= self.back_us:
+            return ONE
+        return min(ONE, max(self.floor, _cubic(self.top, now_us - self.fell_us, self.span_us)))
+
+
+class Pace(NamedTuple):
+    """A slowdown as one request meets it: `each` nanoseconds a unit, `charge_us` for the request."""
+
+    each: float
+    charge_us: int
+    gate_us: int
+
+    def ready_us(self, now_us: int, ahead: int) -> int:
+        """When the request passes, once *ahead* units have passed before it."""
+        first_us = self.gate_us - max(0, TOLERANCE_US - self.charge_us)
+        return max(now_us, min(first_us + math.ceil(ahead * self.each / 1000), now_us + FURTHEST_US))
+
+    def there(self, now_us: int, there: int) -> int:
+        """How many units are there of *there*. A gate that is made up for lets any cost pass."""
+        if self.gate_us <= now_us:
+            return there
+        return min(there, math.floor(max(0, now_us + TOLERANCE_US - self.gate_us) * 1000 / self.each))
+
+
+def pace_of(slow: Slowdown | None, mark: int, cost: int, now_us: int) -> Pace | None:
+    """
+    The pace of a request of *cost*; None: it is not slowed down.
+
+    Args:
+        mark: The nanoseconds of one unit, at the limit's own rate.
+    """
+    if slow is None or now_us >= slow.last_us:
+        return None
+    each = float(slow.each_ns) if now_us < slow.heard_us else 0.0
+    part = slow.part(now_us)
+    if part < ONE:
+        each = max(each, mark * float(ONE) / part)
+    if each == 0.0:
+        return None
+    charge_us = min(math.ceil(cost * each / 1000), FURTHEST_US)
+    return Pace(each, charge_us, min(slow.gate_us, now_us + charge_us + TOLERANCE_US + STALE_US))
+
+
+def passed(slow: Slowdown, pace: Pace | None, now_us: int) -> Slowdown | None:
+    """The slowdown once the request has passed; None: it is over."""
+    if pace is not None:
+        return slow._replace(gate_us=max(pace.gate_us, now_us) + pace.charge_us)
+    return None if now_us >= slow.last_us else slow
+
+
+def fallen(slow: Slowdown | None, fall: Fall, paused_us: int, now_us: int) -> Slowdown:
+    """
+    The slowdown once downstream has refused a job.
+
+    A fall below the last one leaves room: the rate comes back to the middle between the two first.
+
+    Args:
+        paused_us: When the pause ends, if there is one: after it the limit begins empty.
+    """
+    slow = slow or Slowdown()
+    if fall.granted_us is not None and slow.back_us > now_us and fall.granted_us < slow.fell_us:
+        return slow
+    part = max(slow.part(now_us), fall.floor)
+    below = slow.back_us > now_us and part < slow.top
+    top = max(fall.floor, part * (2 * _BETA_PART - 1) // (2 * _BETA_PART) if below else part)
+    spans = 1
+    while _cubic(top, spans * fall.span_us, fall.span_us) < ONE:
+        spans += 1
+    return slow._replace(
+        fell_us=now_us, top=top, span_us=fall.span_us, floor=fall.floor, back_us=now_us + spans * fall.span_us,
+        gate_us=max(slow.gate_us if slow.last_us > now_us else 0, max(paused_us, now_us) + TOLERANCE_US),
+    )  # fmt: skip
+
+
+def heard(slow: Slowdown | None, answer: Heard, ours: int, now_us: int) -> Slowdown | None:
+    """
+    The slowdown once downstream has said what is left; the same object if that changes nothing.
+
+    It never makes the limit faster. Of answers of one window the one that leaves the least holds; an answer that
+    speaks of an older window is ignored: answers overtake each other.
+
+    Args:
+        ours: How many units the limit itself would let pass until then.
+    """
+    until_us = now_us + answer.reset_us
+    known = slow if slow is not None and slow.heard_us > now_us else None
+    if answer.reset_us <= 0 or answer.remaining >= ours or (known is not None and until_us < known.heard_us - _SAME_US):
+        return slow
+    each_ns = math.ceil(answer.reset_us * 1000 / max(1, answer.remaining))
+    if known is not None and until_us <= known.heard_us + _SAME_US:
+        if each_ns <= known.each_ns:
+            return slow
+        until_us = max(until_us, known.heard_us)
+    before = slow or Slowdown()
+    gate_us = before.gate_us if before.last_us > now_us else 0
+    return before._replace(
+        heard_from_us=now_us, heard_us=until_us, each_ns=each_ns,
+        gate_us=gate_us if known is not None else max(gate_us, now_us + max(TOLERANCE_US, -(-each_ns // 1000))),
+    )  # fmt: skip
+
+
+def _cubic(top: int, since_us: int, span_us: int) -> int:
+    beyond = since_us * 1000 // span_us - 1000
+    return top * (1000 * _BETA_PART + beyond**3 // 1_000_000) // (1000 * _BETA_PART)
