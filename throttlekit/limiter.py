@@ -270,8 +270,7 @@ class Limiter(Waits):
     ) -> None:
         """
         Let no job pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
-        lasts longer already stays. Afterwards the limit begins empty, and fills at its rate (a `FixedWindow` at its
-        next edge): no burst follows, for downstream may just have recovered. After `Control.pause` one may follow.
+        lasts longer already stays. What is counted stays, as with `Control.pause`: the limit fills meanwhile.
 
         Jobs whose slots come meanwhile are deferred to behind the pause, in their order.
 
@@ -288,7 +287,7 @@ class Limiter(Waits):
 
     def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """
-        End a pause now. The limit begins empty, as after any pause.
+        End a pause now, also one after a 429: then the limit begins empty, as it would have later.
 
         Raises:
             ConfigurationError: As for `acquire`.
@@ -367,7 +366,7 @@ class Limiter(Waits):
         fleet = self.fleet
         return limits if fleet is None or not fleet.has_overrides() else fleet.overrides.in_force(limits, job)
 
-    def pause_claims(self, claims: Sequence[Claim], for_us: int | None) -> None:
+    def pause_claims(self, claims: Sequence[Claim], for_us: int | None, *, emptied: bool = False) -> None:
         """
         For adapters: pause each of *claims* for so long, or end its pause; see `Store.pause`.
 
@@ -376,7 +375,7 @@ class Limiter(Waits):
         """
         with self._nothing_prefetched(claims):
             for store, part in self.stores.each(claims):
-                store.pause([each.claim for each in part], for_us)
+                store.pause([each.claim for each in part], for_us, emptied=emptied)
 
     def _hold(self, call: Call, timeout: float) -> Hold:
         return Hold(self, call, timeout)
