@@ -146,7 +146,7 @@ class Wired:
         fleet = self.fleet
         return limits if fleet is None or not fleet.has_overrides() else fleet.overrides.in_force(limits, job)
 
-    def pause_claims(self, claims: Sequence[Claim], for_us: int | None) -> None:
+    def pause_claims(self, claims: Sequence[Claim], for_us: int | None, *, emptied: bool = False) -> None:
         """
         For adapters: pause each of *claims* for so long, or end its pause; see `Store.pause`.
 
@@ -155,7 +155,7 @@ class Wired:
         """
         with self._nothing_prefetched([each.claim.bucket for each in claims]):
             for store, part in self._wiring.stores.each(claims):
-                store.pause([each.claim for each in part], for_us)
+                store.pause([each.claim for each in part], for_us, emptied=emptied)
 
     def slow_down(self, slowings: Sequence[tuple[Limit, Slowing]]) -> None:
         """

@@ -253,8 +253,7 @@ class Limiter(Wired):
     ) -> None:
         """
         Let no job pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
-        lasts longer already stays. Afterwards the limit begins empty, and fills at its rate (a `FixedWindow` at its
-        next edge): no burst follows, for downstream may just have recovered. After `Control.pause` one may follow.
+        lasts longer already stays. What is counted stays, as with `Control.pause`: the limit fills meanwhile.
 
         Jobs whose slots come meanwhile are deferred to behind the pause, in their order.
 
@@ -271,7 +270,7 @@ class Limiter(Wired):
 
     def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """
-        End a pause now. The limit begins empty, as after any pause.
+        End a pause now, also one after a 429: then the limit begins empty, as it would have later.
 
         Raises:
             ConfigurationError: As for `acquire`.

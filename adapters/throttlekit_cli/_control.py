@@ -135,9 +135,12 @@ def pause(name: str, key: str | None, for_: float | None, yes: bool, url: str | 
     """
     Stop all jobs of the limit NAME, in the whole fleet: for every key, or for one key.
 
-    The jobs are deferred: they are not charged, lose no retry, and keep their places in the waiting line. With --for
-    they come back after the pause has ended, in their order. Without --for the pause lasts until `throttlekit resume`;
-    then waiting jobs come back within half the time that the pause has lasted, and within a minute at most.
+    The jobs are deferred: they are not charged, lose no retry, and keep their places in the waiting line. What is
+    counted stays, so up to a full burst can pass after the pause.
+
+    With --for the jobs come back after the pause has ended, in their order. Without --for the pause lasts until
+    `throttlekit resume`; then waiting jobs come back within half the time that the pause has lasted, and within a
+    minute at most.
 
     \b
     Exit codes:

@@ -40,10 +40,11 @@ for i = 1, #KEYS / 3 do
   c.of.read(c)
   read_line(c)
   local line = c.line
-  if line and line.paused > 0 then c.of.exhausted(c, line.paused) end
+  if line and line.emptied > 0 then c.of.exhausted(c, line.emptied) end
   if c.size > 0 then
     if line and line.slow then read_pace(c) end
-    c.ready = ready_after(c, 0)
+    local opens = line and not c.of.estimates and max(now, line.paused) or now  -- no job passes in a pause
+    c.ready = ready_after(c, 0, opens)
     if c.ready > now or line and (line.waiting > 0 or line.paused > now) then
       if not line then c.line = no_line() end
       read_rest(c)
@@ -52,9 +53,8 @@ for i = 1, #KEYS / 3 do
       c.given = c.place
       if not is_genuine(c) then c.place = nil end
       tidy_line(c, grace, c.place and c.place.number)
-      local most
-      c.ahead, most, c.in_front = ahead_of(c, stand(c, grace, first))
-      c.least = c.in_front
+      local ahead, most, least = ahead_of(c, stand(c, grace, first))
+      c.ahead, c.in_front, c.least = ahead, least, least
       local longest = max(grace, c.line.grace)
       local over = c.line.over > 0 and now >= c.line.over + LOOK + longest
       local due = c.place and (not c.of.estimates and c.place.due or not over and now)
@@ -62,10 +62,10 @@ for i = 1, #KEYS / 3 do
         c.ahead = c.ready > now and max(0, c.ahead - (c.of.estimates and 0 or AT_DOOR)) or 0
         most, c.least = c.ahead, 0
       end
-      c.passes = c.ahead > 0 and ready_after(c, c.ahead) or c.ready
-      if c.passes > now then c.passes = math.min(c.passes + c.ahead * c.of.slack(c, longest), now + FURTHEST) end
-      local soon = now + longest
-      if c.passes <= now and most > c.ahead and ready_after(c, most) > now then c.passes = soon end
+      c.passes = c.ahead > 0 and ready_after(c, c.ahead, opens) or c.ready
+      if c.passes > opens then c.passes = math.min(c.passes + c.ahead * c.of.slack(c, longest), now + FURTHEST) end
+      local soon = opens + longest
+      if c.passes <= opens and most > c.ahead and ready_after(c, most, opens) > opens then c.passes = soon end
       c.back_at = max(c.soon and math.min(c.passes, soon) or c.passes, c.line.paused)
       c.passes = max(c.passes, c.line.paused)
       told = max(told, c.passes)
@@ -118,7 +118,7 @@ if reason == 0 then
         pass(c)
         write_line(c)
       elseif line and line.paused > 0 or slowed then
-        line.paused, line.from, c.aside = 0, 0, {}
+        unpause(c)
         if line.epoch > 0 or line.slow then write_line(c) else redis.call('DEL', c.order_key) end
       end
     end

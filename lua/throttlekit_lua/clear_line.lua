@@ -15,7 +15,7 @@ for i = 1, #KEYS / 2 do
   read_line(c)
   if c.line then
     local line = no_line()
-    line.paused, line.from, line.slow = c.line.paused, c.line.from, c.line.slow
+    line.paused, line.from, line.emptied, line.slow = c.line.paused, c.line.from, c.line.emptied, c.line.slow
     if line.paused > 0 or line.slow then redis.call('SET', c.order_key, text_of(line), 'KEEPTTL')
     else redis.call('DEL', c.order_key) end
     count = count + 1

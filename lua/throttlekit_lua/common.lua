@@ -4,8 +4,8 @@
   read(c)        reads what is stored of claim c, if it can be true; c.stored: something is stored,
                  c.stale: what is stored cannot be true, and something else was taken in its place
   there(c)       how many units there are now
-  ready(c, n)    the earliest instant at which c passes once n more units have passed before it, and no other request
-                 comes
+  ready(c, n, at)  the earliest instant from `at` on, not before now, at which c passes once n more units have passed
+                 before it, and no other request comes
   charge(c)      takes c.size
   settle(c)      takes c.by more, or gives back, of what was taken at c.granted
   keep(c)        writes what charge, settle or read changed
@@ -41,6 +41,11 @@ end
 local function ttl(last) return whole(max(1, ceil((last - now + KEPT) / 1000))) end
 
 local SLACK = 25
+-- x / y rounded up. In doubles a quotient of great numbers may be a whole one that it is not.
+local function quotient(x, y)
+  local rest = math.fmod(x, y)
+  return (x - rest) / y + (rest > 0 and 1 or 0)
+end
 local function no() return false end
 local function none() return 0 end
 local function window_slack(c, t)

@@ -4,7 +4,7 @@
   c      the zone: its offset from UTC, then "from offset" of each change of its clocks; microseconds
   Key    "window used"
 ]]
-local MOST_DEBT_UNITS = 60
+local MOST_DEBT_UNITS, PARTS = 60, 4096
 
 local function zone_of(c)
   if not c.zone then
@@ -23,19 +23,19 @@ local function window_at(c, at)
   return math.floor((at + offset) / c.b), offset
 end
 
--- When a window begins, seen from now: also across the next change of the clocks.
-local function window_begin(c, window)
-  local zone, from, _, offset = zone_of(c), window * c.b, window_at(c, now)
+-- When a window begins, seen from `at`: also across the next change of the clocks.
+local function window_begin(c, window, at)
+  local zone, from, _, offset = zone_of(c), window * c.b, window_at(c, at)
   local begin = from - offset
   for i = 2, #zone, 2 do
-    if now < zone[i] and zone[i] <= begin then begin = math.max(zone[i], from - zone[i + 1]) end
+    if at < zone[i] and zone[i] <= begin then begin = math.max(zone[i], from - zone[i + 1]) end
   end
   return begin
 end
 
 -- When a window begins, or first began: before the clocks fell back from it to the one before.
 local function window_begun(c, window)
-  local zone, from, begin = zone_of(c), window * c.b, window_begin(c, window)
+  local zone, from, begin = zone_of(c), window * c.b, window_begin(c, window, now)
   for i = 2, #zone, 2 do
     local first = from - zone[i - 1]
     if first < zone[i] and zone[i] <= now then begin = first end
@@ -43,28 +43,37 @@ local function window_begun(c, window)
   return begin
 end
 
+-- The window that counts at `at`, what is used in it, and how long it has run.
+local function counted_at(c, at)
+  local window, offset = window_at(c, at)
+  if c.last and c.last >= window then return c.last, c.last_used, c.last == window and (at + offset) % c.b end
+  return window, 0, (at + offset) % c.b
+end
+
 algorithms.f = {
   read = function(c)
     local window, used = string.match(redis.call('GET', c.key) or '', '^(%d+) (%d+)$')
-    c.running = window_at(c, now)
-    c.window, c.used, c.last = c.running, 0, nil
-    if not window then return end
-    c.stored, c.last, c.last_used = true, tonumber(window), tonumber(used)
-    if window_begun(c, c.last) - now > STALE then c.last, c.last_used, c.stale = c.running, c.a, true end
-    if c.last >= c.running then c.window, c.used = c.last, c.last_used end
+    c.stored, c.last, c.last_used = window ~= nil, tonumber(window), tonumber(used)
+    if window and window_begun(c, c.last) - now > STALE then
+      c.last, c.last_used, c.stale = window_at(c, now), c.a, true
+    end
+    c.window, c.used = counted_at(c, now)
   end,
   exhausted = function(c, at)
-    local window = window_at(c, at)
-    if not c.stored or c.last < window then c.last, c.last_used = window, c.a
-    elseif c.last == window then c.last_used = math.max(c.last_used, c.a) end
-    c.stored = true
-    if c.last >= c.running then c.window, c.used = c.last, c.last_used end
+    local window, used, over = counted_at(c, at)
+    if not over then return end
+    local step = ceil(c.b / PARTS)
+    local even = quotient(c.a * ceil(over / step), ceil(c.b / step))
+    c.stored, c.last, c.last_used = true, window, math.max(used, even)
+    c.window, c.used = counted_at(c, now)
   end,
   there = function(c) return max(0, c.a - c.used) end,
-  ready = function(c, n)
-    if c.used + n + c.size <= c.a then return now end
-    local over = math.min(c.used, c.a) + n + c.size - c.a
-    return window_begin(c, c.window + max(1, ceil(over / c.a)))
+  ready = function(c, n, at)
+    local window, used = c.window, c.used
+    if at > now then window, used = counted_at(c, at) end
+    if used + n + c.size <= c.a then return at end
+    local over = math.min(used, c.a) + n + c.size - c.a
+    return window_begin(c, window + max(1, ceil(over / c.a)), at)
   end,
   charge = function(c)
     c.used = c.used + c.size
@@ -82,7 +91,7 @@ algorithms.f = {
   end,
   use = function(c)
     if not c.last or c.last_used == 0 then return c.used, now end
-    return c.used, window_begin(c, c.last + 1)
+    return c.used, window_begin(c, c.last + 1, now)
   end,
   tight = no,
   slack = none,

@@ -31,7 +31,7 @@ for i = 1, #KEYS / 3 do
     if c.waits then
       local _
       c.of.read(c)
-      if c.line.paused > 0 then c.of.exhausted(c, c.line.paused) end
+      if c.line.emptied > 0 then c.of.exhausted(c, c.line.emptied) end
       _, _, c.in_front = ahead_of(c, rank)
       leave_line(c)
       write_line(c)

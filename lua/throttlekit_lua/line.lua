@@ -14,7 +14,7 @@ local LOOK, DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 500000, 4, 16, 1
 local LAST_TAG, MOST_TAG = 4503599627370496, 9007199254740990
 local FIELDS = {
   'epoch', 'v', 'gone', 'number', 'extra', 'mean', 'dear', 'doubt', 'aside', 'over', 'since', 'low', 'grace',
-  'paused', 'from', 'guest', 'last', 'mark', 'waiting',
+  'paused', 'from', 'emptied', 'guest', 'last', 'mark', 'waiting',
 }
 local FORMAT = '^' .. string.rep('(%d+) ', #FIELDS) .. '(%x*) ?(.*)$'
 
@@ -35,10 +35,14 @@ local function read_line(c)
   local line = {secret = found[#FIELDS + 1], stored = true, slow = slow_in(found[#FIELDS + 2])}
   if not line.slow and found[#FIELDS + 2] ~= '' then return end
   for i, field in ipairs(FIELDS) do line[field] = tonumber(found[i]) end
-  -- A later clock wrote it: a pause begins now, at its full length.
+  -- A later clock wrote it: a pause begins now, at its full length, and what a 429 asked for moves with it.
   local slow_later = line.slow and slow_at(line.slow)
   if slow_later or line.from > now or line.since > now + LOOK then
-    if line.from > now then line.paused, line.from = now + line.paused - line.from, now end
+    if line.from > now then
+      local by = line.from - now
+      line.paused, line.from = line.paused - by, now
+      if line.emptied > 0 then line.emptied = line.emptied - by end
+    end
     line.since = math.min(line.since, now + LOOK)
     redis.call('SET', c.order_key, text_of(line), 'KEEPTTL')
   end
@@ -224,9 +228,15 @@ local function leave_line(c)
   without(c)
 end
 
+local function unpause(c)
+  local line = c.line
+  line.paused, line.from, line.emptied, c.aside = 0, 0, 0, c.aside or {}
+end
+
 local function pass(c)
   local line = c.line
-  line.paused, line.from, line.v = 0, 0, max(line.v, c.start)
+  unpause(c)
+  line.v = max(line.v, c.start)
   line.mean = line.mean + math.floor((MEAN_ONE * c.cost - line.mean) / MEAN_PART)
   line.low = max(math.min(line.low, c.least), line.low - c.cost)
   line.over = c.in_front > 0 and (line.over > 0 and math.min(line.over, now) or now) or 0
@@ -252,7 +262,7 @@ local function write_line(c)
   if c.paid and line.waiting > 0 then redis.call('ZADD', jobs_key, c.paid[1], c.paid[2]) end
   if c.prune then redis.call('ZREMRANGEBYSCORE', jobs_key, whole(-1 - line.v), '(0') end
   local last = max(line.last, line.guest, line.paused, line.slow and slow_last(line.slow) or 0)
-  if line.paused > 0 then
+  if line.emptied > 0 then
     local _, full = c.of.use(c)
     last = max(last, full)
   end

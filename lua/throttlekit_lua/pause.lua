@@ -7,8 +7,9 @@
 
   ARGV[1]     now, microseconds; "" means the server's clock (tests pass a number)
   ARGV[2]     for how long, microseconds; "" ends the pause
-  ARGV[4i-1]  limit i: code of its algorithm
-  ARGV[4i]    limit i: a, b and c of its algorithm
+  ARGV[3]     "1": the limit counts as used up to then, because the service downstream answered 429; "" leaves it
+  ARGV[4i]    limit i: code of its algorithm
+  ARGV[4i+1]  limit i: a, b and c of its algorithm
 
   Returns  of each limit, until when it is paused; 0 if it never was
 
@@ -17,21 +18,25 @@
 ]]
 local reply = {}
 for i = 1, #KEYS / 3 do
-  local at = 4 * i - 1
+  local at = 4 * i
   local c = {
     key = KEYS[3 * i - 2], order_key = KEYS[3 * i - 1], jobs_key = KEYS[3 * i], of = algorithms[ARGV[at]], size = 0,
     a = tonumber(ARGV[at + 1]), b = tonumber(ARGV[at + 2]), c = ARGV[at + 3], aside = {},
   }
   read_line(c)
   c.line = c.line or no_line()
-  local before = c.line.paused
-  local wanted = ARGV[2] == '' and math.min(before, now) or math.max(before, now + tonumber(ARGV[2]))
-  if wanted ~= before then
+  local line, paused, emptied = c.line, c.line.paused, c.line.emptied
+  if ARGV[2] == '' then paused, emptied = math.min(paused, now), math.min(emptied, now)
+  else
+    local ends = now + tonumber(ARGV[2])
+    paused, emptied = max(paused, ends), ARGV[3] == '1' and max(emptied, ends) or emptied
+  end
+  if paused ~= line.paused or emptied ~= line.emptied then
+    line.paused, line.from, line.emptied = paused, now, emptied
     c.of.read(c)
-    c.of.exhausted(c, wanted)
-    c.line.paused, c.line.from = wanted, now
+    if emptied > 0 then c.of.exhausted(c, emptied) end
     write_line(c)
   end
-  reply[i] = wanted
+  reply[i] = paused
 end
 return reply

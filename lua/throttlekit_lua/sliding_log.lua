@@ -101,10 +101,10 @@ algorithms.l = {
     c.stored, c.newest, c.even, c.groups = true, math.max(at, c.newest), at, math.min(c.a, 64)
   end,
   there = function(c) return c.a - algorithms.l.use(c) end,
-  ready = function(c, n)
+  ready = function(c, n, at)
     local number = n + c.size - 1
     local last = number % c.a
-    local free = c.stored and math.max(now, unit(c, last) + c.b) or now
+    local free = c.stored and math.max(at, unit(c, last) + c.b) or at
     return free + (number - last) / c.a * c.b
   end,
   charge = function(c) c.newest, c.push = math.max(now, c.newest), c.size end,

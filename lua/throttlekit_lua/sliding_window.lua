@@ -9,17 +9,17 @@ local function full_at(c)
   return (c.last + (c.last_used > 0 and 2 or 1)) * c.b
 end
 
-local function load_of(c)
-  local over = math.floor(math.max(0, now - c.window * c.b) / c.c)
-  return c.before * (c.steps - over) + c.used * c.steps
+-- Units that count at `at`.
+local function units_at(c, window, before, used, at)
+  local over = math.floor(math.max(0, at - window * c.b) / c.c)
+  return math.floor((before * (c.steps - over) + used * c.steps) / c.steps)
 end
+local function units_of(c) return units_at(c, c.window, c.before, c.used, now) end
 
-local function units_of(c) return math.floor(load_of(c) / c.steps) end
-
--- When, of units that fade in the window that begins at *begin*, less than *room* + 1 are left.
-local function faded_at(c, begin, fading, room)
+-- When, from `at` on, of units that fade in the window that begins at *begin*, less than *room* + 1 are left.
+local function faded_at(c, begin, fading, room, at)
   local faded = c.steps + 1 - math.ceil((room + 1) * c.steps / max(1, fading))
-  return max(now, begin + math.min(c.b, max(0, faded) * c.c))
+  return max(at, begin + math.min(c.b, max(0, faded) * c.c))
 end
 
 local function settle_to(c, before, used)
@@ -27,52 +27,52 @@ local function settle_to(c, before, used)
   return true
 end
 
--- The window that runs now, by what is known of the last one that was used.
-local function running_of(c)
-  local running = math.floor(now / c.b)
-  c.window, c.before, c.used = running, 0, 0
-  if c.last >= running then c.window, c.before, c.used = c.last, c.last_before, c.last_used
-  elseif c.last == running - 1 then c.before = c.last_used end
+-- The window that counts at `at`, what counts of the one before it, and what is used in it.
+local function counted_at(c, at)
+  local window = math.floor(at / c.b)
+  if not c.last or c.last < window - 1 then return window, 0, 0 end
+  if c.last < window then return window, c.last_used, 0 end
+  return c.last, c.last_before, c.last_used
 end
 
 algorithms.s = {
   read = function(c)
     local window, before, used = string.match(redis.call('GET', c.key) or '', '^(%d+) (%d+) (%d+)$')
-    local running = math.floor(now / c.b)
     c.c = tonumber(c.c)
-    c.steps, c.window, c.before, c.used, c.last = math.ceil(c.b / c.c), running, 0, 0, nil
-    if not window then return end
-    c.stored, c.last, c.last_before, c.last_used = true, tonumber(window), tonumber(before), tonumber(used)
-    if c.last * c.b - now > STALE then c.last, c.last_before, c.last_used, c.stale = running, 0, c.a, true end
-    running_of(c)
+    c.steps, c.last = math.ceil(c.b / c.c), nil
+    if window then
+      c.stored, c.last, c.last_before, c.last_used = true, tonumber(window), tonumber(before), tonumber(used)
+      if c.last * c.b - now > STALE then
+        c.last, c.last_before, c.last_used, c.stale = math.floor(now / c.b), 0, c.a, true
+      end
+    end
+    c.window, c.before, c.used = counted_at(c, now)
   end,
   exhausted = function(c, at)
-    local window = math.floor(at / c.b)
-    local part = c.a * math.floor((at - window * c.b) / c.c)
-    local rest = math.fmod(part, c.steps)
-    local used = (part - rest) / c.steps + (rest > 0 and 1 or 0)
-    local debt = c.stored and c.last == window - 1 and c.last_used or 0
-    if not c.stored or c.last < window then c.last, c.last_before, c.last_used = window, math.max(debt, c.a), used
-    elseif c.last == window then
-      c.last_before, c.last_used = math.max(c.last_before, c.a), math.max(c.last_used, used)
-    end
-    c.stored = true
-    running_of(c)
+    local window, before, used = counted_at(c, at)
+    if window > math.floor(at / c.b) then return end
+    local over = math.floor((at - window * c.b) / c.c)
+    used = math.max(used, quotient(c.a * over, c.steps))
+    before = math.max(before, quotient(math.max(0, c.a - used) * c.steps, c.steps - over))
+    c.stored, c.last, c.last_before, c.last_used = true, window, before, used
+    c.window, c.before, c.used = counted_at(c, now)
   end,
   there = function(c) return max(0, c.a - units_of(c)) end,
-  ready = function(c, n)
-    local there, units = c.a - units_of(c), n + c.size
-    if units <= there then return now end
-    local begin = c.window * c.b
-    if c.used + units <= c.a then return faded_at(c, begin, c.before, c.a - c.used - units) end
-    local alone, room = now, c.a - c.used - c.size
+  ready = function(c, n, at)
+    local window, before, used = c.window, c.before, c.used
+    if at > now then window, before, used = counted_at(c, at) end
+    local there, units = c.a - units_at(c, window, before, used, at), n + c.size
+    if units <= there then return at end
+    local begin = window * c.b
+    if used + units <= c.a then return faded_at(c, begin, before, c.a - used - units, at) end
+    local alone, room = at, c.a - used - c.size
     if c.size > there then
-      if room >= 0 then alone = faded_at(c, begin, c.before, room)
-      else alone = faded_at(c, begin + c.b, c.used, c.a - c.size) end
+      if room >= 0 then alone = faded_at(c, begin, before, room, at)
+      else alone = faded_at(c, begin + c.b, used, c.a - c.size, at) end
     end
-    if n == 0 or c.used > c.a then return alone + ceil(n * c.b / c.a) end
-    local behind = begin + c.b + ceil((c.used + units - c.a) * c.b / c.a)
-    if units <= c.a then behind = math.min(behind, faded_at(c, begin + c.b, c.used, c.a - units)) end
+    if n == 0 or used > c.a then return alone + ceil(n * c.b / c.a) end
+    local behind = begin + c.b + ceil((used + units - c.a) * c.b / c.a)
+    if units <= c.a then behind = math.min(behind, faded_at(c, begin + c.b, used, c.a - units, at)) end
     return max(alone, behind)
   end,
   charge = function(c) settle_to(c, c.before, c.used + c.size) end,

@@ -30,7 +30,7 @@ for i = 1, #KEYS / 3 do
   read_line(c)
   c.of.read(c)
   c.line = c.line or no_line()
-  if c.line.paused > 0 then c.of.exhausted(c, c.line.paused) end
+  if c.line.emptied > 0 then c.of.exhausted(c, c.line.emptied) end
   local changed
   if why == 'fall' then changed = fall(c.line, x, y, z)
   else changed = hear(c.line, x, y, c.of.there(c) + math.floor(y / (mark / 1000))) end

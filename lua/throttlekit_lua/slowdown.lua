@@ -58,11 +58,11 @@ local function read_pace(c)
 end
 
 -- As ready and there of the claim's algorithm, at the claim's pace.
-local function ready_after(c, n)
-  local ready, pace = c.of.ready(c, n), c.pace
+local function ready_after(c, n, opens)
+  local ready, pace = c.of.ready(c, n, opens), c.pace
   if not pace then return ready end
   local first = pace.gate - max(0, TOLERANCE - pace.charge)
-  return max(ready, now, math.min(first + ceil(n * pace.each / 1000), now + FURTHEST))
+  return max(ready, opens, math.min(first + ceil(n * pace.each / 1000), opens + FURTHEST))
 end
 
 local function pace_there(c)

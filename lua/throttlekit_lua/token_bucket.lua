@@ -36,10 +36,10 @@ algorithms.t = {
     local over, under = fraction(c)
     return math.floor(max(0, c.b - max(0, (c.tat or 0) - now)) * under / over)
   end,
-  ready = function(c, n)
-    if n == 0 then return max(now, (c.tat or 0) - c.a) end
+  ready = function(c, n, at)
+    if n == 0 then return max(at, (c.tat or 0) - c.a) end
     local over, under = fraction(c)
-    return max(now, max(now, c.tat or 0) + ceil(n * over / under) - c.a)
+    return max(at, max(at, c.tat or 0) + ceil(n * over / under) - c.a)
   end,
   charge = function(c) c.tat, c.debt = max(now, c.tat or 0) + c.size, 0 end,
   settle = function(c)

@@ -1,7 +1,7 @@
 """
 Two releases on one Redis, while a fleet is deployed: what the release before this one stored, as its scripts wrote it.
 
-Both count in the same places. The release before kept the waiting line as one instant under another name.
+Both count in the same places. What was released before kept the waiting line in other shapes, under other names.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ USED_UP: list[tuple[Limit, bytes, bytes]] = [
     (SlidingLog("ring", "300/h"), b"\x00" * 14 + UNIT * 300, b"1800003636000000 0 0"),
 ]
 """Limits, what was stored once all of each was taken at `NOW_US`, and their lines with three jobs."""
+ORDER = (
+    b"5 18691697672192 0 3 0 1024 1 0 0 0 1800000000000000 0 60000 1800007200000000 1800000000000000 0 "
+    b"1800007200000000 9 3 a1"
+)
+"""The numbers of a line with three jobs, paused for two hours, as they were before a 429 had a number of its own."""
 HELD = {b":granted": -NOW_US, b":lease": -30e6, b":mean": 0.0, b"job-1": NOW_US + 30e6, b"job-2": NOW_US + 30e6}
 each_limit = pytest.mark.parametrize(("limit", "taken", "line"), USED_UP, ids=lambda value: getattr(value, "name", ""))
 
@@ -63,7 +68,11 @@ def test_slots_are_written_as_before(bench: Bench, client: Any) -> None:
 def test_what_was_taken_before_counts(bench: Bench, client: Any, limit: Limit, taken: bytes, line: bytes) -> None:
     """No unit passes before its time. The jobs of this release pass in order, whoever waits in the line of that one."""
     client.set(name_of(limit), taken, px=8_000_000)
-    client.set(f"{name_of(limit)}:line", line, px=8_000_000)
+    lines = {f"{name_of(limit)}:line": line, f"{name_of(limit)}:order": ORDER}
+    for name, text in lines.items():
+        client.set(name, text, px=8_000_000)
+    client.zadd(f"{name_of(limit)}:jobs", {"0000000000000001 1": 18691697672192})
+    client.pexpire(f"{name_of(limit)}:jobs", 8_000_000)
     assert bench.passing(limit) == 0
     waiting = [bench.ask(limit) for _ in range(3)]
     bench.now_us = waiting[0].retry_us - 1
@@ -75,7 +84,8 @@ def test_what_was_taken_before_counts(bench: Bench, client: Any, limit: Limit, t
             assert verdict.due_us <= NOW_US + limit.period_us * (number + 1) + 2 * SECOND_US
             bench.now_us = max(bench.now_us, verdict.due_us)
             verdict = bench.ask(limit, back=verdict)
-    assert client.get(f"{name_of(limit)}:line") == line
+    assert client.mget(lines) == [*lines.values()]
+    assert client.zcard(f"{name_of(limit)}:jobs") == 1
 
 
 def test_slots_that_were_taken_before_count(bench: Bench, client: Any) -> None:

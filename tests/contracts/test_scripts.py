@@ -309,7 +309,7 @@ _CHARGES = ("concurrency", "fixed_window", "gcra", "sliding_log", "sliding_windo
 
 
 def _verbs_of_an_algorithm() -> list[str]:
-    return re.findall(r"^  (\w+)\(c(?:, \w+)?\)  ?", _parts(COMMON)[0].partition("there is besides:")[0], re.MULTILINE)
+    return re.findall(r"^  (\w+)\(c(?:, \w+)*\)  ?", _parts(COMMON)[0].partition("there is besides:")[0], re.MULTILINE)
 
 
 def _verbs_of_leases() -> list[str]:

@@ -64,8 +64,8 @@ def test_names_in_the_store() -> None:
     bucket = bucket_name("partner", "42", "abcdef")
     assert bucket == "tk1:{partner:42}:abcdef"
     assert bucket_name("partner", "42", "abcdef", "host") == "tk1:{partner:42:host}:abcdef"
-    assert line_name(bucket) == "tk1:{partner:42}:abcdef:order"
-    assert jobs_name(bucket) == "tk1:{partner:42}:abcdef:jobs"
+    assert line_name(bucket) == "tk1:{partner:42}:abcdef:order2"
+    assert jobs_name(bucket) == "tk1:{partner:42}:abcdef:jobs2"
     assert fleet_name("overrides") == "tk1:{fleet}:overrides"
 
 
@@ -111,7 +111,7 @@ def test_the_numbers_of_a_line() -> None:
     fields = throttlekit_lua.script("line").partition("local FIELDS = {")[2].partition("}")[0]
     assert re.findall(r"'(\w+)'", fields) == [
         "epoch", "v", "gone", "number", "extra", "mean", "dear", "doubt", "aside", "over", "since", "low", "grace",
-        "paused", "from", "guest", "last", "mark", "waiting",
+        "paused", "from", "emptied", "guest", "last", "mark", "waiting",
     ]  # fmt: skip
 
 

@@ -139,16 +139,20 @@ def test_a_caller_that_only_looks_is_answered_as_one_that_asks(clock: Clock, lim
     assert clock.ask(limit).allowed
 
 
+each_kind = pytest.mark.parametrize("emptied", [False, True], ids=["pause", "429"])
+
+
 @every_limit
-def test_a_pause_that_began_then_lasts_as_long_as_was_said(clock: Clock, limit: Limit) -> None:
+@each_kind
+def test_a_pause_that_began_then_lasts_as_long_as_was_said(clock: Clock, limit: Limit, emptied: bool) -> None:
     """Thirty seconds from the first question on; for one who looks, one who asks, and one who ends it."""
-    clock.at(HOUR).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us)
+    clock.at(HOUR).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us, emptied=emptied)
     for second in (1, 15, 30):
         seen = clock.at(second).look(limit)
         assert seen.reason is Reason.PAUSED
     assert clock.at(31).look(limit).reason is not Reason.PAUSED
     assert first_newcomer(clock, limit, 31) <= longest(limit)
-    clock.at(2 * HOUR).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us)
+    clock.at(2 * HOUR).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us, emptied=emptied)
     clock.at(HOUR).store.pause([clock.claim(limit)], None, now_us=clock.now_us)
     assert clock.look(limit).reason is not Reason.PAUSED
 
@@ -222,9 +226,10 @@ def test_an_hour_behind_admits_one_more_capacity_at_most(clock: Clock, limit: Li
 
 
 @every_limit
-def test_a_pause_outlives_an_hour_behind(clock: Clock, limit: Limit) -> None:
+@each_kind
+def test_a_pause_outlives_an_hour_behind(clock: Clock, limit: Limit, emptied: bool) -> None:
     """It begins anew while the clock is behind, and is over when the clock is right: never longer than was said."""
-    clock.at(0).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us)
+    clock.at(0).store.pause([clock.claim(limit)], 30 * SECOND_US, now_us=clock.now_us, emptied=emptied)
     seen = clock.at(-HOUR).ask(limit, caller=Caller.GUEST)
     assert seen.reason is Reason.PAUSED
     assert clock.at(-HOUR + 29).look(limit).reason is Reason.PAUSED

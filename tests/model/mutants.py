@@ -35,12 +35,12 @@ a greater cost is not charged: gcra, a fault: bound
 a smaller cost is given back twice: gcra, a fault: bound
   - min(_from_us(state, now_us) + by, most_us)
   + min(_from_us(state, now_us) + by + min(0, by), most_us)
-a burst follows a pause: acquire, a fault: bound
-  - claim.algorithm.exhausted(known, line.paused_us) if line.paused_us else known
+a burst follows a 429: acquire, a fault: bound
+  - claim.algorithm.exhausted(known, line.emptied_us) if line.emptied_us else known
   + known
 a place is a right to pass: acquire, one tenant: bound
-  - ready_us = algorithm.ready_us(taken, now_us)\n
-  + ready_us = algorithm.ready_us(taken, now_us) if place is None else now_us\n
+  - ready_us = algorithm.ready_us(taken, opens_us)\n
+  + ready_us = algorithm.ready_us(taken, opens_us) if place is None else now_us\n
 
 # All limits or none
 
@@ -63,11 +63,29 @@ stays where it would pass: acquire, two limits: once
 # Pauses
 
 a resume does nothing: acquire, a fault: pause
-  - line.paused_us <= now_us if for_us is None
-  + True if for_us is None
+  - if for_us is None:\n
+  + if for_us is None:\n        return state\n    if for_us is None:\n
 a booking forgets the pause: line, a fault: pause
-  - jobs=jobs,\n            extra
-  + jobs=jobs, paused_us=0,\n            extra
+  - jobs=jobs, extra=line.extra + stands
+  + jobs=jobs, paused_us=0, extra=line.extra + stands
+a booking forgets the 429: line, a fault: bound
+  - jobs=jobs, extra=line.extra + stands
+  + jobs=jobs, emptied_us=0, extra=line.extra + stands
+a pause empties: acquire, a pause and a 429: idle
+  - until_us if emptied else 0
+  + until_us
+a pause forgets the 429 before it: acquire, a pause and a 429: bound
+  - max(line.emptied_us, until_us if emptied else 0)
+  + until_us if emptied else 0
+a 429 is over as the pause ends: acquire, a pause and a 429: idle
+  - max(line.emptied_us, until_us if emptied else 0)
+  + max(line.paused_us, until_us) if emptied or line.emptied_us else 0
+a 429 ends the pause: acquire, a pause and a 429: pause
+  - max(line.paused_us, until_us), max
+  + until_us if emptied else max(line.paused_us, until_us), max
+a pause lasts longer: acquire, a pause and a 429: idle
+  - else max(now_us, line.paused_us)\n
+  + else max(now_us, line.paused_us and line.paused_us + 60_000)\n
 
 # A caller that only looks, and jobs that will not wait
 
@@ -84,16 +102,16 @@ a job stands that will not wait: acquire, one tenant: guest
 # The order
 
 told without those before: acquire, one tenant: before
-  - algorithm.ready_us(taken, now_us, ahead.about) if ahead.about else ready_us
+  - algorithm.ready_us(taken, opens_us, ahead.about) if ahead.about else ready_us
   + ready_us
 told without costs: line, mixed costs: before
   - if not line.extra:
   + if True:
 told one unit late: acquire, one tenant: idle
-  - algorithm.ready_us(taken, now_us, ahead.about) if ahead.about else ready_us
-  + algorithm.ready_us(taken, now_us, ahead.about + 1)
+  - algorithm.ready_us(taken, opens_us, ahead.about) if ahead.about else ready_us
+  + algorithm.ready_us(taken, opens_us, ahead.about + 1)
 passes by a guess: acquire, jobs that are away: before
-  - if passes_us <= now_us and ahead.most > ahead.about and
+  - if ahead.most > ahead.about and
   + if False and
 the dearest is not known: line, jobs that are away: before
   - dear=max(line.dear, stands.entry.cost),

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from model.plays import Plays
-from model.state import BACK, NOW_US, NUMBER, OLD, PAUSE, TAG, TICK_US, Job, Meter, State, up
+from model.state import BACK, HEARD, NOW_US, NUMBER, OLD, PAUSE, TAG, TICK_US, Job, Meter, State, up
 
 __all__ = ["OrderWorld"]
 
@@ -26,7 +26,7 @@ class OrderWorld(Plays):
             stored = nothing._replace(tat=owed if owed else OLD)
             yield (
                 f"full in {owed}",
-                State((stored,) * number, (Meter(owed, 0, 0, ()),) * number, (), self.jobs, self.faults, True, None),
+                State((stored,) * number, (Meter(owed, 0, 0, 0, ()),) * number, (), self.jobs, self.faults, True, None),
             )
 
     def steps(self, state: State) -> Iterator[tuple[str, State | None, str | None]]:
@@ -68,6 +68,7 @@ class OrderWorld(Plays):
         kinds = self.kinds_of_fault
         if "pause" in kinds:
             yield f"pause for {PAUSE}", self._paused(state, PAUSE), None
+            yield f"a 429 for {HEARD}", self._paused(state, HEARD, heard=True), None
         if "back" in kinds:
             yield f"the clock steps back {BACK}", self._moved(state, -BACK), None
         if "lose" in kinds:

@@ -36,7 +36,7 @@ class Plays(Rules):
             yield from self._purge(state)
 
     def _bare(self, state: State) -> State:
-        meters = tuple(Meter(0, 0, 0, (0,) * len(each.jobs)) for each in state.stored)
+        meters = tuple(Meter(0, 0, 0, 0, (0,) * len(each.jobs)) for each in state.stored)
         return self._canonical(state._replace(left=0, faults=0, orderly=False, fair=None, meters=meters))
 
     def _peeks(self, state: State) -> Iterator[tuple[str, str]]:
@@ -125,8 +125,8 @@ class Plays(Rules):
         stored, meter = state.stored[0], state.meters[0]
         burst = self.bursts[0] * self.interval
         cost = self.kinds[0].costs[0][1]
-        full = max(meter.level, meter.after, meter.paused + burst if meter.paused else 0)
-        unit = max(0, full + cost * self.interval - burst, stored.since)
+        full = max(meter.level, meter.after, meter.emptied + burst if meter.emptied else 0)
+        unit = max(meter.paused, full + cost * self.interval - burst, stored.since)
         if stored.paused is not None:
             unit = max(unit, stored.paused + LOOK)
         died = len(stored.jobs)
@@ -149,15 +149,16 @@ class Plays(Rules):
         if self._back:
             return  # the store's instants then say less of real time
         units, entries = 0, 0
-        for limit, (stored, (level, after, paused, _)) in enumerate(zip(state.stored, state.meters, strict=True)):
+        for limit, (stored, meter) in enumerate(zip(state.stored, state.meters, strict=True)):
+            level, after, paused, emptied, _ = meter
             need = sum(cost for job in state.jobs for of, cost in self.kinds[job.kind].costs if of == limit)
             burst = self.bursts[limit] * self.interval
             alive = {job.places[limit][:3] for job in state.jobs if job.places[limit]}
             died = [e.cost for e in stored.jobs if (True, *e[:2]) not in alive]
             entries += len(died)
             if need:
-                full = max(level, after, paused + burst if paused else 0)
-                units = max(units, full + (need + max(died, default=1) - 1) * self.interval - burst)
+                full = max(level, after, emptied + burst if emptied else 0)
+                units = max(units, paused, full + (need + max(died, default=1) - 1) * self.interval - burst)
                 if stored.paused is not None and entries:
                     units = max(units, stored.paused + LOOK)
                 if entries:

@@ -38,7 +38,7 @@ class Rules(Shipped):
             interval = self.kinds[job.kind].interval or self.interval
             if granted and max(meter[:2]) + cost * interval > self.bursts[limit] * self.interval:
                 return "bound"
-            if old.paused is None and max(new.tat, 0) != max(old.tat, 0) + granted * interval:
+            if old.emptied is None and max(new.tat, 0) != max(old.tat, 0) + granted * interval:
                 return "charge"
             if not granted and (max(new.tat, 0), new.debt) != (max(old.tat, 0), old.debt):
                 return "charge"

@@ -17,8 +17,9 @@ from model.core import Core, Edit, core
 from throttlekit._core.algorithms.token_bucket import TimedBucket
 
 __all__ = [
-    "ANY", "BACK", "DOUBT", "EPOCH", "EXACT", "FAR", "LATE", "LOOK", "NOW_US", "NUMBER", "OLD", "PAUSE", "RULES",
-    "SCALED", "TAG", "TICK_US", "UNIT", "Entry", "Job", "Kind", "Meter", "Shipped", "State", "Stored", "Ticket", "up",
+    "ANY", "BACK", "DOUBT", "EPOCH", "EXACT", "FAR", "HEARD", "LATE", "LOOK", "NOW_US", "NUMBER", "OLD", "PAUSE",
+    "RULES", "SCALED", "TAG", "TICK_US", "UNIT", "Entry", "Job", "Kind", "Meter", "Shipped", "State", "Stored",
+    "Ticket", "up",
 ]  # fmt: skip
 
 RULES: Mapping[str, str] = {
@@ -52,7 +53,8 @@ RULES: Mapping[str, str] = {
 TICK_US = 60_000
 NOW_US = 1_800_000_000_000_000
 LATE = 1  # ticks that a delivery may be late, where something must come about
-PAUSE = 3
+PAUSE = 4
+HEARD = 1  # for how long a 429 asks
 BACK = 2
 LOOK = 2  # LOOK_US, scaled
 LASTS = 4  # DOUBT_LASTS_US, scaled
@@ -108,6 +110,7 @@ class Stored(NamedTuple):
     low: int
     paused: int | None
     paused_from: int
+    emptied: int | None
     mark: int
 
 
@@ -117,9 +120,11 @@ class Meter(NamedTuple):
     level: int
     """Ticks until all that was granted, as settled, is made up for at the limit's rate."""
     after: int
-    """The same of what was granted since a pause that left the limit used up."""
+    """The same of what was granted since a 429 left the limit used up."""
     paused: int
     """Ticks until the pause in force ends."""
+    emptied: int
+    """Ticks until the 429 in force leaves the limit used up."""
     ages: tuple[int, ...]
     """For each entry, for how long units for it and for all before it have lain there; -1: they do not."""
 
@@ -230,7 +235,8 @@ class Shipped:
                 aside_us=at(stored.aside) if stored.doubt else 0, since_us=at(stored.since), low=stored.low,
                 grace_us=self.grace * TICK_US if jobs else 0,
                 paused_us=0 if stored.paused is None else at(stored.paused),
-                paused_from_us=0 if stored.paused is None else at(stored.paused_from), mark=stored.mark,
+                paused_from_us=0 if stored.paused is None else at(stored.paused_from),
+                emptied_us=0 if stored.emptied is None else at(stored.emptied), mark=stored.mark,
                 secret="secret" if stored.has_begun else "", jobs=jobs,
                 finishes={tenant: TAG + tag for tenant, tag in stored.finishes},
                 returns={tenant: TAG + tag for tenant, tag in stored.returns},
@@ -261,7 +267,8 @@ class Shipped:
             line.number - NUMBER if has_begun else 0, line.mean, line.dear if jobs else 0,
             line.doubt, aside, max(ticks(line.since_us), past), line.low,
             ticks(line.paused_us) if line.paused_us else None,
-            ticks(line.paused_from_us) if line.paused_us else 0, line.mark if jobs else 0,
+            ticks(line.paused_from_us) if line.paused_us else 0,
+            ticks(line.emptied_us) if line.emptied_us else None, line.mark if jobs else 0,
         )  # fmt: skip
 
     def _place(self, stored: Stored, limit: int, ticket: Ticket | None, line: Any) -> Any:
@@ -336,9 +343,9 @@ class Shipped:
     def _aged(self, state: State, after: State, granted: Job | None) -> tuple[Meter, ...]:
         meters = list(state.meters)
         costs = dict(self.kinds[granted.kind].costs) if granted else {}
-        for limit, (level, since, paused, known) in enumerate(state.meters):
+        for limit, (level, since, paused, emptied, known) in enumerate(state.meters):
             fill = costs.get(limit, 0) * ((granted and self.kinds[granted.kind].interval) or self.interval)
-            meter = Meter(level + fill, since and since + fill, paused, ())
+            meter = Meter(level + fill, since and since + fill, paused, emptied, ())
             old, new = state.stored[limit], after.stored[limit]
             # v moves on with a grant, and all tags are told from it.
             ages = {e.number: age for e, age in zip(old.jobs, known, strict=True)}
@@ -348,9 +355,9 @@ class Shipped:
 
     def _later(self, state: State) -> State:
         meters = []
-        for limit, (level, after, paused, ages) in enumerate(state.meters):
-            after = self.bursts[limit] * self.interval if paused == 1 else max(0, after - 1)  # no burst follows a pause
-            meters.append(Meter(max(0, level - 1), after, max(0, paused - 1), ages))
+        for limit, (level, after, paused, emptied, ages) in enumerate(state.meters):
+            after = self.bursts[limit] * self.interval if emptied == 1 else max(0, after - 1)  # no burst follows a 429
+            meters.append(Meter(max(0, level - 1), after, max(0, paused - 1), max(0, emptied - 1), ages))
         state = self._moved(state._replace(meters=tuple(meters)), 1)
         meters = []
         for limit, (stored, meter) in enumerate(zip(state.stored, state.meters, strict=True)):
@@ -366,6 +373,7 @@ class Shipped:
                 since=max(each.since - by, -self.grace - self._back),
                 paused=None if each.paused is None else max(each.paused - by, OLD),
                 paused_from=0 if each.paused is None else max(each.paused_from - by, OLD),
+                emptied=None if each.emptied is None else max(each.emptied - by, OLD),
             )
             for each in state.stored
         )
@@ -379,19 +387,24 @@ class Shipped:
         meters = state.meters
         if by < 0:
             meters = tuple(
-                meter._replace(paused=min(meter.paused - by, PAUSE) if meter.paused else 0) for meter in meters
+                meter._replace(
+                    paused=min(meter.paused - by, PAUSE) if meter.paused else 0,
+                    emptied=min(meter.emptied - by, HEARD) if meter.emptied else 0,
+                )
+                for meter in meters
             )
         orderly = state.orderly and all(each.due >= 0 for job in jobs for each in job.places if each is not None)
         return state._replace(stored=stored, jobs=jobs, meters=meters, orderly=orderly)
 
-    def _paused(self, state: State, ticks: int | None) -> State:
+    def _paused(self, state: State, ticks: int | None, heard: bool = False) -> State:
         for_us = None if ticks is None else ticks * TICK_US
-        first = self._closed(self.core.acquire.pause(self._opened(state.stored[0], 0), NOW_US, for_us))
-        level, after, paused, ages = state.meters[0]
+        before = self._opened(state.stored[0], 0)
+        first = self._closed(self.core.acquire.pause(before, NOW_US, for_us, emptied=heard))
+        level, after, paused, emptied, ages = state.meters[0]
         if ticks is None:
-            meter = Meter(level, self.bursts[0] * self.interval if paused else after, 0, ages)
+            meter = Meter(level, self.bursts[0] * self.interval if emptied else after, 0, 0, ages)
         else:
-            meter = Meter(level, after, max(paused, ticks), ages)
+            meter = Meter(level, after, max(paused, ticks), max(emptied, ticks if heard else 0), ages)
         meter = meter._replace(ages=self._ages(first, meter, 0, {}))
         return state._replace(
             stored=(first, *state.stored[1:]), meters=(meter, *state.meters[1:]), orderly=False, fair=None
@@ -417,7 +430,7 @@ class Shipped:
             job._replace(places=tuple(None if each is None else Ticket(False, 0, 0, each.due) for each in job.places))
             for job in state.jobs
         )
-        return state._replace(stored=(nothing,) * number, meters=(Meter(0, 0, 0, ()),) * number, jobs=jobs)
+        return state._replace(stored=(nothing,) * number, meters=(Meter(0, 0, 0, 0, ()),) * number, jobs=jobs)
 
     def _canonical(self, state: State) -> State:
         late = -max(LATE, self.grace) - 1 - self._back

@@ -58,6 +58,7 @@ WORLDS: Mapping[str, Search] = {
     "grace 2": _order(1_500, grace=2),
     "two limits": _order(2_000, kinds=_ACCOUNT, bursts=(2, 1)),
     "a fault": _order(2_000, jobs=2, kinds=(_A, _B), faults=1, kinds_of_fault=_FAULTS),
+    "a pause and a 429": _order(1_500, jobs=2, faults=2, kinds_of_fault=("pause",)),
     "a cost that changes": _order(1_000, jobs=2, kinds=(_A, _A2), faults=1, kinds_of_fault=("cost",)),
     "1 slot": _slot(None, 1, 3),
     "2 slots": _slot(None, 2, 3),

@@ -218,10 +218,11 @@ class Leased:
 
 @dataclass(frozen=True)
 class Paused:
-    """A pause, or its end."""
+    """A pause, or its end. *emptied*: because of a 429."""
 
     claims: Sequence[StoreClaim]
     for_us: int | None
+    emptied: bool
 
 
 @dataclass(frozen=True)
@@ -286,8 +287,8 @@ class Reference:
     def forget(self, now_us: int, *keys: str) -> Step:
         for key in keys:
             self.kept.pop(key, None)
-            if key.endswith(":order") and key.replace(":order", ":jobs") not in keys:
-                self.kept[key.replace(":order", ":jobs")] = ANYTHING
+            if key.endswith(":order2") and key.replace(":order2", ":jobs2") not in keys:
+                self.kept[key.replace(":order2", ":jobs2")] = ANYTHING
         return Step(now_us, keys)
 
     def ask(
@@ -365,7 +366,7 @@ class Reference:
             self.seen[f"{verb}: {done}"] += 1
         return self._step(now_us, [each.bucket for each in leases], Leased(verb, leases), reply, expires_us)
 
-    def pause(self, now_us: int, rules: Sequence[Rule], for_us: int | None) -> Step:
+    def pause(self, now_us: int, rules: Sequence[Rule], for_us: int | None, emptied: bool) -> Step:
         reply: list[int] = []
         expires_us: list[int | None] = []
         claims: list[StoreClaim] = []
@@ -373,12 +374,14 @@ class Reference:
             charge = rule.bind(0)
             claims.append(StoreClaim(rule.bucket, charge))
             before = self._state(rule, now_us)
-            after = pause(before, now_us, for_us)
+            after = pause(before, now_us, for_us, emptied=emptied)
             expires_us += [None, *self._put_line(rule, charge, before, after, now_us)]
             reply.append(after.line.paused_us if after.line else 0)
             self.seen["resumed" if for_us is None and after is not before else "pauses"] += 1
+            if after.line is not None and after is not before:
+                self.seen["a 429 within a pause"] += 0 < after.line.emptied_us < after.line.paused_us
         keys = [key for rule in rules for key in rule.keys]
-        return self._step(now_us, keys, Paused(claims, for_us), reply, expires_us)
+        return self._step(now_us, keys, Paused(claims, for_us, emptied), reply, expires_us)
 
     def slow(self, now_us: int, asked: Sequence[tuple[Rule, Fall | Heard]]) -> Step:
         reply: list[int] = []
@@ -493,7 +496,7 @@ def written_as(value: object) -> object:
         numbers = (
             value.epoch, value.v, value.gone, value.number, value.extra, value.mean, value.dear, value.doubt,
             value.aside_us, value.over_us, value.since_us, value.low, value.grace_us, value.paused_us,
-            value.paused_from_us, value.guest_us, value.until_us, value.mark, len(value.jobs),
+            value.paused_from_us, value.emptied_us, value.guest_us, value.until_us, value.mark, len(value.jobs),
         )  # fmt: skip
         return " ".join([*map(str, numbers), value.secret, *map(str, value.slow or ())]).encode()
     if isinstance(value, Tat) and value.debt_us == 0:
@@ -564,7 +567,7 @@ class History:
             each_us = []
         if rnd.random() < 0.4:
             return self._reference.slow(now_us, [(rule, self._slowing(rule)) for rule in rules])
-        return self._reference.pause(now_us, rules, rnd.choice([None, *each_us]))
+        return self._reference.pause(now_us, rules, rnd.choice([None, *each_us]), rnd.random() < 0.5)
 
     def _slowing(self, rule: Rule) -> Fall | Heard:
         rnd, line = self._rnd, self._reference.line(rule)
@@ -644,7 +647,7 @@ class History:
             edges += [charge.ready_us(state, self._now_us), getattr(state, "owed_until_us", 0) or full_us]
         line = self._reference.line(rule)
         if line is not None and line.paused_us:
-            edges += [line.paused_us, line.paused_us, line.paused_from_us, line.paused_from_us - 1]
+            edges += [line.paused_us, line.paused_us, line.paused_from_us, line.paused_from_us - 1, line.emptied_us]
             edges += [kept_until_us(State(state, line), charge, self._now_us)]
             edges += [line.paused_us + LOOK_US + max(GRACE_US, line.grace_us)]
         if line is not None and (slowed := line.slow):

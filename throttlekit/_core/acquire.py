@@ -234,17 +234,24 @@ def leave(state: State, claim: StoreClaim, place: Place, now_us: int) -> State:
     return State(state.taken, left(line, stands.entry, ahead_of(line, stands.entry).least))
 
 
-def pause(state: State, now_us: int, for_us: int | None) -> State:
+def pause(state: State, now_us: int, for_us: int | None, *, emptied: bool = False) -> State:
     """
     Let no job pass for *for_us*, unless a longer pause is in force; None: end the pause now.
 
-    When the pause ends, the limit counts one period's units as used, evenly, up to that instant.
+    Args:
+        emptied: The service downstream answered 429: once *for_us* is over, one period's units count as used, evenly,
+            up to that instant. Else what is counted stays. A 429 and a pause end each in their own time: neither
+            shortens the other, and jobs pass once both are over.
     """
     (state,) = _as_of_now([state], now_us)
     line, until_us = state.line or EMPTY, now_us + (for_us or 0)
-    if line.paused_us <= now_us if for_us is None else line.paused_us >= until_us:
+    if for_us is None:
+        paused_us, emptied_us = min(line.paused_us, now_us), min(line.emptied_us, now_us)
+    else:
+        paused_us, emptied_us = max(line.paused_us, until_us), max(line.emptied_us, until_us if emptied else 0)
+    if (paused_us, emptied_us) == (line.paused_us, line.emptied_us):
         return state
-    return State(state.taken, replace(line, paused_us=until_us, paused_from_us=now_us))
+    return State(state.taken, replace(line, paused_us=paused_us, paused_from_us=now_us, emptied_us=emptied_us))
 
 
 def slow(state: State, claim: StoreClaim, why: Fall | Heard, now_us: int) -> State:
@@ -264,9 +271,9 @@ def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
     """The instant from which the line of *state* means nothing any more."""
     line = state.line or EMPTY
     last_us = max(line.until_us, line.guest_us, line.paused_us, 0 if line.slow is None else line.slow.last_us)
-    if not line.paused_us:
+    if not line.emptied_us:
         return last_us
-    taken = algorithm.exhausted(algorithm.sanitized(state.taken, now_us), line.paused_us)
+    taken = algorithm.exhausted(algorithm.sanitized(state.taken, now_us), line.emptied_us)
     return max(last_us, algorithm.use(taken, now_us).full_us)
 
 
@@ -293,14 +300,16 @@ def _look(
     taken = _taken(claim, taken, line, now_us)
     if algorithm.size == 0:
         return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us)
+    # No job passes before a pause ends: what will be there then is known, but where instants are estimates.
+    opens_us = now_us if algorithm.estimates else max(now_us, line.paused_us)
     pace = None if line.slow is None else pace_of(line.slow, algorithm.mark, claim.cost, now_us)
 
     def ready_after(ahead: int) -> int:
-        ready_us = algorithm.ready_us(taken, now_us, ahead)
-        return ready_us if pace is None else max(ready_us, pace.ready_us(now_us, ahead))
+        ready_us = algorithm.ready_us(taken, opens_us, ahead)
+        return ready_us if pace is None else max(ready_us, pace.ready_us(opens_us, ahead))
 
     ready_us = ready_after(0)
-    if not line.jobs and ready_us <= now_us and line.paused_us <= now_us:
+    if not line.jobs and max(ready_us, line.paused_us) <= now_us:
         return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us, pace)
     there = algorithm.there(taken, now_us)
     if pace is not None:
@@ -325,11 +334,11 @@ def _look(
         about = 0 if ready_us <= now_us else max(0, ahead.about - (0 if algorithm.estimates else AT_DOOR))
         ahead = Ahead(about, about)
     passes_us = ready_after(ahead.about) if ahead.about else ready_us
-    if passes_us > now_us:
+    if passes_us > opens_us:
         passes_us += ahead.about * algorithm.slack_us(longest_us)
         passes_us = min(passes_us, now_us + FURTHEST_US)
-    soon_us = now_us + longest_us
-    if passes_us <= now_us and ahead.most > ahead.about and ready_after(ahead.most) > now_us:
+    soon_us = opens_us + longest_us
+    if ahead.most > ahead.about and passes_us <= opens_us < ready_after(ahead.most):
         passes_us = soon_us  # no job passes by a guess
     back_us = max(min(passes_us, soon_us) if soon else passes_us, line.paused_us)
     passes_us = max(passes_us, line.paused_us)
@@ -342,7 +351,7 @@ _NOWHERE = standing(EMPTY, "", 1, 1, 0, None, 0, 0, first=False)
 
 def _taken(claim: StoreClaim, taken: Any, line: Line, now_us: int) -> Any:
     known = claim.algorithm.sanitized(taken, now_us)
-    return claim.algorithm.exhausted(known, line.paused_us) if line.paused_us else known
+    return claim.algorithm.exhausted(known, line.emptied_us) if line.emptied_us else known
 
 
 def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, caller: Caller) -> Verdict:
@@ -380,7 +389,7 @@ def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None, now_us: in
     if stored is None or not stored.jobs:
         if stored is None:
             return None
-        stored = replace(stored, paused_us=0, paused_from_us=0) if stored.paused_us else stored
+        stored = stored.unpaused()
         return stored if stored.epoch or stored.slow else None
     over_us = min(line.over_us or now_us, now_us) if look.before.least else 0
     return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead.least, over_us)

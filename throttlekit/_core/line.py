@@ -125,6 +125,8 @@ class Line:
         grace_us: The longest grace time of the jobs that wait.
         paused_us: The instant at which a pause ends, or ended; 0: the limit was not paused, or passed a job since.
         paused_from_us: The instant at which it began, so that a clock that steps back makes no pause longer.
+        emptied_us: The instant at which the service downstream lets jobs pass again, after a 429, no later than
+            `paused_us`: the limit counts as used up to then (`Algorithm.exhausted`). 0: no 429 since a job passed.
         guest_us: The next instant for a caller that keeps no place.
         until_us: The furthest instant at which a job is to come back.
         mark: Stands for the fastest rate since the line began; see `Algorithm.mark`. Jobs of several rates may stand
@@ -151,6 +153,7 @@ class Line:
     grace_us: int = 0
     paused_us: int = 0
     paused_from_us: int = 0
+    emptied_us: int = 0
     guest_us: int = 0
     until_us: int = 0
     mark: int = 0
@@ -167,21 +170,28 @@ class Line:
 
     def at(self, now_us: int) -> Line:
         """
-        The line as it counts at *now_us*, if a later clock wrote it. A pause or a slowdown begins now; the time that
-        units lie for the first job begins once every process has looked.
+        The line as it counts at *now_us*, if a later clock wrote it. A pause begins now, at its full length, and what
+        a 429 asked for moves with it; the time that units lie for the first job begins once every process has looked.
         """
         line = self
         if line.paused_from_us > now_us:
-            paused_us = now_us + line.paused_us - line.paused_from_us
-            line = replace(line, paused_us=paused_us, paused_from_us=now_us)
+            by_us = line.paused_from_us - now_us
+            emptied_us = line.emptied_us and line.emptied_us - by_us
+            line = replace(line, paused_us=line.paused_us - by_us, paused_from_us=now_us, emptied_us=emptied_us)
         if line.since_us > now_us + LOOK_US:
             line = replace(line, since_us=now_us + LOOK_US)
         return replace(line, slow=line.slow.at(now_us)) if line.slow and line.slow.at(now_us) != line.slow else line
 
     def cleared(self) -> Line | None:
         """The line without the jobs that wait; None if nothing else is in it."""
-        left = Line(paused_us=self.paused_us, paused_from_us=self.paused_from_us, slow=self.slow)
-        return left if self.paused_us or self.slow else None
+        kept = Line(
+            paused_us=self.paused_us, paused_from_us=self.paused_from_us, emptied_us=self.emptied_us, slow=self.slow
+        )  # fmt: skip
+        return kept if self.paused_us or self.slow else None
+
+    def unpaused(self) -> Line:
+        """The line once a job has passed: it knows of no pause, and of no 429."""
+        return replace(self, paused_us=0, paused_from_us=0, emptied_us=0) if self.paused_us else self
 
 
 EMPTY = Line()
@@ -332,16 +342,11 @@ def joined(line: Line, stands: Standing, there: int, mark: int, now_us: int, due
         line = replace(line, since_us=max(line.since_us, now_us), low=there, mark=mark, grace_us=0, dear=0, over_us=0)
     at = bisect_left(line.jobs, stands.entry)
     jobs = (*line.jobs[:at], stands.entry, *line.jobs[at:])
-    return _pruned(
-        replace(
-            line,
-            jobs=jobs,
-            extra=line.extra + stands.entry.cost - 1,
-            dear=max(line.dear, stands.entry.cost),
-            until_us=until_us,
-            grace_us=max(line.grace_us, grace_us),
-        )
-    )
+    line = replace(
+        line, jobs=jobs, extra=line.extra + stands.entry.cost - 1, dear=max(line.dear, stands.entry.cost),
+        until_us=until_us, grace_us=max(line.grace_us, grace_us),
+    )  # fmt: skip
+    return _pruned(line)
 
 
 def left(line: Line, entry: Entry, least: int) -> Line:
@@ -365,7 +370,7 @@ def passed(line: Line, stands: Standing, least: int, over_us: int) -> Line:
     entry = stands.entry
     mean = line.mean + (MEAN_ONE * entry.cost - line.mean) // MEAN_PART
     low = max(min(line.low, least), line.low - entry.cost)
-    line = replace(line, paused_us=0, paused_from_us=0, v=max(line.v, entry.start), mean=mean, low=low, over_us=over_us)
+    line = replace(line.unpaused(), v=max(line.v, entry.start), mean=mean, low=low, over_us=over_us)
     return _without(line, entry) if stands.waits else line
 
 

@@ -75,23 +75,23 @@ def digest_of_key(key: str) -> str:
 
 
 def line_name(bucket: str) -> str:
-    """Where the numbers of the waiting line of *bucket* are stored."""
-    return f"{bucket}:order"
+    """Where the numbers of the waiting line of *bucket* are stored: another name for each shape that they had."""
+    return f"{bucket}:order2"
 
 
 def is_line(name: str) -> bool:
     """Whether *name* is one that `line_name` made."""
-    return name.endswith(":order")
+    return name.endswith(":order2")
 
 
 def jobs_name_of(line: str) -> str:
     """Where the jobs that wait in the line are stored whose numbers are stored as *line*."""
-    return jobs_name(line.removesuffix(":order"))
+    return jobs_name(line.removesuffix(":order2"))
 
 
 def jobs_name(bucket: str) -> str:
     """Where the jobs that wait in the line of *bucket* are stored, in order."""
-    return f"{bucket}:jobs"
+    return f"{bucket}:jobs2"
 
 
 def holder_name(job_id: str, token: str, asked_us: int) -> str:

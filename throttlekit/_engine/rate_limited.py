@@ -31,9 +31,9 @@ class RateLimited(ThrottleError):
     For a throttled job's body to raise: downstream has answered 429, or 503 with Retry-After.
 
     The key that the job was counted under then admits no job, in the whole fleet, until *retry_after* is over;
-    a pause that lasts longer already stays. The job is deferred to behind the pause, charged no retry, and runs
-    again. How often that may happen is up to its `max_wait`. In a job that names no limit it is an error like
-    any other.
+    a pause that lasts longer already stays. It counts as used evenly until then: no burst follows. The job is
+    deferred to behind the pause, charged no retry, and runs again. How often that may happen is up to its `max_wait`.
+    In a job that names no limit it is an error like any other.
 
     Args:
         retry_after: Seconds, or a timedelta, until downstream will answer again. Default: 30 seconds.

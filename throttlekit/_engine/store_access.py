@@ -73,8 +73,10 @@ class StoreAccess:
     def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
         return self._ask([each.bucket for each in leases], lambda: self._store.renew(leases, now_us))
 
-    def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
-        self._part_by_part(claims, lambda those: self._store.pause(those, for_us, now_us))
+    def pause(
+        self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
+    ) -> None:
+        self._part_by_part(claims, lambda those: self._store.pause(those, for_us, now_us, emptied=emptied))
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         self._part_by_part(slowings, lambda those: self._store.slow(those, now_us))

@@ -58,7 +58,7 @@ def limited(
     claims = limiter.claims(Call(limits, job, delivery=delivery))
     meant = _meant(claims, error.limit) or _meant(claims, on_429) or _rates(claims)
     try:
-        limiter.pause_claims(meant, round(error.retry_after * 1_000_000))
+        limiter.pause_claims(meant, round(error.retry_after * 1_000_000), emptied=True)
         if any(claim.limit.adapt for claim in meant):
             limiter.slow_down(_falls(meant))
         stored = True

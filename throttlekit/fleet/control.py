@@ -127,8 +127,8 @@ class Control:
         """
         Let no job pass a limit. Its jobs are deferred, uncharged, and keep the places that they have.
 
-        Unlike `Limiter.pause`, it needs no limit at hand, holds for every key at once, and leaves the limit to fill up
-        meanwhile: up to one burst follows.
+        What is counted stays, as with `Limiter.pause`: the limit fills meanwhile, and up to one burst follows. Unlike
+        that, it needs no limit at hand, and holds for every key at once.
 
         Args:
             key: Only this one; default: all of them.

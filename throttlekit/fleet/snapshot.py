@@ -319,7 +319,7 @@ def line_of(text: bytes | None, now_us: int) -> LineNow:
     """The waiting line whose numbers are stored as *text*: see lua/throttlekit_lua/line.lua."""
     try:
         numbers = [int(number) for number in (text or b"").split(b" ")[:-1]]
-        extra, paused_us, last_us, waiting = (numbers[at] for at in (4, 13, 16, 18))
+        extra, paused_us, last_us, waiting = (numbers[at] for at in (4, 13, 17, 19))
     except (IndexError, ValueError):
         return LineNow()
     paused = (paused_us - now_us) / 1e6 if paused_us > now_us else None

@@ -143,9 +143,14 @@ class Store(Protocol):
         """
         ...
 
-    def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
+    def pause(
+        self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
+    ) -> None:
         """
         Deny every request for *for_us*, as `throttlekit._core.acquire.pause` does. None ends the pause.
+
+        Args:
+            emptied: The service downstream answered 429: the limits count as used up to the end of *for_us*.
 
         Raises:
             StoreUnavailable: There was no usable answer. It is unknown whether the limit is paused.

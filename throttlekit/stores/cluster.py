@@ -86,9 +86,11 @@ class RedisClusterStore(RedisStore):
         leave = super().leave
         self._for_each_hash_slot(waits, lambda group: leave(group, now_us))
 
-    def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
+    def pause(
+        self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
+    ) -> None:
         pause = super().pause
-        self._for_each_hash_slot(claims, lambda group: pause(group, for_us, now_us))
+        self._for_each_hash_slot(claims, lambda group: pause(group, for_us, now_us, emptied=emptied))
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         slow = super().slow

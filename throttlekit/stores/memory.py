@@ -85,12 +85,14 @@ class MemoryStore:
 
         return self._change(leases, renewed, now_us)
 
-    def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
+    def pause(
+        self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
+    ) -> None:
         with self._lock:
             now_us = self._clock_us() if now_us is None else now_us
             for each in claims:
                 before = self._state(each, now_us)
-                self._put_line(each, before, pause(before, now_us, for_us), now_us)
+                self._put_line(each, before, pause(before, now_us, for_us, emptied=emptied), now_us)
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         with self._lock:

@@ -116,10 +116,12 @@ class RedisStore:
         keys = [name for each in waits for name in each.claim.names]
         self._run_script("leave", keys, [_or_empty(now_us)], rows)
 
-    def pause(self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None) -> None:
+    def pause(
+        self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
+    ) -> None:
         keys = [name for claim in claims for name in claim.names]
         rows = [(claim.algorithm.code, *claim.algorithm.params) for claim in claims]
-        self._run_script("pause", keys, [_or_empty(now_us), _or_empty(for_us)], rows)
+        self._run_script("pause", keys, [_or_empty(now_us), _or_empty(for_us), "1" if emptied else ""], rows)
 
     def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
         keys = [name for each in slowings for name in each.claim.names]

@@ -5,33 +5,72 @@
 from __future__ import annotations
 
 from throttlekit._core.acquire import Caller, Reason
+from throttlekit._core.algorithms.fixed_window import FixedWindow
 from throttlekit.testing.bench import SECOND_US, Bench, ConformanceSuite
 from throttlekit.testing.cases import CASES, Case, for_each
 
 __all__ = ["PauseConformance"]
 
+_KINDS = (("pause", False), ("429", True))
+"""The keys that tests use, and whether a 429 pauses them."""
+
 
 class PauseConformance(ConformanceSuite):
     @for_each(CASES)
     def test_nothing_passes_during_a_pause(self, bench: Bench, case: Case) -> None:
-        """To the last microsecond, for every caller; at its end nothing has refilled yet."""
-        bench.store.pause([bench.claim(case.limit)], 7200 * SECOND_US, now_us=bench.now_us)
+        """To the last microsecond, for every caller. At its end all is there; after a 429 nothing has refilled yet."""
         until_us = bench.now_us + 7200 * SECOND_US
+        for key, emptied in _KINDS:
+            bench.store.pause([bench.claim(case.limit, key)], 7200 * SECOND_US, now_us=bench.now_us, emptied=emptied)
         for now_us in (bench.now_us, until_us - 1):
             bench.now_us = now_us
-            for caller in (Caller.PEEK, Caller.GUEST):
-                verdict = bench.ask(case.limit, caller=caller)
-                assert (verdict.reason, verdict.retry_us > until_us) == (Reason.PAUSED, True), verdict
+            for key, _ in _KINDS:
+                for caller in (Caller.PEEK, Caller.GUEST):
+                    verdict = bench.ask(case.limit, key=key, caller=caller)
+                    assert (verdict.reason, verdict.retry_us >= until_us) == (Reason.PAUSED, True), verdict
         bench.now_us = until_us
-        assert bench.passing(case.limit) <= 2
+        assert bench.passing(case.limit, key="pause") == case.limit.capacity
+        # Of a fixed window as much is left as of its time.
+        most = case.limit.capacity - 1 if isinstance(case.limit, FixedWindow) else 2
+        assert bench.passing(case.limit, key="429") <= most
 
     @for_each(CASES)
-    def test_resume_ends_a_pause_and_no_burst_follows(self, bench: Bench, case: Case) -> None:
+    def test_a_pause_leaves_what_is_counted(self, bench: Bench, case: Case) -> None:
+        """What is used stays so until its time, and what is there passes after `resume`."""
+        claims = [bench.claim(case.limit)]
+        assert bench.ask(case.limit).allowed
+        before = bench.use(case.limit)
+        bench.store.pause(claims, 7200 * SECOND_US, now_us=bench.now_us)
+        assert bench.use(case.limit) == before
+        bench.store.pause(claims, None, now_us=bench.now_us)
+        assert bench.use(case.limit) == before
+        assert bench.passing(case.limit) == case.limit.capacity - 1
+
+    @for_each(CASES)
+    def test_a_pause_and_a_429_end_each_in_its_own_time(self, bench: Bench, case: Case) -> None:
+        """In either order: jobs pass once both are over, and the limit fills from the end of the 429."""
+        hour_us = 3600 * SECOND_US
+        for key, order in (("a", (True, False)), ("b", (False, True))):
+            for emptied in order:
+                for_us = SECOND_US if emptied else hour_us
+                bench.store.pause([bench.claim(case.limit, key)], for_us, now_us=bench.now_us, emptied=emptied)
+            assert bench.look(case.limit, key=key).reason is Reason.PAUSED
+        bench.now_us += hour_us - 1
+        assert [bench.look(case.limit, key=key).reason for key in "ab"] == [Reason.PAUSED] * 2
+        alone = bench.claim(case.limit, "c")
+        bench.store.pause([alone], 0, now_us=bench.now_us + 1 - hour_us + SECOND_US, emptied=True)
+        bench.now_us += 1
+        passing = [bench.passing(case.limit, key=key) for key in "abc"]
+        assert passing[:2] == passing[2:] * 2
+
+    @for_each(CASES)
+    def test_resume_after_a_429_lets_no_burst_follow(self, bench: Bench, case: Case) -> None:
         """From then on it refills; the whole capacity is there no sooner than after it was used up."""
         claims = [bench.claim(case.limit)]
         bench.store.pause(claims, None, now_us=bench.now_us)
         assert bench.untouched(case.limit)
-        bench.store.pause(claims, 7200 * SECOND_US, now_us=bench.now_us)
+        bench.now_us += case.limit.period_us // 3
+        bench.store.pause(claims, 7200 * SECOND_US, now_us=bench.now_us, emptied=True)
         bench.store.pause(claims, None, now_us=bench.now_us)
         seen = bench.look(case.limit, cost=case.limit.capacity)
         assert seen.reason is Reason.EXHAUSTED, seen
@@ -57,19 +96,22 @@ class PauseConformance(ConformanceSuite):
     @for_each(CASES)
     def test_waiting_jobs_are_due_after_the_pause(self, bench: Bench, case: Case) -> None:
         """In their order, and newcomers after them; when they come back then, they pass."""
-        bench.drain(case.limit)
-        waiting = [bench.ask(case.limit) for _ in range(3)]
-        until_us = waiting[-1].due_us + 3600 * SECOND_US
-        bench.store.pause([bench.claim(case.limit)], until_us - bench.now_us, now_us=bench.now_us)
-        bench.now_us = waiting[-1].due_us
-        paused = [bench.ask(case.limit, back=denied) for denied in waiting[::-1]][::-1]
-        due = [denied.due_us for denied in (*paused, bench.look(case.limit))]
-        assert until_us < due[0], due
-        assert due == sorted(due), due
-        for denied in paused:
-            assert denied.reason is Reason.PAUSED
-            again = denied
-            while not again.allowed:
-                bench.now_us = max(bench.now_us, again.due_us)
-                again = bench.ask(case.limit, back=again)
-            assert bench.now_us <= due[-1] + 4 * case.next_us, "each comes a few times at most"
+        for key, emptied in _KINDS:
+            bench.now_us = case.start_us
+            bench.drain(case.limit, key=key)
+            waiting = [bench.ask(case.limit, key=key) for _ in range(3)]
+            until_us = waiting[-1].due_us + 3600 * SECOND_US
+            claims = [bench.claim(case.limit, key)]
+            bench.store.pause(claims, until_us - bench.now_us, now_us=bench.now_us, emptied=emptied)
+            bench.now_us = waiting[-1].due_us
+            paused = [bench.ask(case.limit, key=key, back=denied) for denied in waiting[::-1]][::-1]
+            due = [denied.due_us for denied in (*paused, bench.look(case.limit, key=key))]
+            assert until_us <= due[0], due
+            assert due == sorted(due), due
+            for denied in paused:
+                assert denied.reason is Reason.PAUSED
+                again = denied
+                while not again.allowed:
+                    bench.now_us = max(bench.now_us, again.due_us)
+                    again = bench.ask(case.limit, key=key, back=again)
+                assert bench.now_us <= due[-1] + 4 * case.next_us, "each comes a few times at most"

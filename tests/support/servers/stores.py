@@ -37,8 +37,8 @@ class Passing:
     def renew(self, leases: Any, now_us: int | None = None) -> Any:
         return self.inner.renew(leases, now_us)
 
-    def pause(self, claims: Any, for_us: int | None, now_us: int | None = None) -> None:
-        self.inner.pause(claims, for_us, now_us)
+    def pause(self, claims: Any, for_us: int | None, now_us: int | None = None, *, emptied: bool = False) -> None:
+        self.inner.pause(claims, for_us, now_us, emptied=emptied)
 
     def slow(self, slowings: Any, now_us: int | None = None) -> None:
         self.inner.slow(slowings, now_us)

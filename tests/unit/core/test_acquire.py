@@ -276,12 +276,13 @@ def test_tags_at_the_end_of_their_range_begin_anew() -> None:
 
 
 def test_line_is_kept_until_the_last_job_is_due() -> None:
-    """The furthest instant that a denial named, or a pause and the limit's refill after it."""
+    """The furthest instant that a denial named, or the end of a pause; and the limit's refill after a 429."""
     desk = Desk()
     desk.waiting(7)
     assert kept_until_us(desk.states[0], FIVE.bind(1), NOW) == NOW + 7 * STEP
-    paused = State(None, Line(paused_us=NOW + 10**7))
-    assert kept_until_us(paused, FIVE.bind(1), NOW) == NOW + 10**7 + 5 * STEP
+    heard_429 = State(None, Line(paused_us=NOW + 10**7, emptied_us=NOW + 10**7))
+    assert kept_until_us(heard_429, FIVE.bind(1), NOW) == NOW + 10**7 + 5 * STEP
+    assert kept_until_us(State(None, Line(paused_us=NOW + 10**7)), FIVE.bind(1), NOW) == NOW + 10**7
     assert kept_until_us(State(None, Line(guest_us=NOW + 9)), FIVE.bind(1), NOW) == NOW + 9
 
 

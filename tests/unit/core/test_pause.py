@@ -1,9 +1,13 @@
-"""A pause lets nobody pass, in the whole fleet, and afterwards the limit begins as if it had just been used up."""
+"""
+A pause lets no job pass, in the whole fleet. After it the limit goes on with what was counted; after a 429 it begins as
+if it had been used at its rate until then.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -25,11 +29,16 @@ from throttlekit import (
 from throttlekit._core.acquire import Caller, Reason, State, Verdict, acquire, kept_until_us, pause
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import GRACE_US, Line
+from throttlekit._engine.call import Call
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
 NOW_US = 1_800_000_000_000_000
 SECOND_US = 1_000_000
+DAY_US = 86_400 * SECOND_US
+
+heard_429 = partial(pause, emptied=True)
+each_kind = pytest.mark.parametrize("begin", [pause, heard_429], ids=["pause", "429"])
 
 RATES: list[Limit] = [
     TokenBucket("token", "60/minute", burst=20),
@@ -53,6 +62,14 @@ def ask(
     return verdict, state
 
 
+def used(limit: Limit, times: int) -> Any:
+    """What is taken once *limit* was asked so often, at `NOW_US`."""
+    state = State()
+    for _ in range(times):
+        _, state = ask(limit, state, NOW_US, caller=Caller.GUEST)
+    return state.taken
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()
@@ -68,11 +85,12 @@ def limiter(request: pytest.FixtureRequest, clock: FakeClock) -> Iterator[Limite
 
 
 @every_limit
+@each_kind
 @pytest.mark.parametrize("caller", [Caller.JOB, Caller.GUEST, Caller.PEEK])
 @pytest.mark.parametrize("for_s", [1, 30, 7200 + 60, 86_400])
-def test_nobody_passes_before_it_is_over(limit: Limit, caller: Caller, for_s: int) -> None:
+def test_nobody_passes_before_it_is_over(limit: Limit, begin: Any, caller: Caller, for_s: int) -> None:
     """To the last microsecond, newcomers and holders of a place that has come are denied, and told why."""
-    state, until_us = pause(State(), NOW_US, for_s * SECOND_US), NOW_US + for_s * SECOND_US
+    state, until_us = begin(State(), NOW_US, for_s * SECOND_US), NOW_US + for_s * SECOND_US
     waits, state = ask(limit, state, NOW_US)
     for now_us in (NOW_US, NOW_US + 1, (NOW_US + until_us) // 2, until_us - 1):
         for back in (None, waits):
@@ -106,18 +124,46 @@ def test_queue_that_lets_nobody_wait_is_full_while_paused() -> None:
 # Afterwards
 
 
+@every_limit
+@pytest.mark.parametrize("before", [0, 1, 1000])
+@pytest.mark.parametrize("for_s", [1, 30, 90, 7200])
+def test_what_is_counted_goes_on_as_if_it_had_not_been(limit: Limit, before: int, for_s: int) -> None:
+    """After a pause that no 429 began, each request is answered as if no pause had been."""
+    state = State(used(limit, before))
+    paused, until_us = pause(state, NOW_US, for_s * SECOND_US), NOW_US + for_s * SECOND_US
+    for now_us in range(until_us, until_us + limit.period_us + 1, max(1, limit.period_us // 97)):
+        (seen, paused), (known, state) = (ask(limit, each, now_us, caller=Caller.GUEST) for each in (paused, state))
+        assert seen == known
+        assert paused.taken == state.taken
+
+
+@every_rate
+@pytest.mark.parametrize("before", [0, 1000])
+def test_jobs_are_due_when_units_are_there_after_it(limit: Limit, before: int) -> None:
+    """As many as the limit has units for are due at its end, the others as units come; each passes as it comes."""
+    state, until_us = State(used(limit, before)), NOW_US + 45 * SECOND_US
+    there = limit.bind(1, until_us).there(state.taken, until_us)
+    state = pause(state, NOW_US, until_us - NOW_US)
+    waiting: list[Verdict] = []
+    for _ in range(there + 5):
+        verdict, state = ask(limit, state, NOW_US)
+        waiting.append(verdict)
+    assert [each.due_us == until_us for each in waiting] == [True] * there + [False] * 5
+    for verdict in waiting:
+        came, state = ask(limit, state, verdict.due_us, back=verdict)
+        assert came.allowed
+
+
 @every_rate
 @pytest.mark.parametrize("before", [0, 1, 1000])
-def test_no_burst_when_it_is_over(limit: Limit, before: int) -> None:
+def test_no_burst_after_a_429(limit: Limit, before: int) -> None:
     """
     Whatever was used before it, what passes afterwards is what a limit lets pass that was used evenly, at its rate,
-    until then: no more than the rate has it, to one unit, over any stretch of the first period.
+    until then: no more than the rate has it, to one unit, over any stretch of the first period. A fixed window has as
+    much left as of its time.
     """
-    state = State()
-    for _ in range(before):
-        _, state = ask(limit, state, NOW_US, caller=Caller.GUEST)
     until_us = NOW_US + 30 * SECOND_US
-    state = pause(state, NOW_US, 30 * SECOND_US)
+    state = heard_429(State(used(limit, before)), NOW_US, 30 * SECOND_US)
     step_us = limit.period_us // limit.amount
     runs_us: list[int] = []
     for now_us in range(until_us, until_us + limit.period_us + 1, max(1, step_us // 10)):
@@ -126,8 +172,7 @@ def test_no_burst_when_it_is_over(limit: Limit, before: int) -> None:
             runs_us.append(now_us)
     if isinstance(limit, FixedWindow):
         edge_us = -(-until_us // limit.period_us) * limit.period_us
-        assert runs_us[0] >= edge_us, "the window in which the pause ends is used up"
-        assert sum(run_us < edge_us + limit.period_us for run_us in runs_us) <= limit.amount
+        assert sum(run_us < edge_us for run_us in runs_us) == (0 if before == 1000 else 30)
         return
     # A log of many units knows the instants of groups of them.
     group = 1 + limit.amount // 64 if isinstance(limit, SlidingLog) else 1
@@ -137,11 +182,14 @@ def test_no_burst_when_it_is_over(limit: Limit, before: int) -> None:
 
 
 @every_rate
-def test_at_its_end_nothing_is_there(limit: Limit) -> None:
-    """The instant it is over, no unit is: the limit begins empty."""
-    state = pause(State(), NOW_US, 30 * SECOND_US)
+def test_after_a_429_nothing_is_there(limit: Limit) -> None:
+    """The instant that downstream asked for, no unit is: the limit begins empty, but for the rest of a fixed window."""
+    state = heard_429(State(), NOW_US, 30 * SECOND_US)
     until_us = NOW_US + 30 * SECOND_US
     seen, _ = ask(limit, state, until_us, caller=Caller.PEEK)
+    if isinstance(limit, FixedWindow):
+        assert limit.remaining(seen.uses[0], until_us) == 30
+        return
     assert not seen.allowed
     assert seen.reason is Reason.EXHAUSTED
     assert limit.remaining(seen.uses[0], until_us) <= max(1, limit.capacity // 10)
@@ -156,7 +204,8 @@ def test_pauses_break_no_log(amount: int, seed: int) -> None:
     for _ in range(3000):
         now_us += rnd.choice([0, 0, 1, rnd.randrange(2 * limit.period_us // amount)])
         if rnd.random() < 0.02:
-            state = pause(state, now_us, rnd.choice([None, 1, SECOND_US, limit.period_us // 2]))
+            for_us = rnd.choice([None, 1, SECOND_US, limit.period_us // 2])
+            state = pause(state, now_us, for_us, emptied=rnd.random() < 0.5)
         verdict, state = ask(limit, state, now_us, caller=Caller.GUEST)
         if verdict.allowed:
             runs_us.append(now_us)
@@ -183,15 +232,16 @@ def test_what_is_used_more_stays_so(limit: Limit) -> None:
 
 
 @every_limit
-def test_grant_ends_it(limit: Limit) -> None:
+@each_kind
+def test_grant_ends_it(limit: Limit, begin: Any) -> None:
     """The first to pass afterwards leaves nothing of the pause but what it took for used."""
-    state = pause(State(), NOW_US, 7200 * SECOND_US + 1)
+    state = begin(State(), NOW_US, 7200 * SECOND_US + 1)
     now_us = NOW_US + 7200 * SECOND_US + 1
     while not (answer := ask(limit, state, now_us))[0].allowed:
         now_us = answer[0].retry_us
         state = State(state.taken, state.line)
     after = answer[1]
-    assert after.line is None or after.line.paused_us == 0
+    assert after.line is None or (after.line.paused_us, after.line.emptied_us) == (0, 0)
     again, _ = ask(limit, after, now_us, caller=Caller.PEEK)
     if not isinstance(limit, Concurrency):
         assert again.uses[0].full_us > now_us
@@ -201,7 +251,7 @@ def test_denied_by_another_limit_it_stays_used_up() -> None:
     """Where another limit denies, nothing of the pause is forgotten: still no burst."""
     paused, other = TokenBucket("a", "1/s", burst=9), TokenBucket("b", "1/minute", burst=1)
     charges = [paused.bind(1), other.bind(1)]
-    states = [pause(State(), NOW_US, SECOND_US), State(other.bind(1).admit(None, NOW_US))]
+    states = [heard_429(State(), NOW_US, SECOND_US), State(other.bind(1).admit(None, NOW_US))]
     now_us = NOW_US + 3 * SECOND_US
     verdict, after = acquire([claim_of(charge) for charge in charges], states, now_us, caller=Caller.JOB)
     assert verdict.claim == 1
@@ -213,6 +263,35 @@ def test_denied_by_another_limit_it_stays_used_up() -> None:
     assert passed == 2
 
 
+@pytest.mark.parametrize("tz", [None, "Asia/Tokyo"])
+@pytest.mark.parametrize(
+    ("hours", "before", "there"), [(0, 0, 10_000), (12, 0, 5_000), (12, 8_000, 2_000), (23, 0, 416)]
+)
+def test_fixed_window_of_a_day_is_not_used_up_by_a_429(tz: str | None, hours: int, before: int, there: int) -> None:
+    """As much is left of its units as of the day, if no more was used: no standstill until midnight."""
+    limit, ahead_us = FixedWindow("day", "10000/d", tz=tz), (9 if tz else 0) * 3600 * SECOND_US
+    at_us = (NOW_US + ahead_us) // DAY_US * DAY_US - ahead_us + hours * 3600 * SECOND_US
+    state = State(limit.bind(before, at_us).admit(None, at_us - hours))
+    state = heard_429(state, at_us - 5 * SECOND_US, 5 * SECOND_US)
+    seen, _ = ask(limit, state, at_us, caller=Caller.PEEK)
+    assert 0 <= there - limit.remaining(seen.uses[0], at_us) <= 3, "in 4096 parts"
+
+
+@pytest.mark.parametrize("before", [0, 3_000, 10_000])
+@pytest.mark.parametrize("used", [0, 5_000, 8_000, 9_999])
+def test_sliding_window_goes_on_at_once_after_a_429(before: int, used: int) -> None:
+    """However unevenly it was used: it is full then, and units come as some fade, no faster than its rate."""
+    limit, at_us = SlidingWindow("day", "10000/d"), NOW_US // DAY_US * DAY_US + DAY_US // 2
+    charge = limit.bind(1)
+    taken = limit.bind(before).admit(None, at_us - DAY_US)
+    taken = limit.bind(used).admit(taken, at_us - 1)
+    after = charge.exhausted(taken, at_us)
+    assert charge.use(after, at_us).units == max(10_000, charge.use(taken, at_us).units)
+    if before // 2 + used < 10_000:
+        assert at_us < charge.ready_us(after, at_us) <= at_us + DAY_US // (10_000 - used)
+    assert charge.ready_us(after, at_us, 100) >= at_us + 100 * DAY_US // 10_000
+
+
 # Merging, and ending
 
 
@@ -222,6 +301,65 @@ def test_pauses_merge_by_their_ends() -> None:
     assert pause(state, NOW_US + 1, 5).line == state.line
     longer = pause(state, NOW_US + 1, 10)
     assert longer.line == Line(paused_us=NOW_US + 11, paused_from_us=NOW_US + 1)
+
+
+RESUMED, CLOCK = (None, False), (0, None)
+ORDERS: dict[str, tuple[list[tuple[int, Any]], tuple[int, int | None, int]]] = {
+    # At which second what happens: for how long, and whether it is a 429. Then when the pause ends, when the 429 does,
+    # and when what was written last began.
+    "a 429, then a longer pause": ([(0, (5, True)), (2, (60, False))], (62, 5, 2)),
+    "a 429, then a shorter pause": ([(0, (60, True)), (2, (5, False))], (60, 60, 0)),
+    "a pause, then a shorter 429": ([(0, (60, False)), (10, (5, True))], (60, 15, 10)),
+    "a pause, then a longer 429": ([(0, (10, False)), (5, (60, True))], (65, 65, 5)),
+    "a 429, then a longer one": ([(0, (5, True)), (2, (60, True))], (62, 62, 2)),
+    "a 429, then a shorter one": ([(0, (60, True)), (2, (5, True))], (60, 60, 0)),
+    "a 429 that is over, then a pause": ([(0, (5, True)), (20, (60, False))], (80, 5, 20)),
+    "a pause that is over, then a 429": ([(0, (5, False)), (20, (60, True))], (80, 80, 20)),
+    "a 429, resumed": ([(0, (60, True)), (3, RESUMED)], (3, 3, 3)),
+    "a pause, resumed": ([(0, (60, False)), (3, RESUMED)], (3, None, 3)),
+    "both, resumed before both are over": ([(0, (60, False)), (1, (30, True)), (3, RESUMED)], (3, 3, 3)),
+    "both, resumed after the 429": ([(0, (60, False)), (1, (5, True)), (30, RESUMED)], (30, 6, 30)),
+    "resumed when it is over": ([(0, (60, True)), (70, RESUMED)], (60, 60, 0)),
+    "a 429 of no time": ([(0, (0, True))], (0, 0, 0)),
+    "a later clock's 429": ([(0, (60, True)), (-1000, CLOCK)], (-940, -940, -1000)),
+    "a later clock's pause": ([(0, (60, False)), (-1000, CLOCK)], (-940, None, -1000)),
+    "a later clock's 429 and pause": ([(0, (5, True)), (20, (60, False)), (-1000, CLOCK)], (-940, -1015, -1000)),
+    "a 429 after a later clock's": ([(0, (60, True)), (-1000, (5, True))], (-940, -940, -1000)),
+    "a 429 after a later clock's pause": ([(0, (60, False)), (-1000, (5, True))], (-940, -995, -1000)),
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_429_and_a_pause_end_each_in_its_own_time(order: str) -> None:
+    """Neither shortens the other; jobs pass once both are over. A clock that steps back moves both."""
+    events, (paused, emptied, begun) = ORDERS[order]
+    state = State()
+    for second, (for_s, is_429) in events:
+        now_us, for_us = NOW_US + second * SECOND_US, None if for_s is None else for_s * SECOND_US
+        if is_429 is None:
+            state = State(None, state.line and state.line.at(now_us))
+        else:
+            state = pause(state, now_us, for_us, emptied=is_429)
+    assert state.line == Line(
+        paused_us=NOW_US + paused * SECOND_US,
+        paused_from_us=NOW_US + begun * SECOND_US,
+        emptied_us=0 if emptied is None else NOW_US + emptied * SECOND_US,
+    )
+    assert state.line.cleared() == state.line, "a purge of the line leaves both"
+
+
+def test_limit_fills_from_the_end_of_a_429_within_a_longer_pause() -> None:
+    """A bucket that heard a 429 of 5 s, and is paused for 8 s, has what came in 3 s; and no more than its burst."""
+    bucket = TokenBucket("bucket", "1/s", burst=5)
+    for seconds, there in ((8, 3), (60, 5)):
+        state = heard_429(State(), NOW_US, 5 * SECOND_US)
+        state = pause(state, NOW_US + SECOND_US, (seconds - 1) * SECOND_US)
+        assert (
+            bucket.remaining(
+                ask(bucket, state, NOW_US + seconds * SECOND_US, cost=0)[0].uses[0], NOW_US + seconds * SECOND_US
+            )
+            == there
+        )
 
 
 def test_resume_ends_it_now() -> None:
@@ -246,7 +384,8 @@ def test_pause_and_resume_leave_what_is_taken_and_the_line() -> None:
 
 
 @every_rate
-def test_line_keeps_its_order_behind_it(limit: Limit) -> None:
+@each_kind
+def test_line_keeps_its_order_behind_it(limit: Limit, begin: Any) -> None:
     """Those who come back meanwhile keep their places; behind the pause they pass in their order, newcomers last."""
     state, waiting = State(), list[Verdict]()
     while len(waiting) < 5:
@@ -254,13 +393,13 @@ def test_line_keeps_its_order_behind_it(limit: Limit) -> None:
         if not verdict.allowed:
             waiting.append(verdict)
     until_us = waiting[-1].due_us + 600 * SECOND_US
-    state = pause(state, NOW_US, until_us - NOW_US)
+    state = begin(state, NOW_US, until_us - NOW_US)
     for number, verdict in enumerate(waiting):
         waiting[number], state = ask(limit, state, verdict.due_us, back=verdict)
         assert waiting[number].reason is Reason.PAUSED
     newcomer, state = ask(limit, state, until_us - 1)
     due_us = [each.due_us for each in (*waiting, newcomer)]
-    assert until_us < due_us[0]
+    assert until_us <= due_us[0]
     assert due_us == sorted(due_us)
     for verdict in (*waiting, newcomer):
         came, state = ask(limit, state, verdict.due_us, back=verdict)
@@ -268,9 +407,10 @@ def test_line_keeps_its_order_behind_it(limit: Limit) -> None:
 
 
 @every_limit
-def test_none_is_set_aside_during_it(limit: Limit) -> None:
+@each_kind
+def test_none_is_set_aside_during_it(limit: Limit, begin: Any) -> None:
     """However long it lasts: those who wait come back behind it, and newcomers stand behind them."""
-    state = pause(State(), NOW_US, 3600 * SECOND_US)
+    state = begin(State(), NOW_US, 3600 * SECOND_US)
     first, state = ask(limit, state, NOW_US)
     for seconds in (1000, 2000, 3500):
         late, state = ask(limit, state, NOW_US + seconds * SECOND_US)
@@ -283,10 +423,11 @@ def test_none_is_set_aside_during_it(limit: Limit) -> None:
 
 
 @every_limit
+@each_kind
 @pytest.mark.parametrize("for_s", [0, 1, 60, 10_000])
-def test_it_is_kept_as_long_as_it_means_anything_and_not_for_ever(limit: Limit, for_s: int) -> None:
+def test_it_is_kept_as_long_as_it_means_anything_and_not_for_ever(limit: Limit, begin: Any, for_s: int) -> None:
     """Until the pause is over, and what is taken to have passed before its end counts no more."""
-    state = pause(State(), NOW_US, for_s * SECOND_US)
+    state = begin(State(), NOW_US, for_s * SECOND_US)
     kept_us, until_us = kept_until_us(state, limit.bind(1, NOW_US), NOW_US), NOW_US + for_s * SECOND_US
     assert kept_us >= until_us
     assert kept_us <= until_us + 2 * max(limit.period_us, SECOND_US)
@@ -316,17 +457,26 @@ def test_job_waits_behind_it_and_passes(limiter: Limiter, clock: FakeClock) -> N
     partner = TokenBucket("partner", "1/s", burst=5)
     limiter.pause(partner, 30)
     denied = limiter.acquire(partner, job=Job(id="1"))
-    assert (denied.reason, denied.delay) == ("paused", 31.0)
+    assert (denied.reason, denied.delay) == ("paused", 30.0)
     clock.advance(denied.delay)
     assert limiter.acquire(partner, job=Job(id="1", ticket=denied.ticket))
 
 
-def test_resume_lets_pass_at_the_rate(limiter: Limiter, clock: FakeClock) -> None:
-    """After `resume` the limit begins empty; to resume what is not paused does nothing."""
+def test_resume_lets_what_has_come_pass(limiter: Limiter, clock: FakeClock) -> None:
+    """After `resume` the limit is as it would be; to resume what is not paused does nothing."""
     partner = TokenBucket("partner", "1/s", burst=5)
     limiter.resume(partner)
-    assert limiter.peek(partner).remaining == 5
+    assert all(limiter.acquire(partner) for _ in range(5))
     limiter.pause(partner, 3600)
+    clock.advance(3)
+    limiter.resume(partner)
+    assert [limiter.acquire(partner).allowed for _ in range(4)] == [True, True, True, False]
+
+
+def test_resume_after_a_429_lets_pass_at_the_rate(clock: FakeClock) -> None:
+    """A 429 that is resumed leaves the limit empty, from then on."""
+    limiter, partner = Limiter(MemoryStore(clock_us=clock)), TokenBucket("partner", "1/s", burst=5)
+    limiter.pause_claims(limiter.claims(Call([partner])), 3600 * SECOND_US, emptied=True)
     clock.advance(1)
     limiter.resume(partner)
     decision = limiter.peek(partner)
@@ -404,7 +554,7 @@ def test_memory_forgets_it_when_it_means_nothing(clock: FakeClock) -> None:
     """The store keeps it for as long as it matters."""
     store = MemoryStore(clock_us=clock)
     limiter, partner = Limiter(store), TokenBucket("partner", "1/s", burst=5)
-    limiter.pause(partner, 7200)
+    limiter.pause_claims(limiter.claims(Call([partner])), 7200 * SECOND_US, emptied=True)
     clock.advance(7204.9)
     assert limiter.peek(partner).remaining == 4
     clock.advance(6)

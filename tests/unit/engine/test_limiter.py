@@ -379,7 +379,7 @@ def test_reset_forgets_bucket_and_line(limiter: Limiter, store: Recorder) -> Non
     limiter.reset(ACCOUNT, key=1)
     assert limiter.peek(ACCOUNT, key=1)
     assert not limiter.peek(ACCOUNT, key=2)
-    assert store.forgotten == [bucket(ACCOUNT, "1") + part for part in ("", ":order", ":jobs")]
+    assert store.forgotten == [bucket(ACCOUNT, "1") + part for part in ("", ":order2", ":jobs2")]
 
 
 def test_reset_takes_the_key_from_a_job(limiter: Limiter) -> None:

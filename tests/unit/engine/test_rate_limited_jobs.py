@@ -49,9 +49,9 @@ class Fickle(Passing):
         self._ask("settle")
         super().settle(corrections, now_us)
 
-    def pause(self, claims: Any, for_us: int | None, now_us: int | None = None) -> None:
+    def pause(self, claims: Any, for_us: int | None, now_us: int | None = None, *, emptied: bool = False) -> None:
         self._ask("pause")
-        super().pause(claims, for_us, now_us)
+        super().pause(claims, for_us, now_us, emptied=emptied)
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_claims_of_a_pause_are_of_the_store_that_counts_them(store: Fickle, limi
     """A limit of scope "process" is paused in the process, the shared ones in the store."""
     own, seen = TokenBucket("own", "1/s", scope="process"), list[StoreClaim]()
     inner = store.inner.pause
-    store.inner.pause = lambda claims, for_us, now_us=None: (seen.extend(claims), inner(claims, for_us, now_us))[1]  # type: ignore[method-assign]
+    store.inner.pause = lambda claims, *rest, **how: (seen.extend(claims), inner(claims, *rest, **how))[1]  # type: ignore[method-assign]
     limited(limiter, RateLimited(30), [own, PARTNER], job=JOB, delivery=PLAIN, release=nothing)
     assert len(seen) == 1
     assert limiter.peek(own).reason == "paused"

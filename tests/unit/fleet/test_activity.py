@@ -255,8 +255,8 @@ S = 1_000_000
 
 def _stored(**numbers: int) -> bytes:
     fields = ["extra", "paused", "last", "waiting"]
-    at = dict(zip(fields, (4, 13, 16, 18), strict=True))
-    text = ["0"] * 19
+    at = dict(zip(fields, (4, 13, 17, 19), strict=True))
+    text = ["0"] * 20
     for name, number in numbers.items():
         text[at[name]] = str(number)
     return " ".join([*text, "5ec2e7"]).encode()

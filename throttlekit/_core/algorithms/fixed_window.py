@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Count", "FixedWindow", "FixedWindowAlgorithm"]
 
 _LARGEST_DEBT_AMOUNTS = 60  # so that every number stays exact
+_PARTS = 4096  # so that an amount times so many is exact
 
 
 class Count(NamedTuple):
@@ -65,10 +66,16 @@ class FixedWindowAlgorithm(NoSlots):
         return Count(self._window(now_us), self.amount)
 
     def exhausted(self, state: Count | None, at_us: int) -> Count:
-        window = self._window(at_us)
-        if state is None or state.window < window:
-            return Count(window, self.amount)
-        return state if state.window > window else Count(window, max(state.used, self.amount))
+        """
+        The part of the window that is over at *at_us*, by the local clock, counts as used: of a day at noon, half. The
+        rest may pass at once.
+        """
+        window, used = self._running(state, at_us)
+        if state is not None and window > self._window(at_us):
+            return state
+        step_us = -(-self.period_us // _PARTS)
+        steps, over = -(-self.period_us // step_us), -(-((at_us + self.zone.at(at_us)) % self.period_us) // step_us)
+        return Count(window, max(used, -(-self.amount * over // steps)))
 
     def there(self, state: Count | None, now_us: int) -> int:
         return max(0, self.amount - self._running(state, now_us).used)

@@ -73,15 +73,17 @@ class SlidingWindowAlgorithm(NoSlots):
         return Counts(now_us // self.period_us, 0, self.amount)
 
     def exhausted(self, state: Counts | None, at_us: int) -> Counts:
-        window = at_us // self.period_us
-        if state is not None and state.window > window:
+        """
+        This window's counter as of even use, and so much before it that the load is the amount: where more was used in
+        this window already, less before it. So from *at_us* on units fade, whatever was used.
+        """
+        window, before, used = self._running(state, at_us)
+        if state is not None and window > at_us // self.period_us:
             return state
         over = (at_us - window * self.period_us) // self.step_us
-        used = -(-self.amount * over // self._steps)
-        if state is not None and state.window == window:
-            return Counts(window, max(state.before, self.amount), max(state.used, used))
-        debt = state.used if state is not None and state.window == window - 1 else 0
-        return Counts(window, max(debt, self.amount), used)
+        used = max(used, -(-self.amount * over // self._steps))
+        room = max(0, self.amount - used)
+        return Counts(window, max(before, -(-room * self._steps // (self._steps - over))), used)
 
     def there(self, state: Counts | None, now_us: int) -> int:
         return max(0, self.amount - self._units(state, now_us))
