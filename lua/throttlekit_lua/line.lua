@@ -21,8 +21,7 @@ local FORMAT = '^' .. string.rep('(%d+) ', #FIELDS) .. '(%x*) ?(.*)$'
 local function text_of(line)
   local texts = {}
   for i, field in ipairs(FIELDS) do texts[i] = whole(line[field]) end
-  texts[#FIELDS + 1] = line.secret
-  if line.slow then texts[#FIELDS + 2] = slow_text(line.slow) end
+  texts[#FIELDS + 1], texts[#FIELDS + 2] = line.secret, line.slow and slow_text(line.slow)
   return table.concat(texts, ' ')
 end
 
@@ -32,12 +31,12 @@ local function read_line(c)
   if not stored then return end
   local found = {string.match(stored, FORMAT)}
   if not found[1] then return end
-  local line = {secret = found[#FIELDS + 1], stored = true, slow = slow_in(found[#FIELDS + 2])}
-  if not line.slow and found[#FIELDS + 2] ~= '' then return end
+  local line, slowed = {secret = found[#FIELDS + 1], stored = true}, found[#FIELDS + 2]
+  line.slow = slow_in(slowed)
+  if slowed ~= '' and not line.slow then return end
   for i, field in ipairs(FIELDS) do line[field] = tonumber(found[i]) end
   -- A later clock wrote it: a pause begins now, at its full length, and what a 429 asked for moves with it.
-  local slow_later = line.slow and slow_at(line.slow)
-  if slow_later or line.from > now or line.since > now + LOOK then
+  if line.slow and slow_at(line.slow) or line.from > now or line.since > now + LOOK then
     if line.from > now then
       local by = line.from - now
       line.paused, line.from = line.paused - by, now

@@ -38,8 +38,7 @@ from throttlekit._core.line import (
     standing,
     tidied,
 )  # fmt: skip
-from throttlekit._core.slowdown import Fall, Heard, Pace, Slowdown, fallen, heard, pace_of
-from throttlekit._core.slowdown import passed as paced
+from throttlekit._core.slowdown import Fall, Heard, Pace, Slowdown, fallen, heard, pace_of, paced
 
 __all__ = ["Caller", "Reason", "State", "Verdict", "acquire", "kept_until_us", "leave", "pause", "slow"]
 

@@ -129,13 +129,11 @@ class Line:
             `paused_us`: the limit counts as used up to then (`Algorithm.exhausted`). 0: no 429 since a job passed.
         guest_us: The next instant for a caller that keeps no place.
         until_us: The furthest instant at which a job is to come back.
-        mark: Stands for the fastest rate since the line began; see `Algorithm.mark`. Jobs of several rates may stand
-            in one line, and a slower one gives no job more time.
+        mark: Of the fastest rate since the line began, see `Algorithm.mark`: a slower one gives no job more time.
         secret: With it places are sealed.
         slow: What slows the limit down for a while; None: nothing does.
         jobs: Who waits, in order.
-        finishes: Where each tenant's next job would start, if beyond v.
-        returns: The same for jobs that come in again.
+        finishes, returns: Where each tenant's next job would start, if beyond v; and the next that comes in again.
     """
 
     epoch: int = 0
@@ -169,10 +167,7 @@ class Line:
         return len(self.jobs) + self.extra
 
     def at(self, now_us: int) -> Line:
-        """
-        The line as it counts at *now_us*, if a later clock wrote it. A pause begins now, at its full length, and what
-        a 429 asked for moves with it; the time that units lie for the first job begins once every process has looked.
-        """
+        """As it counts at *now_us*, if a later clock wrote it: what is left of a pause or a slowdown begins now."""
         line = self
         if line.paused_from_us > now_us:
             by_us = line.paused_from_us - now_us

@@ -26,7 +26,7 @@ from throttlekit._core.algorithm import STALE_US
 
 __all__ = [
     "FURTHEST_US", "LONGEST_HEARD_US", "LONGEST_SPAN_US", "ONE", "TOLERANCE_US", "Fall", "Heard", "Pace", "Slowdown",
-    "fallen", "heard", "pace_of", "passed",
+    "fallen", "heard", "pace_of", "paced",
 ]  # fmt: skip
 
 ONE = 1_000_000
@@ -146,7 +146,7 @@ def pace_of(slow: Slowdown | None, mark: int, cost: int, now_us: int) -> Pace | 
     return Pace(each, charge_us, min(slow.gate_us, now_us + charge_us + TOLERANCE_US + STALE_US))
 
 
-def passed(slow: Slowdown, pace: Pace | None, now_us: int) -> Slowdown | None:
+def paced(slow: Slowdown, pace: Pace | None, now_us: int) -> Slowdown | None:
     """The slowdown once the request has passed; None: it is over."""
     if pace is not None:
         return slow._replace(gate_us=max(pace.gate_us, now_us) + pace.charge_us)
