@@ -14,7 +14,7 @@ from typing import Any
 from throttlekit import ConfigurationError, Delivery, Job, Limiter
 from throttlekit.adapter import Deferred, Dropped, Every, Failed, JobOptions, Run, Throttling, Ticket, WaitRules
 from throttlekit_celery._body import RECEIPT, GoesBack, receipt_of
-from throttlekit_celery._host import expires_in, give_back, guard_close, job_of
+from throttlekit_celery._host import expires_in, give_back, guard_close, job_of, keep_turning
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._outcomes import end_unrun
 from throttlekit_celery._pool_capacity import PoolCapacity
@@ -167,7 +167,9 @@ class Gate:
             # After that, another worker may have them: the visibility time-out is three times as long.
             give_back(consumer, self._lost, now + _GIVE_BACK_WITHIN)
         self._lost, self._tried = [], guard_close(consumer)
+        keep_turning(consumer)
         self._host.start(consumer)
+        self._copies.start(consumer)
         self.throttling.warn_in_memory()
         self._pid = os.getpid()
         self._stopping = False

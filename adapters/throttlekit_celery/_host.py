@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
@@ -33,6 +34,7 @@ __all__ = [
     "has_delayed_delivery",
     "in_pool_process",
     "job_of",
+    "keep_turning",
     "real_app",
     "signals",
     "whenever_made",
@@ -113,6 +115,18 @@ def guard_close(consumer: Any) -> set[str]:
 
     qos.restore_unacked_once = guarded
     return tried
+
+
+def keep_turning(consumer: Any) -> None:
+    """
+    Let the worker's loop go on at once while timers are due. Call it before the loop begins, for each connection.
+
+    Kombu's loop fires ten timers a turn. After ten it then sleeps for a second, or until a message comes, whatever else
+    is due: with some tens of timers a second it falls behind and never catches up.
+    """
+    hub = consumer.hub
+    if hub is not None and "min_delay" in inspect.signature(hub.fire_timers).parameters:
+        hub.fire_timers = partial(hub.fire_timers, min_delay=0)
 
 
 def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:

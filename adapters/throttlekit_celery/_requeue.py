@@ -49,7 +49,15 @@ class Copies:
         self._producer: Any = None
         self._number = 0
         self._unconfirmed: dict[int, tuple[float, str, _Done]] = {}
+        # One at a time: to publish reads confirmations too, and so each of many copies may find none that is unconfirmed.
+        self._next_check: object = None
         self._lock = threading.RLock()
+
+    def start(self, consumer: Any) -> None:
+        """The worker is connected, for the first time or again: it may have forgotten its timers."""
+        self._next_check = None
+        if self._unconfirmed:
+            self._check_later(consumer)
 
     def put_back(self, held: HeldTask, delay: float, done: _Done) -> bool:
         """
@@ -96,7 +104,7 @@ class Copies:
             if _confirms(producer):
                 self._number += 1
                 self._unconfirmed[self._number] = time.monotonic(), target["routing_key"], done
-                if len(self._unconfirmed) == 1:
+                if self._next_check is None:
                     self._check_later(held.consumer)
                 return True
         done(True)
@@ -111,13 +119,17 @@ class Copies:
         with self._lock:
             self._disconnect()
 
-    def _check(self, consumer: Any) -> None:
+    def _check(self, consumer: Any, check: object) -> None:
+        if check is not self._next_check:
+            return
+        self._next_check = None
         self._read(0)
         if self._unconfirmed:
             self._check_later(consumer)
 
     def _check_later(self, consumer: Any) -> None:
-        consumer.timer.call_after(_CHECK_EVERY, self._check, (consumer,))
+        self._next_check = object()
+        consumer.timer.call_after(_CHECK_EVERY, self._check, (consumer, self._next_check))
 
     def _read(self, timeout: float) -> None:
         """Read the confirmations that have come. If one is overdue, all copies that are unconfirmed count as lost."""

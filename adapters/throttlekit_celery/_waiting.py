@@ -208,12 +208,7 @@ class HeldTasks:
         return [entry.item.held for entry in taken]
 
     def _on_timer(self, _: Any, entry: Entry[_Wait]) -> None:
-        """
-        Release one task, and every other that is due.
-
-        Every other, because kombu's loop fires ten timers a turn, and may then sleep for a second. Timers that are
-        threads or greenlets have no such turns, and must not cancel each other.
-        """
+        """Release one task, unless its line has fallen behind."""
         now, held = time.monotonic(), entry.item.held
         with self._lock:
             due = held.due if entry.gone else self._room.due(entry)
@@ -222,10 +217,6 @@ class HeldTasks:
             self._start_timer(entry, due - now)
         else:
             self._release(entry)
-        if entry.item.held.consumer.hub is not None:
-            while (first := self._first()) is not None and first.due <= now:
-                first.item.cancel_timer()
-                self._release(first)
 
     def _start_timer(self, entry: Entry[_Wait], delay: float) -> None:
         held = entry.item.held
@@ -246,10 +237,6 @@ class HeldTasks:
                 held.becomes(State.GONE)
         if entry.item.raised:
             held.consumer.qos.decrement_eventually()
-
-    def _first(self) -> Entry[_Wait] | None:
-        with self._lock:
-            return self._room.first()
 
     def _remove(self, entry: Entry[_Wait]) -> bool:
         with self._lock:

@@ -1,0 +1,113 @@
+"""What many tasks at once ask of the worker's event loop: kombu fires ten timers a turn, and then rests."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from kombu.asynchronous import Hub
+
+from throttlekit_celery._host import keep_turning
+from throttlekit_celery._requeue import Copies
+from throttlekit_celery._waiting import HeldTask
+
+
+@pytest.fixture
+def pipe() -> Iterator[int]:
+    """A file that has nothing to read: with none, the loop does not poll."""
+    with ExitStack() as stack:
+        ends = os.pipe()
+        for end in ends:
+            stack.callback(os.close, end)
+        yield ends[0]
+
+
+def test_the_loop_does_not_rest_while_timers_are_due(pipe: int) -> None:
+    """However many there are, and again after the worker has connected anew. Then it rests until the next is due."""
+    rests: list[float] = []
+    fired: list[int] = []
+    with closing(Hub()) as made:
+        hub: Any = made
+        hub.poller = SimpleNamespace(
+            poll=rests.append, register=lambda *_: None, unregister=lambda *_: None, close=lambda: None
+        )
+        hub.add_reader(pipe, fired.append)
+        for _ in range(2):
+            keep_turning(SimpleNamespace(hub=hub))
+        for number in range(25):
+            hub.timer.call_after(-1, fired.append, (number,))
+        hub.timer.call_after(3600, fired.append, (25,))
+        loop = hub.create_loop()
+        for _ in range(3):
+            next(loop)
+    assert (sorted(fired), rests[:2]) == (list(range(25)), [0, 0])
+    assert rests[2] > 0
+
+
+def test_a_worker_without_a_loop_has_none_to_keep_turning() -> None:
+    """Greenlets fire their timers themselves; and a loop that is made otherwise is left as it is."""
+    keep_turning(SimpleNamespace(hub=None))
+    hub = SimpleNamespace(fire_timers=lambda propagate: 1)
+    keep_turning(SimpleNamespace(hub=hub))
+    assert hub.fire_timers(()) == 1
+
+
+class Broker:
+    """A RabbitMQ, its channel and what publishes on it: reads what is `confirmed` before each message, as amqp does."""
+
+    def __init__(self) -> None:
+        self.transport = SimpleNamespace(driver_type="amqp")
+        self.events: dict[str, set[Callable[[int, bool], object]]] = defaultdict(set)
+        self.default_channel = self.connection = self
+        self.sent = 0
+
+    def confirm_select(self) -> None: ...
+
+    def publish(self, *_: Any, **__: Any) -> None:
+        self.confirm()
+        self.sent += 1
+
+    def confirm(self) -> None:
+        for told in self.events["basic_ack"]:
+            told(self.sent, True)
+
+    def drain_events(self, timeout: float) -> None:
+        raise TimeoutError
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    broker = Broker()
+    monkeypatch.setattr("throttlekit_celery._requeue.Producer", lambda channel, **_: channel)
+    return broker
+
+
+def test_many_copies_are_checked_by_one_timer(broker: Broker) -> None:
+    """Also where the confirmation of one is read as the next is sent; and where the worker forgets its timers."""
+    checks: list[Callable[[], object]] = []
+    app = SimpleNamespace(
+        connection_for_write=lambda **_: broker, amqp=SimpleNamespace(queues={"jobs": SimpleNamespace(exchange=None)})
+    )
+    timer = SimpleNamespace(call_after=lambda _, call, args: checks.append(lambda: call(*args)))
+    consumer = SimpleNamespace(app=app, timer=timer)
+    message = SimpleNamespace(body=b"", headers={}, properties={}, content_type="", content_encoding="", channel=None)
+    copies, safe = Copies(app), list[bool]()
+    for _ in range(50):
+        held = HeldTask(consumer, SimpleNamespace(message=message, expires=None), None, 0.0, queue="jobs")
+        copies.put_back(held, 0.0, safe.append)
+    assert (len(safe), len(checks)) == (49, 1)
+    copies.start(consumer)
+    assert len(checks) == 2, "the first may be forgotten"
+    for check in list(checks):
+        check()
+    assert len(checks) == 3, "of two one goes on"
+    broker.confirm()
+    checks[2]()
+    assert (len(safe), len(checks)) == (50, 3), "where all are confirmed there is nothing to check"
+    copies.start(consumer)
+    assert len(checks) == 3
