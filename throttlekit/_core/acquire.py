@@ -282,10 +282,8 @@ def _look(
     taken = _taken(claim, taken, line, now_us)
     if algorithm.size == 0:
         return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us)
-    # No job passes before a pause ends: what will be there then is known, but where instants are estimates.
-    opens_us = now_us if algorithm.estimates else max(now_us, line.paused_us)
-    ready_us = algorithm.ready_us(taken, opens_us)
-    if not line.jobs and max(ready_us, line.paused_us) <= now_us:
+    ready_us = algorithm.ready_us(taken, now_us)
+    if not line.jobs and ready_us <= now_us and line.paused_us <= now_us:
         return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us)
     there = algorithm.there(taken, now_us)
     line = begun(line, now_us, secret)
@@ -307,12 +305,14 @@ def _look(
         # a job comes in its turn, or when a unit came back beside it.
         about = 0 if ready_us <= now_us else max(0, ahead.about - (0 if algorithm.estimates else AT_DOOR))
         ahead = Ahead(about, about)
+    # No job passes before a pause ends: what will be there then is known, but where instants are estimates.
+    opens_us = now_us if algorithm.estimates else max(now_us, line.paused_us)
     passes_us = algorithm.ready_us(taken, opens_us, ahead.about) if ahead.about else ready_us
     if passes_us > opens_us:
         passes_us += ahead.about * algorithm.slack_us(longest_us)
         passes_us = min(passes_us, now_us + FURTHEST_US)
-    soon_us = opens_us + longest_us
-    if ahead.most > ahead.about and passes_us <= opens_us < algorithm.ready_us(taken, opens_us, ahead.most):
+    soon_us = now_us + longest_us
+    if passes_us <= now_us and ahead.most > ahead.about and algorithm.ready_us(taken, now_us, ahead.most) > now_us:
         passes_us = soon_us  # no job passes by a guess
     back_us = max(min(passes_us, soon_us) if soon else passes_us, line.paused_us)
     return _Look(taken, line, place, stands, before, ahead, there, ready_us, max(passes_us, line.paused_us), back_us)
