@@ -49,7 +49,7 @@ class Copies:
         self._producer: Any = None
         self._number = 0
         self._unconfirmed: dict[int, tuple[float, str, _Done]] = {}
-        # One at a time: to publish reads confirmations too, and so each of many copies may find none that is unconfirmed.
+        # One at a time: to publish reads confirmations too, so each of many copies may find no other unconfirmed.
         self._next_check: object = None
         self._lock = threading.RLock()
 

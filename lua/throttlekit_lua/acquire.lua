@@ -43,8 +43,7 @@ for i = 1, #KEYS / 3 do
   if line and line.emptied > 0 then c.of.exhausted(c, line.emptied) end
   if c.size > 0 then
     if line and line.slow then read_pace(c) end
-    local opens = line and not c.of.estimates and max(now, line.paused) or now  -- no job passes in a pause
-    c.ready = ready_after(c, 0, opens)
+    c.ready = ready_after(c, 0, now)
     if c.ready > now or line and (line.waiting > 0 or line.paused > now) then
       if not line then c.line = no_line() end
       read_rest(c)
@@ -62,10 +61,11 @@ for i = 1, #KEYS / 3 do
         c.ahead = c.ready > now and max(0, c.ahead - (c.of.estimates and 0 or AT_DOOR)) or 0
         most, c.least = c.ahead, 0
       end
+      local opens = max(now, c.line.paused)  -- no job passes sooner
       c.passes = c.ahead > 0 and ready_after(c, c.ahead, opens) or c.ready
       if c.passes > opens then c.passes = math.min(c.passes + c.ahead * c.of.slack(c, longest), now + FURTHEST) end
-      local soon = opens + longest
-      if c.passes <= opens and most > c.ahead and ready_after(c, most, opens) > opens then c.passes = soon end
+      local soon = now + longest
+      if c.passes <= now and most > c.ahead and ready_after(c, most, now) > now then c.passes = soon end
       c.back_at = max(c.soon and math.min(c.passes, soon) or c.passes, c.line.paused)
       c.passes = max(c.passes, c.line.paused)
       told = max(told, c.passes)

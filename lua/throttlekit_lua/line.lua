@@ -39,8 +39,7 @@ local function read_line(c)
   if line.slow and slow_at(line.slow) or line.from > now or line.since > now + LOOK then
     if line.from > now then
       local by = line.from - now
-      line.paused, line.from = line.paused - by, now
-      if line.emptied > 0 then line.emptied = line.emptied - by end
+      line.paused, line.from, line.emptied = line.paused - by, now, max(0, line.emptied - by)
     end
     line.since = math.min(line.since, now + LOOK)
     redis.call('SET', c.order_key, text_of(line), 'KEEPTTL')

@@ -39,8 +39,8 @@ a burst follows a 429: acquire, a fault: bound
   - claim.algorithm.exhausted(known, line.emptied_us) if line.emptied_us else known
   + known
 a place is a right to pass: acquire, one tenant: bound
-  - ready_us = algorithm.ready_us(taken, opens_us)\n
-  + ready_us = algorithm.ready_us(taken, opens_us) if place is None else now_us\n
+  - ready_us = algorithm.ready_us(taken, now_us)\n
+  + ready_us = algorithm.ready_us(taken, now_us) if place is None else now_us\n
 
 # All limits or none
 
@@ -83,9 +83,6 @@ a 429 is over as the pause ends: acquire, a pause and a 429: idle
 a 429 ends the pause: acquire, a pause and a 429: pause
   - max(line.paused_us, until_us), max
   + until_us if emptied else max(line.paused_us, until_us), max
-a pause lasts longer: acquire, a pause and a 429: idle
-  - else max(now_us, line.paused_us)\n
-  + else max(now_us, line.paused_us and line.paused_us + 60_000)\n
 
 # A caller that only looks, and jobs that will not wait
 
@@ -111,7 +108,7 @@ told one unit late: acquire, one tenant: idle
   - algorithm.ready_us(taken, opens_us, ahead.about) if ahead.about else ready_us
   + algorithm.ready_us(taken, opens_us, ahead.about + 1)
 passes by a guess: acquire, jobs that are away: before
-  - if ahead.most > ahead.about and
+  - if passes_us <= now_us and ahead.most > ahead.about and
   + if False and
 the dearest is not known: line, jobs that are away: before
   - dear=max(line.dear, stands.entry.cost),

@@ -299,16 +299,14 @@ def _look(
     taken = _taken(claim, taken, line, now_us)
     if algorithm.size == 0:
         return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us)
-    # No job passes before a pause ends: what will be there then is known, but where instants are estimates.
-    opens_us = now_us if algorithm.estimates else max(now_us, line.paused_us)
     pace = None if line.slow is None else pace_of(line.slow, algorithm.mark, claim.cost, now_us)
 
-    def ready_after(ahead: int) -> int:
-        ready_us = algorithm.ready_us(taken, opens_us, ahead)
-        return ready_us if pace is None else max(ready_us, pace.ready_us(opens_us, ahead))
+    def ready_after(ahead: int, at_us: int) -> int:
+        ready_us = algorithm.ready_us(taken, at_us, ahead)
+        return ready_us if pace is None else max(ready_us, pace.ready_us(at_us, ahead))
 
-    ready_us = ready_after(0)
-    if not line.jobs and max(ready_us, line.paused_us) <= now_us:
+    ready_us = ready_after(0, now_us)
+    if not line.jobs and ready_us <= now_us and line.paused_us <= now_us:
         return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us, pace)
     there = algorithm.there(taken, now_us)
     if pace is not None:
@@ -332,12 +330,14 @@ def _look(
         # a job comes in its turn, or when a unit came back beside it.
         about = 0 if ready_us <= now_us else max(0, ahead.about - (0 if algorithm.estimates else AT_DOOR))
         ahead = Ahead(about, about)
-    passes_us = ready_after(ahead.about) if ahead.about else ready_us
+    # No job passes before a pause ends: what will be there then is known, but where instants are estimates.
+    opens_us = now_us if algorithm.estimates else max(now_us, line.paused_us)
+    passes_us = ready_after(ahead.about, opens_us) if ahead.about else ready_us
     if passes_us > opens_us:
         passes_us += ahead.about * algorithm.slack_us(longest_us)
         passes_us = min(passes_us, now_us + FURTHEST_US)
-    soon_us = opens_us + longest_us
-    if ahead.most > ahead.about and passes_us <= opens_us < ready_after(ahead.most):
+    soon_us = now_us + longest_us
+    if passes_us <= now_us and ahead.most > ahead.about and ready_after(ahead.most, now_us) > now_us:
         passes_us = soon_us  # no job passes by a guess
     back_us = max(min(passes_us, soon_us) if soon else passes_us, line.paused_us)
     passes_us = max(passes_us, line.paused_us)

@@ -171,7 +171,7 @@ class Line:
         line = self
         if line.paused_from_us > now_us:
             by_us = line.paused_from_us - now_us
-            emptied_us = line.emptied_us and line.emptied_us - by_us
+            emptied_us = max(0, line.emptied_us - by_us)
             line = replace(line, paused_us=line.paused_us - by_us, paused_from_us=now_us, emptied_us=emptied_us)
         if line.since_us > now_us + LOOK_US:
             line = replace(line, since_us=now_us + LOOK_US)

@@ -324,6 +324,7 @@ ORDERS: dict[str, tuple[list[tuple[int, Any]], tuple[int, int | None, int]]] = {
     "a later clock's 429": ([(0, (60, True)), (-1000, CLOCK)], (-940, -940, -1000)),
     "a later clock's pause": ([(0, (60, False)), (-1000, CLOCK)], (-940, None, -1000)),
     "a later clock's 429 and pause": ([(0, (5, True)), (20, (60, False)), (-1000, CLOCK)], (-940, -1015, -1000)),
+    "a clock of sixty years later": ([(0, (5, True)), (2 * 10**9, (1, False)), (-1000, CLOCK)], (-999, None, -1000)),
     "a 429 after a later clock's": ([(0, (60, True)), (-1000, (5, True))], (-940, -940, -1000)),
     "a 429 after a later clock's pause": ([(0, (60, False)), (-1000, (5, True))], (-940, -995, -1000)),
 }
