@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
 from throttlekit._core.acquire import Verdict
@@ -119,6 +119,21 @@ class AsyncLimiter:
     async def settle(self, decision: Decision, actual: int, *, limit: Limit | None = None) -> Decision:
         """As `Limiter.settle`."""
         return await self._in_thread(partial(self._limiter.settle, decision, actual, limit=limit))
+
+    async def heard(
+        self,
+        response: Any,
+        limit: Limit | None = None,
+        *,
+        tokens: Limit | None = None,
+        input_tokens: Limit | None = None,
+        output_tokens: Limit | None = None,
+        job: Job | None = None,
+        key: str | int | None = None,
+    ) -> None:
+        """As `Limiter.heard`."""
+        by_unit = {"tokens": tokens, "input_tokens": input_tokens, "output_tokens": output_tokens}
+        await self._in_thread(partial(self._limiter.heard, response, limit, **by_unit, job=job, key=key))
 
     async def release(self, decision: Decision) -> None:
         """As `Limiter.release`."""

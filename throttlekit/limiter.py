@@ -1,4 +1,4 @@
-"""The verbs of a limiter: acquire, release, hold, wait, peek, settle, cancel, pause, overloaded, reset, clear_line."""
+"""The verbs of a limiter: acquire, release, hold, wait, peek, settle, cancel, pause, overloaded, heard, reset …"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from throttlekit._core.decision import Decision
 from throttlekit._core.durations import finite_seconds, seconds_in
@@ -17,13 +17,14 @@ from throttlekit._engine.adapting import falling
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
+from throttlekit._engine.heard import hear, limits_by_unit
 from throttlekit._engine.hold import Hold, limited_by
 from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit._engine.threads import in_running_loop, warn_in_loop
 from throttlekit._util.log_limiter import Every
 from throttlekit._wiring import NO_CLIENT, Wired
-from throttlekit.errors import StoreUnavailable
+from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Store
 
 if TYPE_CHECKING:
@@ -288,6 +289,42 @@ class Limiter(Wired):
             StoreUnavailable: The store did not answer. The rate may have fallen, or not.
         """
         self.slow_down([falling(each.limit, each.claim) for each in self._each_tier(limit, job, key)])
+
+    def heard(
+        self,
+        response: Any,
+        limit: Limit | None = None,
+        *,
+        tokens: Limit | None = None,
+        input_tokens: Limit | None = None,
+        output_tokens: Limit | None = None,
+        job: Job | None = None,
+        key: str | int | None = None,
+    ) -> None:
+        """
+        For code outside a job: take over what downstream's *response* says of its limits, in the whole fleet. In a
+        job's body use `throttlekit.current().heard`.
+
+        Only ever downwards: until their reset no more units pass than they say remain, evenly paced, and no more than
+        *limit* itself lets pass. Then it is forgotten. A 429, or a 503, with Retry-After leaves no unit until then.
+        docs/how-to-429.md lists the headers that are read; a response that says nothing changes nothing.
+
+        It never raises over what the response says, nor over a status of 429: raise `RateLimited.from_response` for
+        that. If the store does not answer, what was heard is lost, and logged.
+
+        Args:
+            response: Of requests, httpx, aiohttp, urllib, whatever has `.headers`; or headers themselves.
+            limit: What the requests that remain are units of.
+            tokens, input_tokens, output_tokens: The limits that the tokens of language models are units of.
+            job, key: As for `acquire`.
+
+        Raises:
+            ConfigurationError: No limit was named, or one that has no rate; else as for `acquire`.
+        """
+        named = limits_by_unit(limit, tokens, input_tokens, output_tokens)
+        if not named:
+            raise ConfigurationError("name the limit that the response speaks of: limiter.heard(response, partner)")
+        hear(self, response, {unit: self._each_tier(each, job, key) for unit, each in named.items()})
 
     def reset(self, *limits: Limit, job: Job | None = None, key: str | int | None = None) -> None:
         """

@@ -4,7 +4,7 @@
   line.slow   what its line keeps of it, as SLOWED names it; nil: the limit is not slowed down
   c.pace      the pace of the claim: `each` nanoseconds a unit, `charge` microseconds for the request, `gate`
 ]]
-local ONE, TOLERANCE, FURTHEST, BETA_PART, SAME = 1000000, 250000, 3155760000000000, 5, 1000000
+local ONE, TOLERANCE, FURTHEST, BETA_PART, SAME = 1000000, 250000, 3155760000000000, 5, 2000000
 local SLOWED = {'fell', 'top', 'span', 'floor', 'back', 'heard_from', 'heard', 'each', 'gate'}
 local SLOWED_FORMAT = '^' .. string.rep('(%d+) ', #SLOWED - 1) .. '(%d+)$'
 

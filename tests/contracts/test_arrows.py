@@ -20,6 +20,7 @@ LAYERS = [
     ("stores", ["throttlekit.stores"]),
     ("hookspecs", ["throttlekit.hookspecs"]),
     ("tickets", [f"throttlekit._engine.{name}" for name in ("ticket", "inline", "delivery", "store_clock")]),
+    ("headers", [f"throttlekit._engine.{name}" for name in ("header_values", "response_headers")]),
     ("calls", [f"throttlekit._engine.{name}" for name in ("call", "registry", "claims", "attempt", "rate_limited")]),
     ("events", [f"throttlekit._engine.{name}" for name in ("events", "builtin_plugins", "plugins")]),
     (
@@ -40,7 +41,7 @@ LAYERS = [
         ],
     ),
     ("pipeline", ["throttlekit._engine.pipeline"]),
-    ("running", ["throttlekit._engine", "throttlekit._engine.running", "throttlekit._engine.hold"]),
+    ("running", ["throttlekit._engine", *(f"throttlekit._engine.{name}" for name in ("heard", "running", "hold"))]),
     ("fleet", ["throttlekit.fleet"]),
     ("limiter", ["throttlekit._wiring", "throttlekit.limiter"]),
     ("control", ["throttlekit.fleet.control"]),
@@ -55,10 +56,20 @@ LAYERS = [
             "throttlekit.testing",
         ],
     ),
-    ("adapters", ["throttlekit_dramatiq", "throttlekit_rq", "throttlekit_celery", "throttlekit_pytest"]),
+    (
+        "adapters",
+        [
+            "throttlekit_dramatiq",
+            "throttlekit_rq",
+            "throttlekit_celery",
+            "throttlekit_pytest",
+            "throttlekit_httpx",
+            "throttlekit_requests",
+        ],
+    ),
     ("cli", ["throttlekit_cli", "throttlekit_web"]),
 ]
-FRAMEWORKS = {"dramatiq", "rq", "celery"}
+FRAMEWORKS = {"dramatiq", "rq", "celery", "httpx", "requests"}
 PURE = {
     "__future__", "bisect", "collections", "contextlib", "dataclasses", "datetime", "enum", "functools", "hashlib",
     "inspect", "math", "re", "string", "types", "typing", "typing_extensions", "urllib",

@@ -24,6 +24,7 @@ from redis import Redis
 import throttlekit
 import throttlekit_celery
 import throttlekit_dramatiq
+import throttlekit_requests  # noqa: F401  (below, another `requests` stands in)
 import throttlekit_rq
 
 
@@ -37,6 +38,8 @@ class Downstream:
 
     def get(self, url: str) -> Downstream:
         return self
+
+    def mount(self, prefix: str, adapter: object) -> None: ...
 
     post = complete = call = get
 

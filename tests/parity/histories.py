@@ -581,8 +581,11 @@ class History:
                 floor,
             )
         left_us = line.slow.heard_us - self._now_us if line is not None and line.slow else 0
-        resets_us = [0, 1, rule.step_us, left_us, left_us - _SECOND_US, left_us - _SECOND_US - 1, left_us + _SECOND_US]
-        reset_us = min(max(0, rnd.choice([*resets_us, left_us + _SECOND_US + 1, 10**13])), LONGEST_HEARD_US)
+        resets_us = [0, 1, rule.step_us, left_us, left_us - 2 * _SECOND_US, left_us - 2 * _SECOND_US - 1]
+        reset_us = min(
+            max(0, rnd.choice([*resets_us, left_us + 2 * _SECOND_US, left_us + 2 * _SECOND_US + 1, 10**13])),
+            LONGEST_HEARD_US,
+        )
         return Heard(rnd.choice([0, 1, 2, rnd.randrange(1 + rule.limit.capacity), 10**8]), reset_us)
 
     def _newcomer(self) -> Step:

@@ -202,12 +202,15 @@ def wait(job: Job) -> Decision:
     with Limiter("redis://localhost:6379/0") as limiter:
         mine: Limiter = limiter
         mine.wait(partner, account, key=42, cost=2)
+        mine.heard(object(), account, key=42, tokens=tokens)
         return limiter.wait(partner, job=job, timeout=timedelta(minutes=1))
 
 
 def body() -> None:
     current().settle(12)
     current().settle(7, limit=tokens)
+    current().heard(object())
+    current().heard(object(), partner, tokens=tokens, input_tokens=None, output_tokens=tokens)
     running: Running = current()
     decision: Decision | None = running.decision
     running.check()

@@ -87,23 +87,37 @@ class Decision:
 
     def headers(self) -> dict[str, str]:
         """
-        The decision as HTTP headers: the RateLimit fields of the IETF's draft (draft-ietf-httpapi-ratelimit-headers,
-        as deployed up to its version 6), the older X-RateLimit family, and Retry-After. Of the binding limit.
+        The decision as HTTP headers, of the binding limit: the fields RateLimit and RateLimit-Policy of the IETF's
+        draft (draft-ietf-httpapi-ratelimit-headers), the three that it had up to version 6, the older X-RateLimit
+        family, and Retry-After.
 
         Limit is what can pass at once (a bucket's burst, a window's amount), Reset the seconds until all of it can
-        again. Seconds are whole, rounded up. While the store is unavailable nothing is known, and a
-        concurrency limit has no rate: then there is only Retry-After.
+        again. In RateLimit, r is as Remaining, and t as Reset; on a denial t is as Retry-After. Seconds are whole,
+        rounded up. While the store is unavailable nothing is known, and a concurrency limit has no rate: then there is
+        only Retry-After.
         """
         headers: dict[str, str] = {}
         if self.reason != "store unavailable" and self.limit.period_us:
-            fields = {"Limit": self.limit.capacity, "Remaining": self.remaining, "Reset": math.ceil(self.reset_after)}
-            period = math.ceil(self.limit.period_us / 1_000_000)
-            headers["RateLimit-Policy"] = f"{self.limit.amount};w={period}"
+            reset, period = math.ceil(self.reset_after), math.ceil(self.limit.period_us / 1_000_000)
+            name = _quoted(self.limit.name)
+            headers["RateLimit-Policy"] = f"{name};q={self.limit.amount};w={period}"
+            headers["RateLimit"] = f"{name};r={self.remaining};t={reset if self.allowed else self._wait}"
+            fields = {"Limit": self.limit.capacity, "Remaining": self.remaining, "Reset": reset}
             for family in ("RateLimit", "X-RateLimit"):
                 headers.update({f"{family}-{field}": str(value) for field, value in fields.items()})
         if not self.allowed:
-            headers["Retry-After"] = str(max(1, math.ceil(self.retry_after)))
+            headers["Retry-After"] = str(self._wait)
         return headers
+
+    @property
+    def _wait(self) -> int:
+        return max(1, math.ceil(self.retry_after))
+
+
+def _quoted(name: str) -> str:
+    """*name* as a string of RFC 9651, which is ASCII."""
+    shown = "".join(each if " " <= each <= "~" else "?" for each in name)
+    return '"' + shown.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def settled_of(decision: Decision, limit: Limit | None) -> tuple[Charged, ...]:

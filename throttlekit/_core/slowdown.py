@@ -39,7 +39,7 @@ LONGEST_SPAN_US, LONGEST_HEARD_US = 86_400_000_000, 31 * 86_400_000_000
 FURTHEST_US = 3_155_760_000_000_000
 
 _BETA_PART = 5  # 1 / (1 - β)
-_SAME_US = 1_000_000  # answers whose resets differ by no more speak of one window
+_SAME_US = 2_000_000  # answers whose resets differ by no more speak of one window
 
 
 class Fall(NamedTuple):

@@ -1,29 +1,27 @@
-"""`RateLimited`: what a body raises when downstream answers 429; read from a response's headers if need be."""
+"""`RateLimited`: what a body raises when downstream answers 429."""
 
 from __future__ import annotations
 
-import math
-import re
+import logging
 import time
-from collections.abc import Callable, Mapping
-from datetime import datetime, timedelta, timezone
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 from throttlekit._core.limit.base import Limit
+from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, ThrottleError
 
-__all__ = ["LONGEST_PAUSE", "RateLimited"]
+if TYPE_CHECKING:
+    from throttlekit._engine.response_headers import Said
+
+__all__ = ["LONGEST_BY_RESPONSE", "LONGEST_PAUSE", "RateLimited", "read_response"]
 
 LONGEST_PAUSE = 366 * 86_400.0
 _DEFAULT_PAUSE = 30.0
-_LONGEST_BY_RESPONSE = 3600.0
-_SMALLEST_INSTANT = 1_000_000_000  # a reset that is so large is no number of seconds from now: seconds since 1970 …
-_SMALLEST_IN_MILLISECONDS = 100_000_000_000  # … or milliseconds
-_UNIT_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{1,9})?(?:ms|[smhd]))+", re.ASCII)
-_PART = re.compile(r"([0-9.]+)(ms|[smhd])", re.ASCII)
-_PARAMETER = re.compile(r"(?:^|[;,\s])(limit|remaining|reset|r|t)\s*=\s*(-?[0-9]{1,12})\b", re.ASCII | re.IGNORECASE)
-_QUOTED = re.compile(r'"[^"]*"')
+LONGEST_BY_RESPONSE = 3600.0
+
+_log = logging.getLogger("throttlekit")
+_unreadable = Every()
 
 
 class RateLimited(ThrottleError):
@@ -71,147 +69,32 @@ class RateLimited(ThrottleError):
         *,
         limit: Limit | str | None = None,
         default: float = _DEFAULT_PAUSE,
-        longest: float = _LONGEST_BY_RESPONSE,
+        longest: float = LONGEST_BY_RESPONSE,
     ) -> RateLimited:
         """
         Read when to come back from a response of requests, httpx, aiohttp, urllib, or whatever has `.headers`.
 
-        In this order: retry-after-ms; Retry-After, as seconds or as a date; RateLimit; RateLimit-Reset;
-        X-RateLimit-Reset, which some mean as seconds from now and others as an instant since 1970, in seconds or
-        milliseconds; x-ratelimit-reset-requests and -tokens. Dates and instants are read against the response's own
-        Date, so a clock that is off here does no harm. What cannot be read, is negative or lies in the past is as if
-        it were not there.
+        Retry-After counts first, then the resets of the other dialects that docs/how-to-429.md lists, in their order.
+        Dates and instants are read against the response's own Date, so a clock that is off here does no harm. What
+        cannot be read, is negative or lies in the past is as if it were not there.
 
         Args:
             limit: As for `RateLimited`.
             default: Seconds, if the response does not say.
             longest: At most so many seconds: a pause stops the whole fleet.
         """
-        seconds = _seconds_in(getattr(response, "headers", None))
+        seconds = read_response(response).wait
         return cls(min(longest, LONGEST_PAUSE, default if seconds is None else seconds), limit=limit)
 
 
-def _seconds_in(headers: Any) -> float | None:
-    """What the first of `_DIALECTS` says that says anything: seconds of at least 0."""
-    if not isinstance(headers, Mapping) and not hasattr(headers, "get"):
-        return None
-    sent = _date(_header(headers, "Date"))
-    now = time.time() if sent is None else sent
-    found = (dialect(headers, now) for dialect in _DIALECTS)
-    return next((seconds for seconds in found if seconds is not None and seconds >= 0), None)
+def read_response(response: Any) -> Said:
+    """What *response* says now. Headers that cannot be read are logged, once in 30 seconds."""
+    from throttlekit._engine.response_headers import said_by  # not for those who never read a response
 
-
-def _header(headers: Any, name: str) -> str:
-    try:
-        found = headers.get(name)
-        if found is None:
-            found = headers.get(name.lower())
-        return found.decode("latin-1") if isinstance(found, bytes) else "" if found is None else str(found)
-    except Exception:
-        return ""
-
-
-def _number(text: str) -> float | None:
-    try:
-        number = float(text.strip())
-    except ValueError:
-        return None
-    return number if math.isfinite(number) and "_" not in text else None
-
-
-def _date(text: str) -> float | None:
-    from email.utils import parsedate_to_datetime  # not for those who only import throttlekit
-
-    try:
-        date: datetime | None = parsedate_to_datetime(text)
-    except (TypeError, ValueError, IndexError, OverflowError):
-        return None
-    if date is None:  # pyright: ignore[reportUnnecessaryComparison]
-        return None
-    # A date without a zone is GMT in HTTP.
-    return (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp()
-
-
-def _retry_after_ms(headers: Any, now: float) -> float | None:
-    number = _number(_header(headers, "Retry-After-Ms"))
-    return None if number is None else number / 1000
-
-
-def _retry_after(headers: Any, now: float) -> float | None:
-    text = _header(headers, "Retry-After")
-    number = _number(text)
-    if number is not None:
-        return number
-    at = _date(text)
-    return None if at is None else at - now
-
-
-def _rate_limit(headers: Any, now: float) -> float | None:
-    """Both of the forms that drafts of the IETF have given this field. The newer one may have several policies."""
-    text = _QUOTED.sub("", _header(headers, "RateLimit")).lower()
-    whole = _parameters(text)
-    if "reset" in whole:
-        return whole["reset"]
-    policies = [(found.get("r", 0), found["t"]) for found in map(_parameters, text.split(",")) if "t" in found]
-    return _of_spent(policies)
-
-
-def _parameters(text: str) -> dict[str, float]:
-    return {name: float(value) for name, value in _PARAMETER.findall(text)}
-
-
-def _of_spent(found: list[tuple[float, float]]) -> float | None:
-    """
-    From (what remains, seconds) of several limits: the longest of those that are spent.
-
-    If none is, the shortest: the one that denied is not known, and a long pause would stop the whole fleet.
-    """
-    spent = [seconds for remaining, seconds in found if remaining <= 0]
-    if spent:
-        return max(spent)
-    return min((seconds for _, seconds in found), default=None)
-
-
-def _reset(name: str) -> Callable[[Any, float], float | None]:
-    """Seconds from now; or the instant, in seconds or milliseconds since 1970."""
-
-    def read(headers: Any, now: float) -> float | None:
-        number = _number(_header(headers, name))
-        if number is None or number < _SMALLEST_INSTANT:
-            return number
-        return (number / 1000 if number >= _SMALLEST_IN_MILLISECONDS else number) - now
-
-    return read
-
-
-def _of_requests_and_tokens(headers: Any, now: float) -> float | None:
-    found: list[tuple[float, float]] = []
-    for what in ("requests", "tokens"):
-        seconds = _duration(_header(headers, f"X-RateLimit-Reset-{what.capitalize()}"))
-        if seconds is not None:
-            remaining = _number(_header(headers, f"X-RateLimit-Remaining-{what.capitalize()}"))
-            found.append((0.0 if remaining is None else remaining, seconds))
-    return _of_spent(found)
-
-
-def _duration(text: str) -> float | None:
-    """A duration like 7s, 6m0s, 1h2m3.5s or 20ms."""
-    text = text.strip()
-    if _DURATION.fullmatch(text) is None:
-        return None
-    return sum(float(number) * _UNIT_S[unit] for number, unit in _PART.findall(text))
-
-
-_DIALECTS: tuple[Callable[[Any, float], float | None], ...] = (
-    _retry_after_ms,  # Azure OpenAI, and the client of OpenAI, which reads it first: as Retry-After, but finer
-    _retry_after,  # RFC 9110, section 10.2.3
-    _rate_limit,  # draft-ietf-httpapi-ratelimit-headers: limit=, remaining=, reset= in -07; "name";r=;t= since -08
-    _reset("RateLimit-Reset"),  # the same draft, up to -06
-    _reset("X-RateLimit-Reset"),  # GitHub and many others: an instant; others: seconds
-    _reset("X-Rate-Limit-Reset"),  # the same with another hyphen
-    _of_requests_and_tokens,  # OpenAI: x-ratelimit-reset-requests, x-ratelimit-reset-tokens
-)
-"""Every way to say when to come back that is read, in their order. Each takes the headers, and what time it is."""
+    said = said_by(response, time.time())
+    if said.unreadable and _unreadable.due():
+        _log.info("A response has headers about rate limits that cannot be read: %s.", ", ".join(said.unreadable))
+    return said
 
 
 def _rate_limited(retry_after: float, limit: Limit | str | None) -> RateLimited:

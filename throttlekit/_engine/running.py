@@ -1,4 +1,4 @@
-"""The job that runs here: what a body reads of its decision, and how it corrects its cost."""
+"""The job that runs here: what a body reads of its decision, and how it corrects its cost, what it hears."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from throttlekit._core.decision import Decision, settled_of
 from throttlekit._core.job import Job
@@ -17,6 +17,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._engine.adapting import falling_of
 from throttlekit._engine.events import EventDispatcher
+from throttlekit._engine.heard import claims_of, hear, limits_by_unit
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
@@ -148,6 +149,32 @@ class Running:
             )
         with self._settling:
             self._settle(actual, limit)
+
+    def heard(
+        self,
+        response: Any,
+        limit: Limit | None = None,
+        *,
+        tokens: Limit | None = None,
+        input_tokens: Limit | None = None,
+        output_tokens: Limit | None = None,
+    ) -> None:
+        """
+        Take over what downstream's *response* says of its limits: `Limiter.heard`, for the limits and keys that this
+        job was charged under. Outside a throttled job, and for one that runs uncharged, nothing is done.
+
+        Args:
+            response: As for `Limiter.heard`.
+            limit: Which of the job's limits counts downstream's requests. Default: its only one, besides those named
+                here and those of concurrency, unless its cost is a callable.
+            tokens, input_tokens, output_tokens: Which of them count tokens.
+
+        Raises:
+            ConfigurationError: A limit is not one of the job's, has no rate, or it is not clear which is meant.
+        """
+        if self._limiter is not None and self.decision is not None and self.decision.charged:
+            named = limits_by_unit(limit, tokens, input_tokens, output_tokens)
+            hear(self._limiter, response, claims_of(self.decision, named))
 
     def overloaded(self, limit: Limit | str | None = None) -> None:
         """

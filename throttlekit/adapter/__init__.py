@@ -23,6 +23,7 @@ from throttlekit.adapter.body import (
     resume,
     running,
 )
+from throttlekit.adapter.calls import Asked, Calls, OfRequest, Tokens
 from throttlekit.adapter.options import (
     MAX_WAIT,
     ON_429,
@@ -47,6 +48,8 @@ __all__ = [
     "NO_LANE",
     "ON_429",
     "THROTTLE",
+    "Asked",
+    "Calls",
     "Deferred",
     "Delivery",
     "Dropped",
@@ -57,11 +60,13 @@ __all__ = [
     "InlineWaits",
     "JobOptions",
     "Lane",
+    "OfRequest",
     "Outcome",
     "Run",
     "Running",
     "Throttling",
     "Ticket",
+    "Tokens",
     "WaitRules",
     "WaitingRoom",
     "WhenOver",

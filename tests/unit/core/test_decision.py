@@ -65,7 +65,8 @@ def test_decision_is_true_when_allowed(allowed: bool) -> None:
 def test_headers_of_a_grant() -> None:
     """A grant tells policy, limit, what remains, and when all is back, in whole seconds rounded up; twice."""
     assert _decision().headers() == {
-        "RateLimit-Policy": "10;w=1",
+        "RateLimit-Policy": '"partner";q=10;w=1',
+        "RateLimit": '"partner";r=4;t=1',
         "RateLimit-Limit": "5",
         "RateLimit-Remaining": "4",
         "RateLimit-Reset": "1",
@@ -108,12 +109,12 @@ def test_final_is_what_need_not_ask_again(reason: Any, final: bool) -> None:
 NOON_US = 1_800_000_000_000_000 + 4 * 3_600_000_000  # 12:00 UTC
 ALGORITHMS: dict[str, tuple[Limit, str, list[tuple[int, int]], tuple[int, int]]] = {
     # policy; remaining and reset after the first unit and the last; retry and reset of the denial behind it
-    "token bucket": (TokenBucket("a", "6/minute", burst=3), "6;w=60", [(2, 10), (0, 30)], (10, 30)),
-    "leaky bucket": (LeakyBucket("a", "6/minute"), "6;w=60", [(0, 10)], (10, 10)),
-    "fixed window": (FixedWindow("a", "2/hour"), "2;w=3600", [(1, 3600), (0, 3600)], (3600, 3600)),
-    "fixed day": (FixedWindow("a", "1/day", tz="Asia/Kolkata"), "1;w=86400", [(0, 23400)], (23400, 23400)),
-    "sliding window": (SlidingWindow("a", "2/hour"), "2;w=3600", [(1, 7200), (0, 7200)], (3601, 7200)),
-    "sliding log": (SlidingLog("a", "2/hour"), "2;w=3600", [(1, 3600), (0, 3600)], (3600, 3600)),
+    "token bucket": (TokenBucket("a", "6/minute", burst=3), "q=6;w=60", [(2, 10), (0, 30)], (10, 30)),
+    "leaky bucket": (LeakyBucket("a", "6/minute"), "q=6;w=60", [(0, 10)], (10, 10)),
+    "fixed window": (FixedWindow("a", "2/hour"), "q=2;w=3600", [(1, 3600), (0, 3600)], (3600, 3600)),
+    "fixed day": (FixedWindow("a", "1/day", tz="Asia/Kolkata"), "q=1;w=86400", [(0, 23400)], (23400, 23400)),
+    "sliding window": (SlidingWindow("a", "2/hour"), "q=2;w=3600", [(1, 7200), (0, 7200)], (3601, 7200)),
+    "sliding log": (SlidingLog("a", "2/hour"), "q=2;w=3600", [(1, 3600), (0, 3600)], (3600, 3600)),
 }
 
 
@@ -126,7 +127,8 @@ def test_headers_of_each_algorithm(name: str) -> None:
     seen = [asked[0], asked[-1]] if len(asked) > 1 else asked
     expected = [
         {
-            "RateLimit-Policy": policy,
+            "RateLimit-Policy": f'"a";{policy}',
+            "RateLimit": f'"a";r={remaining};t={reset_after}',
             "RateLimit-Limit": str(limit.capacity),
             "RateLimit-Remaining": str(remaining),
             "RateLimit-Reset": str(reset_after),
@@ -139,7 +141,7 @@ def test_headers_of_each_algorithm(name: str) -> None:
     assert [decision.headers() for decision in seen] == expected
     denied = limiter.acquire(limit).headers()
     assert denied == {**expected[-1], "RateLimit-Reset": str(reset), "X-RateLimit-Reset": str(reset),
-                      "Retry-After": str(retry)}  # fmt: skip
+                      "RateLimit": f'"a";r=0;t={retry}', "Retry-After": str(retry)}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -158,7 +160,14 @@ def test_headers_tell_the_limit_of_the_jobs_tier() -> None:
     """Of a limit with tiers, the headers are those of the job's own tier."""
     limit = TokenBucket("a", {"free": "1/m", "pro": "60/m"}, burst={"free": 1, "pro": 20}, tier="{plan}")
     headers = Limiter().acquire(limit, job=Job(kwargs={"plan": "pro"})).headers()
-    assert (headers["RateLimit-Policy"], headers["RateLimit-Limit"]) == ("60;w=60", "20")
+    assert (headers["RateLimit-Policy"], headers["RateLimit-Limit"]) == ('"a";q=60;w=60', "20")
+
+
+@pytest.mark.parametrize(("name", "shown"), [("ürün", '"?r?n"'), ('a"b\\c', '"a\\"b\\\\c"')])
+def test_headers_name_the_policy_in_ascii(name: str, shown: str) -> None:
+    """A policy's name is a string of structured fields: quoted, escaped, and ASCII."""
+    headers = Limiter().acquire(TokenBucket(name, "6/m")).headers()
+    assert headers["RateLimit-Policy"] == f"{shown};q=6;w=60"
 
 
 def test_headers_tell_the_binding_limit() -> None:
@@ -167,7 +176,7 @@ def test_headers_tell_the_binding_limit() -> None:
     limiter = Limiter(MemoryStore(clock_us=FakeClock(NOON_US)))
     limiter.acquire(small)
     headers = limiter.acquire(large, small).headers()
-    assert (headers["RateLimit-Policy"], headers["Retry-After"]) == ("1;w=3600", "3600")
+    assert (headers["RateLimit-Policy"], headers["Retry-After"]) == ('"small";q=1;w=3600', "3600")
 
 
 def test_decision_travels() -> None:

@@ -54,6 +54,8 @@ KINDS: dict[str, Any] = {
     "any case": lambda headers: Response(Folded(headers)),
     "plain dict": lambda headers: Response(dict(headers)),
     "lower dict": lambda headers: Response({name.lower(): value for name, value in headers.items()}),
+    "pairs": lambda headers: Response(list(headers.items())),
+    "headers alone": lambda headers: dict(headers),
     "bytes": lambda headers: Response({name: value.encode() for name, value in headers.items()}),
     "urllib": lambda headers: Response(_message(headers)),
     "urllib error": lambda headers: urllib.error.HTTPError("http://x", 429, "no", _message(headers), None),
@@ -117,7 +119,8 @@ KINDS: dict[str, Any] = {
             7.0,
         ),
         ({"X-RateLimit-Reset-Requests": "soon"}, 30.0),
-        ({"X-RateLimit-Reset-Requests": "7"}, 30.0),
+        ({"X-RateLimit-Reset-Tokens": "7"}, 7.0),  # Azure has no unit there
+        ({"X-RateLimit-Reset-Tokens": "0", "X-RateLimit-Remaining-Tokens": "-1"}, 30.0),
         ({"Retry-After": "3", "X-RateLimit-Reset-Requests": "6m0s"}, 3.0),
         # In their order, and what cannot be read is as if it were not there.
         ({"Retry-After": "3", "RateLimit-Reset": "12", "X-RateLimit-Reset": "50"}, 3.0),
@@ -148,7 +151,7 @@ def test_without_a_date_this_machines_clock_is_taken() -> None:
     assert 50 < RateLimited.from_response(response).retry_after <= 60
 
 
-@pytest.mark.parametrize("response", [None, 7, "429", object(), Response(None), Response([("Retry-After", "9")]), {}])
+@pytest.mark.parametrize("response", [None, 7, "429", object(), Response(None), Response([9]), {}])
 def test_what_is_no_response_says_nothing(response: Any) -> None:
     """The default then holds, as for a response without such a header."""
     assert RateLimited.from_response(response).retry_after == 30.0

@@ -1,0 +1,149 @@
+"""The transports that a client of httpx is made with."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from throttlekit import AsyncLimiter, Limit, Limiter, StoreUnavailable
+from throttlekit.adapter import Calls, OfRequest, Tokens
+
+try:
+    import httpx
+except ImportError as error:
+    raise ImportError("throttlekit_httpx needs httpx: pip install 'throttlekit-jobs[httpx]'") from error
+
+__all__ = ["AsyncLimitedTransport", "LimitedTransport"]
+
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+
+
+class _Options:
+    """What both transports take."""
+
+    def __init__(
+        self,
+        *limits: Limit,
+        key: OfRequest = None,
+        cost: int | Callable[[Any], int] | None = None,
+        timeout: float | timedelta | None = None,
+        tokens: Limit | None = None,
+        input_tokens: Limit | None = None,
+        output_tokens: Limit | None = None,
+    ) -> None:
+        by_unit = Tokens(tokens=tokens, input_tokens=input_tokens, output_tokens=output_tokens)
+        self._calls = Calls(limits, by_unit, key, cost, timeout)
+
+
+class LimitedTransport(_Options, httpx.BaseTransport):
+    """
+    For `httpx.Client(transport=…)`: each request waits until the limits let it pass, what its response says of them is
+    heard, and a 429, or a 403 or 503 with Retry-After, raises `RateLimited`.
+
+    In the body of a job that was charged under a limit, the request is the one that the job was charged for: it does
+    not wait for that limit again. `RateLimited` defers the job, and pauses the limit. Elsewhere it is an error for the
+    caller, and the limit is paused all the same.
+
+    A request that reached no server is given back. Redirects are requests; retries of the inner transport are not.
+
+    Args:
+        limiter: Decides.
+        limits: Rates. The first is the one that the partner's responses speak of.
+        transport: Makes the requests. Default: `httpx.HTTPTransport()`.
+        key, cost: As for `Limiter.wait`, or a function of the request. They do not matter to limits that a job was
+            charged under.
+        timeout: As for `Limiter.wait`.
+        tokens, input_tokens, output_tokens: As for `Limiter.heard`.
+
+    Raises:
+        ConfigurationError: There is no limit, or one of concurrency: `with limiter.hold(slots):` around the call.
+    """
+
+    def __init__(
+        self, limiter: Limiter, *limits: Limit, transport: httpx.BaseTransport | None = None, **options: Any
+    ) -> None:
+        super().__init__(*limits, **options)
+        self._limiter = limiter
+        self._inner = httpx.HTTPTransport() if transport is None else transport
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        """For httpx: *request* waits, and is made."""
+        calls, limiter = self._calls, self._limiter
+        asked, granted = calls.asked(request), None
+        if asked.limits:
+            granted = limiter.wait(*asked.limits, key=asked.key, cost=asked.cost, timeout=calls.timeout)
+        try:
+            response = self._inner.handle_request(request)
+        except _NEVER_SENT:
+            if granted is not None:
+                limiter.cancel(granted)
+            raise
+        denial = calls.denial(response)
+        if denial is not None:
+            response.close()
+            if not calls.in_job(asked):
+                with suppress(StoreUnavailable):
+                    limiter.pause(calls.limits[0], denial.retry_after, key=asked.key)
+            raise denial
+        if calls.in_job(asked):
+            calls.hear_in_job(asked, response)
+        else:
+            limiter.heard(response, calls.limits[0], **calls.tokens, key=asked.key)
+        return response
+
+    def close(self) -> None:
+        """Close the inner transport."""
+        self._inner.close()
+
+
+class AsyncLimitedTransport(_Options, httpx.AsyncBaseTransport):
+    """
+    For `httpx.AsyncClient(transport=…)`, in asyncio: as `LimitedTransport`.
+
+    Args:
+        limiter: An `AsyncLimiter`, or the `Limiter` of this process.
+        transport: Default: `httpx.AsyncHTTPTransport()`.
+    """
+
+    def __init__(
+        self,
+        limiter: AsyncLimiter | Limiter,
+        *limits: Limit,
+        transport: httpx.AsyncBaseTransport | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*limits, **options)
+        self._limiter = AsyncLimiter(limiter) if isinstance(limiter, Limiter) else limiter
+        self._inner = httpx.AsyncHTTPTransport() if transport is None else transport
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """For httpx: *request* waits, and is made."""
+        calls, limiter = self._calls, self._limiter
+        asked, granted = calls.asked(request), None
+        if asked.limits:
+            granted = await limiter.wait(*asked.limits, key=asked.key, cost=asked.cost, timeout=calls.timeout)
+        try:
+            response = await self._inner.handle_async_request(request)
+        except _NEVER_SENT:
+            if granted is not None:
+                await limiter.cancel(granted)
+            raise
+        denial = calls.denial(response)
+        if denial is not None:
+            await response.aclose()
+            if not calls.in_job(asked):
+                with suppress(StoreUnavailable):
+                    await limiter.pause(calls.limits[0], denial.retry_after, key=asked.key)
+            raise denial
+        if calls.in_job(asked):
+            await asyncio.to_thread(calls.hear_in_job, asked, response)
+        else:
+            await limiter.heard(response, calls.limits[0], **calls.tokens, key=asked.key)
+        return response
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        await self._inner.aclose()

@@ -1,0 +1,100 @@
+"""The adapter that a session of requests mounts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from throttlekit import Decision, Limit, Limiter, StoreUnavailable
+from throttlekit.adapter import Calls, OfRequest, Tokens
+
+try:
+    from requests import PreparedRequest, Response
+    from requests.adapters import HTTPAdapter
+    from requests.exceptions import ConnectionError as NoConnection
+    from requests.exceptions import ConnectTimeout
+    from urllib3.exceptions import NewConnectionError
+except ImportError as error:
+    raise ImportError("throttlekit_requests needs requests: pip install 'throttlekit-jobs[requests]'") from error
+
+__all__ = ["LimitedAdapter"]
+
+
+class LimitedAdapter(HTTPAdapter):
+    """
+    For `session.mount`: each request waits until the limits let it pass, what its response says of them is heard, and
+    a 429, or a 403 or 503 with Retry-After, raises `RateLimited`.
+
+    In the body of a job that was charged under a limit, the request is the one that the job was charged for: it does
+    not wait for that limit again. `RateLimited` defers the job, and pauses the limit. Elsewhere it is an error for the
+    caller, and the limit is paused all the same.
+
+    A request that reached no server is given back. Redirects are requests; the adapter's own `max_retries` are not.
+
+    Args:
+        limiter: Decides.
+        limits: Rates. The first is the one that the partner's responses speak of.
+        key, cost: As for `Limiter.wait`, or a function of the prepared request. They do not matter to limits that a job
+            was charged under.
+        timeout: As for `Limiter.wait`.
+        tokens, input_tokens, output_tokens: As for `Limiter.heard`.
+        options: Of requests' `HTTPAdapter`.
+
+    Raises:
+        ConfigurationError: There is no limit, or one of concurrency: `with limiter.hold(slots):` around the call.
+    """
+
+    def __init__(
+        self,
+        limiter: Limiter,
+        *limits: Limit,
+        key: OfRequest = None,
+        cost: int | Callable[[Any], int] | None = None,
+        timeout: float | timedelta | None = None,
+        tokens: Limit | None = None,
+        input_tokens: Limit | None = None,
+        output_tokens: Limit | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self._limiter = limiter
+        by_unit = Tokens(tokens=tokens, input_tokens=input_tokens, output_tokens=output_tokens)
+        self._calls = Calls(limits, by_unit, key, cost, timeout)
+
+    def send(self, request: PreparedRequest, *args: Any, **options: Any) -> Response:
+        """
+        As of `HTTPAdapter`; *request* waits first.
+
+        Raises:
+            RateLimited: The partner denied the request.
+            WaitedTooLong, ConfigurationError, CostExceedsLimit: As for `Limiter.wait`.
+        """
+        calls, limiter = self._calls, self._limiter
+        asked, granted = calls.asked(request), None
+        if asked.limits:
+            granted = limiter.wait(*asked.limits, key=asked.key, cost=asked.cost, timeout=calls.timeout)
+        try:
+            response = super().send(request, *args, **options)
+        except NoConnection as error:
+            _give_back(limiter, granted, error)
+            raise
+        denial = calls.denial(response)
+        if denial is not None:
+            response.close()
+            if not calls.in_job(asked):
+                with suppress(StoreUnavailable):
+                    limiter.pause(calls.limits[0], denial.retry_after, key=asked.key)
+            raise denial
+        if calls.in_job(asked):
+            calls.hear_in_job(asked, response)
+        else:
+            limiter.heard(response, calls.limits[0], **calls.tokens, key=asked.key)
+        return response
+
+
+def _give_back(limiter: Limiter, granted: Decision | None, error: NoConnection) -> None:
+    cause = getattr(error.args[0], "reason", None) if error.args else None
+    if granted is not None and (isinstance(error, ConnectTimeout) or isinstance(cause, NewConnectionError)):
+        limiter.cancel(granted)

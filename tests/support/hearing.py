@@ -1,0 +1,31 @@
+"""A limiter that records what it hears."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from throttlekit import Limit, Limiter
+from throttlekit._core.slowdown import Heard
+from throttlekit._engine.claims import Claim
+from throttlekit.stores.base import Slowing
+
+__all__ = ["Recording"]
+
+
+class Recording(Limiter):
+    """In place of slowing down, `slowed` has each bucket with what was heard of it; `paused` has seconds."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.slowed: list[tuple[str, Heard]] = []
+        self.paused: list[float] = []
+
+    def slow_down(self, slowings: Sequence[tuple[Limit, Slowing]]) -> None:
+        for _, slowing in slowings:
+            assert isinstance(slowing.why, Heard)
+            self.slowed.append((slowing.claim.bucket, slowing.why))
+
+    def pause_claims(self, claims: Sequence[Claim], for_us: int | None) -> None:
+        super().pause_claims(claims, for_us)
+        self.paused += [(for_us or 0) / 1_000_000 for _ in claims]

@@ -1,0 +1,269 @@
+"""What downstream says of its limits, heard by a job and by other code: which limit it means, and what it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from support.hearing import Recording
+from throttlekit import (
+    AsyncLimiter,
+    Concurrency,
+    ConfigurationError,
+    Decision,
+    FixedWindow,
+    Job,
+    Limit,
+    Limiter,
+    Running,
+    StoreUnavailable,
+    TokenBucket,
+    current,
+)
+from throttlekit._core.slowdown import Heard
+from throttlekit._engine.heard import Pace, pace_of
+from throttlekit._engine.response_headers import said_by
+from throttlekit._util.log_limiter import Every
+from throttlekit.stores import MemoryStore
+
+PARTNER = TokenBucket("partner", "60/minute", burst=20)
+ACCOUNT = TokenBucket("account", "10/s", key="{account}")
+TOKENS = TokenBucket("tokens", "90000/minute", burst=9000, cost=lambda job: job.kwargs["n"])
+OUT = TokenBucket("out", "16000/minute", burst=16000, cost=7)
+SLOTS = Concurrency("slots", 3)
+SPENT = {"RateLimit": '"default";r=5;t=30'}
+LLM = {
+    "anthropic-ratelimit-requests-remaining": "2", "anthropic-ratelimit-requests-reset": "2026-03-01T12:00:30Z",
+    "anthropic-ratelimit-tokens-remaining": "300", "anthropic-ratelimit-tokens-reset": "2026-03-01T12:00:40Z",
+    "anthropic-ratelimit-output-tokens-remaining": "100", "anthropic-ratelimit-output-tokens-reset":
+    "2026-03-01T12:00:50Z", "date": "Sun, 01 Mar 2026 12:00:00 GMT",
+}  # fmt: skip
+
+
+class Response:
+    def __init__(self, headers: Any, status_code: int = 200) -> None:
+        self.headers, self.status_code = headers, status_code
+
+
+@pytest.fixture
+def limiter() -> Recording:
+    return Recording()
+
+
+def _job(limiter: Limiter, *limits: Limit, **kwargs: Any) -> Running:
+    job = Job(kwargs={"account": 7, "n": 50, **kwargs})
+    return Running(limiter, limiter.acquire(*limits, job=job), job=job)
+
+
+def _bucket(limiter: Limiter, limit: Limit) -> str:
+    charged = limiter.acquire(limit, job=Job(kwargs={"account": 7, "n": 1})).charged
+    return charged[0].bucket
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "pace"),
+    [
+        (SPENT, 200, (5, 30)),
+        ({"RateLimit": '"a";r=1;t=7, "day";r=50;t=3000'}, 200, (50, 3000)),  # the fewest a second
+        ({"RateLimit": '"a";r=0;t=7, "day";r=0;t=3000'}, 200, (0, 3000)),  # of equals, the longest
+        ({"RateLimit": '"a";r=3;t=86400'}, 200, (3, 3600)),  # at most an hour
+        ({"RateLimit": '"a";r=0;t=0'}, 200, None),
+        ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "1e-300"}, 200, None),
+        ({"RateLimit": '"a";t=9'}, 200, None),
+        ({"RateLimit": '"a";r=500;t=30'}, 200, None),  # more than the limit lets pass by itself
+        ({"RateLimit": '"a";r=50;t=30'}, 200, None),
+        ({"RateLimit": '"a";r=49;t=30'}, 200, (49, 30)),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "60s",
+          "x-ratelimit-limit-requests": "30"}, 200, (30, 60)),  # a bucket: what comes back passes
+        ({"X-HubSpot-RateLimit-Remaining": "3", "X-HubSpot-RateLimit-Interval-Milliseconds": "10000"}, 200, (3, 10)),
+        ({"X-Shopify-Shop-Api-Call-Limit": "32/40"}, 200, (8, 8)),  # at the limit's own rate: no more at once
+        ({"X-Shopify-Shop-Api-Call-Limit": "40/40"}, 200, (0, 1)),
+        ({"Retry-After": "9"}, 429, (0, 9)),
+        ({"Retry-After": "9"}, 503, (0, 9)),
+        ({"Retry-After": "9"}, 200, None),  # of a 202 or a 301 it means something else
+        ({"Retry-After": "9"}, 403, None),
+        ({"Retry-After": "9", **SPENT}, 429, (0, 9)),
+        ({"Retry-After": "0"}, 429, None),
+        ({}, 429, None),
+        ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "60s"}, 200, None),  # no requests
+    ],
+)  # fmt: skip
+def test_the_strictest_that_is_said_counts(
+    headers: dict[str, str], status: int, pace: tuple[int, float] | None
+) -> None:
+    """How many more requests may pass, and in how many seconds."""
+    assert pace_of(said_by(Response(headers, status), 0.0), "requests", PARTNER) == (pace and Pace(*pace))
+
+
+def test_a_job_hears_for_its_only_rate(limiter: Recording) -> None:
+    """Its slots have no rate; what is heard counts under the key that the job was charged under."""
+    _job(limiter, ACCOUNT, SLOTS).heard(Response(SPENT))
+    assert limiter.slowed == [(_bucket(limiter, ACCOUNT), Heard(5, 30_000_000))]
+
+
+def test_a_job_of_several_rates_names_one(limiter: Recording) -> None:
+    """And is told so: a wrong guess would slow the wrong limit down."""
+    running = _job(limiter, PARTNER, ACCOUNT)
+    with pytest.raises(ConfigurationError, match=r"not clear which .* `current\(\).heard\(response, limit\)`"):
+        running.heard(Response(SPENT))
+    running.heard(Response(SPENT), ACCOUNT)
+    assert [name for name, _ in limiter.slowed] == [_bucket(limiter, ACCOUNT)]
+
+
+def test_tokens_go_to_the_limits_that_are_named_for_them(limiter: Recording) -> None:
+    """Requests to the only other one."""
+    running = _job(limiter, PARTNER, TOKENS, OUT)
+    running.heard(Response(LLM), tokens=TOKENS, output_tokens=OUT)
+    assert sorted(limiter.slowed) == sorted([
+        (_bucket(limiter, PARTNER), Heard(2, 30_000_000)),
+        (_bucket(limiter, TOKENS), Heard(300, 40_000_000)),
+        (_bucket(limiter, OUT), Heard(100, 50_000_000)),
+    ])  # fmt: skip
+
+
+def test_a_cost_of_its_own_counts_no_requests_unless_named(limiter: Recording) -> None:
+    """A limit whose cost is a callable may count tokens, or pages: what a request is of it, the caller knows."""
+    running = _job(limiter, TOKENS)
+    with pytest.raises(ConfigurationError, match="not clear"):
+        running.heard(Response(LLM))
+    running.heard(Response(LLM), tokens=TOKENS)
+    assert limiter.slowed == [(_bucket(limiter, TOKENS), Heard(300, 40_000_000))]
+    running.heard(Response(SPENT), TOKENS)
+    assert limiter.slowed[1:] == [(_bucket(limiter, TOKENS), Heard(5, 30_000_000))]
+
+
+@pytest.mark.parametrize(
+    ("limits", "named", "match"),
+    [
+        ((PARTNER,), (ACCOUNT,), "'account' is not one that the job was charged under; .* 'partner'"),
+        ((SLOTS,), (), "not clear which"),
+        ((SLOTS,), (SLOTS,), "has a rate, not"),
+        ((SLOTS,), (PARTNER,), "charged under none that has a rate"),
+        ((PARTNER,), ("partner",), "has a rate, not 'partner'"),
+    ],
+)
+def test_a_limit_that_cannot_be_meant_is_refused(
+    limiter: Recording, limits: tuple[Limit, ...], named: Any, match: str
+) -> None:
+    """The message says which limits the job has."""
+    with pytest.raises(ConfigurationError, match=match):
+        _job(limiter, *limits).heard(Response(SPENT), *named)
+
+
+def test_outside_a_job_nothing_is_heard() -> None:
+    """A body can be called by tests and by hand; and a job that ran uncharged has nothing to slow down."""
+    current().heard(Response(SPENT), PARTNER)
+    limiter = Recording(_Away())
+    mails = TokenBucket("mails", "1/s", on_store_failure="open")
+    local = TokenBucket("local", "1/s", on_store_failure="local", processes=1)
+    for limit in (mails, local):
+        running = _job(limiter, limit)
+        assert running.decision
+        running.heard(Response(SPENT), limit)
+        running.heard(Response(SPENT))
+    assert limiter.slowed == []
+
+
+class _Away(MemoryStore):
+    def acquire(self, *arguments: Any, **options: Any) -> Any:
+        raise StoreUnavailable("the store is away")
+
+
+def test_a_limit_in_shadow_mode_hears_nothing(limiter: Recording) -> None:
+    """The job took nothing of it: there is no count to slow down."""
+    decision = limiter.acquire(PARTNER, job=Job())
+    nothing_taken = tuple(each._replace(bucket="") for each in decision.charged)
+    Running(limiter, replace(decision, charged=nothing_taken)).heard(Response(SPENT))
+    assert limiter.slowed == []
+
+
+def test_a_response_that_says_nothing_makes_no_request(limiter: Recording) -> None:
+    """Nor does one that leaves more than the limit lets pass."""
+    limiter.slow_down = _refuse  # type: ignore[method-assign]
+    for headers in ({}, {"RateLimit": '"a";r=1000;t=30'}, {"X-RateLimit-Remaining": "many"}):
+        limiter.heard(Response(headers), PARTNER)
+
+
+def _refuse(events: object) -> None:
+    raise AssertionError(f"a request was made for {events}")
+
+
+def test_other_code_names_the_limit_and_the_key(limiter: Recording) -> None:
+    """As for a pause. It can be several limits, for requests and tokens."""
+    limiter.heard(Response(SPENT), ACCOUNT, key=7)
+    limiter.heard(Response(LLM), PARTNER, tokens=OUT)
+    assert limiter.slowed == [
+        (_bucket(limiter, ACCOUNT), Heard(5, 30_000_000)),
+        (_bucket(limiter, PARTNER), Heard(2, 30_000_000)),
+        (_bucket(limiter, OUT), Heard(300, 40_000_000)),
+    ]
+    with pytest.raises(ConfigurationError, match=r"name the limit .* limiter.heard\(response, partner\)"):
+        limiter.heard(Response(SPENT))
+
+
+def test_of_a_limit_with_tiers_all_are_slower(limiter: Recording) -> None:
+    """Unless there is a job, whose tier it is."""
+    tiered = TokenBucket("tiered", {"free": "1/s", "pro": "100/s"}, burst={"free": 1, "pro": 9}, tier="{plan}")
+    spent = Response({"RateLimit": '"a";r=0;t=30'})
+    limiter.heard(spent, tiered)
+    assert len(limiter.slowed) == 2
+    limiter.heard(spent, tiered, job=Job(kwargs={"plan": "pro"}))
+    assert len(limiter.slowed) == 3
+
+
+def test_heard_as_a_coroutine(limiter: Recording) -> None:
+    """AsyncLimiter hears the same."""
+
+    async def hear() -> None:
+        await AsyncLimiter(limiter).heard(Response(LLM), PARTNER, tokens=OUT)
+
+    asyncio.run(hear())
+    assert [heard for _, heard in limiter.slowed] == [Heard(2, 30_000_000), Heard(300, 40_000_000)]
+
+
+@pytest.mark.parametrize("hear", [
+    lambda limiter: limiter.heard(Response(SPENT), PARTNER),
+    lambda limiter: _job(limiter, PARTNER).heard(Response(SPENT)),
+])  # fmt: skip
+def test_a_store_that_is_away_is_logged(
+    limiter: Recording, hear: Callable[[Limiter], None], caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    """The call downstream was made: no error of the store may fail it."""
+    monkeypatch.setattr("throttlekit._engine.heard._not_stored", Every())
+    limiter.slow_down = _away  # type: ignore[method-assign]
+    hear(limiter)
+    hear(limiter)
+    assert [each.message for each in caplog.records] == [
+        "the store is away. What downstream said of its limits is lost."
+    ]
+
+
+def _away(events: object) -> None:
+    raise StoreUnavailable("the store is away")
+
+
+def test_headers_that_cannot_be_read_are_logged_now_and_then(
+    limiter: Recording, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    """Once in 30 seconds, by name; their values are not in the log."""
+    monkeypatch.setattr("throttlekit._engine.rate_limited._unreadable", Every())
+    with caplog.at_level(logging.INFO, logger="throttlekit"):
+        for _ in range(2):
+            limiter.heard(Response({"X-RateLimit-Remaining": "secret"}), PARTNER)
+    assert [each.message for each in caplog.records] == [
+        "A response has headers about rate limits that cannot be read: x-ratelimit-remaining."
+    ]
+
+
+def test_a_window_of_the_calendar_is_named_by_the_stores_clock(limiter: Recording) -> None:
+    """As for settle: what is heard reaches the bucket that was charged."""
+    daily = FixedWindow("daily", "100/day", tz="Asia/Kolkata")
+    running = _job(limiter, daily)
+    running.heard(Response(SPENT))
+    assert isinstance(running.decision, Decision)
+    assert limiter.slowed == [(running.decision.charged[0].bucket, Heard(5, 30_000_000))]

@@ -1,0 +1,90 @@
+"""What was heard makes a limit slower, until the partner's reset and no longer; the store's clock counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from throttlekit import FixedWindow, Job, LeakyBucket, Limit, Limiter, Running, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._engine.response_headers import DIALECTS
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+SPENT = {"RateLimit": '"default";r=3;t=30'}
+LIMITS = [
+    TokenBucket("bucket", "60/minute", burst=20),
+    LeakyBucket("leaky", "60/minute"),
+    FixedWindow("window", "600/hour"),
+    SlidingWindow("sliding", "600/hour"),
+    SlidingLog("log", "600/hour"),
+]
+
+
+def _passed(limiter: Limiter, limit: Limit, clock: FakeClock, seconds: int) -> int:
+    """How many of a caller who asks ten times a second pass."""
+    passed = 0
+    for _ in range(seconds * 10):
+        clock.advance(0.1)
+        passed += limiter.acquire(limit).allowed
+    return passed
+
+
+@pytest.mark.parametrize("limit", LIMITS, ids=lambda limit: limit.name)
+def test_no_more_pass_than_the_partner_has_left(limit: Limit) -> None:
+    clock = FakeClock(1_800_000_000_000_000)
+    limiter = Limiter(MemoryStore(clock_us=clock))
+    running = Running(limiter, limiter.acquire(limit, job=Job()))
+    running.heard(SPENT)
+    assert 2 <= _passed(limiter, limit, clock, 30) <= 3
+    assert _passed(limiter, limit, clock, 30) > 10
+
+
+@pytest.mark.parametrize("answer", [
+    {"RateLimit": '"default";r=3;t=5'},  # older: it has overtaken the one that was heard
+    {"RateLimit": '"default";r=9;t=30'},
+    {},
+    {"X-RateLimit-Remaining": "-9", "X-RateLimit-Reset": "never"},
+])  # fmt: skip
+def test_nothing_that_is_heard_makes_a_limit_faster(answer: dict[str, Any]) -> None:
+    """Neither an older answer nor one that says more."""
+    clock = FakeClock(1_800_000_000_000_000)
+    limiter = Limiter(MemoryStore(clock_us=clock))
+    limit = LIMITS[0]
+    limiter.heard({"RateLimit": '"default";r=3;t=30'}, limit)
+    limiter.heard(answer, limit)
+    assert _passed(limiter, limit, clock, 30) <= 3
+
+
+def test_a_429_that_is_heard_lets_no_job_pass_until_then() -> None:
+    """With Retry-After, and without raising."""
+
+    class Response:
+        status_code, headers = 429, {"Retry-After": "20"}
+
+    clock = FakeClock(1_800_000_000_000_000)
+    limiter = Limiter(MemoryStore(clock_us=clock))
+    limiter.heard(Response(), LIMITS[0])
+    assert _passed(limiter, LIMITS[0], clock, 19) == 0
+    assert _passed(limiter, LIMITS[0], clock, 11) >= 10
+
+
+_NAMES = sorted({"Date", "Age"} | {name for dialect in DIALECTS for name in dialect.headers})
+_SAID = st.sampled_from(
+    ["0", "3", "-1", "1e300", "32/40", "6m0s", '"a";r=0;t=7', '"a";r=3;t=99999999', "2999-01-01T00:00:00Z"]
+)
+_HEADERS = st.lists(st.tuples(st.sampled_from(_NAMES), _SAID | st.text(max_size=20)), max_size=6)
+
+
+@given(_HEADERS, st.sampled_from([200, 429]))
+def test_whatever_is_heard_is_forgotten_within_an_hour(headers: list[tuple[str, str]], status: int) -> None:
+    """Nothing raises, no more pass than the limit alone lets pass, and after an hour it is as if nothing was heard."""
+    clock = FakeClock(1_800_000_000_000_000)
+    limiter, limit = Limiter(MemoryStore(clock_us=clock)), TokenBucket("bucket", "60/minute", burst=20)
+    answer = type("Response", (), {"headers": headers, "status_code": status})
+    limiter.heard(answer, limit)
+    assert sum(limiter.acquire(limit).allowed for _ in range(25)) <= 20
+    clock.advance(3601)
+    assert sum(limiter.acquire(limit).allowed for _ in range(25)) == 20

@@ -1,0 +1,400 @@
+"""What the headers of real services say, in each dialect of the table; and what hostile ones say: nothing."""
+
+from __future__ import annotations
+
+import email.message
+import random
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from email.utils import format_datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from urllib3 import HTTPHeaderDict
+
+from throttlekit import FixedWindow, Limiter
+from throttlekit._engine.response_headers import DIALECTS, UNITS, Reading, Said, said_by, said_in
+from throttlekit.stores import MemoryStore
+
+NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=timezone.utc).timestamp()
+DATE = format_datetime(datetime.fromtimestamp(NOW, timezone.utc), usegmt=True)
+
+# As services send them; where a date is one of ours, so is the response's Date.
+EXAMPLES: dict[str, list[tuple[dict[str, str], list[Reading], float | None]]] = {
+    "`retry-after-ms`": [({"retry-after-ms": "700", "retry-after": "1"}, [], 0.7)],
+    "`Retry-After`": [
+        ({"Retry-After": "120"}, [], 120.0),
+        ({"Date": "Fri, 31 Dec 1999 23:58:59 GMT", "Retry-After": "Fri, 31 Dec 1999 23:59:59 GMT"}, [], 60.0),
+    ],
+    "IETF, from version 7 on": [
+        (
+            {"RateLimit": '"default";r=50;t=30', "RateLimit-Policy": '"default";q=100;w=60'},
+            [Reading("requests", 50, 30.0, 100, 60.0)],
+            None,
+        ),
+        (
+            {
+                "RateLimit-Policy": '"permin";q=50;w=60,"perhr";q=1000;w=3600;pk=:cHsdsRa894==:',
+                "RateLimit": '"permin";r=48;t=40, "perhr";r=998;t=3000',
+            },
+            [Reading("requests", 48, 40.0, 50, 60.0), Reading("requests", 998, 3000.0, 1000, 3600.0)],
+            None,
+        ),
+        ({"RateLimit": '"default";r=999;pk=:dHJpYWwxMjEzMjM=:'}, [Reading("requests", 999, None)], None),
+        (
+            {
+                "RateLimit-Policy": '"peruser";q=65535;qu="content-bytes";w=10, "busy";q=5;qu="concurrent-requests"',
+                "RateLimit": '"peruser";r=1;t=7, "busy";r=1;t=9',
+            },
+            [],
+            None,
+        ),
+        ({"RateLimit": "limit=100, remaining=50, reset=5", "RateLimit-Policy": "100;w=60"},
+         [Reading("requests", 50, 5.0, 100, 60.0)], None),
+    ],
+    "IETF, up to version 6": [
+        (
+            {"RateLimit-Limit": "100, 100;w=10", "RateLimit-Remaining": "50", "RateLimit-Reset": "5"},
+            [Reading("requests", 50, 5.0, 100, 10.0)],
+            None,
+        ),
+        (  # GitLab
+            {
+                "Date": "Thu, 30 Jan 2020 14:14:16 GMT",
+                "RateLimit-Limit": "600",
+                "RateLimit-Remaining": "595",
+                "RateLimit-Reset": "1580393717",
+                "RateLimit-ResetTime": "Thu, 30 Jan 2020 14:15:17 GMT",
+            },
+            [Reading("requests", 595, 61.0, 600)],
+            None,
+        ),
+        (  # Docker Hub
+            {"ratelimit-limit": "100;w=21600", "ratelimit-remaining": "76;w=21600"},
+            [Reading("requests", 76, None, 100, 21_600.0)],
+            None,
+        ),
+    ],
+    "GitHub's secondary limits": [
+        (
+            {
+                "Date": "Mon, 13 Jun 2022 11:48:53 GMT",
+                "X-GitHub-Media-Type": "github.v3; format=json",
+                "X-RateLimit-Limit": "30",
+                "X-RateLimit-Remaining": "14",
+                "X-RateLimit-Reset": "1655120964",
+            },
+            [Reading("requests", 14, 31.0, 30)],
+            60.0,
+        ),
+    ],
+    "`X-RateLimit-…`": [
+        (  # GitHub
+            {
+                "Date": "Mon, 01 Jul 2013 17:37:06 GMT",
+                "x-ratelimit-limit": "60",
+                "x-ratelimit-remaining": "56",
+                "x-ratelimit-used": "4",
+                "x-ratelimit-reset": "1372700873",
+            },
+            [Reading("requests", 56, 647.0, 60)],
+            None,
+        ),
+        (  # Discord
+            {
+                "X-RateLimit-Limit": "5",
+                "X-RateLimit-Remaining": "0",
+                "X-RateLimit-Reset": "1470173023.123",
+                "X-RateLimit-Reset-After": "64.57",
+                "X-RateLimit-Bucket": "abcd1234",
+            },
+            [Reading("requests", 0, 64.57, 5)],
+            None,
+        ),
+        (  # Jira
+            {"X-RateLimit-Limit": "350", "X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "2026-03-01T12:01Z"},
+            [Reading("requests", 0, 60.0, 350)],
+            None,
+        ),
+        ({"X-RateLimit-Remaining": "9", "X-RateLimit-Reset": "2026-03-01T14:00:30.5+02:00"},
+         [Reading("requests", 9, 30.5)], None),
+        ({"X-RateLimit-Remaining": "25", "X-RateLimit-Reset": str(int(NOW + 17) * 1000)},
+         [Reading("requests", 25, 17.0)], None),
+        ({"X-RateLimit-Limit": "30", "X-RateLimit-Remaining": "25", "X-RateLimit-Reset": "17"},
+         [Reading("requests", 25, 17.0, 30)], None),
+    ],
+    "`X-Rate-Limit-…`": [
+        (  # Okta
+            {
+                "Date": "Thu, 31 Dec 2020 23:59:30 GMT",
+                "X-Rate-Limit-Limit": "1200",
+                "X-Rate-Limit-Remaining": "1199",
+                "X-Rate-Limit-Reset": "1609459200",
+            },
+            [Reading("requests", 1199, 30.0, 1200)],
+            None,
+        ),
+    ],
+    "OpenAI, Azure, Groq": [
+        (
+            {
+                "x-ratelimit-limit-requests": "60",
+                "x-ratelimit-limit-tokens": "150000",
+                "x-ratelimit-remaining-requests": "59",
+                "x-ratelimit-remaining-tokens": "149984",
+                "x-ratelimit-reset-requests": "1s",
+                "x-ratelimit-reset-tokens": "6m0s",
+            },
+            [
+                Reading("requests", 59, 1.0, 60, refills=True),
+                Reading("tokens", 149_984, 360.0, 150_000, refills=True),
+            ],
+            None,
+        ),
+        (  # Azure, of a limit that it does not tell
+            {"x-ratelimit-limit-tokens": "-1", "x-ratelimit-remaining-tokens": "-1", "x-ratelimit-reset-tokens": "0"},
+            [],
+            None,
+        ),
+    ],
+    "Anthropic": [
+        (
+            {
+                "date": "Thu, 21 Aug 2025 12:40:30 GMT",
+                "anthropic-ratelimit-input-tokens-limit": "80000",
+                "anthropic-ratelimit-input-tokens-remaining": "79000",
+                "anthropic-ratelimit-input-tokens-reset": "2025-08-21T12:40:59Z",
+                "anthropic-ratelimit-output-tokens-limit": "16000",
+                "anthropic-ratelimit-output-tokens-remaining": "16000",
+                "anthropic-ratelimit-output-tokens-reset": "2025-08-21T12:40:30Z",
+                "anthropic-ratelimit-requests-limit": "1000",
+                "anthropic-ratelimit-requests-remaining": "999",
+                "anthropic-ratelimit-requests-reset": "2025-08-21T12:40:31Z",
+                "anthropic-ratelimit-tokens-limit": "96000",
+                "anthropic-ratelimit-tokens-remaining": "95000",
+                "anthropic-ratelimit-tokens-reset": "2025-08-21T12:40:59Z",
+            },
+            [
+                Reading("requests", 999, 1.0, 1000, refills=True),
+                Reading("tokens", 95_000, 29.0, 96_000, refills=True),
+                Reading("input tokens", 79_000, 29.0, 80_000, refills=True),
+                Reading("output tokens", 16_000, 0.0, 16_000, refills=True),
+            ],
+            None,
+        ),
+    ],
+    "HubSpot": [
+        (
+            {
+                "X-HubSpot-RateLimit-Max": "100",
+                "X-HubSpot-RateLimit-Remaining": "98",
+                "X-HubSpot-RateLimit-Interval-Milliseconds": "10000",
+            },
+            [Reading("requests", 98, None, 100, 10.0)],
+            None,
+        ),
+    ],
+    "Shopify": [
+        ({"X-Shopify-Shop-Api-Call-Limit": "32/40"}, [Reading("requests", 8, None, 40)], None),
+        ({"X-Shopify-Shop-Api-Call-Limit": "41/40", "Retry-After": "2.0"}, [Reading("requests", 0, None, 40)], 2.0),
+    ],
+    "Salesforce": [
+        ({"Sforce-Limit-Info": "api-usage=10018/100000"}, [Reading("requests", 89_982, None, 100_000)], None),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "number"), [(name, number) for name, found in EXAMPLES.items() for number in range(len(found))]
+)
+def test_each_dialect_is_read(name: str, number: int) -> None:
+    """What a service sends is read, in whatever case its names are."""
+    headers, readings, retry_after = EXAMPLES[name][number]
+    for cased in (headers, {key.lower(): value for key, value in headers.items()}):
+        said = said_in(cased, NOW)
+        assert (list(said.readings), said.retry_after) == (readings, retry_after)
+
+
+def test_each_dialect_has_an_example_and_a_source() -> None:
+    """No row without the headers of a real service, and the document that describes them."""
+    assert list(EXAMPLES) == [dialect.name for dialect in DIALECTS]
+    assert all(dialect.url.startswith("https://") and dialect.source and dialect.says for dialect in DIALECTS)
+    assert all(name == name.lower() for dialect in DIALECTS for name in dialect.headers)
+
+
+def _message(headers: Mapping[str, str]) -> email.message.Message:
+    message = email.message.Message()
+    for name, value in headers.items():
+        message[name] = value
+    return message
+
+
+class Response:
+    def __init__(self, headers: Any, **attributes: Any) -> None:
+        self.headers = headers
+        vars(self).update(attributes)
+
+
+class _GetOnly:
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._headers = {name.lower(): value for name, value in headers.items()}
+
+    def get(self, name: str) -> str | None:
+        return self._headers.get(name)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        dict,
+        _message,
+        HTTPHeaderDict,
+        _GetOnly,
+        lambda headers: list(headers.items()),
+        lambda headers: [(name.lower().encode(), value.encode()) for name, value in headers.items()],
+        lambda headers: iter(headers.items()),
+    ],
+    ids=["mapping", "HTTPMessage", "urllib3", "get", "WSGI", "ASGI", "iterator"],
+)
+def test_headers_of_each_kind_are_read(make: Any) -> None:
+    """Mappings, messages of http.client, lists of pairs as text or bytes, and what has no more than get."""
+    headers = {"X-RateLimit-Remaining": "25", "X-RateLimit-Reset": "17"}
+    said = said_by(Response(make(headers), status_code=429), NOW)
+    assert said == Said((Reading("requests", 25, 17.0),), None, 429)
+    assert said_by(make(headers), NOW).readings == said.readings
+
+
+@pytest.mark.parametrize(
+    ("attributes", "status"),
+    [
+        ({"status_code": 429}, 429),
+        ({"status": 503}, 503),
+        ({"code": 403}, 403),
+        ({"status": "429 no"}, None),
+        ({}, None),
+    ],
+)
+def test_the_status_is_read_of_every_client(attributes: dict[str, Any], status: int | None) -> None:
+    """requests and httpx call it status_code, aiohttp and urllib3 status, an HTTPError of urllib code."""
+    assert said_by(Response({}, **attributes), NOW).status == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "readings"),
+    [
+        # Twice: the stricter counts, whether the client joins them or not.
+        ([("X-RateLimit-Remaining", "9"), ("X-RateLimit-Remaining", "7"), ("X-RateLimit-Reset", "5"),
+          ("X-RateLimit-Reset", "8")], [Reading("requests", 7, 8.0)]),
+        ({"X-RateLimit-Remaining": "9, 7", "X-RateLimit-Reset": "5, 8"}, [Reading("requests", 7, 8.0)]),
+        # Several dialects: the first that says a reset.
+        ({"RateLimit": '"a";r=5;t=6', "RateLimit-Remaining": "1", "X-RateLimit-Remaining": "2"},
+         [Reading("requests", 5, 6.0)]),
+        ({"RateLimit": '"a";r=5', "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9"},
+         [Reading("requests", 5, None), Reading("requests", 2, 9.0)]),
+        ({"X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9", "x-ratelimit-remaining-tokens": "70"},
+         [Reading("requests", 2, 9.0), Reading("tokens", 70, None, refills=True)]),
+        ({"X-RateLimit-Remaining": "9", "X-RateLimit-Reset": "2026-03-01t10:30:09-01:30"},
+         [Reading("requests", 9, 9.0)]),
+        # From a cache: it says what was.
+        ({"Age": "3", "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9"}, []),
+        ({"Age": "0", "X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "9"}, [Reading("requests", 2, 9.0)]),
+        # Clamped, or as if it were not there.
+        ({"X-RateLimit-Remaining": "1e300"}, [Reading("requests", 10**15, None)]),
+        ({"X-RateLimit-Remaining": "7.9"}, [Reading("requests", 7, None)]),
+        ({"X-RateLimit-Remaining": "-1", "X-RateLimit-Reset": "9"}, [Reading("requests", None, 9.0)]),
+        ({"X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "-9"}, [Reading("requests", 2, None)]),
+        ({"X-RateLimit-Remaining": "2", "X-RateLimit-Reset": "2015-10-21T07:28:00Z"}, [Reading("requests", 2, None)]),
+        ({"X-RateLimit-Remaining": "1" + "0" * 400}, []),
+        ({"X-RateLimit-Remaining": "nan", "X-RateLimit-Reset": "inf"}, []),
+        ({"X-RateLimit-Remaining": "0" * 5000 + "7"}, []),
+        ({"RateLimit": '"a";r=1' + "0" * 30 + ";t=5"}, [Reading("requests", None, 5.0)]),
+        ({"RateLimit": '"a";r=-1;t=5'}, [Reading("requests", None, 5.0)]),
+        ({"RateLimit": '"a;r=9;t=9'}, [Reading("requests", 9, 9.0)]),
+        ({"RateLimit": '"' * 999}, []),
+        ({"X-Shopify-Shop-Api-Call-Limit": "a/b"}, []),
+        ({"X-Shopify-Shop-Api-Call-Limit": "-32/40"}, []),
+        ({"X-HubSpot-RateLimit-Remaining": "5", "X-HubSpot-RateLimit-Interval-Milliseconds": "0"},
+         [Reading("requests", 5, None)]),
+    ],
+)  # fmt: skip
+def test_the_stricter_counts_and_what_cannot_be_read_does_not(headers: Any, readings: list[Reading]) -> None:
+    """Duplicates, several dialects, caches, and values out of any range."""
+    assert list(said_in(headers, NOW).readings) == readings
+
+
+def test_headers_that_cannot_be_read_are_named() -> None:
+    """Each once; one that is negative counts as one that cannot be read, a date in the past does not."""
+    headers = {
+        "X-RateLimit-Reset": "soon", "RateLimit": "many", "Retry-After": "later", "x-ratelimit-remaining-tokens": "-1",
+        "x-rate-limit-reset": "1",
+    }  # fmt: skip
+    assert set(said_in(headers, NOW).unreadable) == {
+        "x-ratelimit-reset", "ratelimit", "retry-after", "x-ratelimit-remaining-tokens",
+    }  # fmt: skip
+    assert said_in({"X-RateLimit-Reset": "2015-10-21T07:28:00Z"}, NOW).unreadable == ()
+
+
+@pytest.mark.parametrize("status", [None, 403, 429])
+def test_a_secondary_limit_of_github_is_a_minute(status: int | None) -> None:
+    """GitHub denies though requests remain; where it says Retry-After, that counts."""
+    headers = {"X-GitHub-Request-Id": "0:1:2", "X-RateLimit-Remaining": "4", "X-RateLimit-Reset": "900"}
+    assert said_in(headers, NOW, status).wait == 60.0
+    assert said_in({**headers, "Retry-After": "9"}, NOW, status).wait == 9.0
+    assert said_in({**headers, "X-RateLimit-Remaining": "0"}, NOW, status).wait == 900.0
+    assert said_in(headers, NOW, 200).retry_after is None
+
+
+@pytest.mark.parametrize(
+    ("reading", "units"),
+    [
+        (Reading("requests", 30, 30.0, 60), 30),
+        (Reading("requests", 30, 30.0, 60, refills=True), 60),
+        (Reading("requests", 30, 30.0, refills=True), 30),
+        (Reading("requests", None, 30.0, 60, refills=True), None),
+    ],
+)
+def test_a_bucket_lets_pass_what_comes_back_as_well(reading: Reading, units: int | None) -> None:
+    """Its reset is when it is full again: until then as many units pass as it holds."""
+    assert reading.until_reset == units
+
+
+def test_what_a_decision_writes_is_read() -> None:
+    """A service that is held to limits by throttlekit speaks one of the dialects, whichever of its families is read."""
+    limit = FixedWindow('a, "b"; c', "6/minute")
+    headers = Limiter(MemoryStore(clock_us=lambda: 1_800_000_000_000_000)).acquire(limit).headers()
+    assert said_in(headers, NOW).readings == (Reading("requests", 5, 60.0, 6, 60.0),)
+    old = {name: value for name, value in headers.items() if name not in ("RateLimit", "RateLimit-Policy")}
+    assert said_in(old, NOW).readings == (Reading("requests", 5, 60.0, 6),)
+
+
+_TEXT = st.one_of(
+    st.text(max_size=40),
+    st.sampled_from(["", "nan", "-1", "1e999", "9" * 400, '"a";r=0;t=', "6m0s", "99999999999h", "32/"]),
+    st.sampled_from(["2026-13-01T00:00Z", "0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59"]),
+    st.just("Sun, 01 Mar 2026 12:00:00 -9999"),
+    st.integers().map(str),
+    st.floats().map(str),
+)  # fmt: skip
+_NAMES = sorted({"date", "age"} | {name for dialect in DIALECTS for name in dialect.headers})
+
+
+@given(st.lists(st.tuples(st.sampled_from(_NAMES), _TEXT | st.binary(max_size=20) | st.none() | st.integers())))
+def test_no_header_raises(headers: list[tuple[str, Any]]) -> None:
+    """Whatever they are: units are whole and at least 0, seconds finite and at least 0."""
+    said = said_in(headers, NOW, random.Random(len(headers)).choice([None, 200, 429]))
+    for each in said.readings:
+        assert each.unit in UNITS
+        assert each.remaining is None or (isinstance(each.remaining, int) and 0 <= each.remaining <= 10**15)
+        assert each.reset is None or 0 <= each.reset < float("inf")
+        assert each.window is None or 0 < each.window < float("inf")
+    assert said.wait is None or 0 <= said.wait < float("inf")
+
+
+@pytest.mark.parametrize(
+    "response", [None, 7, "429", b"x", object(), Response(None), Response(7), Response([9]), [], [(1,)]]
+)
+def test_what_is_no_response_says_nothing(response: Any) -> None:
+    """Neither does it raise."""
+    assert said_by(response, NOW)[:2] == ((), None)

@@ -1,0 +1,161 @@
+"""What downstream's answers say of its limits, for the limits here: which they mean, and what they leave of them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.decision import Charged, Decision
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.template import safe_repr
+from throttlekit._core.slowdown import Heard
+from throttlekit._engine.claims import Claim
+from throttlekit._engine.rate_limited import LONGEST_BY_RESPONSE, read_response
+from throttlekit._util.log_limiter import Every
+from throttlekit.errors import ConfigurationError, StoreUnavailable
+from throttlekit.stores.base import Slowing
+
+if TYPE_CHECKING:
+    from throttlekit._engine.response_headers import Reading, Said, Unit
+
+__all__ = ["Pace", "claims_of", "hear", "limits_by_unit", "pace_of"]
+
+_DENIED = (429, 503)
+_MOST = 10**9 - 1
+_SOON = 0.001
+_log = logging.getLogger("throttlekit")
+_not_stored = Every()
+
+
+class Pace(NamedTuple):
+    """At most *units* more, in the next *seconds*."""
+
+    units: int
+    seconds: float
+
+    @property
+    def order(self) -> tuple[float, float]:
+        """The strictest comes first."""
+        return self.units / self.seconds, -self.seconds
+
+    @property
+    def heard(self) -> Heard:
+        return Heard(min(_MOST, self.units), round(self.seconds * 1_000_000))
+
+
+class _Slower(Protocol):
+    def slow_down(self, slowings: Sequence[tuple[Limit, Slowing]]) -> None: ...
+
+
+def hear(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequence[Claim]]) -> None:
+    """Slow *claims* down to what *response* says of their units. If the store does not answer, that is logged."""
+    said = read_response(response)
+    slowings = [
+        (each.limit, Slowing(each.claim, pace.heard))
+        for unit, those in claims.items()
+        for each in those
+        if (pace := pace_of(said, unit, each.limit))
+    ]
+    try:
+        if slowings:
+            limiter.slow_down(slowings)
+    except StoreUnavailable as error:
+        if _not_stored.due():
+            _log.warning("%s. What downstream said of its limits is lost.", error)
+
+
+def pace_of(said: Said, unit: Unit, limit: Limit) -> Pace | None:
+    """
+    The strictest of what *said* says of *unit*: the fewest units a second. A denial with Retry-After leaves no units.
+    What lasts longer than an hour counts as an hour: later answers say more.
+
+    Returns:
+        None if *limit* itself lets no more pass than that.
+    """
+    found = [_pace(each, limit) for each in said.readings if each.unit == unit]
+    if said.retry_after is not None and said.status in _DENIED:
+        found.append(Pace(0, said.retry_after))
+    paces = [
+        Pace(each.units, min(each.seconds, LONGEST_BY_RESPONSE)) for each in found if each and each.seconds >= _SOON
+    ]
+    if not paces:
+        return None
+    strictest = min(paces, key=lambda each: each.order)
+    most = limit.capacity + limit.amount * strictest.seconds * 1_000_000 / limit.period_us
+    return strictest if strictest.units < most else None
+
+
+def _pace(reading: Reading, limit: Limit) -> Pace | None:
+    units = reading.until_reset
+    if reading.remaining is None or units is None:
+        return None
+    if reading.reset is not None:
+        return Pace(units, reading.reset)
+    if reading.window is not None:
+        return Pace(reading.remaining, reading.window)  # it ends by then
+    # Until when is not known: no more at once than that, for as long as our own rate takes for them.
+    return Pace(reading.remaining, max(1, reading.remaining) * limit.period_us / limit.amount / 1_000_000)
+
+
+def limits_by_unit(
+    limit: Limit | None, tokens: Limit | None, input_tokens: Limit | None, output_tokens: Limit | None
+) -> dict[Unit, Limit]:
+    """
+    The limits that were named.
+
+    Raises:
+        ConfigurationError: One is not a limit, or has no rate.
+    """
+    named: dict[Unit, Limit | None] = {
+        "requests": limit,
+        "tokens": tokens,
+        "input tokens": input_tokens,
+        "output tokens": output_tokens,
+    }
+    for each in named.values():
+        if each is not None and (not isinstance(each, Limit) or isinstance(each, Concurrency)):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"heard takes a limit that has a rate, not {safe_repr(each)}")
+    return {unit: each for unit, each in named.items() if each is not None}
+
+
+def claims_of(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, list[Claim]]:
+    """
+    The limits of *decision* that are *named*, under its keys; for requests, if that is not named, its only other.
+
+    Raises:
+        ConfigurationError: A limit is not one that *decision* charged, or it is not clear which is meant.
+    """
+    meant, now_us = _meant(decision, named), time.time_ns() // 1000
+    if decision.reason == "store unavailable":
+        return {}  # what this process's own share took, the fleet does not count
+    return {unit: [_claim(each, now_us) for each in those if each.bucket] for unit, those in meant.items()}
+
+
+def _claim(charged: Charged, now_us: int) -> Claim:
+    limit = charged.limit
+    return Claim(limit, "", 0, StoreClaim(charged.bucket, limit.bind(0, now_us), 0))
+
+
+def _meant(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, list[Charged]]:
+    rates = [each for each in decision.charged if not isinstance(each.limit, Concurrency)]
+    meant: dict[Unit, list[Charged]] = {}
+    for unit, limit in named.items():
+        meant[unit] = [each for each in rates if each.limit.name == limit.name]
+        if not meant[unit] and decision.reason != "store unavailable":
+            raise ConfigurationError(
+                f"limit {limit.name!r} is not one that the job was charged under; it was charged under "
+                f"{', '.join(repr(each.limit.name) for each in rates) or 'none that has a rate'}"
+            )
+    others = [each for each in rates if each.limit.name not in {limit.name for limit in named.values()}]
+    if "requests" in named or (named and not others) or decision.reason == "store unavailable":
+        return meant
+    if len(others) != 1 or others[0].measured:
+        raise ConfigurationError(
+            "it is not clear which of the job's limits counts downstream's requests: name it, as "
+            "`current().heard(response, limit)`, and one that counts tokens as `tokens=`"
+        )
+    return {"requests": others, **meant}

@@ -1,0 +1,346 @@
+"""
+What a response's headers say of downstream's limits: the table of dialects, which docs/how-to-429.md shows.
+
+Pure: what time it is comes with the call. No header makes it raise. What cannot be read, is negative or lies in the
+past is as if it were not there; of a header that came twice the stricter value counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from throttlekit._engine.header_values import Fields, fold, number_in, parameters_in, policies_in, used_in, whole
+
+__all__ = ["DIALECTS", "UNITS", "Dialect", "Reading", "Said", "Unit", "said_by", "said_in"]
+
+Unit: TypeAlias = Literal["requests", "tokens", "input tokens", "output tokens"]
+UNITS: tuple[Unit, ...] = ("requests", "tokens", "input tokens", "output tokens")
+_SECONDARY = 60.0  # GitHub: "wait for at least one minute"
+
+
+class Reading(NamedTuple):
+    """
+    What downstream says of one of its limits.
+
+    Attributes:
+        unit: What the limit counts.
+        remaining: The whole units that are left; None if it does not say.
+        reset: Seconds from now until more of them are there; None if it does not say.
+        limit, window: The whole units of a window, and its seconds; None if it does not say.
+        refills: Whether units come back all the time, and *reset* is when all are back: a bucket. Else none may come
+            back before *reset*: a window.
+    """
+
+    unit: Unit
+    remaining: int | None
+    reset: float | None
+    limit: int | None = None
+    window: float | None = None
+    refills: bool = False
+
+    @property
+    def until_reset(self) -> int | None:
+        """The units that may pass until *reset*: those that remain, and of a bucket also those that come back."""
+        if self.remaining is None or not self.refills or self.limit is None:
+            return self.remaining
+        return max(self.remaining, self.limit)
+
+
+class Said(NamedTuple):
+    """
+    What one response says.
+
+    Attributes:
+        readings: In the order of `DIALECTS`. None of a response that comes from a cache: it says what was.
+        retry_after: Seconds that the response asks to wait: Retry-After, or what stands for it.
+        status: The response's; None if it is not known.
+        unreadable: The names of headers that should say something, and cannot be read.
+    """
+
+    readings: tuple[Reading, ...] = ()
+    retry_after: float | None = None
+    status: int | None = None
+    unreadable: tuple[str, ...] = ()
+
+    @property
+    def wait(self) -> float | None:
+        """
+        Seconds until a request that was denied is worth another try; None if the response does not say.
+
+        Without Retry-After: the longest reset of the limits that are spent. If none is, the shortest reset: the limit
+        that denied is not known, and a long pause would stop the whole fleet.
+        """
+        if self.retry_after is not None:
+            return self.retry_after
+        resets = [(each.reset, not each.remaining) for each in self.readings if each.reset is not None]
+        spent = [reset for reset, is_spent in resets if is_spent]
+        return max(spent) if spent else min((reset for reset, _ in resets), default=None)
+
+
+def _rate_limit(fields: Fields) -> list[Reading]:
+    """Since version 8 a list of policies; in version 7 one policy in words."""
+    text = fields.text("ratelimit")
+    said = parameters_in(text)
+    if "reset" in said:
+        window = fields.window("ratelimit-policy")
+        return _policy(fields, "", said.get("remaining"), said["reset"], said.get("limit"), window)
+    policies = {each.name: each for each in policies_in(fields.text("ratelimit-policy"))}
+    readings: list[Reading] = []
+    for each in policies_in(text):
+        says, policy = each.parameters, policies.get(each.name, each)
+        if "r" in says or "t" in says:
+            unit, (limit, window) = each.unit or policy.unit, (policy.parameters.get(name) for name in "qw")
+            readings += _policy(fields, unit, says.get("r"), says.get("t"), limit, window)
+        else:
+            fields.cannot_read("ratelimit")
+    return readings
+
+
+def _policy(
+    fields: Fields, unit: str, remaining: float | None, reset: float | None, limit: float | None, window: float | None
+) -> list[Reading]:
+    kind = "requests" if unit in ("", "request") else unit
+    if kind not in UNITS:  # bytes, or requests at one time
+        return []
+    if reset is not None and reset < 0:
+        fields.cannot_read("ratelimit")
+        return []
+    return [Reading(kind, whole(remaining), reset, whole(limit), window)]
+
+
+def _family(prefix: str, *, first: str = "") -> Callable[[Fields], list[Reading]]:
+    """Limit, Remaining and Reset behind one prefix. *first*: a header that says the reset better."""
+
+    def read(fields: Fields) -> list[Reading]:
+        remaining, limit = fields.units(f"{prefix}-remaining"), fields.units(f"{prefix}-limit", least=False)
+        reset = fields.reset(first)
+        reset = fields.reset(f"{prefix}-reset") if reset is None else reset
+        if remaining is None and reset is None:
+            return []
+        return [Reading("requests", remaining, reset, limit, fields.window(f"{prefix}-remaining", f"{prefix}-limit"))]
+
+    return read
+
+
+def _of_each_unit(pattern: str, units: Mapping[str, Unit]) -> Callable[[Fields], list[Reading]]:
+    """Limit, remaining and reset of each unit, where the limits are buckets. *pattern* has {unit} and {what}."""
+
+    def read(fields: Fields) -> list[Reading]:
+        readings: list[Reading] = []
+        for name, unit in units.items():
+            remaining = fields.units(pattern.format(unit=name, what="remaining"))
+            limit = fields.units(pattern.format(unit=name, what="limit"), least=False)
+            reset = fields.reset(pattern.format(unit=name, what="reset"))
+            if remaining is not None or reset:  # Azure: -1, and a reset of 0, of a limit that it does not tell
+                readings.append(Reading(unit, remaining, reset, limit, refills=True))
+        return readings
+
+    return read
+
+
+def _used_of(name: str) -> Callable[[Fields], list[Reading]]:
+    def read(fields: Fields) -> list[Reading]:
+        text = fields.text(name)
+        found = used_in(text)
+        if found is None:
+            if text:
+                fields.cannot_read(name)
+            return []
+        used, limit = found
+        return [Reading("requests", max(0, limit - used), None, limit)]
+
+    return read
+
+
+def _hubspot(fields: Fields) -> list[Reading]:
+    prefix = "x-hubspot-ratelimit-"
+    remaining, limit = fields.units(f"{prefix}remaining"), fields.units(f"{prefix}max", least=False)
+    window = fields.wait(f"{prefix}interval-milliseconds", parts=1000)
+    return [] if remaining is None else [Reading("requests", remaining, None, limit, window or None)]
+
+
+def _retry_after_ms(fields: Fields) -> float | None:
+    return fields.wait("retry-after-ms", parts=1000)
+
+
+def _retry_after(fields: Fields) -> float | None:
+    return fields.wait("retry-after")
+
+
+def _secondary(fields: Fields) -> float | None:
+    """GitHub denies while requests remain: a secondary limit, which has no headers of its own."""
+    if not (fields.text("x-github-request-id") or fields.text("x-github-media-type")):
+        return None
+    denied = fields.status in (None, 403, 429)
+    return _SECONDARY if denied and (fields.units("x-ratelimit-remaining") or 0) > 0 else None
+
+
+class Dialect(NamedTuple):
+    """
+    One way to say it.
+
+    Attributes:
+        name, says: What it is called, and an example, in Markdown.
+        source, url: The document that describes it.
+        headers: The headers that it is read from, in lower case.
+        read: Returns what remains.
+        wait: Returns the seconds to wait that the response asks for.
+    """
+
+    name: str
+    says: str
+    source: str
+    url: str
+    headers: tuple[str, ...]
+    read: Callable[[Fields], list[Reading]] | None = None
+    wait: Callable[[Fields], float | None] | None = None
+
+
+_WHAT = ("limit", "remaining", "reset")
+_OPENAI: dict[str, Unit] = {"requests": "requests", "tokens": "tokens"}
+_ANTHROPIC: dict[str, Unit] = {
+    "requests": "requests",
+    "tokens": "tokens",
+    "input-tokens": "input tokens",
+    "output-tokens": "output tokens",
+}
+
+DIALECTS: tuple[Dialect, ...] = (
+    Dialect(
+        "`retry-after-ms`",
+        "`retry-after-ms: 700`",
+        "Azure OpenAI, manage quota",
+        "https://learn.microsoft.com/azure/ai-services/openai/how-to/quota",
+        ("retry-after-ms",),
+        wait=_retry_after_ms,
+    ),
+    Dialect(
+        "`Retry-After`",
+        "`Retry-After: 120`, or a date",
+        "RFC 9110, section 10.2.3",
+        "https://www.rfc-editor.org/rfc/rfc9110#section-10.2.3",
+        ("retry-after",),
+        wait=_retry_after,
+    ),
+    Dialect(
+        "IETF, from version 7 on",
+        '`RateLimit: "default";r=50;t=30` with `RateLimit-Policy: "default";q=100;w=60`',
+        "draft-ietf-httpapi-ratelimit-headers",
+        "https://datatracker.ietf.org/doc/draft-ietf-httpapi-ratelimit-headers/",
+        ("ratelimit", "ratelimit-policy"),
+        _rate_limit,
+    ),
+    Dialect(
+        "IETF, up to version 6",
+        "`RateLimit-Remaining: 50`, `RateLimit-Reset: 30`; GitLab's reset is an instant",
+        "draft-ietf-httpapi-ratelimit-headers-06",
+        "https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-ratelimit-headers-06",
+        tuple(f"ratelimit-{what}" for what in _WHAT),
+        _family("ratelimit"),
+    ),
+    Dialect(
+        "GitHub's secondary limits",
+        "denied, though `X-RateLimit-Remaining` is above 0: a minute",
+        "GitHub, rate limits for the REST API",
+        "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api",
+        ("x-github-request-id", "x-github-media-type"),
+        wait=_secondary,
+    ),
+    Dialect(
+        "`X-RateLimit-…`",
+        "`X-RateLimit-Remaining: 4999`, `X-RateLimit-Reset:` in seconds from now, since 1970 in seconds or "
+        "milliseconds, or `2026-03-01T12:00Z`; first Discord's `X-RateLimit-Reset-After`",
+        "GitHub, rate limits for the REST API",
+        "https://docs.github.com/rest/using-the-rest-api/rate-limits-for-the-rest-api",
+        ("x-ratelimit-reset-after", *(f"x-ratelimit-{what}" for what in _WHAT)),
+        _family("x-ratelimit", first="x-ratelimit-reset-after"),
+    ),
+    Dialect(
+        "`X-Rate-Limit-…`",
+        "`X-Rate-Limit-Remaining: 1199`, `X-Rate-Limit-Reset: 1609459200`",
+        "Okta, rate limit best practices",
+        "https://developer.okta.com/docs/reference/rl-best-practices/",
+        tuple(f"x-rate-limit-{what}" for what in _WHAT),
+        _family("x-rate-limit"),
+    ),
+    Dialect(
+        "OpenAI, Azure, Groq",
+        "`x-ratelimit-remaining-requests: 59`, `x-ratelimit-reset-tokens: 6m0s`",
+        "OpenAI, rate limits",
+        "https://platform.openai.com/docs/guides/rate-limits",
+        tuple(f"x-ratelimit-{what}-{unit}" for unit in _OPENAI for what in _WHAT),
+        _of_each_unit("x-ratelimit-{what}-{unit}", _OPENAI),
+    ),
+    Dialect(
+        "Anthropic",
+        "`anthropic-ratelimit-tokens-remaining: 96000`, `anthropic-ratelimit-tokens-reset: 2026-03-01T12:00:59Z`; "
+        "also `requests`, `input-tokens`, `output-tokens`",
+        "Anthropic, rate limits",
+        "https://docs.anthropic.com/en/api/rate-limits",
+        tuple(f"anthropic-ratelimit-{unit}-{what}" for unit in _ANTHROPIC for what in _WHAT),
+        _of_each_unit("anthropic-ratelimit-{unit}-{what}", _ANTHROPIC),
+    ),
+    Dialect(
+        "HubSpot",
+        "`X-HubSpot-RateLimit-Remaining: 98`, `X-HubSpot-RateLimit-Interval-Milliseconds: 10000`",
+        "HubSpot, API usage guidelines",
+        "https://developers.hubspot.com/docs/developer-tooling/platform/usage-guidelines",
+        tuple(f"x-hubspot-ratelimit-{what}" for what in ("remaining", "max", "interval-milliseconds")),
+        _hubspot,
+    ),
+    Dialect(
+        "Shopify",
+        "`X-Shopify-Shop-Api-Call-Limit: 32/40`",
+        "Shopify, REST Admin API rate limits",
+        "https://shopify.dev/docs/api/admin-rest/usage/rate-limits",
+        ("x-shopify-shop-api-call-limit",),
+        _used_of("x-shopify-shop-api-call-limit"),
+    ),
+    Dialect(
+        "Salesforce",
+        "`Sforce-Limit-Info: api-usage=10018/100000`",
+        "Salesforce, limit info header",
+        "https://developer.salesforce.com/docs/atlas.en-us.api_rest.meta/api_rest/headers_api_usage.htm",
+        ("sforce-limit-info",),
+        _used_of("sforce-limit-info"),
+    ),
+)
+"""In their order: of each unit, the first dialect that says a reset is believed."""
+
+_NAMES = frozenset({"date", "age", *(name for dialect in DIALECTS for name in dialect.headers)})
+
+
+def said_by(response: Any, now: float) -> Said:
+    """
+    Read what *response* says: one of requests, httpx, aiohttp, urllib or urllib3, whatever has `.headers`, or headers
+    themselves.
+    """
+    headers = getattr(response, "headers", response)
+    found = (getattr(response, name, None) for name in ("status_code", "status", "code"))
+    return said_in(headers, now, next((each for each in found if isinstance(each, int)), None))
+
+
+def said_in(headers: Any, now: float, status: int | None = None) -> Said:
+    """
+    Read what *headers* say.
+
+    Args:
+        headers: In whatever case; also a list of pairs. What is no headers says nothing.
+        now: Seconds since 1970, for a response without a Date.
+        status: The response's; None if it is not known.
+    """
+    texts = fold(headers, _NAMES)
+    fields = Fields(texts, now, status)
+    readings: list[Reading] = []
+    retry_after: float | None = None
+    for dialect in DIALECTS:
+        if texts.keys().isdisjoint(dialect.headers):
+            continue
+        if dialect.wait is not None and retry_after is None:
+            retry_after = dialect.wait(fields)
+        if dialect.read is not None:
+            said = {each.unit for each in readings if each.reset is not None}
+            readings += [each for each in dialect.read(fields) if each.unit not in said]
+    cached = (number_in(texts.get("age", "")) or 0) > 0
+    return Said(() if cached else tuple(readings), retry_after, status, tuple(dict.fromkeys(fields.unreadable)))

@@ -1,0 +1,112 @@
+"""One call of a client of HTTP: what it waits for, and what its response says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeAlias, TypedDict
+
+from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.limit.base import Limit
+from throttlekit._engine.rate_limited import RateLimited
+from throttlekit._engine.running import Running, current
+from throttlekit.errors import ConfigurationError
+
+__all__ = ["Asked", "Calls", "OfRequest", "Tokens"]
+
+OfRequest: TypeAlias = "str | int | Callable[[Any], str | int] | None"
+
+
+class Tokens(TypedDict):
+    """The limits that count tokens, by what they count."""
+
+    tokens: Limit | None
+    input_tokens: Limit | None
+    output_tokens: Limit | None
+
+
+class Asked(NamedTuple):
+    """
+    What one request means here.
+
+    Attributes:
+        running: The job that makes the request.
+        limits: What is to be waited for: nothing that the job was charged under already.
+        key, cost: Of these limits.
+    """
+
+    running: Running
+    limits: tuple[Limit, ...]
+    key: str | int | None
+    cost: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """
+    The limits of one client.
+
+    A request in a job's body was charged with the job, under the limits that the job has: for these nothing is waited
+    for. For the others, and outside a job, each request waits in line where it stands.
+
+    Args:
+        limits: The first is the one that the partner's responses speak of.
+        tokens: The limits that count tokens, as `Limiter.heard` takes them.
+        key, cost: As for `Limiter.wait`, or a function of the request.
+        timeout: As for `Limiter.wait`.
+
+    Raises:
+        ConfigurationError: There is no limit, or one that has no rate.
+    """
+
+    limits: tuple[Limit, ...]
+    tokens: Tokens
+    key: OfRequest = None
+    cost: int | Callable[[Any], int] | None = None
+    timeout: float | timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if not self.limits:
+            raise ConfigurationError("a client without a limit waits for nothing: name one")
+        tokens = self.tokens
+        for each in (*self.limits, tokens["tokens"], tokens["input_tokens"], tokens["output_tokens"]):
+            if each is not None and not isinstance(each, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise ConfigurationError(f"a client takes limits, not {each!r}")
+            if isinstance(each, Concurrency):
+                raise ConfigurationError(
+                    f"limit {each.name!r} gives slots, which a client cannot hold until a response is read: "
+                    "write `with limiter.hold(slots):` around the call"
+                )
+
+    def asked(self, request: object) -> Asked:
+        """What *request* waits for, in the job that runs here."""
+        running = current()
+        mine = _charged(running)
+        key = self.key(request) if callable(self.key) else self.key
+        cost = self.cost(request) if callable(self.cost) else self.cost
+        return Asked(running, tuple([each for each in self.limits if each.name not in mine]), key, cost)
+
+    def in_job(self, asked: Asked) -> bool:
+        """Whether what the response says is about a limit of the job."""
+        return self.limits[0] not in asked.limits
+
+    def hear_in_job(self, asked: Asked, response: object) -> None:
+        """Take over what *response* says of the job's own limits."""
+        mine, tokens = _charged(asked.running), self.tokens.copy()
+        for unit in ("tokens", "input_tokens", "output_tokens"):
+            limit = tokens[unit]
+            tokens[unit] = limit if limit is not None and limit.name in mine else None
+        asked.running.heard(response, self.limits[0], **tokens)
+
+    def denial(self, response: Any) -> RateLimited | None:
+        """What to raise: for a 429, and for a 503, or GitHub's 403, that says when to come back."""
+        status = response.status_code
+        if status == 429 or (status in (403, 503) and "Retry-After" in response.headers):
+            return RateLimited.from_response(response, limit=self.limits[0])
+        return None
+
+
+def _charged(running: Running) -> set[str]:
+    decision = running.decision
+    return set() if decision is None else {each.limit.name for each in decision.charged}
