@@ -134,7 +134,7 @@ def test_key_of_another_type_is_a_store_failure(client: Any, store: RedisStore, 
     assert isinstance(caught.value.__cause__, exceptions.ResponseError)
 
 
-@pytest.mark.parametrize("garbage", ["", "garbage", "12 monkeys", "\x00\xff"])
+@pytest.mark.parametrize("garbage", ["", "garbage", "12 monkeys", "12 3 4 5", "12 3 4 5 6 7", "12 3 x", "\x00\xff"])
 def test_bucket_that_is_not_a_number_counts_as_full(client: Any, store: RedisStore, garbage: str) -> None:
     """A bucket that holds anything but a number counts as one that was never used."""
     client.set(BUCKET, garbage, ex=60)

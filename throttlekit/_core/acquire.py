@@ -146,7 +146,8 @@ def acquire(
     denies it, and in no other: it leaves the lines of those that would let it pass, and keeps its place there in its
     ticket. Right of way in one line never counts in another. Every denial keeps what was set aside. Every answer
     replaces state that is stale (`Algorithm.sanitized`): else each would take the limit for just used up, until the
-    clock is as late as it was. A peek changes nothing else.
+    clock is as late as it was. A peek changes nothing else; any other answer also replaces state that a limit of
+    another rate wrote (`Algorithm.adopted`), which from now on goes on at this one's.
 
     Args:
         states: What is stored for each claim's key, in the order of *claims*.
@@ -162,7 +163,8 @@ def acquire(
         The verdict, and the states to store: the very objects of *states* where nothing changed.
     """
     states = _as_of_now(states, now_us)
-    known = [claim.algorithm.sanitized(state.taken, now_us) for claim, state in zip(claims, states, strict=True)]
+    believed = [claim.algorithm.sanitized(state.taken, now_us) for claim, state in zip(claims, states, strict=True)]
+    known = [claim.algorithm.adopted(taken, now_us) for claim, taken in zip(claims, believed, strict=True)]
     given = places or (None,) * len(claims)
     looks = [
         _look(claim, taken, state.line or EMPTY, place, now_us, caller, grace_us, secret)
@@ -171,7 +173,7 @@ def acquire(
     verdict = _verdict(claims, looks, now_us, caller)
     uses = [claim.algorithm.use(look.taken, now_us) for look, claim in zip(looks, claims, strict=True)]
     if caller is Caller.PEEK:
-        return verdict._replace(uses=tuple(uses)), _mended(states, known)
+        return verdict._replace(uses=tuple(uses)), _mended(states, believed)
     changed = list(states)
     if verdict.allowed:
         for i, (claim, look) in enumerate(zip(claims, looks, strict=True)):
@@ -248,7 +250,8 @@ def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
     last_us = max(line.until_us, line.guest_us, line.paused_us)
     if not line.paused_us:
         return last_us
-    taken = algorithm.exhausted(algorithm.sanitized(state.taken, now_us), line.paused_us)
+    taken = algorithm.adopted(algorithm.sanitized(state.taken, now_us), now_us)
+    taken = algorithm.exhausted(taken, line.paused_us)
     return max(last_us, algorithm.use(taken, now_us).full_us)
 
 
