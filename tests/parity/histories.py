@@ -65,7 +65,13 @@ _DAY_US = 24 * _HOUR_US
 _MOST = 10**12 - 1
 
 _BUCKETS = {
-    "fast": [(300_000, _SECOND_US, 1000), (7_000, _SECOND_US, 50), (90_000, 60 * _SECOND_US, 9), (12_345, 10**6, 1)],
+    "fast": [
+        (300_000, _SECOND_US, 3000),
+        (150_000, _SECOND_US, 1500),  # fills in the same time
+        (7_000, _SECOND_US, 50),
+        (90_000, 60 * _SECOND_US, 9),
+        (12_345, 10**6, 1),
+    ],
     "ordinary": [
         (10, 10**6, 5),
         (10, 10**6, 1),

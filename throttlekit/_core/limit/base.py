@@ -68,7 +68,7 @@ class Limit(PerJob, Value):
             them for each of its `tiers`.
         most: The greatest cost.
         fingerprint: Stands for the definition: a limit that is defined anew counts anew. What happens while the store
-            fails is not part of it.
+            fails is not part of it. That of `declared`, if there is one.
         local_part: With "local": one process's part, as a limit of scope "process".
         of_tier: The tier that the limit is of, if it is one of another limit's `tiers`.
         varies: Whether the rate depends on the job: there are tiers, or *rate* is a callable.
