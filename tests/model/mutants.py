@@ -24,17 +24,17 @@ _TABLE = r"""
 # The bound
 
 charge from now on: gcra, one tenant: charge
-  - Tat(_from_us(state, now_us) + self.size)
-  + Tat(now_us + self.size)
+  - self._tat(_from_us(state, now_us) + self.size)
+  + self._tat(now_us + self.size)
 room for one more: gcra, one tenant: bound
   - max(0, burst_us - charge_us), capacity_us,
   + burst_us, capacity_us,
 a greater cost is not charged: gcra, a fault: bound
-  - min(_from_us(state, now_us) + by, most_us)
-  + min(_from_us(state, now_us) + min(0, by), most_us)
+  - min(_from_us(state, now_us) + by, empty_us
+  + min(_from_us(state, now_us) + min(0, by), empty_us
 a smaller cost is given back twice: gcra, a fault: bound
-  - min(_from_us(state, now_us) + by, most_us)
-  + min(_from_us(state, now_us) + by + min(0, by), most_us)
+  - min(_from_us(state, now_us) + by, empty_us
+  + min(_from_us(state, now_us) + by + min(0, by), empty_us
 a burst follows a pause: acquire, a fault: bound
   - claim.algorithm.exhausted(known, line.paused_us) if line.paused_us else known
   + known
