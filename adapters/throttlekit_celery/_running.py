@@ -82,7 +82,7 @@ class RunningTasks:
         request.on_failure = partial(self._failed, held, request.on_failure)
         request.on_timeout = partial(self._timed_out, held, request.on_timeout)
         in_loop = bool(getattr(pool, "uses_semaphore", False)) and held.consumer.hub is not None
-        slots, ahead = run.decision if run.lanes else None, held.ahead
+        slots, ahead = run.decision if run.lanes else None, held.ahead(run.decision)
         held.becomes(State.RUNNING)
         grant = self._grants[held] = _Grant((*run.lanes, *ahead), slots, slots, in_loop)
         if slots is not None:

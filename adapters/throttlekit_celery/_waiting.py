@@ -17,7 +17,8 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any
 
-from throttlekit.adapter import NO_LANE, Entry, WaitingRoom, lane_in
+from throttlekit import Decision
+from throttlekit.adapter import NO_LANE, Entry, WaitingRoom, lane_in, leaves_most
 from throttlekit_celery._host import worker_state
 
 __all__ = ["HeldTask", "HeldTasks", "State"]
@@ -75,13 +76,13 @@ class HeldTask:
     entry: Entry[_Wait] | None = None
     due: float = 0.0
 
-    @property
-    def ahead(self) -> tuple[str, ...]:
-        """The line in which it stood, if it is taken up before it was due: the line moves faster than expected."""
-        lane = NO_LANE if self.entry is None else self.entry.lane
+    def ahead(self, granted: Decision | None) -> tuple[str, ...]:
+        """The line in which it stood, if that moves faster than the task knew when it began to wait here."""
         # When a slot comes free is a guess: to be given one before that says nothing of the next.
-        early = lane.name and not lane.slots and self.due > time.monotonic() + _SOON
-        return (lane.name,) if early else ()
+        if self.entry is None or not self.entry.lane.name or self.entry.lane.slots:
+            return ()
+        early = max(self.due, self.entry.base) > time.monotonic() + _SOON
+        return (self.entry.lane.name,) if early or leaves_most(granted) else ()
 
     @property
     def waits_for_pool(self) -> bool:

@@ -202,9 +202,9 @@ def set_(
     All other options of the limit stay as declared. What the limit cannot take is refused: a rate for a concurrency
     limit, a burst where it has none, tiers without --tier, a rate at which a job's cost would never pass.
 
-    For up to 2 seconds, until all workers follow, jobs pass under both rates, and the new rate begins with a full
-    burst. A pause after a 429 response does not hold for the new rate; a pause by `throttlekit pause` does. Jobs that
-    hold a slot count in a changed concurrency limit.
+    Workers follow within 2 seconds. Units that are left stay, at most the new burst; waiting jobs keep their order,
+    and a pause after a 429 response lasts. A SlidingLog, and a window of another period, begin anew with all of their
+    amount. Jobs that hold a slot count in a changed concurrency limit.
 
     \b
     Exit codes:

@@ -33,6 +33,7 @@ from throttlekit.adapter import (
     check_limiter,
     end,
     lane_in,
+    leaves_most,
     seconds_in,
 )
 from throttlekit_dramatiq._body import Bodies
@@ -243,7 +244,11 @@ class Throttle(Middleware):
         self._consumers.take(message)
         holder, lane = holder_of(message), lane_in(ticket)
         # When a slot comes free is a guess: to be granted one before that says nothing of the next.
-        early = holder and not lane.slots and due_and_message(holder.held.item)[0] > current_millis() + SOON_MS
+        early = (
+            holder
+            and not lane.slots
+            and (leaves_most(run.decision) or due_and_message(holder.held.item)[0] > current_millis() + SOON_MS)
+        )
         grant = Grant(run, consumer, (lane.name,) if early else ())
         setattr(message, GRANT, grant)
         self._bodies.expect(message)

@@ -14,7 +14,7 @@ from rq.exceptions import DequeueTimeout
 from rq.worker import BaseWorker, WorkerStatus
 
 from throttlekit import ConfigurationError
-from throttlekit.adapter import Deferred, Dropped, Failed, JobOptions, lane_in
+from throttlekit.adapter import Deferred, Dropped, Failed, JobOptions, lane_in, leaves_most
 from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Grant, admit, conclude
 from throttlekit_rq._body import GRANT, guarded, running_body, write_admission
@@ -185,7 +185,7 @@ class _Dispatcher:
         else:
             outcome = admit(job, declared, record, BY_RQ_SCHEDULER if by_ticks else BY_WORKER, lives)
         if isinstance(outcome, Grant):
-            if early:
+            if early or (stands.name and not stands.slots and leaves_most(outcome.run.decision)):
                 self._bring(job.origin, stands.name)
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.

@@ -21,10 +21,10 @@
            reason: 0 allowed, 1 exhausted, 2 in line, 3 early, 4 queue full, 5 paused
 
   Writes   KEYS[3i-2] of every claim with a size, expiring a while after nothing of it counts: when allowed, or when
-           denied and what is stored is stale. KEYS[3i-1] and KEYS[3i], expiring together a while after the last job is
-           to come back: when denied, of each claim that denies and the job will wait as long, or in whose line it
-           stood, or where others were set aside; when allowed, where jobs wait or a pause ends. A peek writes only in
-           place of what is stale, or what a later clock wrote.
+           denied and what is stored is stale, or of another rate. KEYS[3i-1] and KEYS[3i], expiring together a while
+           after the last job is to come back: when denied, of each claim that denies and the job will wait as long, or
+           in whose line it stood, or where others were set aside; when allowed, where jobs wait or a pause ends. A peek
+           writes only in place of what is stale, or what a later clock wrote.
 ]]
 local caller, max_wait, grace, secret = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
 local claims, places, first = {}, {}, caller == 'again'
@@ -99,7 +99,7 @@ for i = 1, #claims do
 end
 if caller == 'peek' or reason == 4 then
   for _, c in ipairs(claims) do
-    mend(c)
+    mend(c, caller == 'peek')
     if c.tidied and caller ~= 'peek' then write_line(c) end
   end
   return answer(reason, binding, retry, due)

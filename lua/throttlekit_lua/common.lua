@@ -2,7 +2,9 @@
   The head of every script: the clock, and how things are written. Each algorithm adds itself to `algorithms`:
 
   read(c)        reads what is stored of claim c, if it can be true; c.stored: something is stored,
-                 c.stale: what is stored cannot be true, and something else was taken in its place
+                 c.stale: what is stored cannot be true, and something else was taken in its place,
+                 c.adopted: another rate wrote it, and it is taken as it counts at this one; not where c.as_kept:
+                 then everything stays in the measure of the rate that wrote it
   there(c)       how many units there are now
   ready(c, n, at)  the earliest instant from `at` on, not before now, at which c passes once n more units have passed
                  before it, and no other request comes

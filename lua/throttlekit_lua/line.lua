@@ -241,10 +241,10 @@ local function pass(c)
   if c.waits then without(c) end
 end
 
--- Writes what is taken in place of stale state, without what a pause adds to it.
-local function mend(c)
-  if not c.stale then return end
-  local fresh = {key = c.key, of = c.of, size = 0, a = c.a, b = c.b, c = c.c}
+-- Writes what is taken in place of stale state, or of another rate's, without what a pause adds to it.
+local function mend(c, peeks)
+  if not c.stale and (peeks or not c.adopted) then return end
+  local fresh = {key = c.key, of = c.of, size = 0, a = c.a, b = c.b, c = c.c, as_kept = peeks}
   c.of.read(fresh)
   c.of.keep(fresh)
 end

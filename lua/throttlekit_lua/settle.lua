@@ -19,7 +19,7 @@ for i = 1, #KEYS do
   local c = {
     key = KEYS[i], of = algorithms[ARGV[at]], size = 0,
     a = tonumber(ARGV[at + 1]), b = tonumber(ARGV[at + 2]), c = ARGV[at + 3],
-    granted = tonumber(ARGV[at + 4]), by = tonumber(ARGV[at + 5]),
+    granted = tonumber(ARGV[at + 4]), by = tonumber(ARGV[at + 5]), as_kept = true,
   }
   c.of.read(c)
   local settled = c.of.settle(c)

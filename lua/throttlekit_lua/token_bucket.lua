@@ -1,33 +1,74 @@
 --[[
   Mirrors throttlekit/_core/algorithms/gcra.py. Code t.
   a, b   headroom and capacity, microseconds; sizes are microseconds too
-  c      microseconds of one unit, as a fraction
-  Key    the TAT, integer microseconds; "TAT debt" if it was settled beyond empty
+  c      microseconds of one unit, as a fraction; and for a rate that was set in place of the declared one, the declared
+         one's measure: " capacity over under", where over / under is its unit
+  Key    the TAT, integer microseconds; "TAT debt" if it was settled beyond empty; "TAT debt capacity over under" if it
+         was written in another measure than the declared one's
 ]]
 local MOST_DEBT_CAPACITIES, MIN_CUT_US, MOST_DEBT_US, MOST_SLACK_US = 60, 3600000000, 316224000000000, 20000
 
-local function most_debt(c)
-  return math.min(math.max(MOST_DEBT_CAPACITIES * c.b, MIN_CUT_US), MOST_DEBT_US)
+local MOST_BY = 9007199254740992
+
+local function most_debt(capacity)
+  return math.min(math.max(MOST_DEBT_CAPACITIES * capacity, MIN_CUT_US), MOST_DEBT_US)
 end
 
 -- Microseconds of so many units, rounded up; and how many units so many microseconds hold.
 local function fraction(c)
-  local over, under = string.match(c.c, '^(%d+)/?(%d*)$')
+  local over, under = string.match(c.c, '^(%d+)/?(%d*)')
   return tonumber(over), tonumber(under) or 1
+end
+
+-- The measure that a text ends in, and whether it is another than the limit's own; nothing if it ends in none.
+local function measure_in(c, text)
+  local capacity, over, under = string.match(text, '^%S* (%d+) (%d+) (%d+)$')
+  if not capacity then return end
+  local own_over, own_under = fraction(c)
+  local of = {capacity = tonumber(capacity), over = tonumber(over), under = tonumber(under)}
+  of.other = of.capacity ~= c.b or of.over ~= own_over or of.under ~= own_under
+  return of
+end
+
+-- What a TAT is written with: of the limit's own measure, or of the one that it was kept in.
+local function mark_of(c)
+  if c.as_kept and c.mark_kept then return c.mark_kept end
+  local home = measure_in(c, c.c)
+  if not home or not home.other then return '' end
+  local over, under = fraction(c)
+  return ' ' .. whole(c.b) .. ' ' .. whole(over) .. ' ' .. whole(under)
+end
+
+-- The units that are left stay, at most the burst, and so does a debt.
+local function adopt(c, from)
+  local over, under = fraction(c)
+  local left = max(-c.debt, from.capacity - max(0, c.tat - now)) * 1.0
+  left = max(math.min(math.floor(left * over / from.over * from.under / under), c.b), -most_debt(c.b))
+  c.tat, c.debt, c.adopted = now + c.b - left, max(0, -left), true
 end
 
 algorithms.t = {
   read = function(c)
     local stored = redis.call('GET', c.key)
     if not stored then return end
-    c.tat, c.debt = tonumber(stored), 0
+    local from
+    c.tat, c.debt, c.mark_kept = tonumber(stored), 0, ''
     if not c.tat then
-      local tat, debt = string.match(stored, '^(%d+) (%d+)$')
-      c.tat, c.debt = tonumber(tat or nil), tonumber(debt or nil)
-      if not c.tat then return end
+      local tat, debt, rest = string.match(stored, '^(%d+) (%d+)(.*)$')
+      c.tat, c.debt, c.mark_kept = tonumber(tat or nil), tonumber(debt or nil), rest
+      from = rest and measure_in(c, rest)
+      if not c.tat or rest ~= '' and not from then
+        c.tat, c.mark_kept = nil, nil
+        return
+      end
     end
     c.stored = true
-    if c.tat - now > c.b + c.debt + STALE then c.tat, c.debt, c.stale = now + c.b, 0, true end
+    if c.mark_kept == '' and string.find(c.c, ' ', 1, true) then from = measure_in(c, c.c) end
+    local capacity = from and from.capacity or c.b
+    if c.tat - now > capacity + c.debt + STALE then c.tat, c.debt, c.stale = now + capacity, 0, true end
+    if from and from.other then
+      if c.as_kept then c.from = from else adopt(c, from) end
+    end
   end,
   exhausted = function(c, at)
     if not c.stored or c.tat < at + c.b then c.stored, c.tat, c.debt = true, at + c.b, 0 end
@@ -44,14 +85,20 @@ algorithms.t = {
   charge = function(c) c.tat, c.debt = max(now, c.tat or 0) + c.size, 0 end,
   settle = function(c)
     if not c.tat and c.by <= 0 then return false end
-    c.tat = max(now, math.min(max(now, c.tat or 0) + c.by, now + c.b + most_debt(c)))
-    c.debt = max(0, c.tat - now - c.b)
+    local by, capacity = c.by, c.b
+    if c.from then
+      local over, under = fraction(c)
+      capacity = c.from.capacity
+      by = ceil(math.min(by, MOST_BY) * 1.0 * c.from.over / over * under / c.from.under)
+    end
+    c.tat = max(now, math.min(max(now, c.tat or 0) + by, now + capacity + most_debt(capacity)))
+    c.debt = max(0, c.tat - now - capacity)
     return true
   end,
   keep = function(c)
-    local stored = whole(c.tat)
-    if c.debt > 0 then stored = stored .. ' ' .. whole(c.debt) end
-    redis.call('SET', c.key, stored, 'PX', ttl(c.tat))
+    local owed = mark_of(c)
+    if c.debt > 0 or owed ~= '' then owed = ' ' .. whole(c.debt) .. owed end
+    redis.call('SET', c.key, whole(c.tat) .. owed, 'PX', ttl(c.tat))
   end,
   use = function(c) return 0, c.tat or now end,
   tight = function(c, t) return c.a < t end,

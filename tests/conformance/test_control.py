@@ -14,6 +14,8 @@ from support.servers.processes import Cluster, patient
 from support.waiting import wait_until
 from throttlekit import Concurrency, ConfigurationError, Control, FixedWindow, Job, Limiter, TokenBucket
 from throttlekit._core.storage_keys import fleet_name
+from throttlekit.fleet.browse import pressing_keys
+from throttlekit.fleet.definitions import definitions_of
 from throttlekit.fleet.rules import HISTORY, RULES, Rule, as_text, field_of, plain
 
 LIMIT = TokenBucket("api", "1000/s", burst=100)
@@ -68,7 +70,39 @@ def test_each_verb_does_what_it_says(control: Control, limiter: Limiter) -> None
     assert reason(limiter) != "allowed"
     control.unset("api")
     limiter.fleet.follow()
-    assert reason(limiter) == "allowed"
+    assert reason(limiter) != "allowed", "no change gives a unit"
+    wait_until(lambda: reason(limiter) == "allowed", description="it fills at its own rate again")
+
+
+def test_rate_that_is_set_keeps_line_and_pause(redis_url: str, control: Control, limiter: Limiter) -> None:
+    """
+    Also while one process knows the rule, and another does not yet: both count in one bucket, with one line, and a
+    pause after a 429 holds in both. The fleet sees one limit, with the rate that is in force.
+    """
+    limit = TokenBucket("api", "1/d", burst=20)
+    with contextlib.closing(Limiter(patient(redis_url))) as late:
+        late.fleet.follow()
+        late.fleet.overrides._follower.follow = lambda: None  # type: ignore[method-assign]
+        taken = late.acquire(limit, cost=20)
+        waiting = late.acquire(limit, job=Job(id="first"))
+        control.set("api", "2/d", burst=40)
+        wait_until(lambda: limiter.in_force([limit], None)[0].amount == 2, description="the rule holds")
+        assert [each.acquire(limit).reason for each in (limiter, late) * 3] == ["exhausted"] * 6
+        late.settle(taken, actual=19)
+        assert limiter.acquire(limit, job=Job(id="new")).reason == "in line"
+        assert limiter.acquire(limit, job=Job(id="first", ticket=waiting.ticket))
+        late.pause(limit, 60)
+        assert limiter.acquire(limit, job=Job(id="second")).reason == "paused"
+    limiter.flush()
+    wait_until(
+        lambda: [each.limit.amount for each in definitions_of(control._store) if each.limit.name == "api"] == [2],
+        description="the fleet has reported it",
+    )
+    (known,) = (each for each in definitions_of(control._store) if each.limit.name == "api")
+    (key,) = pressing_keys(control._store, known, 10)
+    assert (key.capacity, key.waiting, key.paused is not None) == (40, 2, True)
+    assert control.clear_line("api")
+    assert control.reset("api")
 
 
 def test_a_clock_that_steps_back_makes_no_rule_longer(redis_url: str, control: Control, limiter: Limiter) -> None:

@@ -27,10 +27,12 @@ from throttlekit import (
 )
 from throttlekit._core.acquire import Caller, Reason
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.line import UNIT
 from throttlekit._core.storage_keys import bucket_name, jobs_name, line_name
 from throttlekit.stores import Correction, Request, StoreClaim, Wait
 from throttlekit.stores.redis import RedisStore
+from throttlekit.testing.bench import Bench
 
 LIMIT = TokenBucket("partner", "10/s", burst=5)
 OTHER = TokenBucket("account", "10/s", burst=5)
@@ -134,7 +136,7 @@ def test_key_of_another_type_is_a_store_failure(client: Any, store: RedisStore, 
     assert isinstance(caught.value.__cause__, exceptions.ResponseError)
 
 
-@pytest.mark.parametrize("garbage", ["", "garbage", "12 monkeys", "\x00\xff"])
+@pytest.mark.parametrize("garbage", ["", "garbage", "12 monkeys", "12 3 4 5", "12 3 4 5 6 7", "12 3 x", "\x00\xff"])
 def test_bucket_that_is_not_a_number_counts_as_full(client: Any, store: RedisStore, garbage: str) -> None:
     """A bucket that holds anything but a number counts as one that was never used."""
     client.set(BUCKET, garbage, ex=60)
@@ -617,3 +619,10 @@ def test_no_number_is_ever_sent_in_exponent_form(request: pytest.FixtureRequest,
             store.acquire(Request([one], Caller.GUEST), now_us=start_us - 4 * 366 * 86_400_000_000)
             store.reset(claim.names)
     store.close()
+
+
+def test_rates_that_fill_in_the_same_time_are_two(store: RedisStore) -> None:
+    """Of a bucket of 3 000 from which 1 000 were taken, 1 500 are left at half the rate: its whole burst."""
+    bench, fast = Bench(store), TokenBucket("x", "300000/s", burst=3000)
+    assert bench.ask(fast, cost=1000).allowed
+    assert bench.left(altered(fast, "150000/s", 1500)) == 1500

@@ -116,7 +116,7 @@ def test_script_knows_the_servers_commands_by_name(path: Path) -> None:
 
 
 # The holder of a slot comes as text, and is nothing else.
-_FORMATS = r"whole|ttl|bytes|get|string\.(?:sub|rep)|table\.concat|range|text_of|member_of"
+_FORMATS = r"whole|ttl|bytes|get|string\.(?:sub|rep)|table\.concat|range|text_of|member_of|mark_of"
 # What line.lua keeps until it writes is text: members, and the kind and the name of a tenant.
 _KEPT = r"c\.leaves|c\.(?:joins|paid)\[\d\]|c\.tenant|kind"
 _TEXT = rf"'[^']*'|c\.c|{_KEPT}|(?:{_FORMATS})\(.*\)|redis\.call\('GET', c\.key\)(?: or '')?"

@@ -24,19 +24,19 @@ _TABLE = r"""
 # The bound
 
 charge from now on: gcra, one tenant: charge
-  - Tat(_from_us(state, now_us) + self.size)
-  + Tat(now_us + self.size)
+  - self._tat(_from_us(state, now_us) + self.size)
+  + self._tat(now_us + self.size)
 room for one more: gcra, one tenant: bound
   - max(0, burst_us - charge_us), capacity_us,
   + burst_us, capacity_us,
 a greater cost is not charged: gcra, a fault: bound
-  - min(_from_us(state, now_us) + by, most_us)
-  + min(_from_us(state, now_us) + min(0, by), most_us)
+  - min(_from_us(state, now_us) + by, empty_us
+  + min(_from_us(state, now_us) + min(0, by), empty_us
 a smaller cost is given back twice: gcra, a fault: bound
-  - min(_from_us(state, now_us) + by, most_us)
-  + min(_from_us(state, now_us) + by + min(0, by), most_us)
+  - min(_from_us(state, now_us) + by, empty_us
+  + min(_from_us(state, now_us) + by + min(0, by), empty_us
 a burst follows a 429: acquire, a fault: bound
-  - claim.algorithm.exhausted(known, line.emptied_us) if line.emptied_us else known
+  - algorithm.exhausted(known, line.emptied_us) if line.emptied_us else known
   + known
 a place is a right to pass: acquire, one tenant: bound
   - ready_us = algorithm.ready_us(taken, now_us)\n

@@ -67,7 +67,13 @@ _DAY_US = 24 * _HOUR_US
 _MOST = 10**12 - 1
 
 _BUCKETS = {
-    "fast": [(300_000, _SECOND_US, 1000), (7_000, _SECOND_US, 50), (90_000, 60 * _SECOND_US, 9), (12_345, 10**6, 1)],
+    "fast": [
+        (300_000, _SECOND_US, 3000),
+        (150_000, _SECOND_US, 1500),  # fills in the same time
+        (7_000, _SECOND_US, 50),
+        (90_000, 60 * _SECOND_US, 9),
+        (12_345, 10**6, 1),
+    ],
     "ordinary": [
         (10, 10**6, 5),
         (10, 10**6, 1),
@@ -162,10 +168,16 @@ def rules(rnd: random.Random, algorithms: Sequence[str], now_us: int) -> list[Ru
         for number in range(rnd.choice([1, 1, 2, 3])):
             chosen, at = rnd.choice(algorithms), rnd.choice(("fast", "ordinary", "slow")) if speed == "mixed" else speed
             found.append(_random_rule(rnd, chosen, at, name, number, now_us))
-            if chosen in ("token-bucket", "leaky-bucket", "concurrency") and rnd.random() < 0.4:
+            first = found[-1]
+            for _ in range(rnd.choice([0, 0, 0, 1, 2])):
                 # The same key at another rate, as after a change by live control.
-                other = _random_rule(rnd, chosen, at, name, number, now_us)
-                found.append(replace(found[-1], limit=other.limit))
+                limit = _random_rule(rnd, chosen, at, name, number, now_us).limit
+                if isinstance(limit, (FixedWindow, SlidingWindow)):
+                    # Within what a debt may be: the units of a greater one are an estimate.
+                    amount = max(1, min(first.limit.amount * rnd.choice([1, 2, 10]) // rnd.choice([1, 3, 10]), _MOST))
+                    limit = type(limit)(name, limit.rate_from(amount, first.limit.period_us))
+                if limit.count_with(first.limit) or chosen == "concurrency":
+                    found.append(replace(first, limit=limit))
     return found
 
 
@@ -346,6 +358,7 @@ class Reference:
             self.seen["in debt"] += each.algorithm.use(after, now_us).units > getattr(each.algorithm, "amount", 10**20)
             self.seen["in debt"] += isinstance(after, Tat) and after.debt_us > 0
             self.seen["stale settled"] += believed is not before
+            self.seen["settled at another rate"] += each.algorithm.adopted(believed, now_us) is not believed
         return self._step(now_us, [each.bucket for each in corrections], corrections, corrected, expires_us)
 
     def leased(self, now_us: int, verb: str, leases: Sequence[Lease]) -> Step:
@@ -452,6 +465,10 @@ class Reference:
         for state, changed, ask in zip(before, after, asks, strict=True):
             self._count_line(state.line or EMPTY, changed.line or EMPTY, now_us)
             stale = ask.algorithm.sanitized(state.taken, now_us) is not state.taken
+            believed = ask.algorithm.sanitized(state.taken, now_us)
+            of_another_rate = ask.algorithm.adopted(believed, now_us) is not believed
+            self.seen["at another rate"] += of_another_rate
+            self.seen["looked at from another rate"] += of_another_rate and caller is Caller.PEEK
             self.seen["stale"] += stale
             self.seen["stale looked at"] += stale and caller is Caller.PEEK
             self.seen["ahead"] += state.taken is not None and _begin_us(ask.algorithm, state.taken) > now_us
@@ -485,7 +502,7 @@ def _begin_us(charge: Algorithm, state: Any) -> int:
         return int(state.window * charge.period_us)
     if isinstance(charge, sliding_log.SlidingLogAlgorithm):
         return int(state.units[-1]) if state.units else 0
-    return int(state.at_us - state.debt_us - charge.params[1])
+    return int(state.at_us - state.debt_us - (state.measure.capacity_us if state.measure else charge.params[1]))
 
 
 def written_as(value: object) -> object:
@@ -499,8 +516,8 @@ def written_as(value: object) -> object:
             value.paused_from_us, value.emptied_us, value.guest_us, value.until_us, value.mark, len(value.jobs),
         )  # fmt: skip
         return " ".join([*map(str, numbers), value.secret, *map(str, value.slow or ())]).encode()
-    if isinstance(value, Tat) and value.debt_us == 0:
-        return str(value.at_us).encode()
+    if isinstance(value, Tat):
+        value = (value.at_us, value.debt_us, *value.measure) if value.measure else value[: 2 if value.debt_us else 1]
     assert isinstance(value, tuple)
     return " ".join(str(number) for number in value).encode()
 

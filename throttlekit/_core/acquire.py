@@ -150,7 +150,8 @@ def acquire(
     denies it, and in no other: it leaves the lines of those that would let it pass, and keeps its place there in its
     ticket. Right of way in one line never counts in another. Every denial keeps what was set aside. Every answer
     replaces state that is stale (`Algorithm.sanitized`): else each would take the limit for just used up, until the
-    clock is as late as it was. A peek changes nothing else.
+    clock is as late as it was. A peek changes nothing else; any other answer also replaces state that a limit of
+    another rate wrote (`Algorithm.adopted`), which from now on goes on at this one's.
 
     Args:
         states: What is stored for each claim's key, in the order of *claims*.
@@ -166,7 +167,8 @@ def acquire(
         The verdict, and the states to store: the very objects of *states* where nothing changed.
     """
     states = _as_of_now(states, now_us)
-    known = [claim.algorithm.sanitized(state.taken, now_us) for claim, state in zip(claims, states, strict=True)]
+    believed = [claim.algorithm.sanitized(state.taken, now_us) for claim, state in zip(claims, states, strict=True)]
+    known = [claim.algorithm.adopted(taken, now_us) for claim, taken in zip(claims, believed, strict=True)]
     given = places or (None,) * len(claims)
     looks = [
         _look(claim, taken, state.line or EMPTY, place, now_us, caller, grace_us, secret)
@@ -175,7 +177,7 @@ def acquire(
     verdict = _verdict(claims, looks, now_us, caller)
     uses = [claim.algorithm.use(look.taken, now_us) for look, claim in zip(looks, claims, strict=True)]
     if caller is Caller.PEEK:
-        return verdict._replace(uses=tuple(uses)), _mended(states, known)
+        return verdict._replace(uses=tuple(uses)), _mended(states, believed)
     changed = list(states)
     if verdict.allowed:
         for i, (claim, look) in enumerate(zip(claims, looks, strict=True)):
@@ -260,8 +262,8 @@ def slow(state: State, claim: StoreClaim, why: Fall | Heard, now_us: int) -> Sta
     if isinstance(why, Fall):
         changed: Slowdown | None = fallen(line.slow, why, line.paused_us, now_us)
     else:
-        known, unit_us = _taken(claim, state.taken, line, now_us), max(1, claim.algorithm.mark) / 1000
-        ours = claim.algorithm.there(known, now_us) + math.floor(why.reset_us / unit_us)
+        known = _taken(claim.algorithm, state.taken, line, now_us)
+        ours = claim.algorithm.there(known, now_us) + math.floor(why.reset_us / (max(1, claim.algorithm.mark) / 1000))
         changed = heard(line.slow, why, ours, now_us)
     return state if changed is line.slow else State(state.taken, replace(line, slow=changed))
 
@@ -272,8 +274,7 @@ def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
     last_us = max(line.until_us, line.guest_us, line.paused_us, 0 if line.slow is None else line.slow.last_us)
     if not line.emptied_us:
         return last_us
-    taken = algorithm.exhausted(algorithm.sanitized(state.taken, now_us), line.emptied_us)
-    return max(last_us, algorithm.use(taken, now_us).full_us)
+    return max(last_us, algorithm.use(_taken(algorithm, state.taken, line, now_us), now_us).full_us)
 
 
 def _as_of_now(states: Sequence[State], now_us: int) -> Sequence[State]:
@@ -296,7 +297,7 @@ def _look(
     secret: str,
 ) -> _Look:  # fmt: skip
     algorithm = claim.algorithm
-    taken = _taken(claim, taken, line, now_us)
+    taken = _taken(algorithm, taken, line, now_us)
     if algorithm.size == 0:
         return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us)
     pace = None if line.slow is None else pace_of(line.slow, algorithm.mark, claim.cost, now_us)
@@ -348,9 +349,9 @@ _NOBODY = Ahead()
 _NOWHERE = standing(EMPTY, "", 1, 1, 0, None, 0, 0, first=False)
 
 
-def _taken(claim: StoreClaim, taken: Any, line: Line, now_us: int) -> Any:
-    known = claim.algorithm.sanitized(taken, now_us)
-    return claim.algorithm.exhausted(known, line.emptied_us) if line.emptied_us else known
+def _taken(algorithm: Algorithm, taken: Any, line: Line, now_us: int) -> Any:
+    known = algorithm.adopted(algorithm.sanitized(taken, now_us), now_us)
+    return algorithm.exhausted(known, line.emptied_us) if line.emptied_us else known
 
 
 def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, caller: Caller) -> Verdict:

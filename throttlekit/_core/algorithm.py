@@ -64,6 +64,14 @@ class Algorithm(Protocol):
         """
         ...
 
+    def adopted(self, state: Any, now_us: int) -> Any:
+        """
+        What *state* means here, if a limit of another rate wrote it, which counts in the same place: the same object if
+        it means the same. Every other method takes and returns such a state, but `sanitized` and `settled`: these two
+        leave a state as it was written, so that it goes on at the rate that is in force.
+        """
+        ...
+
     def exhausted(self, state: Any, at_us: int) -> Any:
         """The state as if all that passes in one period had passed, evenly, up to *at_us*; *state* if it says more."""
         ...

@@ -19,7 +19,7 @@ from throttlekit._core.limit.share import NO_STAKE, GivenShare, Stake
 from throttlekit._core.limit.template import safe_repr
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["dump", "load", "plain"]
+__all__ = ["dump", "load", "load_in_force", "plain"]
 
 _KINDS: tuple[type[Limit], ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog, Concurrency)
 _ALGORITHMS: dict[str, type[Limit]] = {kind.algorithm: kind for kind in _KINDS}
@@ -48,7 +48,13 @@ def plain(limit: Limit, key: str, cost: int, stake: Stake = NO_STAKE) -> dict[st
         **({} if limit.adapt is None else {"adapt": limit.adapt.fall(limit.amount, limit.period_us, None)[1:]}),
         **({} if limit.prefetch is None else {"prefetch": limit.prefetch, "prefetch_for": limit.prefetch_for}),
         **{option: getattr(limit, option) for option in limit.options},
+        **({} if limit.declared is None else {"declared": _declared(limit.declared)}),
     }
+
+
+def _declared(limit: Limit) -> dict[str, Any]:
+    """What a limit with a rate that live control set leaves out of itself as it was declared."""
+    return {"rate": [limit.amount, limit.period_us], **{option: getattr(limit, option) for option in limit.options}}
 
 
 def load(data: Mapping[str, Any]) -> Limit:
@@ -89,6 +95,25 @@ def load(data: Mapping[str, Any]) -> Limit:
         raise ConfigurationError(
             f"a limit in the message is not one that throttlekit wrote: {safe_repr(error)}"
         ) from None
+    return limit
+
+
+def load_in_force(data: Mapping[str, Any]) -> Limit:
+    """
+    As `load`, also of a limit with a rate that live control set: it counts where the declared one counts. Not for what
+    the sender of a message chose, who could give others' limits any rate.
+
+    Raises:
+        ConfigurationError: As `load`.
+    """
+    limit, declared = load(data), data.get("declared")
+    if declared is None:
+        return limit
+    kept = ("rate", *limit.options)
+    if not isinstance(declared, Mapping) or not limit.count_with(
+        load({**data, "prefetch": None, **{name: declared.get(name) for name in kept}})  # pyright: ignore[reportUnknownMemberType]
+    ):
+        raise ConfigurationError("a limit in the message is not one that throttlekit wrote: 'declared'")
     return limit
 
 

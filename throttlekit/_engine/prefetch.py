@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from throttlekit._core.acquire import Caller, Reason, Verdict
+from throttlekit._core.algorithms.gcra import Bucket
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
@@ -29,7 +30,8 @@ from throttlekit.stores.composite import Part, acquire_in_parts
 
 __all__ = ["PrefetchedCalls", "Prefetcher"]
 
-_Name: TypeAlias = "tuple[str, PrefetchQuota]"
+_Name: TypeAlias = "tuple[str, PrefetchQuota, Bucket]"
+# The rate too: what was taken at one that was in force before is not a measure of how much to take now.
 _NOTHING = Verdict(Reason.ALLOWED, 0, 0, 0, 0, ())
 
 _MOST_ENTRIES = 1024
@@ -298,7 +300,10 @@ def _ready(quota: LocalQuota, cost: int, now_us: int, caller: Caller) -> bool:
 def _name(claim: Claim) -> _Name | None:
     """Of the entry that it is spent from; None if from none."""
     lease = claim.limit.prefetch_quota
-    return None if lease is None or claim.cost == 0 else (claim.claim.bucket, lease)
+    if lease is None or claim.cost == 0:
+        return None
+    limit: Any = claim.limit
+    return claim.claim.bucket, lease, limit.bucket
 
 
 def _entry(held: _Held, name: _Name, limit: Limit) -> _Entry:

@@ -41,7 +41,7 @@ from throttlekit.adapter.options import (
     read_limits,
 )
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
-from throttlekit.adapter.waiting import NO_LANE, Entry, Lane, WaitingRoom, lane_in
+from throttlekit.adapter.waiting import NO_LANE, Entry, Lane, WaitingRoom, lane_in, leaves_most
 
 __all__ = [
     "MAX_WAIT",
@@ -82,6 +82,7 @@ __all__ = [
     "is_dumped",
     "lane_in",
     "lane_of",
+    "leaves_most",
     "load_limits",
     "name_of",
     "once_in_fleet",

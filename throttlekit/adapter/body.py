@@ -10,7 +10,7 @@ from typing import Any
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.template import safe_repr
-from throttlekit._core.serialize import load, plain
+from throttlekit._core.serialize import load_in_force, plain
 from throttlekit._core.storage_keys import is_bucket_of
 from throttlekit._engine.running import NOTHING, RUNNING, Running, current
 from throttlekit.errors import ConfigurationError
@@ -116,7 +116,7 @@ def decision_from_receipt(receipt: Mapping[str, Any]) -> Decision:
 
 
 def _charged(data: Mapping[str, Any]) -> Charged:
-    limit, bucket, cost, at_us = load(data["limit"]), data["bucket"], data["cost"], data["at"]
+    limit, bucket, cost, at_us = load_in_force(data["limit"]), data["bucket"], data["cost"], data["at"]
     if not isinstance(bucket, str) or (bucket and not is_bucket_of(bucket, limit.fingerprint)):
         raise TypeError("bucket")
     if type(cost) is not int or type(at_us) is not int or min(cost, at_us) < 0:

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from throttlekit._core.decision import Decision
 from throttlekit._engine.ticket import Ticket
 
-__all__ = ["NO_LANE", "Entry", "Lane", "WaitingRoom", "lane_in"]
+__all__ = ["NO_LANE", "Entry", "Lane", "WaitingRoom", "lane_in", "leaves_most"]
 
 _TIDY_AFTER = 1000
 """Entries that may be marked as gone before all of them are cleared away."""
@@ -231,3 +232,11 @@ def lane_in(ticket: Mapping[str, Any] | None) -> Lane:
     read = Ticket.read(ticket)
     place = read.places.get(read.limit_ref)
     return Lane(read.line, place.start if place else 0, place.number if place else 0, read.slots)
+
+
+def leaves_most(decision: Decision | None) -> bool:
+    """
+    Whether a grant leaves more than half of what can pass at once: then the job that stands next in the line need not
+    wait for its instant. So it is after a rate was raised, where each job comes on time, by the old rate.
+    """
+    return decision is not None and decision.allowed and 2 * decision.remaining > decision.limit.capacity

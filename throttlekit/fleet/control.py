@@ -77,9 +77,9 @@ class Control:
         """
         Let a limit have another rate; a concurrency limit, another amount.
 
-        A rate begins anew: its bucket is full, its line is empty, and jobs that wait under the old one join it as they
-        come back; a pause after a 429 is the old one's, and does not hold for the new one. While the fleet follows,
-        both admit. An amount counts those who hold a slot already.
+        It counts where the declared rate counts: units that are left stay, at most the new burst, waiting jobs keep
+        their order, and a pause after a 429 lasts. A `SlidingLog`, and a window of another period, cannot: there the
+        rate begins anew, with all of its amount and an empty line. An amount counts those who hold a slot already.
 
         A limit that cannot take it (another kind, a burst where there is none, tiers and no *tier*, a cost that would
         never pass) is refused here, if the fleet has used it in the last hour, or is given in place of its name.

@@ -21,7 +21,7 @@ from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.serialize import load
+from throttlekit._core.serialize import load_in_force
 from throttlekit._core.storage_keys import fleet_name, held_since, limit_id, line_name, parts_of
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, REASON_CODES, reported_id
@@ -272,7 +272,7 @@ def known_of(named: bytes, text: bytes, minutes: Mapping[str, Minute]) -> Known 
     try:
         reported, _, definition = text.partition(b" ")
         data = json.loads(definition)
-        limit = load(data)
+        limit = load_in_force(data)
         cost, shared = data.get("fixed_cost", 1), data.get("shared")
         known = Known(
             name, limit, bool(data["keyed"]), minutes.get(name, Minute()), float(reported),

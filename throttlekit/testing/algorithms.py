@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from throttlekit._core.acquire import Caller, Reason, Verdict
+from throttlekit._core.limit.with_rate import altered
 from throttlekit.testing.bench import SECOND_US, Bench, ConformanceSuite, run_in_threads
 from throttlekit.testing.cases import BURST_CASES, CASES, Case, for_each
 
@@ -149,6 +150,28 @@ class AlgorithmConformance(ConformanceSuite):
         assert bench.untouched(raised)
         bench.drain(raised)
         assert (bench.passing(limit), bench.passing(raised)) == (0, 0)
+
+    @for_each(CASES)
+    def test_rate_that_is_set_counts_in_the_same_place(self, bench: Bench, case: Case) -> None:
+        """
+        At ten times the rate a bucket that was used up is used up, and a window has what its amount has more; what
+        the declared rate charged is given back there; and a caller that looks by the declared rate changes nothing.
+        """
+        limit = case.limit
+        if (rate := limit.rate_from(10 * limit.amount, limit.period_us)) is None or not limit.period_us:
+            return
+        faster = altered(limit, rate)
+        if faster.declared is None:
+            return
+        bench.drain(limit)
+        assert bench.passing(faster) == max(0, faster.amount - limit.amount) * (not hasattr(limit, "bucket"))
+        assert bench.left(limit) == 0
+        bench.settle(limit, was=1, actual=0)
+        assert (bench.passing(faster), bench.left(limit), bench.left(faster)) == (1, 0, 0)
+        if hasattr(limit, "bucket"):
+            bench.now_us += -(-case.first_us // 10) + 1
+            assert bench.left(limit) <= 1
+            assert bench.passing(faster) == 1
 
     @for_each(CASES)
     def test_reset_gives_everything_back(self, bench: Bench, case: Case) -> None:

@@ -452,5 +452,5 @@ def test_no_debt_leaves_what_a_double_holds(limit: Limit) -> None:
     use = key.bind(1).use(key.state, START_US)
     assert START_US + limit.period_us // 2 < use.full_us < 2**53 or isinstance(limit, FixedWindow)
     assert START_US < key.ready_us(START_US, 1) < 2**53
-    numbers = [number for part in key.state for number in (part if isinstance(part, tuple) else (part,))]
+    numbers = [number for part in key.state for number in (part if isinstance(part, tuple) else (part or 0,))]
     assert all(abs(number) < 2**53 for number in (use.units, *numbers))

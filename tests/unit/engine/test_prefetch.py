@@ -587,6 +587,21 @@ def test_another_rate_keeps_the_lease_if_it_can(rate: str, lease: object) -> Non
     assert altered(API, rate).prefetch_quota == lease
 
 
+def test_units_ahead_are_taken_at_the_rate_in_force(limiter: Limiter, store: Fleet, clock: FakeClock) -> None:
+    """Rates that count in one bucket share no units in hand: each takes ahead what its own rate allows."""
+    slower = altered(API, "400/s", 400)
+    assert slower.prefetch_quota == API.prefetch_quota
+    fill(limiter)
+    assert store.left() < 1000
+    before = len(store.asked)
+    fill(limiter, slower)
+    asked = [request.claims[0].algorithm for request, _ in store.asked[before:]]
+    assert {algorithm.params[1:] for algorithm in asked} == {slower.bind(1).params[1:]}
+    assert {name[2] for name in limiter.prefetcher._held.entries} == {API.bucket, slower.bucket}  # type: ignore[attr-defined]
+    assert store.left(slower) <= 400 - 16
+    assert spendable(limiter, API) == 15
+
+
 def test_what_passes_from_hand_is_counted(limiter: Limiter, store: Fleet) -> None:
     """The fleet is told of each job that passed with no question, once."""
     counts = Counts()

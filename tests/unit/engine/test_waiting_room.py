@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from throttlekit.adapter import Entry, Lane, WaitingRoom
+from throttlekit import Limiter, TokenBucket
+from throttlekit.adapter import Entry, Lane, WaitingRoom, leaves_most
 
 
 def lane(number: int, name: str = "a") -> Lane:
@@ -104,3 +105,10 @@ def test_a_job_is_held_no_longer_than_its_broker_allows() -> None:
     room.remove(first)
     room.put("first", 11.0, Lane("one", 5, 1))
     assert (room.due(second), room.due(third)) == (4.0, 13.0)
+
+
+def test_grant_that_leaves_most_of_the_limit_calls_for_the_next_job() -> None:
+    """More than half of what can pass at once; a denial leaves nothing, and a body that runs uncharged is no grant."""
+    limiter, limit = Limiter(), TokenBucket("x", "1/d", burst=4)
+    assert [leaves_most(limiter.acquire(limit)) for _ in range(5)] == [True, False, False, False, False]
+    assert not leaves_most(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -96,14 +97,19 @@ def fleet() -> Iterator[Fleet]:
 
 
 def test_rate_is_another_and_as_declared_again(fleet: Fleet) -> None:
-    """While it is set, the limit has that rate and burst; afterwards its own, with what had been counted then."""
+    """While it is set, the limit has that rate and burst; afterwards its own. No change fills it."""
     assert fleet.passing(PARTNER) == 3
     fleet.tell(Rule(what="set", name="partner", rate="100/s", burst=7))
-    assert fleet.passing(PARTNER) == 7
-    decision = fleet.ask(PARTNER)
-    assert (decision.limit.amount, decision.limit.capacity) == (100, 7)
+    decision = fleet.limiter.acquire(PARTNER)
+    assert (decision.allowed, decision.limit.amount, decision.limit.capacity) == (False, 100, 7)
+    fleet.limiter.clear_line(PARTNER)
+    fleet.advance(0.03)
+    assert fleet.passing(PARTNER) == 3
     fleet.tell()
     assert not fleet.ask(PARTNER)
+    fleet.limiter.clear_line(PARTNER)
+    fleet.advance(0.1)
+    assert fleet.passing(PARTNER) == 1
 
 
 def test_rate_ends_by_itself(fleet: Fleet) -> None:
@@ -113,6 +119,9 @@ def test_rate_ends_by_itself(fleet: Fleet) -> None:
     fleet.advance(1.9)
     assert fleet.passing(PARTNER) == 0
     fleet.advance(0.2)
+    assert fleet.passing(PARTNER) == 0
+    fleet.limiter.clear_line(PARTNER)
+    fleet.advance(0.3)
     assert fleet.passing(PARTNER) == 3
     assert fleet.limiter.fleet.overrides.rules == {}
 
@@ -136,20 +145,20 @@ def test_rate_ends_by_itself(fleet: Fleet) -> None:
     ],
 )
 def test_all_but_the_rate_stays(limit: Limit, rate: Any, burst: int | None, becomes: Limit) -> None:
-    """The burst too, unless it was the one that the rate has by default."""
+    """The burst too, unless it was the one that the rate has by default; what was set before plays no part."""
     new = altered(limit, rate, burst)
-    assert (new, new.fingerprint) == (becomes, becomes.fingerprint)
     assert repr(new) == repr(becomes)
+    assert new.definition != limit.definition
+    assert altered(altered(limit, "7/d", None) if isinstance(rate, str) else limit, rate, burst) == new
+    assert pickle.loads(pickle.dumps(new)) == new
 
 
 def test_a_tier_stays_that_tier_and_all_of_them_have_no_rate() -> None:
     """A tier's new rate is counted as that tier; a limit with tiers cannot say which is meant."""
     limit = TokenBucket("x", {"free": "1/s", "pro": "9/s"}, tier="{plan}")
     assert limit.tiers is not None
-    becomes = TokenBucket("x", {"free": "2/s"}, tier="{plan}").tiers
     new = altered(limit.tiers["free"], "2/s")
-    assert becomes is not None
-    assert (new.of_tier, new.fingerprint) == ("free", becomes["free"].fingerprint)
+    assert (new.of_tier, new.fingerprint) == ("free", limit.tiers["free"].fingerprint)
     with pytest.raises(ConfigurationError, match="limit 'x' has tiers: name the one whose rate is meant"):
         altered(limit, "2/s")
 
@@ -222,7 +231,35 @@ def test_cost_that_the_rate_never_admits_waits(fleet: Fleet, caplog: pytest.LogC
     assert fleet.limiter.peek(dear, job=Job(kwargs={"cost": 5})).reason == "paused"
     fleet.tell()
     fleet.advance(1)
+    denied = fleet.ask(dear, cost=5, ticket=denied.ticket)
+    assert (denied.reason, denied.delay) == ("exhausted", 0.3), "it had filled up to the burst that was set"
+    fleet.advance(0.3)
     assert fleet.ask(dear, cost=5, ticket=denied.ticket)
+
+
+def test_place_and_pause_outlive_a_change_of_the_rate(fleet: Fleet) -> None:
+    """Jobs keep their order, and a pause after a 429 lasts, when a rate is set, set again, and at its end."""
+    rules: list[tuple[Rule, ...]] = [
+        (Rule(what="set", name="partner", rate="100/s"),),
+        (Rule(what="set", name="partner", rate="1/s", burst=1),),
+        (),
+    ]
+    for rule in rules:
+        while fleet.limiter.acquire(PARTNER):
+            pass
+        first, second = fleet.ask(PARTNER), fleet.ask(PARTNER)
+        fleet.limiter.pause(PARTNER, 5)
+        fleet.tell(*rule)
+        fleet.advance(4.9)
+        assert fleet.limiter.acquire(PARTNER).reason == "paused"
+        second = fleet.ask(PARTNER, ticket=second.ticket)
+        first = fleet.ask(PARTNER, ticket=first.ticket)
+        assert fleet.clock() / 1e6 + first.delay < fleet.clock() / 1e6 + second.delay
+        fleet.advance(first.delay)
+        assert not fleet.ask(PARTNER, ticket=second.ticket)
+        assert fleet.ask(PARTNER, ticket=first.ticket)
+        fleet.advance(second.delay - first.delay)
+        assert fleet.ask(PARTNER, ticket=second.ticket)
 
 
 def test_429_pauses_the_limit_that_is_in_force(fleet: Fleet) -> None:

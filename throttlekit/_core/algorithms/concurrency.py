@@ -87,6 +87,9 @@ class ConcurrencyAlgorithm:
             granted_us=min(state.granted_us, now_us),
         )
 
+    def adopted(self, state: Holders | None, now_us: int) -> Holders | None:
+        return state
+
     def exhausted(self, state: Holders | None, at_us: int) -> Holders | None:
         return state
 

@@ -65,6 +65,9 @@ class FixedWindowAlgorithm(NoSlots):
             return state
         return Count(self._window(now_us), self.amount)
 
+    def adopted(self, state: Count | None, now_us: int) -> Count | None:
+        return state
+
     def exhausted(self, state: Count | None, at_us: int) -> Count:
         """
         The part of the window that is over at *at_us*, by the local clock, counts as used: of a day at noon, half. The
@@ -210,6 +213,9 @@ class FixedWindow(Limit):
     @property
     def in_zone(self) -> bool:
         return not self.varies and (self._zone is not None or self._period_us in (MONTH_US, YEAR_US))
+
+    def _counts_with(self, declared: Any) -> bool:
+        return bool(self._period_us == declared.period_us)
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> FixedWindowAlgorithm:
         plain = self._zone is None and self._period_us <= DAY_US

@@ -11,24 +11,39 @@ With emission interval I = period / amount, a request of cost k moves the TAT on
 passes if that leaves it at most burst × I ahead of now. So in any window of length w at most
 burst + w / I units pass.
 
+A rate that live control sets counts in the same bucket. A TAT means something only at one interval and burst, its
+measure: so a state of another measure than that of its definition carries it. A bucket keeps the units that are left
+in it when its measure changes, at most its new burst: no change gives a unit. So over any window with changes in it, at
+most the greatest burst and what the rates in force gave pass (and no more than a microsecond's worth for each change,
+where the numbers are too large for a double).
+
 lua/throttlekit_lua/token_bucket.lua mirrors this file. Change both, or the parity tests fail.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import gcd
+from dataclasses import dataclass, field
+from math import ceil, floor, gcd
 from typing import ClassVar, NamedTuple
 
 from throttlekit._core.algorithm import SLACK_PART, STALE_US, NoSlots, Use
 
-__all__ = ["Bucket", "GcraAlgorithm", "Tat", "bucket_definition"]
+__all__ = ["Bucket", "GcraAlgorithm", "Measure", "Tat", "bucket_definition"]
 
 _ROUNDING_PART = 200  # at most 1/200 of the rate is given up to make the interval whole
 _LARGEST_SLACK_US = 20_000  # enough to catch up with ordinary lateness
 _LARGEST_DEBT_CAPACITIES = 60  # a greater debt is cut, so that one wrong cost cannot stop a key for years …
 _SMALLEST_CUT_US = 3_600_000_000  # … but no debt of an hour or less, however small the burst …
 _LARGEST_DEBT_US = 3660 * 86_400_000_000  # … and every debt of more than ten years: every number stays exact
+_LARGEST_CORRECTION_US = 2**53
+
+
+class Measure(NamedTuple):
+    """What a TAT was written by."""
+
+    capacity_us: int
+    numerator: int
+    denominator: int
 
 
 class Tat(NamedTuple):
@@ -37,6 +52,8 @@ class Tat(NamedTuple):
     at_us: int
     debt_us: int = 0
     """How far beyond empty a settled cost drove the bucket; such a TAT is no sign of a wrong clock."""
+    measure: Measure | None = None
+    """By what it was written; None: by the definition that the bucket is stored under."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +69,8 @@ class GcraAlgorithm(NoSlots):
     numerator: int
     denominator: int
     """A unit takes numerator / denominator µs."""
+    home: Measure | None = None
+    """The measure of the definition that the bucket is stored under; None: this one's."""
 
     code: ClassVar[str] = "t"
     estimates: ClassVar[bool] = False
@@ -59,20 +78,36 @@ class GcraAlgorithm(NoSlots):
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
         interval = str(self.numerator) if self.denominator == 1 else f"{self.numerator}/{self.denominator}"
-        return self.headroom_us, self.capacity_us, interval
+        home = "" if self.home is None else f" {self.home.capacity_us} {self.home.numerator} {self.home.denominator}"
+        return self.headroom_us, self.capacity_us, interval + home
 
     @property
     def mark(self) -> int:
         return self.numerator * 1000 // self.denominator
 
     def sanitized(self, state: Tat | None, now_us: int) -> Tat | None:
-        if state is None or state.at_us - now_us <= self.capacity_us + state.debt_us + STALE_US:
+        if state is None:
+            return None
+        capacity_us = self._measure_of(state).capacity_us
+        if state.at_us - now_us <= capacity_us + state.debt_us + STALE_US:
             return state
-        return Tat(now_us + self.capacity_us)
+        return Tat(now_us + capacity_us, 0, state.measure)
+
+    def adopted(self, state: Tat | None, now_us: int) -> Tat | None:
+        """
+        The units that are left stay, at most the burst, and so does a debt. What a clock that stepped back makes of an
+        empty bucket does not.
+        """
+        if state is None or (measure := self._measure_of(state)) == self._own:
+            return state
+        left_us = max(-state.debt_us, measure.capacity_us - max(0, state.at_us - now_us))
+        in_own = float(left_us) * self.numerator / measure.numerator * measure.denominator / self.denominator
+        left_us = max(min(floor(in_own), self.capacity_us), -self._most_debt_us)
+        return self._tat(now_us + self.capacity_us - left_us, max(0, -left_us))
 
     def exhausted(self, state: Tat | None, at_us: int) -> Tat:
         empty_us = at_us + self.capacity_us
-        return Tat(empty_us) if state is None or state.at_us < empty_us else state
+        return self._tat(empty_us) if state is None or state.at_us < empty_us else state
 
     def there(self, state: Tat | None, now_us: int) -> int:
         left_us = self.capacity_us if state is None else self.capacity_us - max(0, state.at_us - now_us)
@@ -91,18 +126,33 @@ class GcraAlgorithm(NoSlots):
     def admit(self, state: Tat | None, now_us: int) -> Tat | None:
         if self.size == 0:
             return state
-        return Tat(_from_us(state, now_us) + self.size)
+        return self._tat(_from_us(state, now_us) + self.size)
 
     def settled(self, state: Tat | None, now_us: int, granted_us: int, by: int) -> Tat | None:
+        """In the measure of *state*: that of the request may be in force no longer."""
         if state is None and by <= 0:
             return None
-        most_us = now_us + self.capacity_us + self._most_debt_us
-        at_us = max(now_us, min(_from_us(state, now_us) + by, most_us))
-        return Tat(at_us, max(0, at_us - now_us - self.capacity_us))
+        measure = self._own if state is None else self._measure_of(state)
+        if measure != self._own:
+            by = min(by, _LARGEST_CORRECTION_US)
+            by = ceil(float(by) * measure.numerator / self.numerator * self.denominator / measure.denominator)
+        empty_us = now_us + measure.capacity_us
+        at_us = max(now_us, min(_from_us(state, now_us) + by, empty_us + _most_debt_us(measure.capacity_us)))
+        return Tat(at_us, max(0, at_us - empty_us), self._tat(0).measure if state is None else state.measure)
 
     @property
     def _most_debt_us(self) -> int:
-        return min(max(_LARGEST_DEBT_CAPACITIES * self.capacity_us, _SMALLEST_CUT_US), _LARGEST_DEBT_US)
+        return _most_debt_us(self.capacity_us)
+
+    @property
+    def _own(self) -> Measure:
+        return Measure(self.capacity_us, self.numerator, self.denominator)
+
+    def _measure_of(self, state: Tat) -> Measure:
+        return state.measure or self.home or self._own
+
+    def _tat(self, at_us: int, debt_us: int = 0) -> Tat:
+        return Tat(at_us, debt_us, None if self.home is None or self.home == self._own else self._own)
 
     def use(self, state: Tat | None, now_us: int) -> Use:
         return Use(0, now_us if state is None else state.at_us)
@@ -135,6 +185,8 @@ class Bucket:
     burst: int
     numerator: int
     denominator: int
+    home: Measure | None = field(default=None, kw_only=True)
+    """See `GcraAlgorithm.home`."""
 
     @classmethod
     def of(cls, amount: int, period_us: int, burst: int) -> Bucket:
@@ -146,9 +198,14 @@ class Bucket:
     def bind(self, cost: int) -> GcraAlgorithm:
         """What a request of *cost* units means to this bucket. A cost of more than the burst never passes."""
         charge_us = -(-cost * self.numerator // self.denominator)
-        burst_us = self.burst * self.numerator // self.denominator
-        capacity_us = -(-self.burst * self.numerator // self.denominator)
-        return GcraAlgorithm(charge_us, max(0, burst_us - charge_us), capacity_us, self.numerator, self.denominator)
+        burst_us, capacity_us = self.burst * self.numerator // self.denominator, self.measure.capacity_us
+        return GcraAlgorithm(
+            charge_us, max(0, burst_us - charge_us), capacity_us, self.numerator, self.denominator, self.home
+        )
+
+    @property
+    def measure(self) -> Measure:
+        return Measure(-(-self.burst * self.numerator // self.denominator), self.numerator, self.denominator)
 
     def remaining(self, tat_us: int, now_us: int) -> int:
         """Whole units that would pass at *now_us*, from 0 to burst."""
@@ -160,6 +217,10 @@ def bucket_definition(algorithm: str, amount: int, period_us: int, burst: int) -
     """What a bucket is: its interval and its burst. 60 a minute is 1 a second."""
     common = gcd(amount, period_us)
     return f"{algorithm} {amount // common} {period_us // common} {burst}"
+
+
+def _most_debt_us(capacity_us: int) -> int:
+    return min(max(_LARGEST_DEBT_CAPACITIES * capacity_us, _SMALLEST_CUT_US), _LARGEST_DEBT_US)
 
 
 def _from_us(state: Tat | None, now_us: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from throttlekit._core.algorithm import Use
@@ -75,6 +76,10 @@ class LeakyBucket(Limit):
 
     def shared_out(self, processes: int, options: Mapping[str, Any]) -> tuple[Rate, Mapping[str, Any]]:
         return shared_bucket(self.amount, self.period_us, processes), {}
+
+    def _counts_with(self, declared: Any) -> bool:
+        self._set(_bucket=replace(self._bucket, home=declared.bucket.measure))
+        return True
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> GcraAlgorithm:
         return self._bucket.bind(cost)

@@ -60,6 +60,9 @@ class SlidingLogAlgorithm(NoSlots):
             return state
         return Log((now_us,) * self.amount)
 
+    def adopted(self, state: Log | None, now_us: int) -> Log | None:
+        return state
+
     def exhausted(self, state: Log | None, at_us: int) -> Log:
         """
         In at most `_PAUSED_GROUPS` groups of units that passed at once, each as late as its last unit. Counted from the

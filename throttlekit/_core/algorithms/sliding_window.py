@@ -72,6 +72,9 @@ class SlidingWindowAlgorithm(NoSlots):
             return state
         return Counts(now_us // self.period_us, 0, self.amount)
 
+    def adopted(self, state: Counts | None, now_us: int) -> Counts | None:
+        return state
+
     def exhausted(self, state: Counts | None, at_us: int) -> Counts:
         """
         This window's counter as of even use, and so much before it that the load is the amount: where more was used in
@@ -196,6 +199,9 @@ class SlidingWindow(Limit):
     def _shape(self, amount: int, period_us: int, **options: Any) -> Shape:
         counted = amount if self.varying_us is None else "varying"
         return Shape(amount, amount, f"{self.algorithm} {counted} {period_us}")
+
+    def _counts_with(self, declared: Any) -> bool:
+        return bool(self._period_us == declared.period_us)
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> SlidingWindowAlgorithm:
         return SlidingWindowAlgorithm(cost, self._amount, self._period_us, step_us(self._amount, self._period_us))

@@ -177,6 +177,10 @@ class TokenBucket(Limit):
         own = {} if self.varying_us is not None else {"burst": max(1, self.burst // processes)}
         return shared_bucket(self.amount, self.period_us, processes), own
 
+    def _counts_with(self, declared: Any) -> bool:
+        self._set(_bucket=replace(self._bucket, home=declared.bucket.measure))
+        return True
+
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> GcraAlgorithm:
         return self._bucket.bind(cost)
 

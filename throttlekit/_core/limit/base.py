@@ -70,22 +70,23 @@ class Limit(PerJob, Value):
             them for each of its `tiers`.
         most: The greatest cost.
         fingerprint: Stands for the definition: a limit that is defined anew counts anew. What happens while the store
-            fails is not part of it.
+            fails is not part of it. That of `declared`, if there is one.
         local_part: With "local": one process's part, as a limit of scope "process".
         of_tier: The tier that the limit is of, if it is one of another limit's `tiers`.
         varies: Whether the rate depends on the job: there are tiers, or *rate* is a callable.
         varying_us: With a callable, and of what such a limit is `at` a rate: the time in which a bucket of every rate
             fills; 0 where that plays no part. None: the rate is fixed.
         by_value: Whether the limit came in a message.
+        declared: With a rate that live control set: the limit as it was declared, where it counts.
 
     Raises:
         ConfigurationError: A value that can never work, as soon as the limit is made.
     """
 
     __slots__ = (
-        "__weakref__", "_amount", "_capacity", "_period_us", "adapt", "by_value", "cost", "default_tier", "fingerprint",
-        "key", "local_part", "most", "name", "of_tier", "on_store_failure", "processes", "rate", "rates", "scope",
-        "share", "tier", "tiers", "varies", "varying_us",
+        "__weakref__", "_amount", "_capacity", "_period_us", "adapt", "by_value", "cost", "declared", "default_tier",
+        "fingerprint", "key", "local_part", "most", "name", "of_tier", "on_store_failure", "processes", "rate", "rates",
+        "scope", "share", "tier", "tiers", "varies", "varying_us",
     )  # fmt: skip
 
     algorithm: ClassVar[str]
@@ -111,6 +112,7 @@ class Limit(PerJob, Value):
     share: Share | None
     adapt: Adapt | None
     local_part: Limit | None
+    declared: Limit | None
     _amount: int
     _period_us: int
     _capacity: int
@@ -150,6 +152,7 @@ class Limit(PerJob, Value):
         self._set(
             name=name, rate=rate, key=key, cost=cost, scope=scope, tier=tier, default_tier=default_tier, tiers=None,
             on_store_failure=on_store_failure, processes=processes, share=None, adapt=adapt, local_part=None,
+            declared=None,
             of_tier=_of_tier, by_value=_by_value, varies=depends_on_job(rate), varying_us=_varying_us,
             rates=None if _varying_us is None else {},
         )  # fmt: skip
@@ -223,6 +226,23 @@ class Limit(PerJob, Value):
         """The rate and the options of what one of *processes* may let pass on its own."""
         return shared_window(self.amount, self.period_us, processes), options
 
+    def count_with(self, declared: Limit) -> bool:
+        """
+        Count where *declared* counts, of which this is a copy with another rate: only what makes the copy may call it.
+
+        Returns:
+            Whether the algorithm can. If not, the copy counts by itself.
+        """
+        if not self._counts_with(declared):
+            return False
+        self._set(fingerprint=declared.fingerprint, declared=declared)
+        if self.local_part is not None and declared.local_part is not None:
+            self.local_part.count_with(declared.local_part)
+        return True
+
+    def _counts_with(self, declared: Any) -> bool:
+        return False
+
     @classmethod
     def rate_from(cls, amount: int, period_us: int) -> Any:
         """The rate whose amount and period these are, as the constructor takes it."""
@@ -241,6 +261,8 @@ class Limit(PerJob, Value):
     @property
     def definition(self) -> object:
         """What two limits of one name must have in common."""
+        if self.declared is not None:
+            return self.fingerprint, self.amount, self.period_us, self.capacity
         if self.tiers is None:
             return self.fingerprint
         return tuple(sorted((tier, limit.definition) for tier, limit in self.tiers.items()))

@@ -13,7 +13,8 @@ __all__ = ["altered"]
 
 def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
     """
-    *limit* with another *rate*; a concurrency limit, with another amount.
+    *limit* with another *rate*; a concurrency limit, with another amount. It counts where *limit* counts, if the
+    algorithm can count both together (`Limit.count_with`).
 
     Args:
         burst: The new burst. Default: as declared. If the declared burst is the default of the declared rate: the
@@ -23,6 +24,7 @@ def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
         ConfigurationError: The limit cannot take it: not a rate of its kind, a burst where it has none, tiers, or a
             cost that would never pass.
     """
+    limit = limit.declared or limit
     if limit.varying_us is not None:
         if burst is not None:
             raise ConfigurationError(f"limit {limit.name!r} has no burst of its own: it follows from the rate")
@@ -44,4 +46,6 @@ def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
     if limit.prefetch is not None:
         with suppress(ConfigurationError):  # a lease that does not fit the new rate: nothing is taken ahead
             made = make(limit.name, rate, prefetch=limit.prefetch, prefetch_for=limit.prefetch_for, **options)
+    if made.fingerprint != limit.fingerprint:
+        made.count_with(limit)
     return made

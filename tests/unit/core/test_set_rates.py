@@ -1,0 +1,337 @@
+"""A rate that live control sets counts where the declared one counts: no change gives a unit, and none blocks."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from throttlekit import (
+    ConfigurationError,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    TokenBucket,
+)
+from throttlekit._core.algorithm import STALE_US
+from throttlekit._core.algorithms.gcra import GcraAlgorithm, Tat
+from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.serialize import load, load_in_force, plain
+from throttlekit.adapter import decision_from_receipt, receipt
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+START_US, S, DAY = 1_800_000_000_000_000, 1_000_000, 86_400_000_000
+DECLARED = TokenBucket("api", "50/s", burst=10)
+BUCKETS: list[Limit] = [
+    DECLARED,
+    *(
+        altered(DECLARED, rate, burst)
+        for rate, burst in [("500/s", 100), ("5/s", 1), ("50/s", 3), ("7/m", 10), ("1/d", 2), ("9000/s", 40)]
+    ),
+]
+LEAKY = LeakyBucket("drip", "5/s")
+WINDOWS: list[list[Limit]] = [
+    [declared, *(altered(declared, f"{amount}/m") for amount in (60, 3, 1))]
+    for declared in (FixedWindow("calendar", "12/m"), SlidingWindow("sliding", "12/m"))
+]
+RAISED: list[tuple[Any, str, str]] = [
+    (TokenBucket, "2/s", "20/s"),
+    (TokenBucket, "20/s", "2/s"),
+    (LeakyBucket, "2/s", "20/s"),
+    (FixedWindow, "20/s", "200/s"),
+    (SlidingWindow, "200/s", "20/s"),
+]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def limiter(clock: FakeClock) -> Limiter:
+    return Limiter(MemoryStore(clock_us=clock))
+
+
+def drain(limiter: Limiter, limit: Limit) -> int:
+    """Ask until it is denied; how many passed."""
+    passed = 0
+    while limiter.acquire(limit):
+        passed += 1
+    return passed
+
+
+def ask(limit: Limit, state: Any, now_us: int, cost: int) -> tuple[bool, Any]:
+    """As `acquire` asks."""
+    charge = limit.bind(cost)
+    state = charge.adopted(charge.sanitized(state, now_us), now_us)
+    if charge.ready_us(state, now_us) > now_us:
+        return False, state
+    return True, charge.admit(state, now_us)
+
+
+steps = st.lists(
+    st.tuples(st.integers(0, 6), st.integers(1, 12), st.sampled_from([0, 0, 1, 2_000, 20_000, S, 70 * S, 9000 * S])),
+    max_size=80,
+)
+
+
+@given(steps=steps, declared=st.sampled_from(["bucket", "leaky"]))
+def test_units_stay_when_the_rate_changes(steps: list[tuple[int, int, int]], declared: str) -> None:
+    """
+    Whatever changes, and whichever process asks by whichever rate: what passes is what a bucket passes whose units
+    stay, at most its new burst, and which fills at the rate of the one that asked last. No more by any unit, and no
+    less than a microsecond's worth for each change.
+    """
+    limits = BUCKETS
+    if declared == "leaky":
+        limits = [LEAKY, *(altered(LEAKY, rate) for rate in ("50/s", "1/s", "1/m", "1/d", "3/s", "7000/s"))]
+    state: Any = None
+    now_us, rate, left, burst, lost = START_US, Fraction(0), Fraction(10**6), 10**6, Fraction(0)
+    for at, units, wait_us in steps:
+        limit = limits[at]
+        units = min(units, limit.capacity)
+        now_us += wait_us
+        charge: Any = limit.bind(units)
+        left = min(left + wait_us * rate, Fraction(burst), Fraction(limit.capacity))
+        rate, burst = Fraction(charge.denominator, charge.numerator), limit.capacity
+        lost += 2 * rate + Fraction(1, 1000)
+        allowed, state = ask(limit, state, now_us, units)
+        if allowed:
+            left -= units
+            assert left >= 0
+        else:
+            assert left < units + lost
+        if state is None:  # it is full, whatever it is called
+            left = Fraction(10**6)
+            burst = 10**6
+
+
+@given(steps=steps)
+@pytest.mark.parametrize("limits", WINDOWS, ids=lambda limits: limits[0].name)
+def test_windows_count_on_when_the_amount_changes(limits: list[Limit], steps: list[tuple[int, int, int]]) -> None:
+    """In any window, no more units pass than under the greatest of the amounts alone."""
+    state: Any = None
+    now_us, passed = START_US, list[tuple[int, int]]()
+    for at, units, wait_us in steps:
+        limit = limits[at % len(limits)]
+        now_us += wait_us
+        units = min(units, limit.capacity)
+        allowed, state = ask(limit, state, now_us, units)
+        passed += [(now_us, units)] * allowed
+    greatest = max(limit.amount for limit in limits)
+    for begin, (begin_us, _) in enumerate(passed):
+        for end in range(begin, len(passed)):
+            units, length_us = sum(each for _, each in passed[begin : end + 1]), passed[end][0] - begin_us
+            windows = passed[end][0] // (60 * S) - begin_us // (60 * S) + 1
+            if isinstance(limits[0], FixedWindow):
+                assert units <= greatest * windows
+            else:
+                assert units * 60 * S < (greatest + 1) * 60 * S + length_us * greatest
+
+
+@pytest.mark.parametrize(("kind", "before", "after"), RAISED)
+def test_rate_is_in_use_at_once(limiter: Limiter, clock: FakeClock, kind: Any, before: str, after: str) -> None:
+    """Within a second of a change by ten the new rate is used, from a limit that had just been used up."""
+    declared = kind("api", before)
+    changed = altered(declared, after)
+    drain(limiter, declared)
+    assert drain(limiter, changed) <= max(0, changed.amount - declared.amount)
+    clock.advance(1)
+    drain(limiter, changed)
+    units, seconds = 0, 4
+    for _ in range(seconds * 100):
+        clock.advance(0.01)
+        units += drain(limiter, changed)
+    assert 0.95 * seconds * changed.amount <= units <= (seconds + 1) * changed.amount
+
+
+@pytest.mark.parametrize("rates", [("1/d", "100/s"), ("1/m", "100/s"), ("1/30s", "100/s")])
+def test_raised_rate_does_not_wait_for_the_old_one(limiter: Limiter, clock: FakeClock, rates: tuple[str, str]) -> None:
+    """A unit of a day, or of the minute in which a clock is believed, is a unit of ten milliseconds at once."""
+    declared = TokenBucket("api", rates[0], burst=1)
+    changed = altered(declared, rates[1])
+    assert drain(limiter, declared) == 1
+    assert limiter.acquire(changed).retry_after == 0.01
+    clock.advance(0.01)
+    assert limiter.acquire(changed)
+
+
+def test_lowered_rate_admits_what_was_left_and_not_more(limiter: Limiter, clock: FakeClock) -> None:
+    """Of 60 units that were left, the new burst; of 3, three; and then one a day."""
+    for taken, passes in ((40, 5), (97, 3)):
+        declared = TokenBucket(f"api {taken}", "100/s", burst=100)
+        changed = altered(declared, "1/d", 5)
+        assert limiter.acquire(declared, cost=taken)
+        assert drain(limiter, changed) == passes
+        clock.advance(86_399)
+        assert drain(limiter, changed) == 0
+        clock.advance(2)
+        assert drain(limiter, changed) == 1
+
+
+def test_changes_give_no_bursts(limiter: Limiter) -> None:
+    """Ten changes within a moment let nothing pass; a bucket that is full stays full."""
+    changed = [altered(DECLARED, "500/s", 100), altered(DECLARED, "5/s", 1)]
+    assert limiter.peek(changed[0]).remaining == 100
+    assert drain(limiter, DECLARED) == 10
+    assert sum(drain(limiter, limit) for limit in (*changed, DECLARED) * 10) == 0
+
+
+def test_debt_stays(limiter: Limiter, clock: FakeClock) -> None:
+    """What is owed beyond an empty bucket is owed in units, at every rate."""
+    changed = altered(DECLARED, "5/s")
+    taken = limiter.acquire(DECLARED, cost=10)
+    limiter.settle(taken, actual=30)
+    assert limiter.acquire(changed, cost=5).retry_after == pytest.approx(25 / 5)
+    assert limiter.acquire(DECLARED, cost=5).retry_after == pytest.approx(25 / 50, abs=1e-5)
+
+
+def test_debt_that_is_absurd_at_another_rate_is_cut() -> None:
+    """An hour's worth, or 60 bursts, or ten years: as where it is settled; and every number is exact."""
+    slow, fast = altered(DECLARED, "1/d", 1).bind(1), altered(DECLARED, "9000/s", 40).bind(1)
+    owed = fast.settled(fast.admit(None, START_US), START_US, START_US, 10**30)
+    assert owed.debt_us == 3600 * S
+    assert slow.adopted(owed, START_US).debt_us == 60 * DAY
+    assert slow.adopted(owed, START_US).at_us == START_US + 61 * DAY
+
+
+def test_settling_what_another_rate_charged_keeps_the_rate_in_force(limiter: Limiter, clock: FakeClock) -> None:
+    """A job that began at 100/s and ends at 1/day gives back, or owes, units; they come back at a unit a day."""
+    declared = TokenBucket("api", "100/s", burst=100)
+    changed = altered(declared, "1/d", 3)
+    first, second = limiter.acquire(declared, cost=50), limiter.acquire(declared, cost=50)
+    assert drain(limiter, changed) == 0
+    limiter.settle(first, actual=48)
+    clock.advance(3600)
+    assert drain(limiter, changed) == 2
+    limiter.settle(second, actual=52)
+    clock.advance(86_400 * 2)
+    assert drain(limiter, changed) == 0
+    clock.advance(86_400)
+    assert drain(limiter, changed) == 1
+
+
+def test_settled_beyond_empty_is_kept_for_as_long_as_it_counts(limiter: Limiter, clock: FakeClock) -> None:
+    """The store keeps a settled bucket by the rate that is in force, and not by the one that the job was charged at."""
+    declared = TokenBucket("api", "100/s", burst=2)
+    changed = altered(declared, "1/d")
+    taken = limiter.acquire(declared)
+    assert drain(limiter, changed) == 1
+    limiter.settle(taken, actual=2)
+    clock.advance(86_400)
+    assert drain(limiter, changed) == 0
+
+
+def test_a_caller_that_looks_changes_no_rate(limiter: Limiter, clock: FakeClock) -> None:
+    """A page that still knows the declared rate shows the units, and the bucket fills at the rate that is in force."""
+    changed = altered(DECLARED, "1/d")
+    assert drain(limiter, changed) == 10
+    for _ in range(20):
+        assert limiter.peek(DECLARED).remaining == 0
+        clock.advance(1)
+    assert drain(limiter, changed) == 0
+
+
+@pytest.mark.parametrize("known", [DECLARED, BUCKETS[1]])
+def test_state_of_a_clock_that_was_wrong_counts_as_used_up(known: Limit) -> None:
+    """By whichever rate it was written; also for a caller that only looks, and the rate stays."""
+    charge, other = known.bind(1), BUCKETS[2].bind(1)
+    assert isinstance(other, GcraAlgorithm)
+    written = other.admit(Tat(START_US + 10**9, 0, other.admit(None, START_US).measure), START_US)  # type: ignore[union-attr]
+    believed = charge.sanitized(written, START_US)
+    assert believed == Tat(START_US + other.capacity_us, 0, written.measure)  # type: ignore[union-attr]
+    assert charge.there(charge.adopted(believed, START_US), START_US) == 0
+    edge = replace_at(written, START_US + other.capacity_us + STALE_US)
+    assert charge.sanitized(edge, START_US) is edge
+    assert charge.adopted(edge, START_US).at_us == START_US + charge.params[1]
+
+
+def replace_at(state: Any, at_us: int) -> Tat:
+    return Tat(at_us, state.debt_us, state.measure)
+
+
+def test_a_small_step_of_the_clock_admits_nothing_extra(limiter: Limiter, clock: FakeClock) -> None:
+    """A clock that steps back while the rate changes leaves an empty bucket empty."""
+    changed = altered(DECLARED, "500/s")
+    assert drain(limiter, DECLARED) == 10
+    clock.advance(-30)
+    assert drain(limiter, changed) == 0
+    clock.advance(0.1)
+    assert drain(limiter, changed) == 10
+
+
+def test_places_are_the_lines_own(limiter: Limiter, clock: FakeClock) -> None:
+    """Jobs that waited at one rate stand in their order at the other, before those that come."""
+    changed = altered(DECLARED, "500/s")
+    drain(limiter, DECLARED)
+    tickets = [limiter.acquire(DECLARED, job=Job(id=str(n))).ticket for n in range(40)]
+    instants = [limiter.acquire(changed, job=Job(id=str(n), ticket=tickets[n])).delay for n in range(40)]
+    assert all(earlier < later for earlier, later in pairwise(instants))
+    assert instants[-1] < 0.09
+    clock.advance(0.04)
+    asked = [limiter.acquire(changed, job=Job(id=str(n), ticket=tickets[n])).allowed for n in reversed(range(40))]
+    assert sum(asked) == 20 or asked == [False] * 30 + [True] * 10
+    assert not limiter.acquire(changed, job=Job(id="new"))
+
+
+@pytest.mark.parametrize(
+    ("limit", "rate"),
+    [
+        (SlidingLog("api", "5/m"), "10/m"),
+        (FixedWindow("api", "5/m"), "5/h"),
+        (SlidingWindow("api", "5/m"), "5/h"),
+    ],
+)
+def test_what_cannot_be_counted_together_is_counted_apart(limiter: Limiter, limit: Limit, rate: str) -> None:
+    """A log has as many places as its amount; windows of another length have other edges."""
+    changed = altered(limit, rate)
+    assert changed.declared is None
+    assert drain(limiter, limit) == 5
+    assert drain(limiter, changed) == changed.capacity
+
+
+def test_share_of_a_process_counts_on(limiter: Limiter) -> None:
+    """While the store is away, the share of a limit is one bucket at both rates."""
+    declared = TokenBucket("api", "100/s", burst=40, on_store_failure="local", processes=4)
+    changed = altered(declared, "200/s")
+    assert declared.local_part is not None
+    assert changed.local_part is not None
+    assert changed.local_part.fingerprint == declared.local_part.fingerprint
+    assert limiter.acquire(declared.local_part, cost=10)
+    assert not limiter.acquire(changed.local_part)
+
+
+@pytest.mark.parametrize(
+    "changed", [BUCKETS[1], altered(LEAKY, "9/s"), *(limits[1] for limits in WINDOWS)], ids=lambda limit: limit.name
+)
+def test_travels_where_the_fleet_wrote_it_and_not_where_a_sender_did(limiter: Limiter, changed: Limit) -> None:
+    """A report and a receipt say where it counts. A limit in a message cannot: it counts by itself."""
+    data = plain(changed, "", 0)
+    assert load_in_force(data) == replace_cost(changed)
+    assert changed.declared is not None
+    assert load(data).fingerprint != changed.fingerprint == changed.declared.fingerprint
+    taken = limiter.acquire(changed)
+    again = decision_from_receipt(receipt(taken))
+    limiter.settle(again, actual=0)
+    assert limiter.peek(changed).remaining == changed.capacity
+
+
+def replace_cost(limit: Limit) -> Limit:
+    return load_in_force(plain(limit, "", 0))
+
+
+@pytest.mark.parametrize("declared", [1, "x", {}, {"rate": [0, 1]}, {"rate": "1/s", "burst": 1}])
+def test_forged_declaration_is_refused(declared: Any) -> None:
+    """A receipt whose declared rate is none is no receipt."""
+    with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
+        load_in_force({**plain(BUCKETS[1], "", 0), "declared": declared})
