@@ -150,8 +150,7 @@ def acquire(
     denies it, and in no other: it leaves the lines of those that would let it pass, and keeps its place there in its
     ticket. Right of way in one line never counts in another. Every denial keeps what was set aside. Every answer
     replaces state that is stale (`Algorithm.sanitized`): else each would take the limit for just used up, until the
-    clock is as late as it was. A peek changes nothing else; any other answer also replaces state that a limit of
-    another rate wrote (`Algorithm.adopted`), which from now on goes on at this one's.
+    clock is as late as it was. A peek changes nothing else; any other answer also replaces what another rate wrote.
 
     Args:
         states: What is stored for each claim's key, in the order of *claims*.
