@@ -25,7 +25,7 @@ from throttlekit.adapter import (
     read_limits,
     seconds_in,
 )
-from throttlekit_dramatiq._message_state import TICKET
+from throttlekit_dramatiq._message_state import TICKET, holder_of
 from throttlekit_dramatiq._waiting import LONGEST_HOLD
 
 __all__ = ["Options"]
@@ -68,7 +68,7 @@ class Options:
         self._framework = Delivery(longest=LONGEST_HOLD, lateness=_LATENESS, early=_EARLY)
         self._default = JobOptions.read(throttle, on_429=on_429, limiter=limiter)
         self._of_actor: dict[str, JobOptions] = {}
-        self._deliveries: dict[float | None, Delivery] = {}
+        self._deliveries: dict[tuple[float | None, bool], Delivery] = {}
 
     def wait_in_place(self, inline: InlineWaits) -> None:
         """Short waits are slept in *inline*."""
@@ -153,11 +153,13 @@ class Options:
 
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
         """How *message* waits."""
-        delivery = self._deliveries.get(max_wait)
+        held = holder_of(message) is not None
+        delivery = self._deliveries.get((max_wait, held))
         if delivery is None:
             if len(self._deliveries) >= _REMEMBERED:
                 self._deliveries.clear()
-            delivery = self._deliveries[max_wait] = self._rules.delivery(self._framework, max_wait)
+            delivery = self._rules.delivery(replace(self._framework, held=held), max_wait)
+            self._deliveries[max_wait, held] = delivery
         return self.with_expiry(message, delivery)
 
     def with_expiry(self, message: Any, delivery: Delivery) -> Delivery:

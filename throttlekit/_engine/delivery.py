@@ -36,6 +36,8 @@ class Delivery:
             the framework ends it in its own way. 0 or less: the job has expired.
         again: Whether the job ran before, and has to wait once more: it stands in front of those that have not run.
         inline: Where short waits are slept in place; None: nowhere.
+        held: Whether the job waited in this process's `WaitingRoom`. It waits there again, as its answer counts for all
+            that stand behind it. In place it waits only where a unit would be lost meanwhile.
     """
 
     longest: float = 600.0
@@ -47,6 +49,7 @@ class Delivery:
     expires_in: float = math.inf
     again: bool = False
     inline: InlineWaits | None = None
+    held: bool = False
 
     @property
     def grace_us(self) -> int:
@@ -67,6 +70,14 @@ class Delivery:
         """Whether a job that is due in *delay* seconds can begin before it expires."""
         lives_us = self._lives_us()
         return lives_us is None or round(delay * 1_000_000) <= lives_us
+
+    def waits_in_place(self, decision: Decision) -> bool:
+        """Wait out the short delay of a denied job in this thread; return whether it was waited out."""
+        if self.inline is None or not self.in_time(decision.delay):
+            return False
+        if self.held and not _loses_units(decision.limit, decision.cost, self.lateness):
+            return False
+        return self.inline.wait(decision.delay)
 
     def deferred(self, decision: Decision, ticket: Ticket, waited: float) -> Decision:
         """

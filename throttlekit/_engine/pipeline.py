@@ -14,7 +14,6 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, ClaimResolver, build_request, decision_from, ticket_after
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.fallback import decide_without_store
-from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.store_clock import StoreClock
 from throttlekit._engine.stores import Stores
 from throttlekit._engine.ticket import Ticket
@@ -60,7 +59,8 @@ class Pipeline:
             except StoreUnavailable as error:
                 return self.without_store(attempt, error)
             decision = self.decision(attempt, verdict)
-            if call.delivery.inline is None or not _waits_in_place(call.delivery.inline, call, decision):
+            inline = call.delivery.inline is not None and _is_deferral(call, decision)
+            if not inline or not call.delivery.waits_in_place(decision):
                 return self.conclude(attempt, verdict, decision)
             attempt = self._next_attempt(attempt, verdict)
 
@@ -159,11 +159,6 @@ class Pipeline:
 
     def _now(self) -> float:
         return time.perf_counter() if self.events.decisions else 0.0
-
-
-def _waits_in_place(inline: InlineWaits, call: Call, decision: Decision) -> bool:
-    """Wait out a job's short delay in this thread; return whether it was waited out."""
-    return _is_deferral(call, decision) and call.delivery.in_time(decision.delay) and inline.wait(decision.delay)
 
 
 def _is_deferral(call: Call, decision: Decision) -> bool:

@@ -597,6 +597,19 @@ def test_long_wait_is_not_spent_in_place(limiter: Limiter, clock: FakeClock) -> 
 
 
 @pytest.mark.parametrize("limiter", ["sync"], indirect=True)
+@pytest.mark.parametrize(("burst", "slept"), [(1, [0.01]), (50, [])])
+def test_what_a_process_holds_waits_in_place_only_where_a_unit_would_be_lost(
+    limiter: Limiter, clock: FakeClock, burst: int, slept: list[float]
+) -> None:
+    """Elsewhere it goes back to those that its answer concerns too."""
+    fast, waits = TokenBucket("fast", "100/s", burst=burst), FakeWaits(clock)
+    for _ in range(burst):
+        limiter.acquire(fast)
+    limiter.acquire(fast, job=job(), delivery=Delivery(inline=waits, held=True))
+    assert waits.slept == slept
+
+
+@pytest.mark.parametrize("limiter", ["sync"], indirect=True)
 def test_waits_in_place_are_no_deferrals(limiter: Limiter, clock: FakeClock) -> None:
     """Waiting in place is not counted among a job's deferrals, though its place and first denial are kept."""
     fast = TokenBucket("fast", "100/s", burst=1)

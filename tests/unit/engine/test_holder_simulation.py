@@ -1,0 +1,179 @@
+"""
+Processes that hold waiting jobs: how often they ask, simulated around the real limiter and the real `WaitingRoom`.
+
+A heavy tenant has a backlog, and ten light ones come in front of it, so that every instant that it was given is too
+early by and by. A process asks for its first job, and its answer counts for all behind it.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from throttlekit import Job, Limiter, TokenBucket
+from throttlekit._engine.delivery import Delivery
+from throttlekit._engine.inline import InlineWaits
+from throttlekit.adapter import WaitingRoom, lane_in
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+SECOND = 1_000_000
+THREADS, BODY_US, LOOK_S, SOON_S = 4, 1000, 0.5, 0.03
+LIMIT = TokenBucket("partner", "50/s", burst=10, share="{tenant}")
+
+
+class Asleep(InlineWaits):
+    """Sleeps nowhere, and remembers whether a thread would have."""
+
+    asked = False
+
+    def wait(self, seconds: float) -> bool:
+        self.asked = seconds <= self.longest
+        return False
+
+
+@dataclass
+class Work:
+    tenant: str
+    at_us: int
+    number: int
+    ticket: Mapping[str, Any] | None = None
+    ran_us: int = 0
+
+
+@dataclass
+class Process:
+    room: WaitingRoom[Work] = field(default_factory=WaitingRoom)
+    busy: int = 0
+    asleep: bool = False
+    timer_us: int = 0
+
+
+class Fleet:
+    """
+    Processes that work as Dramatiq's do with throttlekit: a job that was denied is held, and asks when it is due.
+
+    Attributes:
+        asks: When the store was asked, by the simulated clock.
+        ran: The jobs, in the order of running.
+    """
+
+    def __init__(self, processes: int, works: list[Work], seed: int) -> None:
+        self._clock = FakeClock()
+        self._limiter = Limiter(MemoryStore(clock_us=self._clock))
+        self._start_us, self._random = self._clock(), random.Random(seed)
+        self._processes = [Process() for _ in range(processes)]
+        self._queue: deque[Work] = deque()
+        self._events: list[tuple[int, int, Any, tuple[Any, ...]]] = []
+        self.asks: list[int] = []
+        self.ran: list[Work] = []
+        for work in works:
+            self._later(work.at_us, self._arrive, work)
+        for process in self._processes:
+            self._later(self._random.randrange(50_000), self._look, process)
+
+    @property
+    def now_us(self) -> int:
+        return self._clock() - self._start_us
+
+    def run(self, until_us: int) -> None:
+        while self._events and self._events[0][0] <= until_us:
+            at_us, _, what, arguments = heapq.heappop(self._events)
+            self._clock.advance((at_us - self.now_us) / SECOND)
+            what(*arguments)
+
+    def _later(self, at_us: int, what: Any, *arguments: Any) -> None:
+        heapq.heappush(self._events, (at_us, self._random.getrandbits(62), what, arguments))
+
+    def _arrive(self, work: Work) -> None:
+        self._queue.append(work)
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._queue and (free := [each for each in self._processes if each.busy < THREADS]):
+            self._hand_over(self._random.choice(free), self._queue.popleft(), held=False)
+
+    def _hand_over(self, process: Process, work: Work, *, held: bool) -> None:
+        process.busy += 1
+        self._later(self.now_us + self._random.randint(100, 300), self._ask, process, work, held)
+
+    def _ask(self, process: Process, work: Work, held: bool) -> None:
+        self.asks.append(self.now_us)
+        inline = Asleep(at_once=0 if process.asleep else 1)
+        job = Job(id=str(work.number), args=(work.tenant,), function=_function, ticket=work.ticket)
+        decision = self._limiter.acquire(LIMIT, job=job, delivery=Delivery(lateness=0.05, inline=inline, held=held))
+        if decision.allowed:
+            work.ran_us = self.now_us
+            self.ran.append(work)
+            self._later(self.now_us + BODY_US, self._end, process)
+            return
+        work.ticket = decision.ticket
+        delay_us = round(decision.delay * SECOND)
+        if inline.asked and not process.asleep:
+            process.asleep = True
+            self._later(self.now_us + delay_us + 200, self._wake, process, work, held)
+            return
+        process.busy -= 1
+        due = -(-(self.now_us + delay_us) // 1000) / 1000
+        process.room.put(work, due, lane_in(work.ticket), now=self.now_us / SECOND)
+        self._release(process)
+        self._fill()
+
+    def _wake(self, process: Process, work: Work, held: bool) -> None:
+        process.asleep = False
+        self._ask(process, work, held)
+
+    def _end(self, process: Process) -> None:
+        process.busy -= 1
+        self._release(process)
+        self._fill()
+
+    def _release(self, process: Process) -> None:
+        while (entry := process.room.first()) is not None and process.busy < THREADS:
+            if entry.due > self.now_us / SECOND:
+                due_us = round(entry.due * SECOND)
+                if not self.now_us < process.timer_us <= due_us + 200:
+                    process.timer_us = due_us + self._random.randint(200, 3000)
+                    self._later(process.timer_us, self._release, process)
+                return
+            process.room.remove(entry)
+            self._hand_over(process, entry.item, held=True)
+
+    def _look(self, process: Process) -> None:
+        self._later(self.now_us + 50_000, self._look, process)
+        now = self.now_us / SECOND
+        entry = process.room.to_look_at(now, LOOK_S, now + SOON_S) if process.busy < THREADS else None
+        if entry is not None:
+            process.room.remove(entry)
+            self._hand_over(process, entry.item, held=True)
+
+
+def _function(tenant: str) -> None: ...
+
+
+@pytest.mark.parametrize(("processes", "most_asks"), [(1, 2.3), (2, 2.5), (4, 2.75)])
+def test_a_held_backlog_behind_light_tenants_is_asked_for_little_more_than_once(
+    processes: int, most_asks: float
+) -> None:
+    """2 of these a job has to have: one that gives it its place, and one that is granted. The limit is fully used."""
+    backlog, seconds, begin_us = 400, 6, 1 * SECOND
+    heavy = [Work("heavy", number * 500, number) for number in range(backlog)]
+    light = [Work(f"light {k % 10}", begin_us + k * SECOND // 10, backlog + k) for k in range(10 * seconds)]
+    fleet = Fleet(processes, [*heavy, *light], seed=1)
+    fleet.run(begin_us + seconds * SECOND)
+    ran = [work for work in fleet.ran if work.ran_us > begin_us]
+    before = sum(work.at_us < begin_us for work in ran)
+    asks = sum(at_us > begin_us for at_us in fleet.asks) + before
+    assert asks / len(ran) <= most_asks
+    assert len(ran) >= 0.99 * 50 * seconds
+    order = [work.number for work in fleet.ran if work.tenant == "heavy"]
+    assert max(abs(place - number) for place, number in enumerate(order)) <= 3
+    waits = sorted(work.ran_us - work.at_us for work in ran if work.tenant != "heavy")
+    assert len(waits) >= 10 * seconds - 2
+    assert waits[-1] <= 0.1 * SECOND
