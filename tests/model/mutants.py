@@ -39,8 +39,8 @@ a burst follows a 429: acquire, a fault: bound
   - algorithm.exhausted(known, line.emptied_us) if line.emptied_us else known
   + known
 a place is a right to pass: acquire, one tenant: bound
-  - ready_us = algorithm.ready_us(taken, now_us)\n
-  + ready_us = algorithm.ready_us(taken, now_us) if place is None else now_us\n
+  - ready_us = ready_after(0, now_us)\n
+  + ready_us = ready_after(0, now_us) if place is None else now_us\n
 
 # All limits or none
 
@@ -99,14 +99,14 @@ a job stands that will not wait: acquire, one tenant: guest
 # The order
 
 told without those before: acquire, one tenant: before
-  - algorithm.ready_us(taken, opens_us, ahead.about) if ahead.about else ready_us
+  - ready_after(ahead.about, opens_us) if ahead.about else ready_us
   + ready_us
 told without costs: line, mixed costs: before
   - if not line.extra:
   + if True:
 told one unit late: acquire, one tenant: idle
-  - algorithm.ready_us(taken, opens_us, ahead.about) if ahead.about else ready_us
-  + algorithm.ready_us(taken, opens_us, ahead.about + 1)
+  - ready_after(ahead.about, opens_us) if ahead.about else ready_us
+  + ready_after(ahead.about + 1, opens_us)
 passes by a guess: acquire, jobs that are away: before
   - if passes_us <= now_us and ahead.most > ahead.about and
   + if False and

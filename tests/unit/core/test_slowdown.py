@@ -17,6 +17,7 @@ from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.slowdown import ONE, Fall, Heard, Slowdown, fallen, heard
+from throttlekit._core.storage_keys import line_name
 from throttlekit.stores import MemoryStore, Request, Slowing
 
 NOW_US = 1_800_000_000_000_000
@@ -70,11 +71,11 @@ def test_limit_is_slower_after_a_fall_and_whole_again_in_the_end(limit: Limit) -
     downstream = Downstream(limit)
     downstream.falls()
     assert 70 <= downstream.passed_in(S) <= 82
-    assert downstream.store._get("tk1:{x:}:0:order", downstream.now_us) is not None
+    assert downstream.store._get(line_name("tk1:{x:}:0"), downstream.now_us) is not None
     downstream.now_us = NOW_US + 60 * S
     assert 99 <= downstream.passed_in(S) <= 105
     downstream.now_us += 60 * S
-    assert downstream.store._get("tk1:{x:}:0:order", downstream.now_us) is None
+    assert downstream.store._get(line_name("tk1:{x:}:0"), downstream.now_us) is None
 
 
 def test_one_overload_is_one_fall() -> None:
