@@ -59,11 +59,11 @@ LIMITS: list[Any] = [TokenBucket("x", "100/s", burst=5), FixedWindow("x", "100/s
 def test_rate_after_a_fall_is_cubic() -> None:
     slow = fallen(None, Fall(None, 10 * S, ONE // 10), 0, NOW_US)
     parts = [slow.part(NOW_US + seconds * S) for seconds in (0, 5, 10, 15, 20)]
-    assert parts == [800_000, 975_000, ONE, ONE, ONE]
+    assert parts == [760_000, 926_250, 950_000, 973_750, ONE], "its top is 0.95 of where it fell"
     lower = fallen(slow, Fall(NOW_US, 10 * S, ONE // 10), 0, NOW_US)
-    assert lower.top == 720_000, "the middle between 0.8 and 0.64: a fall below the last leaves room"
-    assert lower.part(NOW_US) == 576_000
-    assert lower.part(NOW_US + 10 * S) == 720_000
+    assert lower.top == 684_000, "0.9 of where it fell: a fall below the last top leaves room"
+    assert lower.part(NOW_US) == 547_200
+    assert lower.part(NOW_US + 10 * S) == 684_000
     assert lower.part(lower.back_us) == ONE
 
 
@@ -201,7 +201,7 @@ def test_bad_values_are_errors_at_once(make: Any, says: str) -> None:
 
 def test_span_is_of_the_limits_own_period() -> None:
     fall = Adapt("10/m").fall(100, 60 * S, None)
-    assert (fall.span_us, fall.floor) == (300 * S, ONE // 10)
+    assert (fall.span_us, fall.floor) == (360 * S, ONE // 10)
     assert Adapt("1/s").fall(1000, S, None).span_us == S
     assert Adapt("1/s", span=timedelta(seconds=7)).fall(1000, S, None).span_us == 7 * S
 
