@@ -19,6 +19,7 @@ from throttlekit._core.serialize import dump, load
 from throttlekit._core.slowdown import ONE, Fall, Heard, Slowdown, fallen, heard
 from throttlekit._core.storage_keys import line_name
 from throttlekit.stores import MemoryStore, Request, Slowing
+from throttlekit.testing import FakeClock
 
 NOW_US = 1_800_000_000_000_000
 S = 1_000_000
@@ -223,3 +224,18 @@ def test_sign_of_ones_own_makes_it_fall() -> None:
     assert not limiter.acquire(limit, cost=500).allowed
     with pytest.raises(ConfigurationError, match="has no adapt="):
         limiter.overloaded(TokenBucket("y", "1/s"))
+
+
+def test_429_outside_of_a_job_leaves_the_limit_empty_and_slower() -> None:
+    clock = FakeClock()
+    limit = TokenBucket("x", "10/s", burst=10, adapt=Adapt("1/s", span=10))
+    limiter = Limiter(MemoryStore(clock_us=clock))
+    limiter.pause(limit, 1, refused=True)
+    clock.advance(1.0)
+    assert limiter.peek(limit).reason == "exhausted"
+    clock.advance(2.0)
+    passed = sum(limiter.acquire(limit).allowed for _ in range(10))
+    assert 0 < passed < 5, "a quarter of a second's worth at once, and not the burst"
+    limiter.pause(TokenBucket("y", "10/s", burst=10), 1)
+    clock.advance(1.0)
+    assert limiter.acquire(TokenBucket("y", "10/s", burst=10), cost=10).allowed, "a plain pause leaves what is counted"

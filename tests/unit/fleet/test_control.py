@@ -248,7 +248,7 @@ def test_place_and_pause_outlive_a_change_of_the_rate(fleet: Fleet) -> None:
         while fleet.limiter.acquire(PARTNER):
             pass
         first, second = fleet.ask(PARTNER), fleet.ask(PARTNER)
-        fleet.limiter.pause(PARTNER, 5)
+        fleet.limiter.pause(PARTNER, 5, refused=True)
         fleet.tell(*rule)
         fleet.advance(4.9)
         assert fleet.limiter.acquire(PARTNER).reason == "paused"
