@@ -121,7 +121,7 @@ def write(
 def options_given() -> list[str]:
     """As they were given, but for those that choose the rows of one of several runs."""
     given = sys.argv[1:]
-    for option in ("--results", "--only", "--workers"):
+    for option in ("--results", "--only", "--runs", "--way", "--workers"):
         if option in given:
             at = given.index(option)
             del given[at : at + 2]
