@@ -343,6 +343,7 @@ _RULES = [
             (FixedWindow("x", "2/day"), Zone(-_HOUR_US, ((_MIDNIGHT_US + _HOUR_US, 23 * _HOUR_US),))),
             (FixedWindow("x", "4/hour"), Zone(0, ((NOW_US, _HOUR_US // 2), (NOW_US + 30 * _HOUR_US, 0)))),
             (FixedWindow("x", "4/month"), FixedWindow("x", "4/month", tz="Europe/Berlin").bind(1, NOW_US).zone),
+            (FixedWindow("x", "3/month"), FixedWindow("x", "3/month", starts=15).bind(1, NOW_US).zone),
             (SlidingWindow("x", "3/s"), Zone()),
             (SlidingWindow("x", "7/10s"), Zone()),
             (SlidingWindow("x", f"{10**12 - 1}/366d"), Zone()),

@@ -56,7 +56,7 @@ exactly = SlidingLog("exactly", "100/minute", scope="process")
 tiered = TokenBucket(
     "api", {"free": "10/m", "pro": "100/m"}, burst={"free": 1, "pro": 20}, tier="{plan}", default_tier="free"
 )
-monthly = FixedWindow("monthly", "50000/month", tz="Europe/Berlin")
+monthly = FixedWindow("monthly", "50000/month", tz="Europe/Berlin", starts=15)
 varying = TokenBucket("varying", lambda job: "10/s", burst=timedelta(seconds=12), key="{account_id}")
 amounts = Concurrency("amounts", lambda job: 3)
 at_a_rate: Limit = varying.at("20/s")

@@ -69,10 +69,13 @@ def zone_named(tz: object) -> tzinfo | None:
 
 
 @lru_cache(maxsize=256)
-def zone_on(zone: tzinfo | None, day: int, period_us: int) -> Zone:
-    """The part of *zone*, None for UTC, that windows of *period_us* need on *day*, counted from 1970."""
+def zone_on(zone: tzinfo | None, day: int, period_us: int, starts: int = 1) -> Zone:
+    """
+    The part of *zone*, None for UTC, that windows of *period_us* need on *day*, counted from 1970. Each month begins on
+    its day *starts*.
+    """
     if period_us in (MONTH_US, YEAR_US):
-        return _months_around(zone or timezone.utc, day * DAY_US, period_us)
+        return _months_around(zone or timezone.utc, day * DAY_US, period_us, starts)
     found = UTC if zone is None else zone_around(zone, day * DAY_US)
     if period_us == WEEK_US:
         changes = tuple((from_us, offset_us + _TO_MONDAY_US) for from_us, offset_us in found.changes)
@@ -110,19 +113,19 @@ def zone_around(zone: tzinfo, around_us: int) -> Zone:
     return Zone(first_us, tuple(changes))
 
 
-def _months_around(zone: tzinfo, around_us: int, period_us: int) -> Zone:
+def _months_around(zone: tzinfo, around_us: int, period_us: int, starts: int) -> Zone:
     """The months or years from the one before *around_us* to the second after it, as `Zone` has them."""
     local = (_EPOCH + timedelta(microseconds=around_us)).astimezone(zone)
     step = 1 if period_us == MONTH_US else 12
-    first = ((local.year - 1970) * 12 + local.month - 1) // step - 1
-    begins = [(number, _month_begins_us(zone, number * step)) for number in range(first, first + 4)]
+    first = ((local.year - 1970) * 12 + local.month - 1 - (local.day < starts)) // step - 1
+    begins = [(number, _month_begins_us(zone, number * step, starts)) for number in range(first, first + 4)]
     (_, offset_us), *changes = [(begin_us, number * period_us - begin_us) for number, begin_us in begins]
     return Zone(offset_us, tuple(changes))
 
 
-def _month_begins_us(zone: tzinfo, month: int) -> int:
-    """When *month*, counted from January 1970, begins in *zone*."""
-    begin = datetime(1970 + month // 12, month % 12 + 1, 1, tzinfo=zone)
+def _month_begins_us(zone: tzinfo, month: int, starts: int) -> int:
+    """When day *starts* of *month*, counted from January 1970, begins in *zone*."""
+    begin = datetime(1970 + month // 12, month % 12 + 1, starts, tzinfo=zone)
     return (begin.astimezone(timezone.utc) - _EPOCH) // timedelta(microseconds=1)
 
 
