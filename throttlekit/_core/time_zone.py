@@ -4,7 +4,8 @@ Time zones and calendars as numbers: how far local time is ahead of UTC, and whe
 A script knows no zones. So the changes of a zone's clocks near an instant are worked out here, and sent along.
 
 It knows no months either. Each month is counted as 31 days, and each year as 366, by a clock that is set forward as one
-begins: a month of 30 days is then a change of the clocks by a day. So a window's number is (time + offset) // period
+begins: a month of 30 days is then a change of the clocks by a day. A month of 31 days in which a zone's clocks go back
+is longer: a day after its begin, its clock is set back by as much. So a window's number is (time + offset) // period
 there too, and windows of every kind are counted in one way.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US
@@ -118,8 +120,15 @@ def _months_around(zone: tzinfo, around_us: int, period_us: int, starts: int) ->
     local = (_EPOCH + timedelta(microseconds=around_us)).astimezone(zone)
     step = 1 if period_us == MONTH_US else 12
     first = ((local.year - 1970) * 12 + local.month - 1 - (local.day < starts)) // step - 1
-    begins = [(number, _month_begins_us(zone, number * step, starts)) for number in range(first, first + 4)]
-    (_, offset_us), *changes = [(begin_us, number * period_us - begin_us) for number, begin_us in begins]
+    begins = [_month_begins_us(zone, number * step, starts) for number in range(first, first + 5)]
+    known: list[tuple[int, int]] = []
+    for number, (begin_us, end_us) in enumerate(pairwise(begins), first):
+        offset_us = number * period_us - begin_us
+        known.append((begin_us, offset_us))
+        over_us = end_us - begin_us - period_us
+        if over_us > 0:
+            known.append((begin_us + DAY_US, offset_us - over_us))
+    (_, offset_us), *changes = known
     return Zone(offset_us, tuple(changes))
 
 

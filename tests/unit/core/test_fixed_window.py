@@ -477,6 +477,7 @@ def test_months_begin_on_the_day_that_is_named(instant_us: int, tz: str | None, 
     assert state == Count(number, 1)
     end_us = charge.use(state, instant_us).full_us
     assert end_us > instant_us
+    assert at(end_us).astimezone(zone).day == starts
     assert charge.admit(state, end_us - 1) == Count(number, 2)
     assert charge.admit(state, end_us) == Count(number + 1, 1)
     assert charge.sanitized(state, end_us - 1) is state
@@ -521,6 +522,27 @@ def test_day_that_cannot_be_is_refused(rate: Any, starts: Any, told: str) -> Non
     with pytest.raises(ConfigurationError) as error:
         FixedWindow("quota", rate, starts=starts)
     assert str(error.value) == f"limit 'quota': {told}"
+
+
+@pytest.mark.parametrize("at_us", [micros(datetime(2027, 10, day, 21, tzinfo=timezone.utc)) for day in (1, 2, 3, 31)])
+def test_month_in_which_clocks_go_back_has_its_last_hour(at_us: int) -> None:
+    """October of Berlin has 31 days and an hour: what passes in its last hour counts in it, whenever it is bound."""
+    begin, end = (
+        micros(datetime(2027, month, day, 22 + month - 9, tzinfo=timezone.utc)) for month, day in ((9, 30), (10, 31))
+    )
+    charge = FixedWindow("quota", "5/month", tz="Europe/Berlin").bind(1, at_us)
+    october = (2027 - 1970) * 12 + 9
+    state = Count(october, 5)
+    for now_us in (begin, begin + HOUR, begin + DAY, begin + 2 * DAY, at_us, end - HOUR, end - 1):
+        assert charge.admit(None, now_us) == Count(october, 1)
+        assert charge.ready_us(state, now_us) == charge.use(state, now_us).full_us == end
+        assert charge.sanitized(state, now_us) is state
+    assert charge.sanitized(state, begin - STALE_US) is state
+    assert charge.sanitized(state, begin - STALE_US - 1) == Count(october - 1, 5)
+    assert charge.admit(None, begin - 1) == Count(october - 1, 1)
+    assert charge.admit(state, end) == Count(october + 1, 1)
+    assert charge.sanitized(Count(october + 1, 1), end - STALE_US) == Count(october + 1, 1)
+    assert charge.sanitized(Count(october + 1, 1), end - STALE_US - 1) == Count(october, 5)
 
 
 @given(instant_us=st.integers(NOW // 2, 2 * NOW), tz=st.sampled_from([*ZONES, None]))
