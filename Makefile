@@ -60,6 +60,7 @@ bench: $(VENV)/made-bench
 	$(BIN)/python tests/benchmarks/operations.py
 	$(BIN)/python tests/benchmarks/expiry.py
 	$(BIN)/python tests/benchmarks/shares.py --write docs
+	$(BIN)/python tests/benchmarks/adapt.py --write docs
 	$(BIN)/python tests/benchmarks/line_depth.py
 	$(BIN)/python tests/benchmarks/stalls.py --write docs/guarantees.md
 

@@ -190,10 +190,16 @@ class AsyncLimiter:
         return self._limiter.limited(*limits, timeout=timeout)
 
     async def pause(
-        self, limit: Limit, for_: float | timedelta, *, job: Job | None = None, key: str | int | None = None
+        self,
+        limit: Limit,
+        for_: float | timedelta,
+        *,
+        job: Job | None = None,
+        key: str | int | None = None,
+        refused: bool = False,
     ) -> None:
         """As `Limiter.pause`."""
-        await self._in_thread(partial(self._limiter.pause, limit, for_, job=job, key=key))
+        await self._in_thread(partial(self._limiter.pause, limit, for_, job=job, key=key, refused=refused))
 
     async def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """As `Limiter.resume`."""

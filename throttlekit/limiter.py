@@ -269,7 +269,13 @@ class Limiter(Wired):
         return limited_by(partial(Hold, self), limits, seconds_in("timeout", timeout))
 
     def pause(
-        self, limit: Limit, for_: float | timedelta, *, job: Job | None = None, key: str | int | None = None
+        self,
+        limit: Limit,
+        for_: float | timedelta,
+        *,
+        job: Job | None = None,
+        key: str | int | None = None,
+        refused: bool = False,
     ) -> None:
         """
         Let no job pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
@@ -280,13 +286,18 @@ class Limiter(Wired):
         Args:
             for_: Seconds, or a timedelta.
             job, key: What is paused, as for `acquire`. Of a limit with tiers, all if there is no job.
+            refused: Downstream has answered 429, outside of a job: afterwards the limit begins empty, so that no burst
+                follows, and one with `adapt=` is slower. In a job, raise `RateLimited`.
 
         Raises:
             ConfigurationError: As for `acquire`; *for_* is not a number of seconds from 0 to 366 days.
             StoreUnavailable: The store did not answer. It may be paused, or not.
         """
         for_us = round(finite_seconds("for_", for_, LONGEST_PAUSE) * 1_000_000)
-        self.pause_claims(self._each_tier(limit, job, key), for_us)
+        claims = self._each_tier(limit, job, key)
+        self.pause_claims(claims, for_us, emptied=refused)
+        if refused and limit.adapt is not None:
+            self.slow_down([falling(each.limit, each.claim) for each in claims])
 
     def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """

@@ -1,136 +1,41 @@
-"""The commands of live control: pause a limit, change its rate, or put it into shadow mode, in the whole fleet."""
+"""The commands of live control: pause a limit, change or scale its rate, or put it into shadow mode, fleet-wide."""
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
-
 import click
 
-from throttlekit_cli._common import CommandFailed, require, store_errors, url_option
-
-if TYPE_CHECKING:
-    from throttlekit import Control
-    from throttlekit.fleet.changes import Change
+from throttlekit_cli._change import (
+    common_options,
+    for_option,
+    key_option,
+    name_argument,
+    open_control,
+    print_changes,
+    tier_option,
+    yes_option,
+)
 
 __all__ = [
     "COMMANDS",
-    "NOTHING_CHANGED",
     "clear_line",
     "enforce",
-    "open_control",
     "pause",
     "reset",
     "resume",
+    "scale",
     "set_",
     "shadow",
     "unset",
     "weight",
 ]
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-NOTHING_CHANGED = 1  # exit code
-_MAX_NAMES = 20
-
-
-def _parse_duration(_: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
-    """90s, 10m, 1h30m or 2d, in seconds."""
-    if text is None:
-        return None
-    if not re.fullmatch(r"(?:[0-9]{1,9}(?:\.[0-9]{1,3})?[smhd])+", text):
-        raise click.BadParameter(f"{text!r} is not a duration: write it as 90s, 10m, 1h30m or 2d.", param=parameter)
-    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([0-9.]+)([smhd])", text))
-
-
-_name = click.argument("name", metavar="NAME")
-_key = click.option("--key", metavar="KEY", help="Only this key, as the limit's template or callable gives it.")
-_for = click.option(
-    "--for", "for_", callback=_parse_duration, metavar="TIME", help="End by itself after 90s, 10m, 1h30m, 2d."
-)
-_tier = click.option("--tier", metavar="TIER", help="Only this tier of a limit with tiers.")
-_yes = click.option(
-    "--yes", is_flag=True, help="Store it although the fleet has not used this name, or this tier, in the last hour."
-)
-
-
-def _common(command: _F) -> _F:
-    command = click.option(
-        "--by", metavar="WHO", envvar="THROTTLEKIT_BY", show_envvar=True,
-        help="Who makes the change, for the history.  [default: user@host]",
-    )(command)  # fmt: skip
-    return url_option()(command)
-
-
-@contextmanager
-def open_control(
-    url: str | None, by: str | None = None, name: str | None = None, *, yes: bool = True, tier: str | None = None
-) -> Generator[Control, None, None]:
-    """
-    Open live control of the store at *url*.
-
-    Args:
-        name: The limit to change. If the fleet has not used it, or its *tier*, lately, a warning is printed.
-        yes: Whether to go on then.
-    """
-    if url is None:
-        raise click.UsageError("name the limiter's store: --url URL, or THROTTLEKIT_URL in the environment")
-    require(["redis"])
-    from throttlekit import Control
-
-    with store_errors(), Control(url, by=by) as control:
-        if name is not None and not _is_known(control, name, tier) and not yes:
-            raise CommandFailed("nothing was changed. If the limit is deployed later, repeat the command with --yes")
-        yield control
-
-
-def _print_changes(changes: Sequence[Change], nothing: str, *, follow: bool = True) -> None:
-    from throttlekit_cli.formatting import format_change
-
-    if not changes:
-        click.echo(nothing, err=True)
-        sys.exit(NOTHING_CHANGED)
-    for change in changes:
-        click.echo(format_change(change))
-    if follow:
-        click.echo("Running workers follow within 2 seconds.")
-
-
-def _is_known(control: Control, name: str, tier: str | None) -> bool:
-    """Whether the fleet has used the limit *name*, and its *tier*, lately. If not, a warning is printed."""
-    import difflib
-
-    from throttlekit_cli.formatting import printable
-
-    names = control.names()
-    if name in names:
-        tiers = control.tiers(name) if tier is not None else ()
-        if tier is None or tier in tiers or not tiers:  # without tiers, `Control.set` refuses
-            return True
-        click.echo(printable(f"warning: the fleet has not used tier {tier!r} of {name!r} in the last hour."), err=True)
-        click.echo(printable(f"It has used {', '.join(tiers)}."), err=True)
-        return False
-    click.echo(printable(f"warning: the fleet has not used a limit named {name!r} in the last hour."), err=True)
-    near = difflib.get_close_matches(name, names, n=3)
-    if near:
-        click.echo(printable(f"Did you mean {' or '.join(near)}?"), err=True)
-    elif names:
-        more = f", and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
-        click.echo(printable(f"It has used {', '.join(names[:_MAX_NAMES])}{more}."), err=True)
-    else:
-        click.echo("It has used no limit at all: is this the store that the workers use?", err=True)
-    return False
-
 
 @click.command(short_help="Stop all jobs of a limit, in the whole fleet.")
-@_name
-@_key
-@_for
-@_yes
-@_common
+@name_argument
+@key_option
+@for_option
+@yes_option
+@common_options
 def pause(name: str, key: str | None, for_: float | None, yes: bool, url: str | None, by: str | None) -> None:
     """
     Stop all jobs of the limit NAME, in the whole fleet: for every key, or for one key.
@@ -155,13 +60,13 @@ def pause(name: str, key: str | None, for_: float | None, yes: bool, url: str | 
       throttlekit pause partner-api
     """
     with open_control(url, by, name, yes=yes) as control:
-        _print_changes(control.pause(name, key=key, for_=for_), "")
+        print_changes(control.pause(name, key=key, for_=for_), "")
 
 
 @click.command(short_help="End a pause.")
-@_name
-@_key
-@_common
+@name_argument
+@key_option
+@common_options
 def resume(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
     End the pause of the limit NAME: for one key, or for all keys.
@@ -181,17 +86,17 @@ def resume(name: str, key: str | None, url: str | None, by: str | None) -> None:
       throttlekit resume partner-api --key 42
     """
     with open_control(url, by, name) as control:
-        _print_changes(control.resume(name, key=key), f"{name} is not paused.")
+        print_changes(control.resume(name, key=key), f"{name} is not paused.")
 
 
 @click.command("set", short_help="Change the rate of a limit, in the whole fleet.")
-@_name
+@name_argument
 @click.argument("rate", metavar="RATE")
 @click.option("--burst", type=int, metavar="N", help="The new burst.  [default: as declared]")
-@_tier
-@_for
-@_yes
-@_common
+@tier_option
+@for_option
+@yes_option
+@common_options
 def set_(
     name: str, rate: str, burst: int | None, tier: str | None, for_: float | None, yes: bool, url: str, by: str | None
 ) -> None:
@@ -219,13 +124,13 @@ def set_(
       throttlekit set partner-api 10/minute --tier free
     """
     with open_control(url, by, name, yes=yes, tier=tier) as control:
-        _print_changes(control.set(name, rate, burst=burst, tier=tier, for_=for_), "")
+        print_changes(control.set(name, rate, burst=burst, tier=tier, for_=for_), "")
 
 
 @click.command(short_help="Give a limit its declared rate back.")
-@_name
-@_tier
-@_common
+@name_argument
+@tier_option
+@common_options
 def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
     """
     Give the limit NAME its declared rate back.
@@ -241,14 +146,14 @@ def unset(name: str, tier: str | None, url: str | None, by: str | None) -> None:
       throttlekit unset partner-api
     """
     with open_control(url, by, name) as control:
-        _print_changes(control.unset(name, tier=tier), f"{name} already has its declared rate.")
+        print_changes(control.unset(name, tier=tier), f"{name} already has its declared rate.")
 
 
 @click.command(short_help="Shadow mode: a limit decides and counts, and denies no job.")
-@_name
-@_for
-@_yes
-@_common
+@name_argument
+@for_option
+@yes_option
+@common_options
 def shadow(name: str, for_: float | None, yes: bool, url: str | None, by: str | None) -> None:
     """
     Let the limit NAME decide and count, and deny no job: to try a limit on live traffic first.
@@ -267,12 +172,12 @@ def shadow(name: str, for_: float | None, yes: bool, url: str | None, by: str | 
       throttlekit shadow partner-api --for 1h
     """
     with open_control(url, by, name, yes=yes) as control:
-        _print_changes(control.shadow(name, for_=for_), "")
+        print_changes(control.shadow(name, for_=for_), "")
 
 
 @click.command(short_help="Let a limit in shadow mode deny again.")
-@_name
-@_common
+@name_argument
+@common_options
 def enforce(name: str, url: str | None, by: str | None) -> None:
     """
     Let the limit NAME deny again.
@@ -288,17 +193,17 @@ def enforce(name: str, url: str | None, by: str | None) -> None:
       throttlekit enforce partner-api
     """
     with open_control(url, by, name) as control:
-        _print_changes(control.enforce(name), f"{name} is not in shadow mode: it denies.")
+        print_changes(control.enforce(name), f"{name} is not in shadow mode: it denies.")
 
 
 @click.command(short_help="Give a tenant of a shared limit another weight.")
-@_name
+@name_argument
 @click.argument("tenant", metavar="TENANT")
 @click.argument("weight", metavar="[WEIGHT]", type=float, required=False)
 @click.option("--unset", is_flag=True, help="Give the tenant the weight back that the limit's share has for it.")
-@_for
-@_yes
-@_common
+@for_option
+@yes_option
+@common_options
 def weight(
     name: str, tenant: str, weight: float | None, unset: bool, for_: float | None, yes: bool, url: str, by: str | None
 ) -> None:
@@ -325,13 +230,52 @@ def weight(
         raise click.UsageError("name the new weight, as in `throttlekit weight NAME TENANT 3`, or --unset")
     with open_control(url, by, name, yes=yes or unset) as control:
         changes = control.weight(name, tenant, weight, for_=for_)
-        _print_changes(changes, f"{name} already has its own weight for tenant {tenant}.")
+        print_changes(changes, f"{name} already has its own weight for tenant {tenant}.")
+
+
+@click.command(short_help="Give limits a part of their rate, in the whole fleet.")
+@name_argument
+@click.argument("factor", metavar="[FACTOR]", type=float, required=False)
+@click.option("--unset", is_flag=True, help="Give the limits all of their rate back.")
+@for_option
+@yes_option
+@common_options
+def scale(
+    name: str, factor: float | None, unset: bool, for_: float | None, yes: bool, url: str, by: str | None
+) -> None:
+    """
+    Give the limit NAME a part of its rate, in the whole fleet: with 0.5, half of it. NAME may be a pattern for a group
+    of limits: 'llm-*'. FACTOR is from 0.001 to 1, in thousandths.
+
+    It counts for all tenants and tiers alike, and on top of `throttlekit set`. Of a concurrency limit, it is a part of
+    the slots, at least one. What is counted, the waiting line and pauses stay. A rule for a limit's own name counts
+    before a pattern; of several patterns, the lowest factor.
+
+    A SlidingLog cannot be scaled. A job whose cost no longer fits waits until the rule ends.
+
+    \b
+    Exit codes:
+      0  done
+      1  with --unset: this name, or this pattern, was not scaled by `throttlekit scale`
+      2  nothing was changed: a wrong option, a limit that the fleet has not used (without --yes),
+         a limit that cannot be scaled, or the store does not answer
+
+    \b
+    Examples:
+      throttlekit scale partner-api 0.5 --for 10m
+      throttlekit scale 'llm-*' 0.25
+      throttlekit scale 'llm-*' --unset
+    """
+    if unset == (factor is not None):
+        raise click.UsageError("name the factor, as in `throttlekit scale NAME 0.5`, or --unset")
+    with open_control(url, by, None if unset and "*" in name else name, yes=yes or unset) as control:
+        print_changes(control.scale(name, factor, for_=for_), f"{name} is not scaled.")
 
 
 @click.command(short_help="Delete the counts of a limit: it begins as if unused.")
-@_name
-@_key
-@_common
+@name_argument
+@key_option
+@common_options
 def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
     Delete the counts of the limit NAME, for one key or for all keys: full buckets, empty waiting lines, no held slots,
@@ -352,13 +296,13 @@ def reset(name: str, key: str | None, url: str | None, by: str | None) -> None:
       throttlekit reset partner-api --key 42
     """
     with open_control(url, by, name) as control:
-        _print_changes(control.reset(name, key=key), f"There are no counts for {name}.", follow=False)
+        print_changes(control.reset(name, key=key), f"There are no counts for {name}.", follow=False)
 
 
 @click.command("clear-line", short_help="Empty a waiting line, and keep what was counted.")
-@_name
-@_key
-@_common
+@name_argument
+@key_option
+@common_options
 def clear_line(name: str, key: str | None, url: str | None, by: str | None) -> None:
     """
     Empty the waiting line of the limit NAME, for one key or for all keys. What was counted stays: no burst follows.
@@ -380,7 +324,7 @@ def clear_line(name: str, key: str | None, url: str | None, by: str | None) -> N
       throttlekit clear-line partner-api --key 42
     """
     with open_control(url, by, name) as control:
-        _print_changes(control.clear_line(name, key=key), f"No job waits for {name}.", follow=False)
+        print_changes(control.clear_line(name, key=key), f"No job waits for {name}.", follow=False)
 
 
-COMMANDS = (pause, resume, set_, unset, shadow, enforce, weight, reset, clear_line)
+COMMANDS = (pause, resume, set_, unset, shadow, enforce, weight, scale, reset, clear_line)

@@ -6,8 +6,8 @@ import sys
 
 import click
 
+from throttlekit_cli._change import NOTHING_CHANGED, open_control
 from throttlekit_cli._common import url_option
-from throttlekit_cli._control import NOTHING_CHANGED, open_control
 
 __all__ = ["COMMANDS", "history", "rules"]
 

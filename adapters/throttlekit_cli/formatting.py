@@ -81,11 +81,13 @@ def format_active_rule(rule: Rule, now: float, *, clear: bool) -> str:
     if rule.part is not None:
         shown = rule.part if rule.what == "set" else _shown_key(rule.part, clear=clear)
         part = f" of {_PARTS.get(rule.what, 'key')} {shown}"
-    new = rule.weight if rule.what == "weight" else rule.rate
+    if rule.is_pattern:
+        part = f" of {rule.name}"
+    new = {"weight": rule.weight, "scale": rule.factor}.get(rule.what, rule.rate)
     rate = f" to {new:g}" if isinstance(new, float) else f" to {new}" if new is not None else ""
     burst = f" burst {rule.burst}" if rule.burst is not None else ""
     left = f", for {format_duration(rule.until_us / 1e6 - now)} yet" if rule.until_us else ""
-    word = {"set": "set", "pause": "paused", "shadow": "shadow mode", "weight": "weight"}[rule.what]
+    word = {"set": "set", "pause": "paused", "shadow": "shadow mode", "weight": "weight", "scale": "scaled"}[rule.what]
     return f"{word}{part}{rate}{burst} by {rule.by}{left}"
 
 
@@ -123,6 +125,8 @@ def _format_effect(rule: Rule | None) -> str:
         return f"shadow{until}"
     if rule.what == "weight":
         return f"weight {rule.weight:g}{until}"
+    if rule.what == "scale":
+        return f"scaled to {rule.factor:g}{until}"
     burst = f" burst {rule.burst}" if rule.burst is not None else ""
     return f"{rule.rate}{burst}{until}"
 

@@ -86,7 +86,7 @@ class LimitedTransport(_Options, httpx.BaseTransport):
             response.close()
             if not calls.in_job(asked):
                 with suppress(StoreUnavailable):
-                    limiter.pause(calls.limits[0], denial.retry_after, key=asked.key)
+                    limiter.pause(calls.limits[0], denial.retry_after, key=asked.key, refused=True)
             raise denial
         if calls.in_job(asked):
             calls.hear_in_job(asked, response)
@@ -136,7 +136,7 @@ class AsyncLimitedTransport(_Options, httpx.AsyncBaseTransport):
             await response.aclose()
             if not calls.in_job(asked):
                 with suppress(StoreUnavailable):
-                    await limiter.pause(calls.limits[0], denial.retry_after, key=asked.key)
+                    await limiter.pause(calls.limits[0], denial.retry_after, key=asked.key, refused=True)
             raise denial
         if calls.in_job(asked):
             await asyncio.to_thread(calls.hear_in_job, asked, response)

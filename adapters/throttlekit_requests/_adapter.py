@@ -85,7 +85,7 @@ class LimitedAdapter(HTTPAdapter):
             response.close()
             if not calls.in_job(asked):
                 with suppress(StoreUnavailable):
-                    limiter.pause(calls.limits[0], denial.retry_after, key=asked.key)
+                    limiter.pause(calls.limits[0], denial.retry_after, key=asked.key, refused=True)
             raise denial
         if calls.in_job(asked):
             calls.hear_in_job(asked, response)

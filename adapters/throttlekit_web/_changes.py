@@ -109,6 +109,7 @@ def _end(control: Control, id: str, by: str, *, show_keys: bool) -> Plan:
         "set": lambda control: control.unset(name, tier=part),
         "shadow": lambda control: control.enforce(name),
         "weight": lambda control: control.weight(name, part or "", None),
+        "scale": lambda control: control.scale(name, None),
     }
     return Plan(_end_of(rule, shown), by, ends[rule.what])
 
@@ -127,6 +128,9 @@ def _end_of(rule: Rule, part: str | None) -> str:
             f"Give tenant {part!r} of limit {rule.name!r} the weight back that its share has for it, in place of "
             f"{rule.weight:g}, which {rule.by} set. Jobs that wait keep their places."
         )
+    if rule.what == "scale":
+        whose = f"every limit that {rule.name!r} matches" if rule.is_pattern else f"limit {rule.name!r}"
+        return f"Give {whose} all of its rate back in the whole fleet, in place of {rule.factor:g}, set by {rule.by}."
     whose = f"limit {rule.name!r}" if part is None else f"tier {part!r} of limit {rule.name!r}"
     return f"Undo the rate {rule.rate} that {rule.by} set: {whose} is as declared again, in the whole fleet."
 

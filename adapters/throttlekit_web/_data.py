@@ -175,10 +175,11 @@ def rule_data(rule: Rule, known: Iterable[Known] = (), *, show_keys: bool) -> _D
         "rate": rule.rate,
         "burst": rule.burst,
         "weight": rule.weight,
+        "factor": rule.factor,
         "since": rule.since_us / 1e6,
         "until": rule.until_us / 1e6 or None,
         "by": rule.by,
-        "refused": _refused(rule, [each for each in known if each.limit.name == rule.name]),
+        "refused": _refused(rule, [each for each in known if rule.is_for(each.limit.name)]),
     }
 
 
@@ -237,7 +238,7 @@ def _rules_for(known: Known, rules: Iterable[Rule]) -> list[Rule]:
     return [
         rule
         for rule in rules
-        if rule.name == known.limit.name
+        if rule.is_for(known.limit.name)
         and (rule.what != "set" or None in (rule.part, known.limit.of_tier) or rule.part == known.limit.of_tier)
     ]
 

@@ -88,7 +88,7 @@ local function fall(line, granted, span, floor)
   local part = max(slow_part(slow), floor)
   local below = slow.back > now and part < slow.top
   local gate = max(slow_gate(slow), max(line.paused, now) + TOLERANCE)
-  slow.top = max(floor, below and math.floor(part * (2 * BETA_PART - 1) / (2 * BETA_PART)) or part)
+  slow.top = max(floor, math.floor(part * (below and 18 or 19) / 20))
   local spans = 1
   while cubic(slow.top, spans * span, span) < ONE do spans = spans + 1 end
   slow.fell, slow.span, slow.floor, slow.back, slow.gate = now, span, floor, now + spans * span, gate

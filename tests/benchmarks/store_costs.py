@@ -8,6 +8,7 @@ Every figure is from one run on one fresh server. CPU is told as a ratio of medi
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import statistics
 import sys
@@ -24,10 +25,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from support.servers.stores import Listed
-from throttlekit import Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
+from support.waiting import wait_until
+from throttlekit import Adapt, Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.acquire import Caller
+from throttlekit._core.line import UNIT
 from throttlekit._core.storage_keys import bucket_name, holder_name
-from throttlekit.stores import Request, StoreClaim
+from throttlekit.stores import Request, Slowing, StoreClaim
+from throttlekit.stores.redis import RedisStore
 
 CHUNK = 2000
 ROUNDS = 15
@@ -128,11 +132,26 @@ def memory_table(client: Any, recorder: Recorder, tenants: int) -> Iterator[str]
     client.flushall()
 
 
-def cpu_table(client: Any, recorder: Recorder) -> Iterator[str]:
+def slow_down(url: str, limit: Limit, tenant: str) -> None:
+    """*limit* falls, for a day, and passes again when this returns."""
+    assert limit.adapt is not None
+    with contextlib.closing(RedisStore(url)) as store:
+        claim = StoreClaim(bucket_name(limit.name, tenant, limit.fingerprint), limit.bind(1, 0), step=UNIT)
+        store.slow([Slowing(claim, limit.adapt.fall(limit.amount, limit.period_us, None))])
+        guest = Request([claim], Caller.GUEST, max_wait_us=0)
+        wait_until(lambda: store.acquire(guest).allowed, description="the limit passes again")
+
+
+def cpu_table(client: Any, recorder: Recorder, url: str) -> Iterator[str]:
     buckets = [TokenBucket(f"partner-{i}", "1000000/s", burst=100_000) for i in range(3)]
     denied, queued = TokenBucket("denied", "1/d"), LeakyBucket("queued", "1/d", queue=1000)
+    adapting, slowed = (
+        TokenBucket(name, "1000000/s", burst=100_000, adapt=Adapt("1000/s", span=86_400)) for name in ("adapts", "fell")
+    )
     kinds: dict[str, Sequence[Limit]] = {
         "one `TokenBucket`": buckets[:1],
+        "one with `adapt=`": [adapting],
+        "one with `adapt=` that is slowed down": [slowed],
         "one `TokenBucket`, denied: thousands wait": [denied],
         "one `LeakyBucket`, denied: its queue is full": [queued],
         "three of them": buckets,
@@ -145,6 +164,7 @@ def cpu_table(client: Any, recorder: Recorder) -> Iterator[str]:
         "one `Concurrency` of 8, denied": [Concurrency("few", 8)],
         "five limits of five algorithms": ONE_OF_EACH,
     }
+    slow_down(url, slowed, "k")
     commands = {told: [recorder.command(limits, "k") for _ in range(CALLS)] for told, limits in kinds.items()}
     for text in recorder.texts:
         client.script_load(text)
@@ -181,7 +201,7 @@ def main() -> None:
             client.script_load(text)
         server = client.info("server")
         lines = [f"Redis {server['redis_version']}, {server['os'].split()[0]}, {server['arch_bits']} bits.", ""]
-        lines += [*memory_table(client, recorder, options.tenants), "", *cpu_table(client, recorder)]
+        lines += [*memory_table(client, recorder, options.tenants), "", *cpu_table(client, recorder, url)]
         client.close()
     print("\n".join(lines))
     if options.into:

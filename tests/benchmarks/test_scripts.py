@@ -70,6 +70,24 @@ def test_looking_is_timed(command: list[str], rows: list[str]) -> None:
 
 
 @pytest.mark.workers
+def test_hidden_limits_are_measured_and_gathered(tmp_path: Path) -> None:
+    """Rows are run, on workers and on callers without a framework, and the page of the docs is written of them."""
+    for way in ("adapt=`, Dramatiq", "AIMD"):
+        ran = subprocess.run(
+            [
+                sys.executable, str(_HERE / "adapt.py"), "--quick", "--only", "token bucket", "--way", way, "--results",
+                str(tmp_path / "results"), "--write", str(tmp_path),
+            ],
+            capture_output=True, text=True, timeout=600, check=False,
+        )  # fmt: skip
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+    page = (tmp_path / "benchmarks-adapt.md").read_text("utf-8")
+    assert "\n| token bucket | `adapt=`, Dramatiq | " in page
+    assert "\n|  | AIMD in each process | " in page
+    assert (tmp_path / "adapt.svg").read_text("utf-8").startswith("<svg")
+
+
+@pytest.mark.workers
 def test_shares_are_measured_and_gathered(tmp_path: Path) -> None:
     """A row is run, its table is printed, and the pages of the docs are written of it."""
     for name in ("benchmarks-shares.md", "how-to-shares.md"):

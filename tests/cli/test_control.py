@@ -11,7 +11,7 @@ import pytest
 import redis
 from click.testing import CliRunner, Result
 
-from throttlekit import Concurrency, Control, Job, LeakyBucket, Limiter, Share, TokenBucket
+from throttlekit import Concurrency, Control, Job, LeakyBucket, Limiter, Share, SlidingLog, TokenBucket
 from throttlekit_cli._commands import cli
 
 Run = Callable[..., Result]
@@ -42,6 +42,12 @@ def run(redis_url: str) -> Run:
             ["weight", "api", "acme", "2.5"],
             ["weight", "api", "acme", "--unset"],
             "api (tenant acme): as declared -> weight 2.5\n",
+        ),
+        (["scale", "api", "0.5"], ["scale", "api", "--unset"], "api: as declared -> scaled to 0.5\n"),
+        (
+            ["scale", "llm-*", "0.25", "--for", "10m"],
+            ["scale", "llm-*", "--unset"],
+            "llm-*: as declared -> scaled to 0.25 until 20",
         ),
     ],
 )
@@ -122,6 +128,7 @@ SLOTS = Concurrency("db", 8)
 LEAKY = LeakyBucket("leaky", "5/s")
 PLANS = TokenBucket("plans", {"free": "1/s", "pro": "10/s"}, tier="{plan}")
 RANKS = TokenBucket("ranks", "1/s", share=Share("{rank}", weight={"high": 2, "low": 1}, strict=True))
+LOG = SlidingLog("log", "5/s")
 DEAR = TokenBucket("dear", "100/s", burst=100, cost=10)
 
 
@@ -137,6 +144,8 @@ DEAR = TokenBucket("dear", "100/s", burst=100, cost=10)
         (["set", "plans", "5/s", "--tier", "por"], "It has used pro."),
         (["set", "dear", "5/s", "--burst", "5"], "a cost of 10"),
         (["pause", "tokens", "--key", "7"], "limit 'tokens' has no key"),
+        (["scale", "log", "0.5"], "limit 'log' is a SlidingLog"),
+        (["scale", "lo*", "0.5"], "limit 'log' is a SlidingLog"),
         (["weight", "tokens", "acme", "3"], "limit 'tokens' has no share="),
         (["weight", "ranks", "low", "3"], "the weights of limit 'ranks' are priorities"),
     ],
@@ -146,7 +155,7 @@ def test_what_the_limit_in_use_cannot_follow_is_refused(
 ) -> None:
     """Exit code 2, the reason, and the rule that was in force stays; also with --yes, but for a tier not seen yet."""
     with contextlib.closing(Limiter(redis_url)) as limiter:
-        for limit in (TOKENS, SLOTS, LEAKY, DEAR):
+        for limit in (TOKENS, SLOTS, LEAKY, LOG, DEAR):
             limiter.acquire(limit)
         limiter.acquire(PLANS, job=Job(kwargs={"plan": "pro"}))
         limiter.acquire(RANKS, job=Job(kwargs={"rank": "low"}))
@@ -192,6 +201,11 @@ def test_the_names_in_use_are_printed_if_none_is_similar(run: Run, redis_url: st
         (["weight", "api", "acme", "3", "--unset"], "name the new weight"),
         (["weight", "api", "acme", "0", "--yes"], "a weight must be a number from 0.001"),
         (["weight", "api", "acme", "nan", "--yes"], "a weight must be a number from 0.001"),
+        (["scale", "api"], "name the factor"),
+        (["scale", "api", "0.5", "--unset"], "name the factor"),
+        (["scale", "api", "0", "--yes"], "the factor must be a number from 0.001 to 1"),
+        (["scale", "api", "1.5", "--yes"], "the factor must be a number from 0.001 to 1"),
+        (["scale", "a*", "0.5"], "repeat the command with --yes"),
         (["pause", "api", "--key", "k" * 1001, "--yes"], "the key has 1001 characters: a rule takes 1000 at most"),
         (["weight", "api", "t" * 1001, "3", "--yes"], "the tenant has 1001 characters: a rule takes 1000 at most"),
         (["pause", "api", "--url", "memory://"], "needs a store that the whole fleet sees"),

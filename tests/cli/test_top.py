@@ -93,9 +93,12 @@ def test_changes_by_an_operator_are_shown(redis_url: str, limiter: Limiter) -> N
         control.pause(API, for_=600)
         control.set("another", "5/s")
         control.set(API, "5/s", burst=7)
+        control.scale("partner*", 0.5)
+        control.scale("acc-*", 0.5)
     keyed, plain = _top(redis_url, "--sort", "name")["limits"]
     assert keyed["rules"] == [f"paused of key {keyed['keys'][0]['key']} by ann"]
-    paused, rate = sorted(plain["rules"])
+    paused, group, rate = sorted(plain["rules"])
+    assert group == "scaled of partner* to 0.5 by ann"
     assert paused.startswith("paused by ann, for ")
     assert rate == "set to 5/s burst 7 by ann"
     assert rate in run("top", "--url", redis_url, "--once").stdout

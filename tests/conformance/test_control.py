@@ -105,6 +105,38 @@ def test_rate_that_is_set_keeps_line_and_pause(redis_url: str, control: Control,
     assert control.reset("api")
 
 
+def test_group_is_scaled_and_restored(redis_url: str, control: Control, limiter: Limiter) -> None:
+    """
+    All limits that the pattern matches, of each process, with what was counted, the line and a pause; a name's own rule
+    counts before. `unset` of the pattern ends the pattern's rule alone.
+    """
+    limits = [TokenBucket("llm-a", "2/d", burst=20), TokenBucket("llm-b", "4/d", burst=20)]
+    with contextlib.closing(Limiter(patient(redis_url))) as other:
+        waiting = other.acquire(limits[0], job=Job(id="first"), cost=20)
+        waiting = other.acquire(limits[0], job=Job(id="first"))
+        (change,) = control.scale("llm-*", 0.5, for_=600)
+        assert (change.verb, change.after and change.after.factor, change.before) == ("scale", 0.5, None)
+        control.scale(limits[1], 0.2519)
+        for each in (limiter, other):
+            wait_until(
+                lambda each=each: [
+                    (limit.amount, limit.period_us // 86_400_000_000) for limit in each.in_force(limits, None)
+                ] == [(1, 1), (251, 250)],
+                description="the rules hold",
+            )  # fmt: skip
+            assert each.acquire(limits[0]).reason in ("exhausted", "in line")
+        other.pause(limits[1], 60)
+        assert limiter.acquire(limits[1]).reason == "paused"
+        assert [(rule.name, rule.factor) for rule in control.rules()] == [("llm-*", 0.5), ("llm-b", 0.251)]
+        assert control.scale("llm-a", None) == ()
+        (ended,) = control.scale("llm-*", None)
+        assert (ended.before, ended.after) == (change.after, None)
+        wait_until(lambda: limiter.in_force(limits, None)[0] == limits[0], description="the rate is whole again")
+        assert limiter.in_force(limits, None)[1].amount == 251
+        assert not limiter.acquire(limits[0], job=Job(id="first", ticket=waiting.ticket))
+    assert [each.verb for each in control.history()] == ["scale"] * 3
+
+
 def test_a_clock_that_steps_back_makes_no_rule_longer(redis_url: str, control: Control, limiter: Limiter) -> None:
     """The store's clock was an hour ahead as an operator said 30 s: the fleet keeps that the 30 s begin now."""
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
@@ -307,6 +339,13 @@ def test_memory_has_no_fleet() -> None:
         ("set", (TokenBucket("t", {"a": "1/s"}, tier="{x}"), "3/s"), "has tiers"),
         ("set", (LIMIT, 3), "not a rate"),
         ("set", (SLOTS, "3/s"), "the amount must be a whole number"),
+        ("scale", ("api", 0), "the factor must be a number from 0.001 to 1, not 0"),
+        ("scale", ("api", 1.01), "the factor must be"),
+        ("scale", ("api", float("nan")), "the factor must be"),
+        ("scale", ("api", True), "the factor must be"),
+        ("scale", ("api", "0.5"), "the factor must be"),
+        ("scale", ("", 0.5), "name must be some text"),
+        ("scale", ("api", 0.5, {"for_": 0}), "for_ must be"),
         ("pause", ("",), "name must be some text"),
         ("pause", ("api", {"for_": 0}), "for_ must be"),
         ("pause", ("api", {"for_": -1}), "for_ must be"),

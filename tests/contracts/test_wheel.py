@@ -64,9 +64,11 @@ def test_the_extras_are_those_that_the_readme_promises() -> None:
         "cli",
         "demo",
         "dramatiq",
+        "httpx",
         "opentelemetry",
         "prometheus",
         "redis",
+        "requests",
         "rq",
         "web",
     }

@@ -26,6 +26,6 @@ class Recording(Limiter):
             assert isinstance(slowing.why, Heard)
             self.slowed.append((slowing.claim.bucket, slowing.why))
 
-    def pause_claims(self, claims: Sequence[Claim], for_us: int | None) -> None:
-        super().pause_claims(claims, for_us)
+    def pause_claims(self, claims: Sequence[Claim], for_us: int | None, *, emptied: bool = False) -> None:
+        super().pause_claims(claims, for_us, emptied=emptied)
         self.paused += [(for_us or 0) / 1_000_000 for _ in claims]

@@ -83,6 +83,8 @@ def test_a_rule_can_be_ended(redis_url: str, control: _Page, limit_id: str) -> N
         other.pause("tenants", key="secret key")
         other.set(API, "5/s")
         other.shadow(API)
+        other.scale(API, 0.5)
+        other.scale("partner-*", 0.5)
     headers = {"authorization": OWN["authorization"]}
     for rule in control("/api/changes", **headers).data["rules"]:
         form = {"verb": "end", "rule": rule["id"], "by": "ann"}

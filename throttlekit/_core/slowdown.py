@@ -9,7 +9,8 @@ Rule 4: one overload is one fall. A refused job that was admitted before the las
 
 The pace is a bucket of its own (generic cell rate algorithm), of `TOLERANCE_US`. After a fall its rate follows the
 cubic function of CUBIC (Ha, Rhee, Xu: "CUBIC: a new TCP-friendly high-speed TCP variant", 2008; RFC 9438), with the
-time counted in spans, so that it is back where it fell after one span, whatever the rate:
+time counted in spans, whatever the rate. Its top, which it reaches after one span, lies below where it fell: the true
+limit of a service stays where it is, so that rate is too high, and each try costs as many refusals as jobs run:
 
     part = top × (1 + (1 - β) × (t / span - 1)³), between the floor and 1, with β = 0.8
 
@@ -39,6 +40,7 @@ LONGEST_SPAN_US, LONGEST_HEARD_US = 86_400_000_000, 31 * 86_400_000_000
 FURTHEST_US = 3_155_760_000_000_000
 
 _BETA_PART = 5  # 1 / (1 - β)
+_TOP, _TOP_BELOW, _TOP_PARTS = 19, 18, 20
 _SAME_US = 2_000_000  # answers whose resets differ by no more speak of one window
 
 
@@ -47,7 +49,7 @@ class Fall(NamedTuple):
     Downstream refused a job, which was admitted at *granted_us*; None: not known.
 
     Attributes:
-        span_us: The time from a fall until the rate is where it fell: at most `LONGEST_SPAN_US`.
+        span_us: The time from a fall until the rate is at its top: at most `LONGEST_SPAN_US`.
         floor: The part of its rate that a limit keeps, in millionths: at least 1000.
     """
 
@@ -69,7 +71,7 @@ class Slowdown(NamedTuple):
 
     Attributes:
         fell_us: When the rate fell last.
-        top: The part of the rate at which it fell.
+        top: The part of the rate to which it comes back before it tries for more.
         span_us, floor: As in `Fall`.
         back_us: By then the rate is whole again.
         heard_from_us, heard_us: From when until when the last answer holds.
@@ -157,7 +159,7 @@ def fallen(slow: Slowdown | None, fall: Fall, paused_us: int, now_us: int) -> Sl
     """
     The slowdown once downstream has refused a job.
 
-    A fall below the last one leaves room: the rate comes back to the middle between the two first.
+    The rate comes back to 0.95 of where it fell first; to 0.9 after a fall below the last top, which leaves more room.
 
     Args:
         paused_us: When the pause ends, if there is one: after it the limit begins empty.
@@ -167,7 +169,7 @@ def fallen(slow: Slowdown | None, fall: Fall, paused_us: int, now_us: int) -> Sl
         return slow
     part = max(slow.part(now_us), fall.floor)
     below = slow.back_us > now_us and part < slow.top
-    top = max(fall.floor, part * (2 * _BETA_PART - 1) // (2 * _BETA_PART) if below else part)
+    top = max(fall.floor, part * (_TOP_BELOW if below else _TOP) // _TOP_PARTS)
     spans = 1
     while _cubic(top, spans * fall.span_us, fall.span_us) < ONE:
         spans += 1

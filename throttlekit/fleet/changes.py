@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -9,12 +10,14 @@ from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit.fleet.rule_follower import KEPT_MS
 from throttlekit.fleet.rules import HISTORY, Rule, as_text, data_of, plain, rule_of
 
-__all__ = ["Change", "Verb", "change_of", "recorded"]
+__all__ = ["Change", "Verb", "change_of", "recorded", "this_operator"]
 
 _MOST_CHANGES = 1000
 _VERSION = 1
 
-Verb: TypeAlias = Literal["set", "unset", "pause", "resume", "shadow", "enforce", "reset", "clear-line", "weight"]
+Verb: TypeAlias = Literal[
+    "set", "unset", "pause", "resume", "shadow", "enforce", "reset", "clear-line", "weight", "scale"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,3 +88,15 @@ def change_of(kept: bytes) -> Change | None:
         )  # fmt: skip
     except (TypeError, KeyError, ValueError):
         return None
+
+
+def this_operator() -> str:
+    """user@host."""
+    import getpass
+    import socket
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # a container may run under a number that has no name
+        user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
+    return f"{user}@{socket.gethostname()}"

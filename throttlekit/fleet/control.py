@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -20,10 +19,22 @@ from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import ConfigurationError
-from throttlekit.fleet.changes import Change, Verb, change_of, recorded
+from throttlekit.fleet.changes import Change, Verb, change_of, recorded, this_operator
 from throttlekit.fleet.definitions import check_rule, names_of, tiers_of
 from throttlekit.fleet.rule_follower import KEPT_MS, read_rules
-from throttlekit.fleet.rules import HISTORY, RULES, Rule, What, as_text, check_rate, data_of, field_of, plain, rule_of
+from throttlekit.fleet.rules import (
+    HISTORY,
+    RULES,
+    Rule,
+    What,
+    as_text,
+    check_rate,
+    checked_factor,
+    data_of,
+    field_of,
+    plain,
+    rule_of,
+)  # fmt: skip
 from throttlekit.limiter import Limiter
 from throttlekit.stores.base import Store
 
@@ -63,7 +74,7 @@ class Control:
                 "live control needs a store that the whole fleet sees, like redis://localhost:6379/0. The limits of a "
                 "limiter in memory are changed by itself: limiter.pause(limit, 30)"
             )
-        self._by = _text("by", _user() if by is None else by)
+        self._by = _text("by", this_operator() if by is None else by)
 
     def set(
         self,
@@ -198,6 +209,34 @@ class Control:
         rule = Rule(what="weight", name=name, part=part, weight=checked_weight(weight))
         check_rule(self._store, rule)
         return self._tell("weight", rule, for_)
+
+    def scale(
+        self, limit: Limit | str, factor: float | None, *, for_: float | timedelta | None = None
+    ) -> Sequence[Change]:
+        """
+        Let a limit, or a group of limits, have a part of the rate that is in force: the declared one, or the one that
+        `set` said. Of a concurrency limit, a part of its amount. All tenants and tiers alike; what is counted, the
+        line and pauses stay, as with `set`.
+
+        Never above the declared rate, so every bound holds. A rule for a limit's own name counts before a pattern; of
+        several patterns, the lowest factor. A `SlidingLog` cannot: it stays as it is, and its processes log that.
+
+        Args:
+            limit: Or a pattern for several names, in which each `*` stands for any text: "llm-*".
+            factor: From 0.001 to 1, in thousandths; None: end the rule of this name, or of this very pattern.
+            for_: Seconds until the limits have all of their rate again. Default: until it is ended.
+
+        Raises:
+            ConfigurationError: A value that can never work, a limit that cannot be scaled, or 1 000 rules are in force
+                already.
+            StoreUnavailable: The store did not answer. It may be set, or not.
+        """
+        name = _name(limit)
+        if factor is None:
+            return self._end("scale", "scale", name, None)
+        rule = Rule(what="scale", name=name, factor=checked_factor(factor))
+        check_rule(self._store, rule)
+        return self._tell("scale", rule, for_)
 
     def reset(self, limit: Limit | str, *, key: str | int | None = None) -> Sequence[Change]:
         """
@@ -359,14 +398,3 @@ def _part(what: str, key: str | int) -> str:
     if len(text) > _LONGEST_TEXT:  # not shown: it may be a secret
         raise ConfigurationError(f"{what} has {len(text)} characters: a rule takes {_LONGEST_TEXT} at most")
     return text
-
-
-def _user() -> str:
-    import getpass
-    import socket
-
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # a container may run under a number that has no name
-        user = str(os.getuid()) if hasattr(os, "getuid") else "unknown"
-    return f"{user}@{socket.gethostname()}"

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.limit.with_rate import altered, scaled
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.errors import ConfigurationError
-from throttlekit.fleet.rules import Rule, data_of
+from throttlekit.fleet.rules import Rule, data_of, thousandths
 from throttlekit.fleet.snapshot import FleetStore, Known, known_of, pairs
 
 __all__ = [
@@ -91,7 +91,7 @@ def check_rule(store: FleetStore, rule: Rule) -> None:
         StoreUnavailable: The store did not answer.
     """
     concerned = [
-        each for each in definitions_of(store) if each.limit.name == rule.name and not _is_of_another_tier(rule, each)
+        each for each in definitions_of(store) if rule.is_for(each.limit.name) and not _is_of_another_tier(rule, each)
     ]
     reasons = [why_ignored(rule, each) for each in concerned]
     if reasons and None not in reasons:
@@ -110,6 +110,11 @@ def why_ignored(rule: Rule, known: Known) -> str | None:
             return None
         try:
             altered(limit, rule.rate, rule.burst).check_cost(known.fixed_cost)
+        except ConfigurationError as error:
+            return str(error)
+    if rule.what == "scale":
+        try:
+            scaled(limit, thousandths(rule.factor or 1))
         except ConfigurationError as error:
             return str(error)
     if rule.what == "weight" and not known.shared:

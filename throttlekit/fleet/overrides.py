@@ -12,14 +12,14 @@ from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
-from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.limit.with_rate import altered, scaled
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, ClaimResolver
 from throttlekit._engine.ticket import Ticket
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
 from throttlekit.fleet.rule_follower import RuleFollower
-from throttlekit.fleet.rules import Rule, Rules
+from throttlekit.fleet.rules import Rule, Rules, thousandths
 
 __all__ = ["OverriddenLimits", "Overrides", "Paused"]
 
@@ -27,6 +27,7 @@ _log = logging.getLogger("throttlekit")
 
 _SOONEST, _LATEST = 2.0, 60.0  # after which a job asks again whether a pause without an end is over
 _LONGEST_WHY = 500
+_NO_RULES = Rules()
 _SPREAD, _SPREAD_SHARE = 10.0, 0.1  # over which those come back that a pause with an end kept
 
 
@@ -63,7 +64,7 @@ class Overrides:
 
     def __init__(self, follower: RuleFollower) -> None:
         self._follower = follower
-        self._made: dict[tuple[str, str | None], tuple[Limit, Rule, Limit]] = {}
+        self._made: dict[tuple[str, str | None], tuple[Limit, Rule | None, Rule | None, Limit]] = {}
         self._refused: dict[str, Every] = {}
         self._dear = Every()
 
@@ -88,11 +89,11 @@ class Overrides:
         rules, now_us = self.rules, self._follower.now_us()
         overridden = OverriddenLimits([], [])
         for declared in call.limits:
-            own = rules.get(declared.name)
-            if own is None:
+            own, scale = rules.get(declared.name, _NO_RULES), self._scale(declared.name, now_us)
+            if own is _NO_RULES and scale is None:
                 overridden.limits.append(declared)
                 continue
-            limit = self._altered(declared.for_job(call.job), own.set, now_us)
+            limit = self._altered(declared.for_job(call.job), own.set, scale, now_us)
             paused = _pause(call, limit, resolver.key(call, limit), own.pause, now_us) if own.pause else None
             if paused is not None and (overridden.paused is None or _end(paused.rule) > _end(overridden.paused.rule)):
                 overridden = replace(overridden, paused=paused)
@@ -102,32 +103,30 @@ class Overrides:
 
     def too_dear(self, error: CostExceedsLimit, call: Call) -> Paused:
         """
-        A cost that the rate that was set never admits: the job waits until the rule has ended, or another is set.
+        A cost that the rate that an operator set never admits: the job waits until the rule has ended, or another is
+        set.
 
         Raises:
             CostExceedsLimit: The limit never admits it as it was declared either.
         """
+        now_us = self._follower.now_us()
         for limit in (declared.for_job(call.job) for declared in call.limits if declared.name == error.limit):
-            own = self.rules.get(limit.name)
-            rule = own.set.get(limit.of_tier) if own is not None else None
-            if own is not None and rule is not None and error.cost <= limit.most:
+            own = self.rules.get(limit.name, _NO_RULES)
+            rule, scale = own.set.get(limit.of_tier), self._scale(limit.name, now_us)
+            if scale is not None and error.cost <= self._altered(limit, own.set, None, now_us).most:
+                rule = scale
+            if rule is not None and error.cost <= limit.most:
                 if not own.shadow and self._dear.due():
                     _log.warning(
                         "Limit %r holds back jobs that cost more than %d: no more passes at the rate that %s set. "
-                        "Set a greater burst or rate, or unset it.", limit.name, error.most, rule.by,
+                        "Set a greater burst, rate or factor, or end the rule.", limit.name, error.most, rule.by,
                     )  # fmt: skip
                 return Paused(limit, rule)
         raise error
 
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> list[Limit]:
         """*limits* as they count now; those with tiers as the one of *job*'s tier, or as they are if there is none."""
-        rules, now_us = self.rules, self._follower.now_us()
-        return [
-            declared
-            if (own := rules.get(declared.name)) is None or (job is None and declared.varies)
-            else self._altered(declared.for_job(job), own.set, now_us)
-            for declared in limits
-        ]
+        return [self._in_force(declared, job) for declared in limits]
 
     def held_back(self, claim: Claim, rule: Rule, ticket: Ticket) -> tuple[Decision, Ticket, int]:
         """
@@ -156,29 +155,51 @@ class Overrides:
         )  # fmt: skip
         return decision, replace(ticket, since_us=began_us, deferrals=max(1, ticket.deferrals)), now_us
 
-    def _altered(self, limit: Limit, rules: dict[str | None, Rule], now_us: int) -> Limit:
+    def _in_force(self, declared: Limit, job: Job | None) -> Limit:
+        now_us = self._follower.now_us()
+        own, scale = self.rules.get(declared.name), self._scale(declared.name, now_us)
+        if (own is None and scale is None) or (job is None and declared.varies):
+            return declared
+        return self._altered(declared.for_job(job), (own or _NO_RULES).set, scale, now_us)
+
+    def _scale(self, name: str, now_us: int) -> Rule | None:
+        """The rule that scales the limit called *name*: its own, or of the patterns the one of the lowest factor."""
+        own = self.rules.get(name, _NO_RULES).scale.get(None)
+        if own is not None and not own.over(now_us):
+            return own
+        patterns = self._follower.patterns
+        found = [rule for rule in patterns if rule.is_for(name) and not rule.over(now_us)] if patterns else ()
+        return min(found, key=lambda rule: rule.factor or 1, default=None)
+
+    def _altered(self, limit: Limit, rules: dict[str | None, Rule], scale: Rule | None, now_us: int) -> Limit:
         rule = rules.get(limit.of_tier)
         if rule is None and None in rules and limit.of_tier is not None:
-            self._refuse(rules[None], "it has tiers, and the rule names none")
-        if rule is None or rule.over(now_us):
+            self._refuse(limit.name, rules[None], "it has tiers, and the rule names none")
+        if rule is not None and rule.over(now_us):
+            rule = None
+        if rule is None and scale is None:
             return limit
         made = self._made.get((limit.name, limit.of_tier))
-        if made is not None and made[0] is limit and made[1] is rule:
-            return made[2]
-        try:
-            new = altered(limit, rule.rate, rule.burst)
-        except ConfigurationError as error:
-            self._refuse(rule, str(error))
-            new = limit
+        if made is not None and made[0] is limit and made[1] is rule and made[2] is scale:
+            return made[3]
+        new = limit
+        for each in filter(None, (rule, scale)):
+            try:
+                new = scaled(new, thousandths(each.factor)) if each.factor else altered(new, each.rate, each.burst)
+            except ConfigurationError as error:
+                self._refuse(limit.name, each, str(error))
         if not limit.by_value:  # those are made anew for each job
-            self._made[limit.name, limit.of_tier] = limit, rule, new
+            self._made[limit.name, limit.of_tier] = limit, rule, scale, new
         return new
 
-    def _refuse(self, rule: Rule, why: str) -> None:
-        if self._refused.setdefault(rule.name, Every()).due():
+    def _refuse(self, name: str, rule: Rule, why: str) -> None:
+        if self._refused.setdefault(name, Every()).due():
+            stays, what = "as it was declared", f"the rate {safe_repr(rule.rate)}"
+            if rule.what == "scale":
+                stays, what = "as it is", f"the factor {rule.factor:g}"
             _log.warning(
-                "Limit %r stays as it was declared: it cannot take the rate %s that %s set: %s.",
-                rule.name, safe_repr(rule.rate), rule.by, why.rstrip(".")[:_LONGEST_WHY],
+                "Limit %r stays %s: it cannot take %s that %s set: %s.",
+                name, stays, what, rule.by, why.rstrip(".")[:_LONGEST_WHY],
             )  # fmt: skip
 
 

@@ -42,7 +42,8 @@ class RuleFollower:
     Knows the rules that are in force. While the store gives no answer, those that it knew last.
 
     Attributes:
-        rules: Those in force, by the limit's name. Replaced as a whole, never changed.
+        rules: Those in force, by the limit's name, or by the pattern for several. Replaced as a whole, never changed.
+        patterns: Of these, those whose name is a pattern.
     """
 
     def __init__(self, store: StoreAccess, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,6 +58,7 @@ class RuleFollower:
         self._foreign, self._refused = Every(), Every()
         self._failures = 0
         self.rules: dict[str, Rules] = {}
+        self.patterns: tuple[Rule, ...] = ()
 
     def follow(self) -> None:
         """
@@ -123,4 +125,5 @@ class RuleFollower:
 
     def _take(self, rules: list[Rule]) -> None:
         self._known = rules
+        self.patterns = tuple(rule for rule in rules if rule.is_pattern)
         self.rules = rules_of(rules)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, TypeGuard, get_args
 
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.rate import parse_rate, parse_window
 from throttlekit._core.limit.share import is_weight
+from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.errors import ConfigurationError
 
@@ -21,11 +22,14 @@ __all__ = [
     "What",
     "as_text",
     "check_rate",
+    "checked_factor",
     "data_of",
     "field_of",
+    "is_factor",
     "plain",
     "rule_of",
     "rules_of",
+    "thousandths",
 ]
 
 RULES = fleet_name("control")
@@ -35,7 +39,9 @@ HISTORY = fleet_name("history")
 
 _VERSION = 1
 
-What: TypeAlias = Literal["set", "pause", "shadow", "weight"]
+_LEAST_FACTOR = 0.001
+
+What: TypeAlias = Literal["set", "pause", "shadow", "weight", "scale"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,14 +51,15 @@ class Rule:
 
     Attributes:
         what: "set": another rate. "pause": no job passes. "shadow": it decides, and denies no job. "weight": a
-            tenant has another weight.
-        name: The limit's name.
+            tenant has another weight. "scale": a part of the rate.
+        name: The limit's name. Of "scale", also a pattern for several: each `*` stands for any text.
         part: The key that is paused, the tier whose rate is set, or the tenant; None: all there is.
         since_us, until_us: By the store's clock, µs. 0: until it is ended.
         by: Who said so.
         rate: Of "set": as a limit takes it; of a concurrency limit, the amount.
         burst: Of "set"; None: as it was declared.
         weight: Of "weight".
+        factor: Of "scale": from 0.001 to 1.
     """
 
     what: What
@@ -64,6 +71,15 @@ class Rule:
     rate: str | int | None = None
     burst: int | None = None
     weight: float | None = None
+    factor: float | None = None
+
+    @property
+    def is_pattern(self) -> bool:
+        return self.what == "scale" and "*" in self.name
+
+    def is_for(self, name: str) -> bool:
+        """Whether it is for the limit called *name*."""
+        return self.name == name or (self.is_pattern and _matches(self.name, name))
 
     def over(self, now_us: int) -> bool:
         return 0 < self.until_us <= now_us
@@ -77,12 +93,13 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Those of one limit: by tier, by key, by tenant."""
+    """Those of one name: by tier, by key, by tenant."""
 
     set: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
     pause: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
     shadow: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
     weight: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
+    scale: dict[str | None, Rule] = field(default_factory=dict[str | None, Rule])
 
 
 def field_of(what: str, name: str, part: str | None) -> str:
@@ -111,6 +128,8 @@ def plain(rule: Rule) -> dict[str, Any]:
     data = {"v": _VERSION, "since": rule.since_us, "until": rule.until_us, "by": rule.by}
     if rule.what == "weight":
         return {**data, "weight": rule.weight}
+    if rule.what == "scale":
+        return {**data, "factor": rule.factor}
     return {**data, "rate": rule.rate, "burst": rule.burst} if rule.what == "set" else data
 
 
@@ -119,7 +138,8 @@ def rule_of(field: Any, data: Any) -> Rule | None:
     try:
         what, name, part = field
         version, rate, burst = data["v"], data.get("rate"), data.get("burst")
-        since_us, until_us, by, weight = data["since"], data["until"], data["by"], data.get("weight")
+        since_us, until_us, by = data["since"], data["until"], data["by"]
+        weight, factor = data.get("weight"), data.get("factor")
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
     right = (
@@ -131,12 +151,13 @@ def rule_of(field: Any, data: Any) -> Rule | None:
         and type(burst) in (int, type(None))
         and (type(rate) in (int, str) if what == "set" else rate is None)
         and (is_weight(weight) and part is not None if what == "weight" else weight is None)
+        and (is_factor(factor) and part is None if what == "scale" else factor is None)
     )
     if not right:
         return None
     return Rule(
         what=what, name=name, part=part, since_us=since_us, until_us=until_us, by=by, rate=rate, burst=burst,
-        weight=weight,
+        weight=weight, factor=factor,
     )  # fmt: skip
 
 
@@ -146,6 +167,41 @@ def rules_of(rules: Iterable[Rule]) -> dict[str, Rules]:
     for rule in rules:
         getattr(named.setdefault(rule.name, Rules()), rule.what)[rule.part] = rule
     return named
+
+
+def is_factor(factor: object) -> TypeGuard[float]:
+    """Whether *factor* is a part of a rate."""
+    return not isinstance(factor, bool) and isinstance(factor, (int, float)) and _LEAST_FACTOR <= factor <= 1
+
+
+def checked_factor(factor: object) -> float:
+    """
+    *factor* in thousandths, rounded down: what counts.
+
+    Raises:
+        ConfigurationError: It is not a part of a rate.
+    """
+    if not is_factor(factor):
+        raise ConfigurationError(f"the factor must be a number from {_LEAST_FACTOR} to 1, not {safe_repr(factor)}")
+    return thousandths(factor) / 1000
+
+
+def thousandths(factor: float) -> int:
+    return int(factor * 1000 + 1e-6)  # 0.29 * 1000 is a little less than 290
+
+
+def _matches(pattern: str, name: str) -> bool:
+    """Whether *name* is *pattern*, in which each `*` stands for any text. In the time of one search for each part."""
+    first, *middle, last = pattern.split("*")
+    if len(name) < len(first) + len(last) or not name.startswith(first) or not name.endswith(last):
+        return False
+    at, end = len(first), len(name) - len(last)
+    for part in middle:
+        at = name.find(part, at, end)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
 
 
 def check_rate(name: str, rate: str, burst: int | None) -> None:

@@ -263,7 +263,7 @@ def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
     """
     now = time_of(store)
     rules = _rules(store.commands([("HGETALL", RULES)])[0])
-    return now, tuple(rule for rule in rules if rule.name == limit.name and not rule.over(round(now * 1_000_000)))
+    return now, tuple(rule for rule in rules if rule.is_for(limit.name) and not rule.over(round(now * 1_000_000)))
 
 
 def known_of(named: bytes, text: bytes, minutes: Mapping[str, Minute]) -> Known | None:

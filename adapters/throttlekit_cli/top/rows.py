@@ -92,7 +92,7 @@ def _warnings(known: Known, fleet: Fleet) -> Iterator[str]:
     twins = [each for each in _in_use(fleet) if (each.limit.name, each.limit.of_tier) == (limit.name, limit.of_tier)]
     changed = False
     for rule in fleet.rules:
-        if rule.name == limit.name and rule.what != "shadow":
+        if rule.is_for(limit.name) and rule.what != "shadow":
             if why := why_ignored(rule, known):
                 yield f"workers do not follow {format_active_rule(rule, fleet.now, clear=False)!r}: {why}"
             changed = changed or rule.what == "set"
@@ -106,7 +106,7 @@ def _warnings(known: Known, fleet: Fleet) -> Iterator[str]:
 def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[Row], Any], show_keys: bool) -> Row:
     limit, minute = known.limit, known.minute
     rules = tuple(
-        format_active_rule(rule, fleet.now, clear=show_keys) for rule in fleet.rules if rule.name == limit.name
+        format_active_rule(rule, fleet.now, clear=show_keys) for rule in fleet.rules if rule.is_for(limit.name)
     )
     keyed = has_keys(known)
     key_rows = tuple(sorted((_key_row(each, show_keys) for each in keys), key=pressing))

@@ -46,7 +46,7 @@ const reasons = (denied) => Object.entries(denied).filter(([, number]) => number
 function ruleText(rule, now) {
   const part = rule.part === null ? "" : ` of ${{ set: "tier", weight: "tenant" }[rule.what] ?? "key"} ${rule.part}`;
   const what = { set: `${part ? `rate${part} ` : ""}set to ${rule.rate}${rule.burst === null ? "" : ` burst ${rule.burst}`}`,
-                 pause: `paused${part}`, shadow: "shadow mode: denies no job", weight: `weight${part} set to ${rule.weight}` }[rule.what];
+                 pause: `paused${part}`, shadow: "shadow mode: denies no job", weight: `weight${part} set to ${rule.weight}`, scale: `${rule.name.includes("*") ? `${rule.name} ` : ""}scaled to ${rule.factor}` }[rule.what];
   const left = rule.until === null || now === undefined ? "" : `, for ${duration(Math.max(0, rule.until - now))} yet`;
   return `${what} by ${rule.by}${left}`;
 }
@@ -303,7 +303,7 @@ function changesView() {
 function effectOf(rule) {
   if (rule === null) return "as declared";
   const until = rule.until === null ? "" : ` until ${when(rule.until)}`;
-  return { pause: "paused", shadow: "shadow", weight: `weight ${rule.weight}`, set: `${rule.rate}${rule.burst === null ? "" : ` burst ${rule.burst}`}` }[rule.what] + until;
+  return { pause: "paused", shadow: "shadow", weight: `weight ${rule.weight}`, scale: `scaled to ${rule.factor}`, set: `${rule.rate}${rule.burst === null ? "" : ` burst ${rule.burst}`}` }[rule.what] + until;
 }
 function rulesTable(rules, now) {
   return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...["Limit", "Rule", "Since", ""].map((text) => h("th", { scope: "col" }, text)))),

@@ -85,7 +85,7 @@ def site() -> Iterator[Site]:
 def test_jobs_that_wait_follow_a_raised_limit_and_a_lowered_one(site: Site) -> None:
     """
     A line of 16 jobs at one in ten seconds, 150 s of it: once the limit is 100/s, all have run soon after the two
-    seconds in which the fleet follows. Lowered under a backlog, no more pass than the new rate allows.
+    seconds in which the fleet follows. Scaled down to 2/s under a backlog, no more pass than that allows.
     """
     wait_until(lambda: site.waiting() >= 10, description="the jobs wait in line", timeout=30)
     site.control.set("partner", "100/s", burst=1)
@@ -95,7 +95,7 @@ def test_jobs_that_wait_follow_a_raised_limit_and_a_lowered_one(site: Site) -> N
     time.sleep(FOLLOW)
     site.send(80)
     wait_until(lambda: len(site.starts()) >= 26, description="the backlog runs", timeout=30)
-    site.control.set("partner", "2/s", burst=1)
+    site.control.scale("part*", 0.1)
     followed = time.time() + FOLLOW + 2  # a loaded machine may read late, and start late what was let pass
     wait_until(lambda: time.time() > followed + 2, description="the fleet follows, and goes on")
     late = [at for at in site.starts() if at > followed]

@@ -24,7 +24,7 @@ from throttlekit import Limiter, TokenBucket
 from throttlekit_celery import install
 
 _flood = json.loads(os.environ["TK_FLOOD"])
-_record = Record(_flood["record_url"])
+_record = Record(_flood["record_url"], _flood["slow_s"])
 _lock = threading.Lock()
 _counts: Counter[str] = Counter()
 _cpu_at_start = [0.0]

@@ -31,7 +31,7 @@ from throttlekit.hookspecs import Deferred
 from throttlekit_dramatiq import Throttle
 
 _flood = json.loads(os.environ["TK_FLOOD"])
-_record = Record(_flood["record_url"])
+_record = Record(_flood["record_url"], _flood["slow_s"])
 
 
 class Counts(dramatiq.Middleware):

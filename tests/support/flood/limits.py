@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from throttlekit import Share, TokenBucket
+from throttlekit import Adapt, Share, TokenBucket
 
 __all__ = ["FloodLimit"]
 
@@ -19,6 +19,7 @@ class FloodLimit:
         share: Whose job it is: "{account}" for the second argument of the flood's jobs. None: the limit is not shared.
         weights: Of the share; None: all have the same.
         strict: The weights are priorities.
+        adapt: The floor of a limit that adapts. None: it does not.
     """
 
     name: str
@@ -28,7 +29,9 @@ class FloodLimit:
     share: str | None = None
     weights: Mapping[str, float] | None = None
     strict: bool = False
+    adapt: str | None = None
 
     def made(self) -> TokenBucket:
         share = None if self.share is None else Share(self.share, weight=self.weights or 1, strict=self.strict)
-        return TokenBucket(self.name, self.rate, burst=self.burst, key=self.key, share=share)
+        adapt = None if self.adapt is None else Adapt(self.adapt)
+        return TokenBucket(self.name, self.rate, burst=self.burst, key=self.key, share=share, adapt=adapt)

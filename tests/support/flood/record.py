@@ -10,7 +10,9 @@ from typing import Any
 
 import redis
 
+from support.partner.hidden import HiddenPartner
 from support.servers.stores import Passing
+from throttlekit import RateLimited, current
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit.stores import Request
 
@@ -25,14 +27,27 @@ _START = """
 
 
 class Record:
-    """The recording Redis, as a worker sees it."""
+    """
+    The recording Redis, as a worker sees it.
 
-    def __init__(self, url: str) -> None:
+    Args:
+        slow_s: As of `support.flood.run.Flood`.
+    """
+
+    def __init__(self, url: str, slow_s: float | None = None) -> None:
         self.redis: Any = redis.Redis.from_url(url)
+        self._partner, self._slow_s = None if slow_s is None else HiddenPartner(url), slow_s or 0.0
         self._start: Any = self.redis.register_script(_START)
 
     def run(self, index: str, seconds: float) -> None:
-        """The body of a job: note that it starts, work for so long, note that it ends."""
+        """The body of a job: call the partner; or note that it starts, work for so long, note that it ends."""
+        if self._partner is not None:
+            answer, took = self._partner.call()
+            if answer.status_code == 429:
+                raise RateLimited.from_response(answer)
+            if took > self._slow_s:
+                current().overloaded()
+            return
         self._start(args=[index, os.getpid(), "0" if seconds else "1"])
         if seconds:
             time.sleep(seconds)

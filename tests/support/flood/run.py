@@ -49,6 +49,8 @@ class Flood:
         others: More actors and their limits, on the same queue.
         slots_of: Actors whose slots are written down.
         faulty: Brokers and workers will die: let whoever is left notice soon.
+        slow_s: The bodies call a `HiddenPartner` in the recording Redis, and an answer that takes longer is an
+            overload. None: they call nothing.
     """
 
     limits: tuple[FloodLimit, ...]
@@ -66,6 +68,7 @@ class Flood:
     others: Mapping[str, tuple[FloodLimit, ...]] = field(default_factory=dict[str, tuple[FloodLimit, ...]])
     slots_of: tuple[str, ...] = ()
     faulty: bool = False
+    slow_s: float | None = None
 
     def environment(self, where: Servers, queue: str) -> dict[str, str]:
         actors = {"job": self.limits, **self.others}
@@ -87,6 +90,7 @@ class Flood:
             "actor_options": dict(self.options),
             "broker_options": options,
             "slots_of": self.slots_of,
+            "slow_s": self.slow_s,
         }
         return {"TK_FLOOD": json.dumps(told)}
 

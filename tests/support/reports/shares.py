@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from support.reports.tables import about, table
 
-__all__ = ["EACH", "Figure", "beside", "by_workers", "picture", "write"]
+__all__ = ["EACH", "STYLE", "Figure", "beside", "by_workers", "options_given", "picture", "write"]
 
 EACH = 2
 """Seconds of each point of the picture."""
@@ -20,7 +20,7 @@ EACH = 2
 _MARKED = re.compile(r"(?<=<!-- shares -->\n\n).*?(?=\n\n<!-- shares: end -->)", re.DOTALL)
 _WIDE, _HIGH, _LEFT, _TOP, _BOTTOM = 380, 210, 40, 34, 26
 _COLOURS = ("#3274d9", "#e0752d", "#56a64b", "#c9a227", "#8f3bb8", "#2aa198", "#d6567d", "#7c8794")
-_STYLE = """\
+STYLE = """\
 text{font:12px sans-serif;fill:#333}.h{font-weight:bold}.g{stroke:#8886;stroke-width:1}
 .l{stroke:#333;stroke-dasharray:4 3}
 @media(prefers-color-scheme:dark){text{fill:#ddd}.l{stroke:#ddd}}"""
@@ -65,9 +65,7 @@ def beside(rows: Rows) -> str:
 def picture(panels: Mapping[str, Mapping[str, Sequence[int]]], rate: int) -> str:
     """Each panel: what each tenant got, one upon the other, over time; the dashed line is the limit."""
     down = -(-len(panels) // 2)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * _WIDE} {down * _HIGH}"><style>{_STYLE}</style>'
-    ]
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * _WIDE} {down * _HIGH}"><style>{STYLE}</style>']
     for number, (title, service) in enumerate(panels.items()):
         parts.append(f'<g transform="translate({number % 2 * _WIDE},{number // 2 * _HIGH})">')
         parts += _panel(title, service, rate)
@@ -101,7 +99,7 @@ def write(
     """The page of this benchmark, its picture, and the table of the page on shares."""
     (folder / "shares.svg").write_text(picture(panels, rate), "utf-8")
     main, other = by_workers(rows, workers), beside(others)
-    command = " ".join(["python", "tests/benchmarks/shares.py", *_options()])
+    command = " ".join(["python", "tests/benchmarks/shares.py", *options_given()])
     page = [
         "# Benchmarks: shares",
         f"Printed by `{command}`, in one run or several, on {date.today()}; not edited by hand.\n"
@@ -120,7 +118,7 @@ def write(
     how_to.write_text(text, "utf-8")
 
 
-def _options() -> list[str]:
+def options_given() -> list[str]:
     """As they were given, but for those that choose the rows of one of several runs."""
     given = sys.argv[1:]
     for option in ("--results", "--only", "--workers"):

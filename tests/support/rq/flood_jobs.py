@@ -23,7 +23,7 @@ from throttlekit_rq import configure
 __all__ = ["job", "naive"]
 
 _flood = json.loads(os.environ["TK_FLOOD"])
-_record = Record(_flood["record_url"])
+_record = Record(_flood["record_url"], _flood["slow_s"])
 
 
 class _Deferrals:

@@ -19,6 +19,7 @@ from throttlekit._core.serialize import dump, load
 from throttlekit._core.slowdown import ONE, Fall, Heard, Slowdown, fallen, heard
 from throttlekit._core.storage_keys import line_name
 from throttlekit.stores import MemoryStore, Request, Slowing
+from throttlekit.testing import FakeClock
 
 NOW_US = 1_800_000_000_000_000
 S = 1_000_000
@@ -58,11 +59,11 @@ LIMITS: list[Any] = [TokenBucket("x", "100/s", burst=5), FixedWindow("x", "100/s
 def test_rate_after_a_fall_is_cubic() -> None:
     slow = fallen(None, Fall(None, 10 * S, ONE // 10), 0, NOW_US)
     parts = [slow.part(NOW_US + seconds * S) for seconds in (0, 5, 10, 15, 20)]
-    assert parts == [800_000, 975_000, ONE, ONE, ONE]
+    assert parts == [760_000, 926_250, 950_000, 973_750, ONE], "its top is 0.95 of where it fell"
     lower = fallen(slow, Fall(NOW_US, 10 * S, ONE // 10), 0, NOW_US)
-    assert lower.top == 720_000, "the middle between 0.8 and 0.64: a fall below the last leaves room"
-    assert lower.part(NOW_US) == 576_000
-    assert lower.part(NOW_US + 10 * S) == 720_000
+    assert lower.top == 684_000, "0.9 of where it fell: a fall below the last top leaves room"
+    assert lower.part(NOW_US) == 547_200
+    assert lower.part(NOW_US + 10 * S) == 684_000
     assert lower.part(lower.back_us) == ONE
 
 
@@ -200,7 +201,7 @@ def test_bad_values_are_errors_at_once(make: Any, says: str) -> None:
 
 def test_span_is_of_the_limits_own_period() -> None:
     fall = Adapt("10/m").fall(100, 60 * S, None)
-    assert (fall.span_us, fall.floor) == (300 * S, ONE // 10)
+    assert (fall.span_us, fall.floor) == (360 * S, ONE // 10)
     assert Adapt("1/s").fall(1000, S, None).span_us == S
     assert Adapt("1/s", span=timedelta(seconds=7)).fall(1000, S, None).span_us == 7 * S
 
@@ -223,3 +224,18 @@ def test_sign_of_ones_own_makes_it_fall() -> None:
     assert not limiter.acquire(limit, cost=500).allowed
     with pytest.raises(ConfigurationError, match="has no adapt="):
         limiter.overloaded(TokenBucket("y", "1/s"))
+
+
+def test_429_outside_of_a_job_leaves_the_limit_empty_and_slower() -> None:
+    clock = FakeClock()
+    limit = TokenBucket("x", "10/s", burst=10, adapt=Adapt("1/s", span=10))
+    limiter = Limiter(MemoryStore(clock_us=clock))
+    limiter.pause(limit, 1, refused=True)
+    clock.advance(1.0)
+    assert limiter.peek(limit).reason == "exhausted"
+    clock.advance(2.0)
+    passed = sum(limiter.acquire(limit).allowed for _ in range(10))
+    assert 0 < passed < 5, "a quarter of a second's worth at once, and not the burst"
+    limiter.pause(TokenBucket("y", "10/s", burst=10), 1)
+    clock.advance(1.0)
+    assert limiter.acquire(TokenBucket("y", "10/s", burst=10), cost=10).allowed, "a plain pause leaves what is counted"

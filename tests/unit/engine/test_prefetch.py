@@ -597,7 +597,7 @@ def test_units_ahead_are_taken_at_the_rate_in_force(limiter: Limiter, store: Fle
     fill(limiter, slower)
     asked = [request.claims[0].algorithm for request, _ in store.asked[before:]]
     assert {algorithm.params[1:] for algorithm in asked} == {slower.bind(1).params[1:]}
-    assert {name[2] for name in limiter.prefetcher._held.entries} == {API.bucket, slower.bucket}  # type: ignore[attr-defined]
+    assert {name[2] for name in wiring_of(limiter).prefetcher._held.entries} == {API.bucket, slower.bucket}
     assert store.left(slower) <= 400 - 16
     assert spendable(limiter, API) == 15
 

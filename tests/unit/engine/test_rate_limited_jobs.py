@@ -11,7 +11,6 @@ from support.servers.stores import Passing
 from throttlekit import Adapt, Concurrency, ConfigurationError, Delivery, Job, Limiter, RateLimited, TokenBucket
 from throttlekit._core.acquire import Verdict
 from throttlekit._core.line import Line
-from throttlekit._core.slowdown import ONE
 from throttlekit._core.storage_keys import line_name
 from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter import check_on_429
@@ -124,7 +123,7 @@ def test_rate_of_a_limit_that_adapts_falls_once_for_all_that_were_admitted_befor
     line = store.inner._get(line_name(decisions[0].charged[0].bucket), clock())
     assert isinstance(line, Line)
     assert line.slow is not None
-    assert (line.slow.top, line.slow.part(clock())) == (ONE, 800_000)
+    assert (line.slow.top, line.slow.part(clock())) == (950_000, 760_000)
     partner = store.inner._get(line_name(decisions[0].charged[1].bucket), clock())
     assert isinstance(partner, Line)
     assert partner.slow is None, "it has no adapt="

@@ -248,7 +248,7 @@ def test_place_and_pause_outlive_a_change_of_the_rate(fleet: Fleet) -> None:
         while fleet.limiter.acquire(PARTNER):
             pass
         first, second = fleet.ask(PARTNER), fleet.ask(PARTNER)
-        fleet.limiter.pause(PARTNER, 5)
+        fleet.limiter.pause(PARTNER, 5, refused=True)
         fleet.tell(*rule)
         fleet.advance(4.9)
         assert fleet.limiter.acquire(PARTNER).reason == "paused"
@@ -420,6 +420,89 @@ def test_tenant_has_another_weight_from_then_on(fleet: Fleet) -> None:
     assert wait(4, "a") == 0.6, "after b2, with b3"
 
 
+# Scaled
+
+
+SCALED = [TokenBucket("llm-a", "10/s"), TokenBucket("llm-b", "20/s"), TokenBucket("mail", "10/s")]
+
+
+@pytest.mark.parametrize(
+    ("rules", "amounts"),
+    [
+        ({"llm-a": 0.5}, [5, 20, 10]),
+        ({"llm-*": 0.5}, [5, 10, 10]),
+        ({"*": 0.5}, [5, 10, 5]),
+        ({"*-*": 0.5, "llm-*": 0.1, "*a": 0.7}, [1, 2, 10]),
+        ({"llm-*": 0.1, "llm-a": 1.0}, [10, 2, 10]),
+        ({"llm-*": 0.1, "llm-a": 0.5}, [5, 2, 10]),
+        ({"llm-?": 0.5, "LLM-*": 0.5, "*llm-aa": 0.5, "lm-*": 0.5}, [10, 20, 10]),
+    ],
+)
+def test_factor_of_a_name_or_of_a_pattern(fleet: Fleet, rules: dict[str, float], amounts: list[int]) -> None:
+    """A limit's own name before a pattern, and of patterns the lowest; the others stay as they are."""
+    fleet.tell(*(Rule(what="scale", name=name, factor=factor) for name, factor in rules.items()))
+    assert [limit.amount for limit in fleet.limiter.in_force(SCALED, None)] == amounts
+    assert [fleet.limiter.acquire(limit).limit.amount for limit in SCALED] == amounts
+    fleet.tell()
+    assert list(fleet.limiter.in_force(SCALED, None)) == SCALED
+
+
+def test_factor_ends_by_itself(fleet: Fleet) -> None:
+    """A rule of the name that is over leaves the pattern's; and then the whole rate."""
+    begin = fleet.clock()
+    fleet.tell(
+        Rule(what="scale", name="llm-a", factor=0.2, until_us=begin + 1_000_000),
+        Rule(what="scale", name="*", factor=0.5, until_us=begin + 2_000_000),
+    )
+    found = []
+    for _ in range(3):
+        found.append(fleet.limiter.in_force(SCALED[:1], None)[0].amount)
+        fleet.clock.advance(1)
+    assert found == [2, 5, 10]
+
+
+def test_factor_counts_on_top_of_the_rate_that_is_set(fleet: Fleet) -> None:
+    """Whichever was first; with all tiers alike, each of its own rate."""
+    fleet.tell(Rule(what="scale", name="*", factor=0.5), Rule(what="set", name="partner", rate="40/s", burst=7))
+    decision = fleet.limiter.acquire(PARTNER)
+    assert (decision.limit.amount, decision.limit.capacity) == (20, 7)
+    fleet.tell(Rule(what="scale", name="*", factor=0.5), Rule(what="set", name="tiered", part="pro", rate="40/s"))
+    assert fleet.ask(TIERED, plan="pro").limit.amount == 20
+    assert fleet.ask(TIERED, plan="free").limit.period_us == 2_000_000
+    assert fleet.ask(SLOTS).limit.amount == 1
+    fleet.tell(Rule(what="scale", name="*", factor=0.25))
+    assert fleet.ask(TIERED, plan="pro").limit.amount == 5
+
+
+def test_cost_that_the_factor_leaves_no_room_for_waits(fleet: Fleet) -> None:
+    """Until the rule ends; one that could never pass as declared either is refused as ever."""
+    dear = TokenBucket("dear", "10/s", cost=lambda job: job.kwargs["cost"])
+    fleet.tell(Rule(what="scale", name="d*", factor=0.2, until_us=fleet.clock() + 30_000_000))
+    denied = fleet.ask(dear, cost=5)
+    assert (denied.allowed, denied.reason, round(denied.retry_after)) == (False, "paused", 30)
+    assert fleet.ask(dear, cost=2)
+    with pytest.raises(CostExceedsLimit):
+        fleet.ask(dear, cost=11)
+    fleet.advance(31)
+    assert fleet.ask(dear, cost=5, ticket=denied.ticket)
+    begin = fleet.clock()
+    fleet.tell(
+        Rule(what="scale", name="dear", factor=0.5, until_us=begin + 30_000_000),
+        Rule(what="set", name="dear", rate="8/s", until_us=begin + 20_000_000),
+    )
+    assert [round(fleet.ask(dear, cost=cost).retry_after) for cost in (6, 9)] == [30, 20], "what holds it back"
+
+
+def test_what_a_limit_cannot_be_scaled_by_is_logged(fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
+    """One line a limit; it keeps its rate, or the one that was set."""
+    logs = [SlidingLog("x", "8/s"), SlidingLog("y", "8/s")]
+    fleet.tell(Rule(what="scale", name="*", factor=0.5), Rule(what="set", name="y", rate="4/s"))
+    assert [fleet.passing(log) for log in logs] == [8, 4]
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert [line.partition(": ")[0] for line in lines] == ["Limit 'x' stays as it is", "Limit 'y' stays as it is"]
+    assert "the factor 0.5 that ann set" in lines[0]
+
+
 def test_limit_of_each_process_is_steered_too(fleet: Fleet) -> None:
     """What each process counts on its own has no other way to be reached."""
     own = TokenBucket("own", "10/s", scope="process")
@@ -564,6 +647,9 @@ def test_rules_known_last_stay_in_force_while_the_store_is_away(fleet: Fleet) ->
         ('["set","partner",null]', '{"v":2,"since":1,"until":0,"by":"x","rate":"1/day"}'),
         ('["explode","partner",null]', '{"v":1,"since":1,"until":0,"by":"x"}'),
         ('["set","partner",null]', '{"v":1,"since":1,"until":0,"by":"x","rate":1.5}'),
+        ('["scale","partner",null]', '{"v":1,"since":1,"until":0,"by":"x","factor":1.5}'),
+        ('["scale","partner","k"]', '{"v":1,"since":1,"until":0,"by":"x","factor":0.5}'),
+        ('["set","partner",null]', '{"v":1,"since":1,"until":0,"by":"x","rate":"1/d","factor":0.5}'),
         ('["pause","partner",7]', '{"v":1,"since":1,"until":0,"by":"x"}'),
         ("[" * 50_000, "x"),
     ],

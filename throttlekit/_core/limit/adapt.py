@@ -14,7 +14,7 @@ from throttlekit.errors import ConfigurationError
 __all__ = ["Adapt", "GivenAdapt", "check_adapt"]
 
 _LEAST = ONE // 1000
-_UNITS_OF_A_SPAN = 500
+_UNITS_OF_A_SPAN = 600
 _SHORTEST_SPAN_US = 10_000
 
 
@@ -22,17 +22,17 @@ class Adapt(Value):
     """
     Lower a limit's rate, for the whole fleet, while downstream refuses calls; and bring it back by itself.
 
-    A job that raises `RateLimited`, or calls `throttlekit.current().overloaded()`, makes the rate fall to 0.8 of what
-    it was. After a span it is where it fell, and rises beyond until the next fall, at most to the rate that is
+    A job that raises `RateLimited`, or calls `throttlekit.current().overloaded()`, makes the rate fall to 0.76 of
+    what it was. After a span it is at 0.95 of it, and rises beyond until the next fall, at most to the rate that is
     declared. A job that was admitted before the last fall makes no other: one overload is one fall.
 
     Guarantee: `floor <= rate <= declared rate`, always. So every bound of the limit holds. A success costs nothing.
 
     Args:
         floor: The least rate, like "10/s": at least a thousandth of the declared one, and less than that.
-        span: Seconds, or a timedelta, from a fall until the rate is where it fell: 10 ms to a day. Default: the
-            limit's period, or the time of 500 units if that is longer. Longer: fewer refused calls, and later back
-            when downstream has room again.
+        span: Seconds, or a timedelta, from a fall until the rate is at 0.95 of what it was: 10 ms to a day. Default:
+            the limit's period, or the time of 600 units if that is longer. Longer: fewer refused calls, and later
+            back when downstream has room again.
 
     Raises:
         ConfigurationError: A value that can never work; the floor, as soon as the limit is made.

@@ -12,7 +12,7 @@ from throttlekit.errors import ConfigurationError
 if TYPE_CHECKING:
     from throttlekit._core.job import Job
 
-__all__ = ["depends_on_job", "fill_varying", "limit_at", "rate_of"]
+__all__ = ["depends_on_job", "fill_varying", "limit_at", "rate_of", "remade_at"]
 
 _MOST_RATES = 256
 _SAMPLE = 1_000_000  # an amount of which every number of processes has a share
@@ -32,7 +32,7 @@ def fill_varying(limit: Any, options: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     varying_us = limit.check_varying(options)
     limit._set(varying_us=varying_us, rates={})
-    sample = _at(limit, limit.rate_from(_SAMPLE, 86_400_000_000) or _SAMPLE, options)
+    sample = remade_at(limit, limit.rate_from(_SAMPLE, 86_400_000_000) or _SAMPLE, options, limit.adapt)
     own = {f"_{option}": getattr(sample, option) for option in limit.options if option != "burst"}
     return {"most": _SAMPLE, **own}
 
@@ -65,7 +65,7 @@ def limit_at(limit: Any, rate: Rate | int) -> Any:
         return known
     if depends_on_job(rate):
         raise ConfigurationError(f"a rate was expected, not {safe_repr(rate)}")
-    made = _at(limit, rate, {option: getattr(limit, option) for option in limit.options})
+    made = remade_at(limit, rate, {option: getattr(limit, option) for option in limit.options}, limit.adapt)
     if isinstance(rate, (str, int)):
         if len(limit.rates) >= _MOST_RATES:
             limit.rates.clear()
@@ -73,9 +73,10 @@ def limit_at(limit: Any, rate: Rate | int) -> Any:
     return made
 
 
-def _at(limit: Any, rate: Any, options: Mapping[str, Any]) -> Any:
+def remade_at(limit: Any, rate: Any, options: Mapping[str, Any], adapt: Any) -> Any:
+    """*limit*, whose rate is a callable, at *rate* and with *adapt*; *options* are its algorithm's own."""
     return type(limit)(
         limit.name, rate, key=limit.key, cost=limit.cost, scope=limit.scope, on_store_failure=limit.on_store_failure,
-        processes=limit.processes, share=limit.share, adapt=limit.adapt, _varying_us=limit.varying_us,
+        processes=limit.processes, share=limit.share, adapt=adapt, _varying_us=limit.varying_us,
         _by_value=limit.by_value, **options,
     )  # fmt: skip

@@ -1,0 +1,125 @@
+"""What the commands of live control have in common: their options, and how they begin and end."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from throttlekit_cli._common import CommandFailed, require, store_errors, url_option
+
+if TYPE_CHECKING:
+    from throttlekit import Control
+    from throttlekit.fleet.changes import Change
+
+__all__ = [
+    "NOTHING_CHANGED",
+    "common_options",
+    "for_option",
+    "key_option",
+    "name_argument",
+    "open_control",
+    "print_changes",
+    "tier_option",
+    "yes_option",
+]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+NOTHING_CHANGED = 1  # exit code
+_MAX_NAMES = 20
+
+
+def _parse_duration(_: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    """90s, 10m, 1h30m or 2d, in seconds."""
+    if text is None:
+        return None
+    if not re.fullmatch(r"(?:[0-9]{1,9}(?:\.[0-9]{1,3})?[smhd])+", text):
+        raise click.BadParameter(f"{text!r} is not a duration: write it as 90s, 10m, 1h30m or 2d.", param=parameter)
+    return sum(float(number) * _UNITS[unit] for number, unit in re.findall(r"([0-9.]+)([smhd])", text))
+
+
+name_argument = click.argument("name", metavar="NAME")
+key_option = click.option("--key", metavar="KEY", help="Only this key, as the limit's template or callable gives it.")
+for_option = click.option(
+    "--for", "for_", callback=_parse_duration, metavar="TIME", help="End by itself after 90s, 10m, 1h30m, 2d."
+)
+tier_option = click.option("--tier", metavar="TIER", help="Only this tier of a limit with tiers.")
+yes_option = click.option(
+    "--yes", is_flag=True, help="Store it although the fleet has not used this name, or this tier, in the last hour."
+)
+
+
+def common_options(command: _F) -> _F:
+    command = click.option(
+        "--by", metavar="WHO", envvar="THROTTLEKIT_BY", show_envvar=True,
+        help="Who makes the change, for the history.  [default: user@host]",
+    )(command)  # fmt: skip
+    return url_option()(command)
+
+
+@contextmanager
+def open_control(
+    url: str | None, by: str | None = None, name: str | None = None, *, yes: bool = True, tier: str | None = None
+) -> Generator[Control, None, None]:
+    """
+    Open live control of the store at *url*.
+
+    Args:
+        name: The limit to change. If the fleet has not used it, or its *tier*, lately, a warning is printed.
+        yes: Whether to go on then.
+    """
+    if url is None:
+        raise click.UsageError("name the limiter's store: --url URL, or THROTTLEKIT_URL in the environment")
+    require(["redis"])
+    from throttlekit import Control
+
+    with store_errors(), Control(url, by=by) as control:
+        if name is not None and not _is_known(control, name, tier) and not yes:
+            raise CommandFailed("nothing was changed. If the limit is deployed later, repeat the command with --yes")
+        yield control
+
+
+def print_changes(changes: Sequence[Change], nothing: str, *, follow: bool = True) -> None:
+    from throttlekit_cli.formatting import format_change
+
+    if not changes:
+        click.echo(nothing, err=True)
+        sys.exit(NOTHING_CHANGED)
+    for change in changes:
+        click.echo(format_change(change))
+    if follow:
+        click.echo("Running workers follow within 2 seconds.")
+
+
+def _is_known(control: Control, name: str, tier: str | None) -> bool:
+    """Whether the fleet has used the limit *name*, and its *tier*, lately. If not, a warning is printed."""
+    import difflib
+
+    from throttlekit.fleet.rules import Rule
+    from throttlekit_cli.formatting import printable
+
+    names = control.names()
+    if "*" in name and any(Rule(what="scale", name=name).is_for(each) for each in names):
+        return True
+    if name in names:
+        tiers = control.tiers(name) if tier is not None else ()
+        if tier is None or tier in tiers or not tiers:  # without tiers, `Control.set` refuses
+            return True
+        click.echo(printable(f"warning: the fleet has not used tier {tier!r} of {name!r} in the last hour."), err=True)
+        click.echo(printable(f"It has used {', '.join(tiers)}."), err=True)
+        return False
+    click.echo(printable(f"warning: the fleet has not used a limit named {name!r} in the last hour."), err=True)
+    near = difflib.get_close_matches(name, names, n=3)
+    if near:
+        click.echo(printable(f"Did you mean {' or '.join(near)}?"), err=True)
+    elif names:
+        more = f", and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        click.echo(printable(f"It has used {', '.join(names[:_MAX_NAMES])}{more}."), err=True)
+    else:
+        click.echo("It has used no limit at all: is this the store that the workers use?", err=True)
+    return False

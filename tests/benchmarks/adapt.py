@@ -1,0 +1,137 @@
+"""
+Real workers call a partner whose limit they do not know: how many 429s they get, and how much of the limit they use.
+
+    python tests/benchmarks/adapt.py [--quick] [--only TEXT] [--way TEXT] [--runs 3] [--results FILE] [--write docs]
+
+The limit that is declared is 100/s; the partner's true limit is 60/s. 8 worker processes (4 of Dramatiq), and more jobs
+than either lets pass. Beside `adapt=`: botocore's adaptive mode and a plain AIMD in each of 8 processes, a pause on
+each 429 alone, and a constant rate that is 20 % too high. botocore is left out if it is not installed. Exits with 1 if
+`adapt=` gets more than 10 429s per 1 000 calls, or uses less than 0.90 of the true limit, where these are aimed at.
+About 17 minutes for each of --runs; --quick takes some seconds a row, and judges nothing. --write makes
+docs/benchmarks-adapt.md and docs/adapt.svg, of all runs that --results has gathered.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support.flood.adapt import FRAMEWORKS, Found, Plan, happen
+from support.flood.limits import FloodLimit
+from support.partner.hidden import Hidden
+from support.reports.adapt import rows, write
+from support.reports.command import parser_of
+from support.reports.tables import about, version_of
+
+MOST_REFUSED, LEAST_USE = 10.0, 0.90
+DECLARED, TRUE, BURST = 100, 60, 30
+SECONDS, PHASE = 40.0, 30.0
+SLOW_S = 0.3
+
+PARTNERS = {
+    "token bucket": Plan(Hidden(rate=TRUE, burst=BURST), SECONDS),
+    "fixed window": Plan(Hidden(kind="window", rate=TRUE), SECONDS),
+    "halved, then doubled": Plan(Hidden(rate=TRUE, burst=BURST), 3 * PHASE, [(PHASE, TRUE / 2), (2 * PHASE, TRUE)]),
+    "2 % refused at random": Plan(Hidden(rate=TRUE, burst=BURST, noise=0.02), SECONDS),
+    "only slows down": Plan(Hidden(kind="slow", rate=TRUE), SECONDS, slow_s=SLOW_S),
+}
+PROCESSES = {"Dramatiq": 4}
+"""Of those that do not get all that are planned: of Dramatiq, 8 are more than a machine of 2 cores can carry."""
+JUDGED = ("token bucket", "fixed window", "halved, then doubled")
+
+_ADAPT = FloodLimit("partner", f"{DECLARED}/s", 10, adapt=f"{DECLARED // 10}/s")
+_PLAIN = FloodLimit("partner", f"{DECLARED}/s", 10)
+OURS = {f"`adapt=`, {name}": (name, _ADAPT) for name in FRAMEWORKS}
+BESIDE = {
+    "botocore, adaptive, in each process": ("botocore", _PLAIN),
+    "AIMD in each process": ("aimd", _PLAIN),
+    "a pause on each 429, Dramatiq": ("Dramatiq", _PLAIN),
+    "a constant rate, 20 % too high, Dramatiq": ("Dramatiq", FloodLimit("partner", f"{TRUE * 6 // 5}/s", 10)),
+}
+WAYS = OURS | BESIDE
+MEETS: dict[str, tuple[str, ...]] = {
+    "token bucket": tuple(WAYS),
+    "fixed window": (*OURS, *list(BESIDE)[:2]),
+    "halved, then doubled": (*OURS, *list(BESIDE)[:3]),
+    "2 % refused at random": ("`adapt=`, Dramatiq", *list(BESIDE)[:2]),
+    "only slows down": ("`adapt=`, Dramatiq", list(BESIDE)[2]),
+}
+PANELS = {
+    "adapt=: the limit is constant": ("token bucket", "`adapt=`, Dramatiq"),
+    "adapt=: halved, then doubled": ("halved, then doubled", "`adapt=`, Dramatiq"),
+    "botocore in each of 8 processes": ("halved, then doubled", "botocore, adaptive, in each process"),
+    "A pause on each 429": ("halved, then doubled", "a pause on each 429, Dramatiq"),
+}
+NOTES = f"""\
+* The partner lives in a Redis, and counts by its clock. Its true limit is {TRUE}/s, with a burst of {BURST}, or in each
+  second; {DECLARED}/s with a burst of 10 are declared. An answer takes 25 to 75 ms. Retry-After-Ms is exact.
+* Use: the share of what the partner could have served that it served. The burst is not part of that, so it may be
+  above 1.
+* Settled: from the beginning, and from each change, until a span of 2 s begins in which at least 0.85 of what was
+  possible is served and at most 5 % are refused.
+* Several runs: the median, with least and most.
+* 8 worker processes of 4 threads, but 4 of Dramatiq: 8 of them need more than this machine of 2 cores has. A worker of
+  RQ (`ThrottledSimpleWorker`) runs one job at a time. 300 jobs wait at any time.
+* Only slows down: one call after the other, {TRUE} of them a second, and none is refused. In place of 429s: answers
+  that came more than {SLOW_S:g} s late. For `adapt=` each of them is a `current().overloaded()`.
+* Bold: more than {MOST_REFUSED:g} per 1 000, or use of less than {LEAST_USE:.2f}, where this is aimed at: of `adapt=`,
+  but not for refusals at random, which no rate avoids. Do not report those as `RateLimited`.
+* botocore: the parts of its adaptive mode, in each process, without its client. A refused thread waits as long as
+  Retry-After-Ms says, and not longer at each retry.
+* AIMD: from an eighth of the declared rate on; half at each 429, and a fiftieth of that eighth more in each second."""
+
+
+def measured(found: Found) -> dict[str, Any]:
+    return {
+        "refused": found.refused, "use": found.use, "settled": [found.settled(at) for at in found.changes()],
+        "sent": found.sent_each(1), "rate": found.rate_each(1),
+    }  # fmt: skip
+
+
+def main() -> int:
+    parser = parser_of(__doc__, quick="a few seconds a row: is it all there?", only="partners whose name holds this")
+    parser.add_argument("--way", default="", help="ways whose name holds this text")
+    parser.add_argument("--runs", type=int, default=3, help="of each row (%(default)s)")
+    parser.add_argument("--results", type=Path, help="a file that gathers the runs of several calls")
+    parser.add_argument("--write", type=Path, metavar="FOLDER", help="write the page of the docs there")
+    options = parser.parse_args()
+    keep: Path | None = options.results
+    runs: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    if keep is not None and keep.exists():
+        runs = json.loads(keep.read_text("utf-8"))
+    for _ in range(1 if options.quick else options.runs):
+        for partner, plan in PARTNERS.items():
+            for way in (each for each in MEETS[partner] if options.way in each and options.only in partner):
+                what, limit = WAYS[way]
+                chosen = plan._replace(processes=PROCESSES.get(what, plan.processes))
+                if what == "botocore" and version_of("botocore") is None:
+                    print(f"{partner}, {way}: botocore is not installed", file=sys.stderr)
+                    continue
+                if options.quick:
+                    changes = [(2 * (n + 1), rate) for n, (_, rate) in enumerate(plan.changes)]
+                    chosen = plan._replace(seconds=6, changes=changes, processes=2)
+                run = measured(happen(chosen, what, limit))
+                print(f"{partner}, {way}: {run['refused']:.1f} per 1 000, use {run['use']:.3f}, settled after "
+                      f"{run['settled']}", file=sys.stderr, flush=True)  # fmt: skip
+                runs.setdefault(partner, {}).setdefault(way, []).append(run)
+                if keep is not None:
+                    keep.write_text(json.dumps(runs), "utf-8")
+    shown = {
+        partner: {way: runs[partner][way] for way in MEETS[partner] if way in runs[partner]}
+        for partner in PARTNERS if partner in runs
+    }  # fmt: skip
+    aims = dict.fromkeys(JUDGED, (MOST_REFUSED, LEAST_USE))
+    text, missed = rows(shown, aims, OURS)
+    print(about("dramatiq", "celery", "rq", "redis", "botocore"), text, NOTES, sep="\n\n")
+    if options.write:
+        panels = {title: shown[of][way][-1] for title, (of, way) in PANELS.items() if way in shown.get(of, {})}
+        write(options.write, text, NOTES, panels, DECLARED)
+    return int(missed and not options.quick)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""
+A partner API with a limit that callers do not know. It refuses what is beyond, with Retry-After-Ms; or becomes slow.
+
+It lives in a Redis, so that calls of any number of processes have one order and one clock. It shares no code with
+throttlekit.
+
+    partner = HiddenPartner(url)                # in the benchmark
+    partner.begin(Hidden("bucket", rate=60))
+    partner.set_rate(30)
+
+    answer = partner.call()                     # in a body
+    if answer.status_code == 429: ...
+
+    calls, rates = partner.log()                # in the benchmark, afterwards
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import redis
+
+from support.partner.angry import Answer
+
+__all__ = ["Call", "Hidden", "HiddenPartner", "Rate"]
+
+_NOW = """
+    local time = redis.call('TIME')
+    local now = time[1] * 1000000 + time[2]
+    local at = string.format('%.0f', now)
+"""
+_SET = (
+    _NOW
+    + """
+    redis.call('HSET', KEYS[1], 'rate', ARGV[1])
+    redis.call('RPUSH', KEYS[2], at .. ' ' .. ARGV[1])
+    return at
+"""
+)
+_CALL = (
+    _NOW
+    + """
+    local of = cjson.decode(redis.call('HGET', KEYS[1], 'of'))
+    local rate = tonumber(redis.call('HGET', KEYS[1], 'rate'))
+    local kept = redis.call('HMGET', KEYS[1], 'units', 'since')
+    local units, since = tonumber(kept[1] or of.burst), tonumber(kept[2] or now)
+    local status, again_us, late_us = 200, 0, 0
+    if of.kind == 'bucket' then
+        units = math.min(of.burst, units + (now - since) * rate / 1000000)
+        since = now
+        if units < 1 then status, again_us = 429, (1 - units) / rate * 1000000 end
+    elseif of.kind == 'window' then
+        local window = math.floor(now / 1000000)
+        if not kept[1] or window > since then units, since = rate, window end
+        if units < 1 then status, again_us = 429, (window + 1) * 1000000 - now end
+    else
+        since = math.max(since, now) + 1000000 / rate
+        late_us = since - now
+    end
+    if status == 200 and tonumber(ARGV[1]) < of.noise then status, again_us = 429, 1000000 / rate end
+    if status == 200 then
+        units = units - 1
+        redis.call('HINCRBY', KEYS[1], 'served', 1)
+    end
+    redis.call('HSET', KEYS[1], 'units', string.format('%.6f', units), 'since', string.format('%.0f', since))
+    redis.call('RPUSH', KEYS[2], at .. ' ' .. status .. ' ' .. string.format('%.0f', late_us))
+    return {status, math.ceil(again_us / 1000), math.ceil(late_us)}
+"""
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hidden:
+    """
+    The limit.
+
+    Attributes:
+        kind: A token bucket; a fixed window of a second; or a server that does one call at a time, and refuses none.
+        rate: Calls a second, at first.
+        burst: Of the bucket.
+        noise: The share of other calls that it refuses, whatever the rate.
+        takes: Seconds of an answer, on average: from half of it to one and a half.
+    """
+
+    kind: Literal["bucket", "window", "slow"] = "bucket"
+    rate: float = 60
+    burst: int = 10
+    noise: float = 0.0
+    takes: float = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that arrived, by the partner's clock, and how much later its answer came than it had to."""
+
+    at_us: int
+    status: int
+    late_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The true rate, from then on."""
+
+    at_us: int
+    rate: float
+
+
+class HiddenPartner:
+    """The partner, as its callers and the benchmark see it."""
+
+    def __init__(self, url: str) -> None:
+        self._redis: Any = redis.Redis.from_url(url, decode_responses=True)
+        self._set: Any = self._redis.register_script(_SET)
+        self._call: Any = self._redis.register_script(_CALL)
+        self._takes: float | None = None
+
+    def begin(self, hidden: Hidden) -> int:
+        """From now on it has this limit, and has seen no call. Returns the instant."""
+        self._redis.delete("hidden", "hidden:calls", "hidden:rates")
+        self._redis.hset("hidden", "of", json.dumps(asdict(hidden)))
+        return self.set_rate(hidden.rate)
+
+    def set_rate(self, rate: float) -> int:
+        """Change the true rate. Returns the instant."""
+        return int(self._set(keys=["hidden", "hidden:rates"], args=[rate]))
+
+    def served(self) -> int:
+        """Calls that were not refused."""
+        return int(self._redis.hget("hidden", "served") or 0)
+
+    def is_open(self) -> bool:
+        return bool(self._redis.exists("hidden"))
+
+    def call(self) -> tuple[Answer, float]:
+        """Call, and wait for the answer; with the seconds that it took."""
+        if self._takes is None:
+            self._takes = float(json.loads(self._redis.hget("hidden", "of"))["takes"])
+        status, again_ms, late_us = self._call(keys=["hidden", "hidden:calls"], args=[random.random()])
+        took = self._takes * (0.5 + random.random()) + late_us / 1e6
+        time.sleep(took)
+        return Answer(int(status), {"Retry-After-Ms": str(again_ms)} if status == 429 else {}), took
+
+    def log(self) -> tuple[list[Call], list[Rate]]:
+        """All calls and all rates so far."""
+        calls = [Call(*map(int, line.split())) for line in self._redis.lrange("hidden:calls", 0, -1)]
+        rates = [line.split() for line in self._redis.lrange("hidden:rates", 0, -1)]
+        return calls, [Rate(int(at), float(rate)) for at, rate in rates]
+
+    def close(self) -> None:
+        self._redis.close()

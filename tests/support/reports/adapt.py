@@ -1,0 +1,103 @@
+"""What the rows of `tests/benchmarks/adapt.py` come to: a table, a picture, and the page with them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import date
+from html import escape
+from math import inf
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from support.reports.shares import STYLE, options_given
+from support.reports.tables import about, spread, table
+
+__all__ = ["picture", "rows", "write"]
+
+_WIDE, _HIGH, _LEFT, _TOP, _BOTTOM = 380, 190, 44, 34, 26
+_SENT = "#3274d9"
+
+Run = Mapping[str, Any]
+"""Of one run: refused, use, settled (one each), sent and rate (one a second)."""
+
+
+def rows(
+    found: Mapping[str, Mapping[str, Sequence[Run]]], aims: Mapping[str, tuple[float, float]], ours: Collection[str]
+) -> tuple[str, bool]:
+    """
+    A line for each way on each partner: medians, with least and most. What is missed is bold; and whether anything is.
+
+    Args:
+        aims: Of partners: the most 429s per 1 000 calls, and the least use.
+        ours: The ways that are judged by them.
+    """
+    lines: list[list[str]] = []
+    any_missed = False
+    for partner, ways in found.items():
+        for number, (way, runs) in enumerate(ways.items()):
+            refused, use = ([run[what] for run in runs] for what in ("refused", "use"))
+            most, least = aims.get(partner, (inf, 0.0)) if way in ours else (inf, 0.0)
+            many, little = median(refused) > most, median(use) < least
+            any_missed |= many or little
+            settled = "; ".join(map(_seconds, zip(*(run["settled"] for run in runs), strict=True)))
+            lines.append(
+                [
+                    "" if number else partner, way, _bold(spread(refused, 1), many), _bold(spread(use), little),
+                    settled, str(len(runs)),
+                ]
+            )  # fmt: skip
+    return table(["the partner", "what", "429s per 1 000", "use", "settled after, s", "runs"], lines), any_missed
+
+
+def _bold(text: str, missed: bool) -> str:
+    return f"**{text}**" if missed else text
+
+
+def _seconds(values: Sequence[float | None]) -> str:
+    """The median; never counts as the longest."""
+    found = median(inf if value is None else value for value in values)
+    return "never" if found == inf else f"{found:.1f}"
+
+
+def picture(panels: Mapping[str, Run], highest: float) -> str:
+    """Each panel: the calls that were sent in each second, and the true limit, dashed."""
+    high = -(-len(panels) // 2) * _HIGH
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * _WIDE} {high}"><style>{STYLE}</style>']
+    for number, (title, run) in enumerate(panels.items()):
+        parts.append(f'<g transform="translate({number % 2 * _WIDE},{number // 2 * _HIGH})">')
+        parts += _panel(title, run, highest)
+        parts.append("</g>")
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _panel(title: str, run: Run, highest: float) -> Iterator[str]:
+    sent, true = run["sent"], run["rate"]
+    right, bottom = _WIDE - 14, _HIGH - _BOTTOM
+    across, up = (right - _LEFT) / max(1, len(sent)), (bottom - _TOP) / (1.15 * highest)
+    yield f'<text class="h" x="{_LEFT}" y="18">{escape(title)}</text>'
+    edge = [f"{_LEFT + (n + 0.5) * across:.1f} {bottom - min(y, 1.15 * highest) * up:.1f}" for n, y in enumerate(sent)]
+    yield f'<path d="M{"L".join(edge)}" fill="none" stroke="{_SENT}" stroke-width="1.5"/>'
+    steps = [f"{bottom - y * up:.1f}H{_LEFT + (n + 1) * across:.1f}" for n, y in enumerate(true)]
+    yield f'<path class="l" fill="none" d="M{_LEFT} {"V".join(steps)}"/>'
+    for value in sorted({0.0, true[0], highest}):
+        y = bottom - value * up
+        yield f'<path class="g" d="M{_LEFT} {y:.1f}H{right}"/>'
+        yield f'<text x="{_LEFT - 5}" y="{y + 4:.1f}" text-anchor="end">{value:g}/s</text>'
+    yield f'<text x="{_LEFT}" y="{bottom + 17}">0 s</text>'
+    yield f'<text x="{right}" y="{bottom + 17}" text-anchor="end">{len(sent)} s</text>'
+
+
+def write(folder: Path, shown: str, notes: str, panels: Mapping[str, Run], highest: float) -> None:
+    """The page of this benchmark, and its picture."""
+    (folder / "adapt.svg").write_text(picture(panels, highest), "utf-8")
+    page = [
+        "# Benchmarks: a limit that is not known",
+        f"Printed by `{' '.join(['python', 'tests/benchmarks/adapt.py', *options_given()])}`, in one run or several, "
+        f"on {date.today()}; not edited by hand.\n" + about("dramatiq", "celery", "rq", "redis", "botocore"),
+        "What `adapt=` does: [Follow a limit you do not know](how-to-adapt.md).",
+        shown, notes, "## Rate over time",
+        "Calls sent in each second. The dashed line is the limit that the callers do not know.",
+        "![Calls a second against the hidden limit](adapt.svg)",
+    ]  # fmt: skip
+    (folder / "benchmarks-adapt.md").write_text("\n\n".join(page) + "\n", "utf-8")
