@@ -170,6 +170,12 @@ class Wired:
     def __reduce__(self) -> NoReturn:
         raise TypeError(f"a {type(self).__name__} cannot be pickled or copied: make one in each process")
 
+    def _each_tier(self, limit: Limit, job: Job | None, key: str | int | None) -> list[Claim]:
+        call = Call([limit], job, key, 0)
+        self._registry.check(call)
+        tiers = list(limit.tiers.values()) if limit.tiers is not None and job is None else [limit]
+        return [each for tier in tiers for each in self.claims(call.on([tier]))]
+
     def _has_overrides(self) -> bool:
         return self.fleet is not None and self.fleet.has_overrides()
 

@@ -24,6 +24,7 @@ from throttlekit._engine.claims import decision_from
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
 from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.running import Running
+from throttlekit._engine.up_to import UpTo
 from throttlekit._wiring import NO_CLIENT, wiring_of
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.limiter import Limiter
@@ -104,6 +105,19 @@ class AsyncLimiter:
         except StoreUnavailable as error:
             return wiring.pipeline.without_store(attempt, error)
         return wiring.pipeline.conclude(attempt, verdict, wiring.pipeline.decision(attempt, verdict))
+
+    async def acquire_many(
+        self, limit: Limit, most: int, *, job: Job | None = None, key: str | int | None = None
+    ) -> Decision:
+        """As `Limiter.acquire_many`."""
+        await self._has_overrides()  # which asks the store in a thread, if it was not asked yet
+        units = UpTo(wiring_of(self._limiter).pipeline.resolver, self._limiter.in_force, limit, most, job, key)
+        with suppress(StoreUnavailable):
+            units.looked(await self.peek(units.limit, key=units.key, cost=units.most))
+        decision = await self.acquire(units.limit, key=units.key, cost=units.cost)
+        while units.smaller(decision):
+            decision = await self.acquire(units.limit, key=units.key, cost=units.cost)
+        return decision
 
     async def peek(
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None

@@ -15,13 +15,13 @@ from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.adapting import falling
 from throttlekit._engine.call import Call
-from throttlekit._engine.claims import Claim
 from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
 from throttlekit._engine.heard import hear, limits_by_unit
 from throttlekit._engine.hold import Hold, limited_by
 from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit._engine.threads import in_running_loop, warn_in_loop
+from throttlekit._engine.up_to import UpTo
 from throttlekit._util.log_limiter import Every
 from throttlekit._wiring import NO_CLIENT, Wired
 from throttlekit.errors import ConfigurationError, StoreUnavailable
@@ -114,6 +114,25 @@ class Limiter(Wired):
             self._warned = True
             warn_in_loop()
         return self._wiring.decider.acquire(Call(limits, job, key, cost, delivery))
+
+    def acquire_many(
+        self, limit: Limit, most: int, *, job: Job | None = None, key: str | int | None = None
+    ) -> Decision:
+        """
+        Take as many units of *limit* as are free now, up to *most*: `decision.cost` says how many, at least 1; or a
+        denial, which charged nothing. As `acquire` without a job: no place in line, only what waiting jobs leave.
+
+        Two round trips, a look and a take. Up to two more, which may get fewer than are free, if others take units in
+        between or the limit is slowed down. While the store is away: 1 unit, as `on_store_failure` says.
+
+        Args:
+            most: At least 1. More than can pass at once counts as what can.
+            job, key: What the key, the tier and the rate come from, as for `acquire`.
+
+        Raises:
+            ConfigurationError: As for `acquire`; or *limit* gives slots, or has the scope "queue" or "job".
+        """
+        return UpTo(self._resolver, self.in_force, limit, most, job, key).take(self.peek, self.acquire)
 
     def peek(
         self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None
@@ -386,9 +405,3 @@ class Limiter(Wired):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _each_tier(self, limit: Limit, job: Job | None, key: str | int | None) -> list[Claim]:
-        call = Call([limit], job, key, 0)
-        self._registry.check(call)
-        tiers = list(limit.tiers.values()) if limit.tiers is not None and job is None else [limit]
-        return [each for tier in tiers for each in self.claims(call.on([tier]))]

@@ -72,7 +72,7 @@ LAYERS = [
 FRAMEWORKS = {"dramatiq", "rq", "celery", "httpx", "requests"}
 PURE = {
     "__future__", "bisect", "collections", "contextlib", "dataclasses", "datetime", "enum", "functools", "hashlib",
-    "inspect", "math", "re", "string", "types", "typing", "typing_extensions", "urllib",
+    "inspect", "itertools", "math", "re", "string", "types", "typing", "typing_extensions", "urllib",
 }  # fmt: skip
 CALENDAR = "throttlekit._core.time_zone"
 ALGORITHMS = {name.rpartition(".")[2] for name in MODULES if name.startswith("throttlekit._core.algorithms.")}

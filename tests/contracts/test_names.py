@@ -62,8 +62,8 @@ def test_all_equals_reality(module: str) -> None:
 def test_methods_of_a_limiter_are_verbs_or_for_adapters() -> None:
     """What the API page shows of a limiter is a verb for users, or says that it is for adapters."""
     verbs = {
-        "acquire", "cancel", "clear_line", "close", "declare", "heard", "hold", "limited", "overloaded", "pause",
-        "peek", "release", "reset", "resume", "settle", "wait",
+        "acquire", "acquire_many", "cancel", "clear_line", "close", "declare", "heard", "hold", "limited",
+        "overloaded", "pause", "peek", "release", "reset", "resume", "settle", "wait",
     }  # fmt: skip
     for limiter in (Limiter, AsyncLimiter):
         shown = {name: inspect.getdoc(getattr(limiter, name)) for name in dir(limiter) if not name.startswith("_")}

@@ -30,6 +30,7 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
+from throttlekit._core.limit.rate import MONTH_US
 from throttlekit._core.line import Line, Place, signed
 from throttlekit._core.serialize import dump
 from throttlekit._core.storage_keys import bucket_name, fleet_name, jobs_name, line_name
@@ -121,6 +122,10 @@ LIMITS: list[tuple[Limit, dict[str, Any]]] = [
     (TokenBucket("a", "10/s", burst=3), {**PLAIN, "algorithm": "token-bucket", "burst": 3}),
     (LeakyBucket("a", "10/s", queue=4), {**PLAIN, "algorithm": "leaky-bucket", "queue": 4}),
     (FixedWindow("a", "10/s", tz="UTC"), {**PLAIN, "algorithm": "fixed-window", "tz": "UTC"}),
+    (
+        FixedWindow("a", "10/month", starts=15),
+        {**PLAIN, "rate": [10, MONTH_US], "algorithm": "fixed-window", "tz": None, "starts": 15},
+    ),
     (SlidingWindow("a", "10/s"), {**PLAIN, "algorithm": "sliding-window"}),
     (SlidingLog("a", "10/s"), {**PLAIN, "algorithm": "sliding-log"}),
     (Concurrency("a", 2, lease=30), {**PLAIN, "algorithm": "concurrency", "rate": [2, 0], "lease": 30.0}),

@@ -328,6 +328,7 @@ def test_servers_of_32_bits_write_the_same_numbers(client: Any, seed: int, lengt
 
 _HOUR_US = 3_600_000_000
 _MIDNIGHT_US = NOW_US // (24 * _HOUR_US) * 24 * _HOUR_US
+_AUTUMN_US = _MIDNIGHT_US - 100 * 24 * _HOUR_US
 _RULES = [
     rule(limit, zone, number)
     for number, (limit, zone) in enumerate(
@@ -343,6 +344,12 @@ _RULES = [
             (FixedWindow("x", "2/day"), Zone(-_HOUR_US, ((_MIDNIGHT_US + _HOUR_US, 23 * _HOUR_US),))),
             (FixedWindow("x", "4/hour"), Zone(0, ((NOW_US, _HOUR_US // 2), (NOW_US + 30 * _HOUR_US, 0)))),
             (FixedWindow("x", "4/month"), FixedWindow("x", "4/month", tz="Europe/Berlin").bind(1, NOW_US).zone),
+            (FixedWindow("x", "3/month"), FixedWindow("x", "3/month", starts=15).bind(1, NOW_US).zone),
+            # Longer than 31 days: Berlin's clocks go back between the two fifteenths.
+            (
+                FixedWindow("x", "3/month"),
+                FixedWindow("x", "3/month", tz="Europe/Berlin", starts=15).bind(1, _AUTUMN_US).zone,
+            ),
             (SlidingWindow("x", "3/s"), Zone()),
             (SlidingWindow("x", "7/10s"), Zone()),
             (SlidingWindow("x", f"{10**12 - 1}/366d"), Zone()),

@@ -56,7 +56,7 @@ exactly = SlidingLog("exactly", "100/minute", scope="process")
 tiered = TokenBucket(
     "api", {"free": "10/m", "pro": "100/m"}, burst={"free": 1, "pro": 20}, tier="{plan}", default_tier="free"
 )
-monthly = FixedWindow("monthly", "50000/month", tz="Europe/Berlin")
+monthly = FixedWindow("monthly", "50000/month", tz="Europe/Berlin", starts=15)
 varying = TokenBucket("varying", lambda job: "10/s", burst=timedelta(seconds=12), key="{account_id}")
 amounts = Concurrency("amounts", lambda job: 3)
 at_a_rate: Limit = varying.at("20/s")
@@ -138,6 +138,7 @@ async def ask_in_a_loop(job: Job) -> None:
     async with AsyncLimiter(MemoryStore()) as limiter:
         decision: Decision = await limiter.acquire(partner, account, job=job, cost=2, key="a")
         looked: Decision = await limiter.peek(partner, job=job)
+        up_to: Decision = await limiter.acquire_many(account, 50, key="a")
         settled: Decision = await limiter.settle(decision, actual=3, limit=partner)
         await limiter.release(settled)
         await limiter.pause(partner, timedelta(seconds=30))
@@ -155,7 +156,7 @@ async def ask_in_a_loop(job: Job) -> None:
             return str(number)
 
         text: str = await body(1)
-        print(looked, held, waited, in_process, text)
+        print(looked, up_to, held, waited, in_process, text)
     await by_loop.close()
 
 
@@ -171,6 +172,8 @@ def ask(limiter: Limiter, job: Job) -> None:
     decision: Decision = limiter.acquire(partner, account, job=job, cost=2, delivery=delivery)
     limiter.acquire(account, key="42")
     limiter.acquire(account, key=42)
+    up_to: Decision = limiter.acquire_many(account, 50, job=job)
+    limiter.settle(up_to, 40)
     if decision:
         return
     allowed: bool = decision.allowed

@@ -47,14 +47,19 @@ def plain(limit: Limit, key: str, cost: int, stake: Stake = NO_STAKE) -> dict[st
         **({} if stake == NO_STAKE else {"share": list(stake)}),
         **({} if limit.adapt is None else {"adapt": limit.adapt.fall(limit.amount, limit.period_us, None)[1:]}),
         **({} if limit.prefetch is None else {"prefetch": limit.prefetch, "prefetch_for": limit.prefetch_for}),
-        **{option: getattr(limit, option) for option in limit.options},
+        **_options(limit),
         **({} if limit.declared is None else {"declared": _declared(limit.declared)}),
     }
 
 
 def _declared(limit: Limit) -> dict[str, Any]:
     """What a limit with a rate that live control set leaves out of itself as it was declared."""
-    return {"rate": [limit.amount, limit.period_us], **{option: getattr(limit, option) for option in limit.options}}
+    return {"rate": [limit.amount, limit.period_us], **_options(limit)}
+
+
+def _options(limit: Limit) -> dict[str, Any]:
+    own = {option: getattr(limit, option) for option in limit.options}
+    return {option: value for option, value in own.items() if value is not None or option not in limit.later}
 
 
 def load(data: Mapping[str, Any]) -> Limit:
@@ -89,7 +94,7 @@ def load(data: Mapping[str, Any]) -> Limit:
             _by_value=True,
             _varying_us=varying_us,
             **{option: data[option] for option in ("prefetch", "prefetch_for") if data.get(option) is not None},
-            **{option: data[option] for option in algorithm.options},
+            **{option: data[option] for option in algorithm.options if option not in algorithm.later or option in data},
         )
     except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
         raise ConfigurationError(

@@ -4,7 +4,8 @@ Time zones and calendars as numbers: how far local time is ahead of UTC, and whe
 A script knows no zones. So the changes of a zone's clocks near an instant are worked out here, and sent along.
 
 It knows no months either. Each month is counted as 31 days, and each year as 366, by a clock that is set forward as one
-begins: a month of 30 days is then a change of the clocks by a day. So a window's number is (time + offset) // period
+begins: a month of 30 days is then a change of the clocks by a day. A month of 31 days in which a zone's clocks go back
+is longer: a day after its begin, its clock is set back by as much. So a window's number is (time + offset) // period
 there too, and windows of every kind are counted in one way.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta, timezone, tzinfo
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US
@@ -69,10 +71,13 @@ def zone_named(tz: object) -> tzinfo | None:
 
 
 @lru_cache(maxsize=256)
-def zone_on(zone: tzinfo | None, day: int, period_us: int) -> Zone:
-    """The part of *zone*, None for UTC, that windows of *period_us* need on *day*, counted from 1970."""
+def zone_on(zone: tzinfo | None, day: int, period_us: int, starts: int = 1) -> Zone:
+    """
+    The part of *zone*, None for UTC, that windows of *period_us* need on *day*, counted from 1970. Each month begins on
+    its day *starts*.
+    """
     if period_us in (MONTH_US, YEAR_US):
-        return _months_around(zone or timezone.utc, day * DAY_US, period_us)
+        return _months_around(zone or timezone.utc, day * DAY_US, period_us, starts)
     found = UTC if zone is None else zone_around(zone, day * DAY_US)
     if period_us == WEEK_US:
         changes = tuple((from_us, offset_us + _TO_MONDAY_US) for from_us, offset_us in found.changes)
@@ -110,19 +115,26 @@ def zone_around(zone: tzinfo, around_us: int) -> Zone:
     return Zone(first_us, tuple(changes))
 
 
-def _months_around(zone: tzinfo, around_us: int, period_us: int) -> Zone:
+def _months_around(zone: tzinfo, around_us: int, period_us: int, starts: int) -> Zone:
     """The months or years from the one before *around_us* to the second after it, as `Zone` has them."""
     local = (_EPOCH + timedelta(microseconds=around_us)).astimezone(zone)
     step = 1 if period_us == MONTH_US else 12
-    first = ((local.year - 1970) * 12 + local.month - 1) // step - 1
-    begins = [(number, _month_begins_us(zone, number * step)) for number in range(first, first + 4)]
-    (_, offset_us), *changes = [(begin_us, number * period_us - begin_us) for number, begin_us in begins]
+    first = ((local.year - 1970) * 12 + local.month - 1 - (local.day < starts)) // step - 1
+    begins = [_month_begins_us(zone, number * step, starts) for number in range(first, first + 5)]
+    known: list[tuple[int, int]] = []
+    for number, (begin_us, end_us) in enumerate(pairwise(begins), first):
+        offset_us = number * period_us - begin_us
+        known.append((begin_us, offset_us))
+        over_us = end_us - begin_us - period_us
+        if over_us > 0:
+            known.append((begin_us + DAY_US, offset_us - over_us))
+    (_, offset_us), *changes = known
     return Zone(offset_us, tuple(changes))
 
 
-def _month_begins_us(zone: tzinfo, month: int) -> int:
-    """When *month*, counted from January 1970, begins in *zone*."""
-    begin = datetime(1970 + month // 12, month % 12 + 1, 1, tzinfo=zone)
+def _month_begins_us(zone: tzinfo, month: int, starts: int) -> int:
+    """When day *starts* of *month*, counted from January 1970, begins in *zone*."""
+    begin = datetime(1970 + month // 12, month % 12 + 1, starts, tzinfo=zone)
     return (begin.astimezone(timezone.utc) - _EPOCH) // timedelta(microseconds=1)
 
 

@@ -89,6 +89,25 @@ class CalendarConformance(ConformanceSuite):
             for end in ("2027-03-31 22:00:00", "2027-04-30 22:00:00"):
                 self._ends(bench, limit, _utc(end))
 
+    def test_month_in_which_clocks_go_back_has_its_last_hour(self) -> None:
+        """October of Berlin has 31 days and an hour, seen from its first day and from its last hour."""
+        with self.bench() as bench:
+            for rate, day in (("5/month", "01 12:00:00"), ("6/month", "31 22:30:00")):
+                bench.now_us = _utc(f"2027-10-{day}")
+                self._ends(bench, FixedWindow(NAME, rate, tz=_BERLIN), _utc("2027-10-31 23:00:00"))
+
+    def test_months_begin_on_the_day_that_is_named(self) -> None:
+        """A month that begins on its 15th ends on the next month's, in the zone, however long it is."""
+        with self.bench() as bench:
+            bench.now_us = _utc("2027-12-14 23:59:59")
+            limit = FixedWindow(NAME, "5/month", starts=15)
+            for end in ("2027-12-15", "2028-01-15", "2028-02-15", "2028-03-15", "2028-04-15"):
+                self._ends(bench, limit, _utc(f"{end} 00:00:00"))
+            bench.now_us = _utc("2027-02-27 23:00:00")
+            limit = FixedWindow(NAME, "5/month", tz=_BERLIN, starts=28)
+            for end in ("2027-03-27 23:00:00", "2027-04-27 22:00:00"):
+                self._ends(bench, limit, _utc(end))
+
     def test_years_are_the_calendars(self) -> None:
         """A year ends with the calendar's, leap years too."""
         with self.bench() as bench:

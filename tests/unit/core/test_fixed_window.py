@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from datetime import datetime, timedelta, timezone
 from itertools import accumulate, product
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from throttlekit import FixedWindow
+from throttlekit import ConfigurationError, FixedWindow, Job
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.algorithms.fixed_window import Count, FixedWindowAlgorithm
 from throttlekit._core.limit.rate import parse_rate
+from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.serialize import dump, load
 from throttlekit._core.time_zone import UTC, Zone, zone_around
 
 SECOND, MINUTE, HOUR, DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
@@ -456,6 +459,90 @@ def test_months_and_years_are_those_of_the_standard_library(instant_us: int, tz:
         assert charge.admit(state, end_us - 1) == Count(number, 2)
         assert charge.admit(state, end_us) == Count(number + 1, 1)
         assert charge.sanitized(state, end_us - 1) is state
+
+
+@given(
+    instant_us=st.integers(micros(datetime(2000, 1, 1, tzinfo=timezone.utc)), 2 * NOW),
+    tz=st.sampled_from([*ZONES, None]),
+    starts=st.integers(1, 28),
+    off_us=st.integers(-DAY, DAY),
+)
+def test_months_begin_on_the_day_that_is_named(instant_us: int, tz: str | None, starts: int, off_us: int) -> None:
+    """A month begins at midnight of local time on that day, and ends on the same day of the next month."""
+    zone = ZoneInfo(tz or "UTC")
+    local = at(instant_us).astimezone(zone)
+    number = (local.year - 1970) * 12 + local.month - 1 - (local.day < starts)
+    charge = FixedWindow("quota", "5/month", tz=tz, starts=starts).bind(1, instant_us + off_us)
+    state = charge.admit(None, instant_us)
+    assert state == Count(number, 1)
+    end_us = charge.use(state, instant_us).full_us
+    assert end_us > instant_us
+    assert at(end_us).astimezone(zone).day == starts
+    assert charge.admit(state, end_us - 1) == Count(number, 2)
+    assert charge.admit(state, end_us) == Count(number + 1, 1)
+    assert charge.sanitized(state, end_us - 1) is state
+
+
+def test_months_of_another_day_are_another_limit() -> None:
+    """They are counted apart; those from the first are the calendar's, whether it is written or not."""
+    plain, first, other = (FixedWindow("quota", "5/month", starts=starts) for starts in (None, 1, 15))
+    assert (plain, plain.fingerprint) == (first, first.fingerprint)
+    assert other.fingerprint != plain.fingerprint
+    assert repr(plain) == "FixedWindow('quota', '5/month', tz=None)"
+    assert repr(other) == "FixedWindow('quota', '5/month', tz=None, starts=15)"
+
+
+def test_starts_is_kept() -> None:
+    """With another rate in months, in a process's own share, in a tier, and in a message."""
+    limit = FixedWindow("quota", "100/month", starts=15, on_store_failure="local", processes=4)
+    assert limit.local_part is not None
+    tiered = FixedWindow("quota", {"a": "9/month", "b": "9/month"}, starts=15, tier="{plan}")
+    assert tiered.tiers is not None
+    changed = altered(limit, "50/month")
+    assert changed.declared is limit
+    copies = (changed, limit.local_part, tiered.tiers["a"], load(dump(limit, Job())))
+    assert [each.starts for each in copies] == [15] * 4  # type: ignore[attr-defined]
+    assert load(dump(limit, Job())).fingerprint == limit.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("rate", "starts", "told"),
+    [
+        *(
+            ("5/month", day, f"starts must be a day of every month, from 1 to 28, not {day!r}")
+            for day in (0, 29, -1, True, 1.0, "15")
+        ),
+        ("5/day", 15, "starts= is the day on which a month begins, and '5/day' has no month"),
+        ("5/year", 1, "starts= is the day on which a month begins, and '5/year' has no month"),
+        (lambda job: "5/month", 15, "starts= needs a rate that is fixed, and rate= is a callable: leave it out"),
+    ],
+)
+def test_day_that_cannot_be_is_refused(rate: Any, starts: Any, told: str) -> None:
+    """Not every month has it, or there is no month."""
+    with pytest.raises(ConfigurationError) as error:
+        FixedWindow("quota", rate, starts=starts)
+    assert str(error.value) == f"limit 'quota': {told}"
+
+
+@pytest.mark.parametrize("at_us", [micros(datetime(2027, 10, day, 21, tzinfo=timezone.utc)) for day in (1, 2, 3, 31)])
+def test_month_in_which_clocks_go_back_has_its_last_hour(at_us: int) -> None:
+    """October of Berlin has 31 days and an hour: what passes in its last hour counts in it, whenever it is bound."""
+    begin, end = (
+        micros(datetime(2027, month, day, 22 + month - 9, tzinfo=timezone.utc)) for month, day in ((9, 30), (10, 31))
+    )
+    charge = FixedWindow("quota", "5/month", tz="Europe/Berlin").bind(1, at_us)
+    october = (2027 - 1970) * 12 + 9
+    state = Count(october, 5)
+    for now_us in (begin, begin + HOUR, begin + DAY, begin + 2 * DAY, at_us, end - HOUR, end - 1):
+        assert charge.admit(None, now_us) == Count(october, 1)
+        assert charge.ready_us(state, now_us) == charge.use(state, now_us).full_us == end
+        assert charge.sanitized(state, now_us) is state
+    assert charge.sanitized(state, begin - STALE_US) is state
+    assert charge.sanitized(state, begin - STALE_US - 1) == Count(october - 1, 5)
+    assert charge.admit(None, begin - 1) == Count(october - 1, 1)
+    assert charge.admit(state, end) == Count(october + 1, 1)
+    assert charge.sanitized(Count(october + 1, 1), end - STALE_US) == Count(october + 1, 1)
+    assert charge.sanitized(Count(october + 1, 1), end - STALE_US - 1) == Count(october, 5)
 
 
 @given(instant_us=st.integers(NOW // 2, 2 * NOW), tz=st.sampled_from([*ZONES, None]))

@@ -21,6 +21,7 @@ from throttlekit._core.limit.options import LimitOptions, Rates
 from throttlekit._core.limit.per_tier import PerTier
 from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US, Rate, parse_window
 from throttlekit._core.limit.shape import Shape
+from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.time_zone import DAY_US, UTC, Zone, zone_named, zone_on
 from throttlekit.errors import ConfigurationError
 
@@ -166,6 +167,8 @@ class FixedWindow(Limit):
             begins on Monday, a month, "1000/month", or a year.
         tz: The name of the time zone of hours, days and longer windows: "Europe/Berlin". A day of 23 or
             25 hours, where clocks change, is one window. Default: UTC.
+        starts: The day, 1 to 28, on which each month begins, for a rate in months: a customer's billing month.
+            Default: the first.
 
     Raises:
         ConfigurationError: A value that can never work, as soon as the limit is made.
@@ -175,28 +178,52 @@ class FixedWindow(Limit):
     of scope "process", and for a process's own share while the store fails, this process's own clock decides.
     """
 
-    __slots__ = ("_tz", "_zone")
+    __slots__ = ("_starts", "_tz", "_zone")
 
     algorithm = "fixed-window"
-    options = ("tz",)
+    options = ("tz", "starts")
+    later = ("starts",)
 
     _zone: tzinfo | None
+    _starts: int | None
     tz = PerTier["str | None"]()
+    starts = PerTier["int | None"]()
 
-    def __init__(self, name: str, rate: Rates, *, tz: str | None = None, **options: Unpack[LimitOptions]) -> None:
-        super().__init__(name, rate, _own={"tz": tz}, **options)
+    def __init__(
+        self,
+        name: str,
+        rate: Rates,
+        *,
+        tz: str | None = None,
+        starts: int | None = None,
+        **options: Unpack[LimitOptions],
+    ) -> None:
+        super().__init__(name, rate, _own={"tz": tz, "starts": starts}, **options)
 
-    def _shape(self, amount: int, period_us: int, *, tz: str | None = None, **options: Any) -> Shape:
+    def _shape(
+        self, amount: int, period_us: int, *, tz: str | None = None, starts: int | None = None, **options: Any
+    ) -> Shape:
         if DAY_US % period_us and period_us not in (WEEK_US, MONTH_US, YEAR_US):
             raise ConfigurationError(
                 f"the period of {self.rate!r} must fit evenly into a day, like 10s, 15m, 6h or 1d, or be a week, a "
                 "month or a year: a fixed window begins with the calendar's. For any other, take a SlidingWindow or a "
                 "SlidingLog"
             )
+        if starts is not None:
+            if isinstance(starts, bool) or not isinstance(starts, int) or not 1 <= starts <= 28:
+                raise ConfigurationError(f"starts must be a day of every month, from 1 to 28, not {safe_repr(starts)}")
+            if period_us != MONTH_US:
+                raise ConfigurationError(f"starts= is the day on which a month begins, and {self.rate!r} has no month")
         zone = None if tz is None else zone_named(tz)
         counted = amount if self.varying_us is None else "varying"
         definition = f"{self.algorithm} {counted} {period_us} {'UTC' if zone is None else tz}"
-        return Shape(amount, amount, definition, {"_tz": tz, "_zone": zone})
+        definition += "" if starts in (None, 1) else f" {starts}"
+        return Shape(amount, amount, definition, {"_tz": tz, "_zone": zone, "_starts": starts})
+
+    def check_varying(self, options: Mapping[str, Any]) -> int:
+        if options["starts"] is not None:
+            raise ConfigurationError("starts= needs a rate that is fixed, and rate= is a callable: leave it out")
+        return 0
 
     def _parse_rate(self, rate: Rate) -> tuple[int, int]:
         return parse_window(rate)
@@ -219,5 +246,9 @@ class FixedWindow(Limit):
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> FixedWindowAlgorithm:
         plain = self._zone is None and self._period_us <= DAY_US
-        zone = UTC if plain else zone_on(self._zone, around_us // DAY_US, self._period_us)
+        zone = UTC if plain else zone_on(self._zone, around_us // DAY_US, self._period_us, self._starts or 1)
         return FixedWindowAlgorithm(cost, self._amount, self._period_us, zone)
+
+    def _shown_options(self) -> list[str]:
+        shown = super()._shown_options()
+        return [each for each in shown if each != "starts=None"]

@@ -93,6 +93,8 @@ class Limit(PerJob, Value):
     """The algorithm's name, in fingerprints and messages."""
     options: ClassVar[tuple[str, ...]] = ()
     """The names of the algorithm's own options."""
+    later: ClassVar[tuple[str, ...]] = ()
+    """Those of them that older releases do not know: messages have them only where they are given."""
 
     prefetch: int | None = None
     prefetch_for: float | None = None

@@ -1,0 +1,109 @@
+"""`acquire_many` on every kind of store: charged to the unit, two round trips, and as live control says."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from support.servers.blocking import either
+from support.servers.processes import Cluster, patient
+from support.servers.stores import Recording
+from throttlekit import Control, FixedWindow, Job, LeakyBucket, Limit, Limiter, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit.stores import MemoryStore, Store
+from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.redis import RedisStore
+
+BUCKET = TokenBucket("bucket", "1/day", burst=50)
+EVERY: list[Limit] = [
+    BUCKET,
+    FixedWindow("fixed", "50/year"),
+    FixedWindow("zoned", "50/year", tz="Europe/Berlin"),
+    SlidingWindow("sliding", "50/365d"),
+    SlidingLog("log", "50/365d"),
+]
+every_limit = pytest.mark.parametrize("limit", EVERY, ids=lambda limit: limit.name)
+
+
+@pytest.fixture(params=["memory", "redis", "cluster"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    made: Store = MemoryStore()
+    if request.param == "redis":
+        made = RedisStore(request.getfixturevalue("redis_url"), timeout=5)
+    elif request.param == "cluster":
+        cluster: Cluster = request.getfixturevalue("cluster")
+        made = RedisClusterStore(cluster.url, timeout=5)
+    with contextlib.closing(made):
+        yield made
+
+
+@every_limit
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_grants_are_charged_to_the_unit(store: Store, kind: str, limit: Limit) -> None:
+    """All of what is asked, then all that is left, then a denial; what is settled is free again."""
+    with either(kind, store) as limiter:
+        first = limiter.acquire_many(limit, 40)
+        decisions = [first, limiter.acquire_many(limit, 40), limiter.acquire_many(limit, 40)]
+        assert [(each.allowed, each.cost) for each in decisions] == [(True, 40), (True, 10), (False, 1)]
+        limiter.settle(first, 33)
+        assert limiter.acquire_many(limit, 40).cost == 7
+
+
+def test_a_leaky_bucket_grants_one(store: Store) -> None:
+    """Up to 40 is one where one passes at a time."""
+    limiter = Limiter(store)
+    assert [limiter.acquire_many(LeakyBucket("leaky", "1/day"), 40).cost for _ in range(2)] == [1, 1]
+    assert not limiter.peek(LeakyBucket("leaky", "1/day"))
+
+
+@every_limit
+def test_batches_that_race_take_no_unit_twice(store: Store, limit: Limit) -> None:
+    """However many ask at the same moment, what they get together is what there was, and four questions each."""
+    recording = Recording(store)
+    limiter = Limiter(recording)
+    with ThreadPoolExecutor(8) as threads:
+        decisions = list(threads.map(lambda most: limiter.acquire_many(limit, most), [7, 13] * 8))
+    assert len(recording.asked) <= 4 * len(decisions)
+    granted = sum(each.cost for each in decisions if each.allowed)
+    assert granted + limiter.peek(limit).remaining == 50
+    assert granted <= 50
+
+
+def test_it_is_two_round_trips(redis_url: str) -> None:
+    """A look and a take, where all are free and where fewer are."""
+    recording = Recording(RedisStore(redis_url, timeout=5))
+    with contextlib.closing(Limiter(recording)) as limiter:
+        for most, granted in ((40, 40), (40, 10), (40, 1)):
+            before = len(recording.asked)
+            assert limiter.acquire_many(BUCKET, most).cost == granted
+            assert len(recording.asked) - before == 2
+
+
+def test_jobs_in_line_come_first(store: Store) -> None:
+    """Units that jobs wait for are not granted; when the line is empty, they are."""
+    limiter = Limiter(store)
+    limiter.acquire(BUCKET, cost=45)
+    waiting = limiter.acquire(BUCKET, job=Job(id="1"), cost=6)
+    assert waiting.reason == "exhausted"
+    assert not limiter.acquire_many(BUCKET, 40)
+    limiter.clear_line(BUCKET)
+    assert limiter.acquire_many(BUCKET, 40).cost == 5
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_live_control_counts(redis_url: str, kind: str) -> None:
+    """A burst that is set lower is the most; a paused limit grants nothing; one in shadow mode grants all."""
+    verbs: list[tuple[Any, tuple[bool, int]]] = [
+        (lambda control: control.set("bucket", "1/day", burst=20), (True, 20)),
+        (lambda control: control.shadow("bucket"), (True, 20)),
+        (lambda control: control.pause("bucket"), (False, 1)),
+    ]
+    with Control(patient(redis_url)) as control:
+        for verb, expected in verbs:
+            verb(control)
+            with either(kind, patient(redis_url)) as limiter:
+                decision = limiter.acquire_many(BUCKET, 40)
+                assert (decision.allowed, decision.cost) == expected

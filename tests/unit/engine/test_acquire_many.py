@@ -1,0 +1,268 @@
+"""`acquire_many`: as many of up to n units as are free, charged to the unit, behind the jobs in line."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from support.servers.blocking import either
+from support.servers.stores import Passing
+from throttlekit import (
+    Concurrency,
+    ConfigurationError,
+    FixedWindow,
+    Job,
+    LeakyBucket,
+    Limit,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    StoreUnavailable,
+    TokenBucket,
+)
+from throttlekit._core.acquire import Caller, Verdict
+from throttlekit.stores import MemoryStore, Request
+from throttlekit.testing import FakeClock
+
+BUCKET = TokenBucket("bucket", "10/s", burst=50)
+KEYED = TokenBucket("keyed", "10/s", burst=50, key="{account_id}")
+EVERY: list[Limit] = [
+    BUCKET,
+    TokenBucket("uneven", "30000/s", burst=70),
+    TokenBucket("varying", lambda job: "10/s").at("40/s"),
+    LeakyBucket("leaky", "10/s"),
+    FixedWindow("fixed", "50/minute"),
+    FixedWindow("zoned", "50/day", tz="Europe/Berlin"),
+    SlidingWindow("sliding", "50/minute"),
+    SlidingLog("log", "50/minute"),
+]
+
+
+class Between(Passing):
+    """A memory store; `after_look` is called once a look was answered."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self.inner = MemoryStore(clock_us=clock)
+        self.asked: list[tuple[Caller, int]] = []
+        self.after_look: Callable[[], object] = lambda: None
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        self.asked.append((request.caller, request.claims[0].cost))
+        verdict = self.inner.acquire(request, now_us)
+        if request.caller is Caller.PEEK:
+            self.after_look()
+        return verdict
+
+
+class Down(Passing):
+    """A store that does not answer."""
+
+    inner = MemoryStore()
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        raise StoreUnavailable("the store gave no usable answer: TimeoutError")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def store(clock: FakeClock) -> Between:
+    return Between(clock)
+
+
+@pytest.fixture(params=["sync", "async"])
+def limiter(request: pytest.FixtureRequest, store: Between) -> Iterator[Limiter]:
+    with either(request.param, store) as limiter:
+        yield limiter
+
+
+def job(number: int = 1, ticket: Any = None) -> Job:
+    return Job(id=str(number), name="call_partner", kwargs={"account_id": 42}, ticket=ticket)
+
+
+def test_all_are_granted_where_all_are_free(limiter: Limiter, store: Between) -> None:
+    """Where so many are free, all are granted and charged: one look, and one take."""
+    decision = limiter.acquire_many(BUCKET, 30)
+    assert (decision.allowed, decision.cost, decision.remaining) == (True, 30, 20)
+    assert store.asked == [(Caller.PEEK, 30), (Caller.GUEST, 30)]
+
+
+def test_what_is_free_is_granted(limiter: Limiter, store: Between, clock: FakeClock) -> None:
+    """Where fewer are free, these are granted, still in two round trips; then nothing is left."""
+    limiter.acquire(BUCKET, cost=50)
+    clock.advance(1.25)
+    store.asked.clear()
+    decision = limiter.acquire_many(BUCKET, 30)
+    assert (decision.allowed, decision.cost, decision.remaining) == (True, 12, 0)
+    assert store.asked == [(Caller.PEEK, 30), (Caller.GUEST, 12)]
+
+
+@pytest.mark.parametrize("limit", EVERY, ids=lambda limit: limit.name)
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**64 - 1))
+def test_grant_is_the_most_that_passes_and_is_charged_to_the_unit(limit: Limit, seed: int) -> None:
+    """
+    Without a line: one unit more would have been denied, so many units are missing afterwards, and it took two round
+    trips. Of a bucket whose charges are rounded up one by one, one unit may stay.
+    """
+    rnd, clock = random.Random(seed), FakeClock()
+    store = Between(clock)
+    limiter = Limiter(store)
+    for _ in range(rnd.randint(1, 8)):
+        clock.advance(rnd.choice([0.0, rnd.uniform(0, 0.01), rnd.uniform(0, 1), rnd.uniform(0, 60)]))
+        used = limiter.acquire_many(limit, rnd.randint(1, 30))
+        assert used.cost <= 30
+        most = rnd.randint(1, 80)
+        free = max(units for units in range(limit.capacity + 1) if limiter.peek(limit, cost=units))
+        left = limiter.peek(limit).remaining
+        store.asked.clear()
+        decision = limiter.acquire_many(limit, most)
+        assert len(store.asked) == 2 or limit.name == "uneven"
+        assert decision.allowed or not free
+        if decision.allowed:
+            assert min(most, free) - (limit.name == "uneven") <= decision.cost <= min(most, free)
+            assert left - 1 - (limit.name == "uneven") <= decision.remaining + decision.cost - 1 < left
+            assert [each.cost for each in decision.charged] == [decision.cost]
+
+
+def test_more_than_ever_passes_counts_as_what_can(limiter: Limiter) -> None:
+    """Up to more than the burst is up to the burst, and no error."""
+    assert limiter.acquire_many(BUCKET, 10**9).cost == 50
+
+
+def test_denial_charges_nothing_and_says_when_a_unit_is_there(
+    limiter: Limiter, store: Between, clock: FakeClock
+) -> None:
+    """Where nothing is free it is a denial like that of one unit."""
+    limiter.acquire(BUCKET, cost=50)
+    clock.advance(0.04)
+    decision = limiter.acquire_many(BUCKET, 30)
+    assert (decision.allowed, decision.reason, decision.cost, decision.charged) == (False, "exhausted", 1, ())
+    assert decision.retry_after == pytest.approx(0.06)
+    clock.advance(decision.delay)
+    assert limiter.acquire_many(BUCKET, 30).cost == 1
+
+
+def test_only_what_stands_free_before_the_jobs_in_line_is_granted(limiter: Limiter, clock: FakeClock) -> None:
+    """Jobs that wait come first: what they need stays, and they pass when they were to pass."""
+    limiter.acquire(BUCKET, cost=50)
+    waiting = [limiter.acquire(BUCKET, job=job(number), cost=2) for number in range(3)]
+    clock.advance(1)
+    assert limiter.acquire_many(BUCKET, 30, job=job(9)).cost == 4
+    assert not limiter.acquire_many(BUCKET, 30)
+    for number, denial in enumerate(waiting):
+        assert limiter.acquire(BUCKET, job=job(number, denial.ticket), cost=2)
+
+
+@pytest.mark.parametrize("limit", [FixedWindow("fixed", "5/s"), SlidingLog("log", "5/s")], ids=lambda each: each.name)
+def test_jobs_in_line_of_a_window_come_first(limiter: Limiter, clock: FakeClock, limit: Limit) -> None:
+    """No grant makes a job that waits come later."""
+    limiter.acquire(limit, cost=5)
+    waiting = [limiter.acquire(limit, job=job(number)) for number in range(5)]
+    clock.advance(1)
+    assert not limiter.acquire_many(limit, 5)
+    for number, denial in enumerate(waiting):
+        assert limiter.acquire(limit, job=job(number, denial.ticket))
+
+
+def test_batch_of_a_job_gets_no_place(limiter: Limiter, store: Between) -> None:
+    """The job is for the key alone: it is put in no line."""
+    limiter.acquire(KEYED, key=42, cost=50)
+    decision = limiter.acquire_many(KEYED, 10, job=job())
+    assert (decision.allowed, decision.key, decision.ticket) == (False, "42", None)
+    assert Caller.JOB not in {caller for caller, _ in store.asked}
+
+
+@pytest.mark.parametrize(("taken", "granted"), [(20, 30), (30, 20), (45, 5), (48, 2)])
+def test_units_that_go_meanwhile_make_the_grant_smaller(
+    limiter: Limiter, store: Between, taken: int, granted: int
+) -> None:
+    """Units that other callers took between the look and the take are not granted twice."""
+    other = Limiter(store.inner)
+    store.after_look = lambda: other.acquire(BUCKET, cost=taken)
+    decision = limiter.acquire_many(BUCKET, 40)
+    assert decision.allowed
+    assert 1 <= decision.cost <= granted
+    assert decision.remaining == 50 - taken - decision.cost
+    assert len(store.asked) <= 4
+
+
+def test_all_units_that_go_meanwhile_make_it_a_denial(limiter: Limiter, store: Between) -> None:
+    """After at most four round trips it is a denial of one unit."""
+    other = Limiter(store.inner)
+    store.after_look = lambda: other.acquire(BUCKET, cost=50)
+    decision = limiter.acquire_many(BUCKET, 40)
+    assert (decision.allowed, decision.cost, decision.charged) == (False, 1, ())
+    assert len(store.asked) <= 4
+
+
+def test_what_was_not_used_is_given_back(limiter: Limiter) -> None:
+    """The decision settles and cancels like any other."""
+    limiter.settle(limiter.acquire_many(BUCKET, 40), 15)
+    assert limiter.peek(BUCKET).remaining == 35
+    limiter.cancel(limiter.acquire_many(BUCKET, 40))
+    assert limiter.peek(BUCKET).remaining == 35
+
+
+def test_nothing_is_granted_in_a_pause(limiter: Limiter) -> None:
+    """A paused limit grants nothing, until the pause ends."""
+    limiter.pause(BUCKET, 30)
+    decision = limiter.acquire_many(BUCKET, 40)
+    assert (decision.allowed, decision.reason) == (False, "paused")
+    assert decision.retry_after == 30
+
+
+def test_cost_key_and_tier(limiter: Limiter) -> None:
+    """The limit's own cost does not count; key, tier and rate come from the job."""
+    dear = TokenBucket("dear", {"free": "1/s", "pro": "10/s"}, tier=lambda job: "pro", key="{account_id}", cost=7)
+    decision = limiter.acquire_many(dear, 8, job=job())
+    assert (decision.cost, decision.key, decision.limit.of_tier) == (8, "42", "pro")
+    rated = TokenBucket("rated", lambda job: "20/s")
+    assert limiter.acquire_many(rated, 50, job=job()).cost == 20
+    assert limiter.acquire_many(KEYED, 8, key=7).key == "7"
+    assert limiter.acquire_many(TokenBucket("mine", "9/s", scope="process"), 50).cost == 9
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize(("policy", "cost"), [("open", 1), ("local", 1), ("closed", 0)])
+def test_while_the_store_is_away_it_is_one_unit(kind: str, policy: Any, cost: int) -> None:
+    """A store that does not answer is no error: one unit, as the limit's `on_store_failure` says."""
+    limit = TokenBucket("away", "10/s", on_store_failure=policy, processes=2 if policy == "local" else None)
+    with either(kind, Down()) as limiter:
+        decision = limiter.acquire_many(limit, 5)
+    assert decision.reason == "store unavailable"
+    assert decision.allowed is bool(cost)
+    assert decision.cost == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"limit": Concurrency("slots", 5)}, "limit 'slots' gives slots, each to its own holder: take them one by one"),
+        (
+            {"limit": TokenBucket("a", "1/s", scope="queue")},
+            "limit 'a' counts each queue apart: acquire_many needs a limit that counts all together, or by key=",
+        ),
+        ({"most": 0}, "limit 'bucket': acquire_many takes up to a number of at least 1, not 0"),
+        ({"most": -1}, "limit 'bucket': a cost must be a whole number of at least 0, not -1"),
+        ({"most": True}, "limit 'bucket': a cost must be a whole number of at least 0, not True"),
+        ({"limit": [BUCKET]}, "a limit was expected, not several in one: pass them one by one: acquire(a, b)"),
+        ({"key": "a"}, "limit 'bucket' has no key: drop key=, or give the limit one"),
+        ({"limit": KEYED}, "limit 'keyed'"),
+    ],
+    ids=["slots", "scope", "zero", "negative", "bool", "several", "key", "no-key"],
+)
+def test_what_cannot_work_is_refused(limiter: Limiter, store: Between, asked: dict[str, Any], told: str) -> None:
+    """It is refused before the store is asked."""
+    with pytest.raises(ConfigurationError) as error:
+        limiter.acquire_many(**{"limit": BUCKET, "most": 5, **asked})
+    assert str(error.value).startswith(told)
+    assert store.asked == []
