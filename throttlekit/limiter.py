@@ -122,12 +122,11 @@ class Limiter(Wired):
         Take as many units of *limit* as are free now, up to *most*: `decision.cost` says how many, at least 1; or a
         denial, which charged nothing. As `acquire` without a job: no place in line, only what waiting jobs leave.
 
-        Two round trips, a look and a take. Up to two more, which may get fewer than are free, if others take units in
-        between or the limit is slowed down. While the store is away: 1 unit, as `on_store_failure` says.
+        Two round trips; up to two more if others take units in between. While the store is away: 1 unit.
 
         Args:
             most: At least 1. More than can pass at once counts as what can.
-            job, key: What the key, the tier and the rate come from, as for `acquire`.
+            job, key: As for `acquire`.
 
         Raises:
             ConfigurationError: As for `acquire`; or *limit* gives slots, or has the scope "queue" or "job".
@@ -269,19 +268,13 @@ class Limiter(Wired):
         return limited_by(partial(Hold, self), limits, seconds_in("timeout", timeout))
 
     def pause(
-        self,
-        limit: Limit,
-        for_: float | timedelta,
-        *,
-        job: Job | None = None,
-        key: str | int | None = None,
+        self, limit: Limit, for_: float | timedelta, *, job: Job | None = None, key: str | int | None = None,
         refused: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """
         Let no job pass *limit* for so long, in the whole fleet: of the key that is given, if it has one. A pause that
-        lasts longer already stays. What is counted stays, as with `Control.pause`: the limit fills meanwhile.
-
-        Jobs whose slots come meanwhile are deferred to behind the pause, in their order.
+        lasts longer already stays. What is counted stays, as with `Control.pause`: the limit fills meanwhile. Jobs that
+        come meanwhile are deferred to behind the pause, in their order.
 
         Args:
             for_: Seconds, or a timedelta.
