@@ -94,6 +94,11 @@ class Wired:
             decider = OverrideLayer(self.fleet, pipeline, decider)
         return Wiring(stores, pipeline, decider, prefetcher, prefetched)
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether limits hold in this process only."""
+        return self._wiring.stores.shared.in_memory
+
     def keep(self, decision: Decision, on_lost: Callable[[], None]) -> None:
         """
         For adapters: renew the slots that *decision* holds until they are released.

@@ -73,11 +73,6 @@ class Limiter(Wired):
         self._release_failure = Every()
         self._warned = False
 
-    @property
-    def in_memory(self) -> bool:
-        """Whether limits hold in this process only."""
-        return self._wiring.stores.shared.in_memory
-
     def acquire(
         self,
         *limits: Limit,
@@ -119,14 +114,13 @@ class Limiter(Wired):
         self, limit: Limit, most: int, *, job: Job | None = None, key: str | int | None = None
     ) -> Decision:
         """
-        Take as many units of *limit* as are free now, up to *most*: `decision.cost` says how many, at least 1; or a
-        denial, which charged nothing. As `acquire` without a job: no place in line, only what waiting jobs leave.
-
-        Two round trips; up to two more if others take units in between. While the store is away: 1 unit.
+        Take as many units of *limit* as are free now, up to *most*: at least 1, as `decision.cost` says; or a denial.
+        As `acquire` without a job: no place in line, only what waiting jobs leave. Two round trips; up to two more,
+        which may get fewer than are free, if others take units meanwhile or the limit is slowed down.
 
         Args:
             most: At least 1. More than can pass at once counts as what can.
-            job, key: As for `acquire`.
+            job, key: As for `acquire`, but the job is not put in line.
 
         Raises:
             ConfigurationError: As for `acquire`; or *limit* gives slots, or has the scope "queue" or "job".
