@@ -5,7 +5,7 @@
   c.pace      the pace of the claim: `each` nanoseconds a unit, `charge` microseconds for the request, `gate`
 ]]
 local ONE, TOLERANCE, FURTHEST, BETA_PART, SAME = 1000000, 250000, 3155760000000000, 5, 2000000
-local SLOWED = {'fell', 'top', 'span', 'floor', 'back', 'heard_from', 'heard', 'each', 'gate'}
+local SLOWED = {'fell', 'top', 'span', 'floor', 'back', 'heard_from', 'heard', 'each', 'gate', 'moved', 'from'}
 local SLOWED_FORMAT = '^' .. string.rep('(%d+) ', #SLOWED - 1) .. '(%d+)$'
 
 local function slow_in(text)
@@ -23,16 +23,22 @@ local function slow_text(slow)
 end
 
 local function not_slow()
-  return {fell = 0, top = ONE, span = 1, floor = ONE, back = 0, heard_from = 0, heard = 0, each = 0, gate = 0}
+  local slow = {top = ONE, span = 1, floor = ONE}
+  for _, field in ipairs(SLOWED) do slow[field] = slow[field] or 0 end
+  return slow
 end
 
 local function slow_last(slow) return max(slow.back, slow.heard) end
 
 -- A later clock wrote it: what is left begins now. Returns whether it did.
 local function slow_at(slow)
-  local later = slow.fell > now or slow.heard_from > now
-  if slow.fell > now then slow.back, slow.fell = now + slow.back - slow.fell, now end
+  local later = slow.fell > now or slow.heard_from > now or slow.moved > now
+  if slow.fell > now then
+    local by = slow.fell - now
+    slow.back, slow.from, slow.fell = slow.back - by, slow.from - by, now
+  end
   if slow.heard_from > now then slow.heard, slow.heard_from = now + slow.heard - slow.heard_from, now end
+  if slow.moved > now then slow.gate, slow.moved = max(0, slow.gate - (slow.moved - now)), now end
   return later
 end
 
@@ -43,7 +49,7 @@ end
 
 local function slow_part(slow)
   if now >= slow.back then return ONE end
-  return math.min(ONE, max(slow.floor, cubic(slow.top, now - slow.fell, slow.span)))
+  return math.min(ONE, max(slow.floor, cubic(slow.top, max(0, now - slow.from), slow.span)))
 end
 
 local function read_pace(c)
@@ -51,10 +57,10 @@ local function read_pace(c)
   if now >= slow_last(slow) then return end
   local mark, cost = string.match(c.rest, '^(%d+) (%d+) ')
   local each, part = now < slow.heard and slow.each or 0, slow_part(slow)
-  if part < ONE then each = max(each, mark * ONE / part) end
+  if part < ONE then each = max(each, max(1, mark) * ONE / part) end
   if each == 0 then return end
   local charge = math.min(ceil(cost * each / 1000), FURTHEST)
-  c.pace = {each = each, charge = charge, gate = math.min(slow.gate, now + charge + TOLERANCE + STALE)}
+  c.pace = {each = each, charge = charge, gate = slow.gate, last = slow_last(slow)}
 end
 
 -- As ready and there of the claim's algorithm, at the claim's pace.
@@ -62,7 +68,10 @@ local function ready_after(c, n, opens)
   local ready, pace = c.of.ready(c, n, opens), c.pace
   if not pace then return ready end
   local first = pace.gate - max(0, TOLERANCE - pace.charge)
-  return max(ready, opens, math.min(first + ceil(n * pace.each / 1000), opens + FURTHEST))
+  local slow = first + ceil(n * pace.each / 1000)
+  if slow <= pace.last then return max(ready, slow) end
+  local left = max(0, n - math.floor(max(0, pace.last - first) * 1000 / pace.each))
+  return max(ready, pace.last, left > 0 and c.of.ready(c, left, max(opens, pace.last)) or 0)
 end
 
 local function pace_there(c)
@@ -74,7 +83,7 @@ end
 -- The request has passed. Returns whether the limit was slowed down.
 local function pass_pace(c)
   local slow = c.line.slow
-  if c.pace then slow.gate = max(c.pace.gate, now) + c.pace.charge
+  if c.pace then slow.gate, slow.moved = max(c.pace.gate, now) + c.pace.charge, now
   elseif slow and now >= slow_last(slow) then c.line.slow = nil end
   return slow
 end
@@ -87,11 +96,13 @@ local function fall(line, granted, span, floor)
   if granted and slow.back > now and granted < slow.fell then return false end
   local part = max(slow_part(slow), floor)
   local below = slow.back > now and part < slow.top
-  local gate = max(slow_gate(slow), max(line.paused, now) + TOLERANCE)
+  local from = max(line.paused, now)
+  local gate = max(slow_gate(slow), from + TOLERANCE)
   slow.top = max(floor, math.floor(part * (below and 18 or 19) / 20))
   local spans = 1
   while cubic(slow.top, spans * span, span) < ONE do spans = spans + 1 end
-  slow.fell, slow.span, slow.floor, slow.back, slow.gate = now, span, floor, now + spans * span, gate
+  slow.fell, slow.span, slow.floor, slow.back, slow.gate = now, span, floor, from + spans * span, gate
+  slow.from, slow.moved = from, now
   line.slow = slow
   return true
 end
@@ -99,16 +110,17 @@ end
 local function hear(line, remaining, reset, ours)
   local slow, until_ = line.slow, now + reset
   local known = slow and slow.heard > now
-  if reset <= 0 or remaining >= ours or known and until_ < slow.heard - SAME then return false end
+  if reset <= 0 or remaining >= ours then return false end
   local each = ceil(reset * 1000 / max(1, remaining))
   if known and until_ <= slow.heard + SAME then
     if each <= slow.each then return false end
-    until_ = max(until_, slow.heard)
+    if until_ >= slow.heard - SAME then until_ = max(until_, slow.heard) end
   end
   slow = slow or not_slow()
-  local gate = slow_gate(slow)
-  slow.gate = known and gate or max(gate, now + max(TOLERANCE, ceil(each / 1000)))
-  slow.heard_from, slow.heard, slow.each = now, until_, each
+  local gate, first = slow_gate(slow), now + max(TOLERANCE, ceil(each / 1000))
+  if not known or remaining == 0 then gate = max(gate, first)
+  elseif until_ > slow.heard + SAME then gate = math.min(gate, first) end
+  slow.heard_from, slow.heard, slow.each, slow.moved, slow.gate = now, until_, each, now, gate
   line.slow = slow
   return true
 end

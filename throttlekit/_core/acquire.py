@@ -303,14 +303,15 @@ def _look(
 
     def ready_after(ahead: int, at_us: int) -> int:
         ready_us = algorithm.ready_us(taken, at_us, ahead)
-        return ready_us if pace is None else max(ready_us, pace.ready_us(at_us, ahead))
+        slow_us, left = (at_us, 0) if pace is None else pace.ready_us(ahead)
+        ends_us = at_us if algorithm.estimates else max(at_us, slow_us)
+        return max(ready_us, slow_us, algorithm.ready_us(taken, ends_us, left) if left else 0)
 
     ready_us = ready_after(0, now_us)
     if not line.jobs and ready_us <= now_us and line.paused_us <= now_us:
         return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us, pace)
     there = algorithm.there(taken, now_us)
-    if pace is not None:
-        there = pace.there(now_us, there)
+    there = there if pace is None else pace.there(now_us, there)
     line = begun(line, now_us, secret)
     place = genuine(line, claim.bucket, place)
     own = place.number if place is not None else 0
@@ -326,8 +327,7 @@ def _look(
     kept = not stands.tags and place is not None and due
     if kept and line.paused_us <= now_us and algorithm.tight(longest_us):
         # A unit would be lost while it waits for the job in front. Where there is none, only a few come back for the
-        # next: if all that are due did, each would come back as often as jobs are due. Where instants are estimates,
-        # a job comes in its turn, or when a unit came back beside it.
+        # next, or each would as often as jobs are due. Where instants are estimates, a job comes in its turn.
         about = 0 if ready_us <= now_us else max(0, ahead.about - (0 if algorithm.estimates else AT_DOOR))
         ahead = Ahead(about, about)
     # No job passes before a pause ends: what will be there then is known, but where instants are estimates.

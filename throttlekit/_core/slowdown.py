@@ -23,8 +23,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from throttlekit._core.algorithm import STALE_US
-
 __all__ = [
     "FURTHEST_US", "LONGEST_HEARD_US", "LONGEST_SPAN_US", "ONE", "TOLERANCE_US", "Fall", "Heard", "Pace", "Slowdown",
     "fallen", "heard", "pace_of", "paced",
@@ -77,6 +75,8 @@ class Slowdown(NamedTuple):
         heard_from_us, heard_us: From when until when the last answer holds.
         each_ns: The time of one unit, by that answer.
         gate_us: When all that passed is made up for, at the slower pace.
+        moved_us: When the gate was moved last.
+        from_us: When the rate begins to come back: at the end of a pause, if there was one.
     """
 
     fell_us: int = 0
@@ -88,6 +88,8 @@ class Slowdown(NamedTuple):
     heard_us: int = 0
     each_ns: int = 0
     gate_us: int = 0
+    moved_us: int = 0
+    from_us: int = 0
 
     @property
     def last_us(self) -> int:
@@ -98,16 +100,19 @@ class Slowdown(NamedTuple):
         """As it counts now, if a later clock wrote it: what is left begins now."""
         slow = self
         if slow.fell_us > now_us:
-            slow = slow._replace(fell_us=now_us, back_us=now_us + slow.back_us - slow.fell_us)
+            by_us = slow.fell_us - now_us
+            slow = slow._replace(fell_us=now_us, back_us=slow.back_us - by_us, from_us=slow.from_us - by_us)
         if slow.heard_from_us > now_us:
             slow = slow._replace(heard_from_us=now_us, heard_us=now_us + slow.heard_us - slow.heard_from_us)
+        if slow.moved_us > now_us:
+            slow = slow._replace(moved_us=now_us, gate_us=max(0, slow.gate_us - (slow.moved_us - now_us)))
         return slow
 
     def part(self, now_us: int) -> int:
         """The part of its rate that the limit has, by its falls."""
         if now_us >= self.back_us:
             return ONE
-        return min(ONE, max(self.floor, _cubic(self.top, now_us - self.fell_us, self.span_us)))
+        return min(ONE, max(self.floor, _cubic(self.top, max(0, now_us - self.from_us), self.span_us)))
 
 
 class Pace(NamedTuple):
@@ -116,11 +121,18 @@ class Pace(NamedTuple):
     each: float
     charge_us: int
     gate_us: int
+    last_us: int
 
-    def ready_us(self, now_us: int, ahead: int) -> int:
-        """When the request passes, once *ahead* units have passed before it."""
+    def ready_us(self, ahead: int) -> tuple[int, int]:
+        """
+        When the request passes once *ahead* units have passed before it, at the latest when the slowdown is over; and
+        how many of them have not passed by then.
+        """
         first_us = self.gate_us - max(0, TOLERANCE_US - self.charge_us)
-        return max(now_us, min(first_us + math.ceil(ahead * self.each / 1000), now_us + FURTHEST_US))
+        ready_us = first_us + math.ceil(ahead * self.each / 1000)
+        if ready_us <= self.last_us:
+            return ready_us, 0
+        return self.last_us, max(0, ahead - math.floor(max(0, self.last_us - first_us) * 1000 / self.each))
 
     def there(self, now_us: int, there: int) -> int:
         """How many units are there of *there*. A gate that is made up for lets any cost pass."""
@@ -141,17 +153,17 @@ def pace_of(slow: Slowdown | None, mark: int, cost: int, now_us: int) -> Pace | 
     each = float(slow.each_ns) if now_us < slow.heard_us else 0.0
     part = slow.part(now_us)
     if part < ONE:
-        each = max(each, mark * float(ONE) / part)
+        each = max(each, max(1, mark) * float(ONE) / part)
     if each == 0.0:
         return None
     charge_us = min(math.ceil(cost * each / 1000), FURTHEST_US)
-    return Pace(each, charge_us, min(slow.gate_us, now_us + charge_us + TOLERANCE_US + STALE_US))
+    return Pace(each, charge_us, slow.gate_us, slow.last_us)
 
 
 def paced(slow: Slowdown, pace: Pace | None, now_us: int) -> Slowdown | None:
     """The slowdown once the request has passed; None: it is over."""
     if pace is not None:
-        return slow._replace(gate_us=max(pace.gate_us, now_us) + pace.charge_us)
+        return slow._replace(gate_us=max(pace.gate_us, now_us) + pace.charge_us, moved_us=now_us)
     return None if now_us >= slow.last_us else slow
 
 
@@ -173,9 +185,11 @@ def fallen(slow: Slowdown | None, fall: Fall, paused_us: int, now_us: int) -> Sl
     spans = 1
     while _cubic(top, spans * fall.span_us, fall.span_us) < ONE:
         spans += 1
+    from_us = max(paused_us, now_us)
     return slow._replace(
-        fell_us=now_us, top=top, span_us=fall.span_us, floor=fall.floor, back_us=now_us + spans * fall.span_us,
-        gate_us=max(slow.gate_us if slow.last_us > now_us else 0, max(paused_us, now_us) + TOLERANCE_US),
+        fell_us=now_us, top=top, span_us=fall.span_us, floor=fall.floor, from_us=from_us,
+        back_us=from_us + spans * fall.span_us, moved_us=now_us,
+        gate_us=max(slow.gate_us if slow.last_us > now_us else 0, from_us + TOLERANCE_US),
     )  # fmt: skip
 
 
@@ -183,26 +197,32 @@ def heard(slow: Slowdown | None, answer: Heard, ours: int, now_us: int) -> Slowd
     """
     The slowdown once downstream has said what is left; the same object if that changes nothing.
 
-    It never makes the limit faster. Of answers of one window the one that leaves the least holds; an answer that
-    speaks of an older window is ignored: answers overtake each other.
+    It never makes the limit faster than it is by itself. Of answers of one window the one that leaves the least holds.
+    An answer that speaks of an older window is ignored, unless it is slower: answers overtake each other. One of a
+    later window replaces what was heard.
 
     Args:
         ours: How many units the limit itself would let pass until then.
     """
     until_us = now_us + answer.reset_us
     known = slow if slow is not None and slow.heard_us > now_us else None
-    if answer.reset_us <= 0 or answer.remaining >= ours or (known is not None and until_us < known.heard_us - _SAME_US):
+    if answer.reset_us <= 0 or answer.remaining >= ours:
         return slow
     each_ns = math.ceil(answer.reset_us * 1000 / max(1, answer.remaining))
     if known is not None and until_us <= known.heard_us + _SAME_US:
         if each_ns <= known.each_ns:
             return slow
-        until_us = max(until_us, known.heard_us)
+        if until_us >= known.heard_us - _SAME_US:
+            until_us = max(until_us, known.heard_us)
     before = slow or Slowdown()
     gate_us = before.gate_us if before.last_us > now_us else 0
+    first_us = now_us + max(TOLERANCE_US, -(-each_ns // 1000))
+    if known is None or answer.remaining == 0:
+        gate_us = max(gate_us, first_us)
+    elif until_us > known.heard_us + _SAME_US:
+        gate_us = min(gate_us, first_us)
     return before._replace(
-        heard_from_us=now_us, heard_us=until_us, each_ns=each_ns,
-        gate_us=gate_us if known is not None else max(gate_us, now_us + max(TOLERANCE_US, -(-each_ns // 1000))),
+        heard_from_us=now_us, heard_us=until_us, each_ns=each_ns, moved_us=now_us, gate_us=gate_us
     )  # fmt: skip
 
 

@@ -15,8 +15,9 @@ from throttlekit._core.acquire import Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.serialize import dump, load
-from throttlekit._core.slowdown import ONE, Fall, Heard, Slowdown, fallen, heard
+from throttlekit._core.slowdown import ONE, Fall, Heard, Slowdown, fallen, heard, pace_of
 from throttlekit._core.storage_keys import line_name
 from throttlekit.stores import MemoryStore, Request, Slowing
 from throttlekit.testing import FakeClock
@@ -126,7 +127,10 @@ def test_it_only_ever_goes_down() -> None:
     assert slow is not None
     assert slow.each_ns == 1_000_000_000
     assert heard(slow, Heard(50, 10 * S), 100, NOW_US) is slow, "an older answer of the same window"
-    assert heard(slow, Heard(0, 5 * S), 100, NOW_US) is slow, "an answer of an older window"
+    assert heard(slow, Heard(20, 5 * S), 100, NOW_US) is slow, "an answer of an older window"
+    denied = heard(slow, Heard(0, 5 * S), 100, NOW_US)
+    assert denied is not None
+    assert (denied.heard_us, denied.gate_us) == (NOW_US + 5 * S, NOW_US + 5 * S), "but a slower one counts until then"
     lower = heard(slow, Heard(5, 10 * S), 100, NOW_US)
     assert lower is not None
     assert lower.each_ns == 2_000_000_000
@@ -239,3 +243,72 @@ def test_429_outside_of_a_job_leaves_the_limit_empty_and_slower() -> None:
     limiter.pause(TokenBucket("y", "10/s", burst=10), 1)
     clock.advance(1.0)
     assert limiter.acquire(TokenBucket("y", "10/s", burst=10), cost=10).allowed, "a plain pause leaves what is counted"
+
+
+def _limited(limit: Limit) -> tuple[FakeClock, Limiter]:
+    clock = FakeClock()
+    return clock, Limiter(MemoryStore(clock_us=clock))
+
+
+def test_jobs_that_wait_come_soon_after_the_slowdown_is_over() -> None:
+    limit = TokenBucket("x", "10/s", burst=10)
+    _, limiter = _limited(limit)
+    limiter.heard({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "10"}, limit)
+    delays = [limiter.acquire(limit, job=Job(id=str(number))).delay for number in range(30)]
+    assert delays == sorted(delays)
+    assert delays[0] == pytest.approx(10, abs=0.1)
+    assert delays[-1] < 13, "the burst at its end, and the others at the limit's own rate"
+
+
+def test_waiting_jobs_of_a_limit_that_fell_are_due_by_its_end() -> None:
+    downstream = Downstream(TokenBucket("x", "10/s", burst=1))
+    for _ in range(12):
+        downstream.falls(floor=ONE // 100)
+    slow = downstream.store._get(line_name("tk1:{x:}:0"), downstream.now_us).slow  # type: ignore[attr-defined]
+    job = Request([downstream.claim], Caller.JOB)
+    due = [downstream.store.acquire(job, downstream.now_us).due_us for _ in range(100)]
+    assert due[-1] < slow.back_us + 15 * S
+
+
+@pytest.mark.parametrize("step_s", [60, 3600])
+def test_clock_that_steps_back_does_not_stop_a_slow_limit(step_s: int) -> None:
+    downstream = Downstream(TokenBucket("x", "10/s", burst=1))
+    downstream.falls(span_us=3600 * S)
+    downstream.passed_in(5 * S)
+    downstream.now_us -= step_s * S
+    downstream.store._values.pop("tk1:{x:}:0")  # the bucket itself keeps what a later clock wrote for a while
+    assert downstream.passed_in(5 * S) > 30
+
+
+def test_fall_lasts_from_the_end_of_the_pause() -> None:
+    limit = TokenBucket("x", "100/s", burst=1, adapt=Adapt("1/s"))
+    clock, limiter = _limited(limit)
+    limiter.pause(limit, 30, refused=True)
+    clock.advance(30.0)
+    passed = 0
+    for _ in range(100):
+        clock.advance(0.01)
+        passed += bool(limiter.acquire(limit))
+    assert 60 < passed < 85
+
+
+def test_newer_window_that_leaves_more_is_believed() -> None:
+    slow = heard(None, Heard(0, 600 * S), 10_000, NOW_US)
+    newer = heard(slow, Heard(500, 660 * S), 10_000, NOW_US + 10 * S)
+    assert newer is not None
+    assert newer.gate_us < NOW_US + 12 * S
+
+
+def test_rate_that_is_set_below_the_floor_counts_with_the_same_part_of_it() -> None:
+    made = altered(TokenBucket("x", "10/s", adapt=Adapt("5/s")), "3/s")
+    assert made.rate == "3/s"
+    assert made.adapt is not None
+    assert made.adapt.fall(made.amount, made.period_us, None).floor == ONE // 2
+
+
+def test_fastest_rates_can_be_slowed_down() -> None:
+    downstream = Downstream(TokenBucket("x", "2000000000/s", burst=10))
+    for _ in range(30):
+        downstream.falls(floor=ONE // 1000)
+    slow = downstream.store._get(line_name("tk1:{x:}:0"), downstream.now_us).slow  # type: ignore[attr-defined]
+    assert pace_of(slow, downstream.claim.algorithm.mark, 1, downstream.now_us) is not None

@@ -46,7 +46,8 @@ def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
             options["burst"] = burst
     elif burst is not None:
         raise ConfigurationError(f"limit {limit.name!r} is a {type(limit).__name__}, which has no burst")
-    made = _remade(limit, rate, limit.adapt, options)
+    adapt = limit.adapt and GivenAdapt(limit.adapt.fall(limit.amount, limit.period_us, None))
+    made = _remade(limit, rate, adapt, options)  # the floor is the same part of the new rate
     if made.fingerprint != limit.fingerprint:
         made.count_with(limit)
     return made
