@@ -5,6 +5,7 @@
   c.pace      the pace of the claim: `each` nanoseconds a unit, `charge` microseconds for the request, `gate`
 ]]
 local ONE, TOLERANCE, FURTHEST, BETA_PART, SAME = 1000000, 250000, 3155760000000000, 5, 2000000
+local TOP, TOP_BELOW, TOP_PARTS = 19, 18, 20
 local SLOWED = {'fell', 'top', 'span', 'floor', 'back', 'heard_from', 'heard', 'each', 'gate', 'moved', 'from'}
 local SLOWED_FORMAT = '^' .. string.rep('(%d+) ', #SLOWED - 1) .. '(%d+)$'
 
@@ -53,9 +54,7 @@ local function slow_part(slow)
 end
 
 local function read_pace(c)
-  local slow = c.line.slow
-  if now >= slow_last(slow) then return end
-  local mark, cost = string.match(c.rest, '^(%d+) (%d+) ')
+  local slow, mark, cost = c.line.slow, string.match(c.rest, '^(%d+) (%d+) ')
   local each, part = now < slow.heard and slow.each or 0, slow_part(slow)
   if part < ONE then each = max(each, max(1, mark) * ONE / part) end
   if each == 0 then return end
@@ -98,7 +97,7 @@ local function fall(line, granted, span, floor)
   local below = slow.back > now and part < slow.top
   local from = max(line.paused, now)
   local gate = max(slow_gate(slow), from + TOLERANCE)
-  slow.top = max(floor, math.floor(part * (below and 18 or 19) / 20))
+  slow.top = max(floor, math.floor(part * (below and TOP_BELOW or TOP) / TOP_PARTS))
   local spans = 1
   while cubic(slow.top, spans * span, span) < ONE do spans = spans + 1 end
   slow.fell, slow.span, slow.floor, slow.back, slow.gate = now, span, floor, from + spans * span, gate

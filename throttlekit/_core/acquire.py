@@ -261,9 +261,10 @@ def slow(state: State, claim: StoreClaim, why: Fall | Heard, now_us: int) -> Sta
     if isinstance(why, Fall):
         changed: Slowdown | None = fallen(line.slow, why, line.paused_us, now_us)
     else:
-        known = _taken(claim.algorithm, state.taken, line, now_us)
-        ours = claim.algorithm.there(known, now_us) + math.floor(why.reset_us / (max(1, claim.algorithm.mark) / 1000))
-        changed = heard(line.slow, why, ours, now_us)
+        algorithm = claim.algorithm
+        known = algorithm.adopted(algorithm.sanitized(state.taken, now_us), now_us)
+        there = algorithm.there(_after_429(algorithm, known, line), now_us)
+        changed = heard(line.slow, why, there + math.floor(why.reset_us / (max(1, algorithm.mark) / 1000)), now_us)
     return state if changed is line.slow else State(state.taken, replace(line, slow=changed))
 
 
@@ -273,7 +274,8 @@ def kept_until_us(state: State, algorithm: Algorithm, now_us: int) -> int:
     last_us = max(line.until_us, line.guest_us, line.paused_us, 0 if line.slow is None else line.slow.last_us)
     if not line.emptied_us:
         return last_us
-    return max(last_us, algorithm.use(_taken(algorithm, state.taken, line, now_us), now_us).full_us)
+    known = algorithm.adopted(algorithm.sanitized(state.taken, now_us), now_us)
+    return max(last_us, algorithm.use(_after_429(algorithm, known, line), now_us).full_us)
 
 
 def _as_of_now(states: Sequence[State], now_us: int) -> Sequence[State]:
@@ -296,7 +298,7 @@ def _look(
     secret: str,
 ) -> _Look:  # fmt: skip
     algorithm = claim.algorithm
-    taken = _taken(algorithm, taken, line, now_us)
+    taken = _after_429(algorithm, taken, line)
     if algorithm.size == 0:
         return _Look(taken, line, None, _NOWHERE, _NOBODY, _NOBODY, 0, now_us, now_us, now_us)
     pace = None if line.slow is None else pace_of(line.slow, algorithm.mark, claim.cost, now_us)
@@ -348,8 +350,7 @@ _NOBODY = Ahead()
 _NOWHERE = standing(EMPTY, "", 1, 1, 0, None, 0, 0, first=False)
 
 
-def _taken(algorithm: Algorithm, taken: Any, line: Line, now_us: int) -> Any:
-    known = algorithm.adopted(algorithm.sanitized(taken, now_us), now_us)
+def _after_429(algorithm: Algorithm, known: Any, line: Line) -> Any:
     return algorithm.exhausted(known, line.emptied_us) if line.emptied_us else known
 
 
@@ -386,10 +387,8 @@ def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None, now_us: in
         after = paced(stored.slow, look.pace, now_us)
         line, stored = replace(line, slow=after), replace(stored, slow=after)
     if stored is None or not stored.jobs:
-        if stored is None:
-            return None
-        stored = stored.unpaused()
-        return stored if stored.epoch or stored.slow else None
+        after_pause = stored and stored.unpaused()
+        return after_pause if after_pause and (after_pause.epoch or after_pause.slow) else None
     over_us = min(line.over_us or now_us, now_us) if look.before.least else 0
     return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead.least, over_us)
 

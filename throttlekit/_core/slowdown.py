@@ -148,7 +148,7 @@ def pace_of(slow: Slowdown | None, mark: int, cost: int, now_us: int) -> Pace | 
     Args:
         mark: The nanoseconds of one unit, at the limit's own rate.
     """
-    if slow is None or now_us >= slow.last_us:
+    if slow is None:
         return None
     each = float(slow.each_ns) if now_us < slow.heard_us else 0.0
     part = slow.part(now_us)
