@@ -40,13 +40,15 @@ class Adapt(Value):
     It is not part of the limit's definition. CUBIC (RFC 9438); see `throttlekit._core.slowdown`.
     """
 
-    __slots__ = ("floor", "span")
+    __slots__ = ("_least", "_span_us", "floor", "span")
 
     floor: Rate
     span: float | timedelta | None
+    _least: tuple[int, int]
+    _span_us: int | None
 
     def __init__(self, floor: Rate, *, span: float | timedelta | None = None) -> None:
-        parse_rate(floor)
+        least = parse_rate(floor)
         seconds = span.total_seconds() if isinstance(span, timedelta) else span
         if seconds is not None and (
             isinstance(seconds, bool)
@@ -54,7 +56,8 @@ class Adapt(Value):
             or not _SHORTEST_SPAN_US <= seconds * 1_000_000 <= LONGEST_SPAN_US
         ):
             raise ConfigurationError(f"the span must be a number of seconds from 0.01 to a day (86400), not {span!r}")
-        self._set(floor=floor, span=span)
+        span_us = None if seconds is None else round(seconds * 1_000_000)
+        self._set(floor=floor, span=span, _least=least, _span_us=span_us)
 
     def fall(self, amount: int, period_us: int, granted_us: int | None) -> Fall:
         """
@@ -63,18 +66,18 @@ class Adapt(Value):
         Raises:
             ConfigurationError: The floor is not below the rate, or below a thousandth of it.
         """
-        least, per_us = parse_rate(self.floor)
+        least, per_us = self._least
         part = -(-least * period_us * ONE // (per_us * amount))
         if not _LEAST <= part < ONE:
             raise ConfigurationError(
                 f"the floor {safe_repr(self.floor)} must be less than the rate, and at least a thousandth of it"
             )
-        if self.span is None:
-            span_us = max(period_us, _UNITS_OF_A_SPAN * period_us // amount)
-        else:
-            seconds = self.span.total_seconds() if isinstance(self.span, timedelta) else self.span
-            span_us = round(seconds * 1_000_000)
+        span_us = self._span_us or max(period_us, _UNITS_OF_A_SPAN * period_us // amount)
         return Fall(granted_us, min(max(span_us, _SHORTEST_SPAN_US), LONGEST_SPAN_US), part)
+
+    def as_part(self, amount: int, period_us: int) -> GivenAdapt:
+        """For a limit of that rate that is given another one: the floor is the same part of it, the span stays."""
+        return GivenAdapt(self.fall(amount, period_us, None))
 
     def _identity(self) -> tuple[object, ...]:
         return type(self), self.floor, self.span

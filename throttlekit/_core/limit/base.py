@@ -154,8 +154,7 @@ class Limit(PerJob, Value):
         self._set(
             name=name, rate=rate, key=key, cost=cost, scope=scope, tier=tier, default_tier=default_tier, tiers=None,
             on_store_failure=on_store_failure, processes=processes, share=None, adapt=adapt, local_part=None,
-            declared=None,
-            of_tier=_of_tier, by_value=_by_value, varies=depends_on_job(rate), varying_us=_varying_us,
+            declared=None, of_tier=_of_tier, by_value=_by_value, varies=depends_on_job(rate), varying_us=_varying_us,
             rates=None if _varying_us is None else {},
         )  # fmt: skip
         with self._named():
@@ -318,18 +317,8 @@ class Limit(PerJob, Value):
         tier = (self.tier, self.default_tier)
         failure = (self.on_store_failure, self.processes)
         rate = self.rate if self.varies and self.tiers is None else self.varying_us
-        return (
-            type(self),
-            self.name,
-            self.definition,
-            rate,
-            self.key,
-            self.cost,
-            self.share,
-            self.adapt,
-            *tier,
-            *failure,
-        )
+        ways = (self.share, self.adapt)
+        return type(self), self.name, self.definition, rate, self.key, self.cost, *ways, *tier, *failure
 
     def __repr__(self) -> str:
         shown = [repr(self.name), repr(self.rate)]

@@ -6,7 +6,6 @@ from contextlib import suppress
 from math import gcd
 from typing import Any
 
-from throttlekit._core.limit.adapt import GivenAdapt
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.rate import LONGEST_PERIOD_US
 from throttlekit._core.limit.varying import remade_at
@@ -46,8 +45,8 @@ def altered(limit: Limit, rate: Any, burst: int | None = None) -> Limit:
             options["burst"] = burst
     elif burst is not None:
         raise ConfigurationError(f"limit {limit.name!r} is a {type(limit).__name__}, which has no burst")
-    adapt = limit.adapt and GivenAdapt(limit.adapt.fall(limit.amount, limit.period_us, None))
-    made = _remade(limit, rate, adapt, options)  # the floor is the same part of the new rate
+    adapt = limit.adapt and limit.adapt.as_part(limit.amount, limit.period_us)
+    made = _remade(limit, rate, adapt, options)
     if made.fingerprint != limit.fingerprint:
         made.count_with(limit)
     return made
@@ -67,9 +66,7 @@ def scaled(limit: Limit, thousandths: int) -> Limit:
     """
     if thousandths >= _ONE:
         return limit
-    declared, adapt = limit.declared or limit, limit.adapt
-    if adapt is not None:
-        adapt = GivenAdapt(adapt.fall(limit.amount, limit.period_us, None))
+    declared, adapt = limit.declared or limit, limit.adapt and limit.adapt.as_part(limit.amount, limit.period_us)
     least = (limit.cost if isinstance(limit.cost, int) else 1) * (limit.processes or 1)
     amount, period_us = limit.amount * thousandths // _ONE, limit.period_us
     if getattr(limit, "bucket", None) is not None:
