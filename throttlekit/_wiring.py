@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
+from throttlekit._engine.adapting import falling
 from throttlekit._engine.attempt import Decider, Layer
 from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.call import Call
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_CLIENT", "Wired", "Wiring", "wiring_of"]
 
 NO_CLIENT = object()
+_NOT_KNOWN: Mapping[str, int] = {}
 
 
 @dataclass(slots=True, eq=False)
@@ -161,6 +163,22 @@ class Wired:
         with self._nothing_prefetched([each.claim.bucket for each in claims]):
             for store, part in self._wiring.stores.each(claims):
                 store.pause([each.claim for each in part], for_us, emptied=emptied)
+
+    def refuse(self, claims: Sequence[Claim], for_us: int, granted_us: Mapping[str, int] = _NOT_KNOWN) -> None:
+        """
+        For adapters: downstream answered 429. Each of *claims* pauses for so long and begins empty then, and the rate
+        of those with `adapt=` falls.
+
+        Args:
+            granted_us: When the refused job was admitted, by bucket, as far as that is known.
+
+        Raises:
+            StoreUnavailable: As `pause_claims`.
+        """
+        self.pause_claims(claims, for_us, emptied=True)
+        falls = [falling(each, granted_us.get(each.claim.bucket)) for each in claims if each.limit.adapt]
+        if falls:
+            self.slow_down(falls)
 
     def slow_down(self, slowings: Sequence[tuple[Limit, Slowing]]) -> None:
         """

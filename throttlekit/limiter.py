@@ -282,9 +282,10 @@ class Limiter(Wired):
         """
         for_us = round(finite_seconds("for_", for_, LONGEST_PAUSE) * 1_000_000)
         claims = self._each_tier(limit, job, key)
-        self.pause_claims(claims, for_us, emptied=refused)
-        if refused and limit.adapt is not None:
-            self.slow_down([falling(each.limit, each.claim) for each in claims])
+        if refused:
+            self.refuse(claims, for_us)
+        else:
+            self.pause_claims(claims, for_us)
 
     def resume(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """
@@ -305,7 +306,7 @@ class Limiter(Wired):
             ConfigurationError: As for `acquire`; *limit* has no `adapt=`.
             StoreUnavailable: The store did not answer. The rate may have fallen, or not.
         """
-        self.slow_down([falling(each.limit, each.claim) for each in self._each_tier(limit, job, key)])
+        self.slow_down([falling(each) for each in self._each_tier(limit, job, key)])
 
     def heard(
         self,

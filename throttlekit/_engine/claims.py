@@ -23,7 +23,7 @@ from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.ticket import Ticket, lane_of, limit_ref
 from throttlekit.stores.base import Request
 
-__all__ = ["Claim", "ClaimResolver", "Plugins", "build_request", "decision_from", "ticket_after"]
+__all__ = ["Claim", "ClaimResolver", "Plugins", "build_request", "decision_from", "ticket_after", "under"]
 
 _DAY_US = 86_400_000_000
 _MOST_REMEMBERED = 1024
@@ -51,6 +51,12 @@ class Claim:
     def charged(self, at_us: int) -> Charged:
         holder = self.claim.algorithm.holder if self.cost else ""
         return Charged(self.limit, self.claim.bucket, self.cost, at_us, callable(self.limit.cost), holder)
+
+
+def under(charged: Charged) -> Claim:
+    """The claim that counts where *charged* was counted, and takes nothing."""
+    algorithm = charged.limit.bind(0, time.time_ns() // 1000)
+    return Claim(charged.limit, "", 0, StoreClaim(charged.bucket, algorithm, 0))
 
 
 class Plugins(Protocol):

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from throttlekit._core.algorithms.concurrency import Concurrency
-from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.slowdown import Heard
-from throttlekit._engine.claims import Claim
+from throttlekit._engine.claims import Claim, under
 from throttlekit._engine.rate_limited import LONGEST_BY_RESPONSE, read_response
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, StoreUnavailable
@@ -22,7 +20,7 @@ from throttlekit.stores.base import Slowing
 if TYPE_CHECKING:
     from throttlekit._engine.response_headers import Reading, Said, Unit
 
-__all__ = ["Pace", "claims_of", "hear", "limits_by_unit", "pace_of"]
+__all__ = ["Allowance", "allowance_of", "claims_of", "hear", "limits_by_unit"]
 
 _DENIED = (429, 503)
 _MOST = 10**9 - 1
@@ -31,7 +29,7 @@ _log = logging.getLogger("throttlekit")
 _not_stored = Every()
 
 
-class Pace(NamedTuple):
+class Allowance(NamedTuple):
     """At most *units* more, in the next *seconds*."""
 
     units: int
@@ -55,10 +53,10 @@ def hear(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequence[Claim]]
     """Slow *claims* down to what *response* says of their units. If the store does not answer, that is logged."""
     said = read_response(response)
     slowings = [
-        (each.limit, Slowing(each.claim, pace.heard))
+        (each.limit, Slowing(each.claim, allowance.heard))
         for unit, those in claims.items()
         for each in those
-        if (pace := pace_of(said, unit, each.limit))
+        if (allowance := allowance_of(said, unit, each.limit))
     ]
     try:
         if slowings:
@@ -68,7 +66,7 @@ def hear(limiter: _Slower, response: Any, claims: Mapping[Unit, Sequence[Claim]]
             _log.warning("%s. What downstream said of its limits is lost.", error)
 
 
-def pace_of(said: Said, unit: Unit, limit: Limit) -> Pace | None:
+def allowance_of(said: Said, unit: Unit, limit: Limit) -> Allowance | None:
     """
     The strictest of what *said* says of *unit*: the fewest units a second. A denial with Retry-After leaves no units.
     What lasts longer than an hour counts as an hour: later answers say more.
@@ -76,29 +74,31 @@ def pace_of(said: Said, unit: Unit, limit: Limit) -> Pace | None:
     Returns:
         None if *limit* itself lets no more pass than that.
     """
-    found = [_pace(each, limit) for each in said.readings if each.unit == unit]
+    found = [_allowance(each, limit) for each in said.readings if each.unit == unit]
     if said.retry_after is not None and said.status in _DENIED:
-        found.append(Pace(0, said.retry_after))
-    paces = [
-        Pace(each.units, min(each.seconds, LONGEST_BY_RESPONSE)) for each in found if each and each.seconds >= _SOON
+        found.append(Allowance(0, said.retry_after))
+    allowances = [
+        Allowance(each.units, min(each.seconds, LONGEST_BY_RESPONSE))
+        for each in found
+        if each and each.seconds >= _SOON
     ]
-    if not paces:
+    if not allowances:
         return None
-    strictest = min(paces, key=lambda each: each.order)
+    strictest = min(allowances, key=lambda each: each.order)
     most = limit.capacity + limit.amount * strictest.seconds * 1_000_000 / limit.period_us
     return strictest if strictest.units < most else None
 
 
-def _pace(reading: Reading, limit: Limit) -> Pace | None:
+def _allowance(reading: Reading, limit: Limit) -> Allowance | None:
     units = reading.until_reset
     if reading.remaining is None or units is None:
         return None
     if reading.reset is not None:
-        return Pace(units, reading.reset)
+        return Allowance(units, reading.reset)
     if reading.window is not None:
-        return Pace(reading.remaining, reading.window)  # it ends by then
+        return Allowance(reading.remaining, reading.window)  # it ends by then
     # Until when is not known: no more at once than that, for as long as our own rate takes for them.
-    return Pace(reading.remaining, max(1, reading.remaining) * limit.period_us / limit.amount / 1_000_000)
+    return Allowance(reading.remaining, max(1, reading.remaining) * limit.period_us / limit.amount / 1_000_000)
 
 
 def limits_by_unit(
@@ -129,15 +129,10 @@ def claims_of(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, lis
     Raises:
         ConfigurationError: A limit is not one that *decision* charged, or it is not clear which is meant.
     """
-    meant, now_us = _meant(decision, named), time.time_ns() // 1000
+    meant = _meant(decision, named)
     if decision.reason == "store unavailable":
         return {}  # what this process's own share took, the fleet does not count
-    return {unit: [_claim(each, now_us) for each in those if each.bucket] for unit, those in meant.items()}
-
-
-def _claim(charged: Charged, now_us: int) -> Claim:
-    limit = charged.limit
-    return Claim(limit, "", 0, StoreClaim(charged.bucket, limit.bind(0, now_us), 0))
+    return {unit: [under(each) for each in those if each.bucket] for unit, those in meant.items()}
 
 
 def _meant(decision: Decision, named: Mapping[Unit, Limit]) -> dict[Unit, list[Charged]]:

@@ -1,4 +1,4 @@
-"""The job that runs here: what a body reads of its decision, and how it corrects its cost, what it hears."""
+"""The job that runs here: what a body reads of its decision, how it corrects its cost, and what it hears."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
-from throttlekit._engine.adapting import falling
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.delivery import Delivery
@@ -20,7 +19,6 @@ from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter.options import name_of
 from throttlekit.errors import StoreUnavailable
 from throttlekit.limiter import Limiter
-from throttlekit.stores.base import Slowing
 
 __all__ = ["limited"]
 
@@ -58,9 +56,7 @@ def limited(
     claims = limiter.claims(Call(limits, job, delivery=delivery))
     meant = _meant(claims, error.limit) or _meant(claims, on_429) or _rates(claims)
     try:
-        limiter.pause_claims(meant, round(error.retry_after * 1_000_000), emptied=True)
-        if any(claim.limit.adapt for claim in meant):
-            limiter.slow_down(_falls(meant))
+        limiter.refuse(meant, round(error.retry_after * 1_000_000), _granted_us())
         stored = True
     except StoreUnavailable:
         stored = False  # no other process learns of the pause
@@ -81,11 +77,10 @@ def limited(
     return replace(denied, delay=min(delivery.longest, max(error.retry_after, decision.delay)))
 
 
-def _falls(meant: Sequence[Claim]) -> list[tuple[Limit, Slowing]]:
-    """Of the job that runs here."""
+def _granted_us() -> dict[str, int]:
+    """When the job that runs here was admitted, by bucket."""
     decision = current().decision
-    granted_us = {} if decision is None else {each.bucket: each.at_us for each in decision.charged}
-    return [falling(each.limit, each.claim, granted_us.get(each.claim.bucket)) for each in meant if each.limit.adapt]
+    return {} if decision is None else {each.bucket: each.at_us for each in decision.charged}
 
 
 def _meant(claims: Sequence[Claim], what: Limit | str | None) -> list[Claim]:

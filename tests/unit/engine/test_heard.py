@@ -26,7 +26,7 @@ from throttlekit import (
     current,
 )
 from throttlekit._core.slowdown import Heard
-from throttlekit._engine.heard import Pace, pace_of
+from throttlekit._engine.heard import Allowance, allowance_of
 from throttlekit._engine.response_headers import said_by
 from throttlekit._util.log_limiter import Every
 from throttlekit.stores import MemoryStore
@@ -97,7 +97,7 @@ def test_the_strictest_that_is_said_counts(
     headers: dict[str, str], status: int, pace: tuple[int, float] | None
 ) -> None:
     """How many more requests may pass, and in how many seconds."""
-    assert pace_of(said_by(Response(headers, status), 0.0), "requests", PARTNER) == (pace and Pace(*pace))
+    assert allowance_of(said_by(Response(headers, status), 0.0), "requests", PARTNER) == (pace and Allowance(*pace))
 
 
 def test_a_job_hears_for_its_only_rate(limiter: Recording) -> None:
