@@ -72,9 +72,8 @@ class LimitedTransport(_Options, httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         """For httpx: *request* waits, and is made."""
         calls, limiter = self._calls, self._limiter
-        asked, granted = calls.asked(request), None
-        if asked.limits:
-            granted = limiter.wait(*asked.limits, key=asked.key, cost=asked.cost, timeout=calls.timeout)
+        asked = calls.asked(request)
+        granted = calls.wait(limiter, asked)
         try:
             response = self._inner.handle_request(request)
         except _NEVER_SENT:
@@ -84,14 +83,9 @@ class LimitedTransport(_Options, httpx.BaseTransport):
         denial = calls.denial(response)
         if denial is not None:
             response.close()
-            if not calls.in_job(asked):
-                with suppress(StoreUnavailable):
-                    limiter.pause(calls.limits[0], denial.retry_after, key=asked.key, refused=True)
+            calls.refused(limiter, asked, denial)
             raise denial
-        if calls.in_job(asked):
-            calls.hear_in_job(asked, response)
-        else:
-            limiter.heard(response, calls.limits[0], **calls.tokens, key=asked.key)
+        calls.hear(limiter, asked, response)
         return response
 
     def close(self) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from throttlekit import Decision, Limit, Limiter, StoreUnavailable
+from throttlekit import Decision, Limit, Limiter
 from throttlekit.adapter import Calls, OfRequest, Tokens
 
 try:
@@ -72,9 +71,8 @@ class LimitedAdapter(HTTPAdapter):
             WaitedTooLong, ConfigurationError, CostExceedsLimit: As for `Limiter.wait`.
         """
         calls, limiter = self._calls, self._limiter
-        asked, granted = calls.asked(request), None
-        if asked.limits:
-            granted = limiter.wait(*asked.limits, key=asked.key, cost=asked.cost, timeout=calls.timeout)
+        asked = calls.asked(request)
+        granted = calls.wait(limiter, asked)
         try:
             response = super().send(request, *args, **options)
         except NoConnection as error:
@@ -83,14 +81,9 @@ class LimitedAdapter(HTTPAdapter):
         denial = calls.denial(response)
         if denial is not None:
             response.close()
-            if not calls.in_job(asked):
-                with suppress(StoreUnavailable):
-                    limiter.pause(calls.limits[0], denial.retry_after, key=asked.key, refused=True)
+            calls.refused(limiter, asked, denial)
             raise denial
-        if calls.in_job(asked):
-            calls.hear_in_job(asked, response)
-        else:
-            limiter.heard(response, calls.limits[0], **calls.tokens, key=asked.key)
+        calls.hear(limiter, asked, response)
         return response
 
 

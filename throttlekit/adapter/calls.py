@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.decision import Decision
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import Running, current
-from throttlekit.errors import ConfigurationError
+from throttlekit.errors import ConfigurationError, StoreUnavailable
+from throttlekit.limiter import Limiter
 
 __all__ = ["Asked", "Calls", "OfRequest", "Tokens"]
 
@@ -90,6 +93,25 @@ class Calls:
     def in_job(self, asked: Asked) -> bool:
         """Whether what the response says is about a limit of the job."""
         return self.limits[0] not in asked.limits
+
+    def wait(self, limiter: Limiter, asked: Asked) -> Decision | None:
+        """Wait in line for the limits of *asked*, and return the grant; None: the job was charged under all of them."""
+        if not asked.limits:
+            return None
+        return limiter.wait(*asked.limits, key=asked.key, cost=asked.cost, timeout=self.timeout)
+
+    def refused(self, limiter: Limiter, asked: Asked, denial: RateLimited) -> None:
+        """The partner denied the request: the fleet pauses. In a job, the `RateLimited` that it raises does that."""
+        if not self.in_job(asked):
+            with suppress(StoreUnavailable):
+                limiter.pause(self.limits[0], denial.retry_after, key=asked.key, refused=True)
+
+    def hear(self, limiter: Limiter, asked: Asked, response: object) -> None:
+        """Take over what *response* says."""
+        if self.in_job(asked):
+            self.hear_in_job(asked, response)
+        else:
+            limiter.heard(response, self.limits[0], **self.tokens, key=asked.key)
 
     def hear_in_job(self, asked: Asked, response: object) -> None:
         """Take over what *response* says of the job's own limits."""
