@@ -49,6 +49,30 @@ class SlowdownConformance(ConformanceSuite):
         assert bench.look(case.limit, cost=case.limit.capacity).allowed
 
     @for_each(_RATES)
+    def test_after_the_reset_only_the_fall_counts(self, bench: Bench, case: Case) -> None:
+        """An answer's pace ends with its reset, also while a fall lasts."""
+        claim, now_us, far_us = bench.claim(case.limit), bench.now_us, 100 * case.limit.period_us
+        bench.store.slow([Slowing(claim, Fall(None, 1000 * far_us, 500_000))], now_us=now_us)
+        bench.store.slow([Slowing(claim, Heard(0, far_us))], now_us=now_us)
+        assert bench.look(case.limit).retry_us >= now_us + far_us
+        bench.now_us = now_us + far_us
+        first = bench.ask(case.limit, caller=Caller.GUEST)
+        bench.now_us = max(bench.now_us, first.retry_us)
+        assert first.allowed or bench.ask(case.limit, caller=Caller.GUEST).allowed
+        assert bench.look(case.limit).retry_us <= bench.now_us + 3 * case.limit.period_us
+
+    @for_each(_RATES)
+    def test_slowdown_that_is_over_holds_back_no_later_one(self, bench: Bench, case: Case) -> None:
+        """What passed at the pace of the last one is made up for, once that is over."""
+        claim, now_us, far_us = bench.claim(case.limit), bench.now_us, 100 * case.limit.period_us
+        bench.store.slow([Slowing(claim, Heard(2, far_us))], now_us=now_us)
+        bench.now_us += far_us // 2
+        assert bench.ask(case.limit, cost=case.limit.capacity, caller=Caller.GUEST).allowed
+        bench.now_us = now_us + far_us
+        bench.store.slow([Slowing(claim, Fall(None, far_us, 500_000))], now_us=bench.now_us)
+        assert bench.look(case.limit).retry_us <= bench.now_us + case.limit.period_us
+
+    @for_each(_RATES)
     def test_other_keys_are_as_fast_as_ever(self, bench: Bench, case: Case) -> None:
         """A slowdown concerns the key that it names."""
         bench.store.slow([Slowing(bench.claim(case.limit, "a"), Heard(0, SECOND_US))], now_us=bench.now_us)
