@@ -110,8 +110,7 @@ class Decided(NamedTuple):  # one is made for each decision, where a plugin list
     took: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Deferred:
+class Deferred(NamedTuple):
     """
     A job was denied and goes back to its framework.
 

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from throttlekit import Concurrency, ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit.hookspecs import SlotLost, StoreFailed
+from throttlekit.metrics._tally import MAX_KEPT
 from throttlekit.metrics.opentelemetry import OpenTelemetryMetrics
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
@@ -34,17 +35,22 @@ class Site:
         self.clock = FakeClock()
         self.limiter = Limiter(MemoryStore(clock_us=self.clock), plugins=[self.metrics])
 
+    def metrics_now(self) -> list[Any]:
+        data = self._reader.get_metrics_data()
+        scopes = [scope for resource in (data.resource_metrics if data else ()) for scope in resource.scope_metrics]
+        return [metric for scope in scopes for metric in scope.metrics]
+
+    def points(self, name: str) -> list[Any]:
+        return [point for metric in self.metrics_now() if metric.name == name for point in metric.data.data_points]
+
     def collected(self) -> dict[str, Any]:
         """Each number by its instrument and attributes; for a histogram, count and sum."""
         found: dict[str, Any] = {}
-        data = self._reader.get_metrics_data()
-        for resource in data.resource_metrics if data else ():
-            for scope in resource.scope_metrics:
-                for metric in scope.metrics:
-                    for point in metric.data.data_points:
-                        labels = ",".join(f"{name}={value}" for name, value in sorted(dict(point.attributes).items()))
-                        value = (point.count, point.sum) if hasattr(point, "count") else point.value
-                        found[f"{metric.name.removeprefix('throttlekit.')}{{{labels}}}"] = value
+        for metric in self.metrics_now():
+            for point in metric.data.data_points:
+                labels = ",".join(f"{name}={value}" for name, value in sorted(dict(point.attributes).items()))
+                value = (point.count, point.sum) if hasattr(point, "count") else point.value
+                found[f"{metric.name.removeprefix('throttlekit.')}{{{labels}}}"] = value
         return found
 
 
@@ -79,6 +85,30 @@ def test_waits_are_observed_at_the_start(site: Site) -> None:
     assert found["wait{limit=partner}"] == (1, pytest.approx(0.5))
     assert found["deferrals{limit=partner}"] == (1, 1)
     assert found["store{}"][0] == 1
+
+
+def test_a_wait_is_recorded_with_the_span_of_its_job(site: Site) -> None:
+    """Waits go into the histogram when metrics are collected. The exemplar names the span of the start all the same."""
+    site.limiter.acquire(LIMIT, job=JOB)
+    denied = site.limiter.acquire(LIMIT, job=JOB)
+    site.clock.advance(0.5)
+    with TracerProvider().get_tracer("jobs").start_as_current_span("job") as span:
+        site.limiter.acquire(LIMIT, job=Job(kwargs=JOB.kwargs, ticket=denied.ticket))
+    [point] = site.points("throttlekit.wait")
+    assert [each.span_id for each in point.exemplars] == [span.get_span_context().span_id]
+
+
+def test_no_wait_is_left_out_where_nothing_collects(site: Site) -> None:
+    """With more waits than are kept until a collection, each one records the oldest."""
+    for _ in range(MAX_KEPT + 10):
+        site.clock.advance(1)
+        site.limiter.acquire(LIMIT, job=JOB)
+        denied = site.limiter.acquire(LIMIT, job=JOB)
+        site.clock.advance(0.5)
+        site.limiter.acquire(LIMIT, job=Job(kwargs=JOB.kwargs, ticket=denied.ticket))
+    count, total = site.collected()["wait{limit=partner}"]
+    assert (count, total) == (MAX_KEPT + 10, pytest.approx(0.5 * (MAX_KEPT + 10)))
+    assert site.collected()["wait{limit=partner}"] == (count, total)
 
 
 def test_corrections_and_429s_are_counted(site: Site) -> None:

@@ -11,7 +11,7 @@ import importlib.util
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -39,6 +39,8 @@ OTHER = "other"
 MAX_LIMITS = 100
 DECISIONS_PER_SAMPLE = 32
 """One decision in so many is timed: a histogram costs more than all the counters together."""
+MAX_KEPT = 1024
+"""So many observations are kept until metrics are collected: about 200 KB. With more, each one records the oldest."""
 
 WAIT_BUCKETS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 14400.0)
 DEFERRAL_BUCKETS = (1.0, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0)
@@ -164,6 +166,7 @@ class _Tallies:
         self.lock = threading.Lock()
         self.by_name: dict[tuple[str, str | None], Tally] = {}
         self.fast: dict[int, _FastCounter] = {}
+        self.observed: deque[tuple[Tally | None, float, int, Any]] = deque()
         self.until_sample = 0
 
     def flush(self) -> None:
@@ -182,13 +185,15 @@ class _Tallies:
 class CountingPlugin(ABC):
     """
     A plugin that counts decisions by limit. Never by key: there may be a million. The number of limits is bounded
-    too, because a job may bring a limit of any name.
+    too, because a job may bring a limit of any name. Waits, and how long the store took, are kept as well, and go into
+    the histograms when metrics are collected: no job waits for that.
 
     Args:
         max_limits: The number of limits (or tiers, of a limit with tiers) counted by name. All others count as "other".
 
     Attributes:
         export_at_once: Whether `export` is called after each decision, and not only when metrics are collected.
+        context: Returns what is to be recorded with an observation that is made now; None: nothing is.
 
     Raises:
         ConfigurationError: *max_limits* is not a whole number of at least 1.
@@ -199,15 +204,16 @@ class CountingPlugin(ABC):
             raise ConfigurationError(f"max_limits= must be a whole number of at least 1, not {max_limits!r}")
         self._max_limits = max_limits
         self.export_at_once = False
+        self.context: Callable[[], Any] | None = None
         self._tallies = _Tallies()
         renew_lock_after_fork(self, "_tallies", _Tallies)
 
     @abstractmethod
-    def observe_wait(self, tally: Tally, event: Decided) -> None:
-        """Record the wait of a job that starts after it waited in the line of *tally*'s limit."""
+    def record_wait(self, tally: Tally, waited: float, deferrals: int, context: Any) -> None:
+        """Record the wait of a job that started after it waited in the line of *tally*'s limit."""
 
     @abstractmethod
-    def observe_store(self, seconds: float) -> None:
+    def record_store(self, seconds: float, context: Any) -> None:
         """Record how long the store took. Called for one decision in `DECISIONS_PER_SAMPLE`."""
 
     def export(self, limits: Iterable[Limit]) -> None:
@@ -227,9 +233,9 @@ class CountingPlugin(ABC):
                     counter.units += decision.cost
                 if active:
                     if not counter.decisions % DECISIONS_PER_SAMPLE and (took := event.took) is not None:
-                        self.observe_store(took)
+                        self._observe(None, took, 0)
                     if event.waited:
-                        self.observe_wait(counter.tally, event)
+                        self._observe(counter.tally, event.waited, event.deferrals)
                     return
         self._count(event)
 
@@ -247,10 +253,10 @@ class CountingPlugin(ABC):
             sampled = tallies.until_sample <= 0
             tallies.until_sample -= 1
         if line is not None:
-            self.observe_wait(line, event)
+            self._observe(line, event.waited, event.deferrals)
         if sampled and (took := event.took) is not None:
             tallies.until_sample = DECISIONS_PER_SAMPLE - 1
-            self.observe_store(took)
+            self._observe(None, took, 0)
         if self.export_at_once:
             self.export(event.limits)
 
@@ -305,6 +311,29 @@ class CountingPlugin(ABC):
             self._tally(event.limit).slots_lost += 1
         if self.export_at_once:
             self.export([event.limit])
+
+    def _observe(self, line: Tally | None, seconds: float, deferrals: int) -> None:
+        """Keep a wait in *line*; None: how long the store took."""
+        observed, context = self._tallies.observed, self.context
+        observed.append((line, seconds, deferrals, None if context is None else context()))
+        if len(observed) > MAX_KEPT:
+            self._record_oldest(observed)
+
+    def record_observed(self) -> None:
+        """Record what was observed since the last call, in the histograms. Not for a caller that holds the lock."""
+        observed = self._tallies.observed
+        for _ in range(len(observed)):
+            self._record_oldest(observed)
+
+    def _record_oldest(self, observed: deque[tuple[Tally | None, float, int, Any]]) -> None:
+        try:
+            line, seconds, deferrals, context = observed.popleft()
+        except IndexError:
+            return  # another thread was faster
+        if line is None:
+            self.record_store(seconds, context)
+        else:
+            self.record_wait(line, seconds, deferrals, context)
 
     def for_each_tally(self, limits: Iterable[Limit] | None, action: Callable[[Tally], None]) -> None:
         """Run *action* on the tally of each of *limits*, or on all tallies, while counting is locked."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit.errors import ConfigurationError
-from throttlekit.hookspecs import Decided, Deferred, StoreFailed, hookimpl
+from throttlekit.hookspecs import Deferred, StoreFailed, hookimpl
 from throttlekit.metrics._tally import (
     DECISIONS_PER_SAMPLE,
     DEFERRAL_BUCKETS,
@@ -25,6 +25,7 @@ from throttlekit.metrics._tally import (
 )
 
 if TYPE_CHECKING:
+    from opentelemetry.context import Context
     from opentelemetry.metrics import CallbackOptions, Histogram, Meter, MeterProvider, Observation
 
 __all__ = ["OpenTelemetryMetrics"]
@@ -50,13 +51,14 @@ class OpenTelemetryMetrics(CountingPlugin):
 
     def __init__(self, *, meter_provider: MeterProvider | None = None, max_limits: int = MAX_LIMITS) -> None:
         require_module("opentelemetry.metrics", "opentelemetry")
-        from opentelemetry import metrics, trace
+        from opentelemetry import context, metrics, trace
 
         if meter_provider is not None and not isinstance(meter_provider, metrics.MeterProvider):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"meter_provider= takes a MeterProvider, not {type(meter_provider).__name__}")
         super().__init__(max_limits)
         meter = metrics.get_meter("throttlekit", meter_provider=meter_provider)
         self._span = trace.get_current_span
+        self.context = context.get_current  # it has the job's span, which an exemplar names
         self._add_instruments(meter)
 
         def histogram(name: str, unit: str, description: str, buckets: Sequence[float]) -> Histogram:
@@ -90,14 +92,14 @@ class OpenTelemetryMetrics(CountingPlugin):
     def throttlekit_store_failed(self, event: StoreFailed) -> None:
         self._store_errors.add(1, {"error": event.error, "outcome": event.outcome})
 
-    def observe_wait(self, tally: Tally, event: Decided) -> None:
+    def record_wait(self, tally: Tally, waited: float, deferrals: int, context: Context) -> None:
         labels = _labels(tally.name, tally.tier)
-        self._wait.record(event.waited, labels)
-        if event.deferrals:
-            self._deferrals.record(event.deferrals, labels)
+        self._wait.record(waited, labels, context)
+        if deferrals:
+            self._deferrals.record(deferrals, labels, context)
 
-    def observe_store(self, seconds: float) -> None:
-        self._store.record(seconds)
+    def record_store(self, seconds: float, context: Context) -> None:
+        self._store.record(seconds, context=context)
 
     def _add_instruments(self, meter: Meter) -> None:
         """Make the instruments that read the tallies when metrics are collected."""
@@ -117,6 +119,7 @@ class OpenTelemetryMetrics(CountingPlugin):
         from opentelemetry.metrics import Observation
 
         def read(options: CallbackOptions) -> list[Observation]:
+            self.record_observed()  # the histograms are read after all of these
             found: list[Observation] = []
             self.for_each_tally(None, lambda tally: found.extend(Observation(*each) for each in numbers(tally)))
             return found

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.limit.base import Limit
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.hookspecs import Decided, StoreFailed, hookimpl
+from throttlekit.hookspecs import StoreFailed, hookimpl
 from throttlekit.metrics._tally import (
     DECISIONS_PER_SAMPLE,
     DEFERRAL_BUCKETS,
@@ -71,22 +71,23 @@ class PrometheusMetrics(CountingPlugin):
     def throttlekit_store_failed(self, event: StoreFailed) -> None:
         self._families.store_errors.labels(event.error, event.outcome).inc()
 
-    def observe_wait(self, tally: Tally, event: Decided) -> None:
+    def record_wait(self, tally: Tally, waited: float, deferrals: int, context: Any) -> None:
         families = self._families
         if tally.export is None:  # made under the lock: a second one would export all counts again
             self.for_each_tally(None, families.write)
         export = families.export_of(tally)
-        export.wait.observe(event.waited)
-        if event.deferrals:
-            export.deferrals.observe(event.deferrals)
+        export.wait.observe(waited)
+        if deferrals:
+            export.deferrals.observe(deferrals)
 
-    def observe_store(self, seconds: float) -> None:
+    def record_store(self, seconds: float, context: Any) -> None:
         self._families.store_seconds.observe(seconds)
 
     def export(self, limits: Iterable[Limit]) -> None:
         families = self._families
         if families.multiprocess:
             self.for_each_tally(limits, families.write)
+            self.record_observed()
         else:
             self.export_at_once = False
 
@@ -180,6 +181,7 @@ class _UpdateCollector:
     def collect(self) -> Iterable[Metric]:
         for plugin in list(self._families.plugins):
             plugin.for_each_tally(None, self._families.write)
+            plugin.record_observed()
         return []
 
 
