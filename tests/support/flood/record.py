@@ -43,6 +43,8 @@ class Record:
         """The body of a job: call the partner; or note that it starts, work for so long, note that it ends."""
         if self._partner is not None:
             answer, took = self._partner.call()
+            if "RateLimit" in answer.headers:
+                current().heard(answer)
             if answer.status_code == 429:
                 raise RateLimited.from_response(answer)
             if took > self._slow_s:

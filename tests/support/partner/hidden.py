@@ -1,5 +1,6 @@
 """
 A partner API with a limit that callers do not know. It refuses what is beyond, with Retry-After-Ms; or becomes slow.
+It may say in each answer how much is left.
 
 It lives in a Redis, so that calls of any number of processes have one order and one clock. It shares no code with
 throttlekit.
@@ -48,15 +49,17 @@ _CALL = (
     local rate = tonumber(redis.call('HGET', KEYS[1], 'rate'))
     local kept = redis.call('HMGET', KEYS[1], 'units', 'since')
     local units, since = tonumber(kept[1] or of.burst), tonumber(kept[2] or now)
-    local status, again_us, late_us = 200, 0, 0
+    local status, again_us, late_us, reset_us = 200, 0, 0, 0
     if of.kind == 'bucket' then
         units = math.min(of.burst, units + (now - since) * rate / 1000000)
         since = now
         if units < 1 then status, again_us = 429, (1 - units) / rate * 1000000 end
     elseif of.kind == 'window' then
-        local window = math.floor(now / 1000000)
-        if not kept[1] or window > since then units, since = rate, window end
-        if units < 1 then status, again_us = 429, (window + 1) * 1000000 - now end
+        local window_us = of.window * 1000000
+        local window = math.floor(now / window_us)
+        if not kept[1] or window > since then units, since = rate * of.window, window end
+        reset_us = (window + 1) * window_us - now
+        if units < 1 then status, again_us = 429, reset_us end
     else
         since = math.max(since, now) + 1000000 / rate
         late_us = since - now
@@ -68,7 +71,7 @@ _CALL = (
     end
     redis.call('HSET', KEYS[1], 'units', string.format('%.6f', units), 'since', string.format('%.0f', since))
     redis.call('RPUSH', KEYS[2], at .. ' ' .. status .. ' ' .. string.format('%.0f', late_us))
-    return {status, math.ceil(again_us / 1000), math.ceil(late_us)}
+    return {status, math.ceil(again_us / 1000), math.ceil(late_us), math.floor(units), math.ceil(reset_us / 1000000)}
 """
 )
 
@@ -79,9 +82,11 @@ class Hidden:
     The limit.
 
     Attributes:
-        kind: A token bucket; a fixed window of a second; or a server that does one call at a time, and refuses none.
+        kind: A token bucket; a fixed window; or a server that does one call at a time, and refuses none.
         rate: Calls a second, at first.
         burst: Of the bucket.
+        window: Seconds of the window.
+        says: Each answer has the IETF draft's RateLimit and RateLimit-Policy, with whole seconds. Of a window only.
         noise: The share of other calls that it refuses, whatever the rate.
         takes: Seconds of an answer, on average: from half of it to one and a half.
     """
@@ -89,6 +94,8 @@ class Hidden:
     kind: Literal["bucket", "window", "slow"] = "bucket"
     rate: float = 60
     burst: int = 10
+    window: float = 1.0
+    says: bool = False
     noise: float = 0.0
     takes: float = 0.05
 
@@ -117,7 +124,7 @@ class HiddenPartner:
         self._redis: Any = redis.Redis.from_url(url, decode_responses=True)
         self._set: Any = self._redis.register_script(_SET)
         self._call: Any = self._redis.register_script(_CALL)
-        self._takes: float | None = None
+        self._of: Hidden | None = None
 
     def begin(self, hidden: Hidden) -> int:
         """From now on it has this limit, and has seen no call. Returns the instant."""
@@ -138,12 +145,17 @@ class HiddenPartner:
 
     def call(self) -> tuple[Answer, float]:
         """Call, and wait for the answer; with the seconds that it took."""
-        if self._takes is None:
-            self._takes = float(json.loads(self._redis.hget("hidden", "of"))["takes"])
-        status, again_ms, late_us = self._call(keys=["hidden", "hidden:calls"], args=[random.random()])
-        took = self._takes * (0.5 + random.random()) + late_us / 1e6
+        if self._of is None:
+            self._of = Hidden(**json.loads(self._redis.hget("hidden", "of")))
+        hidden = self._of
+        status, again_ms, late_us, left, reset = self._call(keys=["hidden", "hidden:calls"], args=[random.random()])
+        took = hidden.takes * (0.5 + random.random()) + late_us / 1e6
         time.sleep(took)
-        return Answer(int(status), {"Retry-After-Ms": str(again_ms)} if status == 429 else {}), took
+        headers = {"Retry-After-Ms": str(again_ms)} if status == 429 else {}
+        if hidden.says:
+            policy = f'"calls";q={hidden.rate * hidden.window:g};w={hidden.window:g}'
+            headers |= {"RateLimit-Policy": policy, "RateLimit": f'"calls";r={left};t={reset}'}
+        return Answer(int(status), headers), took
 
     def log(self) -> tuple[list[Call], list[Rate]]:
         """All calls and all rates so far."""
