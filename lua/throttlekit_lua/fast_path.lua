@@ -12,7 +12,7 @@ for i = 1, #KEYS / 3 do
   }
   c.of.read(c)
   c.line_text = redis.call('GET', c.order_key)
-  at_once = at_once and c.size > 0 and not c.line_text and not c.stale and c.of.ready(c, 0, now) <= now
+  at_once = at_once and c.size > 0 and not c.line_text and c.of.ready(c, 0, now) <= now
   claims[i] = c
 end
 
