@@ -37,6 +37,7 @@ MUTANTS = {f"lua/throttlekit_lua/{name}": mutants for name, mutants in mutants_l
 LIKELY = {
     "concurrency": "concurrency",
     "lease": "concurrency",
+    "fast_bucket": "token-bucket",
     "fixed_window": "fixed-window",
     "gcra": "token-bucket",
     "sliding_log": "sliding-log",

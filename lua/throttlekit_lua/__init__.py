@@ -2,7 +2,8 @@
 Every Lua script of throttlekit.
 
 A decision's script is composed (`read`): what all share, one file for each algorithm that it needs, and one for the
-verb. The scripts of the fleet and of RQ's adapter stand alone (`script`).
+verb; for `acquire` also the short way that most grants take, `fast_bucket` or `fast_path`. The scripts of the fleet and
+of RQ's adapter stand alone (`script`).
 """
 
 from functools import cache
@@ -17,6 +18,9 @@ ALGORITHMS = {"t": "token_bucket", "f": "fixed_window", "s": "sliding_window", "
 _PARTS = {
     part: (files(__name__) / f"{part}.lua").read_text("utf-8")
     for part in (
+        "clock",
+        "fast_bucket",
+        "fast_path",
         "common",
         *ALGORITHMS.values(),
         "slowdown",
@@ -42,4 +46,6 @@ def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS)) -> str:
     """The text of the script for *verb* on claims of the algorithms *codes*: less to run than one for all."""
     algorithms = [name for code, name in ALGORITHMS.items() if code in codes]
     line = ("slowdown", "line") if verb in ("acquire", "clear_line", "leave", "pause", "slow") else ()
-    return "\n".join(_PARTS[part] for part in ("common", *algorithms, *line, verb))
+    shortest = ("fast_bucket",) if verb == "acquire" and codes == {"t"} else ()
+    short = ("fast_path",) if verb == "acquire" else ()
+    return "\n".join(_PARTS[part] for part in ("clock", *shortest, "common", *algorithms, *short, *line, verb))

@@ -1,6 +1,6 @@
 --[[
   Decide whether every claim may pass, and charge all of them or none.
-  Mirrors throttlekit/_core/acquire.py. Comes after common.lua, the algorithms and line.lua.
+  Mirrors throttlekit/_core/acquire.py. Its first part is fast_path.lua; line.lua stands between them.
 
   KEYS[3i-2]  what is taken of claim i: as its algorithm keeps it
   KEYS[3i-1]  the numbers of its waiting line, and KEYS[3i] the jobs in it: see line.lua
@@ -26,18 +26,12 @@
            in whose line it stood, or where others were set aside; when allowed, where jobs wait or a pause ends. A peek
            writes only in place of what is stale, or what a later clock wrote.
 ]]
-local caller, max_wait, grace, secret = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
-local claims, places, first = {}, {}, caller == 'again'
+local max_wait, grace, secret = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+local places, first = {}, caller == 'again'
 for text in string.gmatch(ARGV[3], '[^;]+') do places[#places + 1] = place_in(text) end
 local told = now
-for i = 1, #KEYS / 3 do
-  local at = 6 * i + 1
-  local c = {
-    key = KEYS[3 * i - 2], order_key = KEYS[3 * i - 1], jobs_key = KEYS[3 * i], of = algorithms[ARGV[at]],
-    size = tonumber(ARGV[at + 1]), a = tonumber(ARGV[at + 2]), b = tonumber(ARGV[at + 3]), c = ARGV[at + 4],
-    rest = ARGV[at + 5], place = places[i], passes = now,
-  }
-  c.of.read(c)
+for i, c in ipairs(claims) do
+  c.place = places[i]
   read_line(c)
   local line = c.line
   if line and line.emptied > 0 then c.of.exhausted(c, line.emptied) end
@@ -71,15 +65,6 @@ for i = 1, #KEYS / 3 do
       told = max(told, c.passes)
     end
   end
-  claims[i] = c
-end
-
-local function answer(reason, claim, retry, due)
-  local reply, use = '%d %d %d %d %d %d %d', ' %d %d'
-  if INTEGER ~= '%d' then reply, use = '%.0f %.0f %.0f %.0f %.0f %.0f %.0f', ' %.0f %.0f' end
-  reply = format(reply, reason, claim, now, retry, due, claims[1].of.use(claims[1]))
-  for i = 2, #claims do reply = reply .. format(use, claims[i].of.use(claims[i])) end
-  return reply
 end
 
 local reason, binding, retry, due = 0, 1, now, now

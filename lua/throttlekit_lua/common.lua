@@ -1,5 +1,5 @@
 --[[
-  The head of every script: the clock, and how things are written. Each algorithm adds itself to `algorithms`:
+  What the scripts of decisions have in common. Comes after clock.lua. Each algorithm adds itself to `algorithms`:
 
   read(c)        reads what is stored of claim c, if it can be true; c.stored: something is stored,
                  c.stale: what is stored cannot be true, and something else was taken in its place,
@@ -24,24 +24,7 @@
   renew(c)       keeps what c.c holds, or takes what is free; returns whether it holds any now
 
   A claim c has its key, its size (0 only looks) and three numbers of its algorithm: a, b, c.
-
-  Every number handed to the server goes through `whole`: tostring keeps 14 digits, and some servers print 1e+08.
 ]]
-local KEPT, GUESTS, STALE = 5000000, 60000000, 60000000
-local format, max, ceil = string.format, math.max, math.ceil
-
--- '%d' takes a third of the time of '%.0f', but not where a long of C has 32 bits.
-local INTEGER = format('%d', 9007199254740992) == '9007199254740992' and '%d' or '%.0f'
-local function whole(x) return format(INTEGER, x) end
-
-local now = tonumber(ARGV[1])
-if not now then
-  local time = redis.call('TIME')
-  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-end
-
-local function ttl(last) return whole(max(1, ceil((last - now + KEPT) / 1000))) end
-
 local SLACK = 25
 -- x / y rounded up. In doubles a quotient of great numbers may be a whole one that it is not.
 local function quotient(x, y)

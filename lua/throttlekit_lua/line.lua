@@ -5,6 +5,7 @@
   c.jobs_key   sorted set: each waiting job, "number cost", by its start; and before them, by -1 - tag: "f tenant" and
                "r tenant", where that tenant's next job would start, and the next that comes in again
   c.rest       "mark cost step lead queue tenant": see `StoreClaim`; queue is empty for any
+  c.line_text  what is stored of the line's numbers, or false; nil: it has not been read
 
   `waiting` counts the jobs. Nothing is written before `write_line`, but for what a later clock wrote.
 ]]
@@ -26,7 +27,8 @@ local function text_of(line)
 end
 
 local function read_line(c)
-  local stored = redis.call('GET', c.order_key)
+  local stored = c.line_text
+  if stored == nil then stored = redis.call('GET', c.order_key) end
   c.line = nil
   if not stored then return end
   local found = {string.match(stored, FORMAT)}

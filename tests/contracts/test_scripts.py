@@ -12,11 +12,15 @@ import pytest
 import throttlekit_lua
 from contracts.tree import LUA, parsed, read
 
+CLOCK = next(path for path in LUA if path.stem == "clock")
 COMMON = next(path for path in LUA if path.stem == "common")
+FAST_BUCKET = next(path for path in LUA if path.stem == "fast_bucket")
+FAST_PATH = next(path for path in LUA if path.stem == "fast_path")
 LINE = next(path for path in LUA if path.stem == "line")
 SLOWDOWN = next(path for path in LUA if path.stem == "slowdown")
-VERBS = [path for path in LUA if "ARGV[" in read(path) and path != COMMON]
-ALGORITHMS = [path for path in LUA if path not in (*VERBS, COMMON, LINE, SLOWDOWN)]
+FAST = (FAST_BUCKET, FAST_PATH)
+VERBS = [path for path in LUA if "ARGV[" in read(path) and path not in (CLOCK, *FAST)]
+ALGORITHMS = [path for path in LUA if path not in (*VERBS, CLOCK, COMMON, *FAST, LINE, SLOWDOWN)]
 every_script = pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
 every_verb = pytest.mark.parametrize("path", VERBS, ids=lambda path: path.name)
 every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: path.name)
@@ -39,6 +43,11 @@ def _parts(path: Path) -> tuple[str, str]:
 
 def _body(path: Path) -> str:
     return _parts(path)[1]
+
+
+def _whole(path: Path) -> str:
+    """The body of a verb, with its first part where that is a file of its own."""
+    return (_body(FAST_PATH) if path.stem == "acquire" else "") + _body(path)
 
 
 def _section(header: str, word: str) -> str:
@@ -196,15 +205,21 @@ def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
 
 
 def test_scripts_are_put_together_from_every_file() -> None:
-    """A verb's script is the common head, the algorithms that are asked for, and the verb; none stands in it twice."""
+    """
+    A verb's script is the clock, the common head, the algorithms that are asked for, and the verb; of `acquire` in two
+    parts, and first the shortest way where there are token buckets only. None stands in it twice.
+    """
     assert {_code(path): path.stem for path in ALGORITHMS} == throttlekit_lua.ALGORITHMS
     for verb, letters in product(VERBS, ["t", "fs", "l", "c", "tfslc"]):
         text = throttlekit_lua.read(verb.stem, frozenset(letters))
         line = [SLOWDOWN, LINE] if "read_line(c)" in read(verb) else []
-        parts = [COMMON, *(path for path in ALGORITHMS if _code(path) in letters), *line, verb]
+        shortest = [FAST_BUCKET] if verb.stem == "acquire" and letters == "t" else []
+        short = [FAST_PATH] if verb.stem == "acquire" else []
+        algorithms = [path for path in ALGORITHMS if _code(path) in letters]
+        parts = [CLOCK, *shortest, COMMON, *algorithms, *short, *line, verb]
         assert sorted(path for path in LUA if read(path) in text) == sorted(parts)
         assert len(text) == sum(len(read(path)) for path in parts) + len(parts) - 1
-        assert text.startswith(read(COMMON))
+        assert text.startswith("\n".join(map(read, [CLOCK, *shortest, COMMON])))
         assert text.endswith(read(verb))
     assert throttlekit_lua.read("acquire") == throttlekit_lua.read("acquire", frozenset("tfslc"))
 
@@ -228,9 +243,18 @@ def test_verbs_are_those_that_the_store_runs() -> None:
 @pytest.mark.parametrize("word", ["KEYS", "ARGV"])
 def test_header_names_every_key_and_argument(path: Path, word: str) -> None:
     """Every KEYS and ARGV index that the script and its head use is in its header, and the other way round."""
-    header, body = _parts(path)
-    used = {_index(text, body) for text in re.findall(rf"{word}\[(.+?)\]", body + _body(COMMON))}
+    header, body = _parts(path)[0], _whole(path)
+    used = {_index(text, body) for text in re.findall(rf"{word}\[(.+?)\]", body + _body(CLOCK))}
     assert used == _documented(header, word)
+
+
+def test_shortest_way_is_one_of_acquire() -> None:
+    """It reads keys and arguments that acquire.lua names, by the same indexes, and writes what was taken, no line."""
+    acquire, body = _parts(next(path for path in VERBS if path.stem == "acquire"))[0], _body(FAST_BUCKET)
+    for word in ("KEYS", "ARGV"):
+        assert {_index(text, body) for text in re.findall(rf"{word}\[(.+?)\]", body)} <= _documented(acquire, word)
+    keys = [arguments.split(",")[0] for command, arguments in _calls(body) if re.fullmatch(_WRITING, command)]
+    assert keys == ["KEYS[3 * i - 2]"]
 
 
 @every_verb
@@ -247,7 +271,7 @@ def test_header_numbers_the_arguments_without_a_gap(path: Path) -> None:
 @every_verb
 def test_header_names_what_is_written(path: Path) -> None:
     """Every key that the script writes, itself or by an algorithm, is under Writes, and the other way round."""
-    header, body = _parts(path)
+    header, body = _parts(path)[0], _whole(path)
     names = {name: _index(text, body) for name, text in re.findall(r"(\w+) = KEYS\[(.+?)\]", body)}
     writes = {
         names[arguments.split(",")[0].strip().removeprefix("c.")]
@@ -265,7 +289,8 @@ def test_header_names_what_is_written(path: Path) -> None:
 
 def test_header_names_what_is_returned() -> None:
     """The reply's fields are those under Returns, in their order."""
-    header, body = _parts(next(path for path in VERBS if path.stem == "acquire"))
+    acquire = next(path for path in VERBS if path.stem == "acquire")
+    header, body = _parts(acquire)[0], _whole(acquire)
     documented = re.search(r'Returns  "(.*?)", and " (.*?)" of each claim', header)
     replied = re.search(r"reply = format\(reply, (.*?), claims\[1\]\.of\.use\(claims\[1\]\)\)\n", body)
     assert documented

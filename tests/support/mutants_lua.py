@@ -5,7 +5,7 @@ from __future__ import annotations
 __all__ = ["MUTANTS"]
 
 MUTANTS: dict[str, list[tuple[str, str]]] = {
-    "common.lua": [
+    "clock.lua": [
         ("5000000, 60000000, 60000000", "5000000, 60000001, 60000000"),
         ("5000000, 60000000, 60000000", "5000000, 60000000, 60000001"),
         ("and '%d' or '%.0f'", "and '%.14g' or '%.0f'"),
@@ -18,6 +18,8 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("(last - now + KEPT) / 1000", "(last - now) / 1000"),
         ("max(1, ceil((last - now + KEPT) / 1000))", "ceil((last - now + KEPT) / 1000)"),
         ("ceil((last - now + KEPT) / 1000)", "math.floor((last - now + KEPT) / 1000)"),
+    ],
+    "common.lua": [
         ("local SLACK = 25", "local SLACK = 24"),
         ("local function no() return false end", "local function no() return true end"),
         ("local function none() return 0 end", "local function none() return 1 end"),
@@ -26,10 +28,36 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("return (x - rest) / y + (rest > 0 and 1 or 0)", "return (x - rest) / y"),
         ("return (x - rest) / y + (rest > 0 and 1 or 0)", "return ceil(x / y)"),
     ],
-    "acquire.lua": [
+    "fast_bucket.lua": [
+        ("if ARGV[2] ~= 'peek' then", "if true then"),
+        ("if line or size == 0", "if size == 0"),
+        ("or size == 0 or", "or"),
+        ("or not tat or tat", "or tat"),
+        ("tat - ARGV[at + 2] > now", "tat - ARGV[at + 3] > now"),
+        ("or other_rate or", "or"),
+        ("      tats = nil\n", ""),
+        ("max(now, tat) + size", "tat + size"),
+        ("max(now, tat) + size", "now + size"),
+        ("'PX', ttl(tat)", "'PX', ttl(now)"),
+        ("' 0 ' .. text", "' 1 ' .. text"),
+        ("' 0 ' .. text", "' 0' .. instant"),
+        ("reply = '0 1' ..", "reply = '0 2' .."),
+    ],
+    "fast_path.lua": [
+        ("ARGV[2] ~= 'peek'", "true"),
         ("if INTEGER ~= '%d' then", "if false then"),
         ("for i = 2, #claims do reply", "for i = 3, #claims do reply"),
         ("claims[1].of.use(claims[1]))", "claims[#claims].of.use(claims[#claims]))"),
+        ("at_once and c.size > 0 and", "at_once and"),
+        ("= at_once and c.size > 0", "= c.size > 0"),
+        (" and not c.line_text", ""),
+        (" and c.of.ready(c, 0, now) <= now", ""),
+        ("    c.of.charge(c)\n", ""),
+        ("    c.of.keep(c)\n", ""),
+        ("return answer(0, 1, now, now)", "return answer(0, 2, now, now)"),
+        ("c.line_text = redis.call('GET', c.order_key)", "c.line_text = false"),
+    ],
+    "acquire.lua": [
         ("ready > now and 1 or 2", "opens_c > now and 1 or 2"),
         ("if reason ~= 4 and (due_c > due or full)", "if due_c > due or full"),
         ("(due_c > due or full)", "(due_c >= due or full)"),
