@@ -11,9 +11,10 @@ from throttlekit.fleet.browse import Holder, Tenant, keys_by_limit
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, why_ignored
 from throttlekit.fleet.downstream import STEP_S, total
+from throttlekit.fleet.line_now import SlowNow
 from throttlekit.fleet.rules import Rule, field_of
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute, Waiting
-from throttlekit_cli.formatting import format_key, format_limit
+from throttlekit_cli.formatting import format_key, format_limit, format_pace
 
 __all__ = [
     "ORDERS",
@@ -101,6 +102,7 @@ def limit_data(
         "jobs": waiting,
         "starts": _most(key.last_starts for key in keys),
         "paused": _most(key.paused for key in keys),
+        "slowed": _slowed(min((key.slowed for key in keys if key.slowed is not None), default=None)),
         "mean_hold": None if fullest is None else fullest.mean_hold,
         "oldest_hold": _most(key.oldest_hold for key in keys),
         "allowed": minute.allowed,
@@ -129,6 +131,7 @@ def key_data(key: Key, minute: Minute, *, show_keys: bool) -> _Data:
         "jobs": key.waiting,
         "starts": key.last_starts,
         "paused": key.paused,
+        "slowed": _slowed(key.slowed),
         "mean_hold": key.mean_hold,
         "oldest_hold": key.oldest_hold,
         "units": key.minute.units,
@@ -247,6 +250,11 @@ def _refused(rule: Rule, known: Sequence[Known]) -> str | None:
     """Why no worker follows the rule: the reason of the limit that cannot. None: workers follow."""
     reasons = [why_ignored(rule, each) for each in known]
     return None if not reasons or None in reasons else reasons[0]
+
+
+def _slowed(slowed: SlowNow | None) -> _Data | None:
+    """The pace, as a person reads it, why, and for how long yet."""
+    return None if slowed is None else {"to": format_pace(slowed.rate), "by": slowed.by, "ends": slowed.ends}
 
 
 def _most(values: Iterable[float | None]) -> float | None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,10 @@ from click.testing import CliRunner, Result
 
 from support.servers.processes import patient
 from support.waiting import wait_until
-from throttlekit import Concurrency, Control, Job, Limiter, Share, TokenBucket
+from throttlekit import Adapt, Concurrency, Control, Job, Limiter, Share, TokenBucket
 from throttlekit._core.storage_keys import digest_of
 from throttlekit_cli._commands import cli
-from throttlekit_cli.formatting import format_duration, format_key, format_limit
+from throttlekit_cli.formatting import format_duration, format_key, format_limit, format_pace
 
 API = TokenBucket("partner-api", "2/minute", burst=2)
 ACCOUNT = TokenBucket("account", "1/minute", key="{account}")
@@ -146,6 +147,40 @@ def test_429s_are_shown(redis_url: str, limiter: Limiter) -> None:
         shown = CliRunner().invoke(cli, ["top", "--url", redis_url, "--once"], env={"COLUMNS": columns}).stdout
         head, row = (next(line for line in shown.splitlines() if word in line) for word in ("429s", "partner-api"))
         assert row[: head.index("429s") + 4].split()[-1] == "2"
+
+
+def test_a_limit_that_is_slowed_down_shows_its_pace(redis_url: str, limiter: Limiter) -> None:
+    """Why, at which pace, and for how long yet; with the jobs that wait meanwhile. `explain` shows it too."""
+    adapting = TokenBucket("adapting", "600/minute", burst=2, adapt=Adapt(floor="60/minute"))
+    quota = TokenBucket("quota", "100/minute", burst=50)
+    for limit in (adapting, quota):
+        limiter.acquire(limit)
+    limiter.overloaded(adapting)
+    limiter.heard(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), quota)
+    for number in range(5):
+        for limit in (adapting, quota):
+            limiter.acquire(limit, job=Job(id=f"{limit.name}-{number}"))
+    limiter.close()
+    rows = {each["limit"]: each for each in _top(redis_url)["limits"]}
+    assert [rows[name]["waiting"] for name in ("adapting", "quota")] == [5, 5]
+    assert rows["adapting"]["slowed"]["by"] == "adapt"
+    assert rows["adapting"]["slowed"]["units_per_second"] == pytest.approx(7.6, abs=0.5)
+    assert rows["quota"]["slowed"]["by"] == "headers"
+    assert 3500 < rows["quota"]["slowed"]["ends_in"] <= 3600
+    shown = run("top", "--url", redis_url, "--once").stdout
+    assert re.search(r"slowed down to [78](\.\d)?/s by its adapt=, for \d", shown)
+    assert re.search(r"slowed down to 3/hour by what downstream said is left, for (1 h 00|59) m", shown)
+    why = run("explain", "quota-1", "--url", redis_url).stdout
+    assert re.search(r"  slowed down    to 3/hour by what downstream said is left", why)
+    assert json.loads(run("explain", "quota-1", "--url", redis_url, "--json").stdout)["slowed"]["by"] == "headers"
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(40, "40/s"), (2.5, "2.5/s"), (1, "60/minute"), (0.005, "18/hour"), (1 / 86_400, "1/day")]
+)
+def test_a_pace_is_formatted_for_people(rate: float, text: str) -> None:
+    """In the largest unit in which it is some units."""
+    assert format_pace(rate) == text
 
 
 def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None:

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.workers
 
 HOSTILE = TokenBucket("<img src=x onerror=document.title='evil'>", "60/minute", burst=5, key="{key}")
 EXPORT = TokenBucket("nightly-export", "1/hour", burst=2)
+QUOTA = TokenBucket("daily-quota", "100/minute", burst=50)
 RENDER = Concurrency("render-farm", 2, lease=3600)
 _PICTURES = os.environ.get("THROTTLEKIT_SCREENSHOTS")
 
@@ -204,6 +206,20 @@ def test_who_holds_slots_is_shown(page: Any) -> None:
     _open(page, RENDER.name)
     _see(page, "h3", "Holders")
     _see(page, "td", "render-1")
+
+
+def test_a_limit_that_is_slowed_down_says_so(page: Any, flood: _Flood) -> None:
+    """Among all limits and on its own page: to which pace, why, and for how long yet."""
+    with contextlib.closing(Limiter(patient(flood.url))) as limiter:
+        limiter.acquire(QUOTA)
+        limiter.heard(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), QUOTA)
+        limiter.acquire(QUOTA, job=Job(id="waits"))
+    _see(page, "tbody .tag", "slowed down to 3/hour")
+    assert "1 slowed down" in _see(page, "dl.tiles dd", "slowed down")
+    _open(page, QUOTA.name)
+    _see(page, "main p", "It is slowed down to 3/hour by what downstream said is left, for ")
+    page.execute_script("location.hash = '#/job/waits'")
+    _see(page, "dd", "slowed down to 3/hour")
 
 
 def test_a_keyboard_is_enough(page: Any) -> None:
