@@ -9,7 +9,7 @@ from typing import Any
 from throttlekit._core.storage_keys import bucket_name, parts_of
 from throttlekit.fleet.browse import Holder, Tenant, keys_by_limit
 from throttlekit.fleet.changes import Change
-from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, why_ignored
+from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, share_of_minute, why_ignored
 from throttlekit.fleet.downstream import STEP_S, total
 from throttlekit.fleet.line_now import SlowNow
 from throttlekit.fleet.rules import Rule, field_of
@@ -86,8 +86,7 @@ def limit_data(
     keyed = has_keys(known)
     fullest = max(keys, key=lambda key: (key.used / (key.capacity or 1), key.waiting), default=None)
     waiting, units = sum(key.waiting for key in keys), sum(key.waiting_units for key in keys)
-    # A share of less than a unit a minute says nothing.
-    share = None if keyed or per_minute(limit) < 1 else minute.used / per_minute(limit)
+    share = None if keyed else share_of_minute(limit, minute.used)
     in_use = minute.allowed or minute.denials or waiting or any(key.used or key.paused for key in keys)
     return {
         "id": known.id,

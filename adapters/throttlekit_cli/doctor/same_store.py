@@ -16,7 +16,7 @@ from throttlekit.fleet.definitions import definitions_of, reported_within
 from throttlekit.fleet.snapshot import Known, look
 from throttlekit.stores.redis import address_of
 from throttlekit_cli.doctor.findings import Finding
-from throttlekit_cli.formatting import format_limit, format_slowed, printable
+from throttlekit_cli.formatting import format_duration, format_limit, format_slowed, printable
 
 __all__ = ["address_of_url", "compare_stores", "examine_counts_of_rq", "examine_reports"]
 
@@ -65,7 +65,7 @@ def examine_reports(store: Any) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         ago = fleet.now - max(each.reported for each in fleet.limits)
-        yield Finding("note", "store", f"No process reports now; limits were used {ago / 60:.0f} minutes ago.")
+        yield Finding("note", "store", f"No process reports now; limits were used {format_duration(ago)} ago.")
     if fleet.rules:
         names = ", ".join(sorted({printable(rule.name) for rule in fleet.rules})[:_MOST_NAMED])
         yield Finding(

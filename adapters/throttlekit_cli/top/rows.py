@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from throttlekit import Limit
 from throttlekit.fleet.browse import Tenant, keys_by_limit
-from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, why_ignored
+from throttlekit.fleet.definitions import has_keys, reported_within, share_of_minute, why_ignored
 from throttlekit.fleet.downstream import total
 from throttlekit.fleet.line_now import SlowNow
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute
@@ -113,7 +112,7 @@ def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[
     )
     keyed = has_keys(known)
     key_rows = tuple(sorted((_key_row(each, show_keys) for each in keys), key=pressing))
-    share = None if keyed else _share(limit, minute)
+    share = None if keyed else share_of_minute(limit, minute.used)
     warnings = tuple(_warnings(known, fleet))
     heard = total(fleet.heard.get(known.id))
     row = Row(
@@ -129,17 +128,12 @@ def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[
 
 
 def _key_row(key: Key, show_keys: bool) -> Row:
+    share = share_of_minute(key.limit, key.minute.used)
     return Row(
-        key.limit.name, format_key(key.key, key.part, clear=show_keys), "", key.minute, _share(key.limit, key.minute),
+        key.limit.name, format_key(key.key, key.part, clear=show_keys), "", key.minute, share,
         key.used, key.capacity, key.waiting, key.waiting_units,
         key.last_starts, key.paused, key.slowed, key.mean_hold, key.held, key.oldest_hold,
     )  # fmt: skip
-
-
-def _share(limit: Limit, minute: Minute) -> float | None:
-    if not limit.period_us:
-        return None
-    return minute.used / per_minute(limit)
 
 
 def as_data(fleet: Fleet, rows: list[Row]) -> dict[str, Any]:

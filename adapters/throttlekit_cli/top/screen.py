@@ -135,7 +135,7 @@ def _head(fleet: Fleet, order: str) -> Text:
     kinds = Counter(each.framework for each in fleet.processes if each.framework != "-")
     frameworks = f" ({', '.join(f'{count} {name}' for name, count in sorted(kinds.items()))})" if kinds else ""
     if not fleet.processes and any(each.minute.allowed or each.minute.denials for each in fleet.limits):
-        frameworks = " (besides those that live for one job, like RQ's work-horse)"
+        frameworks = " (and short-lived ones)"
     latency = fleet.latency
     return Text.assemble(
         ("throttlekit top", "bold"),
