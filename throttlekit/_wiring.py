@@ -139,7 +139,8 @@ class Wired:
         """
         For adapters whose processes end without notice: report now to the fleet what was decided here.
 
-        One round trip in a process younger than two seconds; none in an older one, which reports by itself.
+        One round trip in a process younger than two seconds, or after its first job, and only if there is something to
+        report. None in an older one, which reports by itself.
         """
         if self.fleet is not None:
             self.fleet.flush()

@@ -41,6 +41,9 @@ class CostExceedsLimit(ConfigurationError):
     """
     A cost that its limit can never admit, however long the job waits.
 
+    Made from a text alone, as Celery's result backend makes what it reads, it has that text, and the attributes are
+    not known: 0 and "".
+
     Attributes:
         cost: The units requested.
         limit: The name of the limit.
@@ -48,22 +51,19 @@ class CostExceedsLimit(ConfigurationError):
         remedy: What would make room for the cost; "" if only a lower cost helps.
     """
 
-    def __init__(self, *, cost: int, limit: str, most: int, remedy: str = "") -> None:
+    def __init__(self, *text: str, cost: int = 0, limit: str = "", most: int = 0, remedy: str = "") -> None:
         shown, instead = f"{cost}", f", or {remedy or f'let {cost} pass at once'}"
         if cost.bit_length() > _LONGEST_SHOWN_BITS:
             shown, instead = f"about 10^{cost.bit_length() * 30_103 // 100_000}", ""
-        super().__init__(
+        made = (
             f"limit {limit!r} can never admit a cost of {shown}: at most {most} can pass at once. "
             f"Lower the cost{instead}."
         )
+        super().__init__(*(text or (made,)))
         self.cost = cost
         self.limit = limit
         self.most = most
         self.remedy = remedy
-
-    def __reduce__(self) -> tuple[object, ...]:
-        # By default an exception is unpickled from its text alone.
-        return _cost_exceeds_limit, (self.cost, self.limit, self.most, self.remedy), self.__dict__
 
 
 class StoreUnavailable(ThrottleError):
@@ -115,7 +115,3 @@ class LeaseLost(ThrottleError):
     End the body, or accept that one job too many runs. See `throttlekit.current()`. If it happens often, raise the
     limit's lease=.
     """
-
-
-def _cost_exceeds_limit(cost: int, limit: str, most: int, remedy: str) -> CostExceedsLimit:
-    return CostExceedsLimit(cost=cost, limit=limit, most=most, remedy=remedy)

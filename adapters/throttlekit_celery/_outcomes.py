@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from typing import Any
 
 from throttlekit.adapter import Dropped, Failed
@@ -24,10 +25,7 @@ def end_unrun(request: Any, outcome: Failed | Dropped) -> None:
         request._announce_revoked(outcome.reason, False, None, False)
         return
     error = outcome.error
-    try:
-        raise error
-    except Exception:
-        info = ExceptionInfo()
+    info = _info_of(error)
     try:
         request.task.on_failure(error, request.id, request.args, request.kwargs, info)
     except Exception:
@@ -35,3 +33,17 @@ def end_unrun(request: Any, outcome: Failed | Dropped) -> None:
     request.on_failure(info, return_ok=False)
     if not request.acknowledged:
         request.acknowledge()
+
+
+def _info_of(error: Exception) -> Any:
+    """
+    What Celery logs and stores of *error*, without frames: no body of a task has run, and ours would hide the message.
+    Where a callable of the user's has failed, that is the cause, with its frames.
+    """
+    try:
+        raise error.with_traceback(None)
+    except Exception:
+        info = ExceptionInfo()
+    info.exception, info.tb = error.with_traceback(None), None
+    info.traceback = "".join(traceback.format_exception(type(error), error, None))
+    return info

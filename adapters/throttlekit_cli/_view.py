@@ -44,7 +44,7 @@ def top(
 
     \b
       now             units used now, of the most that can be used
-      use             the same as a bar; then "full" or "paused"
+      use             the same as a bar; then "full", "slow" or "paused"
       units/min       units that were used in the last minute, as far as settle() has corrected them
       share           the same, as a share of what the rate allows
       waiting         about how many jobs wait in line, and their units if jobs take more than one
@@ -56,7 +56,8 @@ def top(
                       too early, and keeps its place), "queue full", "paused".
                       A denial costs a job only its delay.
 
-    A narrow terminal shows the columns that matter most. Notes below a limit show pauses, how long
+    A narrow terminal shows the columns that matter most. Notes below a limit show pauses, the pace
+    of a limit that is slowed down for a while (adapt=, or what downstream said is left), how long
     slots are held, and changes by an operator.
 
     In a terminal, q or Esc quits, s sorts by something else, and / filters: type a part of the name,

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from throttlekit import Limit
 from throttlekit._core.storage_keys import bucket_name, digest_of, parts_of
 from throttlekit.fleet.changes import Change
+from throttlekit.fleet.line_now import SlowNow
 from throttlekit.fleet.rules import Rule
 
 __all__ = [
@@ -19,12 +20,17 @@ __all__ = [
     "format_duration",
     "format_key",
     "format_limit",
+    "format_pace",
     "format_rule",
+    "format_slowed",
     "printable",
     "to_json",
 ]
 
 _PARTS = {"set": "tier", "unset": "tier", "weight": "tenant"}
+_PACES = (("s", 1), ("minute", 60), ("hour", 3600), ("day", 86_400))
+_PACE_FROM = 2
+"""From so many in it on, a pace is written in a unit."""
 _PERIODS = {1_000_000: "s", 60_000_000: "minute", 3_600_000_000: "hour", 86_400_000_000: "day", 604_800_000_000: "week"}
 
 
@@ -47,6 +53,18 @@ def format_duration(seconds: float | None) -> str:
     if whole < 86_400:
         return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
     return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def format_slowed(slowed: SlowNow) -> str:
+    """How a limit is slowed down: to 12/minute by its adapt=, for 42 s yet."""
+    by = {"adapt": "its adapt=", "headers": "what downstream said is left"}[slowed.by]
+    return f"to {format_pace(slowed.rate)} by {by}, for {format_duration(slowed.ends)} yet"
+
+
+def format_pace(rate: float) -> str:
+    """Units a second as a person reads them: 12/s, 7.5/minute, 2/day."""
+    unit, seconds = next((each for each in _PACES if rate * each[1] >= _PACE_FROM), _PACES[-1])
+    return f"{rate * seconds:.{1 if rate * seconds < 9.95 else 0}f}".removesuffix(".0") + f"/{unit}"
 
 
 def format_limit(limit: Limit) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from rq.timeouts import BaseTimeoutException
 
 from throttlekit import RateLimited
-from throttlekit.adapter import Run, decision_from_receipt, receipt, running
+from throttlekit.adapter import Run, decision_from_receipt, flush, receipt, running
 from throttlekit_rq._admission import (
     BY_RQ_SCHEDULER,
     BY_WORKER,
@@ -95,6 +95,8 @@ def running_body(job: Any, grant: Grant) -> Generator[Body, None, None]:
     except RateLimited:
         if body.denied is None:
             raise
+    finally:
+        flush(grant.throttling.limiter)  # what the body settled or heard: a work-horse ends without notice
 
 
 @contextmanager

@@ -9,11 +9,12 @@ from typing import Any
 from throttlekit._core.storage_keys import bucket_name, parts_of
 from throttlekit.fleet.browse import Holder, Tenant, keys_by_limit
 from throttlekit.fleet.changes import Change
-from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, why_ignored
+from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, share_of_minute, why_ignored
 from throttlekit.fleet.downstream import STEP_S, total
+from throttlekit.fleet.line_now import SlowNow
 from throttlekit.fleet.rules import Rule, field_of
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute, Waiting
-from throttlekit_cli.formatting import format_key, format_limit
+from throttlekit_cli.formatting import format_key, format_limit, format_pace
 
 __all__ = [
     "ORDERS",
@@ -85,8 +86,7 @@ def limit_data(
     keyed = has_keys(known)
     fullest = max(keys, key=lambda key: (key.used / (key.capacity or 1), key.waiting), default=None)
     waiting, units = sum(key.waiting for key in keys), sum(key.waiting_units for key in keys)
-    # A share of less than a unit a minute says nothing.
-    share = None if keyed or per_minute(limit) < 1 else minute.used / per_minute(limit)
+    share = None if keyed else share_of_minute(limit, minute.used)
     in_use = minute.allowed or minute.denials or waiting or any(key.used or key.paused for key in keys)
     return {
         "id": known.id,
@@ -101,6 +101,7 @@ def limit_data(
         "jobs": waiting,
         "starts": _most(key.last_starts for key in keys),
         "paused": _most(key.paused for key in keys),
+        "slowed": _slowed(min((key.slowed for key in keys if key.slowed is not None), default=None)),
         "mean_hold": None if fullest is None else fullest.mean_hold,
         "oldest_hold": _most(key.oldest_hold for key in keys),
         "allowed": minute.allowed,
@@ -129,6 +130,7 @@ def key_data(key: Key, minute: Minute, *, show_keys: bool) -> _Data:
         "jobs": key.waiting,
         "starts": key.last_starts,
         "paused": key.paused,
+        "slowed": _slowed(key.slowed),
         "mean_hold": key.mean_hold,
         "oldest_hold": key.oldest_hold,
         "units": key.minute.units,
@@ -247,6 +249,11 @@ def _refused(rule: Rule, known: Sequence[Known]) -> str | None:
     """Why no worker follows the rule: the reason of the limit that cannot. None: workers follow."""
     reasons = [why_ignored(rule, each) for each in known]
     return None if not reasons or None in reasons else reasons[0]
+
+
+def _slowed(slowed: SlowNow | None) -> _Data | None:
+    """The pace, as a person reads it, why, and for how long yet."""
+    return None if slowed is None else {"to": format_pace(slowed.rate), "by": slowed.by, "ends": slowed.ends}
 
 
 def _most(values: Iterable[float | None]) -> float | None:

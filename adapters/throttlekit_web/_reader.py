@@ -109,6 +109,7 @@ class Reader:
             "oldest": max((row["wait"] for row in rows), default=0.0),
             "denials": sum(row["denials"] for row in rows),
             "downstream_429": sum(row["downstream_429"] for row in rows),
+            "slowed": sum(row["slowed"] is not None for row in rows),
             "paused": sum(row["paused"] is not None or any(r["what"] == "pause" for r in row["rules"]) for row in rows),
         }
 

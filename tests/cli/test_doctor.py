@@ -21,6 +21,7 @@ from support.acl import acl_rights
 from support.servers.certificates import self_signed
 from support.servers.processes import Cluster, free_port, redis_server
 from support.servers.sentinel import watched
+from throttlekit import Adapt, Control, Limiter, TokenBucket
 from throttlekit_cli.doctor.store import _role, _servers, examine_store
 
 SOUND_DRAMATIQ = """
@@ -73,6 +74,20 @@ def test_a_sound_store_passes_and_is_left_as_it_was(redis_base: str, redis_url: 
     assert (code, graded(found, "fault")) == (0, "")
     assert "round trip" in graded(found, "ok")
     assert redis.Redis.from_url(redis_url).dbsize() == 0
+
+
+def test_what_holds_limits_back_is_noted(redis_url: str) -> None:
+    """Changes of operators that are in force, and limits that are slowed down: no fault, and a likely reason."""
+    partner = TokenBucket("partner", "60/hour", burst=10, adapt=Adapt(floor="6/hour"))
+    with Limiter(redis_url) as limiter:
+        limiter.acquire(partner)
+        limiter.overloaded(partner)
+    with Control(redis_url, by="ann") as control:
+        control.pause("partner")
+    code, found, _ = doctor("--url", redis_url, "--strict")
+    assert code == 0
+    assert "Operators' changes are in force (1), of partner." in graded(found, "note")
+    assert re.search(r"'partner' is slowed down to 46/hour by its adapt=, for ", graded(found, "note"))
 
 
 @pytest.mark.parametrize(

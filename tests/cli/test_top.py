@@ -6,6 +6,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from click.testing import CliRunner, Result
 
 from support.servers.processes import patient
 from support.waiting import wait_until
-from throttlekit import Concurrency, Control, Job, Limiter, Share, TokenBucket
+from throttlekit import Adapt, Concurrency, Control, FixedWindow, Job, Limit, Limiter, Share, SlidingLog, TokenBucket
 from throttlekit._core.storage_keys import digest_of
+from throttlekit.fleet.definitions import share_of_minute
 from throttlekit_cli._commands import cli
-from throttlekit_cli.formatting import format_duration, format_key, format_limit
+from throttlekit_cli.formatting import format_duration, format_key, format_limit, format_pace
 
 API = TokenBucket("partner-api", "2/minute", burst=2)
 ACCOUNT = TokenBucket("account", "1/minute", key="{account}")
@@ -146,6 +148,58 @@ def test_429s_are_shown(redis_url: str, limiter: Limiter) -> None:
         shown = CliRunner().invoke(cli, ["top", "--url", redis_url, "--once"], env={"COLUMNS": columns}).stdout
         head, row = (next(line for line in shown.splitlines() if word in line) for word in ("429s", "partner-api"))
         assert row[: head.index("429s") + 4].split()[-1] == "2"
+
+
+def test_a_limit_that_is_slowed_down_shows_its_pace(redis_url: str, limiter: Limiter) -> None:
+    """Why, at which pace, and for how long yet; with the jobs that wait meanwhile. `explain` shows it too."""
+    adapting = TokenBucket("adapting", "60/hour", burst=2, adapt=Adapt(floor="6/hour"))
+    quota = TokenBucket("quota", "100/minute", burst=50)
+    for limit in (adapting, quota):
+        limiter.acquire(limit)
+    limiter.overloaded(adapting)
+    limiter.heard(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), quota)
+    for number in range(5):
+        for limit in (adapting, quota):
+            limiter.acquire(limit, job=Job(id=f"{limit.name}-{number}"))
+    limiter.close()
+    rows = {each["limit"]: each for each in _top(redis_url)["limits"]}
+    assert rows["adapting"]["waiting"] in (4, 5), "one may pass after a quarter of a second"
+    assert rows["quota"]["waiting"] == 5
+    assert rows["adapting"]["slowed"]["by"] == "adapt"
+    assert rows["adapting"]["slowed"]["units_per_second"] == pytest.approx(0.76 / 60, rel=0.01)
+    assert rows["quota"]["slowed"]["by"] == "headers"
+    assert 3500 < rows["quota"]["slowed"]["ends_in"] <= 3600
+    shown = run("top", "--url", redis_url, "--once").stdout
+    assert re.search(r"slowed down to 46/hour by its adapt=, for \d", shown)
+    assert re.search(r"slowed down to 3/hour by what downstream said is left, for (1 h 00|59) m", shown)
+    why = run("explain", "quota-1", "--url", redis_url).stdout
+    assert re.search(r"  slowed down    to 3/hour by what downstream said is left", why)
+    assert json.loads(run("explain", "quota-1", "--url", redis_url, "--json").stdout)["slowed"]["by"] == "headers"
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(40, "40/s"), (2.5, "2.5/s"), (1, "60/minute"), (0.005, "18/hour"), (1 / 86_400, "1/day")]
+)
+def test_a_pace_is_formatted_for_people(rate: float, text: str) -> None:
+    """In the largest unit in which it is some units."""
+    assert format_pace(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("limit", "share"),
+    [
+        (TokenBucket("a", "100/minute"), 0.5),
+        (TokenBucket("a", "1200/hour"), 2.5),
+        (TokenBucket("a", "1/hour", burst=50), None),
+        (FixedWindow("a", "100/minute"), 0.5),
+        (FixedWindow("a", "50000/month"), None),
+        (SlidingLog("a", "1000/day"), None),
+        (Concurrency("a", 2), None),
+    ],
+)
+def test_a_share_is_shown_where_it_says_something(limit: Limit, share: float | None) -> None:
+    """50 units in a minute, of what the rate lets pass in one; of a longer window, `now` says it."""
+    assert share_of_minute(limit, 50) == share
 
 
 def test_keys_are_hidden_unless_wanted(redis_url: str, limiter: Limiter) -> None:

@@ -80,9 +80,11 @@ def test_the_long_description_links_out_of_no_page() -> None:
     text = str(metadata.metadata("throttlekit-jobs").get_payload())
     links = re.findall(r"\]\(([^)]+)\)", text)
     assert len(links) > 20
-    own = [link.removeprefix(f"{_REPOSITORY}/blob/main/") for link in links if link.startswith(_REPOSITORY)]
     assert [link for link in links if not link.startswith("https://")] == []
-    assert [path for path in own if not (_ROOT / path.partition("#")[0]).exists()] == []
+    own = [link.removeprefix(f"{_REPOSITORY}/").split("/", 2) for link in links if link.startswith(_REPOSITORY)]
+    assert [path for _, _, path in own if not (_ROOT / path.partition("#")[0]).exists()] == []
+    pictures = [path for kind, _, path in own if kind == "raw"]
+    assert pictures == re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (_ROOT / "README.md").read_text("utf-8"))
 
 
 def test_the_repository_is_named_in_one_file() -> None:

@@ -39,6 +39,16 @@ def test_every_page_has_a_place_in_the_navigation() -> None:
     assert sorted(_pages(site["nav"])) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
+def test_the_first_page_leads_to_every_guide() -> None:
+    """And to every page for operators: a reader finds a feature without opening the navigation."""
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["nav"]
+    linked = {link.partition("#")[0] for link in Page("docs/index.md").links()}
+    for section in nav:
+        ((name, _),) = section.items()
+        if name in ("Start", "Guides", "Operate"):
+            assert set(_pages([section])) - linked == {"index.md"} & set(_pages([section])), name
+
+
 def test_no_page_links_out_of_the_site() -> None:
     """A page in docs/ links only to pages in docs/, so that the site has them too."""
     for page in all_pages():

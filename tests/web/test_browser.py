@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from support.browser import PICTURES, chromium, picture, size
 from support.servers.processes import patient, redis_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Control, Job, Limiter, TokenBucket
@@ -30,8 +31,8 @@ pytestmark = pytest.mark.workers
 
 HOSTILE = TokenBucket("<img src=x onerror=document.title='evil'>", "60/minute", burst=5, key="{key}")
 EXPORT = TokenBucket("nightly-export", "1/hour", burst=2)
+QUOTA = TokenBucket("daily-quota", "100/minute", burst=50)
 RENDER = Concurrency("render-farm", 2, lease=3600)
-_PICTURES = os.environ.get("THROTTLEKIT_SCREENSHOTS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,39 +80,14 @@ def flood(redis_base: str) -> Iterator[_Flood]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Debian's chromium, without a window."""
-    from selenium.common.exceptions import WebDriverException
-    from selenium.webdriver.chrome.service import Service
-
-    binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if binary is None or driver is None:
-        pytest.skip("no browser: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = binary
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for argument in (
-        "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-proxy-server",
-        "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-        "--hide-scrollbars", "--force-device-scale-factor=1", "--lang=en-GB",
-    ):  # fmt: skip
-        options.add_argument(argument)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("NO_PROXY", "localhost,127.0.0.1")
-        patch.setenv("no_proxy", "localhost,127.0.0.1")
-        patch.setenv("TZ", "UTC")
-        try:
-            chromium = webdriver.Chrome(options=options, service=Service(driver))
-        except WebDriverException as error:
-            pytest.skip(f"chromium does not start: {error.msg}")
-        yield chromium
-        chromium.quit()
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture
 def page(browser: Any, flood: _Flood) -> Iterator[Any]:
     """The page, with the limits of the flood on it; no error may be in the browser's log at the end."""
-    _size(browser, 1200, 620)
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    size(browser, 1200, 620)
     browser.get("about:blank")
     browser.get(flood.address)
     wait_until(
@@ -121,11 +97,6 @@ def page(browser: Any, flood: _Flood) -> Iterator[Any]:
     yield browser
     assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
     assert browser.title == "throttlekit"
-
-
-def _size(browser: Any, width: int, height: int, *, phone: bool = False) -> None:
-    metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": phone}
-    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
 
 def _texts(browser: Any, selector: str) -> list[str]:
@@ -154,12 +125,6 @@ def _press(browser: Any, *keys: str) -> None:
         webdriver.ActionChains(browser).send_keys(key).perform()
 
 
-def _picture(browser: Any, name: str) -> None:
-    if _PICTURES:
-        Path(_PICTURES).mkdir(parents=True, exist_ok=True)
-        browser.save_screenshot(str(Path(_PICTURES) / f"{name}.png"))
-
-
 def _open(browser: Any, limit: str) -> None:
     script = (
         "const found = [...document.querySelectorAll('tbody a')].find((link) => link.textContent === arguments[0]);"
@@ -177,10 +142,10 @@ def test_the_page_shows_a_flood_on_two_frameworks(page: Any) -> None:
     wait_until(lambda: _texts(page, "#head") != before, description="the page is updated")
     bars = (
         "return [...document.querySelectorAll('svg.spark path')].some("
-        f"(path) => (path.getAttribute('d').match(/M/g) ?? []).length >= {3 if _PICTURES else 1})"
+        f"(path) => (path.getAttribute('d').match(/M/g) ?? []).length >= {3 if PICTURES else 1})"
     )
     wait_until(lambda: page.execute_script(bars), description="the charts have bars")
-    _picture(page, "web")
+    picture(page, "web")
 
 
 def test_one_limit_has_charts_keys_and_a_search(page: Any) -> None:
@@ -188,8 +153,8 @@ def test_one_limit_has_charts_keys_and_a_search(page: Any) -> None:
     _open(page, "partner-api:account")
     wait_until(lambda: len(_texts(page, "svg.chart")) == 4, description="there are four charts")
     _see(page, "table .name", "account-0")
-    _size(page, 1200, 780)
-    _picture(page, "web-limit")
+    size(page, 1200, 780)
+    picture(page, "web-limit")
     page.execute_script("document.querySelector('#search').focus()")
     _press(page, "a", "c", "c", "o", "u", "n", "t", "-", "1", "\ue007")
     found = "main > section:last-of-type tbody .name"
@@ -204,6 +169,20 @@ def test_who_holds_slots_is_shown(page: Any) -> None:
     _open(page, RENDER.name)
     _see(page, "h3", "Holders")
     _see(page, "td", "render-1")
+
+
+def test_a_limit_that_is_slowed_down_says_so(page: Any, flood: _Flood) -> None:
+    """Among all limits and on its own page: to which pace, why, and for how long yet."""
+    with contextlib.closing(Limiter(patient(flood.url))) as limiter:
+        limiter.acquire(QUOTA)
+        limiter.heard(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), QUOTA)
+        limiter.acquire(QUOTA, job=Job(id="waits"))
+    _see(page, "tbody .tag", "slowed down to 3/hour")
+    assert "1 slowed down" in _see(page, "dl.tiles dd", "slowed down")
+    _open(page, QUOTA.name)
+    _see(page, "main p", "It is slowed down to 3/hour by what downstream said is left, for ")
+    page.execute_script("location.hash = '#/job/waits'")
+    _see(page, "dd", "slowed down to 3/hour")
 
 
 def test_a_keyboard_is_enough(page: Any) -> None:
@@ -247,11 +226,9 @@ def test_a_change_names_its_effect_before_it_is_made(page: Any, flood: _Flood) -
 def test_it_fits_a_phone_and_the_dark(page: Any, look: str) -> None:
     """Nothing is wider than the screen; the colours follow the system."""
     if look == "phone":
-        _size(page, 390, 780, phone=True)
+        size(page, 390, 780, phone=True)
     else:
-        page.execute_cdp_cmd(
-            "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark"}]}
-        )
+        size(page, 1200, 620, dark=True)
     colour = page.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", colour))) < 3 * 64) == (look == "dark")
     for hash, heading in (("#/", "Limits"), ("#/changes", "Rules in force"), ("#/job/", "Why does this job wait?")):
@@ -261,7 +238,7 @@ def test_it_fits_a_phone_and_the_dark(page: Any, look: str) -> None:
         assert page.execute_script(wide) <= 0
         if hash == "#/":
             _see(page, "tbody .name", "partner-api")
-            _picture(page, f"web-{look}")
+            picture(page, f"web-{look}")
 
 
 def test_without_the_token_there_is_no_data(browser: Any, flood: _Flood) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,6 +95,20 @@ def test_429s_of_downstream_are_shown(limiter: Limiter, report: Callable[[], Non
     assert page("/api/limits").data["downstream_429"] == row["downstream_429"] == 3
     one = page(f"/api/limit?id={row['id']}").data["limit"]
     assert (one["downstream_429"], sum(count for _, count in one["steps_429"])) == (3, 3)
+
+
+def test_a_limit_that_is_slowed_down_shows_its_pace(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:
+    """Why, at which pace, and for how long yet: of all limits, of one and its keys, and of a job that waits."""
+    limiter.acquire(API, job=Job(id="first"))
+    limiter.heard(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), API)
+    limiter.acquire(API, job=Job(id="second"))
+    report()
+    row = _limit(page, API.name)
+    assert page("/api/limits").data["slowed"] == 1
+    shown = [row, page(f"/api/limit?id={row['id']}").data["keys"][0], page("/api/job?id=second").data]
+    assert [(each["slowed"]["to"], each["slowed"]["by"]) for each in shown] == [("3/hour", "headers")] * 3
+    assert 3500 < row["slowed"]["ends"] <= 3600
+    assert row["jobs"] == 1
 
 
 def test_one_limit_has_its_keys_and_charts(limiter: Limiter, report: Callable[[], None], page: _Page) -> None:

@@ -131,7 +131,7 @@ def flush(limiter: Limiter) -> None:
     """
     Report now what *limiter* decided here, for processes that end without notice, like RQ's work-horse.
 
-    One round trip in a process younger than two seconds; none in an older one, which reports by itself. If the store
-    does not answer, the report is dropped.
+    One round trip in a process younger than two seconds, or after its first job, and only if there is something to
+    report. None in an older one, which reports by itself. If the store does not answer, the report is dropped.
     """
     limiter.flush()

@@ -206,6 +206,7 @@ class _Here:
     took_us: int = 0
     known_as: str = ""
     defined: dict[str, tuple[object, float]] = field(default_factory=dict[str, "tuple[object, float]"])
+    spoke: bool = False
 
 
 class Activity:
@@ -258,12 +259,14 @@ class Activity:
 
     def last_word(self) -> None:
         """
-        As `beat`, if the process is so young that it may be one that ends before its next.
+        As `beat`, if the process may be one that ends before its next: it is young, or this is its first job.
 
         Raises:
             StoreUnavailable: The store did not answer. What was new is dropped.
         """
-        if time.monotonic() - self._here.began < _SHORT_LIFE:
+        here = self._here
+        first, here.spoke = not here.spoke, True
+        if first or time.monotonic() - here.began < _SHORT_LIFE:
             self.beat()
 
     def _definitions(self, here: _Here, seen: Sequence[_Seen], now: float) -> list[list[str]]:

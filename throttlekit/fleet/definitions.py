@@ -14,10 +14,11 @@ from throttlekit.fleet.snapshot import FleetStore, Known, known_of, pairs
 
 __all__ = [
     "check_rule", "definition_of", "definitions_of", "has_keys", "names_of", "per_minute", "reported_within",
-    "tiers_of", "why_ignored",
+    "share_of_minute", "tiers_of", "why_ignored",
 ]  # fmt: skip
 
 
+_MINUTE_US = 60_000_000
 _REPLACED_AFTER_S = 130.0
 """A definition in use is reported at least once a minute."""
 
@@ -138,3 +139,13 @@ def per_minute(limit: Limit) -> float:
 
 def _is_of_another_tier(rule: Rule, known: Known) -> bool:
     return rule.what == "set" and rule.part is not None and known.limit.of_tier not in (None, rule.part)
+
+
+def share_of_minute(limit: Limit, used: int) -> float | None:
+    """
+    *used* units of a minute, as a share of what the rate lets pass in one. None where that says nothing: there is no
+    rate, it is less than a unit a minute, or it is that of a window which is longer than a minute.
+    """
+    rate = per_minute(limit) if limit.period_us else 0.0
+    is_window = limit.algorithm in ("fixed-window", "sliding-window", "sliding-log")
+    return None if rate < 1 or (is_window and limit.period_us > _MINUTE_US) else used / rate

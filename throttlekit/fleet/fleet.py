@@ -78,7 +78,7 @@ class Fleet:
         self.activity.counts.downstream_429(limit)
 
     def flush(self) -> None:
-        """Report now what was decided, if this process is so young that it may end before its next beat."""
+        """Report now what was decided, if this process may end before its next beat; see `Activity.last_word`."""
         with suppress(Exception):  # no job fails because of a report about it
             self._count()
             self.activity.last_word()

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import throttlekit_lua
 from throttlekit._core.acquire import Caller, Verdict
@@ -26,6 +26,7 @@ from throttlekit._core.storage_keys import fleet_name, held_since, limit_id, lin
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, REASON_CODES, reported_id
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
+from throttlekit.fleet.line_now import LineNow, SlowNow, line_of
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
 from throttlekit.stores.base import Request
 
@@ -35,12 +36,10 @@ __all__ = [
     "FleetStore",
     "Key",
     "Known",
-    "LineNow",
     "Minute",
     "Process",
     "Waiting",
     "known_of",
-    "line_of",
     "look",
     "look_at",
     "look_up",
@@ -120,6 +119,7 @@ class Key:
         waiting: How many jobs stand in line, and `waiting_units`, how many units they take.
         last_starts: When the last of them starts.
         paused: For how long no job passes yet.
+        slowed: How the key is slowed down for a while, by `adapt=` or by what downstream said.
         mean_hold, held: Of a concurrency limit: how long a slot is held, and how long ago the last was given.
         oldest_hold: How long the oldest of its holders has had its slot, by the clock of the process that asked for it;
             where there are more than 200, of those whose leases end first.
@@ -137,6 +137,7 @@ class Key:
     waiting_units: int = 0
     last_starts: float | None = None
     paused: float | None = None
+    slowed: SlowNow | None = None
     mean_hold: float | None = None
     held: float | None = None
     oldest_hold: float | None = None
@@ -299,33 +300,6 @@ def time_of(store: FleetStore) -> float:
     return int(seconds) + int(micros) / 1e6
 
 
-class LineNow(NamedTuple):
-    """
-    A waiting line. Times in seconds.
-
-    Attributes:
-        waiting: Jobs in it, and `waiting_units`, what they take.
-        last_starts: In how long the last of them is to come back; None: none waits.
-        paused: How long the key is paused yet; None: it is not.
-    """
-
-    waiting: int = 0
-    waiting_units: int = 0
-    last_starts: float | None = None
-    paused: float | None = None
-
-
-def line_of(text: bytes | None, now_us: int) -> LineNow:
-    """The waiting line whose numbers are stored as *text*: see lua/throttlekit_lua/line.lua."""
-    try:
-        numbers = [int(number) for number in (text or b"").split(b" ")[:-1]]
-        extra, paused_us, last_us, waiting = (numbers[at] for at in (4, 13, 17, 19))
-    except (IndexError, ValueError):
-        return LineNow()
-    paused = (paused_us - now_us) / 1e6 if paused_us > now_us else None
-    return LineNow(waiting, waiting + extra, max(0, last_us - now_us) / 1e6 if waiting else None, paused)
-
-
 def _rules(kept: Any) -> list[Rule]:
     return [rule for field, value in pairs(kept) if (rule := rule_of(data_of(field), data_of(value))) is not None]
 
@@ -349,7 +323,7 @@ def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
         questions = [_questions(claim, now_us) for claim, now_us in zip(claims, asked_us, strict=True)]
         answers = iter(store.commands([each for those in questions for each in those]))
         for key, claim, use, now_us in zip(some, claims, verdict.uses, asked_us, strict=True):
-            line, holders, since = line_of(next(answers), now_us), None, None
+            line, holders, since = line_of(next(answers), now_us, claim.algorithm.mark), None, None
             if isinstance(claim.algorithm, ConcurrencyAlgorithm):
                 holders = Holders(mean_us=_kept(next(answers)), granted_us=_kept(next(answers)))
                 since = min(filter(None, (held_since(data.decode()) for data in next(answers))), default=None)

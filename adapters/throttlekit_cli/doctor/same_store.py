@@ -16,10 +16,11 @@ from throttlekit.fleet.definitions import definitions_of, reported_within
 from throttlekit.fleet.snapshot import Known, look
 from throttlekit.stores.redis import address_of
 from throttlekit_cli.doctor.findings import Finding
-from throttlekit_cli.formatting import format_limit, printable
+from throttlekit_cli.formatting import format_duration, format_limit, format_slowed, printable
 
 __all__ = ["address_of_url", "compare_stores", "examine_counts_of_rq", "examine_reports"]
 
+_MOST_NAMED = 5
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 
 
@@ -53,8 +54,8 @@ def compare_stores(limiter: Limiter, url: str | None, about: str, broker: str) -
 
 
 def examine_reports(store: Any) -> Iterator[Finding]:
-    """Check what workers report to *store*: whether any does, and whether they agree on the limits."""
-    fleet = look(store, most=1)
+    """Check what workers report to *store*: whether any does, what changes their limits, whether they agree on them."""
+    fleet = look(store)
     if fleet.processes:
         yield Finding("ok", "store", f"{len(fleet.processes)} processes have reported in the last 15 seconds.")
     elif not fleet.limits:
@@ -64,7 +65,16 @@ def examine_reports(store: Any) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         ago = fleet.now - max(each.reported for each in fleet.limits)
-        yield Finding("note", "store", f"No process reports now; limits were used {ago / 60:.0f} minutes ago.")
+        yield Finding("note", "store", f"No process reports now; limits were used {format_duration(ago)} ago.")
+    if fleet.rules:
+        names = ", ".join(sorted({printable(rule.name) for rule in fleet.rules})[:_MOST_NAMED])
+        yield Finding(
+            "note", "store", f"Operators' changes are in force ({len(fleet.rules)}), of {names}.",
+            "see `throttlekit rules`, and end those that were forgotten",
+        )  # fmt: skip
+    slowed = {key.limit.name: key.slowed for key in fleet.keys if key.slowed is not None}
+    for name, slow in sorted(slowed.items()):
+        yield Finding("note", "store", f"Limit {printable(name)!r} is slowed down {format_slowed(slow)}.")
     changed = {rule.name for rule in fleet.rules if rule.what == "set"}
     for name, found in _twins(definitions_of(store)).items():
         if name not in changed:

@@ -10,8 +10,16 @@ from typing import Any
 
 from throttlekit.fleet.rules import Rule
 from throttlekit.fleet.snapshot import Key, Minute, Waiting, look, look_up, rules_of, time_of
-from throttlekit_cli.formatting import format_active_rule, format_duration, format_key, format_limit, printable
+from throttlekit_cli.formatting import (
+    format_active_rule,
+    format_duration,
+    format_key,
+    format_limit,
+    format_slowed,
+    printable,
+)
 from throttlekit_cli.store import open_store
+from throttlekit_cli.top.rows import slowed_data
 
 __all__ = ["describe", "print_explanation"]
 
@@ -93,6 +101,8 @@ def describe(
     lines.append(f"  the limit now  {key.used} of {key.capacity} used{_last_in_line(key)}")
     if key.paused is not None:
         lines.append(f"  paused         for {format_duration(key.paused)} yet")
+    if key.slowed is not None:
+        lines.append(f"  slowed down    {format_slowed(key.slowed)}")
     lines.extend(f"  an operator    {format_active_rule(rule, now, clear=show_keys)}" for rule in rules)
     return lines
 
@@ -121,6 +131,6 @@ def _data(job: Waiting, key: Key | None, now: float, minute: Minute, *, show_key
         data |= {
             "limit": key.limit.name, "key": format_key(key.key, key.part, clear=show_keys), "used": key.used,
             "definition": format_limit(key.limit), "capacity": key.capacity, "waiting": key.waiting,
-            "last_starts_in": key.last_starts, "paused_for": key.paused,
+            "last_starts_in": key.last_starts, "paused_for": key.paused, **slowed_data(key.slowed),
         }  # fmt: skip
     return data

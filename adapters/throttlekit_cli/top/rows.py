@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from throttlekit import Limit
 from throttlekit.fleet.browse import Tenant, keys_by_limit
-from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, why_ignored
+from throttlekit.fleet.definitions import has_keys, reported_within, share_of_minute, why_ignored
 from throttlekit.fleet.downstream import total
+from throttlekit.fleet.line_now import SlowNow
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute
 from throttlekit_cli.formatting import format_active_rule, format_key, format_limit
 
-__all__ = ["Row", "as_data", "rows_of"]
+__all__ = ["Row", "as_data", "rows_of", "slowed_data"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Row:
             passed in the last minute.
         waiting_units: Their units.
         starts: When the last job in line will start.
+        slowed: How it is slowed down for a while, by `adapt=` or by what downstream said.
         tenants: What the tenants of a shared limit got in the last minute: the heaviest first.
         downstream_429: 429s of downstream that paused the limit in the last 15 minutes, of all its keys.
         rules: Changes by an operator that are in force.
@@ -44,6 +45,7 @@ class Row:
     waiting_units: int | None = None
     starts: float | None = None
     paused: float | None = None
+    slowed: SlowNow | None = None
     mean_hold: float | None = None
     held: float | None = None
     oldest_hold: float | None = None
@@ -110,7 +112,7 @@ def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[
     )
     keyed = has_keys(known)
     key_rows = tuple(sorted((_key_row(each, show_keys) for each in keys), key=pressing))
-    share = None if keyed else _share(limit, minute)
+    share = None if keyed else share_of_minute(limit, minute.used)
     warnings = tuple(_warnings(known, fleet))
     heard = total(fleet.heard.get(known.id))
     row = Row(
@@ -126,17 +128,12 @@ def _limit_row(known: Known, keys: list[Key], fleet: Fleet, pressing: Callable[[
 
 
 def _key_row(key: Key, show_keys: bool) -> Row:
+    share = share_of_minute(key.limit, key.minute.used)
     return Row(
-        key.limit.name, format_key(key.key, key.part, clear=show_keys), "", key.minute, _share(key.limit, key.minute),
+        key.limit.name, format_key(key.key, key.part, clear=show_keys), "", key.minute, share,
         key.used, key.capacity, key.waiting, key.waiting_units,
-        key.last_starts, key.paused, key.mean_hold, key.held, key.oldest_hold,
+        key.last_starts, key.paused, key.slowed, key.mean_hold, key.held, key.oldest_hold,
     )  # fmt: skip
-
-
-def _share(limit: Limit, minute: Minute) -> float | None:
-    if not limit.period_us:
-        return None
-    return minute.used / per_minute(limit)
 
 
 def as_data(fleet: Fleet, rows: list[Row]) -> dict[str, Any]:
@@ -149,6 +146,13 @@ def as_data(fleet: Fleet, rows: list[Row]) -> dict[str, Any]:
         ],
         "limits": [{**_row_data(row), "keys": [_row_data(key) for key in row.keys]} for row in rows],
     }
+
+
+def slowed_data(slowed: SlowNow | None) -> dict[str, Any]:
+    """What --json shows of it, only while it lasts."""
+    if slowed is None:
+        return {}
+    return {"slowed": {"units_per_second": slowed.rate, "by": slowed.by, "ends_in": slowed.ends}}
 
 
 def _row_data(row: Row) -> dict[str, Any]:
@@ -175,6 +179,7 @@ def _row_data(row: Row) -> dict[str, Any]:
         "waiting_units": row.waiting_units,
         "last_starts_in": row.starts,
         "paused_for": row.paused,
+        **slowed_data(row.slowed),
         "mean_hold": row.mean_hold,
         "last_held": row.held,
         "oldest_hold": row.oldest_hold,

@@ -20,7 +20,7 @@ from rich.text import Text
 
 from throttlekit.fleet.browse import Tenant
 from throttlekit.fleet.snapshot import Fleet
-from throttlekit_cli.formatting import format_duration, printable
+from throttlekit_cli.formatting import format_duration, format_slowed, printable
 from throttlekit_cli.top.rows import Row
 
 __all__ = ["screen"]
@@ -65,6 +65,8 @@ def _share(row: Row) -> str:
 def _state(row: Row) -> str:
     if row.paused is not None or any(rule.startswith("paused by") for rule in row.rules):
         return "paused"
+    if row.slowed is not None:
+        return "slow"
     return "full" if row.used is not None and row.used >= _FULL_SHARE * (row.capacity or 1) else ""
 
 
@@ -92,7 +94,7 @@ _COLUMNS = (
     _Column("definition", 0, lambda row: printable(row.definition), left=True),
     _Column("denied", 10, _denied, left=True),
 )
-_STYLES: Mapping[str, str] = {"full": "bold yellow", "paused": "bold magenta", "": ""}
+_STYLES: Mapping[str, str] = {"full": "bold yellow", "paused": "bold magenta", "slow": "bold cyan", "": ""}
 
 
 def screen(
@@ -133,7 +135,7 @@ def _head(fleet: Fleet, order: str) -> Text:
     kinds = Counter(each.framework for each in fleet.processes if each.framework != "-")
     frameworks = f" ({', '.join(f'{count} {name}' for name, count in sorted(kinds.items()))})" if kinds else ""
     if not fleet.processes and any(each.minute.allowed or each.minute.denials for each in fleet.limits):
-        frameworks = " (besides those that live for one job, like RQ's work-horse)"
+        frameworks = " (and short-lived ones)"
     latency = fleet.latency
     return Text.assemble(
         ("throttlekit top", "bold"),
@@ -226,6 +228,8 @@ def _notes(row: Row) -> Iterator[tuple[str, str]]:
     notes: list[str] = []
     if row.paused is not None:
         notes.append(f"paused for {format_duration(row.paused)} yet")
+    if row.slowed is not None:
+        notes.append(f"slowed down {format_slowed(row.slowed)}")
     if row.mean_hold is not None:
         notes.append(f"slots are held for {format_duration(row.mean_hold)} on average")
     if row.held is not None and row.used:

@@ -41,6 +41,7 @@ const clock = (seconds) => new Date(seconds * 1000).toLocaleTimeString();
 const when = (seconds) => new Date(seconds * 1000).toLocaleString();
 const waiting = (row) => !row.waiting ? "" : row.jobs === row.waiting ? `about ${count(row.jobs)}`
   : `about ${count(row.jobs)} (${count(row.waiting)} units)`;
+const slowedText = (slowed) => `slowed down to ${slowed.to} by ${slowed.by === "adapt" ? "its adapt=" : "what downstream said is left"}, for ${duration(slowed.ends)} yet`;
 const reasons = (denied) => Object.entries(denied).filter(([, number]) => number).map(([why, number]) => `${why} ${count(number)}`).join(", ");
 
 function ruleText(rule, now) {
@@ -150,7 +151,7 @@ function limitsView() {
     known.clear();
     head(data);
     tiles.replaceChildren(tile("Waiting", data.waiting ? `about ${count(data.waiting)}` : "none", "in all lines: a job may be in several"), tile("Oldest wait", duration(data.oldest || null) || "none", "in the last minute"),
-      tile("Denials", count(data.denials), "in the last minute"), tile("429s", count(data.downstream_429), "of downstream, in the last 15 minutes"), tile("Paused limits", count(data.paused)));
+      tile("Denials", count(data.denials), "in the last minute"), tile("429s", count(data.downstream_429), "of downstream, in the last 15 minutes"), tile("Paused limits", count(data.paused), data.slowed ? `${count(data.slowed)} slowed down` : null));
     const last = Math.floor(data.now / STEP_S), focused = document.activeElement?.dataset?.id;
     body.replaceChildren(...data.limits.map((row) => { known.add(row.id); return limitRow(row, data.now, last); }));
     if (focused) body.querySelector(`a[data-id="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
@@ -162,6 +163,7 @@ function limitsView() {
 function tags(row) {
   return [row.rules.some((rule) => rule.what === "pause" && rule.part === null) && h("span", { class: "tag paused" }, "paused by an operator"),
     row.paused !== null && h("span", { class: "tag paused" }, `paused for ${duration(row.paused)}`),
+    row.slowed !== null && h("span", { class: "tag short" }, row.keyed ? "a key is slowed down" : `slowed down to ${row.slowed.to}`),
     row.used !== null && row.used >= row.capacity && h("span", { class: "tag short" }, row.keyed ? "a key is full" : "full"),
     row.downstream_429 > 0 && h("span", { class: "tag short", title: "Answers of downstream in the last 15 minutes that paused it" }, `${plural(row.downstream_429, "429", "429s")}`),
     row.idle && h("span", { class: "tag quiet" }, "not used")];
@@ -173,7 +175,7 @@ function ruleLines(row, now) {
 function limitRow(row, now, last) {
   return h("tr", { class: row.idle ? "idle" : null },
     h("td", {}, h("a", { href: `#/limit/${encodeURIComponent(row.id)}`, "data-id": row.id, class: "name" }, row.name), " ", ...tags(row),
-      h("div", { class: "quiet data" }, row.definition), ...ruleLines(row, now)),
+      h("div", { class: "quiet data" }, row.definition), row.slowed !== null && h("div", { class: "quiet" }, `${row.keyed ? "the slowest key: " : ""}${slowedText(row.slowed)}`), ...ruleLines(row, now)),
     cell(row.keyed ? "Now, fullest key" : "Now", { class: "n" }, use(row)),
     cell("Passed lately", { class: "wide" }, sparkline(row, last)),
     cell("Last minute", { class: "n" }, count(row.units), row.share !== null && h("div", { class: "quiet" }, `${Math.round(row.share * 100)} %`)),
@@ -196,6 +198,7 @@ function limitView(id) {
     const act = (verb, text) => h("button", { type: "button", "data-verb": verb, onclick: () => change(verb, row) }, text);
     top.replaceChildren(
       h("h2", {}, h("span", { class: "data" }, row.name), " ", ...tags(row)), h("p", { class: "quiet data" }, row.definition),
+      row.slowed === null ? "" : h("p", { class: "short" }, `${row.keyed ? "The slowest key is " : "It is "}${slowedText(row.slowed)}.`),
       h("dl", { class: "tiles" },
         tile(row.keyed ? "Now, fullest key" : "Now", row.used === null ? "–" : `${count(row.used)} / ${count(row.capacity)}`), tile("Last minute", `${count(row.units)} ${row.slots ? "slots" : "units"}`, row.share === null ? null : `${Math.round(row.share * 100)} % of the rate`),
         tile("Waiting", waiting(row) || "none", row.keyed ? "of the keys below" : null), tile("Last starts in", duration(row.starts) || "–"), tile("Oldest wait", duration(row.wait || null) || "none", "in the last minute"),
@@ -224,7 +227,7 @@ function keyTable(keys) {
   if (!keys.length) return h("p", { class: "quiet" }, "None.");
   const heads = [["Key"], ["Now", "n"], ["Waiting", "n"], ["Last starts in", "n"], ["Units, last minute", "n"], ["Denials, last minute", "n"]];
   return h("div", { class: "scroll" }, h("table", { class: "cards" }, h("thead", {}, h("tr", {}, ...heads.map(([text, style]) => h("th", { scope: "col", class: style }, text)))),
-    h("tbody", {}, ...keys.map((key) => h("tr", {}, h("td", {}, h("span", { class: "name" }, key.key || "(empty)"), key.paused !== null && h("span", { class: "tag paused" }, `paused for ${duration(key.paused)}`)),
+    h("tbody", {}, ...keys.map((key) => h("tr", {}, h("td", {}, h("span", { class: "name" }, key.key || "(empty)"), key.paused !== null && h("span", { class: "tag paused" }, `paused for ${duration(key.paused)}`), key.slowed !== null && h("span", { class: "tag short" }, slowedText(key.slowed))),
       cell("Now", { class: "n" }, use(key)), cell("Waiting", { class: "n" }, waiting(key)), cell("Last starts in", { class: "n" }, duration(key.starts)),
       cell("Units, last minute", { class: "n" }, count(key.units)), cell("Denials, last minute", { class: "n" }, count(key.denials)))))));
 }
@@ -282,7 +285,7 @@ function explained(id, job) {
       ...(held ? fact("Tries again", `${ahead > 0 ? `in about ${duration(ahead)}` : "now"}; it keeps its place`)
         : ahead > 0 ? [...fact("Its turn", `in about ${duration(ahead)}, at ${clock(job.due)}`), ...fact("Before it", job.before === null ? "not known" : `about ${count(job.before)} of the ${count(job.waiting)} in line`)]
         : fact("Its turn", `was ${duration(-ahead)} ago: it is on its way to a worker, or waits for a free one`)),
-      ...fact("The limit now", `${count(job.used)} of ${count(job.capacity)} used`), ...(job.paused === null ? [] : fact("Paused", `for ${duration(job.paused)} yet`)),
+      ...fact("The limit now", `${count(job.used)} of ${count(job.capacity)} used`), ...(job.paused === null ? [] : fact("Paused", `for ${duration(job.paused)} yet`)), ...(job.slowed === null ? [] : fact("The pace", slowedText(job.slowed))),
       ...job.rules.flatMap((rule) => fact("An operator", ruleText(rule, job.now))))];
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 from contextlib import ExitStack
+from types import SimpleNamespace
 from typing import Any
 
 import celery
@@ -15,6 +16,9 @@ from support.celery.site import CelerySite, celery_site
 from support.flood.checks import assert_calm
 from support.servers.processes import ServerMissing, free_port, patient, rabbitmq_server, redis_server
 from support.waiting import wait_until
+from throttlekit import ConfigurationError, Job, Limiter, TokenBucket
+from throttlekit.adapter import Failed
+from throttlekit_celery._outcomes import end_unrun
 
 pytestmark = [
     pytest.mark.workers,
@@ -73,6 +77,30 @@ def test_how_a_task_ends_that_has_waited_too_long(on_redis: Any) -> None:
     nothing_left(site)
     hasty = site.send("hasty")
     assert type(ended_badly(hasty)).__name__ == "WaitedTooLong"
+
+
+def test_a_task_that_fails_unrun_is_one_line_in_the_log() -> None:
+    """No body has run, so there are no frames but those of a callable of the user's that failed."""
+    failing = TokenBucket("p", "10/s", cost=lambda job: 1 // 0)
+    for limit, begin, within in (
+        (TokenBucket("p", "10/s", burst=5, cost=lambda job: 6), "throttlekit.errors.CostExceedsLimit: ", ""),
+        (failing, "Traceback", "1 // 0"),
+    ):
+        with pytest.raises(ConfigurationError) as raised:
+            Limiter("memory://").acquire(limit, job=Job())
+        told: list[Any] = []
+        request = SimpleNamespace(
+            task=SimpleNamespace(on_failure=lambda *told: None), id="1", args=(), kwargs={}, acknowledged=True,
+            on_failure=lambda info, return_ok, told=told: told.append(info),
+        )  # fmt: skip
+        end_unrun(request, Failed(raised.value))
+        (info,) = told
+        assert info.exc_info == (type(raised.value), raised.value, None)
+        assert raised.value.__traceback__ is None
+        assert info.traceback.startswith(begin)
+        assert within in info.traceback
+        assert len(info.traceback.splitlines()) == 1 or within
+        assert "admission.py" not in info.traceback
 
 
 def test_what_waits_is_seen_and_can_be_revoked(on_redis: Any) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 import pytest
 
 from support.rq import jobs
 from support.rq.helpers import QUIET, Site
+from support.servers.processes import patient
+from support.waiting import wait_until
+from throttlekit.fleet.activity import Activity
+from throttlekit.fleet.downstream import total
 from throttlekit.fleet.snapshot import look, look_up
 from throttlekit.stores.redis import RedisStore
 
@@ -34,6 +39,45 @@ def test_what_a_work_horse_decides_is_seen(stock_site: Site, store: contextlib.c
         assert key is not None
         assert (job.deferrals, key.limit.name) == (1, jobs.HOURLY.name)
         assert look(opened).processes == (), "a process that ends at once is not listed"
+
+
+def test_what_a_body_settles_and_hears_is_seen(rq_site: Site) -> None:
+    """Units that it gave back, and the 429 that it heard, in whatever process of whatever worker it ran."""
+    _check_settled_and_heard(rq_site)
+
+
+def test_what_a_body_in_a_spawned_process_settles_and_hears_is_seen(spawn_site: Site) -> None:
+    """A process that begins anew for each job reports it too."""
+    _check_settled_and_heard(spawn_site)
+
+
+def _check_settled_and_heard(site: Site) -> None:
+    site.queue.enqueue(jobs.settles, kwargs={"most": 80, "actual": 10}, throttle=[jobs.TOKENS])
+    site.work()
+    site.queue.enqueue(jobs.hears_429, throttle=[jobs.DAILY])
+    site.work()
+    with contextlib.closing(RedisStore(patient(site.url))) as opened:
+
+        def seen() -> tuple[int, int]:
+            fleet = look(opened)
+            used = sum(each.minute.used for each in fleet.limits if each.limit.name == jobs.TOKENS.name)
+            return used, sum(total(each) for each in fleet.heard.values())
+
+        wait_until(lambda: seen() == (10, 1), description="what was settled and heard is reported")
+
+
+@pytest.mark.parametrize("age", [0.0, 60.0])
+def test_a_process_that_ends_reports_its_first_job(redis_url: str, age: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long that took: a work-horse ends with it. Later ones of an old process wait for its next beat."""
+    with contextlib.closing(RedisStore(redis_url)) as store:
+        activity = Activity(store)
+        began = time.monotonic()
+        activity.beat()
+        monkeypatch.setattr("throttlekit.fleet.activity.time.monotonic", lambda: began + age)
+        for counted in (1, 1 if age else 2):
+            activity.counts.downstream_429(jobs.DAILY)
+            activity.last_word()
+            assert sum(total(each) for each in look(store).heard.values()) == counted
 
 
 def test_meta_says_what_a_job_waits_for(simple_site: Site) -> None:

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from throttlekit import Concurrency, Job, Limiter, StoreUnavailable, TokenBucket
+from throttlekit._core.slowdown import Fall, Heard, Slowdown, fallen, heard
 from throttlekit._core.storage_keys import bucket_name, limit_id, parts_of
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit.fleet import activity
 from throttlekit.fleet.activity import KEYS, Activity
 from throttlekit.fleet.downstream import DOWNSTREAM_429S
-from throttlekit.fleet.snapshot import line_of
+from throttlekit.fleet.line_now import line_of
 from throttlekit.stores.memory import MemoryStore
 
 API = TokenBucket("api", "1/minute", burst=2)
@@ -279,7 +280,41 @@ def _stored(**numbers: int) -> bytes:
 )
 def test_line_as_it_is_stored(text: bytes | None, expected: tuple[int, int, float | None, float | None]) -> None:
     """How many wait, when the last is due, how long it is paused: at second 100."""
-    assert line_of(text, 100 * S) == expected
+    assert line_of(text, 100 * S) == (*expected, None)
+
+
+@pytest.mark.parametrize(
+    ("slow", "expected"),
+    [
+        (Slowdown(), None),
+        (fallen(None, Fall(None, 60 * S, 1000), 0, 100 * S), (0.76, "adapt", 120.0)),
+        (fallen(None, Fall(None, 60 * S, 1000), 0, 90 * S), (0.8335, "adapt", 110.0)),
+        (fallen(None, Fall(None, 60 * S, 1000), 130 * S, 100 * S), (0.76, "adapt", 150.0)),
+        (heard(None, Heard(3, 600 * S), 1000, 100 * S), (0.005, "headers", 600.0)),
+        (
+            heard(fallen(None, Fall(None, 60 * S, 1000), 0, 100 * S), Heard(590, 600 * S), 1000, 100 * S),
+            (0.76, "adapt", 120.0),
+        ),
+        (fallen(None, Fall(None, 1 * S, 1000), 0, 50 * S), None),
+        (Slowdown(fell_us=99 * S, span_us=0, floor=0, top=0, back_us=200 * S), None),
+    ],
+)
+def test_slowdown_as_it_is_stored(slow: Slowdown, expected: tuple[float, str, float] | None) -> None:
+    """At which pace units pass, why, and how long yet, of a limit of one a second; the jobs that wait are there too."""
+    text = _stored(last=110 * S, waiting=7) + b" " + " ".join(map(str, slow)).encode()
+    line = line_of(text, 100 * S, 1_000_000_000)
+    assert line[:4] == (7, 7, 10.0, None)
+    if line.slowed is None or expected is None:
+        assert line.slowed is expected
+    else:
+        rate, by, ends = expected
+        assert line.slowed == (pytest.approx(rate, rel=0.01), by, pytest.approx(ends))
+
+
+def test_a_slowdown_of_another_release_hides_no_job() -> None:
+    """What cannot be read of it is left out."""
+    for more in (b" 1 2 3", b" x" * 11, b" 1" * 12):
+        assert line_of(_stored(last=110 * S, waiting=7) + more, 100 * S) == (7, 7, 10.0, None, None)
 
 
 def test_definition_of_slots_is_told_with_their_number() -> None:

@@ -37,7 +37,7 @@ class Adapt(Value):
     Raises:
         ConfigurationError: A value that can never work; the floor, as soon as the limit is made.
 
-    It is not part of the limit's definition. CUBIC (RFC 9438); see `throttlekit._core.slowdown`.
+    It is not part of the limit's definition. The rate follows CUBIC (RFC 9438).
     """
 
     __slots__ = ("_least", "_span_us", "floor", "span")

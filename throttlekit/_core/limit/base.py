@@ -68,16 +68,8 @@ class Limit(PerJob, Value):
     Attributes:
         amount, period_us, capacity: The rate, and the most units that can ever pass at once. A limit with tiers has
             them for each of its `tiers`.
-        most: The greatest cost.
-        fingerprint: Stands for the definition: a limit that is defined anew counts anew. What happens while the store
-            fails is not part of it. That of `declared`, if there is one.
-        local_part: With "local": one process's part, as a limit of scope "process".
+        tiers: The limit of each tier, if there are any.
         of_tier: The tier that the limit is of, if it is one of another limit's `tiers`.
-        varies: Whether the rate depends on the job: there are tiers, or *rate* is a callable.
-        varying_us: With a callable, and of what such a limit is `at` a rate: the time in which a bucket of every rate
-            fills; 0 where that plays no part. None: the rate is fixed.
-        by_value: Whether the limit came in a message.
-        declared: With a rate that live control set: the limit as it was declared, where it counts.
 
     Raises:
         ConfigurationError: A value that can never work, as soon as the limit is made.
@@ -106,15 +98,19 @@ class Limit(PerJob, Value):
     processes: int | None
     tiers: Mapping[str, Limit] | None
     of_tier: str | None
-    by_value: bool
-    varies: bool
-    varying_us: int | None
-    rates: dict[object, Limit] | None
-    fingerprint: str
     share: Share | None
     adapt: Adapt | None
-    local_part: Limit | None
-    declared: Limit | None
+    by_value: bool  # whether the limit came in a message
+    varies: bool  # whether the rate depends on the job: there are tiers, or it is a callable
+    # With a callable, and of what such a limit is `at` a rate: the time in which a bucket of every rate fills; 0 where
+    # that plays no part. None: the rate is fixed.
+    varying_us: int | None
+    rates: dict[object, Limit] | None
+    # Stands for the definition: a limit that is defined anew counts anew. What happens while the store fails is not
+    # part of it. That of `declared`, if there is one.
+    fingerprint: str
+    local_part: Limit | None  # with "local": one process's part, as a limit of scope "process"
+    declared: Limit | None  # with a rate that live control set: the limit as it was declared, where it counts
     _amount: int
     _period_us: int
     _capacity: int
@@ -144,7 +140,7 @@ class Limit(PerJob, Value):
         _varying_us: int | None = None,
     ) -> None:
         if prefetch is not None or prefetch_for is not None:
-            raise ConfigurationError(f"a {type(self).__name__} takes no token leases: prefetch= is for TokenBucket")
+            raise ConfigurationError(f"a {type(self).__name__} takes no prefetch=: that is for TokenBucket")
         if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"a limit's name must be some text, not {safe_repr(name)}")
         name, cost, default_tier = plain(name), plain(cost), plain(default_tier)
