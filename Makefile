@@ -30,7 +30,7 @@ OLDEST := PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(BIN)/python
 lint: $(VENV)/made-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_cli adapters/throttlekit_dramatiq adapters/throttlekit_httpx adapters/throttlekit_pytest adapters/throttlekit_requests adapters/throttlekit_rq adapters/throttlekit_web lua/throttlekit_lua tests/typing
+	$(BIN)/mypy throttlekit adapters/throttlekit_* lua/throttlekit_lua tests/typing
 	$(BIN)/basedpyright
 	$(BIN)/twine check --strict dist/*
 
