@@ -17,20 +17,30 @@ test: $(VENV)/made-test
 	cd $(VENV) && $(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 # With the oldest Celery that is supported, laid over the newest: its tests but for the slowest, and one flood of them.
+# And with the oldest RQ, and the newest RQ 2: floods, kills, and the promises of an adapter.
 test-oldest: $(VENV)/made-oldest
 	$(OLDEST) -c 'import celery; assert celery.__version__.startswith("5.4"), celery.__version__'
 	cd $(VENV) && $(OLDEST) -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/adapters/celery -n $(PROCESSES) --dist loadfile --no-loadscope-reorder \
 		-k "$(OF_THE_OLDEST)" $(PYTEST)
+	set -e; cd $(VENV); for rq in 2.2 2; do \
+		export PYTHONPATH=$(CURDIR)/$(VENV)/rq-$$rq; $(BIN)/python -c "import rq; assert rq.VERSION.startswith('$$rq.'), rq.VERSION"; \
+		$(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(OF_RQ) -n $(PROCESSES) --dist loadscope $(PYTEST); \
+	done
 
 OF_THE_OLDEST := not test_slots.py and (not test_processes.py or two_limits) and not one_429_stops and not consumer_timeout \
 	and not visibility_timeout and not celery_multi and not gevent and not solo and not (test_keeps.py and threads)
+
+RQ_TESTS := $(CURDIR)/tests/adapters/rq
+RQ_FLOOD := $(RQ_TESTS)/test_processes.py::test_a_backlog_keeps_the_bound_and_runs_once
+OF_RQ := $(CURDIR)/tests/adapters/contract/test_rq.py $(RQ_TESTS)/test_kills.py '$(RQ_FLOOD)[ours]' '$(RQ_FLOOD)[stock]' \
+	$(RQ_TESTS)/test_processes.py::test_sigkill_in_a_flood_loses_no_waiting_job
 
 OLDEST := PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(BIN)/python
 
 lint: $(VENV)/made-lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy throttlekit adapters/throttlekit_celery adapters/throttlekit_cli adapters/throttlekit_dramatiq adapters/throttlekit_httpx adapters/throttlekit_pytest adapters/throttlekit_requests adapters/throttlekit_rq adapters/throttlekit_web lua/throttlekit_lua tests/typing
+	$(BIN)/mypy throttlekit adapters/throttlekit_* lua/throttlekit_lua tests/typing
 	$(BIN)/basedpyright
 	$(BIN)/twine check --strict dist/*
 
@@ -102,6 +112,8 @@ $(VENV)/made-mutants: $(VENV)/made-test
 
 $(VENV)/made-oldest: $(VENV)/made-test
 	$(BIN)/python -m pip install --quiet --upgrade --target $(VENV)/oldest "celery==5.4.*" "kombu==5.3.*"
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target $(VENV)/rq-2.2 "rq==2.2.*"
+	$(BIN)/python -m pip install --quiet --upgrade --no-deps --target $(VENV)/rq-2 "rq==2.*"
 	touch $@
 
 $(VENV)/made-docs: $(VENV)/made-venv pyproject.toml

@@ -6,10 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from rq.intermediate_queue import IntermediateQueue
 from rq.job import JobStatus, Retry, get_current_job
+from rq.queue import Queue
 from rq.registry import ScheduledJobRegistry
 from rq.scheduler import SCHEDULER_LOCKING_KEY_TEMPLATE
 from rq.utils import utcformat
+from rq.worker import BaseWorker
 
 __all__ = [
     "Denied", "Refused", "created", "current_job", "end_with", "fail_with", "intermediate_key", "lock_key",
@@ -45,12 +48,12 @@ def scheduled_key(queue: str) -> str:
 
 def intermediate_key(queue: str) -> str:
     """The jobs of *queue* that a worker has taken and not begun: list."""
-    return f"rq:queue:{queue}:intermediate"
+    return str(IntermediateQueue.get_intermediate_queue_key(f"{Queue.redis_queue_namespace_prefix}{queue}"))
 
 
 def worker_key(name: str | None) -> str:
     """The worker: hash."""
-    return f"rq:worker:{name or ''}"
+    return f"{BaseWorker.redis_worker_namespace_prefix}{name or ''}"
 
 
 class Denied(Retry):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
@@ -15,6 +16,7 @@ from rq.utils import utcformat
 import throttlekit_lua
 from throttlekit.adapter import Deferred, Ticket, lane_in
 from throttlekit_rq._host import created, intermediate_key, lock_key, mark_scheduled, scheduled_key, worker_key
+from throttlekit_rq._rq_slots import cancelled_with, give_slot_back, has_rq_limit, keeps_slot
 from throttlekit_rq._wire import EARLY, EXPIRES, FIELD, Record, lane_key, lanes_key, logged_key, meta_of, promoter_key
 
 __all__ = [
@@ -102,7 +104,15 @@ def deny(job: Any, record: Record, outcome: Deferred, *, by_ticks: bool, at_end:
         lane,
         "1" if record.early and _is_sooner(outcome.ticket, record.ticket) else "0",
     ]
-    if pipeline is None:
+    if has_rq_limit(job):
+        with nullcontext(pipeline) if pipeline is not None else job.connection.pipeline() as together:
+            together.eval(_DENY, len(keys), *keys, *arguments)
+            if not at_end:
+                give_slot_back(job, together)
+            if pipeline is None:
+                together.execute()
+            keeps_slot(job)
+    elif pipeline is None:
         job.connection.register_script(_DENY)(keys=keys, args=arguments)
     else:
         pipeline.eval(_DENY, len(keys), *keys, *arguments)  # in full: a transaction cannot answer NOSCRIPT
@@ -125,11 +135,13 @@ def _meta(job: Any, ticket: Mapping[str, Any] | None) -> Any:
 def cancel(job: Any, pipeline: Any = None) -> None:
     """Cancel *job*; *pipeline* as for `deny`."""
     if pipeline is not None:
-        job.cancel(pipeline=pipeline)
+        with cancelled_with(job, pipeline):
+            job.cancel(pipeline=pipeline)
         pipeline.hincrby(worker_key(job.worker_name), "failed_job_count", -1)  # the worker has just added it
         return
     with job.connection.pipeline() as at_once:
-        job.cancel(pipeline=at_once)
+        with cancelled_with(job, at_once):
+            job.cancel(pipeline=at_once)
         at_once.lrem(intermediate_key(job.origin), 1, job.id)
         at_once.execute()
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import partial
 from typing import Any, TypeVar
 
@@ -247,6 +249,15 @@ class _AsksFirst:
         finally:
             os.environ.pop(ADMITTED, None)
 
+    def _dump_worker_config(self) -> Any:
+        # What RQ 3 sends a spawned process: the names of classes. It takes no job off a queue, and a class that is made
+        # here has no name to be found by.
+        sent: Any = copy(self)
+        sent.__class__ = next(each for each in type(self).__mro__ if issubclass(each, BaseWorker) and _has_name(each))
+        sent.queue_class = sent.queue_class.__base__
+        of_rq: Any = super(_AsksFirst, sent) if isinstance(sent, _AsksFirst) else sent
+        return of_rq._dump_worker_config()
+
     def wait_for_horse(self) -> Any:
         ended = untyped(super()).wait_for_horse()
         self._dispatcher.horse_runs, self._dispatcher.horse_died = False, ended[1] != 0
@@ -259,6 +270,10 @@ class _AsksFirst:
             # However it ended: no other process releases the slots of a work-horse that was killed.
             self._dispatcher.ended(job)
             setattr(job, GRANT, None)
+
+
+def _has_name(made: type) -> bool:
+    return getattr(sys.modules.get(made.__module__), made.__qualname__, None) is made
 
 
 def throttled_worker(base: type[_W]) -> type[_W]:

@@ -65,11 +65,14 @@ LAYERS = [
             "throttlekit_pytest",
             "throttlekit_httpx",
             "throttlekit_requests",
+            "throttlekit_fastapi",
+            "throttlekit_django",
+            "throttlekit_flask",
         ],
     ),
     ("cli", ["throttlekit_cli", "throttlekit_web"]),
 ]
-FRAMEWORKS = {"dramatiq", "rq", "celery", "httpx", "requests"}
+FRAMEWORKS = {"dramatiq", "rq", "celery", "httpx", "requests", "fastapi", "django", "flask"}
 PURE = {
     "__future__", "bisect", "collections", "contextlib", "dataclasses", "datetime", "enum", "functools", "hashlib",
     "inspect", "itertools", "math", "re", "string", "types", "typing", "typing_extensions", "urllib",

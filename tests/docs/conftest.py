@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
 import sys
@@ -14,6 +15,7 @@ from urllib.parse import urlsplit
 
 import celery._state
 import django.conf
+import django.utils.functional
 import dramatiq
 import dramatiq.broker
 import pytest
@@ -45,6 +47,12 @@ class Downstream:
 
 
 def _call_partner(account_id: int) -> None: ...
+
+
+def _task(function: Any = None, **options: Any) -> Any:
+    """The decorators of Airflow and Prefect, which the tests do not install: they look at a function, and keep it."""
+    inspect.signature(function or _call_partner)
+    return function or _task
 
 
 @pytest.fixture
@@ -86,10 +94,12 @@ def taken_for_granted(
     names["plan_of"] = lambda account_id: "free"
     names.update(url="https://partner.example", account_id=42)
     names["__name__"] = "pages"
-    for module, function in (("requests", Downstream().get), ("tasks", _call_partner)):
-        standing_in: Any = ModuleType(module)
-        setattr(standing_in, function.__name__.lstrip("_"), function)
-        monkeypatch.setitem(sys.modules, module, standing_in)
+    get, schedulers = {"get": Downstream().get}, {"flow": _task, "task": _task}
+    standing_in = {"requests": get, "tasks": {"call_partner": _call_partner}, "airflow": {}, "airflow.sdk": schedulers}
+    for module, functions in {**standing_in, "prefect": schedulers}.items():
+        made = ModuleType(module)
+        vars(made).update(functions)
+        monkeypatch.setitem(sys.modules, module, made)
     monkeypatch.setattr(dramatiq.broker, "global_broker", names["broker"])
     untold = SimpleNamespace(settings=throttlekit_rq._settings.Settings(), made={})
     monkeypatch.setattr(throttlekit_rq._settings, "_Process", untold)
@@ -107,9 +117,11 @@ def taken_for_granted(
 def importable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder whose modules can be imported, by Django too; their changes of the environment are undone."""
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(django.conf, "settings", django.conf.LazySettings())
+    settings: Any = django.conf.settings  # Django's modules keep this object
+    before, settings._wrapped = settings._wrapped, django.utils.functional.empty
     with mock.patch.dict(os.environ, DJANGO_SETTINGS_MODULE="shop.settings"):
         yield tmp_path
+    settings._wrapped = before
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]

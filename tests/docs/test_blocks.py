@@ -53,7 +53,8 @@ def test_every_block_of_a_page_runs(
                 own = {**taken_for_granted, **of_tab.get(str(block.tab), {})}
                 exec(code, own)
                 of_tab[str(block.tab)] = {n: v for n, v in own.items() if taken_for_granted.get(n) is not v}
-            missing.update((f"{page.path}:{block.line}", name) for name in _globals(code))
+            own_names = of_tab.get(str(block.tab), {})
+            missing.update((f"{page.path}:{block.line}", name) for name in _globals(code) if name not in own_names)
     known = {*taken_for_granted, *vars(builtins)}
     assert {(where, name) for where, name in missing if name not in known} == set()
 

@@ -32,6 +32,11 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
     delivery: Delivery = PLAIN_DELIVERY
     peek: bool = False
 
+    @property
+    def waiting(self) -> Job | None:
+        """The job, if it waits for its turn when it is denied."""
+        return self.job if self.delivery.comes_back else None
+
     def on(self, limits: Sequence[Limit]) -> Call:
         """The same call for other *limits*."""
         return self._replace(limits=limits)

@@ -171,7 +171,7 @@ def build_request(call: Call, claims: Sequence[Claim], ticket: Ticket) -> Reques
     places = ticket.places_in([each.limit for each in claims]) if ticket.places else ()
     if call.peek:
         return Request(asked, Caller.PEEK, places)
-    if call.job is None:
+    if call.waiting is None:
         return Request(asked, Caller.GUEST)
     caller = Caller.AGAIN if delivery.again else Caller.JOB
     return Request(asked, caller, places, delivery.max_wait_us(ticket), delivery.grace_us)

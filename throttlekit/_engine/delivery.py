@@ -38,6 +38,8 @@ class Delivery:
         inline: Where short waits are slept in place; None: nowhere.
         held: Whether the job waited in this process's `WaitingRoom`. It waits there again, as its answer counts for all
             that stand behind it. In place it waits only where a unit would be lost meanwhile.
+        comes_back: Whether a denied job comes back. If not, it is denied as a caller without a job: it gets no place in
+            line and no ticket. Its key, cost, tier and share are read of it all the same.
     """
 
     longest: float = 600.0
@@ -50,6 +52,7 @@ class Delivery:
     again: bool = False
     inline: InlineWaits | None = None
     held: bool = False
+    comes_back: bool = True
 
     @property
     def grace_us(self) -> int:

@@ -73,7 +73,7 @@ class Pipeline:
         """
         self.resolver.registry.check(call)
         claims = self.resolver.resolve(call)
-        ticket = Ticket.read(call.job.ticket if call.job is not None else None)
+        ticket = Ticket.read(call.waiting.ticket if call.waiting is not None else None)
         return Attempt(call, claims, ticket, build_request(call, claims, ticket), self._now())
 
     def decide_all(self, attempts: Sequence[Attempt]) -> list[Verdict | Exception]:
@@ -110,12 +110,12 @@ class Pipeline:
         if _is_deferral(attempt.call, decision):
             self._set_clock(attempt, verdict)
         if self._count is not None:
-            self._count(decision, attempt.claims, verdict, attempt.ticket, attempt.call.job)
+            self._count(decision, attempt.claims, verdict, attempt.ticket, attempt.call.waiting)
         return decision
 
     def conclude(self, attempt: Attempt, verdict: Verdict, decision: Decision) -> Decision:
         """Give a denied job its ticket and its delay, and emit the events. Returns the decision for the caller."""
-        ticket, job = attempt.ticket, attempt.call.job
+        ticket, job = attempt.ticket, attempt.call.waiting
         if job is not None and _is_deferral(attempt.call, decision):
             ticket = ticket_after(verdict, attempt.claims, ticket)
             decision = self.defer(attempt.call, job, decision, ticket, verdict.now_us)
@@ -133,14 +133,14 @@ class Pipeline:
 
     def without_store(self, attempt: Attempt, error: StoreUnavailable) -> Decision:
         """Decide by the limits' `on_store_failure`, or by a plugin's choice, and emit the events."""
-        job, ticket = attempt.call.job, attempt.ticket
+        job, waiting, ticket = attempt.call.job, attempt.call.waiting, attempt.ticket
         chosen = self.events.failure_policy(error, attempt.claims, job)
         outcome, decision = decide_without_store(error, attempt.claims, self._stores.in_process, chosen)
-        if job is not None and not decision.allowed:
+        if waiting is not None and not decision.allowed:
             decision = replace(decision, ticket=ticket.write())
         self.events.store_failed(error, attempt.claims, outcome, decision, job)
-        if job is not None and not decision.allowed:
-            self.events.deferred(job, decision, ticket.deferrals, 0.0)
+        if waiting is not None and not decision.allowed:
+            self.events.deferred(waiting, decision, ticket.deferrals, 0.0)
         if self.events.decisions:
             self.events.decided_without_store(attempt, decision, error)
         return decision
@@ -162,4 +162,4 @@ class Pipeline:
 
 
 def _is_deferral(call: Call, decision: Decision) -> bool:
-    return call.job is not None and not decision.allowed and not decision.final
+    return call.waiting is not None and not decision.allowed and not decision.final

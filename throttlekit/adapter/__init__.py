@@ -41,6 +41,7 @@ from throttlekit.adapter.options import (
     read_limits,
 )
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
+from throttlekit.adapter.request_limits import RequestLimits
 from throttlekit.adapter.waiting import NO_LANE, Entry, Lane, WaitingRoom, lane_in, leaves_most
 
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     "Lane",
     "OfRequest",
     "Outcome",
+    "RequestLimits",
     "Run",
     "Running",
     "Throttling",

@@ -96,7 +96,7 @@ class OverrideLayer:
 
     def _hold_back(self, call: Call, paused: Paused) -> Decision:
         """The denial of a call that a rule holds back; a job is deferred."""
-        fleet, job = self._fleet, call.job
+        fleet, job = self._fleet, call.waiting
         try:
             (claim,) = self._claims(call, paused.limit)
         except CostExceedsLimit as error:
@@ -113,7 +113,7 @@ class OverrideLayer:
         fleet.count(decision, [claim], verdict, known, job)
         if job is not None:
             decision = self._pipeline.defer(call, job, decision, ticket, now_us)
-        self._pipeline.events.decided_unasked(decision, [claim.limit], job, ticket, now_us)
+        self._pipeline.events.decided_unasked(decision, [claim.limit], call.job, ticket, now_us)
         return decision
 
     def _claims(self, call: Call, limit: Limit) -> list[Claim]:

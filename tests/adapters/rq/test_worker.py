@@ -12,7 +12,7 @@ from rq import Callback, Retry, SimpleWorker, SpawnWorker, Worker
 from rq.job import JobStatus
 
 from support.rq import jobs
-from support.rq.helpers import IN_PROCESS, QUIET, Site
+from support.rq.helpers import IN_PROCESS, QUIET, OwnSpawnWorker, Site
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Limiter, TokenBucket
 from throttlekit_rq import (
@@ -287,6 +287,14 @@ def test_a_spawning_worker_fails_what_is_refused(spawn_site: Site) -> None:
     site.work()
     assert site.noted == []
     assert site.fetch(job).get_status() == JobStatus.FAILED
+
+
+def test_a_class_of_its_own_spawns_too(spawn_site: Site) -> None:
+    """A spawned process finds the class that it was made of: RQ 3 sends it the name."""
+    site = spawn_site
+    site.queue.enqueue(jobs.plain, throttle=HELD)
+    site.work(worker=throttled_worker(OwnSpawnWorker)(["work"], connection=site.connection))
+    assert site.noted == ["ran"]
 
 
 # Faults

@@ -26,7 +26,7 @@ from throttlekit_rq import (
     configure,
 )
 
-__all__ = ["FORKING", "IN_PROCESS", "QUIET", "Site"]
+__all__ = ["FORKING", "IN_PROCESS", "QUIET", "OwnSpawnWorker", "Site"]
 
 QUIET = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # RQ's own, see `Site.close`
@@ -42,6 +42,10 @@ FORKING: dict[str, Any] = {
     "spawn": SpawnWorker,
     "throttled-spawn": ThrottledSpawnWorker,
 }
+
+
+class OwnSpawnWorker(SpawnWorker):
+    """A user's own class of workers."""
 
 
 class Site:

@@ -1,0 +1,96 @@
+"""The decorator of a Django view."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from inspect import isawaitable
+from typing import Any, TypeVar, cast
+
+from throttlekit import Decision, Job, Limit, Limiter
+from throttlekit.adapter import RequestLimits
+
+try:
+    from asgiref.sync import iscoroutinefunction
+    from django.http import HttpResponse  # type: ignore[import-untyped]
+except ImportError as error:
+    raise ImportError("throttlekit_django needs Django: pip install 'throttlekit-jobs[django]'") from error
+
+__all__ = ["throttled"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def throttled(limiter: Limiter, /, *limits: Limit, **arguments: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """
+    Hold a view to *limits*: `@throttled(limiter, search)`. Also for coroutine functions, which block no event loop;
+    for `throttled(limiter, search)(Search.as_view())`; and for all views, as what a middleware factory returns.
+
+    A request over a limit is answered with 429; with 503 while the store is unavailable, if the limit fails closed. The
+    answer has the headers of `Decision.headers()`; so has that of a request that passes, whatever its view returns. The
+    decision is in `request.throttled`.
+
+    A request does not wait: it passes only where no job waits, and keeps no place in line. Slots of a `Concurrency`
+    limit are its own until the view has returned or raised; where the response is streamed, until it is closed.
+
+    Args:
+        limiter: Decides.
+        limits: All of them are charged, or none.
+        arguments: What the limits' templates name and neither the view's arguments nor `remote_addr`, `path` and
+            `method` have: for each name a function of the request, `account_id=lambda request: request.user.pk`. For a
+            view that is a coroutine function it may be one too.
+
+    Raises:
+        ConfigurationError: An argument can never work, or a template names what the request does not have.
+    """
+    held_to = RequestLimits(limiter, limits, arguments, example="@throttled(limiter, limit)")
+
+    def decorate(view: _F) -> _F:
+        arguments_of = held_to.of(view)
+        name = getattr(view, "__qualname__", type(view).__name__)
+
+        def job(request: Any, of_view: dict[str, Any], given: dict[str, Any]) -> Job:
+            return held_to.job(name, of_view, given, request.META.get("REMOTE_ADDR"), request.path, request.method)
+
+        @functools.wraps(view)
+        def held(request: Any, *args: Any, **kwargs: Any) -> Any:
+            found = {each: find(request) for each, find in arguments.items()}
+            request.throttled = decision = held_to.acquire(job(request, arguments_of(request, *args, **kwargs), found))
+            response = None
+            try:
+                response = view(request, *args, **kwargs) if decision.allowed else _denial(held_to, decision)
+            finally:
+                if not getattr(response, "streaming", False):
+                    held_to.release(decision)
+            return _answer(held_to, decision, response)
+
+        @functools.wraps(view)
+        async def held_async(request: Any, *args: Any, **kwargs: Any) -> Any:
+            found = {each: find(request) for each, find in arguments.items()}
+            found = {each: await value if isawaitable(value) else value for each, value in found.items()}
+            asking = job(request, arguments_of(request, *args, **kwargs), found)
+            request.throttled = decision = await held_to.acquire_async(asking)
+            response = None
+            try:
+                response = await view(request, *args, **kwargs) if decision.allowed else _denial(held_to, decision)
+            finally:
+                if not getattr(response, "streaming", False):
+                    await held_to.release_async(decision)
+            return _answer(held_to, decision, response)
+
+        return cast(_F, held_async if iscoroutinefunction(view) else held)
+
+    return decorate
+
+
+def _denial(held_to: RequestLimits, denied: Decision) -> HttpResponse:
+    return HttpResponse(b"Too many requests.\n", status=held_to.status(denied), content_type="text/plain")
+
+
+def _answer(held_to: RequestLimits, decision: Decision, response: Any) -> Any:
+    """*response* with the headers of *decision*; a streamed one gives the slots back when it is closed."""
+    if response is not None:  # if it is, Django names the view
+        held_to.write_headers(decision, response.headers)
+        if response.streaming and decision.leases:
+            response._resource_closers.append(held_to.release_with(response, decision))
+    return response

@@ -1,0 +1,102 @@
+"""RQ 3's own `rate_limit=` beside ours: how many jobs are queued or at work, which RQ decides as a job is enqueued."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rq import SimpleWorker
+from rq.job import JobStatus
+
+from support.rq import jobs
+from support.rq.helpers import QUIET, Site
+from throttlekit_rq import ThrottledQueue, configure
+
+rate_limit = pytest.importorskip("rq.rate_limit", reason="RQ before 3 has no limits of its own")
+
+pytestmark = QUIET
+
+HELD = [jobs.HOURLY]
+ONE = rate_limit.RateLimit("partner", concurrency=1)
+
+
+def state(site: Site) -> tuple[list[str], list[str]]:
+    """Who has a slot of RQ's, and who waits for one."""
+    registry = rate_limit.RateLimitRegistry("partner", site.connection)
+    return registry.get_allowed_job_ids(), registry.get_rate_limited_job_ids()
+
+
+def denied(site: Site, what: str) -> Any:
+    site.shut(jobs.HOURLY)
+    job = site.queue.enqueue(jobs.plain, what, throttle=HELD, rate_limit=ONE, job_id=what)
+    site.work()
+    assert site.fetch(job).get_status() == JobStatus.SCHEDULED
+    return job
+
+
+def test_a_job_that_waits_gives_its_slot_to_the_next(rq_site: Site) -> None:
+    """Both limits hold, each in its own way; afterwards nothing is left of either."""
+    site = rq_site
+    site.shut(jobs.HOURLY)
+    first = site.queue.enqueue(jobs.plain, "first", throttle=HELD, rate_limit=ONE, job_id="first")
+    second = site.queue.enqueue(jobs.plain, "second", rate_limit=ONE, job_id="second")
+    assert second.get_status() == JobStatus.RATE_LIMITED
+    assert state(site) == (["first"], ["second"])
+    site.work()
+    assert site.noted == ["second"]
+    assert site.fetch(first).get_status() == JobStatus.SCHEDULED
+    assert state(site) == ([], [])
+    site.open(jobs.HOURLY)
+    site.work()
+    assert site.noted == ["second", "first"]
+    assert state(site) == ([], [])
+    assert site.deferrals_left() == []
+
+
+def test_a_job_that_comes_back_waits_for_a_slot(rq_site: Site) -> None:
+    """Where another job has it by then, RQ counts the first one as waiting, and lets it pass after the other."""
+    site = rq_site
+    job = denied(site, "back")
+    other = ThrottledQueue("other", connection=site.connection)
+    other.enqueue(jobs.plain, "other", rate_limit=ONE, job_id="other")
+    site.open(jobs.HOURLY)
+    site.work()
+    assert (site.fetch(job).get_status(), state(site)) == (JobStatus.RATE_LIMITED, (["other"], ["back"]))
+    site.run(SimpleWorker(["other"], connection=site.connection), burst=True)
+    assert state(site) == (["back"], [])
+    site.work()
+    assert site.noted == ["other", "back"]
+    assert state(site) == ([], [])
+
+
+def test_a_job_that_is_dropped_gives_its_slot_back(rq_site: Site) -> None:
+    """It is cancelled, though RQ cancels no such job within a transaction."""
+    site = rq_site
+    configure(site.limiter, max_deferrals=0, when_over="drop")
+    site.shut(jobs.HOURLY)
+    job = site.queue.enqueue(jobs.plain, throttle=HELD, rate_limit=ONE)
+    site.queue.enqueue(jobs.plain, "next", rate_limit=ONE)
+    site.work()
+    assert (site.fetch(job).get_status(), site.noted, state(site)) == (JobStatus.CANCELED, ["next"], ([], []))
+
+
+def test_a_job_at_the_end_of_its_queue_keeps_its_slot(stock_site: Site) -> None:
+    """Where no process takes out scheduled jobs, a 429 puts a job back into the queue at once."""
+    site = stock_site
+    job = site.queue.enqueue(jobs.hears_429, throttle=[jobs.DAILY], rate_limit=ONE, job_id="called")
+    site.run(SimpleWorker(["work"], connection=site.connection), burst=True, max_jobs=1)
+    assert site.noted == ["called"]
+    assert (site.fetch(job).get_status(), state(site)) == (JobStatus.QUEUED, (["called"], []))
+
+
+def test_a_job_that_the_user_schedules_needs_a_slot_too(throttled_site: Site) -> None:
+    """Our workers bring it back as RQ's scheduler would."""
+    from datetime import timedelta
+
+    site = throttled_site
+    other = ThrottledQueue("other", connection=site.connection)
+    other.enqueue(jobs.plain, "other", rate_limit=ONE, job_id="other")
+    job = site.queue.enqueue_in(timedelta(hours=1), jobs.plain, "later", rate_limit=ONE, job_id="later")
+    site.make_due()
+    site.work()
+    assert (site.fetch(job).get_status(), state(site)) == (JobStatus.RATE_LIMITED, (["other"], ["later"]))

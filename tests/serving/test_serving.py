@@ -1,0 +1,347 @@
+"""Views of FastAPI, Flask and Django, held to limits: each in its own test client, in memory and on a real Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import importlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from serving.sites import SITES, Make, as_asgi
+from support.servers.processes import free_port, patient
+from support.servers.stores import Passing
+from throttlekit import (
+    AsyncLimiter,
+    Concurrency,
+    ConfigurationError,
+    Control,
+    Delivery,
+    Job,
+    Limit,
+    Limiter,
+    TokenBucket,
+    hookimpl,
+)
+from throttlekit._core.acquire import Verdict
+from throttlekit.adapter import RequestLimits
+from throttlekit.stores import MemoryStore, Request
+
+SEARCH = TokenBucket("search", "1/day", burst=2)
+THING = TokenBucket("thing", "1/day", burst=1, key="{thing}")
+ADDRESS = TokenBucket("address", "1/day", burst=1, key="{remote_addr}")
+WAY = TokenBucket("way", "1/day", burst=1, key="{method} {path}")
+ACCOUNT = TokenBucket("account", "1/day", burst=1, key="{account}")
+SLOTS = Concurrency("slots", 1, lease=30)
+
+
+@pytest.fixture(params=SITES)
+def site(request: pytest.FixtureRequest) -> Make:
+    pytest.importorskip(request.param.partition(" ")[0])
+    return SITES[request.param]
+
+
+@pytest.fixture(params=["memory", "redis"])
+def limiter(request: pytest.FixtureRequest) -> Iterator[Limiter]:
+    url = "memory://" if request.param == "memory" else patient(request.getfixturevalue("redis_url"))
+    with Limiter(url) as made:
+        yield made
+
+
+@pytest.fixture
+def memory() -> Iterator[Limiter]:
+    with Limiter("memory://") as made:
+        yield made
+
+
+def test_a_request_over_the_limit_gets_a_429(site: Make, limiter: Limiter) -> None:
+    """Both answers have the limit's headers; jobs count under the same limit."""
+    get = site(limiter, SEARCH)
+    passed = get("/things/1")
+    assert (passed.status, passed.body.strip('"')) == (200, "ok")
+    headers = {name.lower(): value for name, value in passed.headers.items()}
+    assert headers["ratelimit-policy"] == '"search";q=1;w=86400'
+    assert headers["ratelimit"].startswith('"search";r=1;t=')
+    assert "retry-after" not in headers
+    assert limiter.acquire(SEARCH, job=Job("1")).allowed
+    denied = get("/things/1")
+    headers = {name.lower(): value for name, value in denied.headers.items()}
+    assert denied.status == 429
+    assert headers["ratelimit"].startswith('"search";r=0;t=')
+    assert 80_000 < int(headers["retry-after"]) <= 86_400
+
+
+def test_another_kind_of_view_is_held_too(site: Make, memory: Limiter) -> None:
+    """A plain function in FastAPI, a coroutine function in Flask, a class in Django."""
+    get = site(memory, SEARCH)
+    assert [get("/plain/1").status for _ in range(3)] == [200, 200, 429]
+
+
+def test_a_request_stands_behind_jobs_and_leaves_no_place(site: Make, limiter: Limiter) -> None:
+    """While a job waits, no request passes before it; a request that was denied keeps no job waiting."""
+    limit = TokenBucket("line", "1/day", burst=1)
+    get = site(limiter, limit)
+    limiter.acquire(limit)
+    waiting = limiter.acquire(limit, job=Job("1"))
+    assert waiting.ticket is not None
+    before = limiter.peek(limit).retry_after
+    assert [get("/things/1").status for _ in range(3)] == [429] * 3
+    assert limiter.peek(limit).retry_after == pytest.approx(before, abs=60)
+    assert before > 86_400, "a place for one job"
+
+
+def test_keys_are_read_of_the_request(site: Make, limiter: Limiter) -> None:
+    """The view's arguments, the address, the method and the path."""
+    get = site(limiter, THING, WAY)
+    assert [get(f"/things/{thing}").status for thing in (1, 1, 2)] == [200, 429, 200]
+    assert not limiter.peek(THING, key="2").allowed
+    assert not limiter.peek(WAY, key="GET /things/1").allowed
+
+
+def test_the_application_names_the_rest(site: Make, limiter: Limiter) -> None:
+    """What a template names besides is worked out by a function, in the framework's own way."""
+    get = site(limiter, ACCOUNT, account=True)
+    assert [get("/things/1", X_Account=account).status for account in "aab"] == [200, 429, 200]
+    assert not limiter.peek(ACCOUNT, key="b").allowed
+
+
+def test_a_client_does_not_choose_its_address(site: Make, memory: Limiter) -> None:
+    """Neither by a header, nor by an argument of the view."""
+    get = site(memory, ADDRESS)
+    assert get("/things/1", X_Forwarded_For="198.51.100.7").status == 200
+    assert get("/things/1", X_Forwarded_For="198.51.100.8").status == 429
+    assert get("/by/198.51.100.9").status == 429
+    assert not memory.peek(ADDRESS, key="127.0.0.1").allowed
+
+
+def test_a_template_that_names_what_no_request_has_is_an_error(site: Make, memory: Limiter) -> None:
+    """Where the view is declared; in FastAPI, whose dependencies do not know their path, at the first request."""
+    if site is SITES["fastapi"]:
+        assert site(memory, ACCOUNT)("/things/1").status == 500
+        return
+    with pytest.raises(ConfigurationError, match=r"limit 'account': its key '\{account\}' names an argument 'account'"):
+        site(memory, ACCOUNT)
+
+
+def test_a_slot_is_held_while_the_view_runs(site: Make, limiter: Limiter) -> None:
+    """It comes free when the view has returned, or raised; a second request meanwhile gets a 429."""
+    held: list[bool] = []
+
+    def body() -> str:
+        held.append(not limiter.peek(SLOTS).allowed)
+        if len(held) == 2:
+            raise ValueError("the view fails")
+        return "ok"
+
+    get = site(limiter, SLOTS, body=body)
+    assert [get("/things/1").status for _ in range(3)] == [200, 500, 200]
+    assert held == [True] * 3
+    other = limiter.acquire(SLOTS)
+    assert get("/things/1").status == 429
+    limiter.release(other)
+    assert get("/things/1").status == 200
+
+
+def test_a_slot_is_held_until_a_streamed_response_is_read(site: Make, limiter: Limiter) -> None:
+    """Every part of it is made while the slot is held, and then it comes free."""
+    held: list[bool] = []
+
+    def parts() -> Iterator[str]:
+        for part in ("one ", "two"):
+            held.append(not limiter.peek(SLOTS).allowed)
+            yield part
+
+    get = site(limiter, SLOTS, body=parts)
+    assert get("/things/1").body == "one two"
+    assert held == [True, True]
+    assert limiter.acquire(SLOTS).allowed
+
+
+def test_a_response_that_is_dropped_gives_its_slot_back(memory: Limiter) -> None:
+    """A middleware may replace a streamed response without closing it."""
+
+    class Response:
+        """Anything."""
+
+    limits, response = RequestLimits(memory, (SLOTS,), {}, example=""), Response()
+    decision = limits.acquire(Job())
+    limits.release_with(response, decision)
+    assert not memory.peek(SLOTS).allowed
+    del response
+    gc.collect()
+    assert memory.peek(SLOTS).allowed
+
+
+def test_a_client_that_goes_away_gives_its_slot_back(limiter: Limiter) -> None:
+    """Its request is cancelled in an event loop."""
+
+    async def run() -> None:
+        entered = asyncio.Event()
+
+        async def body() -> None:
+            entered.set()
+            await asyncio.Event().wait()
+
+        async def send(message: Any) -> None: ...
+
+        scope = {
+            "type": "http", "method": "GET", "path": "/things/1", "headers": [], "query_string": b"", "client": None
+        }  # fmt: skip
+        serving = asyncio.ensure_future(as_asgi(limiter, SLOTS, ADDRESS, body=body)(scope, asyncio.Event().wait, send))
+        await entered.wait()
+        assert not limiter.peek(SLOTS).allowed
+        serving.cancel()
+        await asyncio.wait([serving])
+
+    asyncio.run(run())
+    assert limiter.acquire(SLOTS).allowed
+    assert not limiter.peek(ADDRESS, key="").allowed, "without an address all are counted together"
+
+
+@pytest.mark.parametrize(("policy", "status"), [("closed", 503), ("open", 200)])
+def test_a_store_that_is_away_is_the_limits_own_matter(site: Make, policy: Any, status: int) -> None:
+    """A limit that fails closed denies, and says that it is not the client's fault; one that fails open lets pass."""
+    with Limiter(f"redis://127.0.0.1:{free_port()}/0") as limiter:
+        answer = site(limiter, TokenBucket("away", "1/s", on_store_failure=policy))("/things/1")
+    headers = {name.lower(): value for name, value in answer.headers.items()}
+    assert answer.status == status
+    assert ("retry-after" in headers) == (status == 503)
+    assert "ratelimit" not in headers
+
+
+def test_no_event_loop_is_blocked(memory: Limiter) -> None:
+    """While the store is slow, the loop answers other requests."""
+    answered = threading.Event()
+
+    class Slow(Passing):
+        def __init__(self) -> None:
+            self.inner = MemoryStore()
+
+        def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+            assert answered.wait(60), "the loop stood still"
+            return self.inner.acquire(request, now_us)
+
+    async def run(view: Callable[[], Any]) -> None:
+        serving = asyncio.ensure_future(view())
+        await asyncio.sleep(0)
+        answered.set()
+        await serving
+
+    with Limiter(Slow()) as limiter:
+        limits = RequestLimits(limiter, (SEARCH,), {}, example="")
+        asyncio.run(run(lambda: limits.acquire_async(Job())))
+
+
+@pytest.mark.parametrize(
+    ("limits", "options", "error"),
+    [
+        ((), {}, "no limit was given"),
+        ((SEARCH, SEARCH), {}, "named twice"),
+        (("search",), {}, "takes a limit"),
+        ((TokenBucket("queue", "1/s", scope="queue"),), {}, "a request has no queue"),
+        ((ACCOUNT,), {"account": "a"}, "account= must be a function"),
+    ],
+)
+def test_a_mistake_shows_where_it_is_made(
+    memory: Limiter, limits: tuple[Limit, ...], options: dict[str, Any], error: str
+) -> None:
+    """It names what is wrong, and how to write it."""
+    with pytest.raises(ConfigurationError, match=error):
+        RequestLimits(memory, limits, options, example="@throttled(limiter, limit)")
+
+
+def test_the_limiter_comes_first(memory: Limiter) -> None:
+    """A decorator without its arguments, or another limiter than the process's own, is named."""
+    for wrong in (lambda: None, AsyncLimiter(memory), SEARCH):
+        with pytest.raises(ConfigurationError, match=r"the Limiter of this process: @throttled\(limiter, limit\)"):
+            RequestLimits(wrong, (SEARCH,), {}, example="@throttled(limiter, limit)")  # type: ignore[arg-type]
+
+
+def test_fastapi_has_names_of_its_own(memory: Limiter) -> None:
+    """An argument cannot take them."""
+    throttled = pytest.importorskip("throttlekit_fastapi").Throttled
+    with pytest.raises(ConfigurationError, match="request= is a name"):
+        throttled(memory, SEARCH, request=lambda: "a")
+
+
+def test_the_inner_decision_is_the_one_that_denied(memory: Limiter) -> None:
+    """A view with two decorators: the headers of a denial are those of the limit that denied."""
+    flask = pytest.importorskip("flask")
+    throttled = pytest.importorskip("throttlekit_flask").throttled
+    app = flask.Flask("shop", root_path="/")
+    app.get("/")(throttled(memory, SEARCH)(throttled(memory, ADDRESS)(lambda: "ok")))
+    client = app.test_client()
+    passed, denied = client.get("/"), client.get("/")
+    assert passed.headers["RateLimit"].startswith('"search"')
+    assert (denied.status_code, denied.headers["RateLimit"][:9]) == (429, '"address"')
+
+
+def test_all_views_of_an_app_may_share_a_limit(memory: Limiter) -> None:
+    """Flask calls a function before each request, and Django the first of its middleware."""
+    flask, throttled = pytest.importorskip("flask"), pytest.importorskip("throttlekit_flask").throttled
+    app = flask.Flask("shop", root_path="/")
+    app.before_request(throttled(memory, SEARCH)(lambda: None))
+    app.get("/")(lambda: "ok")
+    answers = [app.test_client().get("/") for _ in range(3)]
+    assert [(each.status_code, "RateLimit" in each.headers) for each in answers] == [(200, True)] * 2 + [(429, True)]
+
+
+def test_fastapi_gives_the_decision(memory: Limiter) -> None:
+    """For a response that an operation makes itself."""
+    fastapi, throttled = pytest.importorskip("fastapi"), pytest.importorskip("throttlekit_fastapi").Throttled
+    app, held = fastapi.FastAPI(), fastapi.Depends(throttled(memory, SEARCH))
+
+    def view(decision: Any = held) -> Any:
+        return fastapi.Response("own", headers=decision.headers())
+
+    app.get("/")(view)
+    answer = asyncio.run(_get(app))
+    assert (answer.text, answer.headers["RateLimit"][:8]) == ("own", '"search"')
+
+
+async def _get(app: Any) -> httpx.Response:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://shop") as client:
+        return await client.get("/")
+
+
+def test_a_denied_request_is_no_deferred_job(redis_url: str) -> None:
+    """It has no ticket, and no plugin learns of a job that waits; what it asked for is read of it as of a job."""
+    deferred: list[object] = []
+
+    class Plugin:
+        @hookimpl
+        def throttlekit_deferred(self, event: object) -> None:
+            deferred.append(event)
+
+    request, at_once = Job("1", kwargs={"thing": "1"}), Delivery(comes_back=False)
+    with Limiter(patient(redis_url), plugins=[Plugin()]) as limiter, Control(patient(redis_url)) as control:
+        limiter.acquire(THING, key="1")
+        exhausted = limiter.acquire(THING, job=request, delivery=at_once)
+        assert limiter.fleet is not None
+        assert limiter.fleet.activity.counts.take()[1] == [], "no job is reported as waiting"
+        control.pause(THING.name)
+        limiter.fleet.follow()
+        paused = limiter.acquire(THING, job=request, delivery=at_once)
+    with Limiter(f"redis://127.0.0.1:{free_port()}/0", plugins=[Plugin()]) as limiter:
+        away = limiter.acquire(THING, job=request, delivery=at_once)
+    assert [each.reason for each in (exhausted, paused, away)] == ["exhausted", "paused", "store unavailable"]
+    assert {(each.key, each.ticket) for each in (exhausted, paused, away)} == {("1", None)}
+    assert deferred == []
+
+
+@pytest.mark.parametrize(
+    ("framework", "module"), [("fastapi", "fastapi"), ("django", "django.http"), ("flask", "flask")]
+)
+def test_a_framework_that_is_missing_is_named(framework: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that brings it."""
+    package = f"throttlekit_{framework}"
+    for name in [each for each in sys.modules if each.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=rf"pip install 'throttlekit-jobs\[{framework}\]'"):
+        importlib.import_module(package)

@@ -1,0 +1,167 @@
+"""The limits of what a web application serves: what the adapters for its frameworks share."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from inspect import Parameter, Signature, signature
+from typing import TYPE_CHECKING, Any
+
+from throttlekit._core.decision import Decision
+from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
+from throttlekit._engine.delivery import Delivery
+from throttlekit.adapter.options import check_limiter, read_limits
+from throttlekit.errors import ConfigurationError
+from throttlekit.limiter import Limiter
+
+if TYPE_CHECKING:
+    from throttlekit.aio import AsyncLimiter
+
+__all__ = ["RequestLimits"]
+
+_AT_ONCE = Delivery(comes_back=False)
+
+
+class RequestLimits:
+    """
+    The limits that requests are held to.
+
+    A request does not wait: it is answered at once, passes only where no job waits before it, and keeps no place in
+    line. The slots that it takes are its own until `release`, and their leases are renewed meanwhile.
+
+    The limits read a request as they read a job. Its arguments are `remote_addr`, `path` and `method`, those of the
+    view, and those that the application gives by name. Those of the view go last: a client may choose them.
+
+    Args:
+        limiter: Decides.
+        limits: What each request is charged under: all or none.
+        given: What the application gives: for each name a function, which the framework's adapter calls.
+        example: How to write it, for errors.
+
+    Raises:
+        ConfigurationError: One of them can never work.
+    """
+
+    def __init__(
+        self, limiter: Limiter, limits: tuple[Limit, ...], given: Mapping[str, Callable[..., Any]], *, example: str
+    ) -> None:
+        self.limiter = check_limiter(limiter, f"the first argument is the Limiter of this process: {example}")
+        self.limits, self.given = read_limits(limits), given
+        if not self.limits:
+            raise ConfigurationError(f"no limit was given, so nothing is limited: {example}")
+        limiter.declare(*self.limits)
+        for limit in self.limits:
+            if limit.scope == "queue":
+                raise ConfigurationError(f"limit {limit.name!r} counts each queue apart, and a request has no queue")
+        for name, function in given.items():
+            if not callable(function):
+                raise ConfigurationError(f"{name}= must be a function that is called for each request: {example}")
+
+    def of(self, view: Callable[..., Any]) -> Callable[..., dict[str, Any]]:
+        """
+        Make sure that the limits' templates name what a request to *view* has. To be called once for each view.
+
+        Returns:
+            What the view's arguments are by name, of those that it is called with; positional ones and defaults too.
+
+        Raises:
+            ConfigurationError: A template names anything else.
+        """
+        takes = signature(view)
+        kinds: dict[str, Any] = dict.fromkeys((*_of_request("", "", ""), *self.given), Parameter.KEYWORD_ONLY)
+        for each in takes.parameters.values():
+            if each.kind is Parameter.VAR_KEYWORD:
+                kinds.setdefault(each.name, each.kind)
+            elif each.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+                kinds.setdefault(each.name, Parameter.KEYWORD_ONLY)
+
+        def request() -> None:
+            """Takes what a request to the view has."""
+
+        parameters = [Parameter(name, kind) for name, kind in sorted(kinds.items(), key=lambda each: each[1])]
+        request.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        request.__qualname__ = getattr(view, "__qualname__", type(view).__name__)
+        for limit in self.limits:
+            limit.check_function(request)
+
+        def arguments(*args: Any, **kwargs: Any) -> dict[str, Any]:
+            try:
+                bound = takes.bind(*args, **kwargs)
+            except TypeError:  # the view raises it, or is called in another way than its signature says
+                return kwargs
+            bound.apply_defaults()
+            return {**bound.arguments, **kwargs}
+
+        return arguments
+
+    def job(self, view: str, of_view: Mapping[str, Any], given: Mapping[str, Any], *request: str | None) -> Job:
+        """
+        A request as the limits read it.
+
+        Args:
+            view: Its name, for limits that count each job apart.
+            of_view, given: The arguments of the view, and what the application's functions returned.
+            request: The address that the server sees, the path, and the method. Those without an address, of a Unix
+                socket, are counted together.
+        """
+        return Job(name=view, kwargs={**of_view, **_of_request(*request), **given})
+
+    @cached_property
+    def in_loop(self) -> AsyncLimiter:
+        """The limiter for event loops."""
+        from throttlekit.aio import AsyncLimiter  # imports asyncio, which an application without a loop does not need
+
+        return AsyncLimiter(self.limiter)
+
+    def acquire(self, job: Job) -> Decision:
+        """Decide the request *job*, and renew its slots until `release`."""
+        return self._keep(self.limiter.acquire(*self.limits, job=job, delivery=_AT_ONCE))
+
+    async def acquire_async(self, job: Job) -> Decision:
+        """As `acquire`, in an event loop."""
+        return self._keep(await self.in_loop.acquire(*self.limits, job=job, delivery=_AT_ONCE))
+
+    def release(self, decision: Decision) -> None:
+        """The request has ended: its slots come free. No round trip without slots."""
+        self.limiter.release(decision)
+
+    async def release_async(self, decision: Decision) -> None:
+        """As `release`, in an event loop; carried through if the caller is cancelled."""
+        if decision.leases:
+            await self.in_loop.release(decision)
+
+    def release_with(self, response: object, decision: Decision) -> Callable[[], object]:
+        """A function that releases at its first call. If *response* is dropped before, they come free then."""
+        release = weakref.finalize(response, self.limiter.release, decision)
+        release.atexit = False  # a process that ends waits for no store: the leases end by themselves
+        return release
+
+    @staticmethod
+    def status(denied: Decision) -> int:
+        """
+        The status of the answer to a request that was *denied*: 429. While the store is unavailable it is 503: the
+        client has done nothing wrong.
+        """
+        return 503 if denied.reason == "store unavailable" else 429
+
+    @staticmethod
+    def write_headers(decision: Decision, headers: Any) -> None:
+        """Add *decision* to the *headers* of a response. Those of an inner view, which was decided later, stay."""
+        if not (decision.allowed and "RateLimit" in headers):
+            for name, value in decision.headers().items():
+                headers[name] = value
+
+    def _keep(self, decision: Decision) -> Decision:
+        if decision.leases:
+            self.limiter.keep(decision, _nothing)
+        return decision
+
+
+def _of_request(addr: str | None, path: str | None, method: str | None) -> dict[str, str]:
+    return {"remote_addr": addr or "", "path": path or "", "method": method or ""}
+
+
+def _nothing() -> None:
+    """The hook `throttlekit_slot_lost` reports a slot that is lost; the request goes on."""
