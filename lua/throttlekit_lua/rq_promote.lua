@@ -4,24 +4,38 @@
   KEYS[1]    the lock that RQ's scheduler holds for the queue
   KEYS[2]    the queue's scheduled jobs: sorted set by the instant to come back, seconds since the epoch
   KEYS[3]    the queue: list
-  KEYS[3+i]  job i: hash
+  KEYS[4]    how late each line is in which its jobs stand, seconds: hash
+  KEYS[4+i]  job i: hash
 
   ARGV[1]    now, as RQ writes instants: text
   ARGV[2]    "", or the name of a lane: then only the jobs that wait in it are put into the queue, due or not
-  ARGV[2+i]  job i: its id; in the order in which they are due
+  ARGV[3]    of that lane only jobs that are due in so many seconds, or later; "" any
+  ARGV[3+i]  job i: its id; in the order in which they are due
 
   Returns    how many were put into the queue
 
   Writes     KEYS[2] loses them. KEYS[3] gets them: jobs that the user scheduled at its end, or front if they ask
-             for it, as RQ's scheduler does, up to the first that a limit denied, which goes to the front. Only one of
-             these, because the worker that promotes takes it at once: more would stand before jobs that come due later.
-             KEYS[3+i] gets its new status, and a mark if it comes before it is due; if the user scheduled it, its ttl.
+             for it, as RQ's scheduler does, up to the first that a limit denied. In place of this one the due job that
+             stands first in its line goes to the front. Only one of these, because the worker that promotes takes it
+             at once: more would stand before jobs that come due later.
+             KEYS[4+i] gets its new status, and a mark if it comes before it is due; if the user scheduled it, its ttl.
+             A job whose line has become later since it was denied stays, and gets the instant at which it is due now.
              A job with RQ's own limit takes a slot of it, or goes to those that wait for one, in RQ's own keys: the
              set rq:rl-keys, the hash rq:rl:<key>, the sorted sets rq:rl:<key>:allowed and rq:rl:<key>:rate_limited.
 ]]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+local SOON, max = 0.03, math.max
 if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+
+-- What the job noted as it got the instant *score*; nil: it got this one otherwise.
+local function noted_of(key, score)
+  local due, base, late, latest, rest = string.match(redis.call('HGET', key, 'throttlekit_line') or '',
+    '^(%S+) (%S+) (%S+) (%S+) (.*)$')
+  if tonumber(due) ~= score then return nil end
+  local start, lane = string.match(rest, '^(%S+) (.*)$')
+  return {base = base, late = tonumber(late), latest = latest, rest = rest, start = tonumber(start), lane = lane}
+end
 
 -- RQ's own limit, `rate_limit=`: a job that comes back needs a slot of it again, and may have to wait for it.
 local function waits_for_rq(key, id)
@@ -42,29 +56,48 @@ local function waits_for_rq(key, id)
   return true
 end
 
-local count = 0
-for i = 1, #ARGV - 2 do
-  local id, lane = ARGV[2 + i], ARGV[2]
+local function put_in(i, front)
+  redis.call('ZREM', KEYS[2], ARGV[3 + i])
+  local status = redis.call('HGET', KEYS[4 + i], 'status')
+  if not status or status == 'canceled' or waits_for_rq(KEYS[4 + i], ARGV[3 + i]) then return 0 end
+  redis.call('HSET', KEYS[4 + i], 'status', 'queued', 'enqueued_at', ARGV[1])
+  redis.call(front and 'LPUSH' or 'RPUSH', KEYS[3], ARGV[3 + i])
+  return 1
+end
+
+local wanted, least = ARGV[2], tonumber(ARGV[3])
+local count, first = 0, nil
+for i = 1, #ARGV - 3 do
+  local key, id = KEYS[4 + i], ARGV[3 + i]
   local due = tonumber(redis.call('ZSCORE', KEYS[2], id) or nil)
-  local carried = due and redis.call('HGET', KEYS[3 + i], 'throttlekit')
-  local early = lane ~= '' and carried and string.find(carried, '"' .. lane .. '"', 1, true)
-  if lane ~= '' then due = early and 0 end
-  if due and due <= now then
-    redis.call('ZREM', KEYS[2], id)
-    local job = redis.call('HMGET', KEYS[3 + i], 'status', 'enqueue_at_front', 'ttl', 'enqueue_at_front_on_retry',
-      'ended_at')
-    if job[1] and job[1] ~= 'canceled' and not waits_for_rq(KEYS[3 + i], id) then
-      redis.call('HSET', KEYS[3 + i], 'status', 'queued', 'enqueued_at', ARGV[1])
-      count = count + 1
-      if early then redis.call('HSET', KEYS[3 + i], 'throttlekit_early', '1') end
-      if carried then
-        redis.call('LPUSH', KEYS[3], id)
-        return count
+  local carried = due and redis.call('HGET', key, 'throttlekit')
+  if carried then
+    local noted = noted_of(key, due)
+    local late = noted and tonumber(redis.call('HGET', KEYS[4], noted.lane) or nil)
+    local later = late and late > noted.late
+    if later then due = max(due, math.min(due + late - noted.late, tonumber(noted.latest))) end
+    if wanted ~= '' then
+      if string.find(carried, '"' .. wanted .. '"', 1, true) and (not least or due - now >= least) then
+        if due - now > SOON then redis.call('HSET', key, 'throttlekit_early', string.format('%.3f', due - now))
+        else redis.call('HDEL', key, 'throttlekit_early') end
+        if put_in(i, true) == 1 then return 1 end
       end
-      if tonumber(job[3] or nil) then redis.call('EXPIRE', KEYS[3 + i], job[3]) end
-      local front = job[2] == '1' or (job[4] == '1' and job[5] and job[5] ~= '')
-      if front then redis.call('LPUSH', KEYS[3], id) else redis.call('RPUSH', KEYS[3], id) end
+    elseif due > now then
+      if later then
+        redis.call('HSET', key, 'throttlekit_line',
+          string.format('%.6f %s %.6f %s ', due, noted.base, late, noted.latest) .. noted.rest)
+        redis.call('ZADD', KEYS[2], string.format('%.6f', due), id)
+      end
+    elseif not first then
+      first = {i = i, noted = noted}
+    elseif noted and first.noted and noted.lane == first.noted.lane and noted.start < first.noted.start then
+      first = {i = i, noted = noted}
     end
+  elseif due and due <= now and wanted == '' and not first then
+    local job = redis.call('HMGET', key, 'enqueue_at_front', 'ttl', 'enqueue_at_front_on_retry', 'ended_at')
+    local put = put_in(i, job[1] == '1' or (job[3] == '1' and job[4] and job[4] ~= ''))
+    if put == 1 and tonumber(job[2] or nil) then redis.call('EXPIRE', key, job[2]) end
+    count = count + put
   end
 end
-return count
+return count + (first and put_in(first.i, true) or 0)
