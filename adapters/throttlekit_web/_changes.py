@@ -109,6 +109,8 @@ def _scale(known: Known, form: Mapping[str, Any], for_: float | None, how_long: 
     except ConfigurationError as error:
         raise Refused(400, str(error)) from error
     limit, name = known.limit, known.limit.name
+    if "*" in name:
+        raise Refused(400, "its name has a *, so it would mean a group of limits: use the command throttlekit scale")
     _check(Rule(what="scale", name=name, factor=factor), known)
     new = scaled(limit, thousandths(factor))
     effect = (

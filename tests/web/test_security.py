@@ -105,6 +105,17 @@ def test_a_changed_rate_says_whether_it_counts_on(
     assert effect in told
 
 
+def test_a_limit_whose_name_reads_as_a_group_is_not_scaled(
+    limiter: Limiter, report: Callable[[], None], control: _Page
+) -> None:
+    """The confirmation would name one limit, and all of the group would be slower."""
+    limiter.acquire(TokenBucket("a*", "10/s"))
+    report()
+    (row,) = control("/api/limits", authorization=OWN["authorization"]).data["limits"]
+    answer = _send(control, {"verb": "scale", "limit": row["id"], "factor": 0.5, "by": "ann"})
+    assert (answer.status, "a group of limits" in answer.data["error"]) == (400, True)
+
+
 def test_a_rule_can_be_ended(redis_url: str, control: _Page, limit_id: str) -> None:
     """Whichever rule is in force, by its id; one that has ended is 404."""
     with Control(patient(redis_url), by="bob") as other:
