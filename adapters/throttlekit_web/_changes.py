@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from throttlekit import Control
-from throttlekit._core.limit.with_rate import altered
+from throttlekit import ConfigurationError, Control
+from throttlekit._core.limit.with_rate import altered, scaled
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import definition_of, why_ignored
-from throttlekit.fleet.rules import Rule
+from throttlekit.fleet.rules import Rule, checked_factor, thousandths
 from throttlekit.fleet.snapshot import FleetStore, Known
 from throttlekit_cli.formatting import format_duration, format_limit
 from throttlekit_web._data import rule_id, shown_part
@@ -19,6 +19,7 @@ from throttlekit_web._http import Refused
 __all__ = ["Plan", "plan_change"]
 
 _MAX_FOR_S = 366 * 86_400
+_COUNTS_ON = "What was used still counts, and jobs that wait keep their order: no burst follows."
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,9 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
         return Plan(effect, by, lambda control: control.shadow(name, for_=for_))
     if verb == "set":
         return _set(known, form, for_, how_long, by)
-    raise Refused(400, "verb must be pause, set, shadow, reset or end")
+    if verb == "scale":
+        return _scale(known, form, for_, how_long, by)
+    raise Refused(400, "verb must be pause, set, scale, shadow, reset or end")
 
 
 def _set(known: Known, form: Mapping[str, Any], for_: float | None, how_long: str, by: str) -> Plan:
@@ -92,10 +95,29 @@ def _set(known: Known, form: Mapping[str, Any], for_: float | None, how_long: st
     _check(Rule(what="set", name=name, part=tier, rate=amount, burst=burst), known)
     new = altered(limit, amount, burst)
     whose = f"limit {name!r}" if tier is None else f"tier {tier!r} of limit {name!r}"
+    counts_on = new.fingerprint == (limit.declared or limit).fingerprint
     effect = f"Change {whose} in the whole fleet, {how_long}: from {format_limit(limit)} to {format_limit(new)}. " + (
-        "Jobs that hold slots go on." if not limit.period_us else "It begins with a full burst and an empty line."
-    )
+        "Jobs that hold slots go on." if not limit.period_us else _COUNTS_ON if counts_on
+        else "It counts by itself: a full burst can start at once, and jobs that wait join a new line."
+    )  # fmt: skip
     return Plan(effect, by, lambda control: control.set(name, rate, burst=burst, tier=tier, for_=for_))
+
+
+def _scale(known: Known, form: Mapping[str, Any], for_: float | None, how_long: str, by: str) -> Plan:
+    try:
+        factor = checked_factor(form.get("factor"))
+    except ConfigurationError as error:
+        raise Refused(400, str(error)) from error
+    limit, name = known.limit, known.limit.name
+    if "*" in name:
+        raise Refused(400, "its name has a *, so it would mean a group of limits: use the command throttlekit scale")
+    _check(Rule(what="scale", name=name, factor=factor), known)
+    new = scaled(limit, thousandths(factor))
+    effect = (
+        f"Give limit {name!r} {factor:g} of its rate in the whole fleet, for all its keys and tiers, {how_long}: "
+        f"from {format_limit(limit)} to {format_limit(new)}. "
+    ) + (_COUNTS_ON if limit.period_us else "Jobs that hold slots go on.")
+    return Plan(effect, by, lambda control: control.scale(name, factor, for_=for_))
 
 
 def _end(control: Control, id: str, by: str, *, show_keys: bool) -> Plan:

@@ -98,3 +98,10 @@ def _own_packages() -> str:
     if any("site-packages" in root.parts for root in roots):
         pytest.skip("the packages are installed beside the others")
     return os.pathsep.join(map(str, roots))
+
+
+def test_a_command_that_is_nearly_right_is_understood() -> None:
+    """`why` is `explain`; of a misspelt command the right one is named."""
+    assert throttlekit("why", "--help").stdout.startswith("Usage: throttlekit why [OPTIONS] JOB_ID")
+    outcome = throttlekit("paus", "partner-api")
+    assert (outcome.returncode, "Did you mean 'pause'?" in outcome.stderr) == (2, True)

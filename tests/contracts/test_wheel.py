@@ -50,6 +50,13 @@ def test_the_wheel_holds_every_file_of_the_tree(package: str) -> None:
         assert installed.read_bytes() == source.read_bytes(), installed
 
 
+def test_the_wheel_has_no_other_package() -> None:
+    """Each top-level name is a reason for a conflict: CONTRIBUTING.md says why there are these."""
+    _installed()
+    installed = {path.parts[0] for path in metadata.files("throttlekit-jobs") or () if ".." not in path.parts}
+    assert {name for name in installed if not name.endswith(".dist-info")} == set(_SOURCE_ROOTS)
+
+
 def test_the_tests_import_the_wheel() -> None:
     """The code under test is the installed one, not the checkout."""
     import throttlekit

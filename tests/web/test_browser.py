@@ -177,7 +177,8 @@ def test_a_limit_that_is_slowed_down_says_so(page: Any, flood: _Flood) -> None:
         limiter.acquire(QUOTA)
         limiter.heard(SimpleNamespace(headers={"RateLimit": '"day";r=3;t=3600'}), QUOTA)
         limiter.acquire(QUOTA, job=Job(id="waits"))
-    _see(page, "tbody .tag", "slowed down to 3/hour")
+    _see(page, "tbody .tag", "slow")
+    _see(page, "tbody .quiet", "slowed down to 3/hour")
     assert "1 slowed down" in _see(page, "dl.tiles dd", "slowed down")
     _open(page, QUOTA.name)
     _see(page, "main p", "It is slowed down to 3/hour by what downstream said is left, for ")
@@ -220,6 +221,16 @@ def test_a_change_names_its_effect_before_it_is_made(page: Any, flood: _Flood) -
         _click(page, "dialog [type=submit]")
         _see(page, "dialog p", "Done.")
         assert [rule for rule in control.rules() if rule.name == "reports-db"] == []
+
+
+def test_a_part_of_the_rate_can_be_given(page: Any) -> None:
+    """With the rates before and after, and that no burst follows."""
+    _open(page, "partner-api")
+    _click(page, "[data-verb=scale]")
+    fill = "[...document.querySelectorAll('dialog input')].forEach((input, at) => { input.value = ['0.5', 'ann'][at] })"
+    page.execute_script(fill)
+    _click(page, "dialog [type=submit]")
+    assert "from token-bucket 20/s burst 20 to token-bucket 10/s burst" in _see(page, ".effect", "0.5 of its rate")
 
 
 @pytest.mark.parametrize("look", ["phone", "dark"])

@@ -10,7 +10,7 @@ import pytest
 
 from support.servers.processes import patient
 from support.web import Answer
-from throttlekit import Concurrency, Control, Limiter, TokenBucket
+from throttlekit import Concurrency, Control, FixedWindow, Limit, Limiter, SlidingLog, TokenBucket
 
 API = TokenBucket("partner-api", "2/minute", burst=2)
 TOKEN = "a-token-of-the-tests"
@@ -62,6 +62,13 @@ def test_a_change_is_made_once_its_effect_is_confirmed(redis_url: str, control: 
     [
         ({"verb": "pause"}, "Pause limit 'partner-api' in the whole fleet, until it is ended", "pause"),
         ({"verb": "set", "rate": "50/s", "burst": 5}, "from token-bucket 2/minute burst 2 to token-bucket 50/s", "set"),
+        ({"verb": "set", "rate": "50/s"}, "What was used still counts, and jobs that wait keep their order", "set"),
+        (
+            {"verb": "scale", "factor": 0.5},
+            "from token-bucket 2/minute burst 2 to token-bucket 1/minute burst 2",
+            "scale",
+        ),
+        ({"verb": "scale", "factor": 0.5}, "Give limit 'partner-api' 0.5 of its rate in the whole fleet", "scale"),
         ({"verb": "shadow", "for": 60}, "denies no job any more", "shadow"),
         ({"verb": "reset"}, "Delete the counts", "reset"),
     ],
@@ -75,6 +82,38 @@ def test_each_change_names_its_effect(
     assert effect in told
     assert _send(control, {**form, "confirm": told}).status == 200
     assert _history(redis_url) == [(verb, "ann (web)")]
+
+
+@pytest.mark.parametrize(
+    ("limit", "rate", "effect"),
+    [
+        (SlidingLog("window", "10/minute"), "20/minute", "It counts by itself: a full burst can start at once"),
+        (FixedWindow("window", "10/minute"), "20/minute", "What was used still counts"),
+        (FixedWindow("window", "10/minute"), "20/hour", "It counts by itself"),
+        (Concurrency("window", 5), "6", "Jobs that hold slots go on."),
+    ],
+)
+def test_a_changed_rate_says_whether_it_counts_on(
+    limiter: Limiter, report: Callable[[], None], control: _Page, limit: Limit, rate: str, effect: str
+) -> None:
+    """A window's new rate counts with the old one, unless the period is another; a log never does."""
+    limiter.acquire(limit)
+    report()
+    headers = {"authorization": OWN["authorization"]}
+    (row,) = [each for each in control("/api/limits", **headers).data["limits"] if each["name"] == "window"]
+    told = _send(control, {"verb": "set", "limit": row["id"], "rate": rate, "by": "ann"}).data["confirm"]
+    assert effect in told
+
+
+def test_a_limit_whose_name_reads_as_a_group_is_not_scaled(
+    limiter: Limiter, report: Callable[[], None], control: _Page
+) -> None:
+    """The confirmation would name one limit, and all of the group would be slower."""
+    limiter.acquire(TokenBucket("a*", "10/s"))
+    report()
+    (row,) = control("/api/limits", authorization=OWN["authorization"]).data["limits"]
+    answer = _send(control, {"verb": "scale", "limit": row["id"], "factor": 0.5, "by": "ann"})
+    assert (answer.status, "a group of limits" in answer.data["error"]) == (400, True)
 
 
 def test_a_rule_can_be_ended(redis_url: str, control: _Page, limit_id: str) -> None:
@@ -103,6 +142,10 @@ def test_a_rule_can_be_ended(redis_url: str, control: _Page, limit_id: str) -> N
         ({"verb": "set", "rate": "50"}, "rate"),
         ({"verb": "set", "rate": "5/s", "burst": 0}, "burst must be"),
         ({"verb": "set"}, "rate must be"),
+        ({"verb": "scale"}, "0.001"),
+        ({"verb": "scale", "factor": 2}, "0.001"),
+        ({"verb": "scale", "factor": "0.5"}, "0.001"),
+        ({"verb": "scale", "factor": 0.5, "key": "a"}, "leave the key out"),
         ({"verb": "pause", "for": -1}, "for must be"),
         ({"verb": "pause", "for": True}, "for must be"),
         ({"verb": "pause", "key": 5}, "key must be"),

@@ -163,7 +163,7 @@ function limitsView() {
 function tags(row) {
   return [row.rules.some((rule) => rule.what === "pause" && rule.part === null) && h("span", { class: "tag paused" }, "paused by an operator"),
     row.paused !== null && h("span", { class: "tag paused" }, `paused for ${duration(row.paused)}`),
-    row.slowed !== null && h("span", { class: "tag short" }, row.keyed ? "a key is slowed down" : `slowed down to ${row.slowed.to}`),
+    row.slowed !== null && h("span", { class: "tag short" }, row.keyed ? "a key is slow" : "slow"),
     row.used !== null && row.used >= row.capacity && h("span", { class: "tag short" }, row.keyed ? "a key is full" : "full"),
     row.downstream_429 > 0 && h("span", { class: "tag short", title: "Answers of downstream in the last 15 minutes that paused it" }, `${plural(row.downstream_429, "429", "429s")}`),
     row.idle && h("span", { class: "tag quiet" }, "not used")];
@@ -205,7 +205,7 @@ function limitView(id) {
         tile("Denials", count(row.denials), reasons(row.denied)), tile("429s", count(row.downstream_429), "of downstream, in the last 15 minutes"),
         row.mean_hold !== null && tile("A slot is held", duration(row.mean_hold), "on average"), row.oldest_hold !== null && tile("Oldest holder", duration(row.oldest_hold))),
       row.rules.length ? h("div", {}, h("h3", {}, "Rules in force"), rulesTable(row.rules, data.now)) : "",
-      about.control ? h("div", { class: "bar" }, act("pause", "Pause…"), act("set", "Change the rate…"), act("shadow", "Shadow mode…"), act("reset", "Reset…")) : "",
+      about.control ? h("div", { class: "bar" }, act("pause", "Pause…"), act("set", "Change the rate…"), act("scale", "Scale…"), act("shadow", "Shadow mode…"), act("reset", "Reset…")) : "",
       charts(row, last),
       row.keyed ? h("div", {}, h("h3", {}, "Most pressing keys"), keyTable(data.keys)) : "",
       data.tenants.length ? h("div", {}, h("h3", {}, "Tenants, last minute"), tenantTable(data.tenants)) : "",
@@ -316,7 +316,7 @@ function rulesTable(rules, now) {
 
 // --- changing things -------------------------------------------------------------------------------------------
 
-const VERBS = { pause: "Pause", set: "Change the rate", shadow: "Shadow mode", reset: "Reset", end: "End a rule" };
+const VERBS = { pause: "Pause", set: "Change the rate", scale: "A part of the rate", shadow: "Shadow mode", reset: "Reset", end: "End a rule" };
 const LASTS = [["", "until it is ended"], [300, "5 minutes"], [600, "10 minutes"], [1800, "30 minutes"], [3600, "1 hour"], [14400, "4 hours"], [86400, "1 day"]];
 
 /** First the fields, then the effect in the server's words, which the operator confirms. */
@@ -328,6 +328,7 @@ function change(verb, row) {
   const inputs = h("div", {},
     verb === "set" && field("rate", row.slots ? "Slots" : "Rate, like 50/s or 100/minute", h("input", { required: true })),
     verb === "set" && row.definition.startsWith("token-bucket") && field("burst", "Burst (as declared, if empty)", h("input", { type: "number", min: 1 })),
+    verb === "scale" && field("factor", row.slots ? "Part of the slots, like 0.5" : "Part of the rate, like 0.5", h("input", { required: true, type: "number", min: 0.001, max: 1, step: 0.001 })),
     (verb === "pause" || verb === "reset") && row.keyed && field("key", "Key (every key, if empty)", h("input", {})),
     verb !== "end" && verb !== "reset" && field("for", "How long", lasts()),
     field("by", "Your name, for the history", h("input", { required: true, maxlength: 100, autocomplete: "name", value: store.get("by") ?? "" })));
@@ -339,7 +340,7 @@ function change(verb, row) {
     const value = (name) => fields[name]?.value.trim() || undefined;
     store.set("by", value("by") ?? "");
     const body = { verb, by: value("by"), confirm, ...(verb === "end" ? { rule: row.id } : { limit: row.id }), key: value("key"), rate: value("rate"),
-                   burst: value("burst") && Number(value("burst")), for: value("for") && Number(value("for")) };
+                   factor: value("factor") && Number(value("factor")), burst: value("burst") && Number(value("burst")), for: value("for") && Number(value("for")) };
     try {
       const answer = await send(body);
       if (answer.done) {
