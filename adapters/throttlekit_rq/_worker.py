@@ -148,7 +148,7 @@ class _Dispatcher:
             if seen.scheduler:
                 self._ticking.add(name)
             elif seen.due:
-                count = promote(connection, name, seen.due)
+                count = promote(connection, name, seen.due, seen.lanes)
                 promoted += count
                 if count < len(seen.due):
                     next_in = 0.0

@@ -83,15 +83,16 @@ else
     if redis.call('PTTL', KEYS[8]) < left then redis.call('PEXPIRE', KEYS[8], whole(left)) end
     local late = tonumber(redis.call('HGET', KEYS[9], ARGV[10]) or nil) or 0
     local noted = ARGV[12] == '1' and redis.call('HGET', KEYS[1], 'throttlekit_line') or ''
-    local base, lane = string.match(noted, '^%S+ (%S+) %S+ %S+ %S+ (.*)$')
-    base = lane == ARGV[10] and tonumber(base) or nil
+    local base, place = string.match(noted, '^%S+ (%S+) %S+ %S+ (.*)$')
+    base = place == ARGV[8] .. ' ' .. ARGV[10] and tonumber(base) or nil
     if base and redis.call('ZRANGE', KEYS[7], '0', '0')[1] == ARGV[1] then
       late = due - base
       redis.call('HSET', KEYS[9], ARGV[10], string.format('%.6f', late))
     end
     if redis.call('PTTL', KEYS[9]) < left then redis.call('PEXPIRE', KEYS[9], whole(left)) end
     redis.call('HSET', KEYS[1], 'throttlekit_line',
-      string.format('%.6f %.6f %.6f %.6f ', due, base or due - late, late, due + ARGV[13]) .. ARGV[8] .. ' ' .. ARGV[10])
+      string.format('%.6f %.6f %.6f %.6f ', due, base or due - late, late, due + ARGV[13]) ..
+      ARGV[8] .. ' ' .. ARGV[10])
   end
 end
 return 1

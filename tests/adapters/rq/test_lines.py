@@ -11,7 +11,7 @@ import pytest
 
 from support.rq import jobs
 from support.rq.helpers import QUIET, Site
-from support.waiting import wait_until
+from throttlekit import TokenBucket
 from throttlekit._core.line import Place
 from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter import Deferred, JobOptions, lane_in
@@ -24,6 +24,7 @@ from throttlekit_rq._wire import EARLY, LINE, Record, lane_key, lanes_key, late_
 pytestmark = QUIET
 
 LANE = "lane"
+FOUR = TokenBucket("four", "4/hour", burst=4)
 
 
 class Line:
@@ -51,8 +52,8 @@ class Line:
 
     def promoted(self, **options: Any) -> list[str]:
         """What is promoted by one call, of all that is due."""
-        due = look(self.connection, [self.queue.name])[0].due
-        promote(self.connection, self.queue.name, due, **options)
+        (seen,) = look(self.connection, [self.queue.name])
+        promote(self.connection, self.queue.name, seen.due, seen.lanes, **options)
         return self.taken()
 
     def woken(self, **options: Any) -> list[str]:
@@ -104,7 +105,8 @@ def test_a_job_comes_no_earlier_than_it_was_told(line: Line) -> None:
 
 def test_a_job_comes_before_its_wait_or_its_life_is_over(line: Line) -> None:
     """However late its line becomes."""
-    first, second, third = line.joins(1, -100), line.joins(2, -1, slack=21), line.joins(3, -1, slack=0)
+    first, second = line.joins(1, -100), line.joins(2, -1, slack=21)
+    line.joins(3, -1, slack=0)
     line.promoted()
     line.denied(first, 1, 400)
     assert line.promoted() == ["3"]
@@ -151,6 +153,44 @@ def test_of_those_that_are_due_the_first_in_line_goes_first(line: Line) -> None:
     assert line.promoted() == ["2"]
     assert line.promoted() == ["between"]
     assert line.promoted() == []
+
+
+def test_jobs_behind_others_that_are_due_later_wait_on(line: Line) -> None:
+    """They cannot pass before those: by how far they stand behind the first, as those that stand near it are due."""
+    near = [line.joins(1 + n, 100 + 10 * n) for n in range(10)]
+    far = [line.joins(11 + n, -10) for n in range(3)]
+    assert line.promoted() == []
+    assert [line.due(job) for job in far] == [pytest.approx(200 + 10 * n, abs=9) for n in range(3)]
+    line.denied(far[0], 11, 500)
+    assert not line.connection.hexists(late_key("work"), LANE), "it does not stand first"
+    for job in near:
+        line.connection.zrem(line.scheduled, job.id)
+    line.connection.zadd(line.scheduled, {far[1].id: time.time() - 1})
+    assert line.promoted() == ["12"], "no job stands before it that comes"
+
+
+def test_a_job_behind_others_comes_before_its_wait_is_over(line: Line) -> None:
+    for n in range(10):
+        line.joins(1 + n, 100)
+    late = line.joins(11, -10, slack=60)
+    line.joins(12, -10, slack=5)
+    assert line.promoted() == ["12"]
+    assert line.due(late) == pytest.approx(50, abs=9)
+
+
+def test_a_job_that_changed_its_place_says_nothing_of_the_line(line: Line) -> None:
+    """It left the line, and came in again behind others."""
+    first = line.joins(1, -1)
+    assert line.promoted() == ["1"]
+    line.denied(first, 7, 100)
+    assert not line.connection.hexists(late_key("work"), LANE)
+
+
+def test_a_job_without_a_place_stands_in_no_line(line: Line) -> None:
+    """Its turn comes after its end: it comes back for that, and not for the others."""
+    line.joins(1, 100)
+    line.joins(0, 50)
+    assert line.connection.zcard(lane_key("work", LANE)) == 1
 
 
 def test_a_job_that_is_woken_knows_by_how_much(line: Line) -> None:
@@ -245,11 +285,10 @@ def test_due_jobs_go_first_as_a_rule(site_of_many: Site, monkeypatch: pytest.Mon
 def site_of_many(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Four jobs that were denied are due."""
     site = throttled_site
-    site.shut(jobs.LIVELY)
+    site.shut(FOUR)
     for n in range(4):
-        site.queue.enqueue(jobs.plain, n, throttle=[jobs.LIVELY])
+        site.queue.enqueue(jobs.plain, n, throttle=[FOUR])
     site.work()
-    wait_until(lambda: site.limiter.peek(jobs.LIVELY).remaining >= 4, description="all of them may run")
-    site.make_due()
+    site.open(FOUR)
     monkeypatch.setattr(_worker, "_NEW_EVERY", 0.0)
     return site
