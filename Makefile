@@ -24,7 +24,7 @@ test-oldest: $(VENV)/made-oldest
 		-k "$(OF_THE_OLDEST)" $(PYTEST)
 	set -e; cd $(VENV); for rq in 2.2 2; do \
 		export PYTHONPATH=$(CURDIR)/$(VENV)/rq-$$rq; $(BIN)/python -c "import rq; assert rq.VERSION.startswith('$$rq.'), rq.VERSION"; \
-		$(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(OF_RQ) -n $(PROCESSES) --dist loadscope $(PYTEST); \
+		$(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(OF_RQ) -n $(PROCESSES) --dist worksteal $(PYTEST); \
 	done
 
 OF_THE_OLDEST := not test_slots.py and (not test_processes.py or two_limits) and not one_429_stops and not consumer_timeout \
