@@ -6,7 +6,6 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from throttlekit_celery._outcomes import end_unrun
 from throttlekit_celery._pool_capacity import PoolCapacity
 from throttlekit_celery._requeue import CONFIRMED_WITHIN, TICKET, Copies, delays_natively, queue_of
 from throttlekit_celery._running import RunningTasks
+from throttlekit_celery._saving import Unsaved, is_unsaved
 from throttlekit_celery._waiting import HeldTask, HeldTasks, State
 
 __all__ = ["DEFERRED_EVENT", "Gate", "Settings"]
@@ -32,9 +32,6 @@ _log = logging.getLogger("throttlekit.celery")
 _LONGEST_HOLD = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes: this leaves time for the body
 _SHARE = 1 / 3
 """Of the time that a broker leaves a message unacknowledged, the share that may be spent on waiting."""
-
-_DURABLE_AFTER = 30.0
-"""A ticket for a longer wait than this is written into the message, so that a killed worker does not lose it."""
 
 _NATIVE_AFTER = 0.5
 """Where the broker itself can delay, in whole seconds, it keeps a task that waits longer than this."""
@@ -111,6 +108,7 @@ class Gate:
         self._capacity = PoolCapacity()
         self._running = RunningTasks(limiter, self._held, self._comes_back, self._capacity.freed)
         self._copies = Copies(app)
+        self._unsaved = Unsaved(self._copies.in_queue, self._save)
         self._pid = 0
         self._stopping = False
         self._releasing = False
@@ -170,6 +168,7 @@ class Gate:
         keep_turning(consumer)
         self._host.start(consumer)
         self._copies.start(consumer)
+        self._unsaved.clear()
         self.throttling.warn_in_memory()
         self._pid = os.getpid()
         self._stopping = False
@@ -198,6 +197,7 @@ class Gate:
         """The worker stops: put back what it holds, with its tickets, so that each task keeps its place in the line."""
         until = time.monotonic() + _GIVE_BACK_WITHIN
         self._stopping = True
+        self._unsaved.clear()
         self._copies.settle(until)
         for held in (*self._capacity.take_all(), *self._held.take_all(consumer)):
             # The rest goes back as it came, when the connection closes.
@@ -293,13 +293,29 @@ class Gate:
         # Not before half the time is over: a copy that is due much later would go round and round.
         worn = delay > left and held_for > longest / 2
         native = delay > _NATIVE_AFTER and self._host.delays_natively(held)
-        durably = _DURABLE_AFTER < delay <= delivery.expires_in and _stands(held.ticket) != _stands(held.carried)
+        unsaved = is_unsaved(held, delay) and delay <= delivery.expires_in
+        crowded = unsaved and not self._held.fetches_on(held.consumer)
         # A task that was acknowledged as its body began is in no queue any more.
-        if worn or native or durably or held.request.acknowledged:
+        if worn or native or crowded or held.request.acknowledged:
             if self._put_back(held, delay if native else 0.0):
                 return
             delay = min(delay, _RETRY_COPY_AFTER)
         self._held.hold(held, delay if worn else min(delay, left), wakeable=True, most=min(left, delivery.expires_in))
+        if unsaved:
+            self._unsaved.add(held)
+
+    def _save(self, held: HeldTask) -> bool:
+        """Put *held*, which is held, back; if that fails, it goes on waiting here."""
+        late = self._held.late(held)
+        if late:  # the worker that receives the copy knows nothing of that
+            held.due += late
+            ticket = Ticket.read(held.ticket)
+            held.ticket = replace(ticket, due_us=ticket.due_us + round(late * 1_000_000)).write()
+        self._held.drop(held)
+        saved = self._put_back(held, 0.0)
+        if not saved:
+            self._wait(held, held.due - time.monotonic())
+        return saved
 
     def _put_back(self, held: HeldTask, delay: float) -> bool:
         """Put *held* back into its queue; it is held until the broker has confirmed the copy."""
@@ -363,12 +379,6 @@ class Gate:
             request.send_event(DEFERRED_EVENT, name=request.name, limit=limit, until=time.time() + delay)
         except Exception as error:
             _log.debug("The event of a deferral could not be sent: %s", type(error).__name__)
-
-
-def _stands(ticket: Mapping[str, Any] | None) -> dict[str, tuple[int, int, int]]:
-    """Where a task with *ticket* stands in each line. Its due instant is another each time that it asks."""
-    places = Ticket.read(ticket).places
-    return {limit: (place.epoch, place.start, place.number) for limit, place in places.items()}
 
 
 def _longest_hold(consumer: Any, wanted: float | None) -> float:

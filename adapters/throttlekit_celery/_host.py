@@ -35,6 +35,7 @@ __all__ = [
     "in_pool_process",
     "job_of",
     "keep_turning",
+    "queue_methods",
     "real_app",
     "signals",
     "whenever_made",
@@ -69,6 +70,12 @@ def delayed_routing_key(seconds: int, routing_key: str) -> str:
     """The key under which Celery's native delayed delivery keeps a message for whole *seconds*."""
     native: Any = importlib.import_module("kombu.transport.native_delayed_delivery")
     return str(native.calculate_routing_key(seconds, routing_key))
+
+
+@cache
+def queue_methods() -> Any:
+    """AMQP's methods of queues, by name."""
+    return importlib.import_module("amqp.spec").Queue
 
 
 def expires_in(request: Any) -> float:

@@ -16,6 +16,7 @@ from throttlekit_celery._host import (
     delayed_routing_key,
     expires_in,
     has_delayed_delivery,
+    queue_methods,
 )
 from throttlekit_celery._waiting import HeldTask
 
@@ -51,6 +52,8 @@ class Copies:
         self._unconfirmed: dict[int, tuple[float, str, _Done]] = {}
         # One at a time: to publish reads confirmations too, so each of many copies may find no other unconfirmed.
         self._next_check: object = None
+        self._asked: tuple[str, float] | None = None  # for the length of which queue, and when
+        self._length: int | None = None  # of that queue, as RabbitMQ has answered
         self._lock = threading.RLock()
 
     def start(self, consumer: Any) -> None:
@@ -110,6 +113,36 @@ class Copies:
         done(True)
         return True
 
+    def in_queue(self, name: str) -> int | None:
+        """
+        How many messages wait in that queue; None: the broker has not answered yet, so ask again in a moment.
+
+        RabbitMQ's queue may be writing to its disk: its answer is not waited for, as a confirmation is not.
+
+        Raises:
+            Exception: An error of the broker's client, or no answer for `CONFIRMED_WITHIN`.
+        """
+        with self._lock:
+            try:
+                channel = self._connected().channel
+                if isinstance(channel, VirtualChannel):
+                    return int(channel._size(name))
+                if self._asked is None or self._asked[0] != name:
+                    self._asked, self._length = (name, time.monotonic()), None
+                    channel.send_method(queue_methods().Declare, "BsbbbbbF", (0, name, True, *[False] * 4, None))
+                with contextlib.suppress(TimeoutError, BlockingIOError):
+                    while self._length is None:
+                        self._producer.connection.drain_events(timeout=0)
+                if self._length is None:
+                    if time.monotonic() - self._asked[1] > CONFIRMED_WITHIN:
+                        raise TimeoutError(name)
+                    return None
+                self._asked = None
+                return self._length
+            except Exception:
+                self._disconnect()
+                raise
+
     def settle(self, until: float) -> None:
         """Wait for all confirmations, but not past *until*, by the monotonic clock."""
         while self._unconfirmed and time.monotonic() < until:
@@ -157,6 +190,7 @@ class Copies:
                 channel.events["basic_ack"].add(partial(self._confirmed, True))
                 channel.events["basic_nack"].add(partial(self._confirmed, False))
                 channel.events["basic_return"].add(self._returned)
+                channel._callbacks[queue_methods().DeclareOk] = self._counted
             self._producer, self._number = Producer(channel, auto_declare=False), 0
         return self._producer
 
@@ -166,6 +200,10 @@ class Copies:
         for known in numbers:
             if known in self._unconfirmed:
                 self._unconfirmed.pop(known)[2](stored)
+
+    def _counted(self, _: str, messages: int, __: int) -> None:
+        """RabbitMQ has answered how many *messages* wait in a queue."""
+        self._length = messages
 
     def _returned(self, _: Any, __: str, routing_key: str, ___: Any) -> None:
         """There is no such queue any more. Other copies that were sent to it are lost too."""
@@ -177,6 +215,7 @@ class Copies:
         if producer is not None:
             with contextlib.suppress(Exception):  # it may be broken already
                 producer.connection.collect(socket_timeout=0.1)
+        self._asked = None
         failed, self._unconfirmed = self._unconfirmed, {}
         for _, _, done in failed.values():
             done(False)

@@ -132,7 +132,13 @@ class HeldTasks:
         self._lock = threading.Lock()  # without an event loop, timers run in a thread of their own
 
     def hold(
-        self, held: HeldTask, delay: float, *, state: State = State.HELD, wakeable: bool = False, most: float = math.inf
+        self,
+        held: HeldTask,
+        delay: float,
+        *,
+        state: State = State.HELD,
+        wakeable: bool = False,
+        most: float = math.inf,
     ) -> None:
         """
         Give *held* back to Celery in *delay* seconds. Until then `inspect scheduled` lists it, with its ETA.
@@ -144,18 +150,25 @@ class HeldTasks:
         held.becomes(state)
         request._eta = datetime.now(timezone.utc) + timedelta(seconds=delay)
         with self._lock:
-            wait = _Wait(held, len(self._room) < self._max_held and _raise_prefetch(consumer))
+            raised = self._fetches_on(consumer) and consumer.qos.value > 0
+            if raised:
+                consumer.qos.increment_eventually()
+            wait = _Wait(held, raised)
             now = time.monotonic()
             held.due = now + delay
-            entry = held.entry = self._room.put(
-                wait, held.due, lane_in(held.ticket) if wakeable else NO_LANE, now=now, latest=now + max(delay, most)
-            )
+            lane = lane_in(held.ticket) if wakeable else NO_LANE
+            entry = held.entry = self._room.put(wait, held.due, lane, now=now, latest=now + max(delay, most))
         if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
             task_scheduled(request)
         self._start_timer(entry, delay)
         if entry.lane.name and self._looking is not consumer:
             self._looking, self._asking = consumer, []
             consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer,))
+
+    def fetches_on(self, consumer: Any) -> bool:
+        """Whether the worker fetches other tasks past one more that it holds."""
+        with self._lock:
+            return self._fetches_on(consumer)
 
     def wake(self, lane: str) -> None:
         """A slot or a unit may be free: release the task that stands first in *lane*, if any does."""
@@ -191,9 +204,14 @@ class HeldTasks:
         if not empty:
             consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer,))
 
+    def late(self, held: HeldTask) -> float:
+        """By how many seconds the line of *held* has fallen behind what it was told."""
+        with self._lock:
+            return 0.0 if held.entry is None or held.entry.gone else max(0.0, self._room.due(held.entry) - held.due)
+
     def drop(self, held: HeldTask) -> None:
         """Stop holding one task, if it is held."""
-        if (entry := held.entry) is not None and self._remove(entry):
+        if (entry := held.entry) is not None and self._remove(entry, to_ask=False):
             entry.item.cancel_timer()
             if entry.item.raised:
                 held.consumer.qos.decrement_eventually()
@@ -203,7 +221,7 @@ class HeldTasks:
         with self._lock:
             taken = sorted(entry for entry in self._room if entry.item.held.consumer is consumer)
             for entry in taken:
-                self._room.remove(entry)
+                self._room.remove(entry, to_ask=False)
         for entry in taken:
             entry.item.cancel_timer()
         return [entry.item.held for entry in taken]
@@ -239,16 +257,18 @@ class HeldTasks:
         if entry.item.raised:
             held.consumer.qos.decrement_eventually()
 
-    def _remove(self, entry: Entry[_Wait]) -> bool:
+    def _fetches_on(self, consumer: Any) -> bool:
+        return len(self._room) < self._max_held and _prefetch_rises(consumer)
+
+    def _remove(self, entry: Entry[_Wait], *, to_ask: bool = True) -> bool:
         with self._lock:
-            return self._room.remove(entry)
+            return self._room.remove(entry, to_ask=to_ask)
 
 
-def _raise_prefetch(consumer: Any) -> bool:
-    """Let the worker fetch one task more, but not past `worker_eta_task_limit`."""
+def _prefetch_rises(consumer: Any) -> bool:
+    """Whether the worker fetches a task more for each that it holds: up to `worker_eta_task_limit`."""
     qos = consumer.qos
+    if getattr(consumer, "qos_global", None) is False and consumer.connection.transport.driver_type == "amqp":
+        return False  # with a quorum queue, RabbitMQ keeps the count that a consumer began with
     most = min(getattr(qos, "max_prefetch", None) or _UNLIMITED, _UNLIMITED)
-    if not 0 < qos.value < most:
-        return False
-    qos.increment_eventually()
-    return True
+    return bool(qos.value < most)

@@ -13,7 +13,7 @@ import celery
 import pytest
 
 from throttlekit import Delivery, Job, Limiter, TokenBucket
-from throttlekit.adapter import Run, WaitRules
+from throttlekit.adapter import Run, Ticket, WaitRules
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 from throttlekit_celery._admission import Gate, Settings
@@ -35,10 +35,13 @@ class Consumer:
         self.qos = SimpleNamespace(value=0)
         self.task_consumer = SimpleNamespace(queues=[SimpleNamespace(name="celery", queue_arguments=None)])
         self.held: list[tuple[float, Callable[[], object]]] = []
+        self.others: list[Callable[[], object]] = []
 
     def _after(self, delay: float, call: Any, arguments: Any = (), priority: int = 0) -> Any:
-        if priority:  # not the look at the lines
+        if priority:
             self.held.append((delay, lambda: call(*arguments)))
+        else:  # the look at the lines, and the turn of those that are to be put back
+            self.others.append(lambda: call(*arguments))
         return SimpleNamespace()
 
     def on_task_request(self, request: Any) -> None:
@@ -158,8 +161,40 @@ def test_a_copy_that_carries_its_place_is_not_put_back_for_a_later_instant(
     (held,) = consumer.held
     assert held[0] == pytest.approx(600.0, abs=1.0)
     assert put_back == []
-    received(gate, None)
+    monkeypatch.setattr(gate._unsaved, "_in_queue", lambda _: 0)
+    consumer, _ = received(gate, None)
+    for call in list(consumer.others):
+        call()
     assert len(put_back) == 1, "one that carries no place is"
+
+
+@pytest.mark.usefixtures("reserved")
+def test_a_place_that_the_worker_has_no_room_for_is_put_back_at_once(
+    gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fetches nothing past what it holds: to hold that too would keep all that come from being asked for."""
+    put_back: list[Any] = []
+    monkeypatch.setattr(gate._copies, "put_back", lambda held, *_: not put_back.append(held))
+    monkeypatch.setattr(gate._held, "_max_held", 0)
+    received(gate, denied(gate.limiter, PARTNER))
+    received(gate, None)
+    assert len(put_back) == 1
+
+
+@pytest.mark.usefixtures("reserved")
+def test_a_copy_says_how_late_its_line_is(gate: Gate, limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the worker knows that puts it back, the one that receives it may not know. Its place stays as it is."""
+    tickets: list[Any] = []
+    monkeypatch.setattr(gate._copies, "put_back", lambda held, *_: not tickets.append(held.ticket))
+    monkeypatch.setattr(gate._unsaved, "_in_queue", lambda _: 0)
+    monkeypatch.setattr(gate._held, "late", lambda held: 5.0)
+    limiter.acquire(PARTNER, job=Job(id="1", name="call"))
+    consumer, _ = received(gate, None)
+    for call in list(consumer.others):
+        call()
+    (ticket,) = map(Ticket.read, tickets)
+    (place,) = ticket.places.values()
+    assert ticket.due_us - place.due_us == 5_000_000
 
 
 @pytest.mark.usefixtures("reserved")
@@ -167,7 +202,7 @@ def test_a_line_that_is_none_is_not_believed(
     gate: Gate, limiter: Limiter, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A sender can write anything into a header: the task waits all the same."""
-    monkeypatch.setattr("throttlekit_celery._admission._DURABLE_AFTER", 3600.0)  # the copy, without it, is not for here
+    monkeypatch.setattr("throttlekit_celery._saving._DURABLE_AFTER", 3600.0)  # the copy, without it, is not for here
     consumer, request = received(gate, {**denied(limiter, PARTNER), "line": ["none"]})
     assert [delay for delay, _ in consumer.held] == [pytest.approx(600.0, abs=1.0)]
     assert not request.ran

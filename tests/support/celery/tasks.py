@@ -17,7 +17,7 @@ from typing import Any
 import redis
 from celery import Celery, Task, chain
 
-import throttlekit_celery._admission as gate
+import throttlekit_celery._saving as saving
 from support.celery.site import conf_of
 from support.servers.stores import DenyBefore
 from throttlekit import Limiter, TokenBucket, current
@@ -50,7 +50,7 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
             return verdict
 
     if told["form"] == "put back":
-        gate._DURABLE_AFTER = 0.0
+        saving._DURABLE_AFTER = 0.0
     store: Any = RedisStore(told["store"]) if told["store"] else Store(told["denials"], told["delay"])
     limiter = Limiter(store)
     install(app, limiter, **told["install"])
