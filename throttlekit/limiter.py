@@ -220,7 +220,7 @@ class Limiter(Wired):
         Raises:
             ConfigurationError, CostExceedsLimit: As for `acquire`. Also on entering a plain `with` where an event loop
                 runs: write `async with`.
-            WaitedTooLong: On entering, after *timeout*; or at once, if the queue of a `LeakyBucket` is full.
+            WaitedTooLong: On entering, after *timeout*; or at once, if the `queue=` of a limit is full.
         """
         call = Call(limits, job, key, cost)
         self._registry.check(call)

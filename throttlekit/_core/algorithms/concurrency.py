@@ -208,7 +208,7 @@ class Concurrency(Limit):
     __slots__ = ("_lease", "_lease_us")
 
     algorithm = "concurrency"
-    options = ("lease",)
+    options = ("lease", "queue")
 
     _lease_us: int
     lease = PerTier[float]()
