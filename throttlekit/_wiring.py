@@ -18,7 +18,7 @@ from throttlekit._engine.claims import Claim, ClaimResolver
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.leases import Leases
 from throttlekit._engine.pipeline import Pipeline
-from throttlekit._engine.plugins import DEFAULT_STORE, plugin_manager, store_from, store_of
+from throttlekit._engine.plugins import DEFAULT_STORE, plugin_manager, store_from, store_of, with_groups
 from throttlekit._engine.prefetch import PrefetchedCalls, Prefetcher
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.store_access import StoreAccess
@@ -62,18 +62,25 @@ class Wired:
     _without: ClassVar[frozenset[str]] = frozenset()
     """The wings that a limiter of this class works without: "fleet", "prefetch", "breaker"."""
 
-    def __init__(self, store: str | Store, client: object, plugins: Sequence[object]) -> None:
+    def __init__(
+        self,
+        store: str | Store,
+        client: object,
+        plugins: Sequence[object],
+        stores: Mapping[str, str | Store] | None = None,
+    ) -> None:
         hooks = plugin_manager(plugins)
         made = store_from(store, hooks) if client is NO_CLIENT else store_of(client, also=store is not DEFAULT_STORE)
+        made = with_groups(made, stores, hooks)
         guarded = StoreAccess(made) if "breaker" in self._without else CircuitBreaker(made)
-        stores = Stores(guarded, MemoryStore())
+        counted = Stores(guarded, MemoryStore())
         self.events = EventDispatcher(hooks)
         self.threads = Threads()
         self.fleet: Fleet | None = None
-        self._leases = Leases(stores)
+        self._leases = Leases(counted)
         self._registry = LimitRegistry()
         self._resolver = ClaimResolver(self._registry, self.events if self.events.configures_claims else None)
-        self._wiring = self._stack(stores)
+        self._wiring = self._stack(counted)
 
     def _stack(self, stores: Stores) -> Wiring:
         """Stack the layers, the lowest first. Each wing can be left out; the others work without it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
@@ -53,7 +53,7 @@ class AsyncLimiter:
     Args:
         store: As for `Limiter`. Or the `Limiter` of this process, for a process with both: then limits of scope
             "process", of memory://, and a process's own share are counted once. Its owner closes it.
-        client, plugins: As for `Limiter`; raises the same.
+        client, plugins, stores: As for `Limiter`; raises the same.
     """
 
     def __init__(
@@ -62,16 +62,17 @@ class AsyncLimiter:
         *,
         client: object = NO_CLIENT,
         plugins: Sequence[object] = (),
+        stores: Mapping[str, str | Store] | None = None,
     ) -> None:
         self._own = not isinstance(store, Limiter)
         if isinstance(store, Limiter):
-            if client is not NO_CLIENT or plugins:
+            if client is not NO_CLIENT or plugins or stores is not None:
                 raise ConfigurationError(
-                    "AsyncLimiter(limiter) has the client and the plugins of that limiter: drop them"
+                    "AsyncLimiter(limiter) has the client, the plugins and the stores of that limiter: drop them"
                 )
             self._limiter = store
         else:
-            self._limiter = Limiter(store, client=client, plugins=plugins)
+            self._limiter = Limiter(store, client=client, plugins=plugins, stores=stores)
         self._loops: WeakKeyDictionary[asyncio.AbstractEventLoop, _Batches] = WeakKeyDictionary()
 
     @property

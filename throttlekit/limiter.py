@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
@@ -39,7 +39,7 @@ _log = logging.getLogger("throttlekit")
 
 class Limiter(Wired):
     """
-    Decides calls under any number of limits, which one store counts. Make one per process, at import; it connects on
+    Decides calls under any number of limits, which a store counts. Make one per process, at import; it connects on
     first use. Limits of scope "process", and a process's own share while the store is away, are counted by this object:
     `AsyncLimiter(limiter)` shares them.
 
@@ -56,6 +56,8 @@ class Limiter(Wired):
         client: In place of a store: a `redis.Redis` or `redis.RedisCluster` that says where the server is, and how it
             is reached. It is not used itself: the limiter's connections have time-outs of their own, and no retries.
         plugins: Objects with hooks of `throttlekit.hookspecs`, besides the installed ones.
+        stores: Groups of limits with stores of their own, {"llm-*": "redis://…"}: the first pattern that matches a
+            limit's name counts. The same in every process of the fleet, or a limit is counted twice.
 
     Raises:
         ConfigurationError: No installed plugin knows the URL, the store is not a store, or a plugin is not a plugin
@@ -67,9 +69,10 @@ class Limiter(Wired):
     """
 
     def __init__(
-        self, store: str | Store = DEFAULT_STORE, *, client: object = NO_CLIENT, plugins: Sequence[object] = ()
-    ) -> None:
-        super().__init__(store, client, plugins)
+        self, store: str | Store = DEFAULT_STORE, *, client: object = NO_CLIENT, plugins: Sequence[object] = (),
+        stores: Mapping[str, str | Store] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(store, client, plugins, stores)
         self._release_failure = Every()
         self._warned = False
 
@@ -220,7 +223,7 @@ class Limiter(Wired):
         Raises:
             ConfigurationError, CostExceedsLimit: As for `acquire`. Also on entering a plain `with` where an event loop
                 runs: write `async with`.
-            WaitedTooLong: On entering, after *timeout*; or at once, if the queue of a `LeakyBucket` is full.
+            WaitedTooLong: On entering, after *timeout*; or at once, if the `queue=` of a limit is full.
         """
         call = Call(limits, job, key, cost)
         self._registry.check(call)

@@ -51,7 +51,7 @@ def install(
         max_wait: How long a task may wait in all, in seconds, from its first denial. The option
             `throttle_max_wait` of a task goes before it. Default: for ever.
         max_deferrals: How often a task may be denied. Default: any number of times.
-        when_over: What becomes of a task past either, or refused by the full queue of a `LeakyBucket`: "fail" ends it
+        when_over: What becomes of a task past either, or refused because a limit's `queue=` is full: "fail" ends it
             as FAILURE with `WaitedTooLong`, "drop" as REVOKED, "run" runs it uncharged, **beyond the limit**.
         max_hold: The longest that a worker holds a task unacknowledged, in seconds. Default: 10 minutes, or
             a third of `visibility_timeout` or of a queue's `x-consumer-timeout` if that is less. Set it to a

@@ -83,8 +83,8 @@ class Throttle(Middleware):
         max_wait: How long a message may wait in all, in seconds, from its first denial. The option
             `throttle_max_wait` of an actor goes before it, and that of a message before both. Default: for ever.
         max_deferrals: How often a message may be denied. Default: any number of times.
-        when_over: What becomes of a message past either, and of one that a `LeakyBucket` with a full queue
-            refuses: "fail" dead-letters it with `WaitedTooLong`, "drop" acknowledges it unrun, "run" runs it
+        when_over: What becomes of a message past either, and of one that is refused because a limit's `queue=`
+            is full: "fail" dead-letters it with `WaitedTooLong`, "drop" acknowledges it unrun, "run" runs it
             uncharged, **beyond the limit**.
         max_inline_wait: The longest wait, in seconds, that a worker thread sleeps in place. At most a
             quarter of a worker's threads (at least one) do so at once. 0: no thread does.

@@ -139,7 +139,8 @@ def key_data(key: Key, minute: Minute, *, show_keys: bool) -> _Data:
 
 
 def holder_data(holder: Holder, now: float) -> _Data:
-    return {"job": holder.job_id, "held": None if holder.since is None else max(0.0, now - holder.since)}
+    held = None if holder.since is None else max(0.0, now - holder.since)
+    return {"job": holder.job_id, "held": held, "slots": holder.slots}
 
 
 def tenants_data(tenants: Sequence[Tenant], *, show_keys: bool) -> list[_Data]:

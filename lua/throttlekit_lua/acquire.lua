@@ -74,7 +74,7 @@ for i = 1, #claims do
     retry = max(retry, c.passes)
     local spread = caller == 'guest' and c.line.guest <= c.passes + GUESTS
     local due_c = spread and max(c.line.guest, c.back_at) or c.back_at
-    local full = c.queue and c.tags == 'f' and c.line.waiting + c.line.extra >= c.queue
+    local full = c.queue and c.tags == 'f' and c.line.waiting >= c.queue
     if reason ~= 4 and (due_c > due or full) then
       binding, due = i, due_c
       local early = c.place and c.place.due > now

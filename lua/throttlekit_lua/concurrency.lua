@@ -1,8 +1,8 @@
 --[[
   Mirrors throttlekit/_core/algorithms/concurrency.py. Code c.
-  a, b, c  amount, lease, microseconds, and the holder
+  a, b, c  amount, lease, microseconds, and the holder: its name ends in "*" and its slots, if it has more than one
   Key      sorted set: each holder by the end of its lease; ":mean", ":granted" and ":lease", the longest of
-           them, by minus their value
+           them, by minus their value; and so ":extra", the slots beyond one of each holder in the set, if there are any
 ]]
 local FIRST_HOLD, LEARN, SHORTEST = 100000, 4, 1000
 local AT_ONCE = 1000  -- holders that one call dates anew, or removes: the server serves no other client meanwhile
@@ -10,7 +10,16 @@ local AT_ONCE = 1000  -- holders that one call dates anew, or removes: the serve
 local function pace(c)
   local age = c.granted_at > 0 and now - c.granted_at or 0
   local hold = c.mean > 0 and math.max(c.mean, age) or math.max(FIRST_HOLD, 2 * age)
-  return math.max(SHORTEST, math.floor(hold / c.a))
+  return math.max(SHORTEST, math.floor(c.size * hold / c.a))
+end
+
+local function extra_of(holder) return (tonumber(string.match(holder, '%*(%d+)$')) or 1) - 1 end
+
+-- Holders whose leases have ended, the first of them, and their slots beyond one of each.
+local function ended(c)
+  local holders, extra = redis.call('ZRANGEBYSCORE', c.key, '(0', whole(now), 'LIMIT', '0', whole(AT_ONCE)), 0
+  for _, holder in ipairs(holders) do extra = extra + extra_of(holder) end
+  return holders, extra
 end
 
 local function holds(c)
@@ -20,12 +29,13 @@ end
 
 algorithms.c = {
   read = function(c)
-    c.mean, c.granted_at, c.longest, c.live, c.full = 0, 0, 0, 0, now
+    c.mean, c.granted_at, c.longest, c.extra, c.live, c.full = 0, 0, 0, 0, 0, now
     local kept = redis.call('ZRANGEBYSCORE', c.key, '-inf', '(0', 'WITHSCORES')
     for i = 1, #kept, 2 do
       if kept[i] == ':mean' then c.mean = -tonumber(kept[i + 1])
       elseif kept[i] == ':granted' then c.granted_at = -tonumber(kept[i + 1])
-      elseif kept[i] == ':lease' then c.longest = -tonumber(kept[i + 1]) end
+      elseif kept[i] == ':lease' then c.longest = -tonumber(kept[i + 1])
+      elseif kept[i] == ':extra' then c.extra = -tonumber(kept[i + 1]) end
     end
     local last = redis.call('ZREVRANGE', c.key, '0', '0', 'WITHSCORES')
     c.stored = #last > 0
@@ -37,12 +47,17 @@ algorithms.c = {
       c.granted_at = math.min(c.granted_at, now)
     end
     c.live = redis.call('ZCOUNT', c.key, '(' .. whole(now), '+inf')
+    if c.extra > 0 and c.live > 0 then
+      local holders, gone = ended(c)
+      c.live = c.live + c.extra - gone
+      if #holders == AT_ONCE then c.adopted = true end  -- there may be more, which count until all these are removed
+    end
   end,
   exhausted = function() end,
   there = function(c) return max(0, c.a - c.live) end,
   ready = function(c, n)
-    local over = n + 1 - max(0, c.a - c.live)
-    return over <= 0 and now or now + over * pace(c)
+    local over = n + c.size - max(0, c.a - c.live)
+    return over <= 0 and now or now + quotient(over * pace(c), c.size)
   end,
   charge = function(c) c.add, c.granted_at = true, now end,
   settle = function(c)
@@ -57,7 +72,7 @@ algorithms.c = {
     return true
   end,
   renew = function(c)
-    if not holds(c) and c.live >= c.a then return false end
+    if not holds(c) and c.live + extra_of(c.c) >= c.a then return false end
     c.add = true
     return true
   end,
@@ -67,16 +82,23 @@ algorithms.c = {
         if tonumber(redis.call('ZSCORE', c.key, holder)) > c.most then redis.call('ZADD', c.key, whole(c.most), holder) end
       end
     end
-    if c.drop then redis.call('ZREM', c.key, c.c) end
+    local was, own = c.extra, extra_of(c.c)
+    if c.drop then c.extra = c.extra - own * redis.call('ZREM', c.key, c.c) end
+    if c.add or c.adopted then
+      local holders, gone = ended(c)
+      if #holders > 0 then
+        local first = redis.call('ZCOUNT', c.key, '-inf', '0')
+        redis.call('ZREMRANGEBYRANK', c.key, whole(first), whole(first + #holders - 1))
+      end
+      c.extra = c.live == 0 and #holders < AT_ONCE and 0 or max(0, c.extra - gone)
+    end
     if c.add then
       c.longest = math.max(c.b, c.longest)
-      local over = redis.call('ZCOUNT', c.key, '(0', whole(now))
-      if over > 0 then
-        local first = redis.call('ZCOUNT', c.key, '-inf', '0')
-        redis.call('ZREMRANGEBYRANK', c.key, whole(first), whole(first + math.min(over, AT_ONCE) - 1))
-      end
-      c.live = c.live + redis.call('ZADD', c.key, whole(now + c.b), c.c)
+      local added = redis.call('ZADD', c.key, whole(now + c.b), c.c)
+      c.live, c.extra = c.live + added * (1 + own), c.extra + added * own
     end
+    if c.extra > 0 then redis.call('ZADD', c.key, whole(0 - c.extra), ':extra')
+    elseif was > 0 then redis.call('ZREM', c.key, ':extra') end
     local latest = redis.call('ZREVRANGE', c.key, '0', '0', 'WITHSCORES')
     c.full = math.max(now, tonumber(latest[2] or nil) or 0)
     redis.call('ZADD', c.key, whole(0 - c.mean), ':mean', whole(0 - c.longest), ':lease')

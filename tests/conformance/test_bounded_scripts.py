@@ -18,7 +18,7 @@ from support.servers.processes import redis_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Limiter, SlidingLog
 from throttlekit._core.acquire import Caller
-from throttlekit._core.storage_keys import bucket_name
+from throttlekit._core.storage_keys import bucket_name, with_slots
 from throttlekit._engine.call import Call
 from throttlekit.fleet.activity import _REPORT, KEYS  # pyright: ignore[reportPrivateUsage]
 from throttlekit.fleet.browse import tenants_of
@@ -39,10 +39,12 @@ def store(redis_url: str) -> Iterator[RedisStore]:
         yield store
 
 
-def _fill(client: Any, ends_us: int, many: int = MANY) -> str:
-    """Store so many holders whose leases end at *ends_us*; return the key."""
+def _fill(client: Any, ends_us: int, many: int = MANY, slots: int = 1) -> str:
+    """Store so many holders of *slots* slots each whose leases end at *ends_us*; return the key."""
     key = bucket_name(SLOTS.name, "", SLOTS.fingerprint)
-    client.zadd(key, {f"job{number}#{number:012x}": ends_us for number in range(many)})
+    client.zadd(key, {with_slots(f"job{number}#{number:012x}", slots): ends_us for number in range(many)})
+    if slots > 1:
+        client.zadd(key, {":extra": -many * (slots - 1)})
     return key
 
 
@@ -79,6 +81,22 @@ def test_the_report_trims_in_pieces(client: Any) -> None:
     for rest in (MANY - PIECE, MANY - 2 * PIECE, 0):
         client.eval(_REPORT, len(KEYS), *KEYS, json.dumps(REPORT))
         assert client.zcard(KEYS[0]) == rest
+
+
+def test_leases_of_several_slots_that_ended_are_removed_in_pieces(store: RedisStore, client: Any) -> None:
+    """Beside a holder that lives: a thousand at each question, while there are as many; and all of them count not."""
+    limiter, dear = Limiter(store), Concurrency("slots", 1_000, lease=60, cost=2)
+    alive = limiter.acquire(dear)
+    key = _fill(client, _now_us(client) - 1, slots=401)
+    client.zincrby(key, -1, ":extra")
+    for rest in (MANY - PIECE, MANY - 2 * PIECE, MANY - 2 * PIECE):
+        assert not limiter.acquire(dear, cost=1_000)
+        assert client.zcount(key, 1, _now_us(client)) == rest
+    assert limiter.peek(dear).remaining == 998
+    limiter.release(limiter.acquire(dear))
+    assert client.zcount(key, 1, _now_us(client)) == 0
+    limiter.release(alive)
+    assert client.zscore(key, ":extra") is None
 
 
 @pytest.mark.parametrize("by", [1, 50_000, 99_999])
@@ -179,6 +197,9 @@ def _cases(server: Slowest, size: int) -> dict[str, tuple[Callable[[], Any], Cal
         "a log: after a pause": (paused_before, acquired(log)),
         "a log: after a step of the clock": (written_by_a_later_clock, acquired(log)),
         "slots: leases that ended": (lambda: _fill(client, _now_us(client) - 1, size), acquired(SLOTS)),
+        "slots: leases of several that ended": (
+            lambda: (_fill(client, _now_us(client) - 1, size, 3), limiter.acquire(SLOTS)), acquired(SLOTS),
+        ),
         "slots: leases of a clock ahead": (
             lambda: _fill(client, _now_us(client) + 3_600_000_000, size), acquired(SLOTS),
         ),

@@ -169,14 +169,15 @@ def test_an_overview_is_what_a_look_shows(limiter: Limiter, store: RedisStore) -
 
 
 def test_holders_of_slots_are_listed(limiter: Limiter, store: RedisStore) -> None:
-    """By their jobs, with since when; a rate has none."""
-    slots = Concurrency("slots", 3)
+    """By their jobs, with since when, and how many slots each has; a rate has none."""
+    slots = Concurrency("slots", 3, cost=lambda job: job.kwargs.get("slots", 1))
     limiter.acquire(slots, job=Job(id="a job#1.2"))
-    limiter.acquire(slots, job=Job(id="second"))
+    limiter.acquire(slots, job=Job(id="second", kwargs={"slots": 2}))
     limiter.acquire(TENANTS, key="a")
     limiter.fleet.activity.beat()  # type: ignore[union-attr]
     keys = {each.limit.name: each for each in look(store).keys}
     holders = holders_of(store, keys["slots"])
-    assert {each.job_id for each in holders} == {"a job#1.2", "second"}
+    assert {(each.job_id, each.slots) for each in holders} == {("a job#1.2", 1), ("second", 2)}
+    assert keys["slots"].used == 3
     assert all(each.since is not None for each in holders)
     assert holders_of(store, keys["tenants"]) == ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -62,6 +63,17 @@ def test_slots_are_written_as_before(bench: Bench, client: Any) -> None:
     """But for ":freed", which the release before reads as never if it is not there."""
     assert all(bench.ask(SLOTS, holder=holder).allowed for holder in ("job-1", "job-2"))
     assert dict(client.zrange(name_of(SLOTS), 0, -1, withscores=True)) == HELD
+
+
+def test_a_sum_of_slots_that_another_release_left_wrong_heals(bench: Bench, client: Any) -> None:
+    """One that knows of no costs removed a holder of several: the limit is less used until no job holds a slot."""
+    lease = Lease(name_of(SLOTS), bench.claim(SLOTS, cost=2, holder="dead").algorithm, NOW_US)
+    assert bench.ask(SLOTS, cost=2, holder="dead").allowed
+    client.zrem(name_of(SLOTS), lease.algorithm.holder)
+    assert bench.ask(SLOTS, cost=2, holder="next").allowed
+    assert client.zscore(name_of(SLOTS), ":extra") == -1
+    bench.store.release([replace(lease, algorithm=bench.claim(SLOTS, cost=2, holder="next").algorithm)], now_us=NOW_US)
+    assert client.zscore(name_of(SLOTS), ":extra") is None
 
 
 @each_limit

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 from model.core import Core, core
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.line import Line
+from throttlekit._core.line import UNIT, Line
+from throttlekit._core.storage_keys import with_slots
 
 __all__ = ["RULES", "SlotWorld"]
 
 RULES: Mapping[str, str] = {
-    "slots": "never more jobs hold a slot within their lease than there are slots, by a record of its own",
+    "slots": "never more slots are held within their leases than there are, by a record of its own",
     "lease": "a slot is free when the lease of its holder has ended, and until then its holder has it",
     "release": "a slot that is given back is free at once; given back again or by another job, nothing changes",
     "renewal": "a renewal keeps a slot, or takes a free one; else it fails and changes nothing",
@@ -72,17 +73,24 @@ class SlotWorld:
         ticks: How long the histories are. None: of any length, but without what paces the line: its instants and the
             mean of the holds are different in every history.
         faults: How often the store's clock may step, or its state be lost.
+        costs: How many slots each job needs.
     """
 
     slots: int = 1
     jobs: int = 2
     ticks: int | None = None
     faults: int = 0
+    costs: tuple[int, ...] = (1, 1, 1)
     rules: frozenset[str] = frozenset(RULES)
     core: Core = field(default_factory=core)
 
     def _algorithm(self, name: str) -> Any:
-        return self.core.concurrency.ConcurrencyAlgorithm(1, self.slots, LEASE * TICK_US, name)
+        return self.core.concurrency.ConcurrencyAlgorithm(
+            self._cost(name), self.slots, LEASE * TICK_US, with_slots(name, self._cost(name))
+        )
+
+    def _cost(self, name: str) -> int:
+        return self.costs["abc".index(name)]
 
     def _opened(self, state: State) -> Any:
         holders, line = state.holders, None
@@ -145,7 +153,7 @@ class SlotWorld:
 
     def _acquires(self, state: State, index: int, job: Job) -> tuple[str, State | None, str | None]:
         acquire = self.core.acquire
-        claim = StoreClaim("slots", self._algorithm(job.name))
+        claim = StoreClaim("slots", self._algorithm(job.name), cost := self._cost(job.name), step=cost * UNIT)
         before = self._opened(state)
         places = []
         if job.place is not None and before.line is not None and before.line.epoch == job.place[0]:
@@ -164,7 +172,7 @@ class SlotWorld:
                 told = (*place[:3], place.due_us - NOW_US)
                 waits = waits._replace(due_us=verdict.due_us - NOW_US, place=told)
             return what, self._with(after, index, waits), rule
-        if self._free(state, job) <= 0:
+        if self._free(state, job) < self._cost(job.name):
             return what, None, "slots"
         return what, *self._judged(
             state, self._passed_on(self._with(after, index, Job(job.name, LEASE, 0, None))), index
@@ -192,11 +200,11 @@ class SlotWorld:
         algorithm = self._algorithm(job.name)
         taken, has = algorithm.renewed(algorithm.sanitized(before.taken, NOW_US), NOW_US)
         after = self._closed(state, self.core.acquire.State(taken, before.line))
-        free = self._free(state, job)
+        fits = self._free(state, job) >= self._cost(job.name)
         what = f"{job.name} renews: {has}"
-        if has and free <= 0:
+        if has and not fits:
             return what, None, "slots"
-        if has != (job.is_holder or free > 0) or (not has and after.holders != state.holders):
+        if has != (job.is_holder or fits) or (not has and after.holders != state.holders):
             return what, None, "renewal"
         if has:
             after = self._passed_on(self._with(after, index, job._replace(until=LEASE)))
@@ -217,13 +225,13 @@ class SlotWorld:
         )
 
     def _free(self, state: State, asking: Job) -> int:
-        return self.slots - sum(job.is_holder for job in state.jobs if job is not asking)
+        return self.slots - sum(self._cost(job.name) for job in state.jobs if job.is_holder and job is not asking)
 
     def _held(self, state: State) -> set[str]:
         """The holders whose leases have not ended, by the store."""
         if state.holders is None:
             return set()
-        return {name for name, until in state.holders[0] if until > 0}
+        return {name[0] for name, until in state.holders[0] if until > 0}
 
     def _with(self, state: State, index: int, job: Job) -> State:
         return state._replace(jobs=(*state.jobs[:index], job, *state.jobs[index + 1 :]))

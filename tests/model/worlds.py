@@ -39,8 +39,8 @@ def _order(states: int | None, broken: str = "", **options: Any) -> Search:
     return Search(lambda of: OrderWorld(core=of, **options), states, SCALED, broken)
 
 
-def _slot(states: int | None, *numbers: int | None, broken: str = "") -> Search:
-    return Search(lambda of: SlotWorld(*numbers, core=of), states, (), broken)  # type: ignore[arg-type]
+def _slot(states: int | None, *numbers: int | None, broken: str = "", costs: tuple[int, ...] = (1, 1, 1)) -> Search:
+    return Search(lambda of: SlotWorld(*numbers, costs=costs, core=of), states, (), broken)  # type: ignore[arg-type]
 
 
 WORLDS: Mapping[str, Search] = {
@@ -66,6 +66,9 @@ WORLDS: Mapping[str, Search] = {
     "2 slots, two faults": _slot(2_000, 2, 3, None, 2),
     "1 slot, with the line": _slot(1_000, 1, 2, 3),
     "1 slot, three jobs in line": _slot(300, 1, 3, 2),
+    "3 slots, costs": _slot(None, 3, 3, costs=(2, 1, 3)),
+    "3 slots, costs, two faults": _slot(2_000, 3, 3, None, 2, costs=(2, 1, 2)),
+    "2 slots, costs, with the line": _slot(1_000, 2, 3, 3, costs=(1, 1, 2)),
 }
 
 DEEP: Mapping[str, Search] = {
@@ -84,4 +87,5 @@ DEEP: Mapping[str, Search] = {
     "2 jobs, two faults": _order(None, jobs=2, faults=2, kinds_of_fault=_FAULTS),
     "2 slots, two faults": _slot(None, 2, 3, None, 2),
     "2 slots, with the line": _slot(None, 2, 3, 3),
+    "2 slots, costs, with the line": _slot(None, 2, 3, 3, costs=(1, 1, 2)),
 }

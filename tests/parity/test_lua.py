@@ -40,6 +40,7 @@ from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.algorithms.sliding_window import Counts
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import EMPTY, FURTHEST_US, GRACE_US, UNIT, Place
+from throttlekit._core.storage_keys import slots_of_holder
 from throttlekit._core.time_zone import Zone
 from throttlekit.stores import Correction, Lease, MemoryStore, Request, StoreClaim
 from throttlekit.stores.redis import RedisStore
@@ -90,8 +91,8 @@ local redis = {sha1hex = server.sha1hex, call = function(...)
     local ring = string.find(key or '', 'ring', 1, true) and #argument > 0 and #argument % 7 == 0
       and ((command == 'SETRANGE' and i == 4) or (command == 'SET' and i == 3))
     local holders = string.find(key or '', 'concurrency', 1, true) and (string.find(argument, '^%(?%-?%d+$')
-      or string.find(argument, '^job%%3A%d+#%d$') or string.find(argument, '^:%l+$')
-      or argument == '-inf' or argument == '+inf' or argument == 'WITHSCORES')
+      or string.find(argument, '^job%%3A%d+#%d%*?%d*$') or string.find(argument, '^:%l+$')
+      or argument == '-inf' or argument == '+inf' or argument == 'WITHSCORES' or argument == 'LIMIT')
     local line = string.find(key or '', ':order2$')
       and (string.find(argument, '^[%d ]+ %x* ?[%d ]*$') or argument == 'KEEPTTL')
       or string.find(key or '', ':jobs2$') and (string.find(argument, '^%(?%-?%d+$') or argument == '-inf'
@@ -244,6 +245,7 @@ def _read(key: str, value: Any, expected: object) -> object:
             return Waiting(jobs, *kinds)
         known = {name: -number for name, number in pairs if name[:1] == ":"}
         leases = tuple(pair for pair in pairs if pair[0][:1] != ":")
+        assert known.get(":extra", 0) == sum(slots_of_holder(holder) - 1 for holder, _ in leases), pairs
         return Holders(leases, *(known.get(name, 0) for name in (":mean", ":granted", ":lease")))
     if value is None or not isinstance(expected, Log):
         return value

@@ -111,6 +111,7 @@ class Plugin:
 
 by_default = Limiter()
 by_url = Limiter("redis://localhost:6379/0", plugins=[Plugin()])
+by_group = Limiter("redis://a:6379/0", stores={"llm-*": "redis://b:6379/0", "one": MemoryStore()})
 by_store = Limiter(RedisStore("redis://localhost:6379/0", timeout=0.5))
 by_cluster = Limiter(RedisClusterStore("redis+cluster://localhost:7000", timeout=0.5))
 

@@ -365,7 +365,7 @@ def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, 
         if caller is Caller.GUEST and line.guest_us <= look.passes_us + GUESTS_US:
             due = max(line.guest_us, due)
         newcomer = look.stands.tags == "finishes"
-        full = claim.max_queue is not None and newcomer and line.units >= claim.max_queue
+        full = claim.max_queue is not None and newcomer and len(line.jobs) >= claim.max_queue
         if reason is not Reason.FULL and (due > due_us or full):
             binding, due_us = i, due
             place = look.place

@@ -20,7 +20,7 @@ class StoreClaim:
     remember by the object what it has worked out.
 
     Attributes:
-        max_queue: How many units may wait for a new job to join them. None: any.
+        max_queue: How many jobs may wait for a new one to join them. None: any number.
         tenant: Whose share of the limit the job takes; "" if the limit is not shared.
         step: How far the job moves its tenant on in the line: cost / weight, in `line.UNIT`, rounded up.
         lead: How far before v jobs of its class of priority start: a multiple of `line.CLASS`.

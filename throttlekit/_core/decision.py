@@ -50,9 +50,9 @@ class Decision:
         delay: How long to wait before the next try: different for each waiting job; 0 when allowed.
         reset_after: Until the binding limit is full again, or its window begins anew.
         reason: "allowed"; "exhausted" (no unit left); "in line" (other jobs have waited longer); "early"
-            (back before it is due; it keeps its place); "queue full" (as many jobs wait as a `LeakyBucket`
-            allows); "paused" (no job passes for now); "store unavailable" (nothing is known; `on_store_failure` of
-            the limits decides); "waited too long" (past the job's max_wait or max_deferrals).
+            (back before it is due; it keeps its place); "queue full" (as many jobs wait as the limit's
+            `queue=` allows); "paused" (no job passes for now); "store unavailable" (nothing is known;
+            `on_store_failure` of the limits decides); "waited too long" (past the job's max_wait or max_deferrals).
         ticket: What a denied job carries until its next try, as plain JSON data; opaque. Give it
             back as `Job.ticket`. None when allowed, or when there was no job.
         charged: What `Limiter.settle` and `Limiter.release` need of a decision that was allowed: each limit with

@@ -161,11 +161,6 @@ class Line:
     finishes: Mapping[str, int] = field(default_factory=_no_tags)
     returns: Mapping[str, int] = field(default_factory=_no_tags)
 
-    @property
-    def units(self) -> int:
-        """Units of all that wait."""
-        return len(self.jobs) + self.extra
-
     def at(self, now_us: int) -> Line:
         """As it counts at *now_us*, if a later clock wrote it: what is left of a pause or a slowdown begins now."""
         line = self

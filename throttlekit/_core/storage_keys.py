@@ -16,12 +16,14 @@ import re
 
 __all__ = [
     "bucket_name", "digest_of", "digest_of_key", "fleet_name", "held_since", "holder_name", "is_bucket_of", "is_line",
-    "jobs_name", "jobs_name_of", "limit_id", "line_name", "parts_of", "patterns_of", "quoted",
+    "jobs_name", "jobs_name_of", "limit_id", "line_name", "parts_of", "patterns_of", "quoted", "slots_of_holder",
+    "with_slots",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
 _BUCKET = re.compile(r"tk1:\{([^:{}]*):([^:{}]*)(?::([^:{}]*))?\}:(\w+)", re.ASCII)
-_ASKED = re.compile(r"#([0-9a-f]{1,12})\.[0-9a-f]+$", re.ASCII)
+_ASKED = re.compile(r"#([0-9a-f]{1,12})\.[0-9a-f]+(?:\*\d+)?$", re.ASCII)
+_SLOTS = re.compile(r"\*(\d{1,15})$", re.ASCII)
 _PLAIN = re.compile(r"[A-Za-z0-9_.@/+=-]*", re.ASCII)
 
 
@@ -98,6 +100,17 @@ def jobs_name(bucket: str) -> str:
 def holder_name(job_id: str, token: str, asked_us: int) -> str:
     """The holder of a slot: the job, which of its deliveries, and when it made its request, by its process's clock."""
     return f"{quoted(job_id)}#{asked_us // 1_000_000:x}.{token}"
+
+
+def with_slots(holder: str, slots: int) -> str:
+    """The name of *holder* of so many *slots*: that of one is as it was before a job could hold several."""
+    return holder if slots <= 1 or slots_of_holder(holder) == slots else f"{holder}*{slots}"
+
+
+def slots_of_holder(holder: str) -> int:
+    """How many slots the holder called *holder* has; no quoted text has a "*"."""
+    match = _SLOTS.search(holder)
+    return 1 if match is None else int(match[1])
 
 
 def held_since(holder: str) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pluggy
 
@@ -21,7 +21,7 @@ from throttlekit._engine.builtin_plugins import (
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores.base import Store
 
-__all__ = ["DEFAULT_STORE", "plugin_manager", "store_from", "store_of"]
+__all__ = ["DEFAULT_STORE", "plugin_manager", "store_from", "store_of", "with_groups"]
 
 _log = logging.getLogger("throttlekit")
 _MEMORY, _URL = "memory://", "THROTTLEKIT_URL"
@@ -113,6 +113,28 @@ def store_of(client: object, *, also: bool) -> Store:
     from throttlekit.stores.from_client import store_of_client
 
     return store_of_client(client)
+
+
+def with_groups(store: Store, stores: Mapping[str, str | Store] | None, hooks: pluggy.PluginManager) -> Store:
+    """
+    *store*, with a store of its own for each group of limits in *stores*.
+
+    Raises:
+        ConfigurationError: As `store_from`; or *stores* is not a mapping of patterns to stores.
+    """
+    if stores is None:
+        return store
+    if not isinstance(stores, Mapping) or not all(isinstance(each, str) and each for each in stores):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError('stores= takes a store for each name or group of limits: {"llm-*": "redis://…"}')
+    from throttlekit.stores.grouped import grouped  # of use to few limiters, and its imports are costly
+
+    groups: list[tuple[str, Store]] = []
+    for pattern, each in stores.items():
+        try:
+            groups.append((pattern, store_from(each, hooks)))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"stores[{pattern!r}]: {error}") from error.__cause__
+    return grouped(store, groups)
 
 
 def _checked(store: Store, remedy: str) -> Store:

@@ -99,7 +99,7 @@ class WaitRules:
     Attributes:
         max_wait: Seconds from the first denial.
         max_deferrals: How often a job may be denied.
-        when_over: What becomes of a job past either, or refused by the full queue of a `LeakyBucket`: "fail" ends it
+        when_over: What becomes of a job past either, or refused because a limit's `queue=` is full: "fail" ends it
             with `WaitedTooLong`, "drop" ends it unrun, "run" runs it uncharged, **beyond the limit**.
     """
 

@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from throttlekit._core.algorithms.concurrency import Concurrency
-from throttlekit._core.storage_keys import bucket_name, held_since, parts_of, patterns_of
+from throttlekit._core.storage_keys import bucket_name, held_since, parts_of, patterns_of, slots_of_holder
 from throttlekit.fleet.activity import KEYS, REASON_CODES
 from throttlekit.fleet.downstream import STEP_S
 from throttlekit.fleet.snapshot import Fleet, FleetStore, Key, Known, Minute, look, look_at, pairs, time_of
@@ -48,7 +48,7 @@ _SCANS = 20
 _FULL_PAGE = 50
 _MOST_HOLDERS = 200
 _MOST_SHOWN = 50
-_TOKEN = re.compile(r"#[0-9a-f]+\.[0-9a-f]+$", re.ASCII)
+_TOKEN = re.compile(r"#[0-9a-f]+\.[0-9a-f]+(?:\*\d+)?$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,11 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A slot that is held. `since`: by the clock of the process that asked for it, seconds since 1970."""
+    """So many slots that are held. `since`: by the clock of the process that asked for them, seconds since 1970."""
 
     job_id: str
     since: float | None
+    slots: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +249,9 @@ def holders_of(store: FleetStore, key: Key) -> tuple[Holder, ...]:
         return ()
     now_us = round(time_of(store) * 1_000_000)
     (names,) = store.commands([("ZRANGEBYSCORE", key.bucket, f"({now_us}", "+inf", "LIMIT", 0, _MOST_HOLDERS)])
-    holders = [Holder(unquote(_TOKEN.sub("", name)), held_since(name)) for name in map(_text, names)]
+    holders = [
+        Holder(unquote(_TOKEN.sub("", name)), held_since(name), slots_of_holder(name)) for name in map(_text, names)
+    ]
     return tuple(sorted(holders, key=lambda each: each.since or 0.0)[:_MOST_SHOWN])
 
 

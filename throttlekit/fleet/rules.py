@@ -11,6 +11,7 @@ from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.rate import parse_rate, parse_window
 from throttlekit._core.limit.share import is_weight
 from throttlekit._core.limit.template import safe_repr
+from throttlekit._core.pattern import matches
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.errors import ConfigurationError
 
@@ -79,7 +80,7 @@ class Rule:
 
     def is_for(self, name: str) -> bool:
         """Whether it is for the limit called *name*."""
-        return self.name == name or (self.is_pattern and _matches(self.name, name))
+        return self.name == name or (self.is_pattern and matches(self.name, name))
 
     def over(self, now_us: int) -> bool:
         return 0 < self.until_us <= now_us
@@ -188,20 +189,6 @@ def checked_factor(factor: object) -> float:
 
 def thousandths(factor: float) -> int:
     return int(factor * 1000 + 1e-6)  # 0.29 * 1000 is a little less than 290
-
-
-def _matches(pattern: str, name: str) -> bool:
-    """Whether *name* is *pattern*, in which each `*` stands for any text. In the time of one search for each part."""
-    first, *middle, last = pattern.split("*")
-    if len(name) < len(first) + len(last) or not name.startswith(first) or not name.endswith(last):
-        return False
-    at, end = len(first), len(name) - len(last)
-    for part in middle:
-        at = name.find(part, at, end)
-        if at < 0:
-            return False
-        at += len(part)
-    return True
 
 
 def check_rate(name: str, rate: str, burst: int | None) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 import logging
 import time
 
+from throttlekit._core.job import Job
 from throttlekit.adapter.options import WaitRules
 from throttlekit.testing.adapter_bench import CLOCKS, Logged, OnSite
-from throttlekit.testing.adapter_site import COUNT, RATE, SHARED, STEADY, End, Settings
+from throttlekit.testing.adapter_site import COUNT, QUEUED, RATE, SHARED, STEADY, End, Settings
 
 __all__ = ["BoundConformance", "DenialConformance"]
 
@@ -190,6 +191,17 @@ class BoundConformance(OnSite):
             assert bench.end(angry).error == "RateLimited"
             assert [bench.runs(sent) for sent in (denied, angry)] == [1, 1]
             assert bench.remaining(COUNT) == COUNT.burst
+
+    def test_a_full_queue_ends_in_failure(self) -> None:
+        """With as many jobs in line as a limit's `queue=` takes, a job fails at once with `WaitedTooLong`, unrun."""
+        with self.bench() as bench:
+            bench.deny(30, QUEUED)
+            in_line = bench.site.limiter.acquire(QUEUED, job=Job(id="in line"), key=bench.key)
+            assert in_line.ticket is not None
+            sent = bench.send("queued")
+            assert bench.end(sent).error == "WaitedTooLong"
+            bench.until_empty()
+            assert bench.runs(sent) == 0
 
     def test_several_limits_are_all_or_nothing(self) -> None:
         """A job that one of its limits denies is not charged to the others."""

@@ -29,8 +29,8 @@ from throttlekit.hookspecs import Finished, RateLimitHeard, Started, hookimpl
 from throttlekit.limiter import Limiter
 
 __all__ = [
-    "COUNT", "JOBS", "LONG_SLOT", "RATE", "SHARED", "SLOT", "STEADY", "TOKENS", "AdapterSite", "End", "JobKind", "Note",
-    "Notes", "Settings", "note_failure", "perform", "wait_until",
+    "COUNT", "JOBS", "LONG_SLOT", "QUEUED", "RATE", "SHARED", "SLOT", "STEADY", "TOKENS", "AdapterSite", "End",
+    "JobKind", "Note", "Notes", "Settings", "note_failure", "perform", "wait_until",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
@@ -41,6 +41,7 @@ COUNT = TokenBucket("conformance-count", "1/hour", burst=100, key="{key}")
 """Counts charges: it fills too slowly for a test to notice."""
 STEADY = TokenBucket("conformance-steady", "2/s", burst=1, key="{key}")
 TOKENS = TokenBucket("conformance-tokens", "1/hour", burst=100, key="{key}", cost=lambda job: 90)
+QUEUED = TokenBucket("conformance-queued", "100/s", burst=100, key="{key}", queue=1)
 SLOT = Concurrency("conformance-slot", 1, lease=1.5, key="{key}")
 LONG_SLOT = Concurrency("conformance-long-slot", 1, lease=60, key="{key}")
 
@@ -87,6 +88,7 @@ JOBS: Mapping[str, JobKind] = {
     "steady": JobKind(throttle=[STEADY]),
     "shared": JobKind(throttle=[SHARED]),
     "tokens": JobKind(throttle=[TOKENS]),
+    "queued": JobKind(throttle=[RATE, QUEUED], retries=1),
     "slot": JobKind(throttle=[SLOT]),
     "long_slot": JobKind(throttle=[RATE, LONG_SLOT], on_429=RATE.name),
     "faulty": JobKind(throttle=[COUNT, TokenBucket("conformance-faulty", "1/s", key=_broken_key)], retries=1),

@@ -1,11 +1,16 @@
-"""A store's tests for the bounded queue of a leaky bucket."""
+"""A store's tests for the bounded queue of a limit."""
 
 # ruff: noqa: S101 - these are tests, shipped
 
 from __future__ import annotations
 
 from throttlekit._core.acquire import Caller, Reason
+from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.algorithms.fixed_window import FixedWindow
 from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
+from throttlekit._core.algorithms.sliding_log import SlidingLog
+from throttlekit._core.algorithms.sliding_window import SlidingWindow
+from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit.testing.bench import NAME, NOW_US, SLOW, STEP_US, ConformanceSuite
 
 __all__ = ["QueueConformance"]
@@ -86,3 +91,21 @@ class QueueConformance(ConformanceSuite):
                 verdict = bench.ask(*limits)
                 assert (verdict.reason, verdict.claim) == (Reason.FULL, number), verdict
             assert bench.look(SLOW).due_us == NOW_US + 10 * STEP_US, "a job that was refused waits in no line"
+
+    def test_queue_counts_jobs_of_any_limit(self) -> None:
+        """A window's jobs and those that wait for slots too, whatever they cost: two wait, and no third."""
+        limits = [
+            TokenBucket(NAME, "10/s", burst=5, queue=2),
+            FixedWindow(NAME, "5/m", queue=2),
+            SlidingWindow(NAME, "5/m", queue=2),
+            SlidingLog(NAME, "5/m", queue=2),
+            Concurrency(NAME, 5, cost=2, queue=2),
+        ]
+        with self.bench() as bench:
+            for limit in limits:
+                bench.drain(limit)
+                waiting = [bench.ask(limit, cost=3), bench.ask(limit, cost=2)]
+                assert [each.reason for each in waiting] == [Reason.EXHAUSTED] * 2, limit
+                assert bench.ask(limit, cost=1).reason is Reason.FULL, limit
+                bench.leave(limit, denied=waiting[1])
+                assert bench.ask(limit, cost=1).reason is Reason.EXHAUSTED, limit

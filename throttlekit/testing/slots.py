@@ -7,23 +7,31 @@ from __future__ import annotations
 from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.limit.base import Limit
-from throttlekit.stores.base import Lease
+from throttlekit.stores.base import Correction, Lease
 from throttlekit.testing.bench import NAME, SECOND_US, TEN, Bench, ConformanceSuite, run_in_threads
 
 __all__ = ["SlotConformance"]
 
 _SLOTS = Concurrency(NAME, 3, lease=30)
+_DEAR = Concurrency(NAME, 5, lease=30)
 _LEASE_US = 30 * SECOND_US
 
 
 def _take(
-    bench: Bench, holder: str, *limits: Limit, caller: Caller = Caller.GUEST, back: Verdict | None = None
+    bench: Bench,
+    holder: str,
+    *limits: Limit,
+    caller: Caller = Caller.GUEST,
+    back: Verdict | None = None,
+    cost: int | None = None,
 ) -> Verdict:
-    return bench.ask(*(limits or (_SLOTS,)), holder=holder, caller=caller, back=back)
+    return bench.ask(*(limits or (_SLOTS,)), holder=holder, caller=caller, back=back, cost=cost)
 
 
-def _lease(bench: Bench, holder: str, granted_us: int | None = None, limit: Limit = _SLOTS) -> Lease:
-    claim = bench.claim(limit, holder=holder)
+def _lease(
+    bench: Bench, holder: str, granted_us: int | None = None, limit: Limit = _SLOTS, cost: int | None = None
+) -> Lease:
+    claim = bench.claim(limit, cost=cost, holder=holder)
     return Lease(claim.bucket, claim.algorithm, bench.now_us if granted_us is None else granted_us)
 
 
@@ -138,6 +146,88 @@ class SlotConformance(ConformanceSuite):
                 passed += 1
             assert 1 <= passed <= 3, passed
             assert _take(bench, "first", single, caller=Caller.JOB, back=first).allowed
+
+    def test_jobs_hold_as_many_slots_as_they_cost(self) -> None:
+        """The sum of the costs counts: one that does not fit is denied, and one that does passes."""
+        with self.bench() as bench:
+            assert _take(bench, "two", _DEAR, cost=2).allowed
+            assert _take(bench, "one", _DEAR).allowed
+            assert _held(bench, _DEAR) == 3
+            assert not _take(bench, "three", _DEAR, cost=3).allowed
+            assert _take(bench, "other", _DEAR, cost=2).allowed
+            assert not _take(bench, "none", _DEAR, cost=1).allowed
+            assert _take(bench, "free", _DEAR, cost=0).allowed
+            for holder, cost, left in (("one", 2, 5), ("two", 1, 5), ("two", 2, 3), ("two", 2, 3), ("one", 1, 2)):
+                bench.store.release([_lease(bench, holder, limit=_DEAR, cost=cost)], now_us=bench.now_us)
+                assert _held(bench, _DEAR) == left, (holder, cost)
+            claim = bench.claim(_DEAR, cost=2, holder="other")
+            bench.store.settle([Correction(claim.bucket, claim.algorithm, bench.now_us, -2)], now_us=bench.now_us)
+            assert _held(bench, _DEAR) == 0
+
+    def test_lease_of_several_slots_ends_and_is_renewed_as_one(self) -> None:
+        """All of a holder's slots are free when its lease ends; renewed too late it gets as many, or none."""
+        with self.bench() as bench:
+            _take(bench, "dead", _DEAR, cost=3)
+            bench.now_us += _LEASE_US // 2
+            _take(bench, "lives", _DEAR, cost=2)
+            bench.now_us += _LEASE_US // 2
+            assert _held(bench, _DEAR) == 2
+            dead, lives = (_lease(bench, name, limit=_DEAR, cost=cost) for name, cost in (("dead", 3), ("lives", 2)))
+            assert _take(bench, "next", _DEAR, cost=1).allowed
+            assert list(bench.store.renew([dead, lives], now_us=bench.now_us)) == [False, True]
+            bench.store.release([_lease(bench, "next", limit=_DEAR)], now_us=bench.now_us)
+            assert list(bench.store.renew([dead], now_us=bench.now_us)) == [True]
+            assert _held(bench, _DEAR) == 5
+            bench.now_us += _LEASE_US
+            assert _held(bench, _DEAR) == 0
+            assert _take(bench, "all", _DEAR, cost=5).allowed
+            assert _held(bench, _DEAR) == 5
+
+    def test_large_cost_at_the_head_of_the_line_is_not_passed_for_ever(self) -> None:
+        """Small jobs pass it for half a second and the grace time; then the slots that come free are kept for it."""
+        with self.bench() as bench:
+            held = [f"s{number}" for number in range(5)]
+            for name in held:
+                assert _take(bench, name, _DEAR).allowed
+            large, passed = _take(bench, "large", _DEAR, caller=Caller.JOB, cost=4), 0
+            small = [_take(bench, f"w{number}", _DEAR, caller=Caller.JOB) for number in range(30)]
+            for _ in range(40):
+                bench.now_us += SECOND_US // 5
+                bench.store.release([_lease(bench, held.pop(0), limit=_DEAR)], now_us=bench.now_us)
+                verdict = _take(bench, f"t{passed}", _DEAR, caller=Caller.JOB, back=small[passed])
+                if verdict.allowed:
+                    held.append(f"t{passed}")
+                    passed += 1
+                large = _take(bench, "large", _DEAR, caller=Caller.JOB, cost=4, back=large)
+                if large.allowed:
+                    break
+            assert large.allowed
+            assert 1 <= passed <= 4, passed
+
+    def test_small_jobs_pass_a_large_one_that_does_not_come(self) -> None:
+        """Once as many slots as it needs have lain free for the grace time, it is set aside."""
+        with self.bench() as bench:
+            assert _take(bench, "holds", _DEAR, cost=5).allowed
+            _take(bench, "dead", _DEAR, caller=Caller.JOB, cost=5)
+            small = [_take(bench, f"w{number}", _DEAR, caller=Caller.JOB) for number in range(9)]
+            bench.store.release([_lease(bench, "holds", limit=_DEAR, cost=5)], now_us=bench.now_us)
+            assert _take(bench, "t0", _DEAR, caller=Caller.JOB, back=small.pop(0)).allowed
+            blocked = 0
+            for turn in range(1, 30):
+                bench.now_us += SECOND_US // 5
+                if turn == 10:  # the first of the small ones ends, and all slots are free
+                    bench.store.release([_lease(bench, "t0", limit=_DEAR)], now_us=bench.now_us)
+                if not small:
+                    break
+                verdict = _take(bench, f"t{turn}", _DEAR, caller=Caller.JOB, back=small[0])
+                if verdict.allowed:
+                    bench.store.release([_lease(bench, f"t{turn}", limit=_DEAR)], now_us=bench.now_us)
+                    small.pop(0)
+                else:
+                    small[0] = verdict
+                    blocked += 1
+            assert not small
+            assert blocked >= 5, blocked
 
     def test_denial_of_another_limit_leaks_no_slot(self) -> None:
         """With a rate beside it, a slot is held only if the rate passes, and the rate is charged only with a slot."""

@@ -210,8 +210,8 @@ function limitView(id) {
       row.keyed ? h("div", {}, h("h3", {}, "Most pressing keys"), keyTable(data.keys)) : "",
       data.tenants.length ? h("div", {}, h("h3", {}, "Tenants, last minute"), tenantTable(data.tenants)) : "",
       ...data.holders.filter((each) => each.holders.length).map((each) => h("div", {}, h("h3", {}, "Holders", each.key && h("span", { class: "data" }, ` of ${each.key}`)),
-        h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Job"), h("th", { scope: "col", class: "n" }, "Held for"))),
-          h("tbody", {}, ...each.holders.map((holder) => h("tr", {}, h("td", { class: "data" }, holder.job || "(not a job)"), h("td", { class: "n" }, duration(holder.held))))))))));
+        h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "Job"), h("th", { scope: "col", class: "n" }, "Slots"), h("th", { scope: "col", class: "n" }, "Held for"))),
+          h("tbody", {}, ...each.holders.map((holder) => h("tr", {}, h("td", { class: "data" }, holder.job || "(not a job)"), h("td", { class: "n" }, String(holder.slots)), h("td", { class: "n" }, duration(holder.held))))))))));
     if (pressed) top.querySelector(`[data-verb="${CSS.escape(pressed)}"]`)?.focus({ preventScroll: true });
   }
   return { refresh };

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from typing import Any
 
@@ -49,13 +49,15 @@ def results(sent: list[Any]) -> list[Any]:
     return [result.get(timeout=WITHIN) for result in sent]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "gevent", "solo"])
-def test_never_more_at_once_than_there_are_slots(make: Any, pool: str) -> None:
+@pytest.mark.parametrize(
+    ("pool", "costs"), [("prefork", ""), ("threads", ""), ("gevent", ""), ("solo", ""), ("prefork", ("", "*2", "*3"))]
+)
+def test_never_more_at_once_than_there_are_slots(make: Any, pool: str, costs: Sequence[str]) -> None:
     """By the bodies' own records, over two workers; each job runs once, and is delivered once but for the far ones."""
     site, spans = make(pool=pool, amount=3)
     for name in ("a", "b"):
         site.start("--concurrency", "4", name=name)
-    jobs = [str(number) for number in range(200)]
+    jobs = [f"{number}{costs[number % len(costs)] if costs else ''}" for number in range(200)]
     assert results([site.send("work", job, 0.01) for job in jobs]) == jobs
     events = spans.told("work")
     assert most_at_once(events) <= 3

@@ -17,17 +17,24 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.workers
 
 
-@pytest.mark.parametrize("bodies", [(0.1,), (0.02, 0.3, 0.02)], ids=["steady", "jumping"])
-def test_never_more_at_once_than_the_limit_says_in_two_processes(where: Servers, bodies: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    ("bodies", "costs"),
+    [((0.1,), ("",)), ((0.02, 0.3, 0.02), ("",)), ((0.05,), ("", "*2", "", "*8"))],
+    ids=["steady", "jumping", "costs"],
+)
+def test_never_more_at_once_than_the_limit_says_in_two_processes(
+    where: Servers, bodies: tuple[float, ...], costs: tuple[str, ...]
+) -> None:
     """200 jobs, ten slots, sixteen threads in two processes: ten at once, each job once, none fails, few deliveries."""
     with Slotting(Slots(amount=10), where) as slotting:
-        for n in range(200):
-            slotting.send("work", str(n), str(bodies[n * len(bodies) // 200]))
+        jobs = [f"{n}{costs[n % len(costs)]}" for n in range(200)]
+        for n, job in enumerate(jobs):
+            slotting.send("work", job, str(bodies[n * len(bodies) // 200]))
         slotting.start()
         slotting.until_ended(200)
         held = slotting.stop()
     assert held.most_at_once() <= 10
-    assert held.starts == {str(n): 1 for n in range(200)}
+    assert held.starts == dict.fromkeys(jobs, 1)
     assert {event.more for event in held.events if event.what == "end"} == {"held"}
     assert (held.failures, held.left) == ([], 0)
     assert held.counts["deliveries"] <= 5 * 200

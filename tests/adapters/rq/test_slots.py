@@ -114,25 +114,30 @@ def test_a_job_that_waits_for_a_slot_is_woken_first(rq_site: Site) -> None:
 
 @pytest.mark.workers
 @pytest.mark.parametrize(
-    ("kinds", "amount", "count", "seconds"),
+    ("kinds", "amount", "count", "seconds", "costs"),
     [
-        ((OURS_SIMPLE,) * 6, 4, 200, 0.02),
-        ((OURS,) * 4, 2, 40, 0.05),
-        ((STOCK, "rq.SimpleWorker", OURS_SIMPLE), 2, 40, 0.05),
-        (("rq.Worker", "rq.SimpleWorker", "rq.SimpleWorker"), 1, 20, 0.05),
+        ((OURS_SIMPLE,) * 6, 4, 200, 0.02, ("",)),
+        ((OURS_SIMPLE,) * 6, 4, 200, 0.02, ("", "*2", "*4")),
+        ((OURS,) * 4, 2, 40, 0.05, ("",)),
+        ((STOCK, "rq.SimpleWorker", OURS_SIMPLE), 2, 40, 0.05, ("",)),
+        ((STOCK, "rq.SimpleWorker", OURS_SIMPLE), 2, 40, 0.05, ("", "*2")),
+        (("rq.Worker", "rq.SimpleWorker", "rq.SimpleWorker"), 1, 20, 0.05, ("",)),
     ],
-    ids=["ours-simple", "ours", "stock-and-ours", "no-scheduler"],
+    ids=["ours-simple", "ours-simple-costs", "ours", "stock-and-ours", "stock-and-ours-costs", "no-scheduler"],
 )
-def test_never_more_at_once(base: str, kinds: tuple[str, ...], amount: int, count: int, seconds: float) -> None:
+def test_never_more_at_once(
+    base: str, kinds: tuple[str, ...], amount: int, count: int, seconds: float, costs: tuple[str, ...]
+) -> None:
     """By the jobs' own records; each runs once, and nothing is left."""
+    jobs = [f"{n}{costs[n % len(costs)]}" for n in range(count)]
     with RqSlotting(RqSlots(amount=amount, kinds=kinds), base) as slotting:
-        for n in range(count):
-            slotting.work(n, seconds)
+        for job in jobs:
+            slotting.work(job, seconds)
         slotting.start()
         slotting.until_ended(count)
         held = slotting.stop()
     assert held.most_at_once() <= amount
-    assert held.starts == held.ends == {str(n): 1 for n in range(count)}
+    assert held.starts == held.ends == dict.fromkeys(jobs, 1)
     assert {event.more for event in held.events if event.what == "end"} == {"held"}
     assert held.left == 0
     assert_calm(held.log)

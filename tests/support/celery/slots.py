@@ -15,11 +15,17 @@ from celery import Celery, signals
 
 from support.celery.site import conf_of
 from support.celery.spans import Spans
+from support.flood.slot_record import slots_of
 from support.partner.angry import AngryPartner
-from throttlekit import Concurrency, Limiter, RateLimited, TokenBucket
+from throttlekit import Concurrency, Job, Limiter, RateLimited, TokenBucket
 from throttlekit_celery import install
 
 __all__ = ["app"]
+
+
+def cost_of(job: Job) -> int:
+    """How many slots it needs, by its first argument."""
+    return slots_of(job.args[0]) if job.args else 1
 
 
 def _make_app(told: Mapping[str, Any]) -> Celery:
@@ -28,7 +34,7 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
     spans, partner = Spans(told["record"], told["queue"]), AngryPartner(told["record"], told["queue"])
     install(app, Limiter(told["store"]), **told["install"])
     scope = told.get("scope", "global")
-    slots = Concurrency(f"slots of {told['queue']}", told["amount"], lease=told["lease"], scope=scope)
+    slots = Concurrency(f"slots of {told['queue']}", told["amount"], lease=told["lease"], scope=scope, cost=cost_of)
     rate = TokenBucket(f"rate of {told['queue']}", told["rate"], burst=told["burst"], key="{key}")
     calls = Concurrency(f"calls of {told['queue']}", 50, lease=30, key="{key}")
 

@@ -12,6 +12,8 @@ from typing import Any
 
 import redis
 
+from support.flood.slot_record import slots_of
+
 __all__ = ["Event", "Spans", "most_at_once"]
 
 _NOTE = """
@@ -74,5 +76,5 @@ class Spans:
 
 
 def most_at_once(events: list[Event]) -> int:
-    """How many bodies ran at the busiest instant."""
-    return max(accumulate((event.by for event in events), initial=0))
+    """How many slots the bodies had at the busiest instant."""
+    return max(accumulate((event.by * slots_of(event.job) for event in events), initial=0))

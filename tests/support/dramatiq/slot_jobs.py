@@ -21,6 +21,7 @@ from dramatiq.rate_limits.backends import RedisBackend
 
 import throttlekit
 from support.dramatiq.workers import make_broker
+from support.flood.slot_record import slots_of
 from support.partner.angry import AngryPartner
 from throttlekit import Concurrency, Limiter, RateLimited, TokenBucket
 from throttlekit_dramatiq import Throttle
@@ -83,7 +84,8 @@ _options: dict[str, Any] = dict(_told["actor_options"])
 _throttle: dict[str, Any] = {}
 if _ours:
     broker.add_middleware(Throttle(Limiter(_told["store_url"]), max_wait=_told["max_wait"]))
-    _throttle["work"] = {"throttle": Concurrency("slots", _told["amount"], lease=_told["lease"])}
+    _slots = Concurrency("slots", _told["amount"], lease=_told["lease"], cost=lambda job: slots_of(job.args[0]))
+    _throttle["work"] = {"throttle": _slots}
     _throttle["call"] = {"throttle": TokenBucket("partner", _told["rate"], burst=_told["burst"], key="{key}")}
 else:
     logging.getLogger("dramatiq.middleware.retries.Retries").setLevel(logging.ERROR)

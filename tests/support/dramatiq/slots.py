@@ -20,7 +20,7 @@ from typing import Any, Literal
 import redis
 
 from support.dramatiq.workers import Workers
-from support.flood.slot_record import Event, Happened, SlotRecord
+from support.flood.slot_record import Event, Happened, SlotRecord, slots_of
 from support.partner.angry import AngryPartner
 from support.servers.flood import Sender, Servers
 from support.servers.processes import patient
@@ -82,21 +82,21 @@ class Held(Happened):
     failures: list[str]
 
     def most_at_once(self, killed: Mapping[str, int] | None = None) -> int:
-        """How many bodies ran at once. Of the processes that were killed, by their ids: those that ran until then."""
+        """How many slots were held at once. Of processes that were killed, by their ids: those that ran until then."""
         return max(self.at_once(killed)[1], default=0)
 
     def at_once(self, killed: Mapping[str, int] | None = None) -> tuple[list[int], list[int]]:
-        """Each instant at which it changed how many ran, and how many then did."""
+        """Each instant at which it changed how many slots they had, and how many these then were."""
         changes: list[tuple[int, int]] = []
         open_: dict[str, list[Event]] = {}
         for event in self.events:
-            changes.append((event.at_us, 1 if event.what == "start" else -1))
+            changes.append((event.at_us, slots_of(event.job) if event.what == "start" else -slots_of(event.job)))
             if event.what == "start":
                 open_.setdefault(event.job, []).append(event)
             else:
                 open_[event.job].pop()
         for cut in (event for events in open_.values() for event in events):
-            changes.append(((killed or {})[cut.more], -1))
+            changes.append(((killed or {})[cut.more], -slots_of(cut.job)))
         changes.sort()
         return [at_us for at_us, _ in changes], list(itertools.accumulate(change for _, change in changes))
 

@@ -19,7 +19,7 @@ from typing import Any
 import redis
 from rq.registry import FailedJobRegistry
 
-from support.flood.slot_record import Happened, SlotRecord
+from support.flood.slot_record import Happened, SlotRecord, slots_of
 from support.partner.angry import AngryPartner
 from support.rq.flood import OURS_SIMPLE
 from support.rq.workers import Fleet, rq_worker
@@ -57,7 +57,7 @@ class RqSlots:
 
     @property
     def slots(self) -> Concurrency:
-        return Concurrency("slots", self.amount, lease=self.lease)
+        return Concurrency("slots", self.amount, lease=self.lease, cost=lambda job: slots_of(job.kwargs["index"]))
 
     @property
     def partner(self) -> TokenBucket:
@@ -74,10 +74,10 @@ class Held(Happened):
         return sum(self.starts.values()) + sum(self.counts.values())
 
     def most_at_once(self) -> int:
-        """Of the bodies that came to their end."""
+        """How many slots: of the bodies that came to their end."""
         most = now = 0
         for event in self.events:
-            now += 1 if event.what == "start" else -1
+            now += slots_of(event.job) if event.what == "start" else -slots_of(event.job)
             most = max(most, now)
         return most
 

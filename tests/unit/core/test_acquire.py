@@ -153,7 +153,7 @@ def test_each_waiter_is_due_when_all_before_it_have_passed() -> None:
     desk = Desk()
     assert _dues(desk.waiting(12)) == [STEP * number for number in range(1, 13)]
     assert _dues(desk.waiting(2, _ask(3))) == [STEP * 15, STEP * 18]
-    assert desk.line.units == 18
+    assert len(desk.line.jobs) + desk.line.extra == 18
 
 
 def test_newcomer_does_not_pass_those_who_wait() -> None:
@@ -525,7 +525,7 @@ def test_guests_are_spread_over_a_minute_at_most() -> None:
 
 
 @pytest.mark.parametrize("caller", [Caller.JOB, Caller.GUEST, Caller.PEEK])
-def test_queue_takes_so_many_units(caller: Caller) -> None:
+def test_queue_takes_so_many_jobs(caller: Caller) -> None:
     """The newcomer that finds as many waiting is refused, and changes nothing. Who waits already is not refused."""
     desk = Desk()
     denied = desk.waiting(2)
@@ -538,12 +538,12 @@ def test_queue_takes_so_many_units(caller: Caller) -> None:
     assert desk.ask(_ask(max_queue=0), caller=Caller.AGAIN).reason is Reason.EXHAUSTED
 
 
-def test_queue_counts_units() -> None:
-    """Two jobs of three units are six."""
+def test_queue_counts_jobs_and_not_units() -> None:
+    """Two jobs of three units are two."""
     desk = Desk()
     desk.waiting(2, _ask(3))
-    assert desk.ask(_ask(max_queue=6)).reason is Reason.FULL
-    assert desk.ask(_ask(max_queue=7)).reason is Reason.EXHAUSTED
+    assert desk.ask(_ask(max_queue=2)).reason is Reason.FULL
+    assert desk.ask(_ask(max_queue=3)).reason is Reason.EXHAUSTED
 
 
 def test_queue_of_none_passes_what_needs_not_wait() -> None:

@@ -18,6 +18,7 @@ from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
 from throttlekit._core.line import GRACE_US
 from throttlekit._core.serialize import dump, load
+from throttlekit._core.storage_keys import with_slots
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
@@ -152,22 +153,26 @@ def test_pause_leaves_the_holders_alone() -> None:
 def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int, lease_ms: int) -> None:
     """
     Whatever is asked, given back, kept, lost and taken again, in any order: by a model of its own, never more than
-    the amount hold a slot, and an ask is denied only when all are held.
+    the amount are held, and an ask is denied only when fewer are free than it needs.
     """
     rnd = random.Random(seed)
     now_us, lease_us = NOW_US, lease_ms * 1000
     state = State()
     model: dict[str, int] = {}
+    costs: dict[str, int] = {}
     holders: list[tuple[str, int]] = []
     for number in range(120):
         now_us += rnd.choice([0, 1, rnd.randrange(lease_us // 3), rnd.randrange(1 + lease_us // amount)])
         model = {holder: until_us for holder, until_us in model.items() if until_us > now_us}
+        held = sum(costs[holder] for holder in model)
         kind = rnd.random()
         if kind < 0.5 or not holders:
-            name = f"job#{number}"
-            charge = slot(name, amount, lease_us)
+            cost = rnd.choice([1, rnd.randint(1, amount)])
+            charge = Concurrency("x", amount, lease=lease_us / 1e6).bind(cost, 0, f"job#{number}")
+            name = charge.holder
+            costs[name] = cost
             verdict, (state,) = acquire([claim_of(charge)], [state], now_us, caller=Caller.GUEST)
-            assert verdict.allowed == (len(model) < amount)
+            assert verdict.allowed == (held + cost <= amount)
             if verdict.allowed:
                 model[name] = now_us + lease_us
                 holders.append((name, now_us))
@@ -182,11 +187,11 @@ def test_never_more_than_the_amount_over_random_histories(seed: int, amount: int
             else:
                 after, kept = charge.renewed(state.taken, now_us)
                 state = State(after, None)
-                assert kept == (name in model or len(model) < amount)
+                assert kept == (name in model or held + costs[name] <= amount)
                 if kept:
                     model[name] = now_us + lease_us
         assert sorted(living(state.taken, now_us)) == sorted(model)
-        assert len(model) <= amount
+        assert slot("x").use(state.taken, now_us).units == sum(costs[holder] for holder in model) <= amount
 
 
 def test_none_leaks_when_another_denies() -> None:
@@ -341,6 +346,17 @@ def test_pace_is_no_less_than_a_millisecond() -> None:
     assert slot("x", 1).ready_us(state, NOW_US) == NOW_US + 1_000
 
 
+def test_pace_of_large_costs_is_that_of_jobs() -> None:
+    """In megabytes, too: of 16 jobs of 5 000 that are held for 1.6 s one ends each tenth of a second."""
+    jobs = [slot(with_slots(f"j{number}", 5_000), 80_000, size=5_000) for number in range(17)]
+    state: Holders | None = Holders(mean_us=1_600_000)
+    for job in jobs[:16]:
+        state = job.admit(state, NOW_US)
+    due = [jobs[16].ready_us(state, NOW_US, ahead) - NOW_US for ahead in (0, 5_000, 5_001)]
+    assert due == [100_000, 200_000, 200_020]
+    assert slot("x", 80_000).ready_us(state, NOW_US) == NOW_US + 1_000
+
+
 def test_clock_that_stepped_back_leaves_the_pace_alone() -> None:
     """A grant that lies ahead tells nothing of how long holders hold."""
     state = taken("a", amount=1)._replace(mean_us=50_000)
@@ -457,14 +473,37 @@ def test_cost_zero_of_a_call_holds_nothing(limiter: Limiter) -> None:
 
 
 def test_cost_may_be_worked_out_from_the_job(limiter: Limiter) -> None:
-    """A callable says whether a job needs a slot; one that says 2 is told what would be right."""
-    slots = Concurrency("maybe", 1, cost=lambda job: job.kwargs["heavy"])
-    assert limiter.acquire(slots, job=Job(kwargs={"heavy": 0})).leases == ()
-    assert limiter.acquire(slots, job=Job(kwargs={"heavy": 1})).leases != ()
-    assert not limiter.acquire(slots, job=Job(kwargs={"heavy": 1}))
-    assert limiter.acquire(slots, job=Job(kwargs={"heavy": 0}))
-    with pytest.raises(CostExceedsLimit, match=r"'maybe' can never admit a cost of 2.*say 1: a job holds one slot"):
-        limiter.acquire(slots, job=Job(kwargs={"heavy": 2}))
+    """A callable says how many slots a job needs; one that can never fit is refused, and says what would be right."""
+    slots = Concurrency("memory", 4, cost=lambda job: job.kwargs["gb"])
+    assert limiter.acquire(slots, job=Job(kwargs={"gb": 0})).leases == ()
+    large = limiter.acquire(slots, job=Job(kwargs={"gb": 3}))
+    assert (large.cost, large.remaining, large.leases[0].cost) == (3, 1, 3)
+    assert not limiter.peek(slots, job=Job(kwargs={"gb": 2}))
+    assert limiter.acquire(slots, job=Job(kwargs={"gb": 0}))
+    limiter.release(large)
+    assert limiter.acquire(slots, job=Job(id="next", kwargs={"gb": 4})).remaining == 0
+    with pytest.raises(CostExceedsLimit, match=r"'memory' can never admit a cost of 5.*raise the amount to at least 5"):
+        limiter.acquire(slots, job=Job(kwargs={"gb": 5}))
+
+
+@pytest.mark.parametrize(
+    ("cost", "given", "held"),
+    [(1, 9, 1), (0, 9, 1), (1, 0, 0), (2, None, 2), (2, 3, 3), (2, 0, 0), (lambda job: 2, 4, 4)],
+)
+def test_cost_of_a_call_counts_where_slots_have_a_cost(limiter: Limiter, cost: Any, given: int, held: int) -> None:
+    """What a call charges all of its limits, a plain limit of slots takes for one; one with a cost takes it all."""
+    slots = Concurrency("slots", 4, cost=cost)
+    decision = limiter.acquire(slots, cost=given)
+    assert limiter.peek(slots, cost=0).remaining == 4 - held
+    limiter.release(decision)
+    assert limiter.peek(slots, cost=0).remaining == 4
+
+
+@pytest.mark.parametrize("cost", [2, lambda job: 2])
+def test_cost_of_a_call_that_never_fits_is_refused(limiter: Limiter, cost: Any) -> None:
+    """As for a rate."""
+    with pytest.raises(CostExceedsLimit, match="raise the amount to at least 5"):
+        limiter.acquire(Concurrency("slots", 4, cost=cost), cost=5)
 
 
 def test_denial_of_another_limit_leaks_no_slot(limiter: Limiter, clock: FakeClock) -> None:
@@ -558,7 +597,7 @@ def test_comes_through_a_message_as_it_was(limiter: Limiter) -> None:
     assert not limiter.acquire(slots, job=job)
 
 
-@pytest.mark.parametrize("data", [{"rate": [2, 1]}, {"rate": [0, 0]}, {"lease": "30"}, {"lease": 0}, {"cost": 2}])
+@pytest.mark.parametrize("data", [{"rate": [2, 1]}, {"rate": [0, 0]}, {"lease": "30"}, {"lease": 0}, {"cost": 3}])
 def test_forged_message_is_refused(data: dict[str, Any]) -> None:
     """What was not written by `dump` is a clear error."""
     with pytest.raises(ConfigurationError):
@@ -585,10 +624,18 @@ def test_lease_is_seconds_or_a_timedelta(lease: Any, seconds: float) -> None:
     assert Concurrency("x", 8, lease=lease).lease == seconds
 
 
-def test_cost_of_more_than_one_is_refused_at_once() -> None:
-    """A job holds one slot."""
-    with pytest.raises(CostExceedsLimit, match="say 1: a job holds one slot"):
-        Concurrency("x", 8, cost=2)
+def test_cost_of_more_than_the_amount_is_refused_at_once() -> None:
+    """As soon as the limit is made; with tiers, if no tier can admit it; and a share of it that could not."""
+    assert Concurrency("x", 8, cost=8).most == 8
+    with pytest.raises(CostExceedsLimit, match=r"cost of 9.*raise the amount to at least 9"):
+        Concurrency("x", 8, cost=9)
+    assert Concurrency("x", {"free": 2, "pro": 9}, tier="{plan}", cost=9).most == 9
+    with pytest.raises(CostExceedsLimit, match="cost of 9"):
+        Concurrency("x", {"free": 2, "pro": 8}, tier="{plan}", cost=9)
+    with pytest.raises(ConfigurationError, match="a share of 4 at once, which never admits a cost of 5"):
+        Concurrency("x", 8, cost=5, on_store_failure="local", processes=2)
+    with pytest.raises(ConfigurationError, match="whole number"):
+        Concurrency("x", 8, cost=1.5)  # type: ignore[arg-type]
 
 
 def test_is_no_rate(limiter: Limiter) -> None:

@@ -25,6 +25,7 @@ from throttlekit import (
 )
 from throttlekit._core.algorithm import Use
 from throttlekit._core.limit.template import key_text
+from throttlekit._core.limit.with_rate import altered, scaled
 from throttlekit._core.serialize import dump, load
 
 ALGORITHMS: tuple[type[Limit], ...] = (TokenBucket, LeakyBucket, FixedWindow, SlidingWindow, SlidingLog)
@@ -224,10 +225,8 @@ def test_option_of_one_algorithm_that_cannot_work_is_refused_when_made(
     [
         (LeakyBucket, {"burst": 5}),
         (FixedWindow, {"burst": 5}),
-        (FixedWindow, {"queue": 5}),
         (SlidingWindow, {"tz": "UTC"}),
         (SlidingLog, {"burst": 5}),
-        (TokenBucket, {"queue": 5}),
         (TokenBucket, {"tiers": {}}),
     ],
 )
@@ -763,10 +762,44 @@ def test_only_a_queue_has_room(algorithm: type[Limit]) -> None:
     assert limit.max_queue is None
 
 
+@every_algorithm
 @pytest.mark.parametrize("queue", [None, 0, 3])
-def test_queue_is_what_may_wait(queue: int | None) -> None:
-    """So many jobs; None: any number."""
-    assert LeakyBucket("partner", "10/s", queue=queue).max_queue == queue
+def test_queue_is_what_may_wait(algorithm: type[Limit], queue: int | None) -> None:
+    """So many jobs; None: any number. It is no part of what is counted, and stays when the rate changes."""
+    limit = make(algorithm, queue=queue)
+    assert (limit.queue, limit.max_queue) == (queue, queue)
+    assert limit.fingerprint == make(algorithm).fingerprint
+    assert (limit == make(algorithm)) == (queue is None)
+    assert ("queue=" in repr(limit)) == (queue is not None or algorithm is LeakyBucket)
+    assert altered(limit, "7/s").max_queue == queue
+    assert algorithm is SlidingLog or scaled(limit, 500).max_queue == queue
+    assert load(dump(limit, JOB)).max_queue == queue
+    assert ("queue" in dump(limit, JOB)) == (queue is not None or algorithm is LeakyBucket)
+
+
+@every_algorithm
+@pytest.mark.parametrize("queue", [-1, 1.0, "3", True, 2**53, {"free": 1}])
+def test_queue_that_is_none_is_refused(algorithm: type[Limit], queue: Any) -> None:
+    """The message names the limit and the value."""
+    with pytest.raises(ConfigurationError, match="'partner': the queue must be"):
+        make(algorithm, queue=queue)
+
+
+def test_queue_of_tiers_of_rates_and_of_a_share() -> None:
+    """One for all tiers, or one for each; a rate that is a callable keeps it; no job waits in a process's share."""
+    rates = {"free": "1/m", "pro": "2/m"}
+    one = TokenBucket("partner", rates, tier="{plan}", queue=3)
+    each = TokenBucket("partner", rates, tier="{plan}", queue={"free": 0, "pro": 3})
+    assert [[limit.tiers[tier].queue for tier in rates] for limit in (one, each) if limit.tiers] == [[3, 3], [0, 3]]
+    assert one.definition == each.definition
+    with pytest.raises(ConfigurationError, match="queue= must have a value for each of the tiers"):
+        TokenBucket("partner", rates, tier="{plan}", queue={"free": 0})
+    varying = SlidingWindow("partner", lambda job: "5/s", queue=3)
+    assert (varying.queue, varying.at("5/s").queue) == (3, 3)
+    assert varying.fingerprint == SlidingWindow("partner", lambda job: "5/s").fingerprint
+    local = TokenBucket("partner", "10/s", queue=3, on_store_failure="local", processes=2).local_part
+    assert local is not None
+    assert local.queue is None
 
 
 def test_length_of_a_token_lease_is_kept_to_the_microsecond() -> None:

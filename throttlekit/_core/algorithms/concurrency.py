@@ -1,7 +1,8 @@
 """
 So many jobs at once: a set of holders, each with an expiry of its own.
 
-Rule 1: a holder is a member of a set, never a count: no holder can give back twice, or what another one holds.
+Rule 1: a holder is a member of a set, never a count: no holder can give back twice, or what another one holds. Its name
+says how many slots it has: so every part of a fleet gives back, renews and counts the same number.
 Rule 2: a holder that does not renew within its lease is gone. So a worker that is killed frees its slots.
 Rule 3: no clock shows when a slot comes free. The line is paced by how long holders held theirs on average, and at
 least by how long the holder that was admitted last has held its slot.
@@ -23,6 +24,7 @@ from throttlekit._core.limit.local_share import shared_window
 from throttlekit._core.limit.options import LimitOptions, Rates
 from throttlekit._core.limit.per_tier import PerTier
 from throttlekit._core.limit.shape import Shape
+from throttlekit._core.storage_keys import slots_of_holder, with_slots
 from throttlekit.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -53,7 +55,12 @@ class Holders(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencyAlgorithm:
-    """What one request means to the holders: a slot for *holder*, as long as it renews within *lease_us*."""
+    """
+    What one request means to the holders: *size* slots for *holder*, as long as it renews within *lease_us*.
+
+    Attributes:
+        holder: With `with_slots`, where it takes several.
+    """
 
     size: int
     amount: int
@@ -97,11 +104,11 @@ class ConcurrencyAlgorithm:
         return max(0, self.amount - self.use(state, now_us).units)
 
     def ready_us(self, state: Holders | None, now_us: int, ahead: int = 0) -> int:
-        """An estimate, where no slot is free for it: one comes free each `pace_us`."""
-        over = ahead + 1 - self.there(state, now_us)
+        """An estimate, where too few slots are free for it: as many as it takes come free each `pace_us`."""
+        over = ahead + self.size - self.there(state, now_us)
         if self.size == 0 or over <= 0:
             return now_us
-        return now_us + over * self.pace_us(state, now_us)
+        return now_us - (-over * self.pace_us(state, now_us) // self.size)
 
     def admit(self, state: Holders | None, now_us: int) -> Holders | None:
         if self.size == 0:
@@ -123,15 +130,15 @@ class ConcurrencyAlgorithm:
         return self._without(state)._replace(mean_us=mean_us)
 
     def renewed(self, state: Holders | None, now_us: int) -> tuple[Holders | None, bool]:
-        """The state, and whether *holder* has a slot: it keeps its own, or gets a free one if its own was lost."""
+        """The state, and whether *holder* has its slots: it keeps its own, or gets free ones if its own were lost."""
         living = _living(state, now_us) if state else ()
-        if self.holder in dict(living) or len(living) < self.amount:
+        if self.holder in dict(living) or _slots(living) + slots_of_holder(self.holder) <= self.amount:
             return self._with(state or Holders(), now_us), True
         return state, False
 
     def use(self, state: Holders | None, now_us: int) -> Use:
         living = _living(state, now_us) if state else ()
-        return Use(len(living), living[-1][1] if living else now_us)
+        return Use(_slots(living), living[-1][1] if living else now_us)
 
     def tight(self, grace_us: int) -> bool:
         """A slot that lies free is lost, and no clock shows when the next one comes free."""
@@ -142,7 +149,7 @@ class ConcurrencyAlgorithm:
 
     def pace_us(self, state: Holders | None, now_us: int) -> int:
         """
-        The time until one of the holders gives back: the mean hold, divided among all.
+        The time until the slots of this request are given back: the mean hold, divided among all.
 
         Every holder has held its slot since the last admission: a hold longer than the mean shows at once. Where no
         hold has ended yet, the first counts as half over.
@@ -150,7 +157,7 @@ class ConcurrencyAlgorithm:
         state = state or Holders()
         age_us = now_us - state.granted_us if state.granted_us else 0
         hold_us = max(state.mean_us, age_us) if state.mean_us else max(_FIRST_HOLD_US, 2 * age_us)
-        return max(_SHORTEST_PACE_US, hold_us // self.amount)
+        return max(_SHORTEST_PACE_US, self.size * hold_us // self.amount)
 
     def _with(self, state: Holders, now_us: int) -> Holders:
         others = (lease for lease in _living(state, now_us) if lease[0] != self.holder)
@@ -165,8 +172,9 @@ class Concurrency(Limit):
     """
     So many jobs at once, and no rate.
 
-    Guarantee: at most `amount` jobs hold a slot at any instant, by the store's clock. A job holds its slot from
-    its grant until its body has ended; its worker renews the lease meanwhile, three times in its length. A worker
+    Guarantee: at most `amount` slots are held at any instant, by the store's clock; a job holds one, or as many as its
+    *cost*. It holds them from its grant until its body has ended; its worker renews the lease meanwhile, three times in
+    its length. A worker
     that is killed frees its slots within the lease. A job that cannot renew for as long as its lease
     (its process is frozen, the store is away) may lose the slot to another job while it still runs.
     `throttlekit.current().lost` and the hook `throttlekit_slot_lost` report that; until such a job ends, one more job
@@ -183,14 +191,16 @@ class Concurrency(Limit):
         lease: Seconds, or a timedelta, after which a holder that has not renewed is gone: 1 second to a day. A job
             may run for much longer. Short: a killed worker's slots are soon free again. Long: the store may be
             away for longer before a job loses its slot.
-        cost: 1, or 0 for a job that needs no slot; or a callable that returns one of them. The cost that a caller
-            gives to `acquire`, for all of its limits, counts as 1.
+        cost: How many slots a job holds: its memory on a GPU, its connections. A whole number of at least 0, which
+            needs no slot; or a callable that takes the job. Default: 1. A cost that a caller gives to `acquire`, for
+            all of its limits, counts here if *cost* is more than 1 or a callable; else as 1.
 
     Raises:
         ConfigurationError: A value that can never work, as soon as the limit is made.
-        CostExceedsLimit: The cost is more than 1.
+        CostExceedsLimit: The cost is more than the amount.
 
-    Waiting jobs come back as slots come free: one after the other, at a distance of the recent mean hold / amount.
+    Waiting jobs come back as slots come free: one after the other, at a distance of the recent mean hold / amount for
+    each slot. Where the first in line needs several, those that come free are kept for it after half a second.
     Whatever the definition, one name is one set of holders: after a change of the amount, the jobs that hold a slot
     count under the new one.
     """
@@ -198,7 +208,7 @@ class Concurrency(Limit):
     __slots__ = ("_lease", "_lease_us")
 
     algorithm = "concurrency"
-    options = ("lease",)
+    options = ("lease", "queue")
 
     _lease_us: int
     lease = PerTier[float]()
@@ -232,7 +242,7 @@ class Concurrency(Limit):
                 f"the lease must be a number of seconds from 1 to a day ({_LONGEST_LEASE_S:.0f}), not {lease!r}"
             )
         own = {"_lease": float(seconds), "_lease_us": round(seconds * 1_000_000)}
-        return Shape(amount, 1, self.algorithm, own)
+        return Shape(amount, amount, self.algorithm, own)
 
     def shared_out(self, processes: int, options: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
         amount, _ = shared_window(self.amount, 0, processes)
@@ -249,17 +259,23 @@ class Concurrency(Limit):
         return amount if period_us == 0 else None
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> ConcurrencyAlgorithm:
-        return ConcurrencyAlgorithm(min(1, cost), self._amount, self._lease_us, holder)
+        return ConcurrencyAlgorithm(cost, self._amount, self._lease_us, with_slots(holder, cost))
 
     def given_cost(self, cost: int) -> int:
-        return min(1, self.check_units(cost))
+        if isinstance(self.cost, int) and self.cost <= 1:
+            return min(1, self.check_units(cost))
+        return self.check_cost(cost)
 
     def _remedy(self, cost: int) -> str:
-        return "say 1: a job holds one slot"
+        return f"raise the amount to at least {cost}"
 
 
 def _living(state: Holders, now_us: int) -> tuple[tuple[str, int], ...]:
     return tuple(lease for lease in state.leases if lease[1] > now_us)
+
+
+def _slots(leases: tuple[tuple[str, int], ...]) -> int:
+    return sum(slots_of_holder(holder) for holder, _ in leases)
 
 
 def _ordered(leases: Any) -> tuple[tuple[str, int], ...]:

@@ -181,8 +181,8 @@ class FixedWindow(Limit):
     __slots__ = ("_starts", "_tz", "_zone")
 
     algorithm = "fixed-window"
-    options = ("tz", "starts")
-    later = ("starts",)
+    options = ("tz", "starts", "queue")
+    later = ("starts", "queue")
 
     _zone: tzinfo | None
     _starts: int | None
@@ -248,7 +248,3 @@ class FixedWindow(Limit):
         plain = self._zone is None and self._period_us <= DAY_US
         zone = UTC if plain else zone_on(self._zone, around_us // DAY_US, self._period_us, self._starts or 1)
         return FixedWindowAlgorithm(cost, self._amount, self._period_us, zone)
-
-    def _shown_options(self) -> list[str]:
-        shown = super()._shown_options()
-        return [each for each in shown if each != "starts=None"]

@@ -99,7 +99,7 @@ class TokenBucket(Limit):
     __slots__ = ("_bucket", "_burst", "prefetch", "prefetch_for", "prefetch_quota")
 
     algorithm = "token-bucket"
-    options = ("burst",)
+    options = ("burst", "queue")
 
     _bucket: Bucket
     bucket = PerTier[Bucket]()

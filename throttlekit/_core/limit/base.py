@@ -11,7 +11,7 @@ from throttlekit._core.job import Job
 from throttlekit._core.limit.adapt import Adapt, check_adapt
 from throttlekit._core.limit.fingerprint import fingerprint_of, fingerprint_of_tier
 from throttlekit._core.limit.local_share import OnStoreFailure, share_of, shared_window
-from throttlekit._core.limit.options import Cost, Rates, Scope, Tier, check_options
+from throttlekit._core.limit.options import Cost, Rates, Scope, Tier, check_options, check_queue
 from throttlekit._core.limit.per_job import PerJob
 from throttlekit._core.limit.per_tier import PerTier
 from throttlekit._core.limit.prefetch_options import PrefetchQuota
@@ -64,6 +64,10 @@ class Limit(PerJob, Value):
             callable that takes the job, or a `Share` with weights or priorities. One count, one bound; each tenant
             its fair part. Default: first come, first served. It is not part of the definition.
         adapt: An `Adapt`: while downstream refuses calls, the rate is lower, for the whole fleet.
+        queue: How many jobs may wait for the limit, under each key. A new job that would have to wait, and finds as
+            many waiting, is refused, not delayed: its decision's reason is "queue full", and its adapter treats it as a
+            job that has waited too long. 0: no job waits. Default: any number may. With tiers, one for all, or one
+            for each. It is not part of the definition.
 
     Attributes:
         amount, period_us, capacity: The rate, and the most units that can ever pass at once. A limit with tiers has
@@ -76,16 +80,16 @@ class Limit(PerJob, Value):
     """
 
     __slots__ = (
-        "__weakref__", "_amount", "_capacity", "_period_us", "adapt", "by_value", "cost", "declared", "default_tier",
-        "fingerprint", "key", "local_part", "most", "name", "of_tier", "on_store_failure", "processes", "rate", "rates",
-        "scope", "share", "tier", "tiers", "varies", "varying_us",
+        "__weakref__", "_amount", "_capacity", "_period_us", "_queue", "adapt", "by_value", "cost", "declared",
+        "default_tier", "fingerprint", "key", "local_part", "most", "name", "of_tier", "on_store_failure", "processes",
+        "rate", "rates", "scope", "share", "tier", "tiers", "varies", "varying_us",
     )  # fmt: skip
 
     algorithm: ClassVar[str]
     """The algorithm's name, in fingerprints and messages."""
-    options: ClassVar[tuple[str, ...]] = ()
-    """The names of the algorithm's own options."""
-    later: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[tuple[str, ...]] = ("queue",)
+    """The names of the options that belong to a rate: there may be one for each tier."""
+    later: ClassVar[tuple[str, ...]] = ("queue",)
     """Those of them that older releases do not know: messages have them only where they are given."""
 
     prefetch: int | None = None
@@ -114,6 +118,8 @@ class Limit(PerJob, Value):
     _amount: int
     _period_us: int
     _capacity: int
+    _queue: int | None
+    queue = PerTier["int | None"]()
     amount = PerTier[int]()
     period_us = PerTier[int]()
     capacity = PerTier[int]()
@@ -132,6 +138,7 @@ class Limit(PerJob, Value):
         processes: int | None = None,
         share: Share | Key = None,
         adapt: Adapt | None = None,
+        queue: int | Mapping[str, int] | None = None,
         prefetch: None = None,
         prefetch_for: None = None,
         _own: Mapping[str, Any] = _NO_OPTIONS,
@@ -144,6 +151,7 @@ class Limit(PerJob, Value):
         if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"a limit's name must be some text, not {safe_repr(name)}")
         name, cost, default_tier = plain(name), plain(cost), plain(default_tier)
+        _own = {**_own, "queue": queue}
         if isinstance(rate, Mapping):
             by_tier: Mapping[str, Rate] = rate  # pyright: ignore[reportUnknownVariableType]
             rate = {plain(tier): each for tier, each in by_tier.items()}
@@ -160,7 +168,8 @@ class Limit(PerJob, Value):
                 self._fill_tiers(rate, _own)  # pyright: ignore[reportUnknownArgumentType]
             elif callable(rate):
                 self._set(**fill_varying(self, _own))
-                self._set(fingerprint=fingerprint_of(f"{self.algorithm} varying {sorted(self._shown_options())}"))
+                fixed = sorted(f"{each}={getattr(self, each)!r}" for each in self.options if each not in self.later)
+                self._set(fingerprint=fingerprint_of(f"{self.algorithm} varying {fixed}"))
             else:
                 self._fill(rate, _own)
 
@@ -174,7 +183,7 @@ class Limit(PerJob, Value):
             fingerprint = fingerprint_of_tier(fingerprint, self.of_tier)
         self._set(
             _amount=amount, _period_us=period_us, _capacity=shape.capacity, most=shape.most, fingerprint=fingerprint,
-            **shape.own,
+            _queue=check_queue(options.get("queue")), **shape.own,
         )  # fmt: skip
         check_adapt(self)
         if isinstance(self.cost, int) and (self.by_value or (self.of_tier is None and self.varying_us is None)):
@@ -307,13 +316,14 @@ class Limit(PerJob, Value):
     @property
     def max_queue(self) -> int | None:
         """How many jobs may wait for one more to join them; None: any number."""
-        return None
+        return self._queue
 
     def _identity(self) -> tuple[object, ...]:
         tier = (self.tier, self.default_tier)
         failure = (self.on_store_failure, self.processes)
         rate = self.rate if self.varies and self.tiers is None else self.varying_us
-        ways = (self.share, self.adapt)
+        own = {"": self} if self.tiers is None else self.tiers
+        ways = (self.share, self.adapt, tuple(sorted((tier, repr(limit.queue)) for tier, limit in own.items())))
         return type(self), self.name, self.definition, rate, self.key, self.cost, *ways, *tier, *failure
 
     def __repr__(self) -> str:
@@ -325,4 +335,7 @@ class Limit(PerJob, Value):
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def _shown_options(self) -> list[str]:
-        return [] if self.tiers is not None else [f"{option}={getattr(self, option)!r}" for option in self.options]
+        if self.tiers is not None:
+            return []
+        own = {option: getattr(self, option) for option in self.options}
+        return [f"{name}={own[name]!r}" for name in own if own[name] is not None or name not in self.later]

@@ -50,6 +50,7 @@ def share_of(limit: Any, processes: int, options: Mapping[str, Any]) -> Any:
     """
     begin = f"processes={processes} leaves each of them a share"
     rate, own = limit.shared_out(processes, options)
+    own = {**own, "queue": None}  # no job waits in it
     of_tier = {} if limit.of_tier is None else {"_of_tier": limit.of_tier, "_by_value": limit.by_value}
     of_tier |= {} if limit.varying_us is None else {"_varying_us": limit.varying_us}
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
+from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.job import Job
 from throttlekit._core.limit.adapt import Adapt
 from throttlekit._core.limit.local_share import OnStoreFailure, check_failure
@@ -13,7 +14,7 @@ from throttlekit._core.limit.share import Share
 from throttlekit._core.limit.template import Key, check_source, check_units, safe_repr
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["Cost", "LimitOptions", "Rates", "Scope", "Tier", "check_options"]
+__all__ = ["Cost", "LimitOptions", "Rates", "Scope", "Tier", "check_options", "check_queue"]
 
 Cost: TypeAlias = "int | Callable[[Job], int]"
 Rates: TypeAlias = "Rate | Mapping[str, Rate] | Callable[[Job], Rate]"
@@ -33,6 +34,7 @@ class LimitOptions(TypedDict, total=False):
     processes: int | None
     share: Share | Key
     adapt: Adapt | None
+    queue: int | Mapping[str, int] | None
 
 
 def check_options(limit: Any) -> None:
@@ -52,3 +54,17 @@ def check_options(limit: Any) -> None:
         )
     if not isinstance(limit.rate, Mapping) and (limit.tier is not None or limit.default_tier is not None):
         raise ConfigurationError('tier= needs a rate for each tier, like {"free": "10/m", "pro": "100/m"}')
+
+
+def check_queue(queue: Any) -> int | None:
+    """
+    *queue*, if so many jobs may wait.
+
+    Raises:
+        ConfigurationError: It is not a number of jobs.
+    """
+    if queue is not None and (isinstance(queue, bool) or not isinstance(queue, int) or queue < 0):
+        raise ConfigurationError(f"the queue must be a whole number of at least 0, not {safe_repr(queue)}")
+    if queue is not None and queue > LARGEST_EXACT:
+        raise ConfigurationError("the queue must be less than 2**53: leave it out, and any number may wait")
+    return None if queue is None else int.__int__(queue)

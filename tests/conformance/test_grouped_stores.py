@@ -1,0 +1,224 @@
+"""One store for each group of limits, on two servers: each limit is counted in one, and the servers fail one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.servers.processes import RedisProcess, patient
+from support.waiting import wait_until
+from throttlekit import (
+    AsyncLimiter,
+    Concurrency,
+    ConfigurationError,
+    Control,
+    FixedWindow,
+    Job,
+    Limiter,
+    TokenBucket,
+)
+from throttlekit._core.pattern import matches
+from throttlekit._wiring import wiring_of
+from throttlekit.fleet.snapshot import look
+from throttlekit.stores import MemoryStore, Store
+from throttlekit.stores.grouped import grouped
+from throttlekit.stores.redis import RedisStore
+from throttlekit.testing import StoreConformance
+from throttlekit.testing.several_limits import SeveralLimitsConformance
+
+API = TokenBucket("api", "1000/hour", burst=5)
+LLM = TokenBucket("llm-chat", "1000/hour", burst=5)
+GPU = Concurrency("llm-gpu", 4, lease=600, cost=2)
+DAY = FixedWindow("llm-day", "5/day", tz="Europe/Berlin")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisProcess]:
+    server = RedisProcess()
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def other(server: RedisProcess) -> RedisProcess:
+    """The second server, empty."""
+    server.client.flushall()
+    return server
+
+
+@pytest.fixture
+def limiter(redis_url: str, other: RedisProcess) -> Iterator[Limiter]:
+    with contextlib.closing(Limiter(patient(redis_url), stores={"llm-*": patient(f"{other.url}/0")})) as limiter:
+        yield limiter
+
+
+class OnTwoServers:
+    @pytest.fixture(autouse=True)
+    def _servers(self, redis_url: str, other: RedisProcess) -> None:
+        self.urls = redis_url, f"{other.url}/0"
+
+
+class TestGroupedStore(OnTwoServers, StoreConformance):
+    """All limits of the suite are of one group."""
+
+    def make_store(self) -> Store:
+        default, group = (RedisStore(url, timeout=5) for url in self.urls)
+        return grouped(default, [("none*", default), ("conf*nce", group)])
+
+
+class TestAcrossStores(OnTwoServers, SeveralLimitsConformance):
+    """Each limit has a name of its own, so the claims of one request lie in both servers."""
+
+    spread = True
+
+    def make_store(self) -> Store:
+        default, group = (RedisStore(url, timeout=5) for url in self.urls)
+        return grouped(default, [(f"*{digit}", group) for digit in "02468ace"])
+
+
+def names(client: Any) -> set[str]:
+    """Of the limits that the server counts."""
+    keys = [key.decode() if isinstance(key, bytes) else key for key in client.scan_iter("tk1:*")]
+    return {key.partition("{")[2].partition(":")[0] for key in keys if "{fleet}" not in key}
+
+
+def test_each_limit_is_counted_in_the_store_of_its_group(limiter: Limiter, client: Any, other: RedisProcess) -> None:
+    """Units, slots, lines and a zone's windows; and no name of the one is in the other."""
+    for limit in (API, LLM, DAY):
+        assert limiter.acquire(limit, cost=5)
+        assert not limiter.acquire(limit, job=Job(id="waits"))
+    held = limiter.acquire(GPU)
+    assert limiter.peek(GPU).remaining == 2
+    limiter.release(held)
+    assert limiter.peek(GPU).remaining == 4
+    limiter.settle(limiter.acquire(LLM, cost=0), actual=-0, limit=LLM)
+    assert (names(client), names(other.client)) == ({"api"}, {"llm-chat", "llm-day", "llm-gpu"})
+    limiter.reset(LLM)
+    assert limiter.acquire(LLM)
+
+
+def test_job_of_two_stores_takes_all_or_nothing(limiter: Limiter) -> None:
+    """A denial in one gives back what the other charged, units and slots; a job that passes is charged in both."""
+    assert limiter.acquire(LLM, cost=5)
+    for limits in ([API, LLM], [LLM, API]):
+        denied = limiter.acquire(*limits, job=Job(id="1"))
+        assert (denied.allowed, denied.limit) == (False, LLM)
+    assert limiter.peek(API, cost=0).remaining == 5
+    assert limiter.acquire(API, cost=5)
+    assert limiter.acquire(GPU, API, job=Job(id="2")).limit == API
+    assert limiter.peek(GPU, cost=0).remaining == 4
+    limiter.reset(API)
+    granted = limiter.acquire(API, GPU)
+    assert granted.allowed
+    assert (limiter.peek(API, cost=0).remaining, limiter.peek(GPU, cost=0).remaining) == (4, 2)
+    limiter.cancel(granted)
+    assert (limiter.peek(API, cost=0).remaining, limiter.peek(GPU, cost=0).remaining) == (5, 4)
+
+
+def test_first_pattern_counts_and_all_others_are_in_the_default_store() -> None:
+    """In the order of the mapping; a name without "*" is itself."""
+    stores = {name: MemoryStore() for name in ("default", "exact", "group", "all")}
+    limiter = Limiter(stores["default"], stores={"b-1": stores["exact"], "b*": stores["group"], "*z": stores["all"]})
+    for name in ("a", "b-1", "b-2", "bz", "z", "ü z"):
+        assert limiter.acquire(TokenBucket(name, "1/s"))
+    assert [len(stores[name]) for name in stores] == [1, 1, 2, 2]
+
+
+def test_a_store_that_is_away_stops_its_own_limits_only(redis_url: str, other: RedisProcess) -> None:
+    """Limits of the default store run; those of the group wait, uncharged; once it is back, all run."""
+    url = f"{other.url}/0?socket_timeout=0.2&socket_connect_timeout=0.2"
+    with contextlib.closing(Limiter(patient(redis_url), stores={"llm-*": url})) as limiter:
+        assert limiter.acquire(LLM)
+        other.hang()
+        try:
+            for _ in range(3):
+                denied = limiter.acquire(API, LLM, job=Job(id="1"))
+                assert (denied.allowed, denied.reason) == (False, "store unavailable")
+                assert limiter.acquire(API, cost=0)
+            assert limiter.peek(API, cost=0).remaining == 5
+        finally:
+            other.go_on()
+        wait_until(lambda: limiter.acquire(LLM, cost=0).allowed, description="it answers again")
+        assert limiter.acquire(API, LLM)
+
+
+def test_live_control_reaches_all_groups(limiter: Limiter) -> None:
+    """The default store keeps the rules, by a limiter with the same stores; what is forgotten is forgotten there."""
+    assert all(limiter.acquire(limit, cost=5) for limit in (API, LLM))
+    control = Control(limiter, by="ann@ops")
+    control.pause("llm-chat")
+    limiter.fleet.follow()  # type: ignore[union-attr]
+    assert limiter.acquire(LLM, job=Job(id="1")).reason == "paused"
+    control.resume("llm-chat")
+    control.reset("llm-chat")
+    limiter.fleet.follow()  # type: ignore[union-attr]
+    assert limiter.peek(LLM, cost=0).remaining == 5
+    assert limiter.peek(API, cost=0).remaining == 0
+    assert limiter.acquire(LLM, cost=3)
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    used = {key.limit.name: key.used for key in look(wiring_of(limiter).stores.shared).keys}
+    assert used == {"api": 5, "llm-chat": 3}
+
+
+def test_no_job_is_held_back_by_another_servers_clock(limiter: Limiter) -> None:
+    """Each server has a clock of its own: when a job of a group is due, only its store knows."""
+    for limit in (API, LLM):
+        assert limiter.acquire(limit, cost=5)
+        denied = limiter.acquire(limit, job=Job(id="1"))
+        assert denied.ticket is not None
+        assert limiter.until_due([limit], denied.ticket) is None
+
+
+def test_tasks_of_an_event_loop_ask_both(redis_url: str, other: RedisProcess) -> None:
+    """The requests of one moment go to each store together."""
+
+    async def all_at_once() -> list[str]:
+        async with AsyncLimiter(patient(redis_url), stores={"llm-*": patient(f"{other.url}/0")}) as limiter:
+            calls = [limiter.acquire(limit) for _ in range(7) for limit in (API, LLM)]
+            calls += [limiter.acquire(API, LLM)]
+            charged = [each.limit.name for decision in await asyncio.gather(*calls) for each in decision.charged]
+            return sorted(charged)
+
+    assert asyncio.run(all_at_once()) == ["api"] * 5 + ["llm-chat"] * 5
+
+
+@pytest.mark.parametrize(
+    ("stores", "message"),
+    [
+        ("redis://x/0", "stores= takes a store for each name"),
+        ([("a", "memory://")], "stores= takes a store for each name"),
+        ({"": "memory://"}, "stores= takes a store for each name"),
+        ({7: "memory://"}, "stores= takes a store for each name"),
+        ({"a": "nope://x"}, "'a'.*no store is known for URLs that begin with 'nope'"),
+        ({"a": 7}, "'a'.*int is not a store"),
+        ({"a": MemoryStore}, "'a'.*the class MemoryStore is not a store"),
+    ],
+)
+def test_what_can_never_work_is_refused(stores: Any, message: str) -> None:
+    """At once, with the pattern."""
+    with pytest.raises(ConfigurationError, match=message):
+        Limiter("memory://", stores=stores)
+
+
+def test_the_limiter_of_an_async_limiter_has_its_own() -> None:
+    """Stores are given to one of them."""
+    with pytest.raises(ConfigurationError, match="drop them"):
+        AsyncLimiter(Limiter("memory://"), stores={})
+    assert Limiter("memory://", stores={}).in_memory
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "is_for"),
+    [
+        ("a", "a", True), ("a", "ab", False), ("*", "", True), ("a*", "a", True), ("a*b*c", "a1b2c", True),
+        ("a*b*c", "acb", False), ("aa*aa", "aaa", False), ("a*[b]", "a*[b]", True), ("a?", "ab", False),
+    ],
+)  # fmt: skip
+def test_a_star_stands_for_any_text(pattern: str, name: str, is_for: bool) -> None:
+    """And every other sign for itself."""
+    assert matches(pattern, name) == is_for

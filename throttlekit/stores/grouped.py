@@ -1,0 +1,222 @@
+"""One store for each group of limits, by the limits' names: to its caller it is one store, of parts that fail alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import unquote
+
+from throttlekit._core.acquire import Verdict
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.pattern import matches
+from throttlekit.errors import StoreUnavailable
+from throttlekit.stores.base import (
+    Correction,
+    Lease,
+    Request,
+    Slowing,
+    Store,
+    SupportsBatch,
+    SupportsCommands,
+    SupportsForget,
+    SupportsParts,
+    Wait,
+    acquire_or_error,
+)
+from throttlekit.stores.composite import Part, acquire_in_parts
+
+__all__ = ["GroupedStore", "SharedGroupedStore", "grouped"]
+
+_T = TypeVar("_T")
+_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing, Wait)
+_MOST_KNOWN = 1024
+
+
+class _Group:
+    """
+    The store of one group. Its errors name the group as the part that failed.
+
+    Args:
+        label: The group's name among the parts; no two have the same.
+    """
+
+    def __init__(self, label: str, store: Store) -> None:
+        self.label, self.store = label, store
+
+    def call(self, question: Callable[[Any], _T]) -> _T:
+        try:
+            return question(self.store)
+        except StoreUnavailable as error:
+            self.name(error)
+            raise
+
+    def name(self, error: object) -> None:
+        if isinstance(error, StoreUnavailable) and error.part is not None:
+            error.part = f"{self.label} {error.part}"
+
+    def part_of(self, name: str) -> str:
+        return f"{self.label} {self.store.part_of(name) if isinstance(self.store, SupportsParts) else ''}"
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        return self.call(lambda store: store.acquire(request, now_us))  # type: ignore[no-any-return]
+
+    def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
+        if not isinstance(self.store, SupportsBatch):
+            return [acquire_or_error(self, request) for request in requests]  # type: ignore[arg-type]
+        batched = self.store
+        try:
+            answers = self.call(lambda _: batched.acquire_all(requests))
+        except StoreUnavailable as error:
+            return [error] * len(requests)
+        for answer in {id(each): each for each in answers}.values():
+            self.name(answer)
+        return answers
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        self.call(lambda store: store.settle(corrections, now_us))
+
+
+class GroupedStore:
+    """
+    Keeps each limit in the store of the first group whose pattern its name matches, else in the default one; what the
+    fleet keeps of all limits together, in the default one.
+
+    A job with limits in several stores is decided store by store, and a denial gives back what was charged before it
+    (`acquire_in_parts`), as on a cluster. The bound of each limit holds all the same.
+
+    Args:
+        default: The store of all other limits.
+        groups: Patterns, see `matches`, and their stores, in order.
+    """
+
+    def __init__(self, default: Store, groups: Sequence[tuple[str, Store]]) -> None:
+        self.address = str(getattr(default, "address", ""))
+        self._default = _Group("default", default)
+        self._groups = [(pattern, _Group(f"group {pattern}", store)) for pattern, store in groups]
+        self._known: dict[str, _Group] = {}
+
+    def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
+        numbers: dict[_Group, list[int]] = {}
+        for number, claim in enumerate(request.claims):
+            numbers.setdefault(self._of(claim.bucket), []).append(number)
+        if len(numbers) == 1:
+            return next(iter(numbers)).acquire(request, now_us)
+        # The lines in which the job has its places come first: a job that comes back too early charges nothing.
+        held = {number for number, place in enumerate(request.places) if place is not None}
+        parts = [Part(group, claims) for group, claims in numbers.items()]
+        return acquire_in_parts(sorted(parts, key=lambda part: held.isdisjoint(part.claims)), request, now_us)
+
+    def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
+        answers: dict[int, Verdict | Exception] = {}
+        together: dict[_Group, list[int]] = {}
+        for number, request in enumerate(requests):
+            groups = {self._of(claim.bucket) for claim in request.claims}
+            if len(groups) == 1:
+                together.setdefault(groups.pop(), []).append(number)
+        for group, numbers in together.items():
+            answers.update(zip(numbers, group.acquire_all([requests[number] for number in numbers]), strict=True))
+        return [answers.get(number) or acquire_or_error(self, request) for number, request in enumerate(requests)]
+
+    def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
+        self._each(corrections, lambda store, those: store.settle(those, now_us))
+
+    def release(self, leases: Sequence[Lease], now_us: int | None = None) -> None:
+        self._each(leases, lambda store, those: store.release(those, now_us))
+
+    def renew(self, leases: Sequence[Lease], now_us: int | None = None) -> Sequence[bool]:
+        held: dict[Lease, bool] = {}
+        self._each(leases, lambda store, those: held.update(zip(those, store.renew(those, now_us), strict=True)))
+        return [held[each] for each in leases]
+
+    def leave(self, waits: Sequence[Wait], now_us: int | None = None) -> None:
+        self._each(waits, lambda store, those: store.leave(those, now_us))
+
+    def pause(
+        self, claims: Sequence[StoreClaim], for_us: int | None, now_us: int | None = None, *, emptied: bool = False
+    ) -> None:
+        self._each(claims, lambda store, those: store.pause(those, for_us, now_us, emptied=emptied))
+
+    def slow(self, slowings: Sequence[Slowing], now_us: int | None = None) -> None:
+        self._each(slowings, lambda store, those: store.slow(those, now_us))
+
+    def reset(self, names: Sequence[str]) -> None:
+        self._named(names, lambda store, those: store.reset(those))
+
+    def clear_lines(self, names: Sequence[str]) -> None:
+        self._named(names, lambda store, those: store.clear_lines(those))
+
+    def part_of(self, name: str) -> str:
+        """The group that keeps *name*, and the part of its store. No two groups have one clock."""
+        return self._of(name).part_of(name)
+
+    def close(self) -> None:
+        for group in self._all():
+            group.store.close()
+
+    def _all(self) -> list[_Group]:
+        return [self._default, *[group for _, group in self._groups]]
+
+    def _of(self, name: str) -> _Group:
+        """The group that keeps *name*, which may be a pattern for all names of one limit."""
+        limit = name.partition("{")[2].partition(":")[0]  # what is kept for the whole fleet has no colon there
+        found = self._known.get(limit)
+        if found is None:
+            shown = unquote(limit)
+            of_group = (group for pattern, group in self._groups if "}" not in limit and matches(pattern, shown))
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[limit] = next(of_group, self._default)
+        return found
+
+    def _each(self, items: Sequence[_N], question: Callable[[Store, list[_N]], None]) -> None:
+        """Put *question* to each store with its part of *items*, also after one has failed; raise the first failure."""
+        parts: dict[_Group, list[_N]] = {}
+        for each in items:
+            parts.setdefault(self._of(each.bucket), []).append(each)
+        self._ask(parts, question)
+
+    def _named(self, names: Sequence[str], question: Callable[[Store, list[str]], None]) -> None:
+        parts: dict[_Group, list[str]] = {}
+        for name in names:
+            parts.setdefault(self._of(name), []).append(name)
+        self._ask(parts, question)
+
+    def _ask(self, parts: dict[_Group, list[_T]], question: Callable[[Store, list[_T]], None]) -> None:
+        failed: StoreUnavailable | None = None
+        for group, those in parts.items():
+            try:
+                group.call(lambda store: question(store, those))  # noqa: B023 - it is called at once
+            except StoreUnavailable as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+
+class SharedGroupedStore(GroupedStore):
+    """One whose default store the whole fleet sees: it keeps the rules of live control and the reports of all."""
+
+    def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]:
+        """As `SupportsCommands.commands`; each goes where its key is kept."""
+        answers: dict[int, Any] = {}
+        together: dict[_Group, list[int]] = {}
+        for number, each in enumerate(commands):
+            together.setdefault(self._of(str(each[3 if each[0] == "EVAL" else 1])), []).append(number)
+        for group, numbers in together.items():
+            if not isinstance(group.store, SupportsCommands):
+                raise TypeError(f"a {type(group.store).__name__} has no place that the whole fleet sees")
+            those = [commands[number] for number in numbers]
+            answers.update(zip(numbers, group.call(lambda store: store.commands(those)), strict=True))  # noqa: B023
+        return [answers[number] for number in range(len(commands))]
+
+    def forget(self, pattern: str, *, lines_only: bool = False) -> int:
+        """As `SupportsForget.forget`, of one limit's names."""
+        group = self._of(pattern)
+        if not isinstance(group.store, SupportsForget):
+            raise TypeError(f"a {type(group.store).__name__} cannot find names")
+        return group.call(lambda store: store.forget(pattern, lines_only=lines_only))  # type: ignore[no-any-return]
+
+
+def grouped(default: Store, groups: Sequence[tuple[str, Store]]) -> Store:
+    """*default* with a store of its own for each of *groups*; see `GroupedStore`."""
+    made = SharedGroupedStore if isinstance(default, SupportsCommands) else GroupedStore
+    return made(default, groups) if groups else default
