@@ -27,8 +27,7 @@ local function text_of(line)
 end
 
 local function read_line(c)
-  local stored = c.line_text
-  if stored == nil then stored = redis.call('GET', c.order_key) end
+  local stored = c.line_text == nil and redis.call('GET', c.order_key) or c.line_text
   c.line = nil
   if not stored then return end
   local found = {string.match(stored, FORMAT)}

@@ -24,6 +24,7 @@ from throttlekit.hookspecs import Decided, RateLimitHeard, Settled, ShadowDenied
 __all__ = [
     "DECISIONS_PER_SAMPLE",
     "DEFERRAL_BUCKETS",
+    "MAX_KEPT",
     "MAX_LIMITS",
     "OTHER",
     "STORE_BUCKETS",
