@@ -6,11 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
+import httpx
+import requests
+
 import throttlekit
 from throttlekit import (
+    Adapt,
     AsyncLimiter,
     Concurrency,
     ConfigurationError,
+    Control,
     CostExceedsLimit,
     Decision,
     Delivery,
@@ -37,6 +42,8 @@ from throttlekit.stores import Correction, MemoryStore, Request, Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import FakeClock, Seen, StoreConformance, allowing, denying, in_memory
+from throttlekit_httpx import AsyncLimitedTransport, LimitedTransport
+from throttlekit_requests import LimitedAdapter
 
 
 def tokens_of(job: Job) -> int:
@@ -57,6 +64,7 @@ tiered = TokenBucket(
     "api", {"free": "10/m", "pro": "100/m"}, burst={"free": 1, "pro": 20}, tier="{plan}", default_tier="free"
 )
 monthly = FixedWindow("monthly", "50000/month", tz="Europe/Berlin", starts=15)
+adapting = TokenBucket("adapting", "100/s", adapt=Adapt(floor="10/s", span=timedelta(minutes=1)))
 varying = TokenBucket("varying", lambda job: "10/s", burst=timedelta(seconds=12), key="{account_id}")
 amounts = Concurrency("amounts", lambda job: 3)
 at_a_rate: Limit = varying.at("20/s")
@@ -207,7 +215,24 @@ def wait(job: Job) -> Decision:
         mine: Limiter = limiter
         mine.wait(partner, account, key=42, cost=2)
         mine.heard(object(), account, key=42, tokens=tokens)
+        mine.overloaded(adapting)
+        mine.pause(partner, 30, refused=True)
         return limiter.wait(partner, job=job, timeout=timedelta(minutes=1))
+
+
+def clients(limiter: Limiter, waiting: AsyncLimiter) -> None:
+    with httpx.Client(transport=LimitedTransport(limiter, partner, key="a", tokens=tokens)) as client:
+        client.get("https://partner.example")
+    later = httpx.AsyncClient(transport=AsyncLimitedTransport(waiting, partner, cost=2))
+    session = requests.Session()
+    session.mount("https://", LimitedAdapter(limiter, partner, account, key=lambda request: "a", timeout=5))
+    print(later)
+
+
+def operate() -> None:
+    with Control("redis://localhost:6379/0", by="ann") as control:
+        control.scale("llm-*", 0.5, for_=timedelta(minutes=10))
+        control.scale(partner, None)
 
 
 def body() -> None:
@@ -215,6 +240,7 @@ def body() -> None:
     current().settle(7, limit=tokens)
     current().heard(object())
     current().heard(object(), partner, tokens=tokens, input_tokens=None, output_tokens=tokens)
+    current().overloaded()
     running: Running = current()
     decision: Decision | None = running.decision
     running.check()
