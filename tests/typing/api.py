@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -42,6 +42,9 @@ from throttlekit.stores import Correction, MemoryStore, Request, Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import FakeClock, Seen, StoreConformance, allowing, denying, in_memory
+from throttlekit_django import throttled as in_django
+from throttlekit_fastapi import Throttled
+from throttlekit_flask import throttled as in_flask
 from throttlekit_httpx import AsyncLimitedTransport, LimitedTransport
 from throttlekit_requests import LimitedAdapter
 
@@ -268,6 +271,20 @@ def corrections_of_my_own(corrections: Sequence[Correction]) -> None:
     for each in corrections:
         told: tuple[str, int, int] = (each.bucket, each.granted_us, each.by)
         print(told, each.algorithm.code)
+
+
+def views(limiter: Limiter) -> None:
+    @in_django(limiter, account, account_id=lambda request: request.user.pk)
+    def of_django(request: object, page: int = 1) -> bytes:
+        return b""
+
+    @in_flask(limiter, partner, account)
+    async def of_flask(account_id: int) -> str:
+        return ""
+
+    dependency: Throttled = Throttled(limiter, partner, account_id=lambda: 7)
+    answers: tuple[bytes, Coroutine[Any, Any, str]] = (of_django(object(), page=2), of_flask(7))
+    print(answers, dependency)
 
 
 every_name: list[str] = throttlekit.__all__

@@ -526,7 +526,7 @@ def test_leases_that_cannot_work_are_refused(options: dict[str, Any], message: s
 @pytest.mark.parametrize("algorithm", [LeakyBucket, FixedWindow, SlidingWindow, SlidingLog, Concurrency])
 def test_other_algorithms_take_no_leases(algorithm: Callable[..., Limit], option: str) -> None:
     """They say which one does."""
-    with pytest.raises(ConfigurationError, match="prefetch= is for TokenBucket"):
+    with pytest.raises(ConfigurationError, match="takes no prefetch=: that is for TokenBucket"):
         algorithm("api", 8 if algorithm is Concurrency else "1000/s", **{option: 2})
 
 
