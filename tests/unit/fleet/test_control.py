@@ -175,9 +175,27 @@ def test_holders_go_on_counting(fleet: Fleet) -> None:
     assert sum(fleet.ask(SLOTS).allowed for _ in range(9)) == 5
 
 
+@pytest.mark.parametrize("rule", [Rule(what="set", name="gpu", rate=4), Rule(what="scale", name="g*", factor=0.5)])
+def test_job_that_needs_more_slots_than_a_rule_leaves_waits(fleet: Fleet, rule: Rule) -> None:
+    """Until the rule ends; those that run keep all of theirs, and smaller jobs pass once they have ended."""
+    gpu = Concurrency("gpu", 8, cost=lambda job: job.kwargs["gb"])
+    held = fleet.ask(gpu, gb=6)
+    fleet.tell(replace(rule, until_us=fleet.clock() + 20_000_000))
+    assert fleet.limiter.peek(gpu, cost=0).remaining == 0
+    denied = fleet.ask(gpu, gb=6)
+    assert (denied.reason, round(denied.retry_after), denied.final) == ("paused", 20, False)
+    fleet.limiter.release(held)
+    small = fleet.ask(gpu, gb=3)
+    assert small
+    fleet.limiter.release(small)
+    fleet.advance(21)
+    assert fleet.ask(gpu, gb=6, ticket=denied.ticket)
+
+
 @pytest.mark.parametrize(
     ("limit", "rule", "told"),
     [
+        (Concurrency("x", 3, cost=3), Rule(what="set", name="x", rate=2), "can never admit a cost of 3"),
         (FixedWindow("x", "3/s"), Rule(what="set", name="x", rate="5/s", burst=5), "a FixedWindow, which has no burst"),
         (FixedWindow("x", "3/s"), Rule(what="set", name="x", rate=5), "5 is not a rate"),
         (Concurrency("x", 3), Rule(what="set", name="x", rate="5/s"), "must be a whole number"),
