@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -20,11 +19,6 @@ _TIDY_AFTER = 1000
 _MOST_ASKED = 64
 """Jobs of a lane that were taken out to ask, and may be put back, of which the room keeps when they were due."""
 
-_MOST_STEPS = 64
-"""Answers that made a lane late from another place on, of which the room keeps by how much."""
-
-_FRONT = (-1, -1)  # before every place
-
 _T = TypeVar("_T")
 
 
@@ -36,16 +30,12 @@ class Lane(NamedTuple):
         name: Stands for the line; "" if the job stands in none.
         start, number: Its place: lower ones go first.
         slots: Whether it waits for a slot of a concurrency limit.
-        told: When it is its turn, in seconds by the store's clock; 0: unknown. A job may be put in for another instant.
-        soon: It is to ask before its turn, as jobs in front of it may not be coming.
     """
 
     name: str = ""
     start: int = 0
     number: int = 0
     slots: bool = False
-    told: float = 0.0
-    soon: bool = False
 
 
 NO_LANE = Lane()
@@ -60,7 +50,6 @@ class Entry(Generic[_T]):
         due: When it is to be taken up, in the caller's unit; jobs that are due at once keep the order of coming.
         item: The caller's own object.
         base: When it would be due had its lane not fallen behind.
-        turn: When it would be its turn then, in seconds by the store's clock.
         latest: It becomes due no later than this because of its lane.
         gone: It was removed.
     """
@@ -70,7 +59,6 @@ class Entry(Generic[_T]):
     item: _T = field(compare=False)
     lane: Lane = field(default=NO_LANE, compare=False)
     base: float = field(default=0.0, compare=False)
-    turn: float = field(default=0.0, compare=False)
     latest: float = field(default=math.inf, compare=False)
     gone: bool = field(default=False, compare=False)
 
@@ -81,14 +69,13 @@ class _Standing(Generic[_T]):
     The jobs of one lane, in the order of its line; and when the process last looked how far the line has moved.
 
     Attributes:
-        steps, late: From each of these places on, up to the next: by how many seconds its jobs are late.
-        asked: The turns of jobs that were taken out, had the lane not fallen behind, by their places.
+        behind: How much later than its base the job was due that stood first when it last asked in vain.
+        asked: The bases of jobs that stood first and were taken out, by their places.
     """
 
     looked: float
     entries: list[tuple[int, int, int, Entry[_T]]] = field(default_factory=list[tuple[int, int, int, Entry[_T]]])
-    steps: list[tuple[int, int]] = field(default_factory=lambda: [_FRONT])
-    late: list[float] = field(default_factory=lambda: [0.0])
+    behind: float = 0.0
     asked: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
 
     def add(self, entry: Entry[_T]) -> None:
@@ -99,37 +86,26 @@ class _Standing(Generic[_T]):
             heapq.heappop(self.entries)
         return self.entries[0][3] if self.entries else None
 
-    def behind(self, lane: Lane) -> float:
-        """By how many seconds a job at that place is late."""
-        return self.late[bisect_right(self.steps, (lane.start, lane.number)) - 1]
-
     def takes_out(self, entry: Entry[_T]) -> None:
-        self.asked[entry.lane.start, entry.lane.number] = entry.turn
-        if len(self.asked) > _MOST_ASKED:
-            del self.asked[next(iter(self.asked))]
+        if self.first() is entry:
+            self.asked[entry.lane.start, entry.lane.number] = entry.base
+            if len(self.asked) > _MOST_ASKED:
+                del self.asked[next(iter(self.asked))]
 
-    def turn_of(self, lane: Lane, told: float) -> float:
-        """Of a job that is put in: as before if it comes back, and all that stand behind it are as late as it is."""
-        place, behind = (lane.start, lane.number), self.behind(lane)
-        turn = self.asked.pop(place, None)
-        if turn is None:
-            return told - behind
-        later, first = told - turn - behind, self.first()
-        # Where it is not the first: the others know nothing of an earlier turn, and when slots come free is a guess.
-        if (later <= 0 or lane.slots) and first is not None and (first.lane.start, first.lane.number) < place:
-            return told - behind
-        if later > 0:
-            self._is_late(place, behind + later)
-        else:
-            self.late = [each + later for each in self.late]
-        return turn
-
-    def _is_late(self, place: tuple[int, int], by: float) -> None:
-        at = bisect_left(self.steps, place)
-        end = bisect_right(self.late, by, at)  # they rise from step to step
-        self.steps[at:end], self.late[at:end] = [place], [by]
-        if len(self.steps) > _MOST_STEPS:
-            del self.steps[1], self.late[0]
+    def base_of(self, due: float, lane: Lane) -> float:
+        """Of a job that is put in: as before if it comes back; if it stands first, the lane is as late as it is."""
+        base = self.asked.pop((lane.start, lane.number), None)
+        if base is None:
+            return due - self.behind
+        first = self.first()
+        # Those that came in front of it meanwhile have instants of the line as it is now.
+        if first is None or (lane.start, lane.number) < (first.lane.start, first.lane.number):
+            later = due - base - self.behind
+            self.behind += later
+            for place in self.asked:
+                if place < (lane.start, lane.number):
+                    self.asked[place] -= later
+        return base
 
 
 class WaitingRoom(Generic[_T]):
@@ -138,18 +114,14 @@ class WaitingRoom(Generic[_T]):
 
     A job's due instant was worked out when it was denied. The line may have moved faster since: a rate was raised, jobs
     before it ended, a pause was lifted. So a process asks for the first job of each lane now and then (`to_look_at`).
-    Or slower: jobs of other tenants came in front. Then the answer to a job makes all of its lane that stand behind it
-    due as much later (`due`), without a question of their own.
+    Or slower: jobs of other tenants came in front. Then the answer to the first job of a lane makes all that stand
+    behind it due as much later (`due`), without a question of their own.
 
     Every operation looks at a few entries only: a removed entry is marked, and cleared away now and then. Not safe
     between threads: the caller holds a lock. Time is an argument.
-
-    Args:
-        second: A second in the caller's unit.
     """
 
-    def __init__(self, second: float = 1.0) -> None:
-        self._second = second
+    def __init__(self) -> None:
         self._entries: list[Entry[_T]] = []
         self._lanes: dict[str, _Standing[_T]] = {}
         self._living = self._number = self._removed = 0
@@ -176,10 +148,7 @@ class WaitingRoom(Generic[_T]):
         self._living += 1
         entry = Entry(due, self._number, item, lane, due, latest)
         if lane.name:
-            told = lane.told or due / self._second
-            entry.latest = due if lane.soon else latest
-            entry.turn = self._lanes.setdefault(lane.name, _Standing(now)).turn_of(lane, told)
-            entry.base = due - (told - entry.turn) * self._second
+            entry.base = self._lanes.setdefault(lane.name, _Standing(now)).base_of(due, lane)
         self._add(entry)
         return entry
 
@@ -205,9 +174,7 @@ class WaitingRoom(Generic[_T]):
     def due(self, entry: Entry[_T]) -> float:
         """When *entry* is due, by the newest answer to its lane; never earlier than by its own answer."""
         standing = self._lanes.get(entry.lane.name)
-        if standing is None:
-            return entry.due
-        return max(entry.due, min(entry.base + standing.behind(entry.lane) * self._second, entry.latest))
+        return max(entry.due, min(entry.base + standing.behind, entry.latest)) if standing else entry.due
 
     def first_in(self, lane: str) -> Entry[_T] | None:
         """The entry that stands first in the lane of that name; it stays."""
@@ -232,17 +199,11 @@ class WaitingRoom(Generic[_T]):
         last.looked = now
         return entry if entry.due > due_after else None
 
-    def remove(self, entry: Entry[_T], *, to_ask: bool = True) -> bool:
-        """
-        Take *entry* out; return False if it was taken out before.
-
-        Args:
-            to_ask: If it is put back, then with an answer, which says how late its lane is.
-        """
+    def remove(self, entry: Entry[_T]) -> bool:
+        """Take *entry* out; return False if it was taken out before."""
         if entry.gone:
             return False
-        standing = self._lanes.get(entry.lane.name)
-        if standing is not None and to_ask and entry.lane.number:
+        if standing := self._lanes.get(entry.lane.name):
             standing.takes_out(entry)
         entry.gone = True
         self._living -= 1
@@ -270,10 +231,7 @@ def lane_in(ticket: Mapping[str, Any] | None) -> Lane:
     """Where a job that carries *ticket* stands."""
     read = Ticket.read(ticket)
     place = read.places.get(read.limit_ref)
-    if place is None:
-        return Lane(read.line, slots=read.slots)
-    told_us = max(place.due_us, read.due_us)
-    return Lane(read.line, place.start, place.number, read.slots, told_us / 1_000_000, read.due_us < place.due_us)
+    return Lane(read.line, place.start if place else 0, place.number if place else 0, read.slots)
 
 
 def leaves_most(decision: Decision | None) -> bool:
