@@ -294,9 +294,10 @@ class Gate:
         worn = delay > left and held_for > longest / 2
         native = delay > _NATIVE_AFTER and self._host.delays_natively(held)
         unsaved = is_unsaved(held, delay) and delay <= delivery.expires_in
-        crowded = unsaved and not self._held.fetches_on(held.consumer)
+        # With a max_wait, its copy asks when it comes, and may wait no longer for a line that is late by then.
+        at_once = unsaved and (delivery.max_wait < math.inf or not self._held.fetches_on(held.consumer))
         # A task that was acknowledged as its body began is in no queue any more.
-        if worn or native or crowded or held.request.acknowledged:
+        if worn or native or at_once or held.request.acknowledged:
             if self._put_back(held, delay if native else 0.0):
                 return
             delay = min(delay, _RETRY_COPY_AFTER)

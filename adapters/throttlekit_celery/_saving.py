@@ -18,7 +18,11 @@ __all__ = ["Unsaved", "is_unsaved"]
 _DURABLE_AFTER = 30.0
 """The place of a task that waits longer than this is written into its message: a killed worker does not lose it."""
 
-_EVERY = 0.05
+_EVERY = 0.1
+_LATE, _MOST_SKIPPED = 0.05, 10
+"""A turn that comes later than this is left out, so many times in a row: the worker's loop has more to do than it can,
+and tasks are due."""
+
 _MOST_IN_QUEUE = 10
 """No copy is put behind so many messages of its queue: with them it would stand before each task that comes."""
 
@@ -45,6 +49,7 @@ class Unsaved:
         self._in_queue, self._put_back = in_queue, put_back
         self._queues: dict[str, deque[HeldTask]] = {}
         self._turn: object = None
+        self._due, self._skipped = 0.0, 0  # when the next turn is, and how many were left out
         self._lock = threading.Lock()  # without an event loop, timers run in a thread of their own
 
     def clear(self) -> None:
@@ -62,7 +67,7 @@ class Unsaved:
                 self._later(held.consumer, _EVERY)
 
     def _later(self, consumer: Any, delay: float) -> None:
-        self._turn = object()
+        self._turn, self._due = object(), time.monotonic() + delay
         consumer.timer.call_after(delay, self._take_turn, (consumer, self._turn))
 
     def _take_turn(self, consumer: Any, turn: object) -> None:
@@ -71,7 +76,9 @@ class Unsaved:
             if turn is not self._turn:
                 return
             name, tasks = next(iter(self._queues.items()))
-        delay = self._save(name, tasks)
+        skips = time.monotonic() > self._due + _LATE and self._skipped < _MOST_SKIPPED
+        self._skipped = self._skipped + 1 if skips else 0
+        delay = _EVERY if skips else self._save(name, tasks)
         with self._lock:
             if turn is not self._turn:
                 return

@@ -175,9 +175,26 @@ def test_a_place_that_the_worker_has_no_room_for_is_put_back_at_once(
     """It fetches nothing past what it holds: to hold that too would keep all that come from being asked for."""
     put_back: list[Any] = []
     monkeypatch.setattr(gate._copies, "put_back", lambda held, *_: not put_back.append(held))
-    monkeypatch.setattr(gate._held, "_max_held", 0)
-    received(gate, denied(gate.limiter, PARTNER))
+    ticket = denied(gate.limiter, PARTNER)
     received(gate, None)
+    assert put_back == []
+    monkeypatch.setattr(gate._held, "_max_held", 0)
+    received(gate, ticket)
+    received(gate, None)
+    assert len(put_back) == 1, "one that carries its place is held"
+
+
+@pytest.mark.usefixtures("reserved")
+def test_a_task_with_a_max_wait_is_put_back_at_once(
+    limiter: Limiter, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copy asks when it comes: later its line may be late, and the task would end as one that waited too long."""
+    limits = TaskLimits(limiter, {"call": PARTNER})
+    patient = Gate(gate._app, limiter, limits, Settings(rules=WaitRules(max_wait=36_000), max_hold=None, max_held=100))
+    put_back: list[Any] = []
+    monkeypatch.setattr(patient._copies, "put_back", lambda held, *_: not put_back.append(held))
+    limiter.acquire(PARTNER, job=Job(id="1", name="call"))
+    received(patient, None)
     assert len(put_back) == 1
 
 

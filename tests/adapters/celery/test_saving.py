@@ -15,7 +15,8 @@ from throttlekit_celery._waiting import HeldTask, State
 class Worker:
     """Its timers fire by `turn` only; its broker has `lengths` messages in each queue, and may be `broken`."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: list[float]) -> None:
+        self.clock = clock
         self.timer: Any = SimpleNamespace(call_after=self._after)
         self.timers: list[tuple[float, Callable[[], object]]] = []
         self.lengths: dict[str, int | None] = {}
@@ -43,24 +44,25 @@ class Worker:
         self.unsaved.add(held)
         return held
 
-    def turn(self) -> float:
-        """Let the one timer fire; return its delay."""
+    def turn(self, late: float = 0.0) -> float:
+        """Let the one timer fire, *late* or in time; return its delay."""
         ((delay, call),) = self.timers
         self.timers.clear()
+        self.clock[0] += delay + late
         call()
         return delay
 
 
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
+    """A worker, and the time that it knows."""
     now = [0.0]
     monkeypatch.setattr("throttlekit_celery._saving.time", SimpleNamespace(monotonic=lambda: now[0]))
-    return now
+    return Worker(now)
 
 
-def test_a_queue_gets_few_copies_at_a_time() -> None:
+def test_a_queue_gets_few_copies_at_a_time(worker: Worker) -> None:
     """As many as it has room for, in the order of coming; a queue that is long gets none until it is short again."""
-    worker = Worker()
     tasks = [worker.hold() for _ in range(15)]
     worker.lengths["celery"] = 10
     worker.turn()
@@ -75,9 +77,8 @@ def test_a_queue_gets_few_copies_at_a_time() -> None:
     assert worker.timers == [], "nothing is left to do"
 
 
-def test_a_long_queue_holds_up_no_other() -> None:
+def test_a_long_queue_holds_up_no_other(worker: Worker) -> None:
     """Each queue has its turn."""
-    worker = Worker()
     worker.lengths["long"] = 1_000
     worker.hold("long")
     short = worker.hold("short")
@@ -86,39 +87,46 @@ def test_a_long_queue_holds_up_no_other() -> None:
     assert worker.saved == [short]
 
 
-def test_a_queue_whose_length_is_not_known_yet_is_asked_again_soon() -> None:
+def test_a_queue_whose_length_is_not_known_yet_is_asked_again_soon(worker: Worker) -> None:
     """RabbitMQ answers when it can, and the worker's loop goes on meanwhile. The queue keeps its turn."""
-    worker = Worker()
     worker.lengths["celery"] = None
     first, other = worker.hold(), worker.hold("other")
     worker.turn()
     worker.lengths["celery"] = 0
     assert worker.turn() == 0.01
     assert worker.saved == [first]
-    assert worker.turn() == 0.05
+    assert worker.turn() == 0.1
     assert worker.saved == [first, other]
 
 
-def test_a_task_that_waits_no_longer_or_not_for_long_is_left_alone(clock: list[float]) -> None:
+def test_a_task_that_waits_no_longer_or_not_for_long_is_left_alone(worker: Worker) -> None:
     """Also where its queue stays long for hours: those that have run meanwhile are forgotten. Nothing is asked then."""
-    worker = Worker()
     worker.lengths["celery"] = 1_000
     gone, soon, late = worker.hold(), worker.hold(due=100.0), worker.hold(due=200.0)
     gone.state = State.RUNNING
-    clock[0] = 80.0
+    worker.turn(late=80.0)
     assert soon.state is State.HELD
     worker.turn()
     unsaved: Any = worker.unsaved
     assert [len(tasks) for tasks in unsaved._queues.values()] == [1]
-    clock[0] = 180.0
+    worker.turn(late=100.0)
     worker.turn()
     assert (worker.saved, worker.timers, worker.looks) == ([], [], 1)
     assert late.state is State.HELD
 
 
-def test_a_broker_with_errors_is_left_alone_for_a_second() -> None:
+def test_a_worker_that_is_behind_puts_nothing_back(worker: Worker) -> None:
+    """Its loop has more to do than it can: tasks are due, and each copy is more work."""
+    held = worker.hold()
+    for _ in range(10):
+        worker.turn(late=0.06)
+    assert (worker.saved, worker.looks) == ([], 0)
+    worker.turn(late=0.06)
+    assert worker.saved == [held], "a timer may always be late"
+
+
+def test_a_broker_with_errors_is_left_alone_for_a_second(worker: Worker) -> None:
     """A task that could not be put back is added again by the gate, which holds it meanwhile."""
-    worker = Worker()
     first, second = worker.hold(), worker.hold()
     worker.broken = True
     worker.turn()
@@ -129,9 +137,8 @@ def test_a_broker_with_errors_is_left_alone_for_a_second() -> None:
     assert worker.saved == [first, second]
 
 
-def test_a_worker_that_connects_anew_begins_anew() -> None:
+def test_a_worker_that_connects_anew_begins_anew(worker: Worker) -> None:
     """It has forgotten its timers, and holds nothing; an old timer that fires all the same does nothing."""
-    worker = Worker()
     worker.hold()
     old = worker.timers.pop()
     worker.unsaved.clear()
@@ -142,8 +149,7 @@ def test_a_worker_that_connects_anew_begins_anew() -> None:
     assert worker.saved == [new]
 
 
-def test_a_task_of_an_unknown_queue_is_held_only() -> None:
+def test_a_task_of_an_unknown_queue_is_held_only(worker: Worker) -> None:
     """There is no queue to put it back into."""
-    worker = Worker()
     worker.hold(None)
     assert worker.timers == []
