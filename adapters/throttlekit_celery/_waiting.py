@@ -211,7 +211,7 @@ class HeldTasks:
 
     def drop(self, held: HeldTask) -> None:
         """Stop holding one task, if it is held."""
-        if (entry := held.entry) is not None and self._remove(entry, to_ask=False):
+        if (entry := held.entry) is not None and self._remove(entry):
             entry.item.cancel_timer()
             if entry.item.raised:
                 held.consumer.qos.decrement_eventually()
@@ -221,7 +221,7 @@ class HeldTasks:
         with self._lock:
             taken = sorted(entry for entry in self._room if entry.item.held.consumer is consumer)
             for entry in taken:
-                self._room.remove(entry, to_ask=False)
+                self._room.remove(entry)
         for entry in taken:
             entry.item.cancel_timer()
         return [entry.item.held for entry in taken]
@@ -260,9 +260,9 @@ class HeldTasks:
     def _fetches_on(self, consumer: Any) -> bool:
         return len(self._room) < self._max_held and _prefetch_rises(consumer)
 
-    def _remove(self, entry: Entry[_Wait], *, to_ask: bool = True) -> bool:
+    def _remove(self, entry: Entry[_Wait]) -> bool:
         with self._lock:
-            return self._room.remove(entry, to_ask=to_ask)
+            return self._room.remove(entry)
 
 
 def _prefetch_rises(consumer: Any) -> bool:
