@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.job import Job
+from throttlekit._core.latency import Gauge
+from throttlekit._core.limit.adapt import SlotAdapt
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.local_share import shared_window
 from throttlekit._core.limit.options import LimitOptions, Rates
@@ -49,6 +51,8 @@ class Holders(NamedTuple):
     """When a holder was last admitted."""
     longest_us: int = 0
     """The longest of their leases: while a limit is redefined, they may differ."""
+    gauge: Gauge | None = None
+    """What is learnt of a limit with `adapt`; see by_latency.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,7 @@ class ConcurrencyAlgorithm:
 
     code: ClassVar[str] = "c"
     estimates: ClassVar[bool] = True
+    remembered_us: ClassVar[int] = 0
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
@@ -70,6 +75,10 @@ class ConcurrencyAlgorithm:
     @property
     def mark(self) -> int:
         return 1_000_000_000 // self.amount
+
+    def slots(self, state: Holders | None) -> int:
+        """How many may be held now."""
+        return self.amount
 
     def sanitized(self, state: Holders | None, now_us: int) -> Holders | None:
         """
@@ -94,7 +103,7 @@ class ConcurrencyAlgorithm:
         return state
 
     def there(self, state: Holders | None, now_us: int) -> int:
-        return max(0, self.amount - self.use(state, now_us).units)
+        return max(0, self.slots(state) - self.use(state, now_us).units)
 
     def ready_us(self, state: Holders | None, now_us: int, ahead: int = 0) -> int:
         """An estimate, where no slot is free for it: one comes free each `pace_us`."""
@@ -125,7 +134,7 @@ class ConcurrencyAlgorithm:
     def renewed(self, state: Holders | None, now_us: int) -> tuple[Holders | None, bool]:
         """The state, and whether *holder* has a slot: it keeps its own, or gets a free one if its own was lost."""
         living = _living(state, now_us) if state else ()
-        if self.holder in dict(living) or len(living) < self.amount:
+        if self.holder in dict(living) or len(living) < self.slots(state):
             return self._with(state or Holders(), now_us), True
         return state, False
 
@@ -150,7 +159,7 @@ class ConcurrencyAlgorithm:
         state = state or Holders()
         age_us = now_us - state.granted_us if state.granted_us else 0
         hold_us = max(state.mean_us, age_us) if state.mean_us else max(_FIRST_HOLD_US, 2 * age_us)
-        return max(_SHORTEST_PACE_US, hold_us // self.amount)
+        return max(_SHORTEST_PACE_US, hold_us // self.slots(state))
 
     def _with(self, state: Holders, now_us: int) -> Holders:
         others = (lease for lease in _living(state, now_us) if lease[0] != self.holder)
@@ -183,6 +192,7 @@ class Concurrency(Limit):
         lease: Seconds, or a timedelta, after which a holder that has not renewed is gone: 1 second to a day. A job
             may run for much longer. Short: a killed worker's slots are soon free again. Long: the store may be
             away for longer before a job loses its slot.
+        adapt: A `ByLatency`: as many slots are in use as downstream bears, between its floor and the amount.
         cost: 1, or 0 for a job that needs no slot; or a callable that returns one of them. The cost that a caller
             gives to `acquire`, for all of its limits, counts as 1.
 
@@ -249,6 +259,8 @@ class Concurrency(Limit):
         return amount if period_us == 0 else None
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> ConcurrencyAlgorithm:
+        if isinstance(self.adapt, SlotAdapt):
+            return cast("ConcurrencyAlgorithm", self.adapt.bind(min(1, cost), self._amount, self._lease_us, holder))
         return ConcurrencyAlgorithm(min(1, cost), self._amount, self._lease_us, holder)
 
     def given_cost(self, cost: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.job import Job
-from throttlekit._core.limit.adapt import Adapt, check_adapt
+from throttlekit._core.limit.adapt import Adapt, SlotAdapt, check_adapt
 from throttlekit._core.limit.fingerprint import fingerprint_of, fingerprint_of_tier
 from throttlekit._core.limit.local_share import OnStoreFailure, share_of, shared_window
 from throttlekit._core.limit.options import Cost, Rates, Scope, Tier, check_options
@@ -63,7 +63,8 @@ class Limit(PerJob, Value):
         share: How tenants divide the limit while their jobs wait for it: a template over the job's arguments, a
             callable that takes the job, or a `Share` with weights or priorities. One count, one bound; each tenant
             its fair part. Default: first come, first served. It is not part of the definition.
-        adapt: An `Adapt`: while downstream refuses calls, the rate is lower, for the whole fleet.
+        adapt: An `Adapt`: while downstream refuses calls, the rate is lower, for the whole fleet. Of a `Concurrency`
+            limit, a `ByLatency`.
 
     Attributes:
         amount, period_us, capacity: The rate, and the most units that can ever pass at once. A limit with tiers has
@@ -112,7 +113,7 @@ class Limit(PerJob, Value):
     rates: dict[object, Limit] | None
     fingerprint: str
     share: Share | None
-    adapt: Adapt | None
+    adapt: Adapt | SlotAdapt | None
     local_part: Limit | None
     declared: Limit | None
     _amount: int
@@ -135,7 +136,7 @@ class Limit(PerJob, Value):
         on_store_failure: OnStoreFailure = "closed",
         processes: int | None = None,
         share: Share | Key = None,
-        adapt: Adapt | None = None,
+        adapt: Adapt | SlotAdapt | None = None,
         prefetch: None = None,
         prefetch_for: None = None,
         _own: Mapping[str, Any] = _NO_OPTIONS,

@@ -1,0 +1,116 @@
+"""Slots that adapt: over long runs of holds, the script and the reference learn exactly the same."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from parity.histories import NOW_US, Reference, Rule, Step, rule
+from parity.test_lua import STRICT, _check, _Shas, client  # pyright: ignore[reportPrivateUsage]
+from support.claims import claim_of
+from throttlekit import ByLatency, Concurrency
+from throttlekit._core.acquire import Caller
+from throttlekit._core.algorithms.concurrency import Holders
+from throttlekit._core.latency import EVERY, LONGEST_HOLD_US, Drop
+from throttlekit.stores import Lease
+
+__all__ = ["client"]
+
+SEEDS = (0, 3, 4, 8, 14, 15)
+
+
+class _Run:
+    """A partner that gets slower beyond a hidden number of slots, and whose callers take all slots that there are."""
+
+    def __init__(self, seed: int) -> None:
+        self._rnd = rnd = random.Random(seed)
+        self._reference, self._now_us, self._number = Reference(), NOW_US, 0
+        self._hold_us = rnd.choice([900, 100_000, 5_000_000, LONGEST_HOLD_US])
+        self._hidden, self._spread = rnd.choice([3, 8, 100]), rnd.choice([0.0, 0.3, 1.5])
+        floor, amount = rnd.choice([(1, 9), (2, 40), (3, 3), (5, 12)])
+        timeout = rnd.choice([None, None, min(86_400.0, max(0.01, 3e-6 * self._hold_us))])
+        lease = min(86_400.0, max(1.0, 1e-6 * self._hold_us * rnd.choice([1, 8])))
+        adapts = [ByLatency(floor, timeout=timeout), ByLatency(1), None]
+        amounts = [amount, amount, max(floor, amount // 2), amount * 2]
+        self._rules = [rule(Concurrency("x", each, lease=lease, adapt=adapts[0])) for each in amounts]
+        self._rules += [rule(Concurrency("x", amount, lease=lease, adapt=each)) for each in adapts[1:]]
+        self._held: list[tuple[int, str, int]] = []
+        self._often = rnd.choice([0.1, 1.0])
+        self.seen: set[str] = set()
+
+    def steps(self, holds: int) -> list[Step]:
+        rnd, steps = self._rnd, list[Step]()
+        for _ in range(holds):
+            kept = self._rules[0] if rnd.random() > 0.03 * self._often else rnd.choice(self._rules)
+            while len(self._held) < 60:
+                steps.append(self._grant(kept))
+                assert isinstance(steps[-1].reply, list)
+                if steps[-1].reply[0] != 0:
+                    break
+            before = self._gauge(kept)
+            steps += self._end(kept)
+            if rnd.random() < 0.02 * self._often:
+                granted_us = rnd.choice([None, self._now_us, self._now_us - 2 * self._hold_us])
+                if kept.limit.adapt is not None:
+                    steps.append(self._reference.slow(self._now_us, [(kept, Drop(granted_us))]))
+                    self.seen.add(f"drop {steps[-1].reply}")
+            self._watch(before, self._gauge(kept))
+            if rnd.random() < 0.01 * self._often:
+                self._now_us += rnd.choice([-1, -1, 1]) * rnd.choice([5, self._hold_us, 100_000_000])
+            if rnd.random() < 0.003:
+                self._now_us += rnd.choice([kept.span_us, 3_600_000_000])
+        return steps
+
+    def _gauge(self, of: Rule) -> Any:
+        state = self._reference.kept.get(of.bucket)
+        return state.gauge if isinstance(state, Holders) else None
+
+    def _grant(self, of: Rule) -> Step:
+        self._number += 1
+        holder = f"job%3A{self._number}#0"
+        step = self._reference.ask(self._now_us, [(of, claim_of(of.bind(1, holder)))], Caller.GUEST)
+        assert isinstance(step.reply, list)
+        if step.reply[0] == 0:
+            slower = max(1.0, len(self._held) / self._hidden) * (1 + self._spread * self._rnd.random() ** 3 * 4)
+            self._held.append((self._now_us + int(self._hold_us * slower), holder, self._now_us))
+        return step
+
+    def _end(self, of: Rule) -> list[Step]:
+        if not self._held:
+            return []
+        self._held.sort()
+        until_us, holder, granted_us = self._held.pop(0)
+        self._now_us = max(self._now_us, until_us)
+        if self._rnd.random() < 0.01 * self._often:  # its worker is killed
+            return []
+        renewed = [Lease(of.bucket, of.bind(1, each), at_us) for _, each, at_us in self._held[:1]]
+        lease = Lease(of.bucket, of.bind(1, holder), granted_us)
+        steps = [self._reference.leased(self._now_us, "release", [lease])]
+        if self._rnd.random() < 0.2 and renewed:
+            steps.append(self._reference.leased(self._now_us, "renew", renewed))
+        return steps
+
+    def _watch(self, before: Any, after: Any) -> None:
+        if before is not None and after is not None:
+            self.seen |= {"grew"} if after.slots > before.slots else set()
+            self.seen |= {"doubled"} if after.slots >= 2 * before.slots else set()
+            self.seen |= {"fell"} if after.slots < before.slots and after.fell_us else set()
+            self.seen |= {"measures"} if after.rounds >= EVERY else set()
+            self.seen |= {"skips"} if after.skip else set()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_is_learnt_of_holds_is_the_same(client: Any, seed: int) -> None:
+    """Growth, falls, rounds that measure, holds of up to a day, amounts that change, and clocks that step."""
+    run = _Run(seed)
+    steps = run.steps(900)
+    _check(client, steps, _Shas(client, STRICT if seed % 2 else ""))
+    client.flushdb()
+
+
+def test_all_of_it_is_seen() -> None:
+    """The runs above meet everything that can happen to the slots."""
+    seen = {what for seed in SEEDS for run in [_Run(seed)] if run.steps(900) for what in run.seen}
+    assert seen >= {"grew", "doubled", "fell", "measures", "skips", "drop [0]", "drop [1]"}, seen
