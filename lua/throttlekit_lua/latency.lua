@@ -5,7 +5,8 @@
            the holder
   Key      as of concurrency.lua, and what is learnt as GAUGE names it, by minus its value
 ]]
-local SHORTEST_ROUND, LONGEST_ROUND, EVERY, LONGEST_HOLD, REMEMBERED = 32, 4096, 16, 86400000000, 3600000000
+local FIRST_ROUND, SHORTEST_ROUND, LONGEST_ROUND, EVERY = 16, 32, 4096, 16
+local LONGEST_HOLD, REMEMBERED = 86400000000, 3600000000
 local FASTER, SLOWER = 115, 130
 local GAUGE = {'slots', 'base', 'sum', 'spread', 'holds', 'skip', 'peak', 'rounds', 'fell'}
 
@@ -31,7 +32,9 @@ local function judge(c, slots)
   local off = math.floor(math.floor(5 * gauge.spread / (4 * gauge.holds)) / math.sqrt(gauge.holds))
   local after, measures = gauge.slots, gauge.rounds >= EVERY
   if gauge.base == 0 then gauge.base = mean end
-  if measures or slots == c.floor then gauge.base = max(1, math.floor((gauge.base + mean) / 2)) end
+  if measures or slots == c.floor or mean + 3 * off < gauge.base then
+    gauge.base = max(1, math.floor((gauge.base + mean) / 2))
+  end
   local base = gauge.base
   gauge.rounds = measures and 0 or gauge.rounds + 1
   if not measures then
@@ -67,7 +70,8 @@ local function measure(c, held)
   end
   gauge.sum, gauge.holds = gauge.sum + held, gauge.holds + 1
   local slots = slots_of(c)
-  if gauge.holds >= math.min(max(SHORTEST_ROUND, 2 * slots), LONGEST_ROUND) then judge(c, slots) end
+  local shortest = gauge.fell > 0 and SHORTEST_ROUND or FIRST_ROUND
+  if gauge.holds >= math.min(max(shortest, 2 * slots), LONGEST_ROUND) then judge(c, slots) end
 end
 
 -- A hold has ended badly. Returns whether that changed anything.

@@ -13,7 +13,7 @@ from support.claims import claim_of
 from throttlekit import ByLatency, Concurrency
 from throttlekit._core.acquire import Caller
 from throttlekit._core.algorithms.concurrency import Holders
-from throttlekit._core.latency import EVERY, LONGEST_HOLD_US, Drop
+from throttlekit._core.latency import EVERY, LONGEST_HOLD_US, REMEMBERED_US, Drop, slots_of
 from throttlekit.stores import Lease
 
 __all__ = ["client"]
@@ -114,3 +114,95 @@ def test_all_of_it_is_seen() -> None:
     """The runs above meet everything that can happen to the slots."""
     seen = {what for seed in SEEDS for run in [_Run(seed)] if run.steps(900) for what in run.seen}
     assert seen >= {"grew", "doubled", "fell", "measures", "skips", "drop [0]", "drop [1]"}, seen
+
+
+class _Batches:
+    """Holds of exact lengths: all slots are taken, and given back as if each had been held for so long."""
+
+    def __init__(self, of: Rule) -> None:
+        self.of, self.reference, self.now_us, self.number = of, Reference(), NOW_US, 0
+        self.steps: list[Step] = []
+
+    @property
+    def slots(self) -> int:
+        return slots_of(self.gauge, self.of.bind(1).floor, self.of.limit.amount)  # type: ignore[attr-defined]
+
+    @property
+    def gauge(self) -> Any:
+        state = self.reference.kept.get(self.of.bucket)
+        return state.gauge if isinstance(state, Holders) else None
+
+    def play(self, held_us: int, times: int, most: int = 99) -> None:
+        for _ in range(times):
+            held: list[Lease] = []
+            while len(held) < min(most, self.slots):
+                self.number += 1
+                charge = self.of.bind(1, f"job%3A{self.number}#0")
+                self.steps.append(self.reference.ask(self.now_us, [(self.of, claim_of(charge))], Caller.GUEST))
+                held.append(Lease(self.of.bucket, charge, self.now_us))
+            self.now_us += 1_000
+            for each in held:
+                lease = Lease(each.bucket, each.algorithm, self.now_us - held_us)
+                self.steps.append(self.reference.leased(self.now_us, "release", [lease]))
+
+    def round(self, held_us: int) -> int:
+        """Play until a round has been judged; returns how many slots there are then."""
+        before = self.gauge
+        while self.gauge is None or before is None or self.gauge.rounds == before.rounds:
+            before = before or self.gauge
+            self.play(held_us, 1)
+        return self.slots
+
+    def drop(self, granted_us: int | None) -> None:
+        self.steps.append(self.reference.slow(self.now_us, [(self.of, Drop(granted_us))]))
+
+
+def test_edges_of_a_round_are_the_same(client: Any) -> None:
+    """Just not slower, slower, just not congested, and congested."""
+    batches = _Batches(rule(Concurrency("x", 40, adapt=ByLatency(2))))
+    lengths = (100, 100, 116, 115, 116, 130, 133, 100, 100, 100, 262, 100, 100, 131, 99, 90)
+    seen = [batches.round(held_us) for held_us in lengths]
+    assert seen[:4] == [4, 8, 8, 9], seen
+    assert seen[4] == seen[5] == 9, seen
+    assert seen[6] < 9, seen
+    _check(client, batches.steps, _Shas(client, STRICT))
+    client.flushdb()
+
+
+@pytest.mark.parametrize(("floor", "amount"), [(2, 9), (8, 9)])
+def test_rounds_that_measure_are_the_same(client: Any, floor: int, amount: int) -> None:
+    """With fewer slots, never below the floor, and none while the slots are not all in use. Drops meet them, too."""
+    batches = _Batches(rule(Concurrency("x", amount, adapt=ByLatency(floor))))
+    batches.play(100, 20)
+    batches.round(119)
+    while batches.gauge.rounds != EVERY:
+        batches.play(100, 1)
+    batches.drop(batches.now_us)
+    batches.drop(batches.now_us - 1)
+    batches.play(100, 12)
+    assert batches.gauge.rounds < EVERY
+    for _ in range(700 // floor):
+        batches.play(100, 1, most=floor)
+    assert batches.gauge.rounds == EVERY - 1
+    _check(client, batches.steps, _Shas(client))
+    client.flushdb()
+
+
+def test_long_holds_and_clocks_are_the_same(client: Any) -> None:
+    """A hold of more than a day counts as a day. A drop counts where a later clock wrote the last."""
+    batches = _Batches(rule(Concurrency("x", 40, adapt=ByLatency(2, timeout=86_400))))
+    other = _Batches(rule(Concurrency("x", 40, adapt=ByLatency(2))))
+    for each in (batches, other):
+        each.play(LONGEST_HOLD_US - 1, 20)
+        each.play(LONGEST_HOLD_US + 1, 20)
+        each.play(0, 2)
+        each.play(-5, 2)
+        each.drop(each.now_us)
+        each.now_us -= 50_000_000
+        each.drop(each.now_us - 5)
+        each.drop(each.now_us - 4)
+        each.drop(each.now_us)
+        each.now_us += REMEMBERED_US
+        each.play(LONGEST_HOLD_US, 9)
+        _check(client, each.steps, _Shas(client, STRICT))
+        client.flushdb()

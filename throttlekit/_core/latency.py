@@ -10,8 +10,8 @@ Rule 4: one overload is one fall. A hold that was granted before the last fall, 
 It begins at the floor and doubles, until a round is slower or a hold ends badly; from then on it grows by a sixteenth,
 or by one slot. A round beyond `_SLOWER` is congested: slots × 0.9 × base / mean, as in a gradient. Every `EVERY`
 rounds, one with 0.7 of the slots measures the base anew, for the better and for the worse; so do the round after a
-congested one, for jobs may have become longer by their nature, and every round at the floor. A refusal, a time-out or
-a lease that ended takes a tenth of the slots.
+congested one, for jobs may have become longer by their nature, every round at the floor, and one that is faster than
+the base. A refusal, a time-out or a lease that ended takes a tenth of the slots.
 
 The gradient with a base that is measured at a lower concurrency is that of Envoy's adaptive concurrency filter; the
 margin for the deviation, and no growth before the limit is reached, are Vector's ("Adaptive Request Concurrency",
@@ -41,7 +41,7 @@ LONGEST_HOLD_US = 86_400_000_000
 REMEMBERED_US = 3_600_000_000
 """So long after the last hold, what is learnt is forgotten."""
 
-_SHORTEST_ROUND, _LONGEST_ROUND = 32, 4096
+_FIRST_ROUND, _SHORTEST_ROUND, _LONGEST_ROUND = 16, 32, 4096
 _FASTER, _SLOWER = 115, 130  # per cent of the base
 
 
@@ -85,9 +85,9 @@ def slots_of(gauge: Gauge | None, floor: int, most: int) -> int:
     return max(floor, slots * 7 // 10) if gauge.rounds == EVERY else slots
 
 
-def round_of(slots: int) -> int:
-    """How many holds are a round."""
-    return min(max(_SHORTEST_ROUND, 2 * slots), _LONGEST_ROUND)
+def round_of(slots: int, *, doubles: bool) -> int:
+    """How many holds are a round; *doubles*: the slots have not fallen yet."""
+    return min(max(_FIRST_ROUND if doubles else _SHORTEST_ROUND, 2 * slots), _LONGEST_ROUND)
 
 
 def measured(gauge: Gauge | None, held_us: int, used: int, floor: int, most: int, now_us: int) -> Gauge:
@@ -107,7 +107,8 @@ def measured(gauge: Gauge | None, held_us: int, used: int, floor: int, most: int
         spread_us=gauge.spread_us + abs(held_us - (gauge.sum_us // gauge.holds if gauge.holds else held_us)),
     )  # fmt: skip
     slots = slots_of(gauge, floor, most)
-    return gauge if gauge.holds < round_of(slots) else _judged(gauge, slots, floor, most, now_us)
+    is_over = gauge.holds >= round_of(slots, doubles=not gauge.fell_us)
+    return _judged(gauge, slots, floor, most, now_us) if is_over else gauge
 
 
 def dropped(gauge: Gauge | None, drop: Drop, floor: int, most: int, now_us: int) -> Gauge | None:
@@ -135,7 +136,7 @@ def _judged(gauge: Gauge, slots: int, floor: int, most: int, now_us: int) -> Gau
     error_us = math.floor(5 * gauge.spread_us // (4 * gauge.holds) / math.sqrt(gauge.holds))
     base_us, after, rounds, fell_us = gauge.base_us or mean_us, gauge.slots, gauge.rounds + 1, gauge.fell_us
     measures = gauge.rounds >= EVERY
-    if measures or slots == floor:
+    if measures or slots == floor or mean_us + 3 * error_us < base_us:
         base_us = max(1, (base_us + mean_us) // 2)
     if measures:
         rounds = 0

@@ -197,10 +197,10 @@ class SlotConformance(ConformanceSuite):
             assert _take(bench, "n#1").allowed
 
     def test_slots_that_adapt_begin_at_the_floor_and_double(self) -> None:
-        """Two of nine are in use; after a round of 32 holds, four. Held for longer than before, they are no more."""
+        """Two of nine are in use; after a round of 16 holds, four. Held for longer than before, they are no more."""
         with self.bench() as bench:
-            assert _round(bench, _ADAPTS, 32) == 2
-            assert _round(bench, _ADAPTS, 36) == 4
+            assert _round(bench, _ADAPTS, 16) == 2
+            assert _round(bench, _ADAPTS, 16) == 4
             assert _round(bench, _ADAPTS, 200, 2 * SECOND_US) < 8
 
     def test_hold_that_ends_badly_takes_slots_away_once(self) -> None:
