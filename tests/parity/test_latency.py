@@ -165,8 +165,12 @@ def test_edges_of_a_round_are_the_same(client: Any) -> None:
     assert seen[:4] == [4, 8, 8, 9], seen
     assert seen[4] == seen[5] == 9, seen
     assert seen[6] < 9, seen
-    _check(client, batches.steps, _Shas(client, STRICT))
-    client.flushdb()
+    at_floor = _Batches(batches.of)
+    at_floor.play(100, 17, most=1)
+    at_floor.play(1_000, 20)
+    for each in (batches, at_floor):
+        _check(client, each.steps, _Shas(client, STRICT))
+        client.flushdb()
 
 
 @pytest.mark.parametrize(("floor", "amount"), [(2, 9), (8, 9)])

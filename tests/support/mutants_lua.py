@@ -34,7 +34,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("if measures or slots == c.floor or", "if slots == c.floor or"),
         ("or mean + 3 * off < gauge.base then", "then"),
         ("or mean + 3 * off < gauge.base then", "or mean < gauge.base then"),
-        ("or mean + 3 * off < gauge.base then", "or mean + 3 * off <= gauge.base then"),
         ("measures and 0 or gauge.rounds + 1", "gauge.rounds + 1"),
         ("  if not measures then\n", "  if true then\n"),
         ("if slots > c.floor and mean >", "if mean >"),

@@ -15,8 +15,8 @@ the base. A refusal, a time-out or a lease that ended takes a tenth of the slots
 
 The gradient with a base that is measured at a lower concurrency is that of Envoy's adaptive concurrency filter; the
 margin for the deviation, and no growth before the limit is reached, are Vector's ("Adaptive Request Concurrency",
-2020). Their rules, and Gradient2 of Netflix's concurrency-limits, compared by tests/benchmarks/latency.py: a base that
-follows what is measured (Vector, Gradient2) follows the queue as well, and grows to the declared amount.
+2020). docs/benchmarks-adapt.md compares their rules, and Gradient2 of Netflix's concurrency-limits, by simulation: a
+base that follows what is measured (Vector, Gradient2) follows the queue as well, and grows to the declared amount.
 
 lua/throttlekit_lua/latency.lua mirrors this file. Change both, or the parity tests fail. Where this file has floats,
 the script has the same doubles.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import random
 from datetime import timedelta
 from itertools import pairwise
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.partner.queueing import Ours, Partner, constant, even, happen, spread, stepped, two_kinds
-from throttlekit import Adapt, ByLatency, Concurrency, ConfigurationError, Job, Limiter, TokenBucket
+from throttlekit import Adapt, AsyncLimiter, ByLatency, Concurrency, ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit._core.acquire import Caller
 from throttlekit._core.algorithms.by_latency import AdaptiveConcurrencyAlgorithm
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
@@ -31,6 +33,7 @@ from throttlekit._core.latency import (
 from throttlekit._core.limit.with_rate import altered, scaled
 from throttlekit._core.line import KEPT_US
 from throttlekit._core.serialize import dump, load, load_in_force, plain
+from throttlekit.adapter.body import decision_from_receipt, receipt, running
 from throttlekit.stores import Lease, MemoryStore, Request
 from throttlekit.testing import FakeClock
 
@@ -279,6 +282,30 @@ def test_hold_that_reaches_its_timeout_is_a_drop(limiter: Limiter, store: Memory
     after = gauge_of(store)
     assert after is not None
     assert after.slots == before.slots * 9 // 10
+
+
+@pytest.mark.parametrize("way", ["body", "receipt", "hold", "async hold"])
+def test_every_way_to_hold_a_slot_is_measured(limiter: Limiter, store: MemoryStore, clock: FakeClock, way: str) -> None:
+    """In the process that admitted the job, in another that reads its receipt, and without a job."""
+
+    async def hold_async() -> None:
+        async with AsyncLimiter(limiter).hold(LLM):
+            clock.advance(0.5)
+
+    if way == "hold":
+        with limiter.hold(LLM):
+            clock.advance(0.5)
+    elif way == "async hold":
+        asyncio.run(hold_async())
+    else:
+        decision = limiter.acquire(LLM, job=Job(id="j"))
+        if way == "receipt":
+            decision = decision_from_receipt(json.loads(json.dumps(receipt(decision))))
+        with running(limiter, decision):
+            clock.advance(0.5)
+    gauge = gauge_of(store)
+    assert gauge is not None
+    assert (gauge.sum_us, gauge.holds, gauge.peak) == (500_000, 1, 1)
 
 
 def test_worker_that_dies_is_a_drop(limiter: Limiter, store: MemoryStore, clock: FakeClock) -> None:
