@@ -10,10 +10,12 @@ local LONGEST_HOLD, REMEMBERED = 86400000000, 3600000000
 local FASTER, SLOWER = 115, 130
 local GAUGE = {'slots', 'base', 'sum', 'spread', 'holds', 'skip', 'peak', 'rounds', 'fell'}
 
+local function in_bounds(c) return max(c.floor, math.min(c.declared, c.gauge.slots)) end
+
 local function slots_of(c)
   local gauge = c.gauge
   if not gauge then return c.floor end
-  local slots = max(c.floor, math.min(c.declared, gauge.slots))
+  local slots = in_bounds(c)
   return gauge.rounds == EVERY and max(c.floor, math.floor(slots * 7 / 10)) or slots
 end
 
@@ -30,7 +32,7 @@ local function judge(c, slots)
   local gauge = c.gauge
   local mean = math.floor(gauge.sum / gauge.holds)
   local off = math.floor(math.floor(5 * gauge.spread / (4 * gauge.holds)) / math.sqrt(gauge.holds))
-  local after, measures = gauge.slots, gauge.rounds >= EVERY
+  local after, measures = in_bounds(c), gauge.rounds >= EVERY
   if gauge.base == 0 then gauge.base = mean end
   if measures or slots == c.floor or mean + 3 * off < gauge.base then
     gauge.base = max(1, math.floor((gauge.base + mean) / 2))
@@ -47,7 +49,7 @@ local function judge(c, slots)
       after = after + (gauge.fell > 0 and max(1, math.floor(after / 16)) or after)
     end
   end
-  if gauge.rounds == EVERY and (after <= c.floor or gauge.peak < slots) then gauge.rounds = EVERY - 1 end
+  if gauge.rounds == EVERY and gauge.peak < slots then gauge.rounds = EVERY - 1 end
   next_round(c, slots, after)
 end
 
@@ -59,7 +61,7 @@ local function measure(c, held)
     for _, field in ipairs(GAUGE) do c.gauge[field] = c.gauge[field] or 0 end
   end
   local gauge = c.gauge
-  gauge.slots, gauge.peak = max(c.floor, math.min(c.declared, gauge.slots)), max(gauge.peak, c.live)
+  gauge.peak = max(gauge.peak, c.live)
   if gauge.skip > 0 then
     gauge.skip = gauge.skip - 1
     return
@@ -78,7 +80,7 @@ end
 local function drop(c, granted)
   local gauge = c.gauge
   if not gauge or granted and gauge.fell <= now and granted < gauge.fell then return false end
-  local before, after = slots_of(c), math.floor(max(c.floor, math.min(c.declared, gauge.slots)) * 9 / 10)
+  local before, after = slots_of(c), math.floor(in_bounds(c) * 9 / 10)
   gauge.fell, c.learnt = now, true
   next_round(c, before, after)
   return true

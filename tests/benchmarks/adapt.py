@@ -129,6 +129,8 @@ def main() -> int:
             for way in (each for each in MEETS[partner] if options.way in each and options.only in partner):
                 what, limit = WAYS[way]
                 chosen = plan._replace(processes=PROCESSES.get(what, plan.processes))
+                if what != "Dramatiq":
+                    chosen = chosen._replace(threads=4)
                 if what == "botocore" and version_of("botocore") is None:
                     print(f"{partner}, {way}: botocore is not installed", file=sys.stderr)
                     continue

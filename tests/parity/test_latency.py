@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -168,7 +169,10 @@ def test_edges_of_a_round_are_the_same(client: Any) -> None:
     at_floor = _Batches(batches.of)
     at_floor.play(100, 17, most=1)
     at_floor.play(1_000, 20)
-    for each in (batches, at_floor):
+    by_sixteenths = _Batches(batches.of)
+    seen = [by_sixteenths.round(held_us) for held_us in (100, 100, 100, 100, 120, 100)]
+    assert seen[-2:] == [32, 34], seen
+    for each in (batches, at_floor, by_sixteenths):
         _check(client, each.steps, _Shas(client, STRICT))
         client.flushdb()
 
@@ -188,6 +192,22 @@ def test_rounds_that_measure_are_the_same(client: Any, floor: int, amount: int) 
     for _ in range(700 // floor):
         batches.play(100, 1, most=floor)
     assert batches.gauge.rounds == EVERY - 1
+    _check(client, batches.steps, _Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize("what", ["congested", "drop"])
+@pytest.mark.parametrize(("floor", "amount"), [(2, 8), (20, 30)])
+def test_amounts_that_change_are_met_alike(client: Any, floor: int, amount: int, what: str) -> None:
+    """It falls from the amount that is in force, and the floor that is in force is kept."""
+    first = rule(Concurrency("x", 40, adapt=ByLatency(2)))
+    batches = _Batches(first)
+    seen = [batches.round(100) for _ in range(4 if floor == 2 else 2)]
+    batches.of = replace(first, limit=Concurrency("x", amount, adapt=ByLatency(floor)))
+    if what == "drop":
+        batches.drop(None)
+    batches.play(200, 12)
+    assert floor <= batches.slots <= amount < max(seen[-1], 40), seen
     _check(client, batches.steps, _Shas(client))
     client.flushdb()
 

@@ -98,7 +98,7 @@ def measured(gauge: Gauge | None, held_us: int, used: int, floor: int, most: int
         used: The units in use, its own included.
     """
     gauge = gauge or Gauge(floor)
-    gauge = gauge._replace(slots=max(floor, min(most, gauge.slots)), peak=max(gauge.peak, used))
+    gauge = gauge._replace(peak=max(gauge.peak, used))
     if gauge.skip:
         return gauge._replace(skip=gauge.skip - 1)
     held_us = min(held_us, LONGEST_HOLD_US)
@@ -134,7 +134,8 @@ def _judged(gauge: Gauge, slots: int, floor: int, most: int, now_us: int) -> Gau
     mean_us = gauge.sum_us // gauge.holds
     # The standard error of the mean: the standard deviation is about 1.25 of the mean distance.
     error_us = math.floor(5 * gauge.spread_us // (4 * gauge.holds) / math.sqrt(gauge.holds))
-    base_us, after, rounds, fell_us = gauge.base_us or mean_us, gauge.slots, gauge.rounds + 1, gauge.fell_us
+    base_us, rounds, fell_us = gauge.base_us or mean_us, gauge.rounds + 1, gauge.fell_us
+    after = max(floor, min(most, gauge.slots))
     measures = gauge.rounds >= EVERY
     if measures or slots == floor or mean_us + 3 * error_us < base_us:
         base_us = max(1, (base_us + mean_us) // 2)
@@ -147,7 +148,7 @@ def _judged(gauge: Gauge, slots: int, floor: int, most: int, now_us: int) -> Gau
         fell_us = fell_us or now_us
     elif gauge.peak >= slots:
         after += max(1, after // 16) if fell_us else after
-    if rounds == EVERY and (after <= floor or gauge.peak < slots):
+    if rounds == EVERY and gauge.peak < slots:
         rounds = EVERY - 1
     return _next(gauge._replace(base_us=base_us, rounds=rounds, fell_us=fell_us), slots, after, floor, most)
 
