@@ -172,7 +172,10 @@ def test_edges_of_a_round_are_the_same(client: Any) -> None:
     by_sixteenths = _Batches(batches.of)
     seen = [by_sixteenths.round(held_us) for held_us in (100, 100, 100, 100, 120, 100)]
     assert seen[-2:] == [32, 34], seen
-    for each in (batches, at_floor, by_sixteenths):
+    half_used = _Batches(batches.of)
+    assert [half_used.round(100) for _ in range(2)] == [4, 8]
+    half_used.play(400, 24, most=3)
+    for each in (batches, at_floor, by_sixteenths, half_used):
         _check(client, each.steps, _Shas(client, STRICT))
         client.flushdb()
 

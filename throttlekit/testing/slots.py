@@ -227,7 +227,7 @@ class SlotConformance(ConformanceSuite):
         """A hold of 20 seconds is a drop, and so is a lease of 30 that ended."""
         with self.bench() as bench:
             for us, begin in [(20 * SECOND_US, "s"), (_LEASE_US, "w")]:
-                assert _round(bench, _ADAPTS, 400) == 9
+                assert _round(bench, _ADAPTS, 70) == 9
                 granted_us = bench.now_us
                 assert _take(bench, f"{begin}#1", _ADAPTS).allowed
                 bench.now_us += us
