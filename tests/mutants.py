@@ -36,6 +36,7 @@ MUTANTS = {f"lua/throttlekit_lua/{name}": mutants for name, mutants in mutants_l
 # Which of the random histories are most likely to notice, by file; of others, the mixtures.
 LIKELY = {
     "concurrency": "concurrency",
+    "latency": "adaptive-concurrency",
     "lease": "concurrency",
     "fast_bucket": "token-bucket",
     "fixed_window": "fixed-window",
@@ -59,6 +60,8 @@ def stages(name: str) -> list[list[str]]:
     stem = Path(name).stem
     likely = [HISTORY.format(LIKELY.get(stem, "mixtures"))]
     exact = [PARITY, "-k", "not long_random_histories"]
+    if stem == "latency":
+        exact = ["tests/parity/test_latency.py"]
     rest = [*STORES, "tests/conformance/test_redis_store.py", HISTORY.format("mixtures")]
     if stem == "clear_line":  # no history empties a line
         rest = ["tests/conformance/test_redis_store.py", "tests/conformance/test_control.py"]

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from throttlekit._core.algorithms.by_latency import ByLatency
     from throttlekit._core.algorithms.concurrency import Concurrency
     from throttlekit._core.algorithms.fixed_window import FixedWindow
     from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Adapt",
     "AsyncLimiter",
+    "ByLatency",
     "Concurrency",
     "ConfigurationError",
     "Control",
@@ -63,6 +65,7 @@ __all__ = [
 
 # A name is imported at its first use: a program pays for no limiter, event loop or algorithm that it does not use.
 _WHERE = {
+    "_core.algorithms.by_latency": ("ByLatency",),
     "_core.algorithms.concurrency": ("Concurrency",),
     "_core.decision": ("Decision",),
     "_core.algorithms.fixed_window": ("FixedWindow",),

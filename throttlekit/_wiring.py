@@ -172,19 +172,27 @@ class Wired:
             for store, part in self._wiring.stores.each(claims):
                 store.pause([each.claim for each in part], for_us, emptied=emptied)
 
-    def refuse(self, claims: Sequence[Claim], for_us: int, granted_us: Mapping[str, int] = _NOT_KNOWN) -> None:
+    def refuse(
+        self,
+        claims: Sequence[Claim],
+        for_us: int,
+        granted_us: Mapping[str, int] = _NOT_KNOWN,
+        falls_too: Sequence[Claim] = (),
+    ) -> None:
         """
         For adapters: downstream answered 429. Each of *claims* pauses for so long and begins empty then, and the rate
         of those with `adapt=` falls.
 
         Args:
             granted_us: When the refused job was admitted, by bucket, as far as that is known.
+            falls_too: Claims that are not paused; those of them with `adapt=` fall.
 
         Raises:
             StoreUnavailable: As `pause_claims`.
         """
         self.pause_claims(claims, for_us, emptied=True)
-        falls = [falling(each, granted_us.get(each.claim.bucket)) for each in claims if each.limit.adapt]
+        those = [*claims, *falls_too]
+        falls = [falling(each, granted_us.get(each.claim.bucket)) for each in those if each.limit.adapt]
         if falls:
             self.slow_down(falls)
 

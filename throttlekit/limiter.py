@@ -303,7 +303,8 @@ class Limiter(Wired):
     def overloaded(self, limit: Limit, *, job: Job | None = None, key: str | int | None = None) -> None:
         """
         Say that downstream is overloaded, by a sign of your own: a time-out, latency, a health check. The rate of
-        *limit* falls as its `adapt=` says. In a job, use `current().overloaded()`: it knows when the job was admitted.
+        *limit* falls, or its slots in use, as its `adapt=` says. In a job, use `current().overloaded()`: it knows when
+        the job was admitted.
 
         Raises:
             ConfigurationError: As for `acquire`; *limit* has no `adapt=`.

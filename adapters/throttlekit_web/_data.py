@@ -96,7 +96,7 @@ def limit_data(
         "slots": not limit.period_us,
         "per_step": None if share is None else per_minute(limit) * STEP_S / 60,
         "used": None if fullest is None else fullest.used,
-        "capacity": limit.capacity,
+        "capacity": limit.capacity if fullest is None else fullest.capacity,
         "waiting": units,
         "jobs": waiting,
         "starts": _most(key.last_starts for key in keys),

@@ -11,8 +11,15 @@ from importlib.resources import files
 
 __all__ = ["ALGORITHMS", "read", "script"]
 
-ALGORITHMS = {"t": "token_bucket", "f": "fixed_window", "s": "sliding_window", "l": "sliding_log", "c": "concurrency"}
-"""The file of each algorithm, by its code."""
+ALGORITHMS = {
+    "t": "token_bucket",
+    "f": "fixed_window",
+    "s": "sliding_window",
+    "l": "sliding_log",
+    "c": "concurrency",
+    "a": "latency",
+}
+"""The file of each algorithm, by its code. That of `a` builds on that of `c`, and comes after it."""
 
 # Read here and not when first needed: a child that was forked meanwhile would wait for the import system for ever.
 _PARTS = {
@@ -44,6 +51,7 @@ def script(name: str) -> str:
 @cache
 def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS)) -> str:
     """The text of the script for *verb* on claims of the algorithms *codes*: less to run than one for all."""
+    codes = codes | {"c"} if "a" in codes else codes
     algorithms = [name for code, name in ALGORITHMS.items() if code in codes]
     line = ("slowdown", "line") if verb in ("acquire", "clear_line", "leave", "pause", "slow") else ()
     shortest = ("fast_bucket",) if verb == "acquire" and codes == {"t"} else ()

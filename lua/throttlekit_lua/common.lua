@@ -23,6 +23,10 @@
   release(c)     gives back what c.c holds; returns whether it held any
   renew(c)       keeps what c.c holds, or takes what is free; returns whether it holds any now
 
+  Where the number of slots in use adapts:
+
+  drop(c, at)    what was granted at `at`, or nil, ended badly; returns whether that changes anything
+
   A claim c has its key, its size (0 only looks) and three numbers of its algorithm: a, b, c.
 ]]
 local SLACK = 25

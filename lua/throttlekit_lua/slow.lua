@@ -9,14 +9,15 @@
   ARGV[9i-7]  limit i: code of its algorithm
   ARGV[9i-6]  limit i: a, b and c of its algorithm
   ARGV[9i-3]  limit i: its mark
-  ARGV[9i-2]  limit i: "fall" or "heard"
-  ARGV[9i-1]  a fall: when the refused job was admitted, or ""; heard: how many units remain
-  ARGV[9i]    a fall: the span, microseconds; heard: until when, microseconds from now
-  ARGV[9i+1]  a fall: the floor, millionths; heard: ""
+  ARGV[9i-2]  limit i: "fall" or "heard"; or "drop", for slots that adapt
+  ARGV[9i-1]  a fall or a drop: when the refused job was admitted, or ""; heard: how many units remain
+  ARGV[9i]    a fall: the span, microseconds; heard: until when, microseconds from now; a drop: ""
+  ARGV[9i+1]  a fall: the floor, millionths; else ""
 
   Returns  of each limit, whether it changed: 1 or 0
 
-  Writes   KEYS[3i-1] and KEYS[3i] of each that changed, expiring as in acquire.lua, and after the slowdown
+  Writes   KEYS[3i-1] and KEYS[3i] of each that changed, expiring as in acquire.lua, and after the slowdown; after a
+           drop KEYS[3i-2] in their place
 ]]
 local reply = {}
 for i = 1, #KEYS / 3 do
@@ -33,8 +34,12 @@ for i = 1, #KEYS / 3 do
   if c.line.emptied > 0 then c.of.exhausted(c, c.line.emptied) end
   local changed
   if why == 'fall' then changed = fall(c.line, x, y, z)
-  else changed = hear(c.line, x, y, c.of.there(c) + math.floor(y / (mark / 1000))) end
-  if changed then write_line(c) end
+  elseif why == 'heard' then changed = hear(c.line, x, y, c.of.there(c) + math.floor(y / (mark / 1000)))
+  else
+    changed = c.of.drop(c, x)
+    if changed then c.of.keep(c) end
+  end
+  if changed and why ~= 'drop' then write_line(c) end
   reply[i] = changed and 1 or 0
 end
 return reply

@@ -3,12 +3,13 @@ Real workers call a partner whose limit they do not know: how many 429s they get
 
     python tests/benchmarks/adapt.py [--quick] [--only TEXT] [--way TEXT] [--runs 3] [--results FILE] [--write docs]
 
-The limit that is declared is 100/s; the partner's true limit is 60/s. 8 worker processes (4 of Dramatiq), and more jobs
-than either lets pass. Beside `adapt=`: botocore's adaptive mode and a plain AIMD in each of 8 processes, a pause on
-each 429 alone, and a constant rate that is 20 % too high. botocore is left out if it is not installed. Exits with 1 if
-`adapt=` gets more than 10 429s per 1 000 calls (2 where answers say what is left), or uses less than 0.90 of the true
-limit, where these are aimed at. About 21 minutes for each of --runs; --quick takes some seconds a row, and judges
-nothing. --write makes docs/benchmarks-adapt.md and docs/adapt.svg, of all runs that --results has gathered.
+The limit that is declared is 100/s; the partner's true limit is 60/s. Of slots, 32 and 12. 8 worker processes (4 of
+Dramatiq), and more jobs than either lets pass. Beside `adapt=`: botocore's adaptive mode and a plain AIMD in each of 8
+processes, a pause on each 429 alone, and a constant rate that is 20 % too high. botocore is left out if it is not
+installed. Exits with 1 if `adapt=` gets more than 10 429s per 1 000 calls (2 where answers say what is left), or uses
+less than 0.90 of the true limit, where these are aimed at. About 30 minutes for each of --runs; --quick takes some
+seconds a row, and judges nothing. --write makes docs/benchmarks-adapt.md and docs/adapt.svg, of all runs that
+--results has gathered.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support.flood.adapt import FRAMEWORKS, Found, Plan, happen
 from support.flood.limits import FloodLimit
 from support.partner.hidden import Hidden
+from support.partner.rules import compared
 from support.reports.adapt import rows, write
 from support.reports.command import parser_of
 from support.reports.tables import about, version_of
@@ -31,7 +33,9 @@ MOST_REFUSED, MOST_REFUSED_WITH_HEADERS, LEAST_USE = 10.0, 2.0, 0.90
 DECLARED, TRUE, BURST = 100, 60, 30
 SECONDS, PHASE = 40.0, 30.0
 SLOW_S = 0.15
+SLOTS, TAKES = 32, 0.2
 
+_POOL = Hidden(kind="pool", rate=TRUE, takes=TAKES)
 PARTNERS = {
     "token bucket": Plan(Hidden(rate=TRUE, burst=BURST), SECONDS),
     "fixed window": Plan(Hidden(kind="window", rate=TRUE), SECONDS),
@@ -39,6 +43,11 @@ PARTNERS = {
     "halved, then doubled": Plan(Hidden(rate=TRUE, burst=BURST), 3 * PHASE, [(PHASE, TRUE / 2), (2 * PHASE, TRUE)]),
     "2 % refused at random": Plan(Hidden(rate=TRUE, burst=BURST, noise=0.02), SECONDS),
     "only slows down": Plan(Hidden(kind="slow", rate=TRUE), SECONDS, slow_s=SLOW_S),
+    "slows down beyond 12 slots": Plan(_POOL, SECONDS, slow_s=SLOW_S, tells=False, threads=8),
+    "beyond 12 slots, then 6, then 12": Plan(
+        _POOL, 3 * PHASE, [(PHASE, TRUE / 2), (2 * PHASE, TRUE)], slow_s=SLOW_S, tells=False, threads=8
+    ),
+    "refuses beyond 12 slots": Plan(Hidden(kind="slots", rate=TRUE, takes=TAKES), SECONDS, threads=8),
 }
 PROCESSES = {"Dramatiq": 4}
 """Of those that do not get all that are planned: of Dramatiq, 8 are more than a machine of 2 cores can carry."""
@@ -49,14 +58,17 @@ AIMS = {
 
 _ADAPT = FloodLimit("partner", f"{DECLARED}/s", 10, adapt=f"{DECLARED // 10}/s")
 _PLAIN = FloodLimit("partner", f"{DECLARED}/s", 10)
+_BY_LATENCY = FloodLimit("partner", slots=SLOTS, adapt="2")
 OURS = {f"`adapt=`, {name}": (name, _ADAPT) for name in FRAMEWORKS}
+OF_SLOTS = {f"`adapt=ByLatency(2)`, {name}": (name, _BY_LATENCY) for name in ("Dramatiq", "Celery")}
+ALL_SLOTS = {f"{SLOTS} slots, {name}": (name, FloodLimit("partner", slots=SLOTS)) for name in ("Dramatiq",)}
 BESIDE = {
     "botocore, adaptive, in each process": ("botocore", _PLAIN),
     "AIMD in each process": ("aimd", _PLAIN),
     "a pause on each 429, Dramatiq": ("Dramatiq", _PLAIN),
     "a constant rate, 20 % too high, Dramatiq": ("Dramatiq", FloodLimit("partner", f"{TRUE * 6 // 5}/s", 10)),
 }
-WAYS = OURS | BESIDE
+WAYS = OURS | BESIDE | OF_SLOTS | ALL_SLOTS
 MEETS: dict[str, tuple[str, ...]] = {
     "token bucket": tuple(WAYS),
     "fixed window": (*OURS, *list(BESIDE)[:2]),
@@ -64,6 +76,9 @@ MEETS: dict[str, tuple[str, ...]] = {
     "halved, then doubled": (*OURS, *list(BESIDE)[:3]),
     "2 % refused at random": ("`adapt=`, Dramatiq", *list(BESIDE)[:2]),
     "only slows down": ("`adapt=`, Dramatiq", list(BESIDE)[2]),
+    "slows down beyond 12 slots": (*OF_SLOTS, *ALL_SLOTS),
+    "beyond 12 slots, then 6, then 12": (*OF_SLOTS, *ALL_SLOTS),
+    "refuses beyond 12 slots": (*OF_SLOTS, *ALL_SLOTS),
 }
 PANELS = {
     "adapt=: the limit is constant": ("token bucket", "`adapt=`, Dramatiq"),
@@ -87,6 +102,10 @@ NOTES = f"""\
   that came more than {SLOW_S:g} s late. For `adapt=` an answer that takes so long is a `current().overloaded()`.
 * With headers: each answer has RateLimit and RateLimit-Policy, with whole seconds, and bodies say
   `current().heard(answer)`. The others do not read them.
+* Beyond 12 slots: calls take {TAKES:g} s by themselves, half of it to one and a half, and the partner does 12 of
+  them at once, {TRUE} a second; others wait, or are refused. {SLOTS} slots are declared, and workers have as many
+  threads. In place of 429s late answers, as above; but bodies do not say so: only the time that they hold their slots
+  counts.
 * Bold: more than {MOST_REFUSED:g} per 1 000 (with headers {MOST_REFUSED_WITH_HEADERS:g}), or use of less than
   {LEAST_USE:.2f}, where this is aimed at: of `adapt=`, but not for refusals at random, which no rate avoids. Do not
   report those as `RateLimited`.
@@ -118,6 +137,8 @@ def main() -> int:
             for way in (each for each in MEETS[partner] if options.way in each and options.only in partner):
                 what, limit = WAYS[way]
                 chosen = plan._replace(processes=PROCESSES.get(what, plan.processes))
+                if what != "Dramatiq":
+                    chosen = chosen._replace(threads=4)
                 if what == "botocore" and version_of("botocore") is None:
                     print(f"{partner}, {way}: botocore is not installed", file=sys.stderr)
                     continue
@@ -138,7 +159,8 @@ def main() -> int:
     print(about("dramatiq", "celery", "rq", "redis", "botocore"), text, NOTES, sep="\n\n")
     if options.write:
         panels = {title: shown[of][way][-1] for title, (of, way) in PANELS.items() if way in shown.get(of, {})}
-        write(options.write, text, NOTES, panels, DECLARED)
+        seconds, of_each = (2.0, 1) if options.quick else (120.0, 3)
+        write(options.write, text, NOTES, panels, DECLARED, compared(seconds, of_each))
     return int(missed and not options.quick)
 
 

@@ -84,6 +84,7 @@ def test_hidden_limits_are_measured_and_gathered(tmp_path: Path) -> None:
     page = (tmp_path / "benchmarks-adapt.md").read_text("utf-8")
     assert "\n| token bucket | `adapt=`, Dramatiq | " in page
     assert "\n|  | AIMD in each process | " in page
+    assert "\n| refuses beyond 20 | " in page
     assert (tmp_path / "adapt.svg").read_text("utf-8").startswith("<svg")
 
 

@@ -13,6 +13,7 @@ import pytest
 from support.servers.processes import Cluster
 from support.waiting import wait_until
 from throttlekit import (
+    ByLatency,
     Concurrency,
     Delivery,
     FixedWindow,
@@ -24,12 +25,14 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
+from throttlekit._core.acquire import Caller
 from throttlekit._core.storage_keys import bucket_name, limit_id
 from throttlekit._engine.leases import _lease
 from throttlekit.adapter.rate_limited import limited
 from throttlekit.fleet.activity import _REPORT, JOBS_KNOWN, KEYS
 from throttlekit.fleet.downstream import COUNT_429S, DOWNSTREAM_429S
 from throttlekit.fleet.snapshot import Key, look, look_up
+from throttlekit.stores import Lease, Request, StoreClaim
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
 
@@ -74,6 +77,28 @@ def _check(keys: tuple[Key, ...]) -> None:
             assert each.waiting == pytest.approx(3, abs=1)
             assert each.last_starts is not None
             assert each.last_starts > 0
+
+
+def test_slots_in_use_are_the_capacity_of_those_that_adapt(limiter: Limiter, store: RedisStore) -> None:
+    """Full is what is full now; the definition says the rest."""
+    llm = Concurrency("llm", 9, adapt=ByLatency(2))
+    for capacity in (2, 4):
+        held = limiter.acquire(llm)
+        limiter.flush()
+        (key,) = look(store).keys
+        assert (key.used, key.capacity, key.limit.capacity) == (1, capacity, 9)
+        limiter.release(held)
+        if capacity == 2:
+            _teach(store, llm, held.leases[0].bucket)
+
+
+def _teach(store: RedisStore, limit: Concurrency, bucket: str) -> None:
+    now_us = time.time_ns() // 1000
+    for number in range(16):
+        leases = [Lease(bucket, limit.bind(1, 0, f"{name}#{number}"), now_us + number) for name in ("a", "b")]
+        for each in leases:
+            store.acquire(Request([StoreClaim(bucket, each.algorithm)], Caller.GUEST), now_us + number)
+        store.release(leases, now_us + number + 1)
 
 
 def test_the_oldest_holders_age_is_shown(limiter: Limiter, store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:

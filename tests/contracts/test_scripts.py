@@ -28,7 +28,7 @@ every_algorithm = pytest.mark.parametrize("path", ALGORITHMS, ids=lambda path: p
 _WRITING = (
     "SET|SETRANGE|DEL|PEXPIRE|EXPIRE|INCRBY|HSET|HDEL|ZADD|ZREM|ZREMRANGEBYRANK|ZREMRANGEBYSCORE|UNLINK|PERSIST|APPEND"
 )
-_READING = "GET|GETRANGE|TIME|ZCOUNT|ZRANGE|ZRANGEBYSCORE|ZREVRANGE|ZSCORE|ZRANK"
+_READING = "GET|GETRANGE|TIME|ZCOUNT|ZRANGE|ZRANGEBYSCORE|ZREVRANGE|ZREVRANGEBYSCORE|ZSCORE|ZRANK"
 
 
 _PROBE = "local INTEGER = format('%d', 9007199254740992) == '9007199254740992' and '%d' or '%.0f'\n"
@@ -210,7 +210,7 @@ def test_scripts_are_put_together_from_every_file() -> None:
     parts, and first the shortest way where there are token buckets only. None stands in it twice.
     """
     assert {_code(path): path.stem for path in ALGORITHMS} == throttlekit_lua.ALGORITHMS
-    for verb, letters in product(VERBS, ["t", "fs", "l", "c", "tfslc"]):
+    for verb, letters in product(VERBS, ["t", "fs", "l", "c", "ca", "tfslca"]):
         text = throttlekit_lua.read(verb.stem, frozenset(letters))
         line = [SLOWDOWN, LINE] if "read_line(c)" in read(verb) else []
         shortest = [FAST_BUCKET] if verb.stem == "acquire" and letters == "t" else []
@@ -221,7 +221,8 @@ def test_scripts_are_put_together_from_every_file() -> None:
         assert len(text) == sum(len(read(path)) for path in parts) + len(parts) - 1
         assert text.startswith("\n".join(map(read, [CLOCK, *shortest, COMMON])))
         assert text.endswith(read(verb))
-    assert throttlekit_lua.read("acquire") == throttlekit_lua.read("acquire", frozenset("tfslc"))
+    assert throttlekit_lua.read("acquire", frozenset("a")) == throttlekit_lua.read("acquire", frozenset("ca"))
+    assert throttlekit_lua.read("acquire") == throttlekit_lua.read("acquire", frozenset("tfslca"))
 
 
 def test_verbs_are_those_that_the_store_runs() -> None:
@@ -325,12 +326,12 @@ def test_verb_knows_no_algorithm(path: Path) -> None:
     """A verb calls each claim's algorithm by the names in the head, and none by its code."""
     body = _body(path)
     assert not re.search(r"algorithms\.\w", body)
-    assert set(re.findall(r"\.of\.(\w+)\(", body)) <= {*_verbs_of_an_algorithm(), *_verbs_of_leases()}
+    assert set(re.findall(r"\.of\.(\w+)\(", body)) <= {*_verbs_of_an_algorithm(), *_verbs_of_leases(), "drop"}
 
 
 # Algorithms
 
-_CHARGES = ("concurrency", "fixed_window", "gcra", "sliding_log", "sliding_window")
+_CHARGES = ("by_latency", "concurrency", "fixed_window", "gcra", "sliding_log", "sliding_window")
 
 
 def _verbs_of_an_algorithm() -> list[str]:
@@ -363,6 +364,7 @@ def _mirrored(path: Path) -> str:
 def test_algorithm_answers_all_that_the_head_says_and_no_more(path: Path) -> None:
     """Each algorithm has the functions that the head names, and those for leases where slots are estimates."""
     leases = _verbs_of_leases() if "estimates = true" in _body(path) else []
+    leases += ["drop"] if path.stem == "latency" else []
     assert sorted(_functions(path)) == sorted([*_verbs_of_an_algorithm(), *leases])
 
 

@@ -10,13 +10,14 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from support.claims import claim_of
-from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit import ByLatency, Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.acquire import Caller, State, acquire, kept_until_us, leave, pause, slow
-from throttlekit._core.algorithm import STALE_US, Algorithm
+from throttlekit._core.algorithm import STALE_US, Algorithm, stored_until_us
 from throttlekit._core.algorithms import concurrency, fixed_window, sliding_log, sliding_window
 from throttlekit._core.algorithms.concurrency import Holders
 from throttlekit._core.algorithms.gcra import Tat
 from throttlekit._core.algorithms.sliding_log import Log
+from throttlekit._core.latency import Drop, after_drop
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US
 from throttlekit._core.line import (
@@ -122,6 +123,7 @@ _RATES: dict[str, dict[str, list[Any]]] = {
         "slow": [(2, 3600.0), (5, 86_400.0), (1, 300.0)],
     },
 }
+_RATES["adaptive-concurrency"] = _RATES["concurrency"]
 ALGORITHMS = tuple(_RATES)
 
 
@@ -176,7 +178,7 @@ def rules(rnd: random.Random, algorithms: Sequence[str], now_us: int) -> list[Ru
                     # Within what a debt may be: the units of a greater one are an estimate.
                     amount = max(1, min(first.limit.amount * rnd.choice([1, 2, 10]) // rnd.choice([1, 3, 10]), _MOST))
                     limit = type(limit)(name, limit.rate_from(amount, first.limit.period_us))
-                if limit.count_with(first.limit) or chosen == "concurrency":
+                if limit.count_with(first.limit) or isinstance(limit, Concurrency):
                     found.append(replace(first, limit=limit))
     return found
 
@@ -185,6 +187,9 @@ def _random_rule(rnd: random.Random, algorithm: str, speed: str, name: str, numb
     amount, period_us, *rest = rnd.choice(_RATES[algorithm][speed])
     if algorithm == "concurrency":
         return rule(Concurrency(name, amount, lease=period_us), number=number)
+    if algorithm == "adaptive-concurrency":
+        adapt = ByLatency(rnd.randint(1, amount), timeout=rnd.choice([None, None, 0.01, min(86_400.0, 2 * period_us)]))
+        return rule(Concurrency(name, amount, lease=period_us, adapt=rnd.choice([None, *[adapt] * 4])), number=number)
     rate = (amount, timedelta(microseconds=period_us))
     limit: Limit
     if algorithm == "token-bucket":
@@ -320,7 +325,7 @@ class Reference:
         )  # fmt: skip
         expires_us: list[int | None] = []
         for (rule, ask), old, new in zip(asked, before, after, strict=True):
-            full_us = ask.algorithm.use(new.taken, now_us).full_us
+            full_us = stored_until_us(ask.algorithm, new.taken, now_us)
             expires_us.append(self._put(rule.bucket, new.taken, full_us if new.taken is not old.taken else None))
             expires_us += self._put_line(rule, ask.algorithm, old, new, now_us)
         self._count(verdict.reason.value, now_us, before, after, asks, caller)
@@ -351,7 +356,7 @@ class Reference:
             believed = each.algorithm.sanitized(before, now_us)
             after = each.algorithm.settled(believed, now_us, each.granted_us, each.by)
             corrected += after is not believed
-            full_us = each.algorithm.use(after, now_us).full_us
+            full_us = stored_until_us(each.algorithm, after, now_us)
             expires_us.append(self._put(each.bucket, after, full_us if after is not before else None))
             what = "not settled" if after is believed else "settled up" if each.by > 0 else "settled down"
             self.seen[what] += 1
@@ -374,7 +379,7 @@ class Reference:
             else:
                 after, done = charge.renewed(believed, now_us)
             reply.append(int(done))
-            full_us = charge.use(after, now_us).full_us
+            full_us = stored_until_us(charge, after, now_us)
             expires_us.append(self._put(each.bucket, after, full_us if after is not before else None))
             self.seen[f"{verb}: {done}"] += 1
         return self._step(now_us, [each.bucket for each in leases], Leased(verb, leases), reply, expires_us)
@@ -396,15 +401,22 @@ class Reference:
         keys = [key for rule in rules for key in rule.keys]
         return self._step(now_us, keys, Paused(claims, for_us, emptied), reply, expires_us)
 
-    def slow(self, now_us: int, asked: Sequence[tuple[Rule, Fall | Heard]]) -> Step:
+    def slow(self, now_us: int, asked: Sequence[tuple[Rule, Fall | Heard | Drop]]) -> Step:
         reply: list[int] = []
         expires_us: list[int | None] = []
         slowings: list[Slowing] = []
         for rule, why in asked:
             claim = StoreClaim(rule.bucket, rule.bind(0))
             before = self._state(rule, now_us)
-            after = slow(before, claim, why, now_us)
-            expires_us += [None, *self._put_line(rule, claim.algorithm, before, after, now_us)]
+            if isinstance(why, Drop):
+                after = before._replace(taken=after_drop(before.taken, claim.algorithm, why, now_us))
+                after = before if after.taken is before.taken else after
+                full_us = stored_until_us(claim.algorithm, after.taken, now_us)
+                expires_us.append(self._put(rule.bucket, after.taken, None if after is before else full_us))
+            else:
+                after = slow(before, claim, why, now_us)
+                expires_us.append(None)
+            expires_us += self._put_line(rule, claim.algorithm, before, after, now_us)
             reply.append(int(after is not before))
             slowings.append(Slowing(claim, why))
             self.seen[f"{type(why).__name__.lower()}: {after is not before}"] += 1
@@ -586,8 +598,10 @@ class History:
             return self._reference.slow(now_us, [(rule, self._slowing(rule)) for rule in rules])
         return self._reference.pause(now_us, rules, rnd.choice([None, *each_us]), rnd.random() < 0.5)
 
-    def _slowing(self, rule: Rule) -> Fall | Heard:
+    def _slowing(self, rule: Rule) -> Fall | Heard | Drop:
         rnd, line = self._rnd, self._reference.line(rule)
+        if isinstance(rule.limit.adapt, ByLatency):
+            return Drop(rnd.choice([None, self._now_us, self._now_us - rnd.randrange(1 + rule.span_us)]))
         if rnd.random() < 0.5:
             fell_us = line.slow.fell_us if line is not None and line.slow else self._now_us
             span_us = rnd.choice([1, 999, rule.step_us, 30 * rule.step_us, LONGEST_SPAN_US])

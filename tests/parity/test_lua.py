@@ -38,6 +38,7 @@ from throttlekit._core.acquire import Caller
 from throttlekit._core.algorithms.concurrency import Holders
 from throttlekit._core.algorithms.sliding_log import Log
 from throttlekit._core.algorithms.sliding_window import Counts
+from throttlekit._core.latency import Gauge
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import EMPTY, FURTHEST_US, GRACE_US, UNIT, Place
 from throttlekit._core.storage_keys import slots_of_holder
@@ -45,6 +46,7 @@ from throttlekit._core.time_zone import Zone
 from throttlekit.stores import Correction, Lease, MemoryStore, Request, StoreClaim
 from throttlekit.stores.redis import RedisStore
 
+GAUGE = ("slots", "base", "sum", "spread", "holds", "skip", "peak", "rounds", "fell")
 SLOWED = ("fall: True", "heard: True", "heard: False", "slowed", "paced")
 LONG_RUN = int(os.environ.get("THROTTLEKIT_TEST_HISTORIES", "50000"))
 HISTORY = 250
@@ -246,7 +248,8 @@ def _read(key: str, value: Any, expected: object) -> object:
         known = {name: -number for name, number in pairs if name[:1] == ":"}
         leases = tuple(pair for pair in pairs if pair[0][:1] != ":")
         assert known.get(":extra", 0) == sum(slots_of_holder(holder) - 1 for holder, _ in leases), pairs
-        return Holders(leases, *(known.get(name, 0) for name in (":mean", ":granted", ":lease")))
+        gauge = Gauge(*(known.get(":" + name, 0) for name in GAUGE)) if ":slots" in known else None
+        return Holders(leases, *(known.get(name, 0) for name in (":mean", ":granted", ":lease")), gauge)
     if value is None or not isinstance(expected, Log):
         return value
     head, owed_until_us, *ring = (int.from_bytes(value[i : i + 7], "big") for i in range(0, len(value), 7))
@@ -277,6 +280,7 @@ OF_TWO_RATES = ["at another rate", "looked at from another rate", "settled at an
         (["sliding-window"], ["in debt", "ahead"]),
         (["sliding-log"], ["ring wrapped", "ahead"]),
         (["concurrency"], ["ahead", "release: True", "release: False", "renew: True", "renew: False"]),
+        (["adaptive-concurrency"], ["ahead", "release: True", "release: False", "renew: True", "renew: False"]),
         (ALGORITHMS, [*OF_THE_LINE, "in debt", "ahead", "ring wrapped", "several", "release: True", "renew: True"]),
     ],
     ids=[*ALGORITHMS, "mixtures"],
@@ -296,13 +300,15 @@ def test_long_random_histories(client: Any, algorithms: Sequence[str], must_see:
         count += sum(step.question is not None for step in steps)
         seen += history.seen
     client.flushdb()
-    settled = ["settled down"] if algorithms == ["concurrency"] else ["settled up", "settled down"]
-    usual = {what: seen[what] for what in (*REASONS, *settled, *SLOWED, "pauses", *must_see)}
+    slots = algorithms[0].endswith("concurrency")
+    settled = ["settled down"] if slots else ["settled up", "settled down"]
+    slowed = ("drop: False",) if algorithms == ["adaptive-concurrency"] else SLOWED
+    usual = {what: seen[what] for what in (*REASONS, *settled, *slowed, "pauses", *must_see)}
     # The rarest of these is seen some 290 times, the rarest below 80 times.
     assert min(usual.values()) > LONG_RUN // 1000, dict(usual)
     seldom = ["not settled", "resumed", "stale", "stale settled", "stale looked at"]
     seldom += ["pause begun anew", "a 429 within a pause"]
-    assert seen["fall: False"] > 0 or algorithms == ["concurrency"]
+    assert seen["fall: False"] > 0 or slots
     assert min(seen[what] for what in seldom) > LONG_RUN // 5000, {what: seen[what] for what in seldom}
 
 
@@ -720,7 +726,7 @@ def test_sliding_window_is_exact_in_deepest_debt(client: Any, rate: str) -> None
         SlidingWindow("x", "5/366d"),
         SlidingLog("x", "5/hour"),
     ],
-    ids=[name for name in ALGORITHMS if name != "concurrency"],
+    ids=[name for name in ALGORITHMS if not name.endswith("concurrency")],
 )
 def test_server_clock_and_memory_clock_agree(
     redis_url: str, limit: TokenBucket | LeakyBucket | FixedWindow | SlidingWindow | SlidingLog

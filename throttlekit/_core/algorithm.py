@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-__all__ = ["SLACK_PART", "STALE_US", "Algorithm", "NoSlots", "Use", "window_mark", "window_slack_us"]
+__all__ = ["SLACK_PART", "STALE_US", "Algorithm", "NoSlots", "Use", "stored_until_us", "window_mark", "window_slack_us"]
 
 STALE_US = 60_000_000
 """A state that lies so much further ahead than it can was written by a clock that was wrong."""
@@ -34,6 +34,8 @@ class Algorithm(Protocol):
     """One letter, by which the script finds the algorithm."""
     estimates: ClassVar[bool]
     """Whether no clock shows when units come back: then a job may pass before it is due."""
+    remembered_us: ClassVar[int]
+    """How long what is written is of use, also where nothing of it counts any more."""
 
     @property
     def holder(self) -> str:
@@ -131,6 +133,8 @@ class NoSlots:
 
     __slots__ = ()
 
+    remembered_us: ClassVar[int] = 0
+
     @property
     def holder(self) -> str:
         return ""
@@ -138,6 +142,12 @@ class NoSlots:
     @property
     def lease_us(self) -> int:
         return 0
+
+
+def stored_until_us(algorithm: Algorithm, state: Any, now_us: int) -> int:
+    """The instant from which nothing is of use any more of what is written now."""
+    full_us = algorithm.use(state, now_us).full_us
+    return max(full_us, now_us + algorithm.remembered_us) if algorithm.remembered_us else full_us
 
 
 def window_mark(amount: int, period_us: int) -> int:

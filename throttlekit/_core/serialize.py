@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from throttlekit._core.algorithms.by_latency import ByLatency
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.algorithms.fixed_window import FixedWindow
 from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
@@ -45,7 +46,7 @@ def plain(limit: Limit, key: str, cost: int, stake: Stake = NO_STAKE) -> dict[st
         **({} if limit.on_store_failure == "closed" else {"on_store_failure": limit.on_store_failure}),
         **({} if limit.processes is None else {"processes": limit.processes}),
         **({} if stake == NO_STAKE else {"share": list(stake)}),
-        **({} if limit.adapt is None else {"adapt": limit.adapt.fall(limit.amount, limit.period_us, None)[1:]}),
+        **({} if limit.adapt is None else {"adapt": limit.adapt.plain(limit.amount, limit.period_us)}),
         **({} if limit.prefetch is None else {"prefetch": limit.prefetch, "prefetch_for": limit.prefetch_for}),
         **_options(limit),
         **({} if limit.declared is None else {"declared": _declared(limit.declared)}),
@@ -89,7 +90,7 @@ def load(data: Mapping[str, Any]) -> Limit:
             on_store_failure=data.get("on_store_failure", "closed"),
             processes=data.get("processes"),
             share=GivenShare.read(data.get("share")),
-            adapt=GivenAdapt.read(data.get("adapt")),
+            adapt=(ByLatency if algorithm is Concurrency else GivenAdapt).read(data.get("adapt")),
             _of_tier=tier,
             _by_value=True,
             _varying_us=varying_us,

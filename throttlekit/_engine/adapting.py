@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from throttlekit._core.decision import Decision
+from throttlekit._core.latency import Drop
+from throttlekit._core.limit.adapt import SlotAdapt
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.claims import Claim, under
 from throttlekit.errors import ConfigurationError
@@ -23,7 +25,9 @@ def falling(claim: Claim, granted_us: int | None = None) -> tuple[Limit, Slowing
     """
     limit = claim.limit
     if limit.adapt is None:
-        raise ConfigurationError(f"limit {limit.name!r} has no adapt=, so its rate never falls")
+        raise ConfigurationError(f"limit {limit.name!r} has no adapt=, so it never falls")
+    if isinstance(limit.adapt, SlotAdapt):
+        return limit, Slowing(claim.claim, Drop(granted_us))
     return limit, Slowing(claim.claim, limit.adapt.fall(limit.amount, limit.period_us, granted_us))
 
 

@@ -36,7 +36,7 @@ class RateLimited(ThrottleError):
     Args:
         retry_after: Seconds, or a timedelta, until downstream will answer again. Default: 30 seconds.
         limit: Which of the job's limits is paused, or its name. Default: the job's `throttle_on_429`, else all of its
-            limits but those of concurrency.
+            limits but those of concurrency; those of them with `adapt=ByLatency(…)` have fewer slots all the same.
 
     Raises:
         ConfigurationError: *retry_after* is no number of seconds from 0 to 366 days, or *limit* is neither a limit

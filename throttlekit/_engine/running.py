@@ -179,7 +179,8 @@ class Running:
     def overloaded(self, limit: Limit | str | None = None) -> None:
         """
         Say that downstream is overloaded, by a sign of your own, such as a time-out: the rate of the job's limits falls
-        as their `adapt=` says, unless it has fallen since the job was admitted. `RateLimited` does this by itself.
+        as their `adapt=` says, or their slots in use, unless they have fallen since the job was admitted. `RateLimited`
+        does this by itself.
 
         Outside a throttled job nothing is done, and neither if the store does not answer.
 

@@ -54,9 +54,11 @@ def limited(
     """
     delivery = replace(delivery, inline=None, again=True)
     claims = limiter.claims(Call(limits, job, delivery=delivery))
-    meant = _meant(claims, error.limit) or _meant(claims, on_429) or _rates(claims)
+    named = _meant(claims, error.limit)
+    meant = named or _meant(claims, on_429) or _rates(claims)
+    slots = [] if named else [each for each in claims if isinstance(each.limit, Concurrency) and each not in meant]
     try:
-        limiter.refuse(meant, round(error.retry_after * 1_000_000), _granted_us())
+        limiter.refuse(meant, round(error.retry_after * 1_000_000), _granted_us(), slots)
         stored = True
     except StoreUnavailable:
         stored = False  # no other process learns of the pause

@@ -17,6 +17,7 @@ from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.storage_keys import bucket_name, held_since, parts_of, patterns_of, slots_of_holder
 from throttlekit.fleet.activity import KEYS, REASON_CODES
 from throttlekit.fleet.downstream import STEP_S
+from throttlekit.fleet.slots import MOST_HOLDERS
 from throttlekit.fleet.snapshot import Fleet, FleetStore, Key, Known, Minute, look, look_at, pairs, time_of
 from throttlekit.fleet.tenants import TENANTS
 
@@ -46,7 +47,6 @@ _DEPTH = 300
 _SCANNED_AT_ONCE = 100
 _SCANS = 20
 _FULL_PAGE = 50
-_MOST_HOLDERS = 200
 _MOST_SHOWN = 50
 _TOKEN = re.compile(r"#[0-9a-f]+\.[0-9a-f]+(?:\*\d+)?$", re.ASCII)
 
@@ -248,7 +248,7 @@ def holders_of(store: FleetStore, key: Key) -> tuple[Holder, ...]:
     if not isinstance(key.limit, Concurrency):
         return ()
     now_us = round(time_of(store) * 1_000_000)
-    (names,) = store.commands([("ZRANGEBYSCORE", key.bucket, f"({now_us}", "+inf", "LIMIT", 0, _MOST_HOLDERS)])
+    (names,) = store.commands([("ZRANGEBYSCORE", key.bucket, f"({now_us}", "+inf", "LIMIT", 0, MOST_HOLDERS)])
     holders = [
         Holder(unquote(_TOKEN.sub("", name)), held_since(name), slots_of_holder(name)) for name in map(_text, names)
     ]

@@ -18,16 +18,16 @@ from typing import Any, Protocol
 import throttlekit_lua
 from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.algorithm import Use
-from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.serialize import load_in_force
-from throttlekit._core.storage_keys import fleet_name, held_since, limit_id, line_name, parts_of
+from throttlekit._core.storage_keys import fleet_name, limit_id, line_name, parts_of
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, REASON_CODES, reported_id
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
-from throttlekit.fleet.line_now import LineNow, SlowNow, line_of
+from throttlekit.fleet.line_now import SlowNow, line_of
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
+from throttlekit.fleet.slots import slot_questions, slots_from
 from throttlekit.stores.base import Request
 
 __all__ = [
@@ -54,7 +54,6 @@ ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
 _LOOK = throttlekit_lua.script("fleet_snapshot")
 _REASONS = {code: reason for reason, code in REASON_CODES.items()}
 _AT_ONCE = 100
-_MOST_HOLDERS = 200
 
 
 class FleetStore(Protocol):
@@ -115,7 +114,7 @@ class Key:
     Attributes:
         key: As it is stored: quoted, or a digest. "": all is counted together.
         part: What the limit's scope adds: the queue's or the job's name.
-        used, capacity: Units that count now, and the most that can.
+        used, capacity: Units that count now, and the most that can; of slots that adapt, the most that can now.
         waiting: How many jobs stand in line, and `waiting_units`, how many units they take.
         last_starts: When the last of them starts.
         paused: For how long no job passes yet.
@@ -323,38 +322,15 @@ def _looked_at(store: FleetStore, keys: Sequence[Key]) -> list[Key]:
         questions = [_questions(claim, now_us) for claim, now_us in zip(claims, asked_us, strict=True)]
         answers = iter(store.commands([each for those in questions for each in those]))
         for key, claim, use, now_us in zip(some, claims, verdict.uses, asked_us, strict=True):
-            line, holders, since = line_of(next(answers), now_us, claim.algorithm.mark), None, None
-            if isinstance(claim.algorithm, ConcurrencyAlgorithm):
-                holders = Holders(mean_us=_kept(next(answers)), granted_us=_kept(next(answers)))
-                since = min(filter(None, (held_since(data.decode()) for data in next(answers))), default=None)
-            key = _with(key, line, use or Use(0, now_us), holders, now_us)
-            found.append(key if since is None else replace(key, oldest_hold=max(0.0, now_us / 1e6 - since)))
+            line, slots = line_of(next(answers), now_us, claim.algorithm.mark), slots_from(claim, answers, now_us)
+            used = key.limit.capacity - key.limit.remaining(use or Use(0, now_us), now_us)
+            key = replace(key, used=used, **line._asdict())
+            found.append(replace(key, **slots._asdict()) if slots else key)
     return found
 
 
 def _questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]]:
-    line = ("GET", line_name(claim.bucket))
-    if not isinstance(claim.algorithm, ConcurrencyAlgorithm):
-        return [line]
-    holders = ("ZRANGEBYSCORE", claim.bucket, f"({now_us}", "+inf", "LIMIT", 0, _MOST_HOLDERS)
-    return [line, ("ZSCORE", claim.bucket, ":mean"), ("ZSCORE", claim.bucket, ":granted"), holders]
-
-
-def _kept(score: Any) -> int:
-    """A number of a concurrency limit, which keeps it by minus its value."""
-    return 0 if score is None else -int(float(score))
-
-
-def _with(key: Key, line: LineNow, use: Use, holders: Holders | None, now_us: int) -> Key:
-    used = key.limit.capacity - key.limit.remaining(use, now_us)
-    key = replace(key, used=used, **line._asdict())
-    if holders is None:
-        return key
-    return replace(
-        key,
-        mean_hold=holders.mean_us / 1e6 if holders.mean_us else None,
-        held=max(0, now_us - holders.granted_us) / 1e6 if holders.granted_us else None,
-    )
+    return [("GET", line_name(claim.bucket)), *slot_questions(claim, now_us)]
 
 
 def _minute(counts: Sequence[bytes]) -> Minute:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.latency import Drop
 from throttlekit._core.line import GRACE_US, Place
 from throttlekit._core.slowdown import Fall, Heard
 
@@ -75,10 +76,10 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Slowing:
-    """Why the limit of *claim* is to be slower for a while."""
+    """Why the limit of *claim* is to be slower for a while, or to have fewer slots in use."""
 
     claim: StoreClaim
-    why: Fall | Heard
+    why: Fall | Heard | Drop
 
     @property
     def bucket(self) -> str:

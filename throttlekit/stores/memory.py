@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from throttlekit._core.acquire import State, Verdict, acquire, kept_until_us, leave, pause, slow
+from throttlekit._core.algorithm import Algorithm, stored_until_us
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.latency import Drop, after_drop
 from throttlekit._core.line import KEPT_US, Line
 from throttlekit._core.storage_keys import line_name
 from throttlekit._util.fork_safety import renew_lock_after_fork
@@ -56,7 +58,7 @@ class MemoryStore:
             )  # fmt: skip
             for claim, before, after in zip(claims, states, changed, strict=True):
                 if after.taken is not before.taken:
-                    self._put(claim.bucket, after.taken, claim.algorithm.use(after.taken, now_us).full_us, now_us)
+                    self._put_taken(claim.bucket, claim.algorithm, after.taken, now_us)
                 self._put_line(claim, before, after, now_us)
             return verdict
 
@@ -99,7 +101,12 @@ class MemoryStore:
             now_us = self._clock_us() if now_us is None else now_us
             for each in slowings:
                 before = self._state(each.claim, now_us)
-                self._put_line(each.claim, before, slow(before, each.claim, each.why, now_us), now_us)
+                if not isinstance(each.why, Drop):
+                    self._put_line(each.claim, before, slow(before, each.claim, each.why, now_us), now_us)
+                    continue
+                taken = after_drop(before.taken, each.claim.algorithm, each.why, now_us)
+                if taken is not before.taken:
+                    self._put_taken(each.bucket, each.claim.algorithm, taken, now_us)
 
     def reset(self, names: Sequence[str]) -> None:
         with self._lock:
@@ -130,13 +137,16 @@ class MemoryStore:
                 before = self._get(each.bucket, now_us)
                 after, result = change(each, each.algorithm, each.algorithm.sanitized(before, now_us), now_us)
                 if after is not before:
-                    self._put(each.bucket, after, each.algorithm.use(after, now_us).full_us, now_us)
+                    self._put_taken(each.bucket, each.algorithm, after, now_us)
                 results.append(result)
             return results
 
     def _state(self, claim: StoreClaim, now_us: int) -> State:
         taken, line = self._get(claim.bucket, now_us), self._get(line_name(claim.bucket), now_us)
         return State(taken, line)  # type: ignore[arg-type]
+
+    def _put_taken(self, name: str, algorithm: Algorithm, taken: object, now_us: int) -> None:
+        self._put(name, taken, stored_until_us(algorithm, taken, now_us), now_us)
 
     def _put_line(self, claim: StoreClaim, before: State, after: State, now_us: int) -> None:
         if after.line is None:

@@ -12,6 +12,7 @@ import throttlekit_lua
 from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.latency import Drop
 from throttlekit._core.line import Place
 from throttlekit._core.slowdown import Fall
 from throttlekit.stores.base import Request, Slowing
@@ -107,6 +108,8 @@ def slowing_row(slowing: Slowing) -> tuple[Any, ...]:
     algorithm, why = slowing.claim.algorithm, slowing.why
     if isinstance(why, Fall):
         event: tuple[Any, ...] = "fall", "" if why.granted_us is None else why.granted_us, why.span_us, why.floor
+    elif isinstance(why, Drop):
+        event = "drop", "" if why.granted_us is None else why.granted_us, "", ""
     else:
         event = "heard", why.remaining, why.reset_us, ""
     return algorithm.code, *algorithm.params, algorithm.mark, *event

@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 from throttlekit._core.acquire import Caller, Reason, Verdict
+from throttlekit._core.algorithms.by_latency import ByLatency
 from throttlekit._core.algorithms.concurrency import Concurrency
+from throttlekit._core.latency import Drop
 from throttlekit._core.limit.base import Limit
-from throttlekit.stores.base import Correction, Lease
+from throttlekit.stores.base import Correction, Lease, Slowing
 from throttlekit.testing.bench import NAME, SECOND_US, TEN, Bench, ConformanceSuite, run_in_threads
 
 __all__ = ["SlotConformance"]
@@ -15,6 +17,7 @@ __all__ = ["SlotConformance"]
 _SLOTS = Concurrency(NAME, 3, lease=30)
 _DEAR = Concurrency(NAME, 5, lease=30)
 _LEASE_US = 30 * SECOND_US
+_ADAPTS = Concurrency(NAME, 9, lease=30, adapt=ByLatency(2, timeout=20))
 
 
 def _take(
@@ -33,6 +36,20 @@ def _lease(
 ) -> Lease:
     claim = bench.claim(limit, cost=cost, holder=holder)
     return Lease(claim.bucket, claim.algorithm, bench.now_us if granted_us is None else granted_us)
+
+
+def _round(bench: Bench, limit: Limit, holds: int, us: int = SECOND_US) -> int:
+    """Hold all slots that there are, until so many holds have ended; returns how many could be held at last."""
+    most = number = 0
+    while number < holds:
+        held: list[str] = []
+        while _take(bench, f"h{number}#{len(held)}", limit).allowed:
+            held.append(f"h{number}#{len(held)}")
+        granted_us, most = bench.now_us, len(held)
+        bench.now_us += us
+        bench.store.release([_lease(bench, each, granted_us, limit) for each in held], now_us=bench.now_us)
+        number += most
+    return most
 
 
 def _held(bench: Bench, limit: Limit = _SLOTS) -> int:
@@ -268,3 +285,54 @@ class SlotConformance(ConformanceSuite):
             assert list(bench.store.renew([_lease(bench, "h#1")], now_us=bench.now_us)) == [True]
             bench.now_us += 10 * SECOND_US
             assert _take(bench, "n#1").allowed
+
+    def test_slots_that_adapt_begin_at_the_floor_and_double(self) -> None:
+        """Two of nine are in use; after a round of 16 holds, four. Held for longer than before, they are no more."""
+        with self.bench() as bench:
+            assert _round(bench, _ADAPTS, 16) == 2
+            assert _round(bench, _ADAPTS, 16) == 4
+            assert _round(bench, _ADAPTS, 200, 2 * SECOND_US) < 8
+
+    def test_hold_that_ends_badly_takes_slots_away_once(self) -> None:
+        """Refusals of jobs that were admitted before the last fall change nothing; held slots stay held."""
+        with self.bench() as bench:
+            assert _round(bench, _ADAPTS, 140) == 9
+            granted_us = bench.now_us
+            for number in range(9):
+                assert _take(bench, f"s#{number}", _ADAPTS).allowed
+            bench.now_us += SECOND_US
+            claim = bench.claim(_ADAPTS)
+            for _ in range(5):
+                bench.store.slow([Slowing(claim, Drop(granted_us))], now_us=bench.now_us)
+            assert _held(bench, _ADAPTS) == 9
+            bench.store.release([_lease(bench, "s#0", granted_us, _ADAPTS)], now_us=bench.now_us)
+            assert not _take(bench, "n#1", _ADAPTS).allowed
+            bench.store.release([_lease(bench, "s#1", granted_us, _ADAPTS)], now_us=bench.now_us)
+            assert _take(bench, "n#2", _ADAPTS).allowed
+            bench.store.slow([Slowing(claim, Drop(None))], now_us=bench.now_us)
+            bench.store.release([_lease(bench, "s#2", granted_us, _ADAPTS)], now_us=bench.now_us)
+            assert not _take(bench, "n#3", _ADAPTS).allowed
+
+    def test_time_outs_and_ended_leases_take_slots_away(self) -> None:
+        """A hold of 20 seconds is a drop, and so is a lease of 30 that ended."""
+        with self.bench() as bench:
+            for us, begin in [(20 * SECOND_US, "s"), (_LEASE_US, "w")]:
+                assert _round(bench, _ADAPTS, 70) == 9
+                granted_us = bench.now_us
+                assert _take(bench, f"{begin}#1", _ADAPTS).allowed
+                bench.now_us += us
+                bench.store.release([_lease(bench, f"{begin}#1", granted_us, _ADAPTS)], now_us=bench.now_us)
+                taken = [_take(bench, f"{begin}{number}#1", _ADAPTS).allowed for number in range(9)]
+                assert taken == [True] * 8 + [False]
+                ends = [_lease(bench, f"{begin}{number}#1", bench.now_us, _ADAPTS) for number in range(8)]
+                bench.store.release(ends, now_us=bench.now_us)
+
+    def test_limit_without_adapt_has_all_slots(self) -> None:
+        """Where one process adapts and another does not, both count the same holders."""
+        plain = Concurrency(NAME, 9, lease=30)
+        with self.bench() as bench:
+            assert _round(bench, _ADAPTS, 4) == 2
+            for number in range(9):
+                assert _take(bench, f"h#{number}", plain).allowed
+            assert not _take(bench, "n#1", _ADAPTS).allowed
+            assert _held(bench, plain) == 9

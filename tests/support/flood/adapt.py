@@ -65,13 +65,16 @@ class Plan(NamedTuple):
     Attributes:
         seconds: How long, from the first job on.
         changes: When the true rate changes, and to what.
-        slow_s: The seconds of an answer from which on a body says that the partner is overloaded.
+        slow_s: The seconds of an answer from which on a body says that the partner is overloaded; and an answer that
+            comes so much later than it had to is counted as late.
+        tells: Whether bodies say it.
     """
 
     hidden: Hidden
     seconds: float
     changes: Sequence[tuple[float, float]] = ()
     slow_s: float = 3600.0
+    tells: bool = True
     processes: int = 8
     threads: int = 4
 
@@ -163,8 +166,9 @@ def happen(plan: Plan, what: str, limit: FloodLimit) -> Found:
 def _of_framework(plan: Plan, what: str, limit: FloodLimit) -> Found:
     flooding_of, flood_of = FRAMEWORKS[what]
     flood = flood_of(
-        limits=(limit,), jobs=0, processes=plan.processes, threads=plan.threads, slow_s=plan.slow_s, give_up=600.0
-    )
+        limits=(limit,), jobs=0, processes=plan.processes, threads=plan.threads, give_up=600.0,
+        slow_s=plan.slow_s if plan.tells else 3600.0,
+    )  # fmt: skip
     with servers("redis") as where, flooding_of(flood, where) as flooding:
         url = f"{where.redis_base}/2"
         flooding.start()

@@ -26,7 +26,7 @@ from dramatiq.rate_limits.backends import RedisBackend
 from support.dramatiq.workers import make_broker
 from support.flood.limits import FloodLimit
 from support.flood.record import Record, RecordingStore
-from throttlekit import Limiter, TokenBucket, hookimpl
+from throttlekit import Limit, Limiter, hookimpl
 from throttlekit.hookspecs import Deferred
 from throttlekit_dramatiq import Throttle
 
@@ -86,7 +86,7 @@ class Naive(dramatiq.Middleware):
     In all else as good as ours: it loses nothing, takes no retry, is as quiet, polls as often.
     """
 
-    def __init__(self, limiter: Limiter, limit: TokenBucket) -> None:
+    def __init__(self, limiter: Limiter, limit: Limit) -> None:
         self._limiter, self._limit = limiter, limit
 
     def after_consumer_thread_boot(self, broker: Any, thread: Any) -> None:
@@ -105,7 +105,7 @@ class Naive(dramatiq.Middleware):
             broker.enqueue(again[0], delay=again[1])
 
 
-def _declare(name: str, limits: list[TokenBucket], window: Any) -> None:
+def _declare(name: str, limits: list[Limit], window: Any) -> None:
     options: dict[str, Any] = dict(_flood["actor_options"])
     if _flood["mode"] == "throttlekit":
         options["throttle"] = limits

@@ -60,9 +60,24 @@ _CALL = (
         if not kept[1] or window > since then units, since = rate * of.window, window end
         reset_us = (window + 1) * window_us - now
         if units < 1 then status, again_us = 429, reset_us end
-    else
+    elseif of.kind == 'slow' then
         since = math.max(since, now) + 1000000 / rate
         late_us = since - now
+    else
+        -- Its calls by when they end, as so long after it began: JSON keeps 14 digits.
+        local at_once, began = math.floor(rate * of.takes + 0.5), tonumber(redis.call('HGET', KEYS[1], 'began'))
+        local ends = {}
+        for _, each in ipairs(cjson.decode(redis.call('HGET', KEYS[1], 'ends') or '[]')) do
+            if each > now - began then ends[#ends + 1] = each end
+        end
+        table.sort(ends)
+        if of.kind == 'slots' and #ends >= at_once then status, again_us = 429, ends[1] + began - now
+        else
+            local starts = ends[#ends - at_once + 1] or now - began
+            late_us = starts + began - now
+            ends[#ends + 1] = starts + tonumber(ARGV[2]) * 1000000
+        end
+        redis.call('HSET', KEYS[1], 'ends', cjson.encode(ends))
     end
     if status == 200 and tonumber(ARGV[1]) < of.noise then status, again_us = 429, 1000000 / rate end
     if status == 200 then
@@ -82,8 +97,9 @@ class Hidden:
     The limit.
 
     Attributes:
-        kind: A token bucket; a fixed window; or a server that does one call at a time, and refuses none.
-        rate: Calls a second, at first.
+        kind: A token bucket; a fixed window; a server that does one call at a time, and refuses none; a pool that does
+            `rate` × `takes` calls at once, and lets others wait; or such a one that refuses others.
+        rate: Calls a second, at first. Of a pool: what it can do.
         burst: Of the bucket.
         window: Seconds of the window.
         says: Each answer has the IETF draft's RateLimit and RateLimit-Policy, with whole seconds. Of a window only.
@@ -91,7 +107,7 @@ class Hidden:
         takes: Seconds of an answer, on average: from half of it to one and a half.
     """
 
-    kind: Literal["bucket", "window", "slow"] = "bucket"
+    kind: Literal["bucket", "window", "slow", "pool", "slots"] = "bucket"
     rate: float = 60
     burst: int = 10
     window: float = 1.0
@@ -130,7 +146,9 @@ class HiddenPartner:
         """From now on it has this limit, and has seen no call. Returns the instant."""
         self._redis.delete("hidden", "hidden:calls", "hidden:rates")
         self._redis.hset("hidden", "of", json.dumps(asdict(hidden)))
-        return self.set_rate(hidden.rate)
+        began_us = self.set_rate(hidden.rate)
+        self._redis.hset("hidden", "began", began_us)
+        return began_us
 
     def set_rate(self, rate: float) -> int:
         """Change the true rate. Returns the instant."""
@@ -148,8 +166,10 @@ class HiddenPartner:
         if self._of is None:
             self._of = Hidden(**json.loads(self._redis.hget("hidden", "of")))
         hidden = self._of
-        status, again_ms, late_us, left, reset = self._call(keys=["hidden", "hidden:calls"], args=[random.random()])
-        took = hidden.takes * (0.5 + random.random()) + late_us / 1e6
+        took = hidden.takes * (0.5 + random.random())
+        keys = ["hidden", "hidden:calls"]
+        status, again_ms, late_us, left, reset = self._call(keys=keys, args=[random.random(), took])
+        took = (took if int(status) == 200 else 0.01) + late_us / 1e6
         time.sleep(took)
         headers = {"Retry-After-Ms": str(again_ms)} if status == 429 else {}
         if hidden.says:

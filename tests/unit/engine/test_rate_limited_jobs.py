@@ -8,8 +8,19 @@ from typing import Any
 import pytest
 
 from support.servers.stores import Passing
-from throttlekit import Adapt, Concurrency, ConfigurationError, Delivery, Job, Limiter, RateLimited, TokenBucket
+from throttlekit import (
+    Adapt,
+    ByLatency,
+    Concurrency,
+    ConfigurationError,
+    Delivery,
+    Job,
+    Limiter,
+    RateLimited,
+    TokenBucket,
+)
 from throttlekit._core.acquire import Verdict
+from throttlekit._core.algorithms.concurrency import Holders
 from throttlekit._core.line import Line
 from throttlekit._core.storage_keys import line_name
 from throttlekit._engine.ticket import Ticket
@@ -127,6 +138,28 @@ def test_rate_of_a_limit_that_adapts_falls_once_for_all_that_were_admitted_befor
     partner = store.inner._get(line_name(decisions[0].charged[1].bucket), clock())
     assert isinstance(partner, Line)
     assert partner.slow is None, "it has no adapt="
+
+
+@pytest.mark.parametrize(("named", "slots"), [(None, 3), (PARTNER, 4), ("llm", 3)])
+def test_slots_that_adapt_fall_besides_what_is_paused(
+    limiter: Limiter, clock: FakeClock, store: Fickle, named: Any, slots: int
+) -> None:
+    """A 429 is a drop for them, once an overload, unless it names another limit; and they are paused only by name."""
+    llm = Concurrency("llm", 9, adapt=ByLatency(2))
+    for _ in range(17):
+        held = [limiter.acquire(llm), limiter.acquire(llm)]
+        clock.advance(0.1)
+        for each in held:
+            limiter.release(each)
+    decisions = [limiter.acquire(llm, PARTNER, job=replace(JOB, id=str(number))) for number in range(3)]
+    for decision in decisions:
+        clock.advance(0.001)
+        with running(limiter, decision):
+            limited(limiter, RateLimited(0, limit=named), [llm, PARTNER], job=JOB, delivery=PLAIN, release=nothing)
+    held_now = store.inner._get(decisions[0].charged[0].bucket, clock())
+    assert isinstance(held_now, Holders)
+    assert held_now.gauge is not None
+    assert held_now.gauge.slots == slots
 
 
 def test_slots_are_paused_where_there_is_no_rate(limiter: Limiter) -> None:

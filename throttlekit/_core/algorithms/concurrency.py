@@ -15,10 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.job import Job
+from throttlekit._core.latency import Gauge
+from throttlekit._core.limit.adapt import SlotAdapt
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.local_share import shared_window
 from throttlekit._core.limit.options import LimitOptions, Rates
@@ -51,6 +53,8 @@ class Holders(NamedTuple):
     """When a holder was last admitted."""
     longest_us: int = 0
     """The longest of their leases: while a limit is redefined, they may differ."""
+    gauge: Gauge | None = None
+    """What is learnt of a limit with `adapt`; see by_latency.py."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ class ConcurrencyAlgorithm:
 
     code: ClassVar[str] = "c"
     estimates: ClassVar[bool] = True
+    remembered_us: ClassVar[int] = 0
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
@@ -77,6 +82,10 @@ class ConcurrencyAlgorithm:
     @property
     def mark(self) -> int:
         return 1_000_000_000 // self.amount
+
+    def slots(self, state: Holders | None) -> int:
+        """How many may be held now."""
+        return self.amount
 
     def sanitized(self, state: Holders | None, now_us: int) -> Holders | None:
         """
@@ -101,7 +110,7 @@ class ConcurrencyAlgorithm:
         return state
 
     def there(self, state: Holders | None, now_us: int) -> int:
-        return max(0, self.amount - self.use(state, now_us).units)
+        return max(0, self.slots(state) - self.use(state, now_us).units)
 
     def ready_us(self, state: Holders | None, now_us: int, ahead: int = 0) -> int:
         """An estimate, where too few slots are free for it: as many as it takes come free each `pace_us`."""
@@ -132,7 +141,7 @@ class ConcurrencyAlgorithm:
     def renewed(self, state: Holders | None, now_us: int) -> tuple[Holders | None, bool]:
         """The state, and whether *holder* has its slots: it keeps its own, or gets free ones if its own were lost."""
         living = _living(state, now_us) if state else ()
-        if self.holder in dict(living) or _slots(living) + slots_of_holder(self.holder) <= self.amount:
+        if self.holder in dict(living) or _slots(living) + slots_of_holder(self.holder) <= self.slots(state):
             return self._with(state or Holders(), now_us), True
         return state, False
 
@@ -157,7 +166,7 @@ class ConcurrencyAlgorithm:
         state = state or Holders()
         age_us = now_us - state.granted_us if state.granted_us else 0
         hold_us = max(state.mean_us, age_us) if state.mean_us else max(_FIRST_HOLD_US, 2 * age_us)
-        return max(_SHORTEST_PACE_US, self.size * hold_us // self.amount)
+        return max(_SHORTEST_PACE_US, self.size * hold_us // self.slots(state))
 
     def _with(self, state: Holders, now_us: int) -> Holders:
         others = (lease for lease in _living(state, now_us) if lease[0] != self.holder)
@@ -191,9 +200,10 @@ class Concurrency(Limit):
         lease: Seconds, or a timedelta, after which a holder that has not renewed is gone: 1 second to a day. A job
             may run for much longer. Short: a killed worker's slots are soon free again. Long: the store may be
             away for longer before a job loses its slot.
+        adapt: A `ByLatency`: as many slots are in use as downstream bears, between its floor and the amount.
         cost: How many slots a job holds: its memory on a GPU, its connections. A whole number of at least 0, which
             needs no slot; or a callable that takes the job. Default: 1. A cost that a caller gives to `acquire`, for
-            all of its limits, counts here if *cost* is more than 1 or a callable; else as 1.
+            all of its limits, counts here if *cost* is more than 1 or a callable; else as 1. With *adapt*, 1 or 0.
 
     Raises:
         ConfigurationError: A value that can never work, as soon as the limit is made.
@@ -259,6 +269,8 @@ class Concurrency(Limit):
         return amount if period_us == 0 else None
 
     def bind(self, cost: int, around_us: int = 0, holder: str = "") -> ConcurrencyAlgorithm:
+        if isinstance(self.adapt, SlotAdapt):
+            return cast("ConcurrencyAlgorithm", self.adapt.bind(cost, self._amount, self._lease_us, holder))
         return ConcurrencyAlgorithm(cost, self._amount, self._lease_us, with_slots(holder, cost))
 
     def given_cost(self, cost: int) -> int:

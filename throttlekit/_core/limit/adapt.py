@@ -11,7 +11,7 @@ from throttlekit._core.limit.value import Value
 from throttlekit._core.slowdown import LONGEST_SPAN_US, ONE, Fall
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["Adapt", "GivenAdapt", "check_adapt"]
+__all__ = ["Adapt", "GivenAdapt", "SlotAdapt", "check_adapt"]
 
 _LEAST = ONE // 1000
 _UNITS_OF_A_SPAN = 600
@@ -79,6 +79,10 @@ class Adapt(Value):
         """For a limit of that rate that is given another one: the floor is the same part of it, the span stays."""
         return GivenAdapt(self.fall(amount, period_us, None))
 
+    def plain(self, amount: int, period_us: int) -> list[int]:
+        """As it stands in a message, for a limit of that rate; see `GivenAdapt.read`."""
+        return [*self.fall(amount, period_us, None)[1:]]
+
     def _identity(self) -> tuple[object, ...]:
         return type(self), self.floor, self.span
 
@@ -120,6 +124,33 @@ class GivenAdapt(Adapt):
         return cls(Fall(None, span_us, floor))
 
 
+class SlotAdapt(Value):
+    """How many slots of a limit that has no rate are in use; `ByLatency` is it."""
+
+    __slots__ = ()
+
+    def check(self, amount: int) -> None:
+        """
+        Make sure that it can work with so many slots.
+
+        Raises:
+            ConfigurationError: It cannot.
+        """
+        raise NotImplementedError
+
+    def bind(self, size: int, amount: int, lease_us: int, holder: str) -> object:
+        """The algorithm of a request; see `Limit.bind`."""
+        raise NotImplementedError
+
+    def plain(self, amount: int, period_us: int) -> list[int]:
+        """As it stands in a message."""
+        raise NotImplementedError
+
+    def as_part(self, amount: int, period_us: int) -> SlotAdapt:
+        """For a limit that is given another amount: the floor stays."""
+        return self
+
+
 def check_adapt(limit: Any) -> None:
     """
     Make sure that *limit*, which has one rate, can adapt.
@@ -130,8 +161,20 @@ def check_adapt(limit: Any) -> None:
     adapt: object = limit.adapt
     if adapt is None:
         return
+    if limit.period_us == 0:
+        if isinstance(adapt, Adapt):
+            raise ConfigurationError(
+                f"{adapt!r} lowers a rate, and a concurrency limit has none: write adapt=ByLatency(floor=2)"
+            )
+        if not isinstance(adapt, SlotAdapt):
+            raise ConfigurationError(f"adapt must be like ByLatency(floor=2), not {safe_repr(adapt)}")
+        if not isinstance(limit.cost, int) or limit.cost > 1:
+            raise ConfigurationError(f"{adapt!r} measures jobs that hold one slot each: leave out either it or cost=")
+        if not limit.by_value and limit.varying_us is None:
+            adapt.check(limit.amount)
+        return
+    if isinstance(adapt, SlotAdapt):
+        raise ConfigurationError(f'{adapt!r} is for slots: for a rate write adapt=Adapt(floor="10/s")')
     if not isinstance(adapt, Adapt):
         raise ConfigurationError(f'adapt must be like Adapt(floor="10/s"), not {safe_repr(adapt)}')
-    if limit.period_us == 0:
-        raise ConfigurationError("adapt= lowers a rate, and a concurrency limit has none")
     adapt.fall(limit.amount, limit.period_us, None)

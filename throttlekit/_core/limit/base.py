@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.job import Job
-from throttlekit._core.limit.adapt import Adapt, check_adapt
+from throttlekit._core.limit.adapt import Adapt, SlotAdapt, check_adapt
 from throttlekit._core.limit.fingerprint import fingerprint_of, fingerprint_of_tier
 from throttlekit._core.limit.local_share import OnStoreFailure, share_of, shared_window
 from throttlekit._core.limit.options import Cost, Rates, Scope, Tier, check_options, check_queue
@@ -63,7 +63,8 @@ class Limit(PerJob, Value):
         share: How tenants divide the limit while their jobs wait for it: a template over the job's arguments, a
             callable that takes the job, or a `Share` with weights or priorities. One count, one bound; each tenant
             its fair part. Default: first come, first served. It is not part of the definition.
-        adapt: An `Adapt`: while downstream refuses calls, the rate is lower, for the whole fleet.
+        adapt: An `Adapt`: while downstream refuses calls, the rate is lower, for the whole fleet. Of a `Concurrency`
+            limit, a `ByLatency`.
         queue: How many jobs may wait for the limit, under each key. A new job that would have to wait, and finds as
             many waiting, is refused, not delayed: its decision's reason is "queue full", and its adapter treats it as a
             job that has waited too long. 0: no job waits. Default: any number may. With tiers, one for all, or one
@@ -103,7 +104,7 @@ class Limit(PerJob, Value):
     tiers: Mapping[str, Limit] | None
     of_tier: str | None
     share: Share | None
-    adapt: Adapt | None
+    adapt: Adapt | SlotAdapt | None
     by_value: bool  # whether the limit came in a message
     varies: bool  # whether the rate depends on the job: there are tiers, or it is a callable
     # With a callable, and of what such a limit is `at` a rate: the time in which a bucket of every rate fills; 0 where
@@ -137,7 +138,7 @@ class Limit(PerJob, Value):
         on_store_failure: OnStoreFailure = "closed",
         processes: int | None = None,
         share: Share | Key = None,
-        adapt: Adapt | None = None,
+        adapt: Adapt | SlotAdapt | None = None,
         queue: int | Mapping[str, int] | None = None,
         prefetch: None = None,
         prefetch_for: None = None,

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.job import Job
-from throttlekit._core.limit.adapt import Adapt
+from throttlekit._core.limit.adapt import Adapt, SlotAdapt
 from throttlekit._core.limit.local_share import OnStoreFailure, check_failure
 from throttlekit._core.limit.rate import Rate
 from throttlekit._core.limit.share import Share
@@ -33,7 +33,7 @@ class LimitOptions(TypedDict, total=False):
     on_store_failure: OnStoreFailure
     processes: int | None
     share: Share | Key
-    adapt: Adapt | None
+    adapt: Adapt | SlotAdapt | None
     queue: int | Mapping[str, int] | None
 
 

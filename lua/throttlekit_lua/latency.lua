@@ -1,0 +1,137 @@
+--[[
+  Mirrors throttlekit/_core/algorithms/by_latency.py. Code a.
+  Mirrors throttlekit/_core/latency.py, which says how many slots are in use. Comes after concurrency.lua.
+  a, b, c  amount, lease, microseconds, and "floor timeout holder"; once read, c.a is how many slots are in use, and c.c
+           the holder
+  Key      as of concurrency.lua, and what is learnt as GAUGE names it, by minus its value
+]]
+local FIRST_ROUND, SHORTEST_ROUND, LONGEST_ROUND, EVERY = 16, 32, 4096, 16
+local LONGEST_HOLD, REMEMBERED = 86400000000, 3600000000
+local FASTER, SLOWER = 115, 130
+local GAUGE = {'slots', 'base', 'sum', 'spread', 'holds', 'skip', 'peak', 'rounds', 'fell'}
+
+local function in_bounds(c) return max(c.floor, math.min(c.declared, c.gauge.slots)) end
+
+local function slots_of(c)
+  local gauge = c.gauge
+  if not gauge then return c.floor end
+  local slots = in_bounds(c)
+  return gauge.rounds == EVERY and max(c.floor, math.floor(slots * 7 / 10)) or slots
+end
+
+-- A round begins, after one of which `before` slots were in use.
+local function next_round(c, before, slots)
+  local gauge = c.gauge
+  gauge.slots = max(c.floor, math.min(c.declared, slots))
+  gauge.sum, gauge.spread, gauge.holds, gauge.skip, gauge.peak = 0, 0, 0, 0, 0
+  if gauge.slots == c.floor then gauge.fell = 0 end
+  if slots_of(c) ~= before then gauge.skip = before end
+end
+
+local function judge(c, slots)
+  local gauge = c.gauge
+  local mean = math.floor(gauge.sum / gauge.holds)
+  local off = math.floor(math.floor(5 * gauge.spread / (4 * gauge.holds)) / math.sqrt(gauge.holds))
+  local after, measures = in_bounds(c), gauge.rounds >= EVERY
+  if gauge.base == 0 then gauge.base = mean end
+  if measures or slots == c.floor or mean + 3 * off < gauge.base then
+    gauge.base = max(1, math.floor((gauge.base + mean) / 2))
+  end
+  local base = gauge.base
+  gauge.rounds = measures and 0 or gauge.rounds + 1
+  if not measures then
+    if slots > c.floor and mean > math.floor(base * SLOWER / 100) + 2 * off then
+      after = max(math.floor(after / 2), math.floor(after * (0.9 * base / mean) + 0.5))
+      gauge.fell, gauge.rounds = now, EVERY + 1
+    elseif mean > math.floor(base * FASTER / 100) + off then
+      if gauge.fell == 0 then gauge.fell = now end
+    elseif gauge.peak >= slots then
+      after = after + (gauge.fell > 0 and max(1, math.floor(after / 16)) or after)
+    end
+  end
+  if gauge.rounds == EVERY and gauge.peak < slots then gauge.rounds = EVERY - 1 end
+  next_round(c, slots, after)
+end
+
+-- A hold of so long has ended.
+local function measure(c, held)
+  c.learnt = true
+  if not c.gauge then
+    c.gauge = {slots = c.floor}
+    for _, field in ipairs(GAUGE) do c.gauge[field] = c.gauge[field] or 0 end
+  end
+  local gauge = c.gauge
+  gauge.peak = max(gauge.peak, c.live)
+  if gauge.skip > 0 then
+    gauge.skip = gauge.skip - 1
+    return
+  end
+  held = math.min(held, LONGEST_HOLD)
+  if gauge.holds > 0 then
+    gauge.spread = gauge.spread + math.abs(held - math.floor(gauge.sum / gauge.holds))
+  end
+  gauge.sum, gauge.holds = gauge.sum + held, gauge.holds + 1
+  local slots = slots_of(c)
+  local shortest = gauge.fell > 0 and SHORTEST_ROUND or FIRST_ROUND
+  if gauge.holds >= math.min(max(shortest, 2 * slots), LONGEST_ROUND) then judge(c, slots) end
+end
+
+-- A hold has ended badly. Returns whether that changed anything.
+local function drop(c, granted)
+  local gauge = c.gauge
+  if not gauge or granted and gauge.fell <= now and granted < gauge.fell then return false end
+  local before, after = slots_of(c), math.floor(in_bounds(c) * 9 / 10)
+  gauge.fell, c.learnt = now, true
+  next_round(c, before, after)
+  return true
+end
+
+local all = algorithms.c
+algorithms.a = {
+  read = function(c)
+    local floor, timeout, holder = string.match(c.c, '^(%d+) (%d+) (.*)$')
+    c.declared, c.spec, c.floor, c.timeout, c.c = c.a, c.c, tonumber(floor), tonumber(timeout), holder
+    all.read(c)
+    local found, gauge = redis.call('ZRANGEBYSCORE', c.key, '-inf', '(0', 'WITHSCORES'), {}
+    for i = 1, #found, 2 do gauge[string.sub(found[i], 2)] = -tonumber(found[i + 1]) end
+    if gauge.slots then
+      c.gauge = {}
+      for _, field in ipairs(GAUGE) do c.gauge[field] = gauge[field] or 0 end
+    end
+    c.a = slots_of(c)
+  end,
+  exhausted = function() end,
+  there = function(c) return all.there(c) end,
+  ready = function(c, n) return all.ready(c, n) end,
+  charge = function(c)
+    local ended = redis.call('ZREVRANGEBYSCORE', c.key, whole(now), '(0', 'WITHSCORES', 'LIMIT', '0', '1')
+    if ended[2] then drop(c, tonumber(ended[2]) - c.b) end
+    all.charge(c)
+  end,
+  settle = function(c) return all.settle(c) end,
+  release = function(c)
+    if not all.release(c) then return false end
+    local held = now - c.granted
+    if c.timeout > 0 and held >= c.timeout then drop(c, c.granted)
+    elseif held > 0 then measure(c, held) end
+    return true
+  end,
+  renew = function(c) return all.renew(c) end,
+  drop = drop,
+  keep = function(c)
+    all.keep(c)
+    local gauge = c.gauge
+    if c.learnt then
+      redis.call('ZADD', c.key, whole(0 - gauge.slots), ':slots', whole(0 - gauge.base), ':base', whole(0 - gauge.sum), ':sum',
+        whole(0 - gauge.spread), ':spread', whole(0 - gauge.holds), ':holds', whole(0 - gauge.skip), ':skip',
+        whole(0 - gauge.peak), ':peak', whole(0 - gauge.rounds), ':rounds', whole(0 - gauge.fell), ':fell')
+    end
+    local last = ttl(max(c.full, now + REMEMBERED))
+    redis.call('PEXPIRE', c.key, last)
+  end,
+  use = function(c) return c.live, c.full end,
+  estimates = true,
+  tight = function() return true end,
+  slack = none,
+  pace = function(c) return all.pace(c) end,
+}

@@ -1,0 +1,151 @@
+"""
+A partner that gets slower beyond a hidden number of calls at once, simulated: no clock, no process.
+
+    found = happen(Ours(2, 40), Partner(capacity=constant(20), work=even), seconds=60)
+
+All jobs in it get the same share of what it can do (processor sharing), or, where it refuses, none gets in beyond its
+capacity. There are always more jobs than slots, unless *load* says otherwise. All times are seconds.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from throttlekit._core.latency import Drop, Gauge, dropped, measured, slots_of
+
+__all__ = ["Found", "Ours", "Partner", "Rule", "constant", "even", "happen", "spread", "stepped", "two_kinds"]
+
+_BEGIN_US = 10**15
+_HOLD = 0.1
+
+
+class Rule(Protocol):
+    """What says how many slots are in use."""
+
+    @property
+    def slots(self) -> int: ...
+
+    def ended(self, now: float, held: float, used: int) -> None:
+        """A hold has ended, while so many slots were in use, its own included."""
+        ...
+
+    def refused(self, now: float, granted: float) -> None: ...
+
+
+class Ours:
+    """throttlekit's own, of `throttlekit._core.latency`."""
+
+    def __init__(self, floor: int, most: int) -> None:
+        self.floor, self.most = floor, most
+        self.gauge: Gauge | None = None
+
+    @property
+    def slots(self) -> int:
+        return slots_of(self.gauge, self.floor, self.most)
+
+    def ended(self, now: float, held: float, used: int) -> None:
+        held_us = max(1, round(held * 1e6))
+        self.gauge = measured(self.gauge, held_us, used, self.floor, self.most, _us(now))
+
+    def refused(self, now: float, granted: float) -> None:
+        self.gauge = dropped(self.gauge, Drop(_us(granted)), self.floor, self.most, _us(now))
+
+
+@dataclass(frozen=True)
+class Partner:
+    """
+    Attributes:
+        capacity: So many calls at once are as fast as one, at that part of the run.
+        work: How long a call takes by itself, at that part of the run.
+        refuses: Whether it refuses calls beyond its capacity, and is never slow.
+        load: Jobs a second, at random; None: more than there are slots, always.
+    """
+
+    capacity: Callable[[float], int]
+    work: Callable[[random.Random, float], float]
+    refuses: bool = False
+    load: float | None = None
+
+
+class Found(NamedTuple):
+    """
+    What happened.
+
+    Attributes:
+        use: The share of what the partner could have done that it did.
+        longer: How much longer calls took than by themselves, on average.
+        slots: How many were in use, on average.
+        refused: Of 1 000 calls.
+    """
+
+    use: float
+    longer: float
+    slots: float
+    refused: float
+
+
+def constant(slots: int) -> Callable[[float], int]:
+    return lambda at: slots
+
+
+def stepped(*slots: int) -> Callable[[float], int]:
+    """One after the other, for equal parts of the run."""
+    return lambda at: slots[min(len(slots) - 1, int(at * len(slots)))]
+
+
+def even(rnd: random.Random, at: float) -> float:
+    return _HOLD
+
+
+def spread(deviation: float) -> Callable[[random.Random, float], float]:
+    """Log-normal, with that standard deviation, as a part of the mean."""
+    sigma = math.sqrt(math.log(1 + deviation**2))
+    return lambda rnd, at: rnd.lognormvariate(math.log(_HOLD) - sigma**2 / 2, sigma)
+
+
+def two_kinds(rnd: random.Random, at: float) -> float:
+    """One job in ten takes twenty times as long."""
+    return 1.0 if rnd.random() < 0.1 else 0.05
+
+
+def happen(rule: Rule, partner: Partner, seconds: float, seed: int = 1) -> Found:
+    """Let it happen, from the beginning on."""
+    rnd = random.Random(seed)
+    now = share = done = could = longer = of_slots = 0.0
+    inside: list[tuple[float, int, float, float]] = []
+    calls = refused = ended = 0
+    waiting, comes = (math.inf, math.inf) if partner.load is None else (0.0, 0.0)
+    while now < seconds:
+        capacity = partner.capacity(now / seconds)
+        while len(inside) < rule.slots and waiting >= 1:
+            calls, waiting = calls + 1, waiting - 1
+            if partner.refuses and len(inside) >= capacity:
+                refused += 1
+                rule.refused(now, now)
+                now += 0.002
+                break
+            work = partner.work(rnd, now / seconds)
+            heapq.heappush(inside, (share + work, calls, work, now))
+        speed = min(1.0, capacity / len(inside)) if inside else 0.0
+        ends = now + (inside[0][0] - share) / speed if inside else math.inf
+        then = min(ends, comes, now + 0.5, seconds + 1e-6)
+        done += min(len(inside), capacity) * (then - now)
+        could += capacity * (then - now)
+        of_slots += rule.slots * (then - now)
+        share, now = share + (then - now) * speed, then
+        if then == comes and partner.load is not None:
+            waiting, comes = waiting + 1, now + rnd.expovariate(partner.load)
+        elif then == ends:
+            _, _, work, granted = heapq.heappop(inside)
+            ended, longer = ended + 1, longer + (now - granted) / work
+            rule.ended(now, now - granted, len(inside) + 1)
+    return Found(done / could, longer / max(1, ended), of_slots / now, 1000 * refused / max(1, calls))
+
+
+def _us(seconds: float) -> int:
+    return _BEGIN_US + round(seconds * 1e6)

@@ -1,0 +1,146 @@
+"""
+Slots of which as many are in use as downstream bears, by how long they are held: latency.py says how many.
+
+What is learnt lies beside the holders, and is written by the request that gives a slot back.
+lua/throttlekit_lua/latency.lua mirrors this file. Change both, or the parity tests fail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, ClassVar
+
+from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
+from throttlekit._core.latency import LONGEST_HOLD_US, REMEMBERED_US, Drop, dropped, measured, slots_of
+from throttlekit._core.limit.adapt import SlotAdapt
+from throttlekit._core.limit.template import safe_repr
+from throttlekit.errors import ConfigurationError
+
+__all__ = ["AdaptiveConcurrencyAlgorithm", "ByLatency"]
+
+_MOST = 1_000_000
+_SHORTEST_TIMEOUT_US = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class AdaptiveConcurrencyAlgorithm(ConcurrencyAlgorithm):
+    """A slot for *holder*, of which at least *floor* and at most *amount* are in use. *timeout_us* 0: no time-out."""
+
+    floor: int = 1
+    timeout_us: int = 0
+
+    code: ClassVar[str] = "a"
+    remembered_us: ClassVar[int] = REMEMBERED_US
+
+    @property
+    def params(self) -> tuple[int | str, int | str, int | str]:
+        return self.amount, self.lease_us, f"{self.floor} {self.timeout_us} {self.holder}"
+
+    def slots(self, state: Holders | None) -> int:
+        return slots_of(state.gauge if state else None, self.floor, self.amount)
+
+    def admit(self, state: Holders | None, now_us: int) -> Holders | None:
+        """As of every limit with slots; a lease that has ended since the last fall is a drop, at its last renewal."""
+        ended = [until_us for _, until_us in state.leases if until_us <= now_us] if state and self.size else []
+        if state and ended:
+            state = self.dropped(state, now_us, max(ended) - self.lease_us)
+        return ConcurrencyAlgorithm.admit(self, state, now_us)
+
+    def released(self, state: Holders | None, now_us: int, granted_us: int) -> Holders | None:
+        after = ConcurrencyAlgorithm.released(self, state, now_us, granted_us)
+        if after is None or after is state:
+            return after
+        held_us, used = now_us - granted_us, self.use(state, now_us).units
+        if self.timeout_us and held_us >= self.timeout_us:
+            return self.dropped(after, now_us, granted_us)
+        if held_us <= 0:  # the clock has stepped back: no length is known
+            return after
+        return after._replace(gauge=measured(after.gauge, held_us, used, self.floor, self.amount, now_us))
+
+    def dropped(self, state: Holders | None, now_us: int, granted_us: int | None) -> Holders | None:
+        """The state once a hold of *granted_us* has ended badly; *state* if that changes nothing."""
+        if state is None:
+            return None
+        gauge = dropped(state.gauge, Drop(granted_us), self.floor, self.amount, now_us)
+        return state if gauge is state.gauge else state._replace(gauge=gauge)
+
+
+class ByLatency(SlotAdapt):
+    """
+    Keep as many slots of a `Concurrency` limit in use as downstream bears, for the whole fleet.
+
+    How long each job holds its slot says it: fewer, as jobs take longer; more, as they do not and all slots are in use.
+    A job that raises `RateLimited`, calls `throttlekit.current().overloaded()`, holds its slot for longer than
+    *timeout*, or whose worker dies, takes a tenth of the slots away; one overload is one fall. It begins at the floor.
+
+    Guarantee: `floor <= slots <= declared amount`, always. No slot that is held is taken away. A job costs no more
+    round trips than without, some 1.8 times as much of the server's time, and a key some 100 bytes more, for an hour
+    after the last job.
+
+    Args:
+        floor: As many slots are in use in any case: a whole number from 1 to the declared amount.
+        timeout: Seconds, or a timedelta, from 10 ms to a day: a job that holds its slot for so long counts as one that
+            downstream did not answer in time. Default: only its length counts. Where calls have a time-out, name it:
+            if all of them take just as long, their length alone says nothing.
+
+    Raises:
+        ConfigurationError: A value that can never work; a floor above the amount, as soon as the limit is made.
+
+    Its floor is absolute: of a limit that is `set` or scaled to less than the floor, that is the floor. It is not part
+    of the limit's definition. See `throttlekit._core.latency` for the rule, and docs/how-to-adapt.md for what it does.
+    """
+
+    __slots__ = ("_timeout_us", "floor", "timeout")
+
+    floor: int
+    timeout: float | timedelta | None
+    _timeout_us: int
+
+    def __init__(self, floor: int, *, timeout: float | timedelta | None = None) -> None:
+        if isinstance(floor, bool) or not isinstance(floor, int) or not 1 <= floor <= _MOST:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigurationError(f"the floor must be a whole number of slots, at least 1, not {safe_repr(floor)}")
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        if seconds is not None and (
+            isinstance(seconds, bool)
+            or not isinstance(seconds, (int, float))  # pyright: ignore[reportUnnecessaryIsInstance]
+            or not _SHORTEST_TIMEOUT_US <= seconds * 1_000_000 <= LONGEST_HOLD_US
+        ):
+            raise ConfigurationError(
+                f"the timeout must be a number of seconds from 0.01 to a day (86400), not {safe_repr(timeout)}"
+            )
+        self._set(floor=floor, timeout=timeout, _timeout_us=0 if seconds is None else round(seconds * 1_000_000))
+
+    def check(self, amount: int) -> None:
+        if self.floor > amount:
+            raise ConfigurationError(f"the floor {self.floor} must not be above the {amount} slots")
+
+    def bind(self, size: int, amount: int, lease_us: int, holder: str) -> AdaptiveConcurrencyAlgorithm:
+        floor = min(self.floor, amount)
+        return AdaptiveConcurrencyAlgorithm(size, amount, lease_us, holder, floor, self._timeout_us)
+
+    def plain(self, amount: int, period_us: int) -> list[int]:
+        return [self.floor, self._timeout_us]
+
+    @classmethod
+    def read(cls, data: Any) -> ByLatency | None:
+        """
+        Read what `plain` wrote; None: the limit does not adapt.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        if data is None:
+            return None
+        floor, timeout_us = data
+        if type(timeout_us) is not int:
+            raise ValueError("adapt")
+        return cls(floor, timeout=timeout_us / 1_000_000 if timeout_us else None)
+
+    def _identity(self) -> tuple[object, ...]:
+        return type(self), self.floor, self._timeout_us
+
+    def __repr__(self) -> str:
+        return (
+            f"ByLatency({self.floor})" if self.timeout is None else f"ByLatency({self.floor}, timeout={self.timeout!r})"
+        )

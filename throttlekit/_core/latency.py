@@ -1,0 +1,160 @@
+"""
+How many slots of a limit are in use, by how long its holds last: fewer where downstream answers later, or refuses.
+
+Rule 1: between the floor and the declared amount, whatever is heard. So every bound of the limit holds.
+Rule 2: a round of holds is judged by its mean, against the mean of holds while fewer slots were in use. Jobs differ in
+length by their nature: what their spread explains is no sign.
+Rule 3: no growth while the slots are not all in use.
+Rule 4: one overload is one fall. A hold that was granted before the last fall, and ends badly, changes nothing.
+
+It begins at the floor and doubles, until a round is slower or a hold ends badly; from then on it grows by a sixteenth,
+or by one slot. A round beyond `_SLOWER` is congested: slots × 0.9 × base / mean, as in a gradient. Every `EVERY`
+rounds, one with 0.7 of the slots measures the base anew, for the better and for the worse; so do the round after a
+congested one, for jobs may have become longer by their nature, every round at the floor, and one that is faster than
+the base. A refusal, a time-out or a lease that ended takes a tenth of the slots.
+
+The gradient with a base that is measured at a lower concurrency is that of Envoy's adaptive concurrency filter; the
+margin for the deviation, and no growth before the limit is reached, are Vector's ("Adaptive Request Concurrency",
+2020). docs/benchmarks-adapt.md compares their rules, and Gradient2 of Netflix's concurrency-limits, by simulation: a
+base that follows what is measured (Vector, Gradient2) follows the queue as well, and grows to the declared amount.
+
+lua/throttlekit_lua/latency.lua mirrors this file. Change both, or the parity tests fail. Where this file has floats,
+the script has the same doubles.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+__all__ = [
+    "EVERY", "LONGEST_HOLD_US", "REMEMBERED_US", "Drop", "Gauge", "after_drop", "dropped", "measured", "round_of",
+    "slots_of",
+]  # fmt: skip
+
+EVERY = 16
+"""After so many rounds, one measures the base."""
+
+LONGEST_HOLD_US = 86_400_000_000
+"""A longer hold counts as one of a day."""
+
+REMEMBERED_US = 3_600_000_000
+"""So long after the last hold, what is learnt is forgotten."""
+
+_FIRST_ROUND, _SHORTEST_ROUND, _LONGEST_ROUND = 16, 32, 4096
+_FASTER, _SLOWER = 115, 130  # per cent of the base
+
+
+class Drop(NamedTuple):
+    """A hold of *granted_us* ended badly: downstream refused, or did not answer in time. None: not known."""
+
+    granted_us: int | None
+
+
+class Gauge(NamedTuple):
+    """
+    What is learnt of one key.
+
+    Attributes:
+        slots: As many may be in use, but for a round that measures the base.
+        base_us: The mean hold while fewer slots were in use; 0: not known.
+        sum_us, spread_us, holds: Of the holds of this round: their lengths, their distances from the mean so far, their
+            number.
+        skip: So many holds more count for no round: some of their time was spent under another number of slots.
+        peak: The most units in use when one of them ended.
+        rounds: Since the base was measured last. `EVERY`: this round measures it, with fewer slots; one more: with all.
+        fell_us: When the slots fell last, or stopped doubling; 0: they double.
+    """
+
+    slots: int
+    base_us: int = 0
+    sum_us: int = 0
+    spread_us: int = 0
+    holds: int = 0
+    skip: int = 0
+    peak: int = 0
+    rounds: int = 0
+    fell_us: int = 0
+
+
+def slots_of(gauge: Gauge | None, floor: int, most: int) -> int:
+    """How many slots may be in use now, of *most*."""
+    if gauge is None:
+        return floor
+    slots = max(floor, min(most, gauge.slots))
+    return max(floor, slots * 7 // 10) if gauge.rounds == EVERY else slots
+
+
+def round_of(slots: int, *, doubles: bool) -> int:
+    """How many holds are a round; *doubles*: the slots have not fallen yet."""
+    return min(max(_FIRST_ROUND if doubles else _SHORTEST_ROUND, 2 * slots), _LONGEST_ROUND)
+
+
+def measured(gauge: Gauge | None, held_us: int, used: int, floor: int, most: int, now_us: int) -> Gauge:
+    """
+    The gauge once a hold of *held_us* has ended.
+
+    Args:
+        used: The units in use, its own included.
+    """
+    gauge = gauge or Gauge(floor)
+    gauge = gauge._replace(peak=max(gauge.peak, used))
+    if gauge.skip:
+        return gauge._replace(skip=gauge.skip - 1)
+    held_us = min(held_us, LONGEST_HOLD_US)
+    gauge = gauge._replace(
+        sum_us=gauge.sum_us + held_us, holds=gauge.holds + 1,
+        spread_us=gauge.spread_us + abs(held_us - (gauge.sum_us // gauge.holds if gauge.holds else held_us)),
+    )  # fmt: skip
+    slots = slots_of(gauge, floor, most)
+    is_over = gauge.holds >= round_of(slots, doubles=not gauge.fell_us)
+    return _judged(gauge, slots, floor, most, now_us) if is_over else gauge
+
+
+def dropped(gauge: Gauge | None, drop: Drop, floor: int, most: int, now_us: int) -> Gauge | None:
+    """The gauge once a hold has ended badly; the same object if that changes nothing."""
+    if gauge is None:
+        return None
+    fell_us = gauge.fell_us if gauge.fell_us <= now_us else 0  # a later clock wrote it
+    if drop.granted_us is not None and drop.granted_us < fell_us:
+        return gauge
+    after = max(floor, min(most, gauge.slots)) * 9 // 10
+    return _next(gauge._replace(fell_us=now_us), slots_of(gauge, floor, most), after, floor, most)
+
+
+def after_drop(state: Any, algorithm: Any, drop: Drop, now_us: int) -> Any:
+    """What is stored, by the *algorithm* of such a limit, once a hold has ended badly; *state* if nothing changes."""
+    known = algorithm.sanitized(state, now_us)
+    after = algorithm.dropped(known, now_us, drop.granted_us)
+    return state if after is known else after
+
+
+def _judged(gauge: Gauge, slots: int, floor: int, most: int, now_us: int) -> Gauge:
+    """The gauge once the round is over, of which *slots* were in use."""
+    mean_us = gauge.sum_us // gauge.holds
+    # The standard error of the mean: the standard deviation is about 1.25 of the mean distance.
+    error_us = math.floor(5 * gauge.spread_us // (4 * gauge.holds) / math.sqrt(gauge.holds))
+    base_us, rounds, fell_us = gauge.base_us or mean_us, gauge.rounds + 1, gauge.fell_us
+    after = max(floor, min(most, gauge.slots))
+    measures = gauge.rounds >= EVERY
+    if measures or slots == floor or mean_us + 3 * error_us < base_us:
+        base_us = max(1, (base_us + mean_us) // 2)
+    if measures:
+        rounds = 0
+    elif slots > floor and mean_us > base_us * _SLOWER // 100 + 2 * error_us:
+        after = max(after // 2, math.floor(after * (0.9 * base_us / mean_us) + 0.5))
+        fell_us, rounds = now_us, EVERY + 1
+    elif mean_us > base_us * _FASTER // 100 + error_us:
+        fell_us = fell_us or now_us
+    elif gauge.peak >= slots:
+        after += max(1, after // 16) if fell_us else after
+    if rounds == EVERY and gauge.peak < slots:
+        rounds = EVERY - 1
+    return _next(gauge._replace(base_us=base_us, rounds=rounds, fell_us=fell_us), slots, after, floor, most)
+
+
+def _next(gauge: Gauge, before: int, slots: int, floor: int, most: int) -> Gauge:
+    """The gauge at the beginning of a round with *slots*, after one of which *before* were in use."""
+    slots = max(floor, min(most, slots))
+    gauge = Gauge(slots, gauge.base_us, rounds=gauge.rounds, fell_us=0 if slots == floor else gauge.fell_us)
+    return gauge if slots_of(gauge, floor, most) == before else gauge._replace(skip=before)

@@ -1,0 +1,59 @@
+"""What one look at the fleet reads of a concurrency limit: how long its slots are held, and how many are in use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from throttlekit._core.algorithms.by_latency import AdaptiveConcurrencyAlgorithm
+from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.latency import Gauge
+from throttlekit._core.storage_keys import held_since
+
+__all__ = ["MOST_HOLDERS", "SlotsNow", "slot_questions", "slots_from"]
+
+MOST_HOLDERS = 200
+
+
+class SlotsNow(NamedTuple):
+    """Durations in seconds, as in `Key`; *capacity*: how many slots are in use at most now."""
+
+    capacity: int
+    mean_hold: float | None
+    held: float | None
+    oldest_hold: float | None
+
+
+def slot_questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]]:
+    """The commands whose answers `slots_from` reads; none for a limit without slots."""
+    if not isinstance(claim.algorithm, ConcurrencyAlgorithm):
+        return []
+    names = [":mean", ":granted", *([":slots", ":rounds"] if _adapts(claim) else [])]
+    holders = ("ZRANGEBYSCORE", claim.bucket, f"({now_us}", "+inf", "LIMIT", 0, MOST_HOLDERS)
+    return [*(("ZSCORE", claim.bucket, name) for name in names), holders]
+
+
+def slots_from(claim: StoreClaim, answers: Iterator[Any], now_us: int) -> SlotsNow | None:
+    """What the next of *answers* say; None for a limit without slots."""
+    algorithm = claim.algorithm
+    if not isinstance(algorithm, ConcurrencyAlgorithm):
+        return None
+    mean_us, granted_us = _kept(next(answers)), _kept(next(answers))
+    slots, rounds = (_kept(next(answers)), _kept(next(answers))) if _adapts(claim) else (0, 0)
+    since = min(filter(None, (held_since(data.decode()) for data in next(answers))), default=None)
+    return SlotsNow(
+        algorithm.slots(Holders(gauge=Gauge(slots, rounds=rounds) if slots else None)),
+        mean_us / 1e6 if mean_us else None,
+        max(0, now_us - granted_us) / 1e6 if granted_us else None,
+        None if since is None else max(0.0, now_us / 1e6 - since),
+    )
+
+
+def _adapts(claim: StoreClaim) -> bool:
+    return isinstance(claim.algorithm, AdaptiveConcurrencyAlgorithm)
+
+
+def _kept(score: Any) -> int:
+    """A number of a concurrency limit, which keeps it by minus its value."""
+    return 0 if score is None else -int(float(score))
