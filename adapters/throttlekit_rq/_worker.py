@@ -204,7 +204,9 @@ class _Dispatcher:
         else:
             outcome = admit(job, declared, record, BY_RQ_SCHEDULER if by_ticks else BY_WORKER, lives)
         if isinstance(outcome, Grant):
-            if early or (stands.name and not stands.slots and leaves_most(outcome.run.decision)):
+            if stands.name and not stands.slots and leaves_most(outcome.run.decision):
+                self._bring(job.origin, stands.name)
+            elif early:
                 self._bring(job.origin, stands.name, least=SOON)
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.

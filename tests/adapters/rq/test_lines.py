@@ -92,6 +92,18 @@ def test_all_behind_the_first_become_due_as_much_later(line: Line) -> None:
     assert float(line.connection.hget(late_key("work"), LANE)) == pytest.approx(50, abs=30)
 
 
+def test_what_joins_a_late_line_makes_it_later_still(line: Line) -> None:
+    """It was told the instants of a late line: if that becomes later, so do they."""
+    first = line.joins(1, -1)
+    line.promoted()
+    line.denied(first, 1, 49)
+    line.connection.zrem(lane_key("work", LANE), first.id)
+    second = line.joins(2, -1)
+    assert line.promoted() == ["2"]
+    line.denied(second, 2, 49)
+    assert float(line.connection.hget(late_key("work"), LANE)) == pytest.approx(100, abs=30)
+
+
 def test_a_job_comes_no_earlier_than_it_was_told(line: Line) -> None:
     """The line of a job is not as late any more as it was: the job keeps its own instant."""
     first, second = line.joins(1, -100), line.joins(2, 200)
