@@ -40,10 +40,9 @@ local function noted_of(i, score)
   local due, base, late, latest, rest = string.match(redis.call('HGET', KEYS[jobs + i], 'throttlekit_line') or '',
     '^(%S+) (%S+) (%S+) (%S+) (.*)$')
   if tonumber(due) ~= score then return nil end
-  local start, lane = string.match(rest, '^(%S+) (.*)$')
   return {
     i = i, base = tonumber(base), late = tonumber(late), latest = tonumber(latest), rest = rest,
-    start = tonumber(start), lane = lane,
+    lane = string.match(rest, '^%S+ (.*)$'),
   }
 end
 
@@ -65,17 +64,14 @@ end
 
 -- Of due jobs in one line the number of the first; nil: all of them were put off behind jobs that are due later.
 local function first_of(due)
-  local lane, first = due[1].lane, due[1]
-  for _, each in ipairs(due) do
-    if each.start < first.start then first = each end
-  end
-  local key, near, count = key_of_line[lane], {}, 0
+  local lane, near, comes = due[1].lane, {}, nil
+  local key = key_of_line[lane]
   for _, id in ipairs(key and redis.call('ZRANGE', key, '0', tostring(NEAR - 1)) or {}) do
     local score = tonumber(redis.call('ZSCORE', KEYS[2], id) or nil)
-    if score and score <= now then return number_of[id] or first.i end
+    if score and score <= now then return number_of[id] or due[1].i end
     near[#near + 1] = score
   end
-  if #near == 0 then return first.i end
+  if #near == 0 then return due[1].i end
   local pace = math.max(0, near[#near] - near[1]) / math.max(1, #near - 1)
   local late = tonumber(redis.call('HGET', KEYS[4], lane) or nil) or 0
   for _, each in ipairs(due) do
@@ -84,10 +80,10 @@ local function first_of(due)
     if instant > now then
       put_off(each, instant, instant - late, late)
     else
-      count = each.i
+      comes = each.i
     end
   end
-  return count > 0 and count or nil
+  return comes
 end
 
 local wanted, least = ARGV[2], tonumber(ARGV[3])
@@ -100,7 +96,7 @@ for i = 1, #ARGV - jobs do
     local noted = noted_of(i, score)
     local late = noted and tonumber(redis.call('HGET', KEYS[4], noted.lane) or nil)
     local instant = score
-    if late and late > noted.late then instant = math.max(score, math.min(score + late - noted.late, noted.latest)) end
+    if late then instant = math.max(score, math.min(score + late - noted.late, noted.latest)) end
     if wanted ~= '' then
       if string.find(carried, '"' .. wanted .. '"', 1, true) and (not least or instant - now >= least) then
         if instant - now > SOON then redis.call('HSET', key, 'throttlekit_early', string.format('%.3f', instant - now))

@@ -24,7 +24,7 @@ from throttlekit_rq._wire import EARLY, LINE, Record, lane_key, lanes_key, late_
 pytestmark = QUIET
 
 LANE = "lane"
-FOUR = TokenBucket("four", "4/hour", burst=4)
+EIGHT = TokenBucket("eight", "8/hour", burst=8)
 
 
 class Line:
@@ -179,6 +179,9 @@ def test_jobs_behind_others_that_are_due_later_wait_on(line: Line) -> None:
         line.connection.zrem(line.scheduled, job.id)
     line.connection.zadd(line.scheduled, {far[1].id: time.time() - 1})
     assert line.promoted() == ["12"], "no job stands before it that comes"
+    line.joins(1, 100)
+    line.joins(30, -1)
+    assert promote(line.connection, "work", look(line.connection, ["work"])[0].due) == 1, "nor is its line known"
 
 
 def test_a_job_behind_others_comes_before_its_wait_is_over(line: Line) -> None:
@@ -221,6 +224,17 @@ def test_a_job_that_is_woken_knows_by_how_much(line: Line) -> None:
     line.denied(first, 1, -1)
     assert line.woken() == ["1"]
     assert not line.connection.hexists(first.key, EARLY), "it was due"
+
+
+def test_a_job_that_its_line_holds_back_is_woken(line: Line) -> None:
+    """It was to come by now, but its line is late: if it is not any more, this is how it shows."""
+    first = line.joins(1, -1)
+    second = line.joins(2, -1)
+    line.promoted()
+    line.denied(first, 1, 100)
+    line.connection.zrem(line.scheduled, first.id)
+    assert line.woken(least=50) == ["2"]
+    assert float(line.connection.hget(second.key, EARLY)) == pytest.approx(100, abs=30)
 
 
 def test_jobs_that_are_gone_hold_no_other_up(line: Line) -> None:
@@ -297,10 +311,11 @@ def test_due_jobs_go_first_as_a_rule(site_of_many: Site, monkeypatch: pytest.Mon
 def site_of_many(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Four jobs that were denied are due."""
     site = throttled_site
-    site.shut(FOUR)
+    site.shut(EIGHT)
     for n in range(4):
-        site.queue.enqueue(jobs.plain, n, throttle=[FOUR])
+        site.queue.enqueue(jobs.plain, n, throttle=[EIGHT])
     site.work()
-    site.open(FOUR)
+    site.open(EIGHT)
+    assert site.limiter.acquire(EIGHT, cost=4)  # a grant that leaves most would bring the next job
     monkeypatch.setattr(_worker, "_NEW_EVERY", 0.0)
     return site
