@@ -36,17 +36,17 @@ class Line:
         self.queue = site.queue
         self.scheduled = site.queue.scheduled_job_registry.key
 
-    def joins(self, start: int, delay: float, slack: float = 600.0) -> Any:
+    def joins(self, start: int, delay: float, slack: float = 600.0, lane: str = LANE) -> Any:
         """A job that is denied for the first time, as a worker has taken it."""
         job = self.queue.enqueue(jobs.plain, str(start))
-        self.denied(job, start, delay, slack)
+        self.denied(job, start, delay, slack, lane)
         return job
 
-    def denied(self, job: Any, start: int, delay: float, slack: float = 600.0) -> None:
+    def denied(self, job: Any, start: int, delay: float, slack: float = 600.0, lane: str = LANE) -> None:
         """A worker has taken *job*, and puts it back."""
         self.connection.lrem(self.queue.key, 1, job.id)
         place = Place(1, start, start, 5, "s")
-        ticket = Ticket(5, "x:x", 1, 5, LANE, places={"x:x": place}).write()
+        ticket = Ticket(5, "x:x", 1, 5, lane, places={"x:x": place}).write()
         taken = self._site.fetch(job)
         deny(taken, read_record(taken), Deferred(delay, ticket, None), by_ticks=False, at_end=False, slack=slack)
 
@@ -179,9 +179,23 @@ def test_jobs_behind_others_that_are_due_later_wait_on(line: Line) -> None:
         line.connection.zrem(line.scheduled, job.id)
     line.connection.zadd(line.scheduled, {far[1].id: time.time() - 1})
     assert line.promoted() == ["12"], "no job stands before it that comes"
+    line.connection.zrem(lane_key("work", LANE), *(job.id for job in (*near, far[0])))
+    line.denied(far[1], 12, 250)
+    late = float(line.connection.hget(late_key("work"), LANE))
+    assert late == pytest.approx(40, abs=9), "later than it was to come by then"
     line.joins(1, 100)
     line.joins(30, -1)
     assert promote(line.connection, "work", look(line.connection, ["work"])[0].due) == 1, "nor is its line known"
+
+
+def test_each_line_is_looked_at_by_itself(line: Line) -> None:
+    for n in range(10):
+        line.joins(1 + n, 100)
+    behind = line.joins(11, -10)
+    line.joins(12, -5, lane="other")
+    assert line.promoted() == [], "first the line of the one that is due first"
+    assert line.due(behind) > 50
+    assert line.promoted() == ["12"]
 
 
 def test_a_job_behind_others_comes_before_its_wait_is_over(line: Line) -> None:
@@ -251,7 +265,8 @@ def test_a_line_that_is_empty_is_forgotten(line: Line) -> None:
     first = line.joins(1, -100)
     line.promoted()
     line.denied(first, 1, 100)
-    assert line.connection.ttl(late_key("work")) > 0
+    for key in (late_key("work"), lanes_key("work"), lane_key("work", LANE)):
+        assert line.connection.ttl(key) == pytest.approx(100 + 600 + 60, abs=30), "as long as it may wait, and a minute"
     line.connection.delete(lane_key("work", LANE))
     line.connection.zadd(lanes_key("work"), {LANE: 0})
     assert wake_lanes(line.connection, "work", 0.5) == 0
