@@ -261,6 +261,15 @@ def test_jobs_that_are_gone_hold_no_other_up(line: Line) -> None:
     assert line.connection.zcard(key) == 1
 
 
+def test_what_is_cancelled_or_gone_does_not_come(line: Line) -> None:
+    """Though its id is left among the scheduled jobs; and it is not left there."""
+    cancelled, deleted = line.joins(1, -1), line.joins(2, -1)
+    line.connection.hset(cancelled.key, "status", "canceled")
+    line.connection.delete(deleted.key)
+    assert line.promoted() == line.promoted() == []
+    assert line.connection.zcard(line.scheduled) == 0
+
+
 def test_a_line_that_is_empty_is_forgotten(line: Line) -> None:
     first = line.joins(1, -100)
     line.promoted()
