@@ -31,14 +31,14 @@ local SOON, NEAR = 0.03, 10
 if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
 
 local lines = tonumber(ARGV[4])
-local jobs, number_of, key_of_line = 4 + lines, {}, {}
+local jobs, number_of, key_of_line = #ARGV - 4 - lines, {}, {}
 for k = 1, lines do key_of_line[ARGV[4 + k]] = KEYS[4 + k] end
-for i = 1, #ARGV - jobs do number_of[ARGV[jobs + i]] = i end
+for i = 1, jobs do number_of[ARGV[4 + lines + i]] = i end
 
 -- What the job noted as it got the instant *score*; nil: it got this one otherwise.
 local function noted_of(i, score)
-  local due, base, late, latest, rest = string.match(redis.call('HGET', KEYS[jobs + i], 'throttlekit_line') or '',
-    '^(%S+) (%S+) (%S+) (%S+) (.*)$')
+  local due, base, late, latest, rest = string.match(redis.call('HGET', KEYS[4 + lines + i], 'throttlekit_line')
+    or '', '^(%S+) (%S+) (%S+) (%S+) (.*)$')
   if tonumber(due) ~= score then return nil end
   return {
     i = i, base = tonumber(base), late = tonumber(late), latest = tonumber(latest), rest = rest,
@@ -47,18 +47,19 @@ local function noted_of(i, score)
 end
 
 local function put_off(noted, due, base, late)
-  redis.call('HSET', KEYS[jobs + noted.i], 'throttlekit_line',
+  local i = noted.i
+  redis.call('HSET', KEYS[4 + lines + i], 'throttlekit_line',
     string.format('%.6f %.6f %.6f %.6f ', due, base, late, noted.latest) .. noted.rest)
-  redis.call('ZADD', KEYS[2], string.format('%.6f', due), ARGV[jobs + noted.i])
+  redis.call('ZADD', KEYS[2], string.format('%.6f', due), ARGV[4 + lines + i])
 end
 
 local function put_in(i, front)
-  local key, id = KEYS[jobs + i], ARGV[jobs + i]
+  local id = ARGV[4 + lines + i]
   redis.call('ZREM', KEYS[2], id)
-  local status = redis.call('HGET', key, 'status')
+  local status = redis.call('HGET', KEYS[4 + lines + i], 'status')
   if not status or status == 'canceled' then return 0 end
-  redis.call('HSET', key, 'status', 'queued', 'enqueued_at', ARGV[1])
-  redis.call(front and 'LPUSH' or 'RPUSH', KEYS[3], id)
+  redis.call('HSET', KEYS[4 + lines + i], 'status', 'queued', 'enqueued_at', ARGV[1])
+  if front then redis.call('LPUSH', KEYS[3], id) else redis.call('RPUSH', KEYS[3], id) end
   return 1
 end
 
@@ -75,7 +76,8 @@ local function first_of(due)
   local pace = math.max(0, near[#near] - near[1]) / math.max(1, #near - 1)
   local late = tonumber(redis.call('HGET', KEYS[4], lane) or nil) or 0
   for _, each in ipairs(due) do
-    local rank = redis.call('ZRANK', key, ARGV[jobs + each.i])
+    local i = each.i
+    local rank = redis.call('ZRANK', key, ARGV[4 + lines + i])
     local instant = rank and math.min(near[1] + rank * pace, each.latest) or now
     if instant > now then
       put_off(each, instant, instant - late, late)
@@ -88,10 +90,9 @@ end
 
 local wanted, least = ARGV[2], tonumber(ARGV[3])
 local count, due, other = 0, {}, nil
-for i = 1, #ARGV - jobs do
-  local key = KEYS[jobs + i]
-  local score = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[jobs + i]) or nil)
-  local carried = score and redis.call('HGET', key, 'throttlekit')
+for i = 1, jobs do
+  local score = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[4 + lines + i]) or nil)
+  local carried = score and redis.call('HGET', KEYS[4 + lines + i], 'throttlekit')
   if carried then
     local noted = noted_of(i, score)
     local late = noted and tonumber(redis.call('HGET', KEYS[4], noted.lane) or nil)
@@ -99,8 +100,10 @@ for i = 1, #ARGV - jobs do
     if late then instant = math.max(score, math.min(score + late - noted.late, noted.latest)) end
     if wanted ~= '' then
       if string.find(carried, '"' .. wanted .. '"', 1, true) and (not least or instant - now >= least) then
-        if instant - now > SOON then redis.call('HSET', key, 'throttlekit_early', string.format('%.3f', instant - now))
-        else redis.call('HDEL', key, 'throttlekit_early') end
+        redis.call('HDEL', KEYS[4 + lines + i], 'throttlekit_early')
+        if instant - now > SOON then
+          redis.call('HSET', KEYS[4 + lines + i], 'throttlekit_early', string.format('%.3f', instant - now))
+        end
         if put_in(i, true) == 1 then return 1 end
       end
     elseif instant > now then
@@ -111,9 +114,10 @@ for i = 1, #ARGV - jobs do
       due[#due + 1] = noted
     end
   elseif score and score <= now and wanted == '' and not other and #due == 0 then
-    local job = redis.call('HMGET', key, 'enqueue_at_front', 'ttl', 'enqueue_at_front_on_retry', 'ended_at')
+    local job = redis.call('HMGET', KEYS[4 + lines + i], 'enqueue_at_front', 'ttl', 'enqueue_at_front_on_retry',
+      'ended_at')
     local put = put_in(i, job[1] == '1' or (job[3] == '1' and job[4] and job[4] ~= ''))
-    if put == 1 and tonumber(job[2] or nil) then redis.call('EXPIRE', key, job[2]) end
+    if put == 1 and tonumber(job[2] or nil) then redis.call('EXPIRE', KEYS[4 + lines + i], job[2]) end
     count = count + put
   end
 end
