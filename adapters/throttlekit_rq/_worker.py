@@ -146,7 +146,7 @@ class _Dispatcher:
             if seen.scheduler:
                 self._ticking.add(name)
             elif seen.due:
-                count = promote(connection, name, seen.due, seen.lanes)
+                count = promote(connection, name, seen.due)
                 promoted += count
                 if count < len(seen.due):
                     next_in = 0.0

@@ -52,8 +52,8 @@ class Line:
 
     def promoted(self, **options: Any) -> list[str]:
         """What is promoted by one call, of all that is due."""
-        (seen,) = look(self.connection, [self.queue.name])
-        promote(self.connection, self.queue.name, seen.due, seen.lanes, **options)
+        due = look(self.connection, [self.queue.name])[0].due
+        promote(self.connection, self.queue.name, due, **options)
         return self.taken()
 
     def woken(self, **options: Any) -> list[str]:
@@ -167,44 +167,12 @@ def test_of_those_that_are_due_the_first_in_line_goes_first(line: Line) -> None:
     assert line.promoted() == []
 
 
-def test_jobs_behind_others_that_are_due_later_wait_on(line: Line) -> None:
-    """They cannot pass before those: by how far they stand behind the first, as those that stand near it are due."""
-    near = [line.joins(1 + n, 100 + 10 * n) for n in range(10)]
-    far = [line.joins(11 + n, -10) for n in range(3)]
-    assert line.promoted() == []
-    assert [line.due(job) for job in far] == [pytest.approx(200 + 10 * n, abs=9) for n in range(3)]
-    line.denied(far[0], 11, 500)
-    assert not line.connection.hexists(late_key("work"), LANE), "it does not stand first"
-    for job in near:
-        line.connection.zrem(line.scheduled, job.id)
-    line.connection.zadd(line.scheduled, {far[1].id: time.time() - 1})
-    assert line.promoted() == ["12"], "no job stands before it that comes"
-    line.connection.zrem(lane_key("work", LANE), *(job.id for job in (*near, far[0])))
-    line.denied(far[1], 12, 250)
-    late = float(line.connection.hget(late_key("work"), LANE))
-    assert late == pytest.approx(40, abs=9), "later than it was to come by then"
-    line.joins(1, 100)
-    line.joins(30, -1)
-    assert promote(line.connection, "work", look(line.connection, ["work"])[0].due) == 1, "nor is its line known"
-
-
-def test_each_line_is_looked_at_by_itself(line: Line) -> None:
-    for n in range(10):
-        line.joins(1 + n, 100)
-    behind = line.joins(11, -10)
-    line.joins(12, -5, lane="other")
-    assert line.promoted() == [], "first the line of the one that is due first"
-    assert line.due(behind) > 50
-    assert line.promoted() == ["12"]
-
-
-def test_a_job_behind_others_comes_before_its_wait_is_over(line: Line) -> None:
-    for n in range(10):
-        line.joins(1 + n, 100)
-    late = line.joins(11, -10, slack=60)
-    line.joins(12, -10, slack=5)
-    assert line.promoted() == ["12"]
-    assert line.due(late) == pytest.approx(50, abs=9)
+def test_each_line_is_promoted_by_itself(line: Line) -> None:
+    """The places of two lines say nothing of one another."""
+    line.joins(2, -10)
+    line.joins(1, -5, lane="other")
+    assert line.promoted() == ["2"]
+    assert line.promoted() == ["1"]
 
 
 def test_a_job_that_changed_its_place_says_nothing_of_the_line(line: Line) -> None:
