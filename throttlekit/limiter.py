@@ -177,7 +177,7 @@ class Limiter(Wired):
         If the store does not answer, units stay charged, and slots are given back as `release` says: stricter, never
         looser. What `settle` says of units that no longer count holds here too.
         """
-        self.release(decision)
+        self._release(decision, ran=False)
         for each in decision.charged:
             if not each.holder:
                 try:
@@ -192,8 +192,11 @@ class Limiter(Wired):
         If the store does not answer, they are given back within two seconds after it answers again, by a thread of this
         process. If the process ends before, they come free when their leases end.
         """
+        self._release(decision, ran=True)
+
+    def _release(self, decision: Decision, *, ran: bool) -> None:
         try:
-            self._leases.release(decision)
+            self._leases.release(decision, ran=ran)
         except StoreUnavailable as error:
             if self._release_failure.due():
                 _log.warning(

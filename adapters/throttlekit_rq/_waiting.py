@@ -221,13 +221,11 @@ class _Look:
         due: Ids of jobs whose instant has come, in order.
         next_in: Seconds until the first job that is not due yet; None: there is none.
         scheduler: Whether one of RQ's schedulers has the queue.
-        lanes: The lines in which jobs of it stand: some of them, if they are many.
     """
 
     due: list[bytes]
     next_in: float | None
     scheduler: bool
-    lanes: list[bytes]
 
 
 def look(connection: Any, queues: Sequence[str]) -> list[_Look]:
@@ -237,43 +235,34 @@ def look(connection: Any, queues: Sequence[str]) -> list[_Look]:
         for queue in queues:
             pipeline.exists(lock_key(queue))
             pipeline.zrange(scheduled_key(queue), 0, _MOST_PROMOTED - 1, withscores=True)
-            pipeline.zrange(lanes_key(queue), -_MOST_LANES, -1)
         (seconds, micros), *found = pipeline.execute()
     now = seconds + micros / 1_000_000
     looks: list[_Look] = []
-    for locked, jobs, lanes in zip(found[::3], found[1::3], found[2::3], strict=True):
+    for locked, jobs in zip(found[::2], found[1::2], strict=True):
         due = [job_id for job_id, score in jobs if score <= now]
         next_in = next((score - now for _, score in jobs if score > now), None)
-        looks.append(_Look(due, next_in, bool(locked), lanes))
+        looks.append(_Look(due, next_in, bool(locked)))
     return looks
 
 
 def promote(
-    connection: Any,
-    queue: str,
-    due: Sequence[bytes],
-    lanes: Sequence[bytes] = (),
-    *,
-    lane: str = "",
-    least: float | None = None,
-) -> int:
+    connection: Any, queue: str, due: Sequence[bytes], *, lane: str = "", least: float | None = None
+) -> int:  # fmt: skip
     """
     Put jobs of *due* into *queue*, and of those that a limit denied the first in its line; return how many. Those whose
-    line has become later since they were denied wait on, and those that stand behind others that are due later.
+    line has become later since they were denied wait on.
 
     Args:
-        lanes: The lines in which jobs of the queue stand, as far as they are known.
         lane: Promote only the jobs that wait in this lane, due or not.
         least: Of these only those that are due in so many seconds, or later. None: any.
     """
     script = connection.register_script(_PROMOTE)
-    ids, names = [job_id.decode() for job_id in due], [name.decode() for name in lanes]
+    ids = [job_id.decode() for job_id in due]
     queue_key = Queue(queue, connection=connection).key
     keys = [lock_key(queue), scheduled_key(queue), queue_key, late_key(queue)]
-    keys += [lane_key(queue, name) for name in names]
     keys += [RqJob.key_for(job_id) for job_id in ids]
     now = utcformat(datetime.now(timezone.utc))
-    return int(script(keys=keys, args=[now, lane, "" if least is None else least, len(names), *names, *ids]))
+    return int(script(keys=keys, args=[now, lane, "" if least is None else least, *ids]))
 
 
 def wake_lanes(connection: Any, queue: str, every: float) -> int:

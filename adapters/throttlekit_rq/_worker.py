@@ -148,7 +148,7 @@ class _Dispatcher:
             if seen.scheduler:
                 self._ticking.add(name)
             elif seen.due:
-                count = promote(connection, name, seen.due, seen.lanes)
+                count = promote(connection, name, seen.due)
                 promoted += count
                 if count < len(seen.due):
                     next_in = 0.0
@@ -206,7 +206,9 @@ class _Dispatcher:
         else:
             outcome = admit(job, declared, record, BY_RQ_SCHEDULER if by_ticks else BY_WORKER, lives)
         if isinstance(outcome, Grant):
-            if early or (stands.name and not stands.slots and leaves_most(outcome.run.decision)):
+            if stands.name and not stands.slots and leaves_most(outcome.run.decision):
+                self._bring(job.origin, stands.name)
+            elif early:
                 self._bring(job.origin, stands.name, least=SOON)
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.

@@ -245,7 +245,7 @@ end
 -- Writes what is taken in place of stale state, or of another rate's, without what a pause adds to it.
 local function mend(c, peeks)
   if not c.stale and (peeks or not c.adopted) then return end
-  local fresh = {key = c.key, of = c.of, size = 0, a = c.declared or c.a, b = c.b, c = c.spec or c.c, as_kept = peeks}
+  local fresh = {key = c.key, of = c.of, size = 0, a = c.a, b = c.b, c = c.spec or c.c, as_kept = peeks}
   c.of.read(fresh)
   c.of.keep(fresh)
 end

@@ -32,9 +32,10 @@
   Writes   KEYS[3] loses the job. KEYS[6] loses a failure. KEYS[1] gets its new status, what it carries, and
            its old expiry: a denial does not prolong a job's ttl. KEYS[2] or KEYS[4] gets the job; with
            KEYS[2], KEYS[5] gets the queue. With a place, KEYS[7] gets the job and KEYS[8] the line, expiring a minute
-           after the last that they hold is due; KEYS[1] notes when the job would be due if its line were not late, and
-           if it stands first, KEYS[9] how late the line is by its answer: all that stand behind it become due as much
-           later, without a question of their own. Of a job that is gone or cancelled, KEYS[1] is left alone.
+           after the last that they hold is due at the latest; KEYS[1] notes its instant and how late the line is; and
+           if it stands first, as before, KEYS[9] gets by how much this answer makes the line later: all that stand
+           behind it become due as much later, without a question of their own. KEYS[1] of a job that is gone or
+           cancelled is left alone.
 ]]
 local function whole(x) return string.format('%.0f', x) end
 local time = redis.call('TIME')
@@ -78,21 +79,19 @@ else
   if ARGV[8] ~= '' then
     redis.call('ZADD', KEYS[7], ARGV[8], ARGV[1])
     redis.call('ZADD', KEYS[8], 'NX', string.format('%.6f', now / 1000000), ARGV[10])
-    local left = due * 1000 - now / 1000 + 60000
+    local left = (due + ARGV[13]) * 1000 - now / 1000 + 60000
     if redis.call('PTTL', KEYS[7]) < left then redis.call('PEXPIRE', KEYS[7], whole(left)) end
     if redis.call('PTTL', KEYS[8]) < left then redis.call('PEXPIRE', KEYS[8], whole(left)) end
     local late = tonumber(redis.call('HGET', KEYS[9], ARGV[10]) or nil) or 0
     local noted = ARGV[12] == '1' and redis.call('HGET', KEYS[1], 'throttlekit_line') or ''
-    local base, place = string.match(noted, '^%S+ (%S+) %S+ %S+ (.*)$')
-    base = place == ARGV[8] .. ' ' .. ARGV[10] and tonumber(base) or nil
-    if base and redis.call('ZRANGE', KEYS[7], '0', '0')[1] == ARGV[1] then
-      late = due - base
+    local before, place = string.match(noted, '^(%S+) %S+ %S+ (.*)$')
+    if place == ARGV[8] .. ' ' .. ARGV[10] and redis.call('ZRANGE', KEYS[7], '0', '0')[1] == ARGV[1] then
+      late = late + due - before
       redis.call('HSET', KEYS[9], ARGV[10], string.format('%.6f', late))
     end
     if redis.call('PTTL', KEYS[9]) < left then redis.call('PEXPIRE', KEYS[9], whole(left)) end
     redis.call('HSET', KEYS[1], 'throttlekit_line',
-      string.format('%.6f %.6f %.6f %.6f ', due, base or due - late, late, due + ARGV[13]) ..
-      ARGV[8] .. ' ' .. ARGV[10])
+      string.format('%.6f %.6f %.6f ', due, late, due + ARGV[13]) .. ARGV[8] .. ' ' .. ARGV[10])
   end
 end
 return 1

@@ -17,7 +17,7 @@ for _ = 1, 10 do
     if redis.call('ZSCORE', KEYS[2], id) then break end
     gone = gone + 1
   end
-  if gone > 0 then redis.call('ZREMRANGEBYRANK', KEYS[1], '0', string.format('%d', gone - 1)) end
+  if gone > 0 then redis.call('ZREMRANGEBYRANK', KEYS[1], '0', string.format('%.0f', gone - 1)) end
   if gone < #first then return first[gone + 1] end
 end
 return false

@@ -11,8 +11,12 @@ end
 
 -- Units that count at `at`.
 local function units_at(c, window, before, used, at)
-  local over = math.floor(math.max(0, at - window * c.b) / c.c)
-  return math.floor((before * (c.steps - over) + used * c.steps) / c.steps)
+  local left = c.steps - math.floor(math.max(0, at - window * c.b) / c.c)
+  -- before * left / c.steps, in two parts: another rate may have written more than is exact as one product.
+  local high = math.floor(before / 1024)
+  local part = math.floor(high * left / c.steps)
+  local rest = (high * left - part * c.steps) * 1024 + before % 1024 * left
+  return used + part * 1024 + math.floor(rest / c.steps)
 end
 local function units_of(c) return units_at(c, c.window, c.before, c.used, now) end
 

@@ -786,7 +786,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ),
         ("c = c.spec or c.c, as_kept = peeks}", "c = c.spec or c.c}"),
         ("c = c.spec or c.c, as_kept", "c = c.c, as_kept"),
-        ("a = c.declared or c.a", "a = c.a"),
         ("  c.of.read(fresh)\n  c.of.keep(fresh)", "  c.of.keep(c)"),
         ("if c.anew then redis.call('DEL', jobs_key)", "if false then redis.call('DEL', jobs_key)"),
         ("for _, member in ipairs(c.aside) do redis.call('ZREM', jobs_key, member) end", ""),

@@ -184,9 +184,12 @@ class Leases:
 
         return replace(decision, charged=tuple([each for each in decision.leases if stays(each)]))
 
-    def release(self, decision: Decision) -> None:
+    def release(self, decision: Decision, *, ran: bool = True) -> None:
         """
         Give back what *decision* holds.
+
+        Args:
+            ran: The job has run: how long it held its slots is a hold to learn from.
 
         Raises:
             StoreUnavailable: The store did not answer. It is tried again until the store answers.
@@ -195,18 +198,21 @@ class Leases:
             leases = [_lease(each) for each in decision.leases if _in_process(each) is in_process]
             for lease in leases:
                 self._heartbeats[in_process].drop(lease)
-            if leases and in_process:
-                self._stores.in_process.release(leases)
-            elif leases:
-                self._release_shared(leases)
+            slots = [Correction(each.bucket, each.algorithm, each.granted_us, -each.algorithm.size) for each in leases]
+            if leases:
+                self._give_back(leases, slots, ran=ran, in_process=in_process)
 
-    def _release_shared(self, leases: Sequence[Lease]) -> None:
+    def _give_back(self, leases: Sequence[Lease], slots: Sequence[Correction], *, ran: bool, in_process: bool) -> None:
+        store = self._stores.in_process if in_process else self._stores.shared
         try:
-            self._stores.shared.release(leases)
+            if ran:
+                store.release(leases)
+            else:
+                store.settle(slots)
         except BaseException as error:  # also an interrupt: the body has ended, and its lease is not renewed any more
             after = error.retry_after if isinstance(error, StoreUnavailable) else 0.0
-            slots = [Correction(each.bucket, each.algorithm, each.granted_us, -each.algorithm.size) for each in leases]
-            self._stores.returns.owe(slots, after)
+            if not in_process:
+                self._stores.returns.owe(slots, after)
             raise
 
 

@@ -24,7 +24,7 @@ from throttlekit_rq._wire import EARLY, LINE, Record, lane_key, lanes_key, late_
 pytestmark = QUIET
 
 LANE = "lane"
-FOUR = TokenBucket("four", "4/hour", burst=4)
+EIGHT = TokenBucket("eight", "8/hour", burst=8)
 
 
 class Line:
@@ -36,24 +36,24 @@ class Line:
         self.queue = site.queue
         self.scheduled = site.queue.scheduled_job_registry.key
 
-    def joins(self, start: int, delay: float, slack: float = 600.0) -> Any:
+    def joins(self, start: int, delay: float, slack: float = 600.0, lane: str = LANE) -> Any:
         """A job that is denied for the first time, as a worker has taken it."""
         job = self.queue.enqueue(jobs.plain, str(start))
-        self.denied(job, start, delay, slack)
+        self.denied(job, start, delay, slack, lane)
         return job
 
-    def denied(self, job: Any, start: int, delay: float, slack: float = 600.0) -> None:
+    def denied(self, job: Any, start: int, delay: float, slack: float = 600.0, lane: str = LANE) -> None:
         """A worker has taken *job*, and puts it back."""
         self.connection.lrem(self.queue.key, 1, job.id)
         place = Place(1, start, start, 5, "s")
-        ticket = Ticket(5, "x:x", 1, 5, LANE, places={"x:x": place}).write()
+        ticket = Ticket(5, "x:x", 1, 5, lane, places={"x:x": place}).write()
         taken = self._site.fetch(job)
         deny(taken, read_record(taken), Deferred(delay, ticket, None), by_ticks=False, at_end=False, slack=slack)
 
     def promoted(self, **options: Any) -> list[str]:
         """What is promoted by one call, of all that is due."""
-        (seen,) = look(self.connection, [self.queue.name])
-        promote(self.connection, self.queue.name, seen.due, seen.lanes, **options)
+        due = look(self.connection, [self.queue.name])[0].due
+        promote(self.connection, self.queue.name, due, **options)
         return self.taken()
 
     def woken(self, **options: Any) -> list[str]:
@@ -90,6 +90,18 @@ def test_all_behind_the_first_become_due_as_much_later(line: Line) -> None:
     assert line.due(second) == pytest.approx(49, abs=30)
     assert line.promoted() == [], "only the first speaks for others"
     assert float(line.connection.hget(late_key("work"), LANE)) == pytest.approx(50, abs=30)
+
+
+def test_what_joins_a_late_line_makes_it_later_still(line: Line) -> None:
+    """It was told the instants of a late line: if that becomes later, so do they."""
+    first = line.joins(1, -1)
+    line.promoted()
+    line.denied(first, 1, 49)
+    line.connection.zrem(lane_key("work", LANE), first.id)
+    second = line.joins(2, -1)
+    assert line.promoted() == ["2"]
+    line.denied(second, 2, 49)
+    assert float(line.connection.hget(late_key("work"), LANE)) == pytest.approx(100, abs=30)
 
 
 def test_a_job_comes_no_earlier_than_it_was_told(line: Line) -> None:
@@ -155,27 +167,12 @@ def test_of_those_that_are_due_the_first_in_line_goes_first(line: Line) -> None:
     assert line.promoted() == []
 
 
-def test_jobs_behind_others_that_are_due_later_wait_on(line: Line) -> None:
-    """They cannot pass before those: by how far they stand behind the first, as those that stand near it are due."""
-    near = [line.joins(1 + n, 100 + 10 * n) for n in range(10)]
-    far = [line.joins(11 + n, -10) for n in range(3)]
-    assert line.promoted() == []
-    assert [line.due(job) for job in far] == [pytest.approx(200 + 10 * n, abs=9) for n in range(3)]
-    line.denied(far[0], 11, 500)
-    assert not line.connection.hexists(late_key("work"), LANE), "it does not stand first"
-    for job in near:
-        line.connection.zrem(line.scheduled, job.id)
-    line.connection.zadd(line.scheduled, {far[1].id: time.time() - 1})
-    assert line.promoted() == ["12"], "no job stands before it that comes"
-
-
-def test_a_job_behind_others_comes_before_its_wait_is_over(line: Line) -> None:
-    for n in range(10):
-        line.joins(1 + n, 100)
-    late = line.joins(11, -10, slack=60)
-    line.joins(12, -10, slack=5)
-    assert line.promoted() == ["12"]
-    assert line.due(late) == pytest.approx(50, abs=9)
+def test_each_line_is_promoted_by_itself(line: Line) -> None:
+    """The places of two lines say nothing of one another."""
+    line.joins(2, -10)
+    line.joins(1, -5, lane="other")
+    assert line.promoted() == ["2"]
+    assert line.promoted() == ["1"]
 
 
 def test_a_job_that_changed_its_place_says_nothing_of_the_line(line: Line) -> None:
@@ -211,6 +208,17 @@ def test_a_job_that_is_woken_knows_by_how_much(line: Line) -> None:
     assert not line.connection.hexists(first.key, EARLY), "it was due"
 
 
+def test_a_job_that_its_line_holds_back_is_woken(line: Line) -> None:
+    """It was to come by now, but its line is late: if it is not any more, this is how it shows."""
+    first = line.joins(1, -1)
+    second = line.joins(2, -1)
+    line.promoted()
+    line.denied(first, 1, 100)
+    line.connection.zrem(line.scheduled, first.id)
+    assert line.woken(least=50) == ["2"]
+    assert float(line.connection.hget(second.key, EARLY)) == pytest.approx(100, abs=30)
+
+
 def test_jobs_that_are_gone_hold_no_other_up(line: Line) -> None:
     """Thousands were deleted while they waited: the next that lives is woken at once, and the line forgets them."""
     key = lane_key("work", LANE)
@@ -221,11 +229,21 @@ def test_jobs_that_are_gone_hold_no_other_up(line: Line) -> None:
     assert line.connection.zcard(key) == 1
 
 
+def test_what_is_cancelled_or_gone_does_not_come(line: Line) -> None:
+    """Though its id is left among the scheduled jobs; and it is not left there."""
+    cancelled, deleted = line.joins(1, -1), line.joins(2, -1)
+    line.connection.hset(cancelled.key, "status", "canceled")
+    line.connection.delete(deleted.key)
+    assert line.promoted() == line.promoted() == []
+    assert line.connection.zcard(line.scheduled) == 0
+
+
 def test_a_line_that_is_empty_is_forgotten(line: Line) -> None:
     first = line.joins(1, -100)
     line.promoted()
     line.denied(first, 1, 100)
-    assert line.connection.ttl(late_key("work")) > 0
+    for key in (late_key("work"), lanes_key("work"), lane_key("work", LANE)):
+        assert line.connection.ttl(key) == pytest.approx(100 + 600 + 60, abs=30), "as long as it may wait, and a minute"
     line.connection.delete(lane_key("work", LANE))
     line.connection.zadd(lanes_key("work"), {LANE: 0})
     assert wake_lanes(line.connection, "work", 0.5) == 0
@@ -285,10 +303,11 @@ def test_due_jobs_go_first_as_a_rule(site_of_many: Site, monkeypatch: pytest.Mon
 def site_of_many(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
     """Four jobs that were denied are due."""
     site = throttled_site
-    site.shut(FOUR)
+    site.shut(EIGHT)
     for n in range(4):
-        site.queue.enqueue(jobs.plain, n, throttle=[FOUR])
+        site.queue.enqueue(jobs.plain, n, throttle=[EIGHT])
     site.work()
-    site.open(FOUR)
+    site.open(EIGHT)
+    assert site.limiter.acquire(EIGHT, cost=4)  # a grant that leaves most would bring the next job
     monkeypatch.setattr(_worker, "_NEW_EVERY", 0.0)
     return site

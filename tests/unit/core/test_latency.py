@@ -284,6 +284,16 @@ def test_hold_that_reaches_its_timeout_is_a_drop(limiter: Limiter, store: Memory
     assert after.slots == before.slots * 9 // 10
 
 
+def test_decision_that_is_cancelled_is_no_hold(limiter: Limiter, store: MemoryStore, clock: FakeClock) -> None:
+    """No job ran: neither the mean, by which waiting jobs are paced, nor the slots in use learn of it."""
+    decision = limiter.acquire(LLM)
+    clock.advance(0.001)
+    limiter.cancel(decision)
+    assert gauge_of(store) is None
+    (held,) = [value for value, _ in store._values.values() if isinstance(value, Holders)]
+    assert (held.leases, held.mean_us) == ((), 0)
+
+
 @pytest.mark.parametrize("way", ["body", "receipt", "hold", "async hold"])
 def test_every_way_to_hold_a_slot_is_measured(limiter: Limiter, store: MemoryStore, clock: FakeClock, way: str) -> None:
     """In the process that admitted the job, in another that reads its receipt, and without a job."""
