@@ -30,7 +30,6 @@ from throttlekit.stores.base import Store
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-
 __all__ = ["Limiter"]
 
 _F = TypeVar("_F", bound=Callable[..., object])
@@ -56,8 +55,8 @@ class Limiter(Wired):
         client: In place of a store: a `redis.Redis` or `redis.RedisCluster` that says where the server is, and how it
             is reached. It is not used itself: the limiter's connections have time-outs of their own, and no retries.
         plugins: Objects with hooks of `throttlekit.hookspecs`, besides the installed ones.
-        stores: Groups of limits with stores of their own, {"llm-*": "redis://…"}: the first pattern that matches a
-            limit's name counts. The same in every process of the fleet, or a limit is counted twice.
+        stores: Stores of groups of limits, {"llm-*": "redis://…"}, by the first pattern that matches the name. The same
+            in every process of the fleet, or a limit is counted twice.
 
     Raises:
         ConfigurationError: No installed plugin knows the URL, the store is not a store, or a plugin is not a plugin
@@ -105,8 +104,7 @@ class Limiter(Wired):
         A store that does not answer is no error: each limit's `on_store_failure` says what happens. By default
         the job is denied, keeps its place, and is asked to come back in about a second.
 
-        In a thread with a running event loop the loop stands still meanwhile, and a RuntimeWarning says so, once. Use
-        an `AsyncLimiter` there.
+        Where an event loop runs, it stands still meanwhile, and a RuntimeWarning says so, once: use `AsyncLimiter`.
         """
         if delivery is PLAIN_DELIVERY and not self._warned and in_running_loop() and not self.in_memory:
             self._warned = True
