@@ -36,16 +36,14 @@ class Lane(NamedTuple):
         name: Stands for the line; "" if the job stands in none.
         start, number: Its place: lower ones go first.
         slots: Whether it waits for a slot of a concurrency limit.
-        told: When it is its turn, in seconds by the store's clock; 0: unknown. A job may be put in for another instant.
-        soon: It is to ask before its turn, as jobs in front of it may not be coming.
+        early: By how many seconds it asks before its turn, as jobs in front of it may not be coming.
     """
 
     name: str = ""
     start: int = 0
     number: int = 0
     slots: bool = False
-    told: float = 0.0
-    soon: bool = False
+    early: float = 0.0
 
 
 NO_LANE = Lane()
@@ -59,8 +57,7 @@ class Entry(Generic[_T]):
     Attributes:
         due: When it is to be taken up, in the caller's unit; jobs that are due at once keep the order of coming.
         item: The caller's own object.
-        base: When it would be due had its lane not fallen behind.
-        turn: When it would be its turn then, in seconds by the store's clock.
+        base: When it would be its turn had its lane not fallen behind.
         latest: It becomes due no later than this because of its lane.
         gone: It was removed.
     """
@@ -70,7 +67,6 @@ class Entry(Generic[_T]):
     item: _T = field(compare=False)
     lane: Lane = field(default=NO_LANE, compare=False)
     base: float = field(default=0.0, compare=False)
-    turn: float = field(default=0.0, compare=False)
     latest: float = field(default=math.inf, compare=False)
     gone: bool = field(default=False, compare=False)
 
@@ -81,8 +77,8 @@ class _Standing(Generic[_T]):
     The jobs of one lane, in the order of its line; and when the process last looked how far the line has moved.
 
     Attributes:
-        steps, late: From each of these places on, up to the next: by how many seconds its jobs are late.
-        asked: The turns of jobs that were taken out, had the lane not fallen behind, by their places.
+        steps, late: From each of these places on, up to the next: how much later than their bases it is the jobs' turn.
+        asked: The bases of jobs that were taken out, by their places.
     """
 
     looked: float
@@ -100,29 +96,29 @@ class _Standing(Generic[_T]):
         return self.entries[0][3] if self.entries else None
 
     def behind(self, lane: Lane) -> float:
-        """By how many seconds a job at that place is late."""
+        """How much later than its base it is the turn of a job at that place."""
         return self.late[bisect_right(self.steps, (lane.start, lane.number)) - 1]
 
     def takes_out(self, entry: Entry[_T]) -> None:
-        self.asked[entry.lane.start, entry.lane.number] = entry.turn
+        self.asked[entry.lane.start, entry.lane.number] = entry.base
         if len(self.asked) > _MOST_ASKED:
             del self.asked[next(iter(self.asked))]
 
-    def turn_of(self, lane: Lane, told: float) -> float:
+    def base_of(self, turn: float, lane: Lane) -> float:
         """Of a job that is put in: as before if it comes back, and all that stand behind it are as late as it is."""
         place, behind = (lane.start, lane.number), self.behind(lane)
-        turn = self.asked.pop(place, None)
-        if turn is None:
-            return told - behind
-        later, first = told - turn - behind, self.first()
+        base = self.asked.pop(place, None)
+        if base is None:
+            return turn - behind
+        later, first = turn - base - behind, self.first()
         # Where it is not the first: the others know nothing of an earlier turn, and when slots come free is a guess.
         if (later <= 0 or lane.slots) and first is not None and (first.lane.start, first.lane.number) < place:
-            return told - behind
+            return turn - behind
         if later > 0:
             self._is_late(place, behind + later)
         else:
             self.late = [each + later for each in self.late]
-        return turn
+        return base
 
     def _is_late(self, place: tuple[int, int], by: float) -> None:
         at = bisect_left(self.steps, place)
@@ -176,10 +172,9 @@ class WaitingRoom(Generic[_T]):
         self._living += 1
         entry = Entry(due, self._number, item, lane, due, latest)
         if lane.name:
-            told = lane.told or due / self._second
-            entry.latest = due if lane.soon else latest
-            entry.turn = self._lanes.setdefault(lane.name, _Standing(now)).turn_of(lane, told)
-            entry.base = due - (told - entry.turn) * self._second
+            turn = due + lane.early * self._second
+            entry.base = self._lanes.setdefault(lane.name, _Standing(now)).base_of(turn, lane)
+            entry.latest = due if lane.early else latest
         self._add(entry)
         return entry
 
@@ -205,9 +200,7 @@ class WaitingRoom(Generic[_T]):
     def due(self, entry: Entry[_T]) -> float:
         """When *entry* is due, by the newest answer to its lane; never earlier than by its own answer."""
         standing = self._lanes.get(entry.lane.name)
-        if standing is None:
-            return entry.due
-        return max(entry.due, min(entry.base + standing.behind(entry.lane) * self._second, entry.latest))
+        return max(entry.due, min(entry.base + standing.behind(entry.lane), entry.latest)) if standing else entry.due
 
     def first_in(self, lane: str) -> Entry[_T] | None:
         """The entry that stands first in the lane of that name; it stays."""
@@ -242,7 +235,8 @@ class WaitingRoom(Generic[_T]):
         if entry.gone:
             return False
         standing = self._lanes.get(entry.lane.name)
-        if standing is not None and to_ask and entry.lane.number:
+        told = entry.lane.early or entry.due < entry.latest  # else it was put in until it can wait no longer
+        if standing is not None and to_ask and told and entry.lane.number:
             standing.takes_out(entry)
         entry.gone = True
         self._living -= 1
@@ -272,8 +266,7 @@ def lane_in(ticket: Mapping[str, Any] | None) -> Lane:
     place = read.places.get(read.limit_ref)
     if place is None:
         return Lane(read.line, slots=read.slots)
-    told_us = max(place.due_us, read.due_us)
-    return Lane(read.line, place.start, place.number, read.slots, told_us / 1_000_000, read.due_us < place.due_us)
+    return Lane(read.line, place.start, place.number, read.slots, max(0, place.due_us - read.due_us) / 1_000_000)
 
 
 def leaves_most(decision: Decision | None) -> bool:
