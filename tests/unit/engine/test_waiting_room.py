@@ -69,6 +69,30 @@ def test_jobs_learn_of_what_came_in_front_while_another_stood_first() -> None:
     assert light.gone
 
 
+def test_a_job_that_asked_before_its_turn_makes_none_late() -> None:
+    """It was to ask soon, as those in front of it may not be coming; or it could be held no longer."""
+    room: WaitingRoom[str] = WaitingRoom(second=1000)
+    soon = room.put("soon", 1_000, Lane("a", 0, 1, early=20.0))
+    cut = room.put("cut", 4_000, lane(2), latest=4_000)
+    behind = room.put("behind", 22_000, lane(3))
+    assert room.due(soon) == 1_000
+    assert room.remove(soon)
+    room.put("soon", 21_000, lane(1))
+    assert room.due(behind) == 22_000
+    asked_in_vain(room, cut, 50_000)
+    assert room.due(behind) == 22_000
+
+
+def test_a_guess_when_a_slot_comes_free_counts_for_the_first_only() -> None:
+    """That of one behind it says nothing of the rest."""
+    room: WaitingRoom[str] = WaitingRoom()
+    first, second, third = (room.put(str(n), 10 + n, Lane("a", 0, n, slots=True)) for n in (1, 2, 3))
+    asked_in_vain(room, second, 30)
+    assert room.due(third) == 13
+    asked_in_vain(room, first, 15)
+    assert room.due(third) == 17
+
+
 def test_answers_that_rise_from_place_to_place_are_kept_in_part() -> None:
     """A few numbers a lane. What is forgotten makes jobs late that are gone by then."""
     room: WaitingRoom[str] = WaitingRoom()
