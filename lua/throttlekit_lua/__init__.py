@@ -54,6 +54,6 @@ def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS)) -> str:
     codes = codes | {"c"} if "a" in codes else codes
     algorithms = [name for code, name in ALGORITHMS.items() if code in codes]
     line = ("slowdown", "line") if verb in ("acquire", "clear_line", "leave", "pause", "slow") else ()
-    shortest = ("fast_bucket",) if verb == "acquire" and codes == {"t"} else ()
+    shortest = ("fast_bucket",) if verb == "acquire" and codes == frozenset("t") else ()
     short = ("fast_path",) if verb == "acquire" else ()
     return "\n".join(_PARTS[part] for part in ("clock", *shortest, "common", *algorithms, *short, *line, verb))

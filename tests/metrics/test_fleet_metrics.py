@@ -9,13 +9,14 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from support.prometheus import samples
 from support.servers.processes import patient
-from throttlekit import Concurrency, ConfigurationError, Job, Limiter, TokenBucket
+from throttlekit import Adapt, ByLatency, Concurrency, ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit.metrics.fleet import FleetMetrics
 from throttlekit.metrics.prometheus import PrometheusMetrics
 
 API = TokenBucket("api", "2/minute", burst=2)
 TENANTS = TokenBucket("tenants", "6/minute", burst=2, key="{tenant}")
 SLOTS = Concurrency("slots", 4)
+OF_THE_FLEET = ("waiting_jobs", "used_ratio", "rate_used_ratio", "slowed_to_ratio")
 
 
 def scraped(registry: CollectorRegistry) -> dict[str, float]:
@@ -36,6 +37,24 @@ def test_waiting_jobs_and_use_are_those_of_the_fleet(redis_url: str) -> None:
     assert (found["used_ratio{limit=api}"], found["used_ratio{limit=slots}"]) == (1.0, 0.25)
     assert found["rate_used_ratio{limit=api}"] == 1.0
     assert "rate_used_ratio{limit=slots}" not in found
+    assert (found["slowed_to_ratio{limit=api}"], found["slowed_to_ratio{limit=slots}"]) == (1.0, 1.0)
+
+
+def test_what_downstream_leaves_of_a_limit_is_that_of_its_slowest_key(redis_url: str) -> None:
+    """Of a rate that fell, and of slots of which a part is in use."""
+    adapts = TokenBucket("adapts", "100/s", burst=1, key="{tenant}", adapt=Adapt("10/s"))
+    slots = Concurrency("adaptive", 8, adapt=ByLatency(2))
+    registry = CollectorRegistry()
+    with contextlib.closing(Limiter(patient(redis_url))) as limiter:
+        registry.register(FleetMetrics(limiter))
+        for tenant in "ab":
+            limiter.acquire(adapts, job=Job(id=tenant, kwargs={"tenant": tenant}))
+        limiter.acquire(slots, job=Job(id="s"))
+        limiter.overloaded(adapts, key="b")
+        limiter.fleet.activity.beat()  # type: ignore[union-attr]
+        found = scraped(registry)
+    assert 0.7 < found["slowed_to_ratio{limit=adapts}"] < 1
+    assert found["slowed_to_ratio{limit=adaptive}"] == 0.25
 
 
 def test_a_thousand_tenants_are_one_series_of_the_worst(redis_url: str) -> None:
@@ -57,7 +76,7 @@ def test_a_thousand_tenants_are_one_series_of_the_worst(redis_url: str) -> None:
         found = scraped(registry)
     of_denials = {"decisions_total{limit=tenants,outcome=denied,reason=exhausted}"}
     assert {name for name in found if "tenants" in name and "bucket" not in name and "_created" not in name} <= {
-        *few, *of_denials, *(f"{name}{{limit=tenants}}" for name in ("waiting_jobs", "used_ratio", "rate_used_ratio")),
+        *few, *of_denials, *(f"{name}{{limit=tenants}}" for name in OF_THE_FLEET),
     }  # fmt: skip
     assert found["used_ratio{limit=tenants}"] == 1.0
     assert found["rate_used_ratio{limit=tenants}"] == pytest.approx(2 / 6)

@@ -84,15 +84,27 @@ class _Families:
             "rate_used_ratio",
             "Units of the last minute, as a share of what the rate lets pass; the key that used most.",
         )
+        self._slowed = gauge(
+            "slowed_to_ratio",
+            "What downstream leaves of the rate or the slots now, by adapt= or by its headers; the slowest key.",
+        )
 
     def add(self, known: Known, keys: list[Key]) -> None:
         labels, limit = (known.limit.name, known.limit.of_tier or ""), known.limit
         self._waiting.add_metric(labels, sum(key.waiting for key in keys))
         if keys:
             self._used.add_metric(labels, max(key.used / (key.capacity or 1) for key in keys))
+            self._slowed.add_metric(labels, min(map(_slowed_to, keys)))
         if limit.period_us:
             units = max((key.minute.used for key in keys), default=0) if has_keys(known) else known.minute.used
             self._rate.add_metric(labels, units / per_minute(limit))
+
+
+def _slowed_to(key: Key) -> float:
+    limit = key.limit
+    if not limit.period_us:
+        return key.capacity / limit.capacity
+    return 1.0 if key.slowed is None else min(1.0, key.slowed.rate * limit.period_us / limit.amount / 1_000_000)
 
 
 def _of_last_definition(fleet: Fleet) -> Iterable[Known]:
