@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit._engine.stores import InProcessLayer, SharedLayer, Stores
 from throttlekit._engine.threads import Threads
+from throttlekit._util.log_limiter import Every
+from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Slowing, Store
 from throttlekit.stores.memory import MemoryStore
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["NO_CLIENT", "Wired", "Wiring", "wiring_of"]
 
 NO_CLIENT = object()
+_log = logging.getLogger("throttlekit")
 _NOT_KNOWN: Mapping[str, int] = {}
 
 
@@ -78,6 +82,7 @@ class Wired:
         self.threads = Threads()
         self.fleet: Fleet | None = None
         self._leases = Leases(counted)
+        self._release_failed = Every()
         self._registry = LimitRegistry()
         self._resolver = ClaimResolver(self._registry, self.events if self.events.configures_claims else None)
         self._wiring = self._stack(counted)
@@ -155,6 +160,17 @@ class Wired:
     def claims(self, call: Call) -> list[Claim]:
         """For adapters: the claims of *call*, at the rates that its limits have now."""
         return self._resolver.resolve(call.on(self.in_force(call.limits, call.job)), remember=False)
+
+    def give_back(self, decision: Decision, *, ran: bool) -> None:
+        """For adapters: release the slots of *decision*; *ran*: as a hold to learn from. What fails is logged."""
+        try:
+            self._leases.release(decision, ran=ran)
+        except StoreUnavailable as error:
+            if self._release_failed.due():
+                _log.warning(
+                    "%s. Slots that could not be given back are given back once it answers; if this process ends "
+                    "before, they come free when their leases end.", error,
+                )  # fmt: skip
 
     def in_force(self, limits: Sequence[Limit], job: Job | None) -> Sequence[Limit]:
         """For adapters: *limits* at the rates that they have now."""

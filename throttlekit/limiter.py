@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
@@ -22,7 +21,6 @@ from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
 from throttlekit._engine.threads import in_running_loop, warn_in_loop
 from throttlekit._engine.up_to import UpTo
-from throttlekit._util.log_limiter import Every
 from throttlekit._wiring import NO_CLIENT, Wired
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Store
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["Limiter"]
 
 _F = TypeVar("_F", bound=Callable[..., object])
-_log = logging.getLogger("throttlekit")
 
 
 class Limiter(Wired):
@@ -72,7 +69,6 @@ class Limiter(Wired):
         stores: Mapping[str, str | Store] | None = None,
     ) -> None:  # fmt: skip
         super().__init__(store, client, plugins, stores)
-        self._release_failure = Every()
         self._warned = False
 
     def acquire(
@@ -175,7 +171,7 @@ class Limiter(Wired):
         If the store does not answer, units stay charged, and slots are given back as `release` says: stricter, never
         looser. What `settle` says of units that no longer count holds here too.
         """
-        self._release(decision, ran=False)
+        self.give_back(decision, ran=False)
         for each in decision.charged:
             if not each.holder:
                 try:
@@ -190,17 +186,7 @@ class Limiter(Wired):
         If the store does not answer, they are given back within two seconds after it answers again, by a thread of this
         process. If the process ends before, they come free when their leases end.
         """
-        self._release(decision, ran=True)
-
-    def _release(self, decision: Decision, *, ran: bool) -> None:
-        try:
-            self._leases.release(decision, ran=ran)
-        except StoreUnavailable as error:
-            if self._release_failure.due():
-                _log.warning(
-                    "%s. Slots that could not be given back are given back once it answers; if this process ends "
-                    "before, they come free when their leases end.", error,
-                )  # fmt: skip
+        self.give_back(decision, ran=True)
 
     def hold(
         self,
