@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from throttlekit import Job, Limiter, TokenBucket
+from throttlekit import Job, Limiter, Share, TokenBucket
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.inline import InlineWaits
 from throttlekit.adapter import WaitingRoom, lane_in
@@ -64,7 +64,8 @@ class Fleet:
         ran: The jobs, in the order of running.
     """
 
-    def __init__(self, processes: int, works: list[Work], seed: int) -> None:
+    def __init__(self, processes: int, works: list[Work], seed: int, limit: TokenBucket = LIMIT) -> None:
+        self._limit = limit
         self._clock = FakeClock()
         self._limiter = Limiter(MemoryStore(clock_us=self._clock))
         self._start_us, self._random = self._clock(), random.Random(seed)
@@ -107,7 +108,9 @@ class Fleet:
         self.asks.append(self.now_us)
         inline = Asleep(at_once=0 if process.asleep else 1)
         job = Job(id=str(work.number), args=(work.tenant,), function=_function, ticket=work.ticket)
-        decision = self._limiter.acquire(LIMIT, job=job, delivery=Delivery(lateness=0.05, inline=inline, held=held))
+        decision = self._limiter.acquire(
+            self._limit, job=job, delivery=Delivery(lateness=0.05, inline=inline, held=held)
+        )
         if decision.allowed:
             work.ran_us = self.now_us
             self.ran.append(work)
@@ -177,3 +180,24 @@ def test_a_held_backlog_behind_light_tenants_is_asked_for_little_more_than_once(
     waits = sorted(work.ran_us - work.at_us for work in ran if work.tenant != "heavy")
     assert len(waits) >= 10 * seconds - 2
     assert waits[-1] <= 0.1 * SECOND
+
+
+@pytest.mark.parametrize(("weight", "part"), [(10.0, 10 / 11), (0.1, 1 / 11)])
+def test_a_new_weight_counts_once_those_have_run_that_waited(weight: float, part: float) -> None:
+    """Of two tenants that always wait: the old parts up to then, and the new ones at once."""
+    weights, waiting, begin_us = {"a": 1.0, "b": 1.0}, 100, 1 * SECOND
+    backlog = [(number * 500, tenant) for number in range(waiting + 25) for tenant in "ab"]
+    coming = [(begin_us + number * SECOND // 50, tenant) for number in range(600) for tenant in "ab"]
+    works = [Work(tenant, at_us, number) for number, (at_us, tenant) in enumerate([*backlog, *coming])]
+    share = Share("{tenant}", weight=lambda job: weights[job.args[0]])
+    fleet = Fleet(2, works, seed=1, limit=TokenBucket("partner", "50/s", burst=10, share=share))
+    fleet.run(begin_us)
+    weights["a"] = weight
+    ran = sum(work.tenant == "a" for work in fleet.ran)
+    follows_us = begin_us + (waiting + 25 - ran) * SECOND // 25
+    fleet.run(follows_us + 5 * SECOND)
+    before = [work.tenant == "a" for work in fleet.ran if begin_us < work.ran_us <= follows_us]
+    after = [work.tenant == "a" for work in fleet.ran if work.ran_us > follows_us + SECOND // 2]
+    assert sum(before) / len(before) == pytest.approx(0.5, abs=0.03)
+    assert sum(after) / len(after) == pytest.approx(part, abs=0.03)
+    assert len(after) >= 0.99 * 50 * 4.5
