@@ -19,6 +19,7 @@ from throttlekit.adapter import (
     JobOptions,
     Run,
     Throttling,
+    Ticket,
     once_in_fleet,
 )
 from throttlekit.errors import WaitedTooLong
@@ -29,7 +30,7 @@ from throttlekit_rq._wire import Record
 
 __all__ = [
     "BY_RQ_SCHEDULER", "BY_WORKER", "Grant", "Patience", "Redelivery", "admit", "conclude", "delivery_of",
-    "limiter_of", "log_once", "throttling_of",
+    "limiter_of", "log_once", "slack_of", "throttling_of",
 ]  # fmt: skip
 
 _LOG_EVERY = 30
@@ -60,8 +61,11 @@ By RQ's own scheduler: it looks once a second, and takes what was due by the las
 to two seconds late, most within one.
 """
 
-BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, early=0.015), newcomer=0.0, returning=0.05)
-"""By a worker of ours, while it has no job to run."""
+BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, early=0.015, held=True), newcomer=0.0, returning=0.05)
+"""
+By a worker of ours, while it has no job to run. What a job is told that stands first in its line counts for all that
+stand behind it, so it goes back rather than wait in place.
+"""
 
 
 class Patience(InlineWaits):
@@ -176,13 +180,19 @@ def admit(
 
 
 def conclude(
-    job: Any, record: Record, outcome: Deferred | Failed | Dropped, *, by_ticks: bool = False, at_end: bool = False
+    job: Any,
+    record: Record,
+    outcome: Deferred | Failed | Dropped,
+    *,
+    by_ticks: bool = False,
+    at_end: bool = False,
+    slack: float = 0.0,
 ) -> Callable[[Any], None]:
     """
     Conclude an *outcome* by which *job* does not run now.
 
     Args:
-        by_ticks, at_end: How it goes back, as for `deny`.
+        by_ticks, at_end, slack: How it goes back, as for `deny`.
 
     Returns:
         What puts the job back or cancels it: call it with the transaction that ends the job's execution, or with None
@@ -193,7 +203,9 @@ def conclude(
         ConfigurationError: The job fails with this.
     """
     if isinstance(outcome, Deferred):
-        return lambda pipeline: deny(job, record, outcome, by_ticks=by_ticks, at_end=at_end, pipeline=pipeline)
+        return lambda pipeline: deny(
+            job, record, outcome, by_ticks=by_ticks, at_end=at_end, slack=slack, pipeline=pipeline
+        )
     if isinstance(outcome, Dropped):
         clear_deferral(job, record)
         return lambda pipeline: cancel(job, pipeline)
@@ -202,6 +214,17 @@ def conclude(
     clear_deferral(job, record)  # if it is requeued it begins anew
     job.retries_left = None
     raise WaitedTooLong(f"job {job.id}: {outcome.error}: raise the limit or the wait, or requeue it when there is room")
+
+
+def slack_of(job: Any, declared: Declared, outcome: Deferred, expires_in: float) -> float:
+    """
+    How many seconds later than *outcome* tells *job* may be asked for by a worker of ours, though its line is later:
+    its wait and its ttl end when they do, and no delay is longer than ten minutes.
+    """
+    delivery = delivery_of(job, BY_WORKER, declared.options.max_wait, expires_in)
+    ticket = Ticket.read(outcome.ticket)
+    waits = delivery.max_wait - (ticket.due_us - ticket.since_us) / 1_000_000
+    return max(0.0, min(delivery.longest, waits, expires_in - outcome.delay - 2 * delivery.lateness))
 
 
 def throttling_of(

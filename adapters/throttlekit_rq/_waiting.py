@@ -13,22 +13,36 @@ from rq.queue import Queue
 from rq.utils import utcformat
 
 import throttlekit_lua
-from throttlekit.adapter import Deferred, Ticket, lane_in
+from throttlekit.adapter import Deferred, lane_in
 from throttlekit_rq._host import created, intermediate_key, lock_key, mark_scheduled, scheduled_key, worker_key
-from throttlekit_rq._wire import EARLY, EXPIRES, FIELD, Record, lane_key, lanes_key, logged_key, meta_of, promoter_key
+from throttlekit_rq._wire import (
+    EARLY,
+    EXPIRES,
+    FIELD,
+    LINE,
+    Record,
+    lane_key,
+    lanes_key,
+    late_key,
+    logged_key,
+    meta_of,
+    promoter_key,
+)
 
 __all__ = [
-    "announce", "cancel", "clear_deferral", "deny", "expires_in", "is_first_to_log", "look", "promote", "promoted_by",
-    "read_record", "wake", "wake_lanes",
+    "SOON", "announce", "cancel", "clear_deferral", "deny", "expires_in", "is_first_to_log", "look", "promote",
+    "promoted_by", "read_record", "wake", "wake_lanes",
 ]  # fmt: skip
 
 _PROMOTER_LIVES_MS = 5_000
-_MOST_PROMOTED = 20
-_MOST_GONE = 5
+_MOST_PROMOTED = 32
 _MOST_LANES = 20
-_SOON_US = 30_000
+
+SOON = 0.03
+"""Seconds. A job that comes no sooner than this is on time: it says nothing of those that stand behind it."""
 
 _DENY = throttlekit_lua.script("rq_deny")
+_FIRST = throttlekit_lua.script("rq_first")
 _PROMOTE = throttlekit_lua.script("rq_promote")
 
 
@@ -66,18 +80,28 @@ def _enqueued_ms(job: Any) -> int:
     return round(job.enqueued_at.replace(tzinfo=timezone.utc).timestamp() * 1000) if job.enqueued_at else 0
 
 
-def deny(job: Any, record: Record, outcome: Deferred, *, by_ticks: bool, at_end: bool, pipeline: Any = None) -> None:
+def deny(
+    job: Any,
+    record: Record,
+    outcome: Deferred,
+    *,
+    by_ticks: bool,
+    at_end: bool,
+    slack: float = 0.0,
+    pipeline: Any = None,
+) -> None:
     """
     Put *job* back as *outcome* tells.
 
     Args:
         by_ticks: One of RQ's schedulers brings it back, which looks once a second.
         at_end: Put it at the end of its queue, whatever the delay.
+        slack: How many seconds later than *outcome* tells it may come back, because its line has become later.
         pipeline: The transaction with which the worker ends a job that has begun. None: it has not begun, and goes
             back at once.
     """
     stands = lane_in(outcome.ticket)
-    lane = "" if by_ticks else stands.name
+    lane = stands.name if stands.start and not by_ticks else ""  # one that cannot wait so long has no place
     queue = Queue(job.origin, connection=job.connection)
     keys = [
         job.key,
@@ -88,7 +112,9 @@ def deny(job: Any, record: Record, outcome: Deferred, *, by_ticks: bool, at_end:
         worker_key(job.worker_name),
         lane_key(job.origin, lane),
         lanes_key(job.origin),
+        late_key(job.origin),
     ]
+    sooner = record.early - outcome.delay
     arguments = [
         job.id,
         "" if at_end else round(outcome.delay * 1_000_000),
@@ -100,18 +126,15 @@ def deny(job: Any, record: Record, outcome: Deferred, *, by_ticks: bool, at_end:
         stands.start if lane else "",
         _meta(job, outcome.ticket),
         lane,
-        "1" if record.early and _is_sooner(outcome.ticket, record.ticket) else "0",
+        f"{sooner:.3f}" if sooner > SOON else "",
+        "0" if record.ticket is None else "1",
+        f"{slack:.6f}",
     ]
     if pipeline is None:
         job.connection.register_script(_DENY)(keys=keys, args=arguments)
     else:
         pipeline.eval(_DENY, len(keys), *keys, *arguments)  # in full: a transaction cannot answer NOSCRIPT
         mark_scheduled(job)
-
-
-def _is_sooner(ticket: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> bool:
-    """Whether the line moves faster than the job knew *before*."""
-    return Ticket.read(ticket).due_us < Ticket.read(before).due_us - _SOON_US
 
 
 def _meta(job: Any, ticket: Mapping[str, Any] | None) -> Any:
@@ -144,7 +167,7 @@ def clear_deferral(job: Any, record: Record) -> None:
         stands = lane_in(record.ticket)
         if stands.name:
             pipeline.zrem(lane_key(job.origin, stands.name), job.id)
-        pipeline.hdel(job.key, FIELD, EXPIRES, EARLY)
+        pipeline.hdel(job.key, FIELD, EXPIRES, EARLY, LINE)
         if hasattr(job.meta, "items") and FIELD in job.meta:
             del job.meta[FIELD]
             pipeline.hset(job.key, "meta", job.serializer.dumps(job.meta))
@@ -210,45 +233,50 @@ def look(connection: Any, queues: Sequence[str]) -> list[_Look]:
     return looks
 
 
-def promote(connection: Any, queue: str, due: Sequence[bytes], *, lane: str = "") -> int:
+def promote(
+    connection: Any, queue: str, due: Sequence[bytes], *, lane: str = "", least: float | None = None
+) -> int:  # fmt: skip
     """
-    Put jobs of *due* into *queue*, up to the first that a limit denied; return how many.
+    Put jobs of *due* into *queue*, and of those that a limit denied the first in its line; return how many. Those whose
+    line has become later since they were denied wait on.
 
     Args:
         lane: Promote only the jobs that wait in this lane, due or not.
+        least: Of these only those that are due in so many seconds, or later. None: any.
     """
     script = connection.register_script(_PROMOTE)
     ids = [job_id.decode() for job_id in due]
     queue_key = Queue(queue, connection=connection).key
-    keys = [lock_key(queue), scheduled_key(queue), queue_key]
+    keys = [lock_key(queue), scheduled_key(queue), queue_key, late_key(queue)]
     keys += [RqJob.key_for(job_id) for job_id in ids]
-    return int(script(keys=keys, args=[utcformat(datetime.now(timezone.utc)), lane, *ids]))
+    now = utcformat(datetime.now(timezone.utc))
+    return int(script(keys=keys, args=[now, lane, "" if least is None else least, *ids]))
 
 
 def wake_lanes(connection: Any, queue: str, every: float) -> int:
     """
     Put the job that stands first in each line of *queue* into it, to ask: once in *every* seconds for each line, in the
-    whole fleet. Return how many.
+    whole fleet. One that is due by then asks anyway. Return how many.
     """
     woken = 0
     seconds, micros = connection.time()
     now, key = seconds + micros / 1_000_000, lanes_key(queue)
     for name in connection.zrangebyscore(key, "-inf", now - every, start=0, num=_MOST_LANES):
         connection.zadd(key, {name: now}, xx=True)
-        if wake(connection, queue, name.decode()):
+        if wake(connection, queue, name.decode(), least=every):
             woken += 1
         elif not connection.exists(lane_key(queue, name.decode())):
             connection.zrem(key, name)
+            connection.hdel(late_key(queue), name)
     return woken
 
 
-def wake(connection: Any, queue: str, lane: str) -> bool:
-    """Put the job that waits first in *lane* into *queue* before it is due; return whether there was one."""
-    for _ in range(_MOST_GONE):
-        first = connection.zpopmin(lane_key(queue, lane))
-        if not first:
-            return False
-        # If this process dies in between, the job comes when it is due.
-        if promote(connection, queue, [first[0][0]], lane=lane):
-            return True
-    return False
+def wake(connection: Any, queue: str, lane: str, *, least: float | None = None) -> bool:
+    """
+    Put the job that waits first in *lane* into *queue* before it is due; return whether there was one.
+
+    Args:
+        least: As of `promote`.
+    """
+    first = connection.register_script(_FIRST)(keys=[lane_key(queue, lane), scheduled_key(queue)])
+    return first is not None and promote(connection, queue, [first], lane=lane, least=least) > 0

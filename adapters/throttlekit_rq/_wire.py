@@ -20,15 +20,21 @@ from throttlekit import ConfigurationError
 from throttlekit.adapter import Ticket
 
 __all__ = [
-    "ADMITTED", "EARLY", "EXPIRES", "FIELD", "RUN", "Carried", "Given", "Record", "ask_with", "imported", "lane_key",
-    "lanes_key", "logged_key", "meta_of", "promoter_key",
+    "ADMITTED", "EARLY", "EXPIRES", "FIELD", "LINE", "RUN", "Carried", "Given", "Record", "ask_with", "imported",
+    "lane_key", "lanes_key", "late_key", "logged_key", "meta_of", "promoter_key",
 ]  # fmt: skip
 
 RUN = "throttlekit_rq.run"
 """The function that a job is enqueued for where its serializer cannot carry a `Carried`."""
 
-FIELD, EXPIRES, EARLY = "throttlekit", "throttlekit_expires", "throttlekit_early"
+FIELD, EXPIRES = "throttlekit", "throttlekit_expires"
 """Fields of a denied job's hash, until it runs: its `Record`, and the instant at which its ttl ends, in ms."""
+
+EARLY, LINE = "throttlekit_early", "throttlekit_line"
+"""
+Two more: by how many seconds it comes sooner than it was to; and its instant, what that would be if its line were not
+late, how late the line was by then, its latest instant, in seconds; its place in the line, and the line's name.
+"""
 
 ADMITTED = "THROTTLEKIT_ADMITTED"
 """The environment variable of a spawned process whose job was admitted: the JSON of `_body.write_admission`."""
@@ -50,6 +56,11 @@ def lane_key(queue: str, lane: str) -> str:
 def lanes_key(queue: str) -> str:
     """The lines in which jobs of *queue* stand: sorted set by the instant of the last look."""
     return f"throttlekit:rq:lanes:{queue}"
+
+
+def late_key(queue: str) -> str:
+    """How late each line is in which jobs of *queue* stand: hash of seconds."""
+    return f"throttlekit:rq:late:{queue}"
 
 
 def logged_key(what: str) -> str:
@@ -144,13 +155,13 @@ class Record:
         ticket: Its place in the waiting line; None: it has not been denied.
         front: The job's own `enqueue_at_front`, which is set to True while it waits.
         expires_ms: When its ttl ends; None: it has none, or has not been denied.
-        early: It was put into its queue before it was due, now or the time before: its line may move faster.
+        early: By how many seconds it came sooner than it was to, now or the time before: its line may move faster.
     """
 
     ticket: Mapping[str, Any] | None
     front: bool | None
     expires_ms: int | None = None
-    early: bool = False
+    early: float = 0.0
 
     def write(self, created: str) -> str:
         """As the field `FIELD`, for a job that was created at that instant."""
@@ -163,7 +174,7 @@ class Record:
             data = json.loads(text or b"{}")
             # The fields outlive a job whose id is used again.
             if data["v"] == _RECORD_VERSION and data["of"] == created:
-                return cls(data["waited"], data["front"], int(expires) if expires else None, bool(early))
+                return cls(data["waited"], data["front"], int(expires) if expires else None, float(early or 0))
         except (KeyError, TypeError, ValueError):
             pass
         return None

@@ -16,19 +16,20 @@ from rq.worker import BaseWorker, WorkerStatus
 from throttlekit import ConfigurationError
 from throttlekit.adapter import Deferred, Dropped, Failed, JobOptions, lane_in, leaves_most
 from throttlekit.errors import WaitedTooLong
-from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Grant, admit, conclude
+from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Grant, admit, conclude, slack_of
 from throttlekit_rq._body import GRANT, guarded, running_body, write_admission
 from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
 from throttlekit_rq._log import show_log
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
-from throttlekit_rq._waiting import announce, expires_in, look, promote, read_record, wake, wake_lanes
+from throttlekit_rq._waiting import SOON, announce, expires_in, look, promote, read_record, wake, wake_lanes
 from throttlekit_rq._wire import ADMITTED
 
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
 
 _LOOK_EVERY = 0.25
 _LANES_EVERY = 0.5
+_NEW_EVERY = 0.02
 _ANNOUNCE_EVERY = 1.0
 _POLL_EVERY = 0.02
 _SERVER_IS_LATE = 0.11  # an idle Redis notices only every 100 ms that a blocking call has timed out
@@ -49,6 +50,7 @@ class _Dispatcher:
         self._worker = worker
         self._look_at = 0.0
         self._announce_at = self._lanes_at = 0.0
+        self._due_since: float | None = None
         self._ticking: set[str] = set()
         self._freed: tuple[str, tuple[str, ...]] | None = None
         self._brought = 0
@@ -58,12 +60,15 @@ class _Dispatcher:
         """
         What *pop* returns, once that is a job that may run; denied jobs go back. Raises as *pop*
         does after *timeout* seconds, so that the worker can send its heartbeat.
+
+        Jobs that are due go first. But once they have had all turns for `_NEW_EVERY` seconds, one job is taken as it
+        stands in the queue: where workers and not limits are the bottleneck, jobs that come would never be asked for.
         """
         worker = self._worker
         names = [queue.name for queue in queues]
         end = None if timeout is None else time.monotonic() + timeout
         while True:
-            self._promote_due(names)
+            passed_over = not self._promote_due(names)
             now = time.monotonic()
             if end is not None and now >= end:
                 raise DequeueTimeout(timeout, names)
@@ -87,7 +92,7 @@ class _Dispatcher:
             worker._state = WorkerStatus.IDLE
             if worker._stop_requested:
                 worker._shutdown()
-            if popped is None:
+            if popped is None and not passed_over:
                 if left is None:
                     return None
                 if block is None:
@@ -114,29 +119,37 @@ class _Dispatcher:
             for lane in freed[1]:
                 self._bring(freed[0], lane)
 
-    def _bring(self, queue: str, lane: str) -> None:
-        if wake(self._worker.connection, queue, lane):
+    def _bring(self, queue: str, lane: str, least: float | None = None) -> None:
+        if wake(self._worker.connection, queue, lane, least=least):
             self._brought += 1
 
-    def _promote_due(self, names: Sequence[str]) -> None:
+    def _promote_due(self, names: Sequence[str]) -> bool:
+        """Promote what is due; False: it is the turn of what stands in the queues."""
         self._wake(names)
         if self._brought:  # it is at the front of its queue: another one would be put before it
             self._brought -= 1
-            return
+            return True
         now = time.monotonic()
         if now < self._look_at:
-            return
+            self._due_since = None
+            return True
+        if self._due_since is not None and now - self._due_since > _NEW_EVERY:
+            self._due_since = None
+            return False
         connection = self._worker.connection
         if now >= self._announce_at:
             announce(connection, names)
             self._announce_at = now + _ANNOUNCE_EVERY
-        next_in = _LOOK_EVERY
+        next_in, promoted = _LOOK_EVERY, 0
         self._ticking.clear()
         for name, seen in zip(names, look(connection, names), strict=True):
             if seen.scheduler:
                 self._ticking.add(name)
-            elif seen.due and promote(connection, name, seen.due) < len(seen.due):
-                next_in = 0.0
+            elif seen.due:
+                count = promote(connection, name, seen.due)
+                promoted += count
+                if count < len(seen.due):
+                    next_in = 0.0
             if seen.next_in is not None and not seen.scheduler:
                 next_in = min(next_in, seen.next_in)
             if now >= self._lanes_at and not (seen.due or seen.scheduler):
@@ -144,6 +157,11 @@ class _Dispatcher:
         if now >= self._lanes_at:
             self._lanes_at = now + _LANES_EVERY
         self._look_at = now + next_in
+        if not promoted:
+            self._due_since = None
+        elif self._due_since is None:
+            self._due_since = now
+        return True
 
     def _admits(self, job: Any) -> bool:
         """Whether the worker is to have *job*: to run it, or to fail it."""
@@ -177,7 +195,8 @@ class _Dispatcher:
     def _ask(self, job: Any, declared: Declared) -> bool:
         record = read_record(job)
         by_ticks, stands = job.origin in self._ticking, lane_in(record.ticket)
-        early = record.early and not stands.slots  # when a slot comes free is a guess, and says nothing of the next
+        # When a slot comes free is a guess, and says nothing of the next one.
+        early = record.early > SOON and not stands.slots
         outcome: Grant | Deferred | Failed | Dropped
         lives = expires_in(job, record)
         if lives < 0:
@@ -185,13 +204,16 @@ class _Dispatcher:
         else:
             outcome = admit(job, declared, record, BY_RQ_SCHEDULER if by_ticks else BY_WORKER, lives)
         if isinstance(outcome, Grant):
-            if early or (stands.name and not stands.slots and leaves_most(outcome.run.decision)):
+            if stands.name and not stands.slots and leaves_most(outcome.run.decision):
                 self._bring(job.origin, stands.name)
+            elif early:
+                self._bring(job.origin, stands.name, least=SOON)
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.
             job._execute = guarded(job._execute, partial(running_body, job, outcome))
             return True
-        conclude(job, record, outcome, by_ticks=by_ticks)(None)
+        slack = slack_of(job, declared, outcome, lives) if isinstance(outcome, Deferred) else 0.0
+        conclude(job, record, outcome, by_ticks=by_ticks, slack=slack)(None)
         if isinstance(outcome, Deferred):
             self._look_at = min(self._look_at, time.monotonic() + outcome.delay)
             if early and lane_in(outcome.ticket).name != stands.name:  # of another rate now: so are those behind it

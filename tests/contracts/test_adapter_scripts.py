@@ -12,7 +12,8 @@ from contracts.tree import ADAPTERS_LUA, FLEET_LUA, read
 every_script = pytest.mark.parametrize("path", ADAPTERS_LUA + FLEET_LUA, ids=lambda path: path.name)
 
 _WRITING = (
-    "SET|DEL|PEXPIRE|PEXPIREAT|EXPIRE|INCRBY|HSET|HDEL|HINCRBY|LPUSH|LREM|RPUSH|SADD|ZADD|ZINCRBY|ZREM|UNLINK|PERSIST"
+    "SET|DEL|PEXPIRE|PEXPIREAT|EXPIRE|INCRBY|HSET|HDEL|HINCRBY|LPUSH|LREM|RPUSH|SADD|ZADD|ZINCRBY|ZREM|"
+    "ZREMRANGEBYRANK|UNLINK|PERSIST"
 )
 
 
@@ -27,14 +28,17 @@ def _section(header: str, word: str) -> str:
     return match.group()
 
 
+def _patterns(found: list[str]) -> set[str]:
+    """Of indices: `2 * claim - 1` and the like as `2i-1`, and `4+m+i` as `4+i+i`."""
+    return {re.sub(r"[a-z]\w*", "i", re.sub(r"[\s*]", "", index)) for index in found}
+
+
 def _documented(header: str, word: str) -> set[str]:
-    return set(re.findall(rf"^  {word}\[(.+?)\]", header, re.MULTILINE))
+    return _patterns(re.findall(rf"^  {word}\[(.+?)\]", header, re.MULTILINE))
 
 
 def _used(text: str, word: str) -> set[str]:
-    """The index patterns in use, `2 * claim - 1` and the like as `2i-1`."""
-    found = re.findall(rf"{word}\[(.+?)\]", text)
-    return {re.sub(r"[a-z]\w*", "i", re.sub(r"[\s*]", "", index)) for index in found}
+    return _patterns(re.findall(rf"{word}\[(.+?)\]", text))
 
 
 @every_script

@@ -25,7 +25,7 @@ pytestmark = QUIET
 HELD = [jobs.HOURLY]
 TENTHS = TokenBucket("tenths", "10/minute", burst=1)
 LIFE = {b"status", b"last_heartbeat", b"started_at", b"ended_at", b"worker_name", b"enqueue_at_front", b"enqueued_at"}
-OURS = {b"throttlekit", b"throttlekit_expires"}
+OURS = {b"throttlekit", b"throttlekit_expires", b"throttlekit_line"}
 
 
 def denied(site: Site, function: Any = jobs.plain, *args: Any, **options: Any) -> Any:

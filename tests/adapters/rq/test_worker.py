@@ -142,8 +142,9 @@ def test_scheduled_jobs_of_rqs_own_come_as_with_its_scheduler(throttled_site: Si
     assert site.queue.scheduled_job_registry.count == 1
 
 
-def test_due_jobs_come_one_by_one_and_in_order(throttled_site: Site) -> None:
+def test_due_jobs_come_one_by_one_and_in_order(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Denied jobs whose instants have come run in the order of their slots, before what came later."""
+    monkeypatch.setattr(_worker, "_NEW_EVERY", 600.0)
     site = throttled_site
     site.shut(jobs.LIVELY)
     for n in range(4):
