@@ -32,8 +32,8 @@ FIELD, EXPIRES = "throttlekit", "throttlekit_expires"
 
 EARLY, LINE = "throttlekit_early", "throttlekit_line"
 """
-Two more: by how many seconds it comes sooner than it was to; and its instant, how late its line was by then, its latest
-instant, in seconds, its place in the line, and the line's name.
+Two more: by how many seconds it comes sooner than it was to; and its instant, what that would be if its line were not
+late, how late the line was by then, its latest instant, in seconds; its place in the line, and the line's name.
 """
 
 ADMITTED = "THROTTLEKIT_ADMITTED"

@@ -37,6 +37,7 @@
            behind it become due as much later, without a question of their own. KEYS[1] of a job that is gone or
            cancelled is left alone.
 ]]
+local STEP = 0.04
 local function whole(x) return string.format('%.0f', x) end
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -84,14 +85,18 @@ else
     if redis.call('PTTL', KEYS[8]) < left then redis.call('PEXPIRE', KEYS[8], whole(left)) end
     local late = tonumber(redis.call('HGET', KEYS[9], ARGV[10]) or nil) or 0
     local noted = ARGV[12] == '1' and redis.call('HGET', KEYS[1], 'throttlekit_line') or ''
-    local before, place = string.match(noted, '^(%S+) %S+ %S+ (.*)$')
-    if place == ARGV[8] .. ' ' .. ARGV[10] and redis.call('ZRANGE', KEYS[7], '0', '0')[1] == ARGV[1] then
-      late = late + due - before
+    local before, base, place = string.match(noted, '^(%S+) (%S+) %S+ %S+ (.*)$')
+    local same = place == ARGV[8] .. ' ' .. ARGV[10]
+    if same and redis.call('ZRANGE', KEYS[7], '0', '0')[1] == ARGV[1] then
+      -- By how much it is later now, and a step towards how late it is in all, which is another for each tenant.
+      local by = late + due - before
+      late = math.min(math.max(due - base, by), by + STEP)
       redis.call('HSET', KEYS[9], ARGV[10], string.format('%.6f', late))
     end
     if redis.call('PTTL', KEYS[9]) < left then redis.call('PEXPIRE', KEYS[9], whole(left)) end
     redis.call('HSET', KEYS[1], 'throttlekit_line',
-      string.format('%.6f %.6f %.6f ', due, late, due + ARGV[13]) .. ARGV[8] .. ' ' .. ARGV[10])
+      string.format('%.6f %.6f %.6f %.6f ', due, same and base or due - late, late, due + ARGV[13]) ..
+      ARGV[8] .. ' ' .. ARGV[10])
   end
 end
 return 1

@@ -30,11 +30,13 @@ if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
 
 -- What job i noted as it got the instant *score*; nil: it got this one otherwise.
 local function noted_of(i, score)
-  local due, late, latest, start, lane = string.match(redis.call('HGET', KEYS[4 + i], 'throttlekit_line') or '',
-    '^(%S+) (%S+) (%S+) (%S+) (.*)$')
+  local due, base, late, latest, start, lane = string.match(
+    redis.call('HGET', KEYS[4 + i], 'throttlekit_line') or '', '^(%S+) (%S+) (%S+) (%S+) (%S+) (.*)$')
   if tonumber(due) ~= score then return nil end
-  return {late = tonumber(late), latest = tonumber(latest), place = start .. ' ' .. lane, start = tonumber(start),
-    lane = lane}
+  return {
+    base = base, late = tonumber(late), latest = tonumber(latest), place = start .. ' ' .. lane,
+    start = tonumber(start), lane = lane,
+  }
 end
 
 -- RQ's own limit, `rate_limit=`: a job that comes back needs a slot of it again, and may have to wait for it.
@@ -78,7 +80,7 @@ for i = 1, #ARGV - 3 do
     if late then due = math.max(score, math.min(score + late - noted.late, noted.latest)) end
     if due > score then
       redis.call('HSET', KEYS[4 + i], 'throttlekit_line',
-        string.format('%.6f %.6f %.6f ', due, late, noted.latest) .. noted.place)
+        string.format('%.6f %s %.6f %.6f ', due, noted.base, late, noted.latest) .. noted.place)
       redis.call('ZADD', KEYS[2], string.format('%.6f', due), ARGV[3 + i])
     end
     if wanted ~= '' then

@@ -104,6 +104,16 @@ def test_what_joins_a_late_line_makes_it_later_still(line: Line) -> None:
     assert float(line.connection.hget(late_key("work"), LANE)) == pytest.approx(100, abs=30)
 
 
+def test_a_line_is_later_by_a_small_step_at_most_than_its_first_has_become(line: Line) -> None:
+    """Of many tenants each job is late by another amount: what the first says in all must not put off all others."""
+    line.connection.hset(late_key("work"), LANE, 0)
+    first = line.joins(1, -1)
+    line.connection.hset(late_key("work"), LANE, -200)
+    line.promoted()
+    line.denied(first, 1, 9)
+    assert float(line.connection.hget(late_key("work"), LANE)) == pytest.approx(-200 + 10 + 0.04, abs=5)
+
+
 def test_a_job_comes_no_earlier_than_it_was_told(line: Line) -> None:
     """The line of a job is not as late any more as it was: the job keeps its own instant."""
     first, second = line.joins(1, -100), line.joins(2, 200)
