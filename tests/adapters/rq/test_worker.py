@@ -94,7 +94,8 @@ def test_an_idle_worker_ends_after_its_idle_time(throttled_site: Site) -> None:
     site.shut(jobs.HOURLY)
     site.queue.enqueue(jobs.plain, throttle=HELD)
     site.run(ThrottledSimpleWorker(["work"], connection=site.connection), max_idle_time=1)
-    assert site.queue.scheduled_job_registry.count == 1
+    # A worker that is about to end may have put it into the queue just then, to ask.
+    assert site.queue.scheduled_job_registry.count + site.queue.count == 1
 
 
 def test_a_suspended_worker_runs_nothing(throttled_site: Site) -> None:
