@@ -375,5 +375,5 @@ def test_async_limiter_of_a_limiter_counts_with_it() -> None:
 @pytest.mark.parametrize("options", [{"plugins": [object()]}, {"client": object()}])
 def test_limiter_of_another_limiter_takes_no_options(options: dict[str, Any]) -> None:
     """The client and the plugins are those of the limiter that is shared."""
-    with pytest.raises(ConfigurationError, match="has the client and the plugins of that limiter"):
+    with pytest.raises(ConfigurationError, match="has the client, the plugins and the stores of that limiter"):
         AsyncLimiter(Limiter(), **options)

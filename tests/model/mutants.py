@@ -249,14 +249,14 @@ instants twice as far: acquire, one tenant: bounded
 # Slots
 
 one slot more: concurrency, 1 slot: slots
-  - max(0, self.amount - self.use(state, now_us).units)
-  + max(0, self.amount + 1 - self.use(state, now_us).units)
+  - max(0, self.slots(state) - self.use(state, now_us).units)
+  + max(0, self.slots(state) + 1 - self.use(state, now_us).units)
 a renewal takes what is not free: concurrency, 1 slot: slots
-  - if self.holder in dict(living) or _slots(living) + slots_of_holder(self.holder) <= self.amount:
+  - if self.holder in dict(living) or _slots(living) + slots_of_holder(self.holder) <= self.slots(state):
   + if True:
 a renewal takes fewer than it needs: concurrency, 3 slots, costs: slots
-  - if self.holder in dict(living) or _slots(living) + slots_of_holder(self.holder) <= self.amount:
-  + if self.holder in dict(living) or _slots(living) < self.amount:
+  - if self.holder in dict(living) or _slots(living) + slots_of_holder(self.holder) <= self.slots(state):
+  + if self.holder in dict(living) or _slots(living) < self.slots(state):
 each holder counts as one: concurrency, 3 slots, costs: slots
   - return sum(slots_of_holder(holder) for holder, _ in leases)
   + return len(leases)
@@ -282,7 +282,7 @@ gives back another's slot: concurrency, 2 slots: others
   - if lease[0] != self.holder))
   + if lease[0] < self.holder))
 a renewal takes no free slot: concurrency, 1 slot: renewal
-  - if self.holder in dict(living) or _slots(living) + slots_of_holder(self.holder) <= self.amount:
+  - if self.holder in dict(living) or _slots(living) + slots_of_holder(self.holder) <= self.slots(state):
   + if self.holder in dict(living):
 a renewal ends the others' leases: concurrency, 2 slots: others
   - others = (lease for lease in _living(state, now_us) if lease[0] != self.holder)

@@ -736,6 +736,8 @@ class History:
             most = (
                 1000  # what so many units before a job take is an estimate, and no double holds it to the microsecond
             )
+        if isinstance(rule.limit.adapt, ByLatency):
+            most = 1
         cost = rnd.choices([1, 0, most, rnd.randint(0, most)], [16, 1, 1, 3])[0]
         max_queue = rnd.randrange(9) if rule.limit.max_queue is None and rnd.random() < 0.05 else rule.limit.max_queue
         units = cost * UNIT

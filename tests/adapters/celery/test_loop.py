@@ -64,6 +64,7 @@ class Broker:
         self.transport = SimpleNamespace(driver_type="amqp")
         self.events: dict[str, set[Callable[[int, bool], object]]] = defaultdict(set)
         self.default_channel = self.connection = self
+        self._callbacks: dict[object, Callable[..., object]] = {}
         self.sent = 0
 
     def confirm_select(self) -> None: ...
