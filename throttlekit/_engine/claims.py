@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from throttlekit._core.acquire import Caller, Reason, Verdict
@@ -168,6 +168,10 @@ def _claim(limit: Limit, text: str, part: str | None, units: int, stake: Stake, 
 def build_request(call: Call, claims: Sequence[Claim], ticket: Ticket) -> Request:
     """The request that *call* makes of *claims*, for a job that carries *ticket*."""
     asked, delivery = [each.claim for each in claims], call.delivery
+    if ticket.due_us:  # a line may have been lost, or begun anew: who stood in it is no new job all the same
+        for number, each in enumerate(claims):
+            if each.claim.max_queue is not None and ticket.has_waited_for(each.limit):
+                asked[number] = replace(each.claim, max_queue=None)
     places = ticket.places_in([each.limit for each in claims]) if ticket.places else ()
     if call.peek:
         return Request(asked, Caller.PEEK, places)

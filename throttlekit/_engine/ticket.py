@@ -84,6 +84,10 @@ class Ticket:
         """The job's place in the line of each of *limits*; None: it has none, or the limit is defined anew."""
         return tuple(self.places.get(limit_ref(limit)) for limit in limits)
 
+    def has_waited_for(self, limit: Limit) -> bool:
+        """Whether it was denied by *limit*, as it is defined now or as it was."""
+        return any(ref.partition(":")[2] == limit.name for ref in (self.limit_ref, *self.places))
+
     def binding(self, limits: Sequence[Limit]) -> Limit | None:
         """The one of *limits* that binds the job; None if it is gone or defined anew."""
         return next((limit for limit in limits if limit_ref(limit) == self.limit_ref), None) if self.due_us else None

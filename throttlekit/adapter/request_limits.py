@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import weakref
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -134,8 +135,16 @@ class RequestLimits:
 
     def release_with(self, response: object, decision: Decision) -> Callable[[], object]:
         """A function that releases at its first call. If *response* is dropped before, they come free then."""
-        release = weakref.finalize(response, self.limiter.release, decision)
-        release.atexit = False  # a process that ends waits for no store: the leases end by themselves
+        limiter = self.limiter
+
+        # The collector may drop it in any thread, also in one that holds a lock which `release` needs.
+        dropped = weakref.finalize(response, _thread.start_new_thread, limiter.release, (decision,))
+        dropped.atexit = False  # a process that ends waits for no store: the leases end by themselves
+
+        def release() -> None:
+            if dropped.detach() is not None:
+                limiter.release(decision)
+
         return release
 
     @staticmethod

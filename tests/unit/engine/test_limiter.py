@@ -775,6 +775,21 @@ def test_who_waits_is_never_refused(limiter: Limiter, clock: FakeClock) -> None:
     assert (displaced.reason, displaced.final) == ("exhausted", False)
 
 
+@pytest.mark.parametrize("rate", ["1/s", "2/s"])
+def test_who_waited_in_a_line_that_is_gone_is_never_refused(store: Recorder, clock: FakeClock, rate: str) -> None:
+    """The store has lost the line, or the limit is defined anew, and new jobs were there first."""
+    before, limiter = Limiter(store), Limiter(store)
+    old, even = LeakyBucket("even", "1/s", queue=1), LeakyBucket("even", rate, queue=1)
+    before.acquire(old)
+    waiting = before.acquire(old, job=job())
+    before.reset(old)
+    clock.advance(0.1)
+    limiter.acquire(even)
+    limiter.acquire(even, job=job())
+    assert limiter.acquire(even, job=job()).reason == "queue full"
+    assert limiter.acquire(even, job=job(waiting.ticket)).reason == "exhausted"
+
+
 def test_refusal_is_not_told_as_a_deferral(store: Recorder) -> None:
     """A job that is refused does not come back, so no listener hears of a deferral."""
 
