@@ -308,11 +308,12 @@ class Gate:
     def _save(self, held: HeldTask) -> bool:
         """Put *held*, which is held, back; if that fails, it goes on waiting here."""
         late = self._held.late(held)
+        if held.state is not State.HELD or not self._held.drop(held):
+            return True  # it was taken up while the broker was asked for the length of its queue
         if late:  # the worker that receives the copy knows nothing of that
             held.due += late
             ticket = Ticket.read(held.ticket)
             held.ticket = replace(ticket, due_us=ticket.due_us + round(late * 1_000_000)).write()
-        self._held.drop(held)
         saved = self._put_back(held, 0.0)
         if not saved:
             self._wait(held, held.due - time.monotonic())

@@ -209,12 +209,15 @@ class HeldTasks:
         with self._lock:
             return 0.0 if held.entry is None or held.entry.gone else max(0.0, self._room.due(held.entry) - held.due)
 
-    def drop(self, held: HeldTask) -> None:
-        """Stop holding one task, if it is held."""
-        if (entry := held.entry) is not None and self._remove(entry):
-            entry.item.cancel_timer()
-            if entry.item.raised:
-                held.consumer.qos.decrement_eventually()
+    def drop(self, held: HeldTask) -> bool:
+        """Stop holding one task; return whether it was held."""
+        entry = held.entry
+        if entry is None or not self._remove(entry):
+            return False
+        entry.item.cancel_timer()
+        if entry.item.raised:
+            held.consumer.qos.decrement_eventually()
+        return True
 
     def take_all(self, consumer: Any) -> list[HeldTask]:
         """Stop holding the tasks that came to *consumer*, and return them in the order in which they are due."""

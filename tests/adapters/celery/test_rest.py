@@ -169,6 +169,28 @@ def test_a_copy_that_carries_its_place_is_not_put_back_for_a_later_instant(
 
 
 @pytest.mark.usefixtures("reserved")
+def test_a_task_that_is_taken_up_meanwhile_is_not_put_back(
+    gate: Gate, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With gevent, other timers fire while the broker is asked how long the queue is: it would run twice."""
+    limiter.acquire(PARTNER, job=Job(id="1", name="call"))
+    consumer, request = received(gate, None)
+    put_back: list[Any] = []
+
+    def taken_up(_: str) -> int:
+        limiter.reset(PARTNER)
+        consumer.turn()
+        return 0
+
+    monkeypatch.setattr(gate._copies, "put_back", lambda held, *_: not put_back.append(held))
+    monkeypatch.setattr(gate._unsaved, "_in_queue", taken_up)
+    for call in list(consumer.others):
+        call()
+    assert request.ran
+    assert put_back == []
+
+
+@pytest.mark.usefixtures("reserved")
 def test_a_place_that_the_worker_has_no_room_for_is_put_back_at_once(
     gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
