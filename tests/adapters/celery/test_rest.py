@@ -172,7 +172,7 @@ def test_a_copy_that_carries_its_place_is_not_put_back_for_a_later_instant(
 def test_a_task_that_is_taken_up_meanwhile_is_not_put_back(
     gate: Gate, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With gevent, or threads, other timers fire while the broker is asked how long the queue is: it would run twice."""
+    """With gevent, other timers fire while the broker is asked how long the queue is: it would run twice."""
     limiter.acquire(PARTNER, job=Job(id="1", name="call"))
     consumer, request = received(gate, None)
     put_back: list[Any] = []
