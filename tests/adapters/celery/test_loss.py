@@ -156,7 +156,8 @@ def test_a_copy_that_comes_back_is_held_and_not_asked_for_again(on_redis: Any) -
     site.send("echo", 1)
     wait_until(lambda: worker.log().count(" received") == 2, description="the copy has come", timeout=WITHIN)
     wait_until(lambda: len(site.held()) == 1, description="it is held", timeout=WITHIN)
-    assert (site.asked("denied"), site.asked("early"), site.asked("granted")) == (1, 0, 0)
+    assert (site.asked("denied"), site.asked("granted")) == (1, 0)
+    assert site.asked("early") <= 1, "a look at the first of its line may have come between"
     worker.send(signal.SIGTERM)
     worker.wait(WITHIN)
     assert [ticket["n"] for ticket in site.store_clock()] == [1]
