@@ -12,15 +12,14 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
-from throttlekit._core.latency import LONGEST_HOLD_US, REMEMBERED_US, Drop, dropped, measured, slots_of
-from throttlekit._core.limit.adapt import SlotAdapt
+from throttlekit._core.latency import REMEMBERED_US, Drop, dropped, measured, slots_of
+from throttlekit._core.limit.adapt import SlotAdapt, within_a_day_us
 from throttlekit._core.limit.template import safe_repr
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["AdaptiveConcurrencyAlgorithm", "ByLatency"]
 
 _MOST = 1_000_000
-_SHORTEST_TIMEOUT_US = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,16 +99,7 @@ class ByLatency(SlotAdapt):
     def __init__(self, floor: int, *, timeout: float | timedelta | None = None) -> None:
         if isinstance(floor, bool) or not isinstance(floor, int) or not 1 <= floor <= _MOST:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"the floor must be a whole number of slots, at least 1, not {safe_repr(floor)}")
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-        if seconds is not None and (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, (int, float))  # pyright: ignore[reportUnnecessaryIsInstance]
-            or not _SHORTEST_TIMEOUT_US <= seconds * 1_000_000 <= LONGEST_HOLD_US
-        ):
-            raise ConfigurationError(
-                f"the timeout must be a number of seconds from 0.01 to a day (86400), not {safe_repr(timeout)}"
-            )
-        self._set(floor=floor, timeout=timeout, _timeout_us=0 if seconds is None else round(seconds * 1_000_000))
+        self._set(floor=floor, timeout=timeout, _timeout_us=within_a_day_us("timeout", timeout) or 0)
 
     def check(self, amount: int) -> None:
         if self.floor > amount:

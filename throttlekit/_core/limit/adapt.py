@@ -11,7 +11,7 @@ from throttlekit._core.limit.value import Value
 from throttlekit._core.slowdown import LONGEST_SPAN_US, ONE, Fall
 from throttlekit.errors import ConfigurationError
 
-__all__ = ["Adapt", "GivenAdapt", "SlotAdapt", "check_adapt"]
+__all__ = ["Adapt", "GivenAdapt", "SlotAdapt", "check_adapt", "within_a_day_us"]
 
 _LEAST = ONE // 1000
 _UNITS_OF_A_SPAN = 600
@@ -49,15 +49,7 @@ class Adapt(Value):
 
     def __init__(self, floor: Rate, *, span: float | timedelta | None = None) -> None:
         least = parse_rate(floor)
-        seconds = span.total_seconds() if isinstance(span, timedelta) else span
-        if seconds is not None and (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, (int, float))  # pyright: ignore[reportUnnecessaryIsInstance]
-            or not _SHORTEST_SPAN_US <= seconds * 1_000_000 <= LONGEST_SPAN_US
-        ):
-            raise ConfigurationError(f"the span must be a number of seconds from 0.01 to a day (86400), not {span!r}")
-        span_us = None if seconds is None else round(seconds * 1_000_000)
-        self._set(floor=floor, span=span, _least=least, _span_us=span_us)
+        self._set(floor=floor, span=span, _least=least, _span_us=within_a_day_us("span", span))
 
     def fall(self, amount: int, period_us: int, granted_us: int | None) -> Fall:
         """
@@ -149,6 +141,27 @@ class SlotAdapt(Value):
     def as_part(self, amount: int, period_us: int) -> SlotAdapt:
         """For a limit that is given another amount: the floor stays."""
         return self
+
+
+def within_a_day_us(option: str, value: float | timedelta | None) -> int | None:
+    """
+    *value*, in seconds, as microseconds; None as it is.
+
+    Raises:
+        ConfigurationError: It is not a time from 10 ms to a day. The error names *option*.
+    """
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if seconds is None:
+        return None
+    if (
+        isinstance(seconds, bool)
+        or not isinstance(seconds, (int, float))  # pyright: ignore[reportUnnecessaryIsInstance]
+        or not _SHORTEST_SPAN_US <= seconds * 1_000_000 <= LONGEST_SPAN_US
+    ):
+        raise ConfigurationError(
+            f"the {option} must be a number of seconds from 0.01 to a day (86400), not {safe_repr(value)}"
+        )
+    return round(seconds * 1_000_000)
 
 
 def check_adapt(limit: Any) -> None:
