@@ -81,8 +81,12 @@ def slots_of(gauge: Gauge | None, floor: int, most: int) -> int:
     """How many slots may be in use now, of *most*."""
     if gauge is None:
         return floor
-    slots = max(floor, min(most, gauge.slots))
+    slots = _bounded(gauge.slots, floor, most)
     return max(floor, slots * 7 // 10) if gauge.rounds == EVERY else slots
+
+
+def _bounded(slots: int, floor: int, most: int) -> int:
+    return max(floor, min(most, slots))
 
 
 def round_of(slots: int, *, doubles: bool) -> int:
@@ -118,7 +122,7 @@ def dropped(gauge: Gauge | None, drop: Drop, floor: int, most: int, now_us: int)
     fell_us = gauge.fell_us if gauge.fell_us <= now_us else 0  # a later clock wrote it
     if drop.granted_us is not None and drop.granted_us < fell_us:
         return gauge
-    after = max(floor, min(most, gauge.slots)) * 9 // 10
+    after = _bounded(gauge.slots, floor, most) * 9 // 10
     return _next(gauge._replace(fell_us=now_us), slots_of(gauge, floor, most), after, floor, most)
 
 
@@ -135,7 +139,7 @@ def _judged(gauge: Gauge, slots: int, floor: int, most: int, now_us: int) -> Gau
     # The standard error of the mean: the standard deviation is about 1.25 of the mean distance.
     error_us = math.floor(5 * gauge.spread_us // (4 * gauge.holds) / math.sqrt(gauge.holds))
     base_us, rounds, fell_us = gauge.base_us or mean_us, gauge.rounds + 1, gauge.fell_us
-    after = max(floor, min(most, gauge.slots))
+    after = _bounded(gauge.slots, floor, most)
     measures = gauge.rounds >= EVERY
     if measures or slots == floor or mean_us + 3 * error_us < base_us:
         base_us = max(1, (base_us + mean_us) // 2)
@@ -155,6 +159,6 @@ def _judged(gauge: Gauge, slots: int, floor: int, most: int, now_us: int) -> Gau
 
 def _next(gauge: Gauge, before: int, slots: int, floor: int, most: int) -> Gauge:
     """The gauge at the beginning of a round with *slots*, after one of which *before* were in use."""
-    slots = max(floor, min(most, slots))
+    slots = _bounded(slots, floor, most)
     gauge = Gauge(slots, gauge.base_us, rounds=gauge.rounds, fell_us=0 if slots == floor else gauge.fell_us)
     return gauge if slots_of(gauge, floor, most) == before else gauge._replace(skip=before)
