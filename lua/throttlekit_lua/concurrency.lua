@@ -30,7 +30,8 @@ end
 algorithms.c = {
   read = function(c)
     c.mean, c.granted_at, c.longest, c.extra, c.live, c.full = 0, 0, 0, 0, 0, now
-    local kept = redis.call('ZRANGEBYSCORE', c.key, '-inf', '(0', 'WITHSCORES')
+    c.kept = redis.call('ZRANGEBYSCORE', c.key, '-inf', '(0', 'WITHSCORES')
+    local kept = c.kept
     for i = 1, #kept, 2 do
       if kept[i] == ':mean' then c.mean = -tonumber(kept[i + 1])
       elseif kept[i] == ':granted' then c.granted_at = -tonumber(kept[i + 1])

@@ -92,8 +92,8 @@ algorithms.a = {
     local floor, timeout, holder = string.match(c.c, '^(%d+) (%d+) (.*)$')
     c.declared, c.spec, c.floor, c.timeout, c.c = c.a, c.c, tonumber(floor), tonumber(timeout), holder
     all.read(c)
-    local found, gauge = redis.call('ZRANGEBYSCORE', c.key, '-inf', '(0', 'WITHSCORES'), {}
-    for i = 1, #found, 2 do gauge[string.sub(found[i], 2)] = -tonumber(found[i + 1]) end
+    local gauge = {}
+    for i = 1, #c.kept, 2 do gauge[string.sub(c.kept[i], 2)] = -tonumber(c.kept[i + 1]) end
     if gauge.slots then
       c.gauge = {}
       for _, field in ipairs(GAUGE) do c.gauge[field] = gauge[field] or 0 end
