@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -28,7 +29,6 @@ from throttlekit.stores.composite import Part, acquire_in_parts
 __all__ = ["GroupedStore", "SharedGroupedStore", "grouped"]
 
 _T = TypeVar("_T")
-_N = TypeVar("_N", StoreClaim, Correction, Lease, Slowing, Wait)
 _MOST_KNOWN = 1024
 
 
@@ -140,10 +140,10 @@ class GroupedStore:
         self._each(slowings, lambda store, those: store.slow(those, now_us))
 
     def reset(self, names: Sequence[str]) -> None:
-        self._named(names, lambda store, those: store.reset(those))
+        self._each(names, lambda store, those: store.reset(those), str)
 
     def clear_lines(self, names: Sequence[str]) -> None:
-        self._named(names, lambda store, those: store.clear_lines(those))
+        self._each(names, lambda store, those: store.clear_lines(those), str)
 
     def part_of(self, name: str) -> str:
         """The group that keeps *name*, and the part of its store. No two groups have one clock."""
@@ -168,20 +168,16 @@ class GroupedStore:
             found = self._known[limit] = next(of_group, self._default)
         return found
 
-    def _each(self, items: Sequence[_N], question: Callable[[Store, list[_N]], None]) -> None:
+    def _each(
+        self,
+        items: Sequence[_T],
+        question: Callable[[Store, list[_T]], None],
+        name_of: Callable[[Any], str] = attrgetter("bucket"),
+    ) -> None:
         """Put *question* to each store with its part of *items*, also after one has failed; raise the first failure."""
-        parts: dict[_Group, list[_N]] = {}
+        parts: dict[_Group, list[_T]] = {}
         for each in items:
-            parts.setdefault(self._of(each.bucket), []).append(each)
-        self._ask(parts, question)
-
-    def _named(self, names: Sequence[str], question: Callable[[Store, list[str]], None]) -> None:
-        parts: dict[_Group, list[str]] = {}
-        for name in names:
-            parts.setdefault(self._of(name), []).append(name)
-        self._ask(parts, question)
-
-    def _ask(self, parts: dict[_Group, list[_T]], question: Callable[[Store, list[_T]], None]) -> None:
+            parts.setdefault(self._of(name_of(each)), []).append(each)
         failed: StoreUnavailable | None = None
         for group, those in parts.items():
             try:
