@@ -168,7 +168,7 @@ def _claim(limit: Limit, text: str, part: str | None, units: int, stake: Stake, 
 def build_request(call: Call, claims: Sequence[Claim], ticket: Ticket) -> Request:
     """The request that *call* makes of *claims*, for a job that carries *ticket*."""
     asked, delivery = [each.claim for each in claims], call.delivery
-    if ticket.due_us:  # a line may have been lost, or begun anew: who stood in it is no new job all the same
+    if ticket.due_us:  # its line may have been lost, or begun anew: it is not a new job all the same
         for number, each in enumerate(claims):
             if each.claim.max_queue is not None and ticket.has_waited_for(each.limit):
                 asked[number] = replace(each.claim, max_queue=None)

@@ -198,21 +198,20 @@ class Leases:
             leases = [_lease(each) for each in decision.leases if _in_process(each) is in_process]
             for lease in leases:
                 self._heartbeats[in_process].drop(lease)
-            slots = [Correction(each.bucket, each.algorithm, each.granted_us, -each.algorithm.size) for each in leases]
             if leases:
-                self._give_back(leases, slots, ran=ran, in_process=in_process)
+                self._give_back(leases, ran=ran, in_process=in_process)
 
-    def _give_back(self, leases: Sequence[Lease], slots: Sequence[Correction], *, ran: bool, in_process: bool) -> None:
+    def _give_back(self, leases: Sequence[Lease], *, ran: bool, in_process: bool) -> None:
         store = self._stores.in_process if in_process else self._stores.shared
         try:
             if ran:
                 store.release(leases)
             else:
-                store.settle(slots)
+                store.settle([_undone(each) for each in leases])
         except BaseException as error:  # also an interrupt: the body has ended, and its lease is not renewed any more
             after = error.retry_after if isinstance(error, StoreUnavailable) else 0.0
             if not in_process:
-                self._stores.returns.owe(slots, after)
+                self._stores.returns.owe([_undone(each) for each in leases], after)
             raise
 
 
@@ -222,3 +221,7 @@ def _in_process(charged: Charged) -> bool:
 
 def _lease(charged: Charged) -> Lease:
     return Lease(charged.bucket, charged.limit.bind(1, 0, charged.holder), charged.at_us)
+
+
+def _undone(lease: Lease) -> Correction:
+    return Correction(lease.bucket, lease.algorithm, lease.granted_us, -lease.algorithm.size)

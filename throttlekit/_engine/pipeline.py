@@ -73,7 +73,8 @@ class Pipeline:
         """
         self.resolver.registry.check(call)
         claims = self.resolver.resolve(call)
-        ticket = Ticket.read(call.waiting.ticket if call.waiting is not None else None)
+        waiting = call.waiting
+        ticket = Ticket.read(None if waiting is None else waiting.ticket)
         return Attempt(call, claims, ticket, build_request(call, claims, ticket), self._now())
 
     def decide_all(self, attempts: Sequence[Attempt]) -> list[Verdict | Exception]:
