@@ -132,13 +132,7 @@ class HeldTasks:
         self._lock = threading.Lock()  # without an event loop, timers run in a thread of their own
 
     def hold(
-        self,
-        held: HeldTask,
-        delay: float,
-        *,
-        state: State = State.HELD,
-        wakeable: bool = False,
-        most: float = math.inf,
+        self, held: HeldTask, delay: float, *, state: State = State.HELD, wakeable: bool = False, most: float = math.inf
     ) -> None:
         """
         Give *held* back to Celery in *delay* seconds. Until then `inspect scheduled` lists it, with its ETA.

@@ -245,9 +245,7 @@ def look(connection: Any, queues: Sequence[str]) -> list[_Look]:
     return looks
 
 
-def promote(
-    connection: Any, queue: str, due: Sequence[bytes], *, lane: str = "", least: float | None = None
-) -> int:  # fmt: skip
+def promote(connection: Any, queue: str, due: Sequence[bytes], *, lane: str = "", least: float | None = None) -> int:
     """
     Put jobs of *due* into *queue*, and of those that a limit denied the first in its line; return how many. Those whose
     line has become later since they were denied wait on.

@@ -183,9 +183,8 @@ class Concurrency(Limit):
 
     Guarantee: at most `amount` slots are held at any instant, by the store's clock; a job holds one, or as many as its
     *cost*. It holds them from its grant until its body has ended; its worker renews the lease meanwhile, three times in
-    its length. A worker
-    that is killed frees its slots within the lease. A job that cannot renew for as long as its lease
-    (its process is frozen, the store is away) may lose the slot to another job while it still runs.
+    its length. A worker that is killed frees its slots within the lease. A job that cannot renew for as long as its
+    lease (its process is frozen, the store is away) may lose the slot to another job while it still runs.
     `throttlekit.current().lost` and the hook `throttlekit_slot_lost` report that; until such a job ends, one more job
     runs than the limit says.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from throttlekit._core.algorithm import Use
 from throttlekit._core.algorithms.gcra import Bucket, GcraAlgorithm, bucket_definition
@@ -13,9 +13,6 @@ from throttlekit._core.limit.local_share import shared_bucket
 from throttlekit._core.limit.per_tier import PerTier
 from throttlekit._core.limit.rate import Rate
 from throttlekit._core.limit.shape import Shape
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["LeakyBucket"]
 
