@@ -199,7 +199,7 @@ class HeldTasks:
             consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer,))
 
     def late(self, held: HeldTask) -> float:
-        """By how many seconds the line of *held* has fallen behind what it was told."""
+        """By how many seconds the line of *held* is later than the answer to it said."""
         with self._lock:
             return 0.0 if held.entry is None or held.entry.gone else max(0.0, self._room.due(held.entry) - held.due)
 

@@ -63,8 +63,8 @@ to two seconds late, most within one.
 
 BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, early=0.015, held=True), newcomer=0.0, returning=0.05)
 """
-By a worker of ours, while it has no job to run. What a job is told that stands first in its line counts for all that
-stand behind it, so it goes back rather than wait in place.
+By a worker of ours, while it has no job to run. The answer to a job that stands first in its line counts for all that
+stand behind it, so the job goes back rather than wait in place.
 """
 
 
