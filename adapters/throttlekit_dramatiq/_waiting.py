@@ -50,7 +50,7 @@ class Waiting(PriorityQueue[Any]):
     """
 
     def _init(self, maxsize: int) -> None:
-        self._room: WaitingRoom[Held] = WaitingRoom()
+        self._room: WaitingRoom[Held] = WaitingRoom(second=1000)
 
     def _qsize(self) -> int:
         return len(self._room)

@@ -19,6 +19,9 @@ _TIDY_AFTER = 1000
 _MOST_ASKED = 64
 """Jobs of a lane that were taken out to ask, and may be put back, of which the room keeps when they were due."""
 
+_STEP = 0.04
+"""Seconds by which a lane becomes later, at each answer, towards how late its first job is in all."""
+
 _T = TypeVar("_T")
 
 
@@ -50,6 +53,7 @@ class Entry(Generic[_T]):
         due: When it is to be taken up, in the caller's unit; jobs that are due at once keep the order of coming.
         item: The caller's own object.
         base: When it would be due had its lane not fallen behind.
+        whole: The same by its first answer; `base` is by the newest that counted.
         latest: It becomes due no later than this because of its lane.
         gone: It was removed.
     """
@@ -59,6 +63,7 @@ class Entry(Generic[_T]):
     item: _T = field(compare=False)
     lane: Lane = field(default=NO_LANE, compare=False)
     base: float = field(default=0.0, compare=False)
+    whole: float = field(default=0.0, compare=False)
     latest: float = field(default=math.inf, compare=False)
     gone: bool = field(default=False, compare=False)
 
@@ -70,13 +75,15 @@ class _Standing(Generic[_T]):
 
     Attributes:
         behind: How much later than its base the job was due that stood first when it last asked in vain.
-        asked: The bases of jobs that stood first and were taken out, by their places.
+        asked: The bases of jobs that were taken out, by their places; nan in place of one that is not to count.
+        step: `_STEP` in the caller's unit.
     """
 
     looked: float
+    step: float
     entries: list[tuple[int, int, int, Entry[_T]]] = field(default_factory=list[tuple[int, int, int, Entry[_T]]])
     behind: float = 0.0
-    asked: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
+    asked: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
 
     def add(self, entry: Entry[_T]) -> None:
         heapq.heappush(self.entries, (entry.lane.start, entry.lane.number, entry.number, entry))
@@ -87,25 +94,31 @@ class _Standing(Generic[_T]):
         return self.entries[0][3] if self.entries else None
 
     def takes_out(self, entry: Entry[_T]) -> None:
-        if self.first() is entry:
-            self.asked[entry.lane.start, entry.lane.number] = entry.base
-            if len(self.asked) > _MOST_ASKED:
-                del self.asked[next(iter(self.asked))]
+        base = entry.base if self.first() is entry else math.nan
+        self.asked[entry.lane.start, entry.lane.number] = base, entry.whole
+        if len(self.asked) > _MOST_ASKED:
+            del self.asked[next(iter(self.asked))]
 
-    def base_of(self, due: float, lane: Lane) -> float:
-        """Of a job that is put in: as before if it comes back; if it stands first, the lane is as late as it is."""
-        base = self.asked.pop((lane.start, lane.number), None)
-        if base is None:
-            return due - self.behind
+    def bases_of(self, due: float, lane: Lane) -> tuple[float, float]:
+        """
+        Of a job that is put in: as before if it comes back. If it stands first, the lane is as late as it is: by how
+        much it has become later since its last answer, and by a step towards how late it is in all, which is another
+        for each tenant, and no news to those that came since.
+        """
+        base, whole = self.asked.pop((lane.start, lane.number), (math.nan, due - self.behind))
+        if math.isnan(base):
+            return due - self.behind, whole
         first = self.first()
         # Those that came in front of it meanwhile have instants of the line as it is now.
         if first is None or (lane.start, lane.number) < (first.lane.start, first.lane.number):
-            later = due - base - self.behind
+            by = due - base
+            later = min(max(due - whole, by), by + self.step) - self.behind
             self.behind += later
-            for place in self.asked:
+            base = due - self.behind
+            for place, (its_base, its_whole) in self.asked.items():
                 if place < (lane.start, lane.number):
-                    self.asked[place] -= later
-        return base
+                    self.asked[place] = its_base - later, its_whole - later
+        return base, whole
 
 
 class WaitingRoom(Generic[_T]):
@@ -119,9 +132,13 @@ class WaitingRoom(Generic[_T]):
 
     Every operation looks at a few entries only: a removed entry is marked, and cleared away now and then. Not safe
     between threads: the caller holds a lock. Time is an argument.
+
+    Args:
+        second: How much of the caller's unit is a second.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, second: float = 1.0) -> None:
+        self._step = _STEP * second
         self._entries: list[Entry[_T]] = []
         self._lanes: dict[str, _Standing[_T]] = {}
         self._living = self._number = self._removed = 0
@@ -146,9 +163,10 @@ class WaitingRoom(Generic[_T]):
         """
         self._number += 1
         self._living += 1
-        entry = Entry(due, self._number, item, lane, due, latest)
+        entry = Entry(due, self._number, item, lane, due, due, latest)
         if lane.name:
-            entry.base = self._lanes.setdefault(lane.name, _Standing(now)).base_of(due, lane)
+            standing = self._lanes.setdefault(lane.name, _Standing(now, self._step))
+            entry.base, entry.whole = standing.bases_of(due, lane)
         self._add(entry)
         return entry
 

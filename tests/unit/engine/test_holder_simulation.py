@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -57,15 +57,21 @@ class Process:
 
 class Fleet:
     """
-    Processes that work as Dramatiq's do with throttlekit: a job that was denied is held, and asks when it is due.
+    Processes that work as Dramatiq's and Celery's do with throttlekit: a job that was denied is held, and asks when it
+    is due.
+
+    Args:
+        sleeps: A thread of each process sleeps until a job is due that is due soon, as Dramatiq's do.
 
     Attributes:
         asks: When the store was asked, by the simulated clock.
         ran: The jobs, in the order of running.
     """
 
-    def __init__(self, processes: int, works: list[Work], seed: int, limit: TokenBucket = LIMIT) -> None:
-        self._limit = limit
+    def __init__(
+        self, processes: int, works: list[Work], seed: int, limit: TokenBucket = LIMIT, *, sleeps: bool = True
+    ) -> None:
+        self._limit, self._sleeps = limit, sleeps
         self._clock = FakeClock()
         self._limiter = Limiter(MemoryStore(clock_us=self._clock))
         self._start_us, self._random = self._clock(), random.Random(seed)
@@ -106,7 +112,7 @@ class Fleet:
 
     def _ask(self, process: Process, work: Work, held: bool) -> None:
         self.asks.append(self.now_us)
-        inline = Asleep(at_once=0 if process.asleep else 1)
+        inline = Asleep(at_once=0 if process.asleep else 1) if self._sleeps else None
         job = Job(id=str(work.number), args=(work.tenant,), function=_function, ticket=work.ticket)
         decision = self._limiter.acquire(
             self._limit, job=job, delivery=Delivery(lateness=0.05, inline=inline, held=held)
@@ -118,12 +124,13 @@ class Fleet:
             return
         work.ticket = decision.ticket
         delay_us = round(decision.delay * SECOND)
-        if inline.asked and not process.asleep:
+        if inline is not None and inline.asked and not process.asleep:
             process.asleep = True
             self._later(self.now_us + delay_us + 200, self._wake, process, work, held)
             return
         process.busy -= 1
-        due = -(-(self.now_us + delay_us) // 1000) / 1000
+        due_us = self.now_us + delay_us
+        due = -(-due_us // 1000) / 1000 if self._sleeps else due_us / SECOND  # Dramatiq counts in milliseconds
         process.room.put(work, due, lane_in(work.ticket), now=self.now_us / SECOND)
         self._release(process)
         self._fill()
@@ -160,15 +167,24 @@ class Fleet:
 def _function(tenant: str) -> None: ...
 
 
-@pytest.mark.parametrize(("processes", "most_asks"), [(1, 2.3), (2, 2.5), (4, 2.75)])
+def works_of(coming: list[tuple[int, str]]) -> list[Work]:
+    return [Work(tenant, at_us, number) for number, (at_us, tenant) in enumerate(coming)]
+
+
+each_kind = pytest.mark.parametrize("sleeps", [True, False], ids=["as Dramatiq", "as Celery"])
+each_fleet = pytest.mark.parametrize("processes", [1, 2, 4])
+
+
+@each_kind
+@pytest.mark.parametrize(("processes", "most_asks"), [(1, 2.4), (2, 2.5), (4, 2.75)])
 def test_a_held_backlog_behind_light_tenants_is_asked_for_little_more_than_once(
-    processes: int, most_asks: float
+    processes: int, most_asks: float, sleeps: bool
 ) -> None:
     """2 of these a job has to have: one that gives it its place, and one that is granted. The limit is fully used."""
     backlog, seconds, begin_us = 400, 6, 1 * SECOND
     heavy = [Work("heavy", number * 500, number) for number in range(backlog)]
     light = [Work(f"light {k % 10}", begin_us + k * SECOND // 10, backlog + k) for k in range(10 * seconds)]
-    fleet = Fleet(processes, [*heavy, *light], seed=1)
+    fleet = Fleet(processes, [*heavy, *light], seed=1, sleeps=sleeps)
     fleet.run(begin_us + seconds * SECOND)
     ran = [work for work in fleet.ran if work.ran_us > begin_us]
     before = sum(work.at_us < begin_us for work in ran)
@@ -182,13 +198,28 @@ def test_a_held_backlog_behind_light_tenants_is_asked_for_little_more_than_once(
     assert waits[-1] <= 0.1 * SECOND
 
 
+@each_kind
+@each_fleet
+def test_a_burst_of_others_leaves_the_limit_used(processes: int, sleeps: bool) -> None:
+    """Jobs come before it, amid it and after it: the last knew of it, and are not to be as late as the first."""
+    backlog = [(number * 700, "a") for number in range(200)]
+    coming = [(SECOND + number * SECOND // 45, "a") for number in range(45 * 14)]
+    bursts = [(4 * SECOND + n * 300, f"b{n % 20}") for n in range(100)]
+    bursts += [(8 * SECOND + n * 300, f"b{n % 5}") for n in range(60)]
+    fleet = Fleet(processes, works_of(backlog + coming + bursts), seed=1, sleeps=sleeps)
+    fleet.run(14 * SECOND)
+    assert len(fleet.ran) >= 0.985 * 50 * 14
+    each = Counter(work.ran_us // SECOND for work in fleet.ran)
+    assert min(each[second] for second in range(1, 14)) >= 0.85 * 50
+
+
 @pytest.mark.parametrize(("weight", "part"), [(10.0, 10 / 11), (0.1, 1 / 11)])
 def test_a_new_weight_counts_once_those_have_run_that_waited(weight: float, part: float) -> None:
     """Of two tenants that always wait: the old parts up to then, and the new ones at once."""
     weights, waiting, begin_us = {"a": 1.0, "b": 1.0}, 100, 1 * SECOND
     backlog = [(number * 500, tenant) for number in range(waiting + 25) for tenant in "ab"]
     coming = [(begin_us + number * SECOND // 50, tenant) for number in range(600) for tenant in "ab"]
-    works = [Work(tenant, at_us, number) for number, (at_us, tenant) in enumerate([*backlog, *coming])]
+    works = works_of([*backlog, *coming])
     share = Share("{tenant}", weight=lambda job: weights[job.args[0]])
     fleet = Fleet(2, works, seed=1, limit=TokenBucket("partner", "50/s", burst=10, share=share))
     fleet.run(begin_us)

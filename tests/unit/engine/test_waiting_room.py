@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from throttlekit import Limiter, TokenBucket
 from throttlekit.adapter import Entry, Lane, WaitingRoom, leaves_most
 
@@ -34,6 +36,23 @@ def test_what_stands_behind_a_job_that_asked_in_vain_is_due_as_much_later() -> N
         room.remove(entry)
     assert told == [("other", 11), ("outside", 11.5), ("first", 16), ("second", 18), ("later", 19)]
     assert later.gone
+
+
+def test_a_lane_becomes_later_by_steps_towards_how_late_its_first_job_is_in_all() -> None:
+    """
+    Of jobs that ask early, one stands before the other, and each second answer says little: without the steps, all of
+    them would come as early for ever.
+    """
+    room: WaitingRoom[str] = WaitingRoom()
+    first, second, third = (room.put(str(n), 10 + n, lane(n)) for n in (1, 2, 3))
+    second = asked_in_vain(room, second, 13)
+    assert room.remove(first)
+    assert room.due(third) == 13
+    second = asked_in_vain(room, second, 13.01)
+    assert room.due(third) == pytest.approx(13.05)
+    for number in range(30):
+        second = asked_in_vain(room, second, 13.01 + number / 1000)
+    assert room.due(third) == pytest.approx(14 + 0.039)
 
 
 def test_only_the_first_of_a_lane_says_how_far_the_lane_is_behind() -> None:
