@@ -93,7 +93,7 @@ local redis = {sha1hex = server.sha1hex, call = function(...)
     local ring = string.find(key or '', 'ring', 1, true) and #argument > 0 and #argument % 7 == 0
       and ((command == 'SETRANGE' and i == 4) or (command == 'SET' and i == 3))
     local holders = string.find(key or '', 'concurrency', 1, true) and (string.find(argument, '^%(?%-?%d+$')
-      or string.find(argument, '^job%%3A%d+#%d%*?%d*$') or string.find(argument, '^:%l+$')
+      or string.find(argument, '^job%%3A%d+#%d?%*?%d*$') or string.find(argument, '^:%l+$')
       or argument == '-inf' or argument == '+inf' or argument == 'WITHSCORES' or argument == 'LIMIT')
     local line = string.find(key or '', ':order2$')
       and (string.find(argument, '^[%d ]+ %x* ?[%d ]*$') or argument == 'KEEPTTL')
@@ -268,6 +268,7 @@ OF_THE_LINE = [
 ]
 
 
+OF_WORKFLOWS = ["of a workflow that holds", "past a line", "kept", "done"]
 OF_TWO_RATES = ["at another rate", "looked at from another rate", "settled at another rate"]
 
 
@@ -279,7 +280,7 @@ OF_TWO_RATES = ["at another rate", "looked at from another rate", "settled at an
         (["fixed-window"], ["in debt", "ahead"]),
         (["sliding-window"], ["in debt", "ahead"]),
         (["sliding-log"], ["ring wrapped", "ahead"]),
-        (["concurrency"], ["ahead", "release: True", "release: False", "renew: True", "renew: False"]),
+        (["concurrency"], ["ahead", "release: True", "release: False", "renew: True", "renew: False", *OF_WORKFLOWS]),
         (["adaptive-concurrency"], ["ahead", "release: True", "release: False", "renew: True", "renew: False"]),
         (ALGORITHMS, [*OF_THE_LINE, "in debt", "ahead", "ring wrapped", "several", "release: True", "renew: True"]),
     ],

@@ -48,7 +48,7 @@ _SCANNED_AT_ONCE = 100
 _SCANS = 20
 _FULL_PAGE = 50
 _MOST_SHOWN = 50
-_TOKEN = re.compile(r"#[0-9a-f]+\.[0-9a-f]+(?:\*\d+)?$", re.ASCII)
+_TOKEN = re.compile(r"#(?:[0-9a-f]+\.[0-9a-f]+)?(?:\*\d+)?$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
