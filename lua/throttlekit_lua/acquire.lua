@@ -100,10 +100,10 @@ if reason == 0 then
       local line = c.line
       local slowed = line and pass_pace(c)
       if c.ahead and c.held then  -- it takes nothing of what the others wait for
-        local changed = c.tidied or c.waits or slowed or line.paused > 0
+        local writes = c.tidied or c.waits or slowed or line.paused > 0
         unpause(c)
         if c.waits then leave_line(c) end
-        if changed then write_line(c) end
+        if writes then write_line(c) end
       elseif c.ahead then
         pay(c)
         pass(c)
