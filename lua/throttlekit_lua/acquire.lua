@@ -55,7 +55,6 @@ for i, c in ipairs(claims) do
         c.ahead = c.ready > now and max(0, c.ahead - (c.of.estimates and 0 or AT_DOOR)) or 0
         most, c.least = c.ahead, 0
       end
-      if c.held then c.ahead, most = 0, 0 end
       local opens = max(now, c.line.paused)  -- no job passes sooner
       c.passes = c.ahead > 0 and ready_after(c, c.ahead, opens) or c.ready
       if c.passes > opens then c.passes = math.min(c.passes + c.ahead * c.of.slack(c, longest), now + FURTHEST) end

@@ -541,10 +541,10 @@ def written_as(value: object) -> object:
 
 
 class History:
-    """Walks at random over limits of *algorithms*."""
+    """Walks at random over limits of *algorithms*; so many of their slots are asked for by *workflows*."""
 
-    def __init__(self, rnd: random.Random, algorithms: Sequence[str]) -> None:
-        self._rnd = rnd
+    def __init__(self, rnd: random.Random, algorithms: Sequence[str], *, workflows: float = 0.25) -> None:
+        self._rnd, self._workflows = rnd, workflows
         self._now_us = self._start_us = NOW_US + rnd.randrange(40 * _DAY_US)
         self._rules = rules(rnd, algorithms, self._now_us)
         self._reference = Reference()
@@ -652,7 +652,7 @@ class History:
         return self._rnd.choice([bent, bent, place._replace(seal="0" * 10)])
 
     def _holder(self) -> str:
-        if self._rnd.random() < 0.25:
+        if self._rnd.random() < self._workflows:
             return workflow_name(f"job:{self._rnd.randrange(4)}")
         return f"job%3A{self._rnd.randrange(12)}#{self._rnd.randrange(3)}"
 

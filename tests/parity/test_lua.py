@@ -313,6 +313,19 @@ def test_long_random_histories(client: Any, algorithms: Sequence[str], must_see:
     assert min(seen[what] for what in seldom) > LONG_RUN // 5000, {what: seen[what] for what in seldom}
 
 
+def test_histories_of_workflows(client: Any) -> None:
+    """Where nearly all slots are held by workflows, whose jobs pass those that wait and those that do not come."""
+    shas, seen = _Shas(client), Counter[str]()
+    for seed in range(60):
+        history = History(random.Random(seed), ["concurrency"], workflows=0.9)
+        steps = list(history.steps(HISTORY))
+        client.flushdb()
+        _check(client, steps, shas)
+        seen += history.seen
+    client.flushdb()
+    assert min(seen[what] for what in OF_WORKFLOWS) > 200, {what: seen[what] for what in OF_WORKFLOWS}
+
+
 @pytest.mark.parametrize("algorithms", [ALGORITHMS, ["sliding-log"]], ids=["mixtures", "rings"])
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**64 - 1), length=st.integers(1, 60))

@@ -186,7 +186,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("local slowed = line and pass_pace(c)", "local slowed = line and line.slow"),
         ("        unpause(c)\n        if line.epoch", "        c.aside = {}\n        if line.epoch"),
         ("        unpause(c)\n        if c.waits", "        if c.waits"),
-        ("if c.held then c.ahead, most = 0, 0 end", ""),
         ("and not c.held and", "and"),
         ("if c.ahead and c.held then", "if false then"),
         ("local writes = c.tidied or", "local writes ="),
@@ -543,7 +542,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("n + c.size - max(0, c.a - c.live)", "n + 1 - max(0, c.a - c.live)"),
         ("now + quotient(over * pace(c), c.size)", "now + pace(c)"),
         ("now + quotient(over * pace(c), c.size)", "now + over * pace(c)"),
-        ("return (over <= 0 or c.held) and now", "return (over < 0 or c.held) and now"),
         ("return (over <= 0 or c.held) and now", "return over <= 0 and now"),
         ("tight = function() return true end", "tight = no"),
         (

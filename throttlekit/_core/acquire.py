@@ -315,7 +315,8 @@ def _look(
     there = there if pace is None else pace.there(now_us, there)
     line = begun(line, now_us, secret)
     place = genuine(line, claim.bucket, place)
-    line, soon = tidied(line, there, algorithm.mark, now_us, grace_us, place.number if place else 0)
+    own = place.number if place is not None else 0
+    line, soon = tidied(line, there, algorithm.mark, now_us, grace_us, own)
     first = caller is Caller.AGAIN
     longest_us = max(grace_us, line.grace_us)
     stands = standing(line, claim.tenant, claim.cost, claim.step, claim.lead, place, now_us, longest_us, first)
@@ -330,7 +331,6 @@ def _look(
         # next, or each would as often as jobs are due. Where instants are estimates, a job comes in its turn.
         about = 0 if ready_us <= now_us else max(0, ahead.about - (0 if algorithm.estimates else AT_DOOR))
         ahead = Ahead(about, about)
-    ahead = _NOBODY if algorithm.holds(taken, now_us) else ahead
     # No job passes before a pause ends: what will be there then is known, but where instants are estimates.
     opens_us = now_us if algorithm.estimates else max(now_us, line.paused_us)
     passes_us = ready_after(ahead.about, opens_us) if ahead.about else ready_us

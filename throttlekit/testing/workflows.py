@@ -16,6 +16,7 @@ from throttlekit.testing.bench import NAME, SECOND_US, TEN, Bench, ConformanceSu
 __all__ = ["WorkflowConformance"]
 
 _SLOTS = Concurrency(NAME, 2, lease=30)
+_NONE_WAIT = Concurrency(NAME, 2, lease=30, queue=0)
 _LEASE_US = 30 * SECOND_US
 
 
@@ -108,12 +109,13 @@ class WorkflowConformance(ConformanceSuite):
             assert _ask(bench, "d", caller=Caller.JOB, back=last).allowed
 
     def test_pause_holds_for_a_workflow_that_holds(self) -> None:
-        """Its next job waits for the end of the pause, and passes then."""
+        """Its next job waits for the end of the pause, also where the queue is full, and passes then."""
         with self.bench() as bench:
             _ask(bench, "a")
             bench.store.pause([bench.claim(_SLOTS)], 10 * SECOND_US, now_us=bench.now_us)
-            denied = _ask(bench, "a", caller=Caller.JOB)
+            denied = bench.ask(_NONE_WAIT, holder=workflow_name("a"), caller=Caller.JOB)
             assert denied.reason is Reason.PAUSED
+            assert bench.ask(_NONE_WAIT, holder=workflow_name("b"), caller=Caller.JOB).reason is Reason.FULL
             bench.now_us += 10 * SECOND_US
             assert _ask(bench, "a", caller=Caller.JOB, back=denied).allowed
             assert _held(bench) == 1
