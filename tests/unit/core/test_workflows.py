@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from support.waiting import wait_until
 from throttlekit import (
+    AsyncLimiter,
     ByLatency,
     Concurrency,
     ConfigurationError,
@@ -407,3 +410,27 @@ def test_decision_says_which_slots_stay(limiter: Limiter) -> None:
     decision: Decision = limiter.acquire(GPU, Concurrency("other", 1), job=of("a"))
     assert [each.stays for each in decision.leases] == [True, False]
     assert Reason.ALLOWED.value == decision.reason
+
+
+def test_done_from_an_event_loop(limiter: Limiter) -> None:
+    """`AsyncLimiter.done` is the same; a `hold` that is cancelled while it waits takes no slot for its workflow."""
+
+    async def main() -> None:
+        in_loop = AsyncLimiter(limiter)
+        await in_loop.acquire(GPU, job=of("a"))
+        await in_loop.acquire(GPU, job=of("b"))
+
+        async def hold() -> None:
+            async with in_loop.hold(GPU, job=of("c")):
+                raise AssertionError("it was cancelled")
+
+        waiting = asyncio.create_task(hold())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        await in_loop.done(GPU, "a")
+        await in_loop.done(GPU, job=of("b"))
+
+    asyncio.run(main())
+    assert free(limiter) == 2
