@@ -182,7 +182,7 @@ class Limiter(Wired):
 
     def release(self, decision: Decision) -> None:
         """
-        Give back the slots that *decision* holds of concurrency limits. Does nothing if it holds none, or no more.
+        Give back the slots that *decision* holds, but for those of workflows. Does nothing if there are none.
 
         If the store does not answer, they are given back within two seconds after it answers again, by a thread of this
         process. If the process ends before, they come free when their leases end.

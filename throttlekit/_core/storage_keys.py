@@ -16,9 +16,8 @@ import re
 
 __all__ = [
     "bucket_name", "digest_of", "digest_of_key", "fleet_name", "held_since", "holder_name", "is_bucket_of", "is_line",
-    "is_workflow",
-    "jobs_name", "jobs_name_of", "limit_id", "line_name", "parts_of", "patterns_of", "quoted", "slots_of_holder",
-    "with_slots", "workflow_name",
+    "is_workflow", "jobs_name", "jobs_name_of", "limit_id", "line_name", "parts_of", "patterns_of", "quoted",
+    "slots_of_holder", "with_slots", "workflow_name",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
