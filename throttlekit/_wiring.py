@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from throttlekit._core.decision import Decision
+from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.adapting import falling
@@ -163,8 +163,12 @@ class Wired:
 
     def give_back(self, decision: Decision, *, ran: bool) -> None:
         """For adapters: release the slots of *decision*; *ran*: as a hold to learn from. What fails is logged."""
+        self.release_all(decision.leases, ran=ran)
+
+    def release_all(self, held: Sequence[Charged], *, ran: bool, done: bool = False) -> None:
+        """For adapters: as `give_back`, of what is *held*; *done*: also of what stays with a workflow."""
         try:
-            self._leases.release(decision, ran=ran)
+            self._leases.release(held, ran=ran, done=done)
         except StoreUnavailable as error:
             if self._release_failed.due():
                 _log.warning(

@@ -154,6 +154,12 @@ class AsyncLimiter:
         """As `Limiter.release`."""
         await self._in_thread(partial(self._limiter.release, decision))
 
+    async def done(
+        self, limit: Limit, held_by: str | int | None = None, *, job: Job | None = None, key: str | int | None = None
+    ) -> None:
+        """As `Limiter.done`."""
+        await self._in_thread(partial(self._limiter.done, limit, held_by, job=job, key=key))
+
     async def cancel(self, decision: Decision) -> None:
         """As `Limiter.cancel`."""
         await self._in_thread(partial(self._limiter.cancel, decision))

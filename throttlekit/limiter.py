@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from throttlekit._core.decision import Decision
+from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.durations import finite_seconds, seconds_in
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -19,6 +19,7 @@ from throttlekit._engine.heard import hear, limits_by_unit
 from throttlekit._engine.hold import Hold, limited_by
 from throttlekit._engine.plugins import DEFAULT_STORE
 from throttlekit._engine.rate_limited import LONGEST_PAUSE
+from throttlekit._engine.running import check_held
 from throttlekit._engine.threads import in_running_loop, warn_in_loop
 from throttlekit._engine.up_to import UpTo
 from throttlekit._wiring import NO_CLIENT, Wired
@@ -181,21 +182,38 @@ class Limiter(Wired):
 
     def release(self, decision: Decision) -> None:
         """
-        Give back the slots that *decision* holds of concurrency limits. Does nothing if it holds none, or no more.
+        Give back the slots that *decision* holds, but for those of workflows. Does nothing if there are none.
 
         If the store does not answer, they are given back within two seconds after it answers again, by a thread of this
         process. If the process ends before, they come free when their leases end.
         """
         self.give_back(decision, ran=True)
 
+    def done(
+        self, limit: Limit, held_by: str | int | None = None, *, job: Job | None = None, key: str | int | None = None
+    ) -> None:
+        """
+        Give back the slot that a workflow holds of *limit*, which has `held_by=`: no job of it is to come. Does nothing
+        if it holds none. In its last job call `throttlekit.current().done(limit)`.
+
+        Args:
+            held_by: The workflow. Default: that of *job*.
+            job, key: What it is counted under, as for `acquire`. Of a limit with tiers, all if there is no job.
+
+        Raises:
+            ConfigurationError: As for `acquire`; *limit* has no `held_by=`.
+
+        If the store does not answer, the slot is given back as `release` says.
+        """
+        check_held(limit)
+        holder, claims = limit.holder_of(job, held_by), self._each_tier(limit, job, key)
+        held = [Charged(each.limit, each.claim.bucket, 1, 0, holder=holder) for each in claims]
+        self.release_all(held, ran=False, done=True)
+
     def hold(
-        self,
-        *limits: Limit,
-        job: Job | None = None,
-        key: str | int | None = None,
-        cost: int | None = None,
+        self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None,
         timeout: float | timedelta | None = None,
-    ) -> Hold:
+    ) -> Hold:  # fmt: skip
         """
         For code outside a job: `with limiter.hold(slots): …`, or `async with`. Waits in line with the jobs until all
         of *limits* let it pass, and gives their slots back at the end; leases are renewed meanwhile.
@@ -217,13 +235,9 @@ class Limiter(Wired):
         return Hold(self, call, seconds_in("timeout", timeout))
 
     def wait(
-        self,
-        *limits: Limit,
-        job: Job | None = None,
-        key: str | int | None = None,
-        cost: int | None = None,
+        self, *limits: Limit, job: Job | None = None, key: str | int | None = None, cost: int | None = None,
         timeout: float | timedelta | None = None,
-    ) -> Decision:
+    ) -> Decision:  # fmt: skip
         """
         For code outside a job, and for rates: wait in line with the jobs until all of *limits* let the caller pass, and
         charge them. There is nothing to give back at the end; for slots use `hold`.

@@ -139,12 +139,12 @@ def _rate_limited(job: Any, grant: Grant, error: RateLimited) -> Denied | None:
 
 
 def write_admission(job: Any) -> str:
-    """For the process that is spawned for *job*: that it was admitted. Its slots stay with this one."""
+    """For the process that is spawned for *job*: that it was admitted. Its own slots stay with this one."""
     grant: Grant | None = getattr(job, GRANT)
     if grant is None or grant.run.decision is None:
         return json.dumps({"job": job.id, "limits": False})
     decision = grant.run.decision
-    rates = tuple(each for each in decision.charged if not each.holder)
+    rates = tuple(each for each in decision.charged if not each.holder or each.stays)
     charged = receipt(replace(decision, charged=rates)) if rates else None
     admission = {"limits": True, "charged": charged, "waited": grant.run.job.ticket, "expires": grant.expires_ms}
     return json.dumps({"job": job.id, **admission})

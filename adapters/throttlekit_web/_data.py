@@ -138,9 +138,10 @@ def key_data(key: Key, minute: Minute, *, show_keys: bool) -> _Data:
     }
 
 
-def holder_data(holder: Holder, now: float) -> _Data:
+def holder_data(holder: Holder, now: float, *, show_keys: bool) -> _Data:
     held = None if holder.since is None else max(0.0, now - holder.since)
-    return {"job": holder.job_id, "held": held, "slots": holder.slots}
+    workflow = f"workflow {format_key(holder.workflow, None, clear=show_keys)}" if holder.workflow else ""
+    return {"job": workflow or holder.job_id, "held": held, "slots": holder.slots}
 
 
 def tenants_data(tenants: Sequence[Tenant], *, show_keys: bool) -> list[_Data]:

@@ -139,7 +139,7 @@ class Reader:
         holders = [
             {
                 "key": format_key(key.key, key.part, clear=self._show_keys),
-                "holders": [holder_data(each, now) for each in holders_of(self._store, key)],
+                "holders": [holder_data(each, now, show_keys=self._show_keys) for each in holders_of(self._store, key)],
             }
             for key in (keys if row["slots"] else ())[:_HOLDERS_OF]
         ]

@@ -74,7 +74,7 @@ for i = 1, #claims do
     retry = max(retry, c.passes)
     local spread = caller == 'guest' and c.line.guest <= c.passes + GUESTS
     local due_c = spread and max(c.line.guest, c.back_at) or c.back_at
-    local full = c.queue and c.tags == 'f' and c.line.waiting >= c.queue
+    local full = c.queue and c.tags == 'f' and not c.held and c.line.waiting >= c.queue
     if reason ~= 4 and (due_c > due or full) then
       binding, due = i, due_c
       local early = c.place and c.place.due > now
@@ -98,7 +98,12 @@ if reason == 0 then
       c.of.keep(c)
       local line = c.line
       local slowed = line and pass_pace(c)
-      if c.ahead then
+      if c.ahead and c.held then  -- it takes nothing of what the others wait for
+        local writes = c.tidied or c.waits or slowed or line.paused > 0
+        unpause(c)
+        if c.waits then leave_line(c) end
+        if writes then write_line(c) end
+      elseif c.ahead then
         pay(c)
         pass(c)
         write_line(c)

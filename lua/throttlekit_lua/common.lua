@@ -17,6 +17,7 @@
   estimates      true where no clock shows when units come back: then a job may pass before it is due
   slack(c, t)    how much later a job is to come back for each unit before it, whose job comes up to t late
   pace(c)        how long the limit takes, at its rate, to let c pass
+  c.held         a job of its workflow holds the slot already: it takes nothing, and passes whatever waits
 
   Where slots are held until they are given back, there is besides:
 

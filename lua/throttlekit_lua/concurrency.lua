@@ -1,10 +1,11 @@
 --[[
   Mirrors throttlekit/_core/algorithms/concurrency.py. Code c.
-  a, b, c  amount, lease, microseconds, and the holder: its name ends in "*" and its slots, if it has more than one
+  a, b, c  amount, lease, microseconds, and the holder: its name ends in "*" and its slots, if it has more than one, and
+           in "#" if it is a workflow, whose slot stays; with a lease of 0 it is given back
   Key      sorted set: each holder by the end of its lease; ":mean", ":granted" and ":lease", the longest of
            them, by minus their value; and so ":extra", the slots beyond one of each holder in the set, if there are any
 ]]
-local FIRST_HOLD, LEARN, SHORTEST = 100000, 4, 1000
+local FIRST_HOLD, LEARN, SHORTEST, KEPT = 100000, 4, 1000, 1
 local AT_ONCE = 1000  -- holders that one call dates anew, or removes: the server serves no other client meanwhile
 
 local function pace(c)
@@ -25,6 +26,13 @@ end
 local function holds(c)
   local till = redis.call('ZSCORE', c.key, c.c)
   return till and tonumber(till) > now
+end
+
+local function stays(c) return c.b > 0 and string.sub(c.c, -1) == '#' end
+
+local function keep_workflow(c)
+  c.add, c.longer = true, KEPT
+  return true
 end
 
 algorithms.c = {
@@ -48,6 +56,7 @@ algorithms.c = {
       c.granted_at = math.min(c.granted_at, now)
     end
     c.live = redis.call('ZCOUNT', c.key, '(' .. whole(now), '+inf')
+    c.held = stays(c) and holds(c)
     if c.extra > 0 and c.live > 0 then
       local holders, gone = ended(c)
       c.live = c.live + c.extra - gone
@@ -58,22 +67,31 @@ algorithms.c = {
   there = function(c) return max(0, c.a - c.live) end,
   ready = function(c, n)
     local over = n + c.size - max(0, c.a - c.live)
-    return over <= 0 and now or now + quotient(over * pace(c), c.size)
+    return (over <= 0 or c.held) and now or now + quotient(over * pace(c), c.size)
   end,
-  charge = function(c) c.add, c.granted_at = true, now end,
+  charge = function(c)
+    if c.held then return keep_workflow(c) end
+    c.add, c.granted_at = true, now
+  end,
   settle = function(c)
     c.drop = c.by < 0 and redis.call('ZSCORE', c.key, c.c)
+    if c.drop and stays(c) then
+      local till = tonumber(c.drop)
+      c.drop = (c.stale and math.min(till, c.most) or till) == c.granted + c.b
+    end
     return c.drop
   end,
   release = function(c)
     if not holds(c) then return false end
+    if c.held then return keep_workflow(c) end
     local held = math.max(1, now - c.granted)
     c.mean = c.mean > 0 and math.floor(((LEARN - 1) * c.mean + held) / LEARN) or held
     c.drop = true
     return true
   end,
   renew = function(c)
-    if not holds(c) and c.live + extra_of(c.c) >= c.a then return false end
+    if c.held then return keep_workflow(c) end
+    if stays(c) or not holds(c) and c.live + extra_of(c.c) >= c.a then return false end
     c.add = true
     return true
   end,
@@ -95,7 +113,7 @@ algorithms.c = {
     end
     if c.add then
       c.longest = math.max(c.b, c.longest)
-      local added = redis.call('ZADD', c.key, whole(now + c.b), c.c)
+      local added = redis.call('ZADD', c.key, whole(now + c.b + (c.longer or 0)), c.c)
       c.live, c.extra = c.live + added * (1 + own), c.extra + added * own
     end
     if c.extra > 0 then redis.call('ZADD', c.key, whole(0 - c.extra), ':extra')

@@ -153,6 +153,20 @@ def test_a_page_of_a_cluster(cluster: Cluster) -> None:
         assert [each.job_id for each in holders_of(store, key)] == ["held"]
 
 
+def test_holders_are_jobs_and_workflows(limiter: Limiter, store: RedisStore) -> None:
+    """A workflow is one holder, by its name; since when is not known."""
+    slots = Concurrency("slots", 3, lease=30, held_by="{workflow}")
+    for _ in range(2):
+        limiter.acquire(slots, job=Job(id="1", kwargs={"workflow": "a b"}))
+    limiter.acquire(Concurrency("slots", 3), job=Job(id="single"))
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    (key,) = pressing_keys(store, _known(store, slots), 10)
+    workflow, single = holders_of(store, key)
+    assert (workflow.workflow, workflow.job_id, workflow.since, workflow.slots) == ("a%20b", "", None, 1)
+    assert (single.workflow, single.job_id) == ("", "single")
+    assert (key.used, key.oldest_hold is not None) == (2, True)
+
+
 def test_an_overview_is_what_a_look_shows(limiter: Limiter, store: RedisStore) -> None:
     """The same limits, keys and counts, by fewer calls of the store."""
     for number in range(6):

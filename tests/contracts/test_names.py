@@ -62,7 +62,7 @@ def test_all_equals_reality(module: str) -> None:
 def test_methods_of_a_limiter_are_verbs_or_for_adapters() -> None:
     """What the API page shows of a limiter is a verb for users, or says that it is for adapters."""
     verbs = {
-        "acquire", "acquire_many", "cancel", "clear_line", "close", "declare", "heard", "hold", "limited",
+        "acquire", "acquire_many", "cancel", "clear_line", "close", "declare", "done", "heard", "hold", "limited",
         "overloaded", "pause", "peek", "release", "reset", "resume", "settle", "wait",
     }  # fmt: skip
     for limiter in (Limiter, AsyncLimiter):

@@ -18,10 +18,10 @@ _SHOWN = {
     "Decision": "final headers leases",
     "Job": "arguments",
     "Limit": "at",
-    "Limiter": "acquire acquire_many cancel clear_line close declare heard hold limited overloaded pause peek release "
-    "reset resume settle wait",
+    "Limiter": "acquire acquire_many cancel clear_line close declare done heard hold limited overloaded pause peek "
+    "release reset resume settle wait",
     "RateLimited": "from_response",
-    "Running": "check heard overloaded release settle",
+    "Running": "check done heard overloaded release settle",
 }
 
 

@@ -252,11 +252,11 @@ one slot more: concurrency, 1 slot: slots
   - max(0, self.slots(state) - self.use(state, now_us).units)
   + max(0, self.slots(state) + 1 - self.use(state, now_us).units)
 a renewal takes what is not free: concurrency, 1 slot: slots
-  - if self.holder in dict(living) or _slots(living) + slots_of_holder(self.holder) <= self.slots(state):
+  - if self.holder in dict(living) or fits:
   + if True:
 a renewal takes fewer than it needs: concurrency, 3 slots, costs: slots
-  - if self.holder in dict(living) or _slots(living) + slots_of_holder(self.holder) <= self.slots(state):
-  + if self.holder in dict(living) or _slots(living) < self.slots(state):
+  - _slots(living) + slots_of_holder(self.holder) <= self.slots(state)
+  + _slots(living) < self.slots(state)
 each holder counts as one: concurrency, 3 slots, costs: slots
   - return sum(slots_of_holder(holder) for holder, _ in leases)
   + return len(leases)
@@ -264,10 +264,10 @@ a job passes that needs more than is free: concurrency, 3 slots, costs: slots
   - over = ahead + self.size - self.there(state, now_us)
   + over = ahead + 1 - self.there(state, now_us)
 a lease lasts half: concurrency, 1 slot: lease
-  - now_us + self.lease_us))
+  - now_us + self.lease_us + longer_us))
   + now_us + self.lease_us // 2))
 a lease lasts twice: concurrency, 1 slot: lease
-  - now_us + self.lease_us))
+  - now_us + self.lease_us + longer_us))
   + now_us + 2 * self.lease_us))
 a holder that died holds on: concurrency, 1 slot: idle
   - if lease[1] > now_us)
@@ -282,7 +282,7 @@ gives back another's slot: concurrency, 2 slots: others
   - if lease[0] != self.holder))
   + if lease[0] < self.holder))
 a renewal takes no free slot: concurrency, 1 slot: renewal
-  - if self.holder in dict(living) or _slots(living) + slots_of_holder(self.holder) <= self.slots(state):
+  - if self.holder in dict(living) or fits:
   + if self.holder in dict(living):
 a renewal ends the others' leases: concurrency, 2 slots: others
   - others = (lease for lease in _living(state, now_us) if lease[0] != self.holder)
@@ -293,6 +293,36 @@ new jobs take what comes free: acquire, 1 slot, with the line: turn
 a denial takes a slot: acquire, 1 slot: quiet
   - changed[i] = State(known[i], line)
   + changed[i] = State(claim.algorithm.admit(known[i], now_us), line)
+
+# Slots of workflows
+
+each job of a workflow takes a slot: concurrency, 1 slot, two workflows: enters
+  - if self.size == 0 or over <= 0 or self.holds(state, now_us):
+  + if self.size == 0 or over <= 0:
+one slot more for workflows: concurrency, 1 slot, two workflows: slots
+  - max(0, self.slots(state) - self.use(state, now_us).units)
+  + max(0, self.slots(state) + 1 - self.use(state, now_us).units)
+a workflow passes by its name: concurrency, 1 slot, two workflows: slots
+  - return self.stays and state is not None and self.holder in dict(_living(state, now_us))
+  + return self.stays and state is not None
+the end of a job gives its workflow's slot back: concurrency, 1 slot, two workflows: stays
+  - if self.stays:\n            return self._with(state, now_us, _KEPT_US)\n        held_us
+  + held_us
+a late renewal takes a slot: concurrency, 1 slot, two workflows: stays
+  - fits = not self.stays and
+  + fits =
+a workflow that is done holds on: concurrency, 1 slot, two workflows: done
+  - return is_workflow(self.holder) and self.lease_us > 0
+  + return is_workflow(self.holder)
+a cancelled grant gives back what a job before it took: concurrency, 1 slot, two workflows: cancel
+  - if self.stays and (self.holder, granted_us + self.lease_us) not in state.leases:
+  + if self.stays and state.leases[-1][1] < granted_us + self.lease_us:
+a grant that is cancelled keeps the slot: concurrency, 1 slot, two workflows: cancel
+  - if self.stays and (self.holder, granted_us + self.lease_us) not in state.leases:
+  + if self.stays:
+a lease that begins anew looks like the grant's: concurrency, 1 slot, two workflows: cancel
+  - _KEPT_US = 1\n
+  + _KEPT_US = 0\n
 """
 _ENTRY = re.compile(r"^(\w.*): (\w+), (.+): (\w+)\n  - (.+)\n  \+ (.*)$", re.MULTILINE)
 MUTANTS = tuple(

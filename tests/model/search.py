@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from model import slots, state
+from model import slots, state, workflows
 from model.explore import explore
 from model.mutants import MUTANTS
 from model.worlds import DEEP, WORLDS
@@ -50,7 +50,8 @@ def main() -> int:
         if mutant.rule not in explore(world, states=7_000, first=True).broken:
             alive.append(mutant.name)
     print(f"\nMutants: {len(MUTANTS)}, noticed: {len(MUTANTS) - len(alive)}. Alive: {', '.join(alive) or 'none'}.")
-    print(f"States: {states:,}, steps: {steps:,}, rules: {len(state.RULES)} of rates and {len(slots.RULES)} of slots.")
+    of_slots = len(slots.RULES) + len(workflows.RULES)
+    print(f"States: {states:,}, steps: {steps:,}, rules: {len(state.RULES)} of rates and {of_slots} of slots.")
     print(f"Minutes in all: {(time.perf_counter() - begun) / 60:.1f}.")
     return 1 if wrong or alive else 0
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from model import slots, state
+from model import slots, state, workflows
 from model.explore import explore
 from model.mutants import MUTANTS, Mutant
 from model.order import OrderWorld
 from model.slots import SlotWorld
 from model.state import Kind
+from model.workflows import WorkflowWorld
 from model.worlds import WORLDS
 
 
@@ -84,4 +85,5 @@ def test_mutant_is_noticed(mutant: Mutant) -> None:
 def test_each_rule_notices_a_mutant() -> None:
     """No rule is without a mutant that it alone has to notice."""
     noticed = {(type(WORLDS[mutant.world].of()), mutant.rule) for mutant in MUTANTS}
-    assert noticed == {(OrderWorld, rule) for rule in state.RULES} | {(SlotWorld, rule) for rule in slots.RULES}
+    rules = {(OrderWorld, rule) for rule in state.RULES} | {(SlotWorld, rule) for rule in slots.RULES}
+    assert noticed == rules | {(WorkflowWorld, rule) for rule in workflows.RULES}

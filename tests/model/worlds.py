@@ -9,6 +9,7 @@ from model.core import Core, Edit, core
 from model.order import OrderWorld
 from model.slots import SlotWorld
 from model.state import RULES, SCALED, Kind
+from model.workflows import WorkflowWorld
 
 __all__ = ["DEEP", "WORLDS", "Search"]
 
@@ -23,7 +24,7 @@ _FAULTS = ("pause", "back", "lose", "settle", "twice", "forget", "again", "forge
 class Search(NamedTuple):
     """A world, and how far it is searched."""
 
-    world: Callable[[Core], OrderWorld | SlotWorld]
+    world: Callable[[Core], OrderWorld | SlotWorld | WorkflowWorld]
     states: int | None
     """None: to the end."""
     edits: tuple[Edit, ...]
@@ -31,7 +32,7 @@ class Search(NamedTuple):
     broken: str = ""
     """The rule that is known to be broken, until it is mended."""
 
-    def of(self, *edits: Edit) -> OrderWorld | SlotWorld:
+    def of(self, *edits: Edit) -> OrderWorld | SlotWorld | WorkflowWorld:
         return self.world(core([*self.edits, *edits]))
 
 
@@ -41,6 +42,10 @@ def _order(states: int | None, broken: str = "", **options: Any) -> Search:
 
 def _slot(states: int | None, *numbers: int | None, broken: str = "", costs: tuple[int, ...] = (1, 1, 1)) -> Search:
     return Search(lambda of: SlotWorld(*numbers, costs=costs, core=of), states, (), broken)  # type: ignore[arg-type]
+
+
+def _workflow(*numbers: int) -> Search:
+    return Search(lambda of: WorkflowWorld(*numbers, core=of), None, ())
 
 
 WORLDS: Mapping[str, Search] = {
@@ -69,6 +74,9 @@ WORLDS: Mapping[str, Search] = {
     "3 slots, costs": _slot(None, 3, 3, costs=(2, 1, 3)),
     "3 slots, costs, two faults": _slot(2_000, 3, 3, None, 2, costs=(2, 1, 2)),
     "2 slots, costs, with the line": _slot(1_000, 2, 3, 3, costs=(1, 1, 2)),
+    "1 slot, two workflows": _workflow(1, 2),
+    "2 slots, three workflows": _workflow(2, 3),
+    "1 slot, two workflows, two faults": _workflow(1, 2, 2),
 }
 
 DEEP: Mapping[str, Search] = {
@@ -88,4 +96,5 @@ DEEP: Mapping[str, Search] = {
     "2 slots, two faults": _slot(None, 2, 3, None, 2),
     "2 slots, with the line": _slot(None, 2, 3, 3),
     "2 slots, costs, with the line": _slot(None, 2, 3, 3, costs=(1, 1, 2)),
+    "2 slots, three workflows, two faults": _workflow(2, 3, 2),
 }

@@ -35,7 +35,7 @@ from throttlekit._core.line import (
     Place,
 )
 from throttlekit._core.slowdown import LONGEST_HEARD_US, LONGEST_SPAN_US, TOLERANCE_US, Fall, Heard
-from throttlekit._core.storage_keys import bucket_name, jobs_name, line_name
+from throttlekit._core.storage_keys import bucket_name, is_workflow, jobs_name, line_name, workflow_name
 from throttlekit._core.time_zone import UTC, Zone
 from throttlekit.stores import Correction, Lease, Request, Slowing, StoreClaim, Wait
 from throttlekit.stores.wire import _SECRET, place_text  # pyright: ignore[reportPrivateUsage]
@@ -325,6 +325,10 @@ class Reference:
         )  # fmt: skip
         expires_us: list[int | None] = []
         for (rule, ask), old, new in zip(asked, before, after, strict=True):
+            held = ask.algorithm.size and ask.algorithm.holds(ask.algorithm.sanitized(old.taken, now_us), now_us)
+            if held and verdict.allowed and caller is not Caller.PEEK:
+                self.seen["of a workflow that holds"] += 1
+                self.seen["past a line"] += old.line is not None and len(old.line.jobs) > 0
             full_us = stored_until_us(ask.algorithm, new.taken, now_us)
             expires_us.append(self._put(rule.bucket, new.taken, full_us if new.taken is not old.taken else None))
             expires_us += self._put_line(rule, ask.algorithm, old, new, now_us)
@@ -382,6 +386,8 @@ class Reference:
             full_us = stored_until_us(charge, after, now_us)
             expires_us.append(self._put(each.bucket, after, full_us if after is not before else None))
             self.seen[f"{verb}: {done}"] += 1
+            self.seen["kept"] += done and charge.stays
+            self.seen["done"] += done and charge.lease_us == 0
         return self._step(now_us, [each.bucket for each in leases], Leased(verb, leases), reply, expires_us)
 
     def pause(self, now_us: int, rules: Sequence[Rule], for_us: int | None, emptied: bool) -> Step:
@@ -535,10 +541,10 @@ def written_as(value: object) -> object:
 
 
 class History:
-    """Walks at random over limits of *algorithms*."""
+    """Walks at random over limits of *algorithms*; so many of their slots are asked for by *workflows*."""
 
-    def __init__(self, rnd: random.Random, algorithms: Sequence[str]) -> None:
-        self._rnd = rnd
+    def __init__(self, rnd: random.Random, algorithms: Sequence[str], *, workflows: float = 0.25) -> None:
+        self._rnd, self._workflows = rnd, workflows
         self._now_us = self._start_us = NOW_US + rnd.randrange(40 * _DAY_US)
         self._rules = rules(rnd, algorithms, self._now_us)
         self._reference = Reference()
@@ -586,6 +592,8 @@ class History:
                 granted = [(charge, at_us) for of, charge, at_us in self._grants if of is rule and charge.size]
                 forged = rule.bind(1, self._holder()), rnd.choice([now_us, now_us + 5, now_us - rnd.randrange(10**9)])
                 charge, at_us = rnd.choice(granted) if granted and rnd.random() < 0.85 else forged
+                if is_workflow(charge.holder) and rnd.random() < 0.3:
+                    charge = replace(charge, lease_us=0)  # type: ignore[type-var]
                 leases[rule.bucket] = Lease(rule.bucket, charge, at_us)
             return self._reference.leased(now_us, rnd.choice(["release", "release", "renew"]), [*leases.values()])
         by_bucket = [*{rule.bucket: rule for rule in rnd.sample(self._rules, len(self._rules))}.values()]
@@ -644,6 +652,8 @@ class History:
         return self._rnd.choice([bent, bent, place._replace(seal="0" * 10)])
 
     def _holder(self) -> str:
+        if self._rnd.random() < self._workflows:
+            return workflow_name(f"job:{self._rnd.randrange(4)}")
         return f"job%3A{self._rnd.randrange(12)}#{self._rnd.randrange(3)}"
 
     def _move_clock(self) -> None:

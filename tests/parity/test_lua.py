@@ -93,7 +93,7 @@ local redis = {sha1hex = server.sha1hex, call = function(...)
     local ring = string.find(key or '', 'ring', 1, true) and #argument > 0 and #argument % 7 == 0
       and ((command == 'SETRANGE' and i == 4) or (command == 'SET' and i == 3))
     local holders = string.find(key or '', 'concurrency', 1, true) and (string.find(argument, '^%(?%-?%d+$')
-      or string.find(argument, '^job%%3A%d+#%d%*?%d*$') or string.find(argument, '^:%l+$')
+      or string.find(argument, '^job%%3A%d+#%d?%*?%d*$') or string.find(argument, '^:%l+$')
       or argument == '-inf' or argument == '+inf' or argument == 'WITHSCORES' or argument == 'LIMIT')
     local line = string.find(key or '', ':order2$')
       and (string.find(argument, '^[%d ]+ %x* ?[%d ]*$') or argument == 'KEEPTTL')
@@ -268,6 +268,7 @@ OF_THE_LINE = [
 ]
 
 
+OF_WORKFLOWS = ["of a workflow that holds", "past a line", "kept", "done"]
 OF_TWO_RATES = ["at another rate", "looked at from another rate", "settled at another rate"]
 
 
@@ -279,7 +280,7 @@ OF_TWO_RATES = ["at another rate", "looked at from another rate", "settled at an
         (["fixed-window"], ["in debt", "ahead"]),
         (["sliding-window"], ["in debt", "ahead"]),
         (["sliding-log"], ["ring wrapped", "ahead"]),
-        (["concurrency"], ["ahead", "release: True", "release: False", "renew: True", "renew: False"]),
+        (["concurrency"], ["ahead", "release: True", "release: False", "renew: True", "renew: False", *OF_WORKFLOWS]),
         (["adaptive-concurrency"], ["ahead", "release: True", "release: False", "renew: True", "renew: False"]),
         (ALGORITHMS, [*OF_THE_LINE, "in debt", "ahead", "ring wrapped", "several", "release: True", "renew: True"]),
     ],
@@ -310,6 +311,19 @@ def test_long_random_histories(client: Any, algorithms: Sequence[str], must_see:
     seldom += ["pause begun anew", "a 429 within a pause"]
     assert seen["fall: False"] > 0 or slots
     assert min(seen[what] for what in seldom) > LONG_RUN // 5000, {what: seen[what] for what in seldom}
+
+
+def test_histories_of_workflows(client: Any) -> None:
+    """Where nearly all slots are held by workflows, whose jobs pass those that wait and those that do not come."""
+    shas, seen = _Shas(client), Counter[str]()
+    for seed in range(60):
+        history = History(random.Random(seed), ["concurrency"], workflows=0.9)
+        steps = list(history.steps(HISTORY))
+        client.flushdb()
+        _check(client, steps, shas)
+        seen += history.seen
+    client.flushdb()
+    assert min(seen[what] for what in OF_WORKFLOWS) > 200, {what: seen[what] for what in OF_WORKFLOWS}
 
 
 @pytest.mark.parametrize("algorithms", [ALGORITHMS, ["sliding-log"]], ids=["mixtures", "rings"])

@@ -70,6 +70,7 @@ monthly = FixedWindow("monthly", "50000/month", tz="Europe/Berlin", starts=15)
 adapting = TokenBucket("adapting", "100/s", adapt=Adapt(floor="10/s", span=timedelta(minutes=1)))
 varying = TokenBucket("varying", lambda job: "10/s", burst=timedelta(seconds=12), key="{account_id}")
 amounts = Concurrency("amounts", lambda job: 3)
+gpu = Concurrency("gpu", 2, held_by="{workflow}", lease=600)
 at_a_rate: Limit = varying.at("20/s")
 queued = LeakyBucket(
     "queued", {"free": "10/m", "pro": (5, 0.5)}, queue={"free": 1, "pro": 20}, tier=lambda job: job.queue
@@ -160,6 +161,8 @@ async def ask_in_a_loop(job: Job) -> None:
         limiter.declare(partner)
         async with limiter.hold(partner, timeout=5) as running:
             held: Decision | None = running.decision
+            running.done(gpu)
+        await limiter.done(gpu, "w1")
         waited: Decision = await limiter.wait(partner, timeout=5)
         in_process: bool = limiter.in_memory
 

@@ -151,6 +151,21 @@ def test_holders_of_a_concurrency_limit_are_shown(
     assert (data["limit"]["used"], data["limit"]["capacity"], data["limit"]["slots"]) == (2, 2, True)
 
 
+def test_workflows_that_hold_slots_are_shown(
+    limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
+) -> None:
+    """Each once, as a digest unless keys are shown: its name is an argument of its jobs."""
+    slots = Concurrency("gpu", 2, held_by="{workflow}")
+    for _ in range(2):
+        limiter.acquire(slots, job=Job(id="1", kwargs={"workflow": "a b"}))
+    report()
+    clear, plain = make_site(show_keys=True), make_site()
+    path = f"/api/limit?id={_limit(plain, 'gpu')['id']}"
+    (shown,) = clear(path).data["holders"][0]["holders"]
+    assert shown == {"job": "workflow a b", "held": None, "slots": 1}
+    assert plain(path).data["holders"][0]["holders"][0]["job"] == f"workflow {digest_of('a%20b')}"
+
+
 def test_keys_are_searched_by_what_is_shown(
     limiter: Limiter, report: Callable[[], None], make_site: Callable[..., _Page]
 ) -> None:

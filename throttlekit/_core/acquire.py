@@ -185,9 +185,8 @@ def acquire(
                 changed[i] = State(taken, _after_grant(claim, look, states[i].line, now_us))
                 uses[i] = claim.algorithm.use(taken, now_us)
         return verdict._replace(uses=tuple(uses)), changed
-    tidy = [
-        look.line if state.line and state.line.jobs else state.line for look, state in zip(looks, states, strict=True)
-    ]
+    at_hand = zip(looks, states, strict=True)
+    tidy = [look.line if state.line and state.line.jobs else state.line for look, state in at_hand]
     if verdict.reason is Reason.FULL:
         kept = [
             state if line is state.line else State(state.taken, line) for state, line in zip(states, tidy, strict=True)
@@ -364,7 +363,7 @@ def _verdict(claims: Sequence[StoreClaim], looks: Sequence[_Look], now_us: int, 
         due = look.back_us
         if caller is Caller.GUEST and line.guest_us <= look.passes_us + GUESTS_US:
             due = max(line.guest_us, due)
-        newcomer = look.stands.tags == "finishes"
+        newcomer = look.stands.tags == "finishes" and not claim.algorithm.holds(look.taken, now_us)
         full = claim.max_queue is not None and newcomer and len(line.jobs) >= claim.max_queue
         if reason is not Reason.FULL and (due > due_us or full):
             binding, due_us = i, due
@@ -389,6 +388,8 @@ def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None, now_us: in
     if stored is None or not stored.jobs:
         after_pause = stored and stored.unpaused()
         return after_pause if after_pause and (after_pause.epoch or after_pause.slow) else None
+    if claim.algorithm.holds(look.taken, now_us):  # it takes nothing of what the others wait for
+        return (left(line, look.stands.entry, look.before.least) if look.stands.waits else line).unpaused()
     over_us = min(line.over_us or now_us, now_us) if look.before.least else 0
     return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead.least, over_us)
 

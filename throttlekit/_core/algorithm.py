@@ -95,6 +95,13 @@ class Algorithm(Protocol):
         """
         ...
 
+    def holds(self, state: Any, now_us: int) -> bool:
+        """
+        Whether the request takes nothing, since a job of its workflow holds the slot already: then it passes whatever
+        waits.
+        """
+        ...
+
     def admit(self, state: Any, now_us: int) -> Any:
         """The state once the request has passed. The caller has checked that `ready_us` is *now_us*."""
         ...
@@ -134,6 +141,9 @@ class NoSlots:
     __slots__ = ()
 
     remembered_us: ClassVar[int] = 0
+
+    def holds(self, state: Any, now_us: int) -> bool:
+        return False
 
     @property
     def holder(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.storage_keys import is_workflow
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Charged", "Decision", "DecisionReason", "settled_of"]
@@ -30,6 +31,11 @@ class Charged(NamedTuple):
     """Whether the limit's cost is a callable, whose result may turn out wrong."""
     holder: str = ""
     """The holder of the slot of a concurrency limit; "" for a limit that gives no slots."""
+
+    @property
+    def stays(self) -> bool:
+        """Whether the slot stays with the job's workflow when the job has ended."""
+        return is_workflow(self.holder)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

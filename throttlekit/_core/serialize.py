@@ -29,11 +29,12 @@ _ALGORITHMS: dict[str, type[Limit]] = {kind.algorithm: kind for kind in _KINDS}
 def dump(limit: Limit, job: Job) -> dict[str, Any]:
     """*limit* as *job* is held to it, with the job's own key, cost and tier."""
     limit = limit.for_job(job)
-    return plain(limit, limit.key_of(job), limit.cost_of(job), limit.stake_of(job))
+    workflow = None if limit.held_by is None else limit.workflow_of(job)
+    return plain(limit, limit.key_of(job), limit.cost_of(job), limit.stake_of(job), workflow)
 
 
-def plain(limit: Limit, key: str, cost: int, stake: Stake = NO_STAKE) -> dict[str, Any]:
-    """*limit* with *key*, *cost* and *stake* in place of its own."""
+def plain(limit: Limit, key: str, cost: int, stake: Stake = NO_STAKE, workflow: str | None = None) -> dict[str, Any]:
+    """*limit* with *key*, *cost*, *stake* and *workflow* in place of its own."""
     return {
         "algorithm": limit.algorithm,
         "name": limit.name,
@@ -47,6 +48,7 @@ def plain(limit: Limit, key: str, cost: int, stake: Stake = NO_STAKE) -> dict[st
         **({} if limit.processes is None else {"processes": limit.processes}),
         **({} if stake == NO_STAKE else {"share": list(stake)}),
         **({} if limit.adapt is None else {"adapt": limit.adapt.plain(limit.amount, limit.period_us)}),
+        **({} if workflow is None else {"held_by": workflow}),
         **({} if limit.prefetch is None else {"prefetch": limit.prefetch, "prefetch_for": limit.prefetch_for}),
         **_options(limit),
         **({} if limit.declared is None else {"declared": _declared(limit.declared)}),
@@ -77,7 +79,8 @@ def load(data: Mapping[str, Any]) -> Limit:
         make: Any = algorithm
         amount, period_us = data["rate"]
         key, tier, varying_us = data["key"], data.get("tier"), data.get("varying_us")
-        if not isinstance(key, str) or not isinstance(tier, (str, type(None))):
+        workflow = data.get("held_by")
+        if not isinstance(key, str) or not all(isinstance(each, (str, type(None))) for each in (tier, workflow)):
             raise ValueError("key")
         if varying_us is not None and (type(varying_us) is not int or not 0 <= varying_us <= LARGEST_EXACT):
             raise ValueError("varying_us")
@@ -91,6 +94,7 @@ def load(data: Mapping[str, Any]) -> Limit:
             processes=data.get("processes"),
             share=GivenShare.read(data.get("share")),
             adapt=(ByLatency if algorithm is Concurrency else GivenAdapt).read(data.get("adapt")),
+            held_by=None if workflow is None else _always(workflow),
             _of_tier=tier,
             _by_value=True,
             _varying_us=varying_us,

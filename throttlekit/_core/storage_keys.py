@@ -16,8 +16,8 @@ import re
 
 __all__ = [
     "bucket_name", "digest_of", "digest_of_key", "fleet_name", "held_since", "holder_name", "is_bucket_of", "is_line",
-    "jobs_name", "jobs_name_of", "limit_id", "line_name", "parts_of", "patterns_of", "quoted", "slots_of_holder",
-    "with_slots",
+    "is_workflow", "jobs_name", "jobs_name_of", "limit_id", "line_name", "parts_of", "patterns_of", "quoted",
+    "slots_of_holder", "with_slots", "workflow_name",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
@@ -100,6 +100,16 @@ def jobs_name(bucket: str) -> str:
 def holder_name(job_id: str, token: str, asked_us: int) -> str:
     """The holder of a slot: the job, which of its deliveries, and when it made its request, by its process's clock."""
     return f"{quoted(job_id)}#{asked_us // 1_000_000:x}.{token}"
+
+
+def workflow_name(value: str) -> str:
+    """The holder of a slot that all jobs with this *value* of `held_by` hold together."""
+    return f"{quoted(value)}#"
+
+
+def is_workflow(holder: str) -> bool:
+    """Whether `workflow_name` made the name *holder*."""
+    return holder.endswith("#")
 
 
 def with_slots(holder: str, slots: int) -> str:

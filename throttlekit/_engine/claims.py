@@ -122,6 +122,14 @@ class ClaimResolver:
         weight = self.weight_of(limit.name, stake.tenant)
         return stake if weight is None else stake._replace(weight=weight)
 
+    def _holder(self, call: Call, limit: Limit, units: int, now_us: int) -> str:
+        job = call.job
+        if limit.held_by is None:
+            return holder_name(job.id if job else "", os.urandom(6).hex(), now_us)
+        if units == 0 or (call.peek and job is None):  # it asks of no workflow
+            return ""
+        return limit.holder_of(job)
+
     def resolve(self, call: Call, *, remember: bool = True) -> list[Claim]:
         """
         The claims of *call*, in the order of its limits.
@@ -142,22 +150,20 @@ class ClaimResolver:
             units = limit.cost_of(job) if plain and call.cost is None else self._cost(call, limit)
             stake = NO_STAKE if limit.share is None else self._stake(limit, job)
             if not remember or limit.by_value or isinstance(limit, Concurrency):
-                claims.append(_claim(limit, text, part, units, stake, now_us, job))
+                holder = self._holder(call, limit, units, now_us) if isinstance(limit, Concurrency) else ""
+                claims.append(_claim(limit, text, part, units, stake, now_us, holder))
                 continue
             question = (id(limit), text, part, units, stake, now_us // _DAY_US)  # a claim keeps its limit alive
             found = self._known.get(question)
             if found is None:
                 if len(self._known) >= _MOST_REMEMBERED:
                     self._known.clear()
-                found = self._known[question] = _claim(limit, text, part, units, stake, now_us, job)
+                found = self._known[question] = _claim(limit, text, part, units, stake, now_us)
             claims.append(found)
         return claims
 
 
-def _claim(limit: Limit, text: str, part: str | None, units: int, stake: Stake, now_us: int, job: Job | None) -> Claim:
-    holder = ""
-    if isinstance(limit, Concurrency):
-        holder = holder_name(job.id if job else "", os.urandom(6).hex(), now_us)
+def _claim(limit: Limit, text: str, part: str | None, units: int, stake: Stake, now_us: int, holder: str = "") -> Claim:
     algorithm = limit.bind(units, now_us, holder)
     bucket = bucket_name(limit.name, text, limit.fingerprint, part)
     claim = StoreClaim(bucket, algorithm, units, limit.max_queue, quoted(stake.tenant), stake.step(units), stake.lead)

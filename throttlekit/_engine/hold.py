@@ -141,7 +141,7 @@ class Hold:
         return decision
 
     def _begin(self, decision: Decision) -> Running:
-        self._running = Running(self._limiter, decision)
+        self._running = Running(self._limiter, decision, job=self._call.job)
         self._running.keep()
         return self._running
 

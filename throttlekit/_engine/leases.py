@@ -13,6 +13,7 @@ from typing import Any
 
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.storage_keys import is_workflow
 from throttlekit._engine.stores import Stores
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
@@ -184,9 +185,9 @@ class Leases:
 
         return replace(decision, charged=tuple([each for each in decision.leases if stays(each)]))
 
-    def release(self, decision: Decision, *, ran: bool = True) -> None:
+    def release(self, held: Sequence[Charged], *, ran: bool = True, done: bool = False) -> None:
         """
-        Give back what *decision* holds.
+        Give back what is *held*. What stays with a workflow stays, unless the workflow is *done*.
 
         Args:
             ran: The job has run: how long it held its slots is a hold to learn from.
@@ -195,13 +196,14 @@ class Leases:
             StoreUnavailable: The store did not answer. It is tried again until the store answers.
         """
         for in_process in (True, False):  # first what always answers: the other may raise
-            leases = [_lease(each) for each in decision.leases if _in_process(each) is in_process]
-            for lease in leases:
-                self._heartbeats[in_process].drop(lease)
-            if leases:
-                self._give_back(leases, ran=ran, in_process=in_process)
+            those = [each for each in held if _in_process(each) is in_process]
+            for each in those:
+                self._heartbeats[in_process].drop(_lease(each))
+            if those:
+                leases = [_lease(each, done=done) for each in those]
+                self._give_back(leases, ran=ran, done=done, in_process=in_process)
 
-    def _give_back(self, leases: Sequence[Lease], *, ran: bool, in_process: bool) -> None:
+    def _give_back(self, leases: Sequence[Lease], *, ran: bool, done: bool, in_process: bool) -> None:
         store = self._stores.in_process if in_process else self._stores.shared
         try:
             if ran:
@@ -211,7 +213,8 @@ class Leases:
         except BaseException as error:  # also an interrupt: the body has ended, and its lease is not renewed any more
             after = error.retry_after if isinstance(error, StoreUnavailable) else 0.0
             if not in_process:
-                self._stores.returns.owe([_undone(each) for each in leases], after)
+                owed = [_undone(each) for each in leases if done or not is_workflow(each.algorithm.holder)]
+                self._stores.returns.owe(owed, after)
             raise
 
 
@@ -219,8 +222,10 @@ def _in_process(charged: Charged) -> bool:
     return charged.limit.scope == "process"
 
 
-def _lease(charged: Charged) -> Lease:
-    return Lease(charged.bucket, charged.limit.bind(1, 0, charged.holder), charged.at_us)
+def _lease(charged: Charged, *, done: bool = False) -> Lease:
+    limit: Any = charged.limit
+    algorithm = limit.bind(1, 0, charged.holder)
+    return Lease(charged.bucket, replace(algorithm, lease_us=0) if done else algorithm, charged.at_us)
 
 
 def _undone(lease: Lease) -> Correction:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from throttlekit._core.acquire import Caller
+from throttlekit._core.storage_keys import is_workflow
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Correction, Request
@@ -141,11 +142,14 @@ class Returns:
 
 
 def slots_of(request: Request) -> list[Correction]:
-    """What gives back the slots that *request* may have been granted; nothing for a peek."""
+    """
+    What gives back the slots that *request* may have been granted; nothing for a peek, nor of a workflow's slot, which
+    other jobs of it may hold.
+    """
     if request.caller is Caller.PEEK:
         return []
     return [
         Correction(claim.bucket, claim.algorithm, 0, -claim.algorithm.size)
         for claim in request.claims
-        if claim.algorithm.size and claim.algorithm.holder
+        if claim.algorithm.size and claim.algorithm.holder and not is_workflow(claim.algorithm.holder)
     ]

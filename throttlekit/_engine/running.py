@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, Protocol
 
-from throttlekit._core.decision import Decision, settled_of
+from throttlekit._core.decision import Charged, Decision, settled_of
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
@@ -25,7 +25,7 @@ from throttlekit.errors import ConfigurationError, LeaseLost, StoreUnavailable
 from throttlekit.hookspecs import Outcome
 from throttlekit.stores.base import Slowing
 
-__all__ = ["NOTHING", "RUNNING", "Holder", "Running", "current"]
+__all__ = ["NOTHING", "RUNNING", "Holder", "Running", "check_held", "current"]
 
 _log = logging.getLogger("throttlekit")
 _settle_failed, _slow_failed = Every(), Every()
@@ -44,6 +44,10 @@ class Holder(Protocol):
     def release(self, decision: Decision) -> None: ...
 
     def keep(self, decision: Decision, on_lost: Callable[[], None]) -> None: ...
+
+    def release_all(self, held: Sequence[Charged], *, ran: bool, done: bool = False) -> None: ...
+
+    def done(self, limit: Limit, *, job: Job | None) -> None: ...
 
 
 class Running:
@@ -150,6 +154,29 @@ class Running:
         with self._settling:
             self._settle(actual, limit)
 
+    def done(self, limit: Limit) -> None:
+        """
+        Give back the slot of *limit* that this job's workflow holds (`held_by=`), now: for its last job, once nothing
+        more is done that the slot is for. Call it in a `finally`, if no retry of the job is to find the slot held.
+
+        Outside a throttled job nothing is done. If the store does not answer, the slot is given back as
+        `Limiter.release` says.
+
+        Raises:
+            ConfigurationError: *limit* has no `held_by=`.
+        """
+        check_held(limit)
+        if self._limiter is None or self.decision is None:
+            return
+        with self._settling:
+            mine = [each for each in self.decision.leases if each.stays and each.limit.name == limit.name]
+            others = tuple([each for each in self.decision.charged if each not in mine])
+            self._decision = replace(self.decision, charged=others)
+        if mine:
+            self._limiter.release_all(mine, ran=True, done=True)
+        elif self._job is not None:  # it runs uncharged
+            self._limiter.done(limit, job=self._job)
+
     def heard(
         self,
         response: Any,
@@ -212,6 +239,19 @@ class Running:
             self._decision = replace(self.decision, charged=tuple(charged))
             if _settle_failed.due():
                 _log.warning("%s. What a job took could not be settled: it stays charged as it was.", error)
+
+
+def check_held(limit: Limit) -> None:
+    """
+    Make sure that workflows hold the slots of *limit*.
+
+    Raises:
+        ConfigurationError: They do not.
+    """
+    if not isinstance(limit, Limit) or limit.held_by is None:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ConfigurationError(
+            f"{safe_repr(limit)} has no held_by=: each of its slots is given back when the body that holds it has ended"
+        )
 
 
 def _outcome(error: BaseException | None) -> Outcome:

@@ -14,7 +14,14 @@ from typing import Any
 from urllib.parse import unquote
 
 from throttlekit._core.algorithms.concurrency import Concurrency
-from throttlekit._core.storage_keys import bucket_name, held_since, parts_of, patterns_of, slots_of_holder
+from throttlekit._core.storage_keys import (
+    bucket_name,
+    held_since,
+    is_workflow,
+    parts_of,
+    patterns_of,
+    slots_of_holder,
+)
 from throttlekit.fleet.activity import KEYS, REASON_CODES
 from throttlekit.fleet.downstream import STEP_S
 from throttlekit.fleet.slots import MOST_HOLDERS
@@ -88,11 +95,19 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """So many slots that are held. `since`: by the clock of the process that asked for them, seconds since 1970."""
+    """
+    So many slots that are held.
+
+    Attributes:
+        job_id: "" for a workflow.
+        since: By the clock of the process that asked for them, seconds since 1970; None: it is not known.
+        workflow: Whose jobs hold the slot together, as it is stored: quoted, or a digest; "": a job does.
+    """
 
     job_id: str
     since: float | None
     slots: int = 1
+    workflow: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +265,10 @@ def holders_of(store: FleetStore, key: Key) -> tuple[Holder, ...]:
     now_us = round(time_of(store) * 1_000_000)
     (names,) = store.commands([("ZRANGEBYSCORE", key.bucket, f"({now_us}", "+inf", "LIMIT", 0, MOST_HOLDERS)])
     holders = [
-        Holder(unquote(_TOKEN.sub("", name)), held_since(name), slots_of_holder(name)) for name in map(_text, names)
+        Holder("", None, 1, name[:-1])
+        if is_workflow(name)
+        else Holder(unquote(_TOKEN.sub("", name)), held_since(name), slots_of_holder(name))
+        for name in map(_text, names)
     ]
     return tuple(sorted(holders, key=lambda each: each.since or 0.0)[:_MOST_SHOWN])
 

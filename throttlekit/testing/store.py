@@ -13,6 +13,7 @@ from throttlekit.testing.several_limits import AtomicConformance, SeveralLimitsC
 from throttlekit.testing.slots import SlotConformance
 from throttlekit.testing.slowdowns import SlowdownConformance
 from throttlekit.testing.waiting_line import WaitingLineConformance
+from throttlekit.testing.workflows import WorkflowConformance
 
 __all__ = ["StoreConformance"]
 
@@ -22,6 +23,7 @@ class StoreConformance(
     WaitingLineConformance,
     CorrectionConformance,
     SlotConformance,
+    WorkflowConformance,
     PauseConformance,
     SlowdownConformance,
     QueueConformance,

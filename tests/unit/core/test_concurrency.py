@@ -611,7 +611,7 @@ def test_amount_that_is_none_is_refused(amount: Any) -> None:
         Concurrency("x", amount)
 
 
-@pytest.mark.parametrize("lease", [0, 0.999, 86_401, float("nan"), float("inf"), "30", None, True, -5, timedelta(0)])
+@pytest.mark.parametrize("lease", [0, 0.999, 86_401, float("nan"), float("inf"), "30", True, -5, timedelta(0)])
 def test_lease_that_is_none_is_refused(lease: Any) -> None:
     """The message names the limit, the value and what would be right."""
     with pytest.raises(ConfigurationError, match=r"'x'.*a number of seconds from 1 to a day \(86400\), not "):

@@ -66,6 +66,10 @@ def limiter(store: Stalled) -> Iterator[Limiter]:
         yield limiter
 
 
+WORKFLOWS = Concurrency("slots", 2, lease=600, held_by="{workflow}")
+A = Job(kwargs={"workflow": "a"})
+
+
 def free(store: Stalled) -> int:
     """By a limiter without a circuit breaker that would answer in the store's place."""
     return Limiter(store.inner).peek(SLOTS, cost=0).remaining
@@ -249,3 +253,27 @@ def test_a_part_that_may_have_kept_a_slot_makes_the_request_fail(limit: Concurre
     else:
         assert not acquire_in_parts(parts, request).allowed
         assert slots_of(request) == []
+
+
+def test_workflow_that_is_done_gives_its_slot_back_once_the_store_answers(store: Stalled, limiter: Limiter) -> None:
+    """Said while the store gave no answer, of which no job hears; also within the body of the last job."""
+    for say in (lambda: limiter.done(WORKFLOWS, "a"), lambda: held.done(WORKFLOWS)):
+        with limiter.hold(WORKFLOWS, job=A) as held:
+            store.stands_still = True
+            say()
+        assert free(store) == 1
+        store.stands_still = False
+        wait_until(lambda: free(store) == 2, description="the slot is given back")
+        wait_until(lambda: not limiter._wiring.stores.returns._here.owed, timeout=10, description="nothing is owed")  # pyright: ignore[reportPrivateUsage]
+
+
+def test_slot_of_a_workflow_is_not_given_back_for_an_answer_that_was_lost(store: Stalled, limiter: Limiter) -> None:
+    """Other jobs of the workflow hold it: neither for a request of a job nor for its end."""
+    first = limiter.acquire(WORKFLOWS, job=A)
+    store.stands_still = True
+    assert not limiter.acquire(WORKFLOWS, job=A).allowed
+    limiter.release(first)
+    limiter.cancel(first)
+    assert not limiter._wiring.stores.returns._here.owed  # pyright: ignore[reportPrivateUsage]
+    store.stands_still = False
+    assert free(store) == 1

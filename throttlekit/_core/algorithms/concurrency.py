@@ -6,6 +6,9 @@ says how many slots it has: so every part of a fleet gives back, renews and coun
 Rule 2: a holder that does not renew within its lease is gone. So a worker that is killed frees its slots.
 Rule 3: no clock shows when a slot comes free. The line is paced by how long holders held theirs on average, and at
 least by how long the holder that was admitted last has held its slot.
+Rule 4: a workflow is one holder. Its first job takes the slot; while it is held, its other jobs pass and take nothing.
+Each job that begins, runs or ends makes the lease begin anew, and only a lease of 0 gives the slot back. Only a grant
+takes it: a renewal that comes late, after the workflow is done, takes none.
 
 lua/throttlekit_lua/concurrency.lua and lease.lua mirror this file. Change all, or the parity tests fail.
 """
@@ -26,7 +29,8 @@ from throttlekit._core.limit.local_share import shared_window
 from throttlekit._core.limit.options import LimitOptions, Rates
 from throttlekit._core.limit.per_tier import PerTier
 from throttlekit._core.limit.shape import Shape
-from throttlekit._core.storage_keys import slots_of_holder, with_slots
+from throttlekit._core.limit.template import Key
+from throttlekit._core.storage_keys import is_workflow, slots_of_holder, with_slots
 from throttlekit.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -38,8 +42,11 @@ _FIRST_HOLD_US = 100_000
 """The assumed length of a hold, until the first has ended."""
 _MEAN_PART = 4  # a hold counts for a quarter of the mean: one that was wrong tenfold is right within some ten holds
 _SHORTEST_PACE_US = 1_000
+_KEPT_US = 1
+"""A workflow's lease that begins anew is longer by it: it ends one lease after no grant but that of the slot."""
 _LARGEST_AMOUNT = 1_000_000
 _SHORTEST_LEASE_S, _LONGEST_LEASE_S = 1.0, 86_400.0
+_LEASE_S, _LEASE_OF_WORKFLOW_S = 30.0, 3600.0
 
 
 class Holders(NamedTuple):
@@ -63,7 +70,8 @@ class ConcurrencyAlgorithm:
     What one request means to the holders: *size* slots for *holder*, as long as it renews within *lease_us*.
 
     Attributes:
-        holder: With `with_slots`, where it takes several.
+        holder: With `with_slots`, where it takes several; as `workflow_name` makes it, if it is a workflow.
+        lease_us: 0: what the workflow *holder* has is given back.
     """
 
     size: int
@@ -82,6 +90,14 @@ class ConcurrencyAlgorithm:
     @property
     def mark(self) -> int:
         return 1_000_000_000 // self.amount
+
+    @property
+    def stays(self) -> bool:
+        """Whether the slot stays with its holder when a body has ended."""
+        return is_workflow(self.holder) and self.lease_us > 0
+
+    def holds(self, state: Holders | None, now_us: int) -> bool:
+        return self.stays and state is not None and self.holder in dict(_living(state, now_us))
 
     def slots(self, state: Holders | None) -> int:
         """How many may be held now."""
@@ -115,34 +131,47 @@ class ConcurrencyAlgorithm:
     def ready_us(self, state: Holders | None, now_us: int, ahead: int = 0) -> int:
         """An estimate, where too few slots are free for it: as many as it takes come free each `pace_us`."""
         over = ahead + self.size - self.there(state, now_us)
-        if self.size == 0 or over <= 0:
+        if self.size == 0 or over <= 0 or self.holds(state, now_us):
             return now_us
         return now_us - (-over * self.pace_us(state, now_us) // self.size)
 
     def admit(self, state: Holders | None, now_us: int) -> Holders | None:
         if self.size == 0:
             return state
+        if state is not None and self.holds(state, now_us):
+            return self._with(state, now_us, _KEPT_US)
         return self._with(state or Holders(), now_us)._replace(granted_us=now_us)
 
     def settled(self, state: Holders | None, now_us: int, granted_us: int, by: int) -> Holders | None:
-        """The slot is given back at once, because another limit denied: no hold to measure."""
+        """
+        The slot is given back at once, because another limit denied: no hold to measure. A workflow's only if the grant
+        of *granted_us* took it, and none of its jobs was there since.
+        """
         if state is None or by >= 0 or self.holder not in dict(state.leases):
+            return state
+        if self.stays and (self.holder, granted_us + self.lease_us) not in state.leases:
             return state
         return self._without(state)
 
     def released(self, state: Holders | None, now_us: int, granted_us: int) -> Holders | None:
-        """The state once *holder* has given back its slot of *granted_us*; *state* if it has no slot."""
+        """The state once *holder* has given back its slot of *granted_us*, if it does; *state* if it has no slot."""
         if state is None or self.holder not in dict(_living(state, now_us)):
             return state
+        if self.stays:
+            return self._with(state, now_us, _KEPT_US)
         held_us = max(1, now_us - granted_us)
         mean_us = ((_MEAN_PART - 1) * state.mean_us + held_us) // _MEAN_PART if state.mean_us else held_us
         return self._without(state)._replace(mean_us=mean_us)
 
     def renewed(self, state: Holders | None, now_us: int) -> tuple[Holders | None, bool]:
-        """The state, and whether *holder* has its slots: it keeps its own, or gets free ones if its own were lost."""
+        """
+        The state, and whether *holder* has its slots: it keeps its own, or gets free ones if its own were lost. A
+        workflow gets none: it may be done.
+        """
         living = _living(state, now_us) if state else ()
-        if self.holder in dict(living) or _slots(living) + slots_of_holder(self.holder) <= self.slots(state):
-            return self._with(state or Holders(), now_us), True
+        fits = not self.stays and _slots(living) + slots_of_holder(self.holder) <= self.slots(state)
+        if self.holder in dict(living) or fits:
+            return self._with(state or Holders(), now_us, _KEPT_US if self.stays else 0), True
         return state, False
 
     def use(self, state: Holders | None, now_us: int) -> Use:
@@ -168,9 +197,9 @@ class ConcurrencyAlgorithm:
         hold_us = max(state.mean_us, age_us) if state.mean_us else max(_FIRST_HOLD_US, 2 * age_us)
         return max(_SHORTEST_PACE_US, self.size * hold_us // self.slots(state))
 
-    def _with(self, state: Holders, now_us: int) -> Holders:
+    def _with(self, state: Holders, now_us: int, longer_us: int = 0) -> Holders:
         others = (lease for lease in _living(state, now_us) if lease[0] != self.holder)
-        leases = _ordered((*others, (self.holder, now_us + self.lease_us)))
+        leases = _ordered((*others, (self.holder, now_us + self.lease_us + longer_us)))
         return state._replace(leases=leases, longest_us=max(self.lease_us, state.longest_us))
 
     def _without(self, state: Holders) -> Holders:
@@ -198,7 +227,11 @@ class Concurrency(Limit):
             Or a callable that takes the job and returns the amount.
         lease: Seconds, or a timedelta, after which a holder that has not renewed is gone: 1 second to a day. A job
             may run for much longer. Short: a killed worker's slots are soon free again. Long: the store may be
-            away for longer before a job loses its slot.
+            away for longer before a job loses its slot. Default: 30, or an hour with *held_by*.
+        held_by: Which jobs hold one slot together, written as *key* is: "{workflow_id}". The first of them takes it,
+            the others pass at once, and it stays from job to job, until `throttlekit.current().done(limit)` or
+            `Limiter.done`; else until *lease* has passed in which none of them began, ran or ended. Not with *cost*,
+            *adapt*, scope "process", or on_store_failure "local". It is not part of the definition.
         adapt: A `ByLatency`: as many slots are in use as downstream bears, between its floor and the amount.
         cost: How many slots a job holds: its memory on a GPU, its connections. A whole number of at least 0, which
             needs no slot; or a callable that takes the job. Default: 1. A cost that a caller gives to `acquire`, for
@@ -228,11 +261,12 @@ class Concurrency(Limit):
         name: str,
         amount: int | Mapping[str, int] | Callable[[Job], int],
         *,
-        lease: float | timedelta | Mapping[str, float | timedelta] = 30.0,
+        lease: float | timedelta | Mapping[str, float | timedelta] | None = None,
+        held_by: Key = None,
         **options: Unpack[LimitOptions],
     ) -> None:
         amounts: Any = amount
-        super().__init__(name, amounts, _own={"lease": lease}, **options)
+        super().__init__(name, amounts, held_by=held_by, _own={"lease": lease}, **options)
 
     def _parse_rate(self, rate: Rates) -> tuple[int, int]:
         amount: Any = rate
@@ -240,7 +274,9 @@ class Concurrency(Limit):
             raise ConfigurationError(f"the amount must be a whole number from 1 to {_LARGEST_AMOUNT}, not {amount!r}")
         return amount, 0
 
-    def _shape(self, amount: int, period_us: int, *, lease: Any = 30.0, **options: Any) -> Shape:
+    def _shape(self, amount: int, period_us: int, *, lease: Any = None, **options: Any) -> Shape:
+        if lease is None:
+            lease = _LEASE_S if self.held_by is None else _LEASE_OF_WORKFLOW_S
         seconds = lease.total_seconds() if isinstance(lease, timedelta) else lease
         if (
             isinstance(seconds, bool)

@@ -28,7 +28,7 @@ __all__ = ["Limit"]
 
 _DEFAULTS: Mapping[str, object] = {
     "key": None, "cost": 1, "scope": "global", "tier": None, "default_tier": None,
-    "on_store_failure": "closed", "processes": None, "share": None, "adapt": None,
+    "on_store_failure": "closed", "processes": None, "share": None, "adapt": None, "held_by": None,
 }  # fmt: skip
 _NO_OPTIONS: Mapping[str, Any] = {}
 
@@ -82,8 +82,8 @@ class Limit(PerJob, Value):
 
     __slots__ = (
         "__weakref__", "_amount", "_capacity", "_period_us", "_queue", "adapt", "by_value", "cost", "declared",
-        "default_tier", "fingerprint", "key", "local_part", "most", "name", "of_tier", "on_store_failure", "processes",
-        "rate", "rates", "scope", "share", "tier", "tiers", "varies", "varying_us",
+        "default_tier", "fingerprint", "held_by", "key", "local_part", "most", "name", "of_tier", "on_store_failure",
+        "processes", "rate", "rates", "scope", "share", "tier", "tiers", "varies", "varying_us",
     )  # fmt: skip
 
     algorithm: ClassVar[str]
@@ -139,6 +139,7 @@ class Limit(PerJob, Value):
         processes: int | None = None,
         share: Share | Key = None,
         adapt: Adapt | SlotAdapt | None = None,
+        held_by: Key = None,
         queue: int | Mapping[str, int] | None = None,
         prefetch: None = None,
         prefetch_for: None = None,
@@ -159,8 +160,8 @@ class Limit(PerJob, Value):
         self._set(
             name=name, rate=rate, key=key, cost=cost, scope=scope, tier=tier, default_tier=default_tier, tiers=None,
             on_store_failure=on_store_failure, processes=processes, share=None, adapt=adapt, local_part=None,
-            declared=None, of_tier=_of_tier, by_value=_by_value, varies=depends_on_job(rate), varying_us=_varying_us,
-            rates=None if _varying_us is None else {},
+            held_by=held_by, declared=None, of_tier=_of_tier, by_value=_by_value, varies=depends_on_job(rate),
+            varying_us=_varying_us, rates=None if _varying_us is None else {},
         )  # fmt: skip
         with self._named():
             self._set(share=share_from(share))
@@ -325,7 +326,7 @@ class Limit(PerJob, Value):
         rate = self.rate if self.varies and self.tiers is None else self.varying_us
         own = {"": self} if self.tiers is None else self.tiers
         ways = (self.share, self.adapt, tuple(sorted((tier, repr(limit.queue)) for tier, limit in own.items())))
-        return type(self), self.name, self.definition, rate, self.key, self.cost, *ways, *tier, *failure
+        return type(self), self.name, self.definition, rate, self.key, self.cost, self.held_by, *ways, *tier, *failure
 
     def __repr__(self) -> str:
         shown = [repr(self.name), repr(self.rate)]

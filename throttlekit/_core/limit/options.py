@@ -46,6 +46,8 @@ def check_options(limit: Any) -> None:
     """
     check_failure(limit.on_store_failure, limit.processes, limit.scope)
     check_source("key", limit.key)
+    if limit.held_by is not None:
+        _check_held_by(limit)
     if not callable(limit.cost):
         check_units(limit.cost)
     if limit.scope not in get_args(Scope):
@@ -54,6 +56,21 @@ def check_options(limit: Any) -> None:
         )
     if not isinstance(limit.rate, Mapping) and (limit.tier is not None or limit.default_tier is not None):
         raise ConfigurationError('tier= needs a rate for each tier, like {"free": "10/m", "pro": "100/m"}')
+
+
+def _check_held_by(limit: Any) -> None:
+    check_source("held_by", limit.held_by)
+    if limit.algorithm != "concurrency":
+        raise ConfigurationError("held_by= is for the slots of a Concurrency limit: a rate has nothing to hold")
+    if limit.scope == "process" or limit.on_store_failure == "local":
+        raise ConfigurationError(
+            "held_by= keeps a slot from job to job, where every process finds it: leave out "
+            + ('scope="process"' if limit.scope == "process" else 'on_store_failure="local"')
+        )
+    if limit.adapt is not None:
+        raise ConfigurationError(f"{limit.adapt!r} measures jobs that give their slots back: leave out it or held_by=")
+    if not isinstance(limit.cost, int) or limit.cost > 1:
+        raise ConfigurationError("with held_by= a workflow holds one slot: leave out either it or cost=")
 
 
 def check_queue(queue: Any) -> int | None:

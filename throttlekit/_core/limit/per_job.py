@@ -9,7 +9,8 @@ from typing import Any
 from throttlekit._core.job import Job
 from throttlekit._core.limit.options import Cost, Scope, Tier
 from throttlekit._core.limit.share import NO_STAKE, Share, Stake
-from throttlekit._core.limit.template import Key, check_names, check_units, from_job, key_text, plain
+from throttlekit._core.limit.template import Key, check_names, check_units, from_job, key_text, plain, shown
+from throttlekit._core.storage_keys import workflow_name
 from throttlekit.errors import ConfigurationError, CostExceedsLimit
 
 __all__ = ["PerJob"]
@@ -22,6 +23,7 @@ class PerJob:
 
     name: str
     key: Key
+    held_by: Key
     cost: Cost
     scope: Scope
     tier: Tier
@@ -42,6 +44,23 @@ class PerJob:
             return key_text(from_job("key", self.key, job))
         except ConfigurationError as error:
             raise self._named_error(error) from error.__cause__
+
+    def workflow_of(self, job: Job | None) -> str:
+        """
+        Work out by which workflow the slot of *job* is held, for a limit with `held_by`.
+
+        Raises:
+            ConfigurationError: As `key_of`; or the workflow has no name: all such jobs would run on one slot.
+        """
+        with self._named():
+            value = key_text(from_job("held_by", self.held_by, job))
+            if not value:
+                raise ConfigurationError(f"the held_by {shown(self.held_by)} is empty: it must name the job's workflow")
+            return value
+
+    def holder_of(self, job: Job | None, workflow: str | int | None = None) -> str:
+        """The holder of the slot that *workflow* has, or that of *job* if None; raises as `workflow_of`."""
+        return workflow_name(self.workflow_of(job) if workflow is None else key_text(workflow))
 
     def part_of(self, job: Job | None) -> str | None:
         """
@@ -107,12 +126,12 @@ class PerJob:
 
     def check_function(self, function: Callable[..., Any]) -> None:
         """
-        Make sure that the key, the tier and the share can be worked out from the arguments of *function*.
+        Make sure that the key, the tier, held_by and the share can be worked out from the arguments of *function*.
 
         Raises:
             ConfigurationError: A template names an argument that *function* does not take.
         """
-        sources: list[tuple[str, object]] = [("key", self.key), ("tier", self.tier)]
+        sources: list[tuple[str, object]] = [("key", self.key), ("tier", self.tier), ("held_by", self.held_by)]
         if self.share is not None:
             sources += [("share", each) for each in (self.share.of, self.share.by) if each != "{queue}"]
         for what, source in sources:

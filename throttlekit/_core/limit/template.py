@@ -78,7 +78,7 @@ def from_job(what: str, source: object, job: Job | None) -> object:
             callable failed.
     """
     if job is None:
-        instead = "pass job=" if what == "tier" else f"pass job=, or the {what} itself as {what}="
+        instead = "pass job=" if what in ("tier", "held_by") else f"pass job=, or the {what} itself as {what}="
         raise ConfigurationError(f"it takes its {what} from the job ({shown(source)}): {instead}")
     try:
         if isinstance(source, str):
@@ -140,7 +140,7 @@ def check_source(what: str, source: object) -> None:
     if not names:
         raise ConfigurationError(
             f'the {what} template {source!r} names no argument: write one in braces, like "{{account_id}}", '
-            "or leave it out to count everything together"
+            f"or leave it out{'' if what == 'held_by' else ' to count everything together'}"
         )
     if not all(name.isidentifier() for name in names):
         raise ConfigurationError(f'the {what} template {source!r} must name its arguments, like "{{account_id}}"')

@@ -55,6 +55,7 @@ def _tier_of(limit: Any, tier: str, rate: Rate, options: Mapping[str, Any]) -> A
         processes=limit.processes,
         share=limit.share,
         adapt=limit.adapt,
+        held_by=limit.held_by,
         _of_tier=tier,
         **{option: _value_of(value, tier) for option, value in options.items()},
     )

@@ -77,6 +77,6 @@ def remade_at(limit: Any, rate: Any, options: Mapping[str, Any], adapt: Any) -> 
     """*limit*, whose rate is a callable, at *rate* and with *adapt*; *options* are its algorithm's own."""
     return type(limit)(
         limit.name, rate, key=limit.key, cost=limit.cost, scope=limit.scope, on_store_failure=limit.on_store_failure,
-        processes=limit.processes, share=limit.share, adapt=adapt, _varying_us=limit.varying_us,
-        _by_value=limit.by_value, **options,
+        processes=limit.processes, share=limit.share, adapt=adapt, held_by=limit.held_by,
+        _varying_us=limit.varying_us, _by_value=limit.by_value, **options,
     )  # fmt: skip

@@ -110,7 +110,7 @@ def _remade(limit: Limit, rate: Any, adapt: Any, options: dict[str, Any]) -> Lim
     options = {
         **options, "key": limit.key, "cost": limit.cost, "scope": limit.scope,
         "on_store_failure": limit.on_store_failure, "processes": limit.processes, "share": limit.share,
-        "adapt": adapt, "_of_tier": limit.of_tier, "_by_value": True,
+        "adapt": adapt, "held_by": limit.held_by, "_of_tier": limit.of_tier, "_by_value": True,
     }  # fmt: skip
     made: Limit = make(limit.name, rate, **options)
     if limit.prefetch is not None:

@@ -1,0 +1,436 @@
+"""`held_by=`: the jobs of one workflow hold one slot, which stays between them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from support.waiting import wait_until
+from throttlekit import (
+    AsyncLimiter,
+    ByLatency,
+    Concurrency,
+    ConfigurationError,
+    Decision,
+    FixedWindow,
+    Job,
+    Limiter,
+    Share,
+    TokenBucket,
+    current,
+)
+from throttlekit._core.acquire import Caller, Reason, State, acquire
+from throttlekit._core.claim import StoreClaim
+from throttlekit._core.serialize import dump, load
+from throttlekit._core.storage_keys import workflow_name
+from throttlekit.adapter import begin, decision_from_receipt, end, receipt, running
+from throttlekit.stores import MemoryStore
+from throttlekit.testing import FakeClock
+
+GPU = Concurrency("gpu", 2, held_by="{workflow}")
+HOUR = 3600.0
+
+
+def of(workflow: object, ticket: Any = None, **arguments: Any) -> Job:
+    return Job(
+        id=f"{workflow}-{random.random()}", kwargs={"workflow": workflow, **arguments}, name="step", ticket=ticket
+    )
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def limiter(clock: FakeClock) -> Limiter:
+    return Limiter(MemoryStore(clock_us=clock))
+
+
+def free(limiter: Limiter) -> int:
+    return limiter.peek(GPU).remaining
+
+
+# What a workflow holds
+
+
+def test_jobs_of_one_workflow_hold_one_slot(limiter: Limiter) -> None:
+    """Any number of them, at once or one after the other; and as many workflows as there are slots."""
+    assert all(limiter.acquire(GPU, job=of("a")).allowed for _ in range(5))
+    assert limiter.acquire(GPU, job=of("b")).allowed
+    denied = limiter.acquire(GPU, job=of("c"))
+    assert (denied.allowed, denied.reason, free(limiter)) == (False, "exhausted", 0)
+    assert limiter.acquire(GPU, job=of("a")).allowed
+
+
+def test_slot_stays_when_a_body_ends(limiter: Limiter) -> None:
+    """A release gives nothing back; what the limiter is told of the workflow does, once."""
+    with running(limiter, limiter.acquire(GPU, job=of("a")), of("a")):
+        pass
+    assert free(limiter) == 1
+    limiter.done(GPU, "a")
+    assert free(limiter) == 2
+    limiter.done(GPU, job=of("a"))
+    assert free(limiter) == 2
+
+
+def test_last_job_gives_the_slot_back_in_its_body(limiter: Limiter) -> None:
+    """At once, and the end of the body takes nothing back."""
+    first, last = limiter.acquire(GPU, job=of("a")), limiter.acquire(GPU, job=of("a"))
+    with running(limiter, first, of("a")):
+        assert free(limiter) == 1
+    with running(limiter, last, of("a")):
+        current().done(GPU)
+        assert free(limiter) == 2
+        current().done(GPU)
+    assert free(limiter) == 2
+
+
+def test_lease_counts_from_the_end_of_the_last_job(limiter: Limiter, clock: FakeClock) -> None:
+    """An hour by default: from each job's begin, each renewal, and each end."""
+    assert GPU.lease == HOUR
+    decision = limiter.acquire(GPU, job=of("a"))
+    clock.advance(HOUR - 1)
+    limiter.release(decision)
+    clock.advance(HOUR - 1)
+    assert free(limiter) == 1
+    again = limiter.acquire(GPU, job=of("a"))
+    clock.advance(HOUR)
+    assert free(limiter) == 1
+    clock.advance(0.001)
+    assert free(limiter) == 2
+    limiter.release(again)
+    assert free(limiter) == 2
+
+
+def test_late_job_of_a_workflow_that_is_done_takes_a_slot_anew(limiter: Limiter) -> None:
+    """A job that is delivered once more waits for a slot like any first job, and its own `done` gives that back."""
+    for workflow in "ab":
+        limiter.acquire(GPU, job=of(workflow))
+    limiter.done(GPU, "a")
+    assert limiter.acquire(GPU, job=of("c")).allowed
+    assert not limiter.acquire(GPU, job=of("a")).allowed
+    limiter.done(GPU, "c")
+    assert limiter.acquire(GPU, job=of("b")).allowed
+
+
+def test_job_that_runs_uncharged_gives_the_slot_back(limiter: Limiter) -> None:
+    """The last job ran without a decision on slots: its workflow's slot is given back all the same."""
+    limiter.acquire(GPU, job=of("a"))
+    rate = TokenBucket("rate", "10/s")
+    with running(limiter, limiter.acquire(rate, job=of("a")), of("a")):
+        current().done(GPU)
+    assert free(limiter) == 2
+
+
+def test_cancelled_grant_gives_back_what_it_took(limiter: Limiter) -> None:
+    """The slot, if it took it and no other job of the workflow came; else nothing."""
+    limiter.cancel(limiter.acquire(GPU, job=of("a")))
+    assert free(limiter) == 2
+    first, second = limiter.acquire(GPU, job=of("a")), limiter.acquire(GPU, job=of("a"))
+    limiter.cancel(second)
+    assert free(limiter) == 1
+    limiter.cancel(first)
+    assert free(limiter) == 1
+
+
+def test_slot_that_was_lost_is_not_taken_again(limiter: Limiter, clock: FakeClock) -> None:
+    """After its lease a renewal fails, also if a slot is free: the workflow may be done."""
+    claim = StoreClaim("gpu", GPU.bind(1, 0, workflow_name("a")))
+    taken = claim.algorithm.admit(None, 1_000)
+    assert claim.algorithm.renewed(taken, 2_000)[1]  # type: ignore[attr-defined]
+    assert not claim.algorithm.renewed(taken, 4_000_000_000)[1]  # type: ignore[attr-defined]
+    assert not claim.algorithm.renewed(None, 2_000)[1]  # type: ignore[attr-defined]
+
+
+def test_workflows_are_counted_with_jobs(limiter: Limiter) -> None:
+    """A limit of the same name without `held_by` counts in the same slots."""
+    plain = Concurrency("gpu", 2, lease=HOUR)
+    assert limiter.acquire(GPU, job=of("a")).allowed
+    single = limiter.acquire(plain, job=of("a"))
+    assert single.allowed
+    assert not limiter.acquire(GPU, job=of("b")).allowed
+    limiter.release(single)
+    assert limiter.acquire(GPU, job=of("a")).allowed
+    assert free(limiter) == 1
+
+
+def test_each_key_has_slots_of_its_own(limiter: Limiter) -> None:
+    """And so has each tier; `done` without a job is for all tiers."""
+    limit = Concurrency("g", {"s": 1, "l": 2}, tier="{tier}", key="{host}", held_by="{workflow}")
+    tickets: dict[str, Any] = {}
+    for host in ("x", "y"):
+        assert limiter.acquire(limit, job=of("a", host=host, tier="s")).allowed
+        tickets[host] = limiter.acquire(limit, job=of("b", host=host, tier="s")).ticket
+    limiter.done(limit, "a", key="x")
+    assert limiter.acquire(limit, job=of("b", tickets["x"], host="x", tier="s")).allowed
+    assert not limiter.acquire(limit, job=of("b", tickets["y"], host="y", tier="s")).allowed
+
+
+# The waiting line
+
+
+def test_job_of_a_workflow_that_holds_passes_those_that_wait(limiter: Limiter) -> None:
+    """It takes no turn: who waited first is the first to get what comes free."""
+    limiter.acquire(GPU, job=of("a"))
+    limiter.acquire(GPU, job=of("b"))
+    first = limiter.acquire(GPU, job=of("c"))
+    for _ in range(9):
+        assert limiter.acquire(GPU, job=of("a")).allowed
+    limiter.done(GPU, "a")
+    assert limiter.acquire(GPU, job=of("d")).reason == "in line"
+    assert limiter.acquire(GPU, job=of("c", first.ticket)).allowed
+
+
+def test_second_job_of_a_workflow_that_waits_leaves_the_line() -> None:
+    """Both waited, and the first was admitted: the other takes nothing, and holds no place any more."""
+    claims = {name: StoreClaim("gpu", GPU.bind(1, 0, workflow_name(name))) for name in "abc"}
+    state, now_us = State(), 10**12
+
+    def ask(name: str, place: Any = None) -> tuple[Any, State]:
+        places = () if place is None else (place,)
+        verdict, (after,) = acquire([claims[name]], [state], now_us, caller=Caller.JOB, places=places, secret="x")
+        return verdict, after
+
+    for name in "ab":
+        state = ask(name)[1]
+    waiting: list[Any] = []
+    for _ in range(2):
+        verdict, state = ask("c")
+        waiting.append(verdict.places[0])
+    assert state.line is not None
+    assert len(state.line.jobs) == 2
+    v = state.line.v
+    state = state._replace(taken=claims["a"].algorithm.settled(state.taken, now_us, now_us, -1))
+    verdict, state = ask("c", waiting[0])
+    assert verdict.allowed
+    verdict, state = ask("c", waiting[1])
+    assert verdict.allowed
+    assert state.line is not None
+    assert state.line.jobs == ()
+    assert state.line.v == v
+
+
+def test_tenant_pays_for_no_job_that_passes_by(limiter: Limiter) -> None:
+    """In a shared limit, a workflow takes one turn of its tenant, however many jobs it has."""
+    shared = Concurrency("gpu", 1, held_by="{workflow}", share=Share("{tenant}"))
+    limiter.acquire(shared, job=of("a", tenant="x"))
+    heavy = [limiter.acquire(shared, job=of(workflow, tenant="x")) for workflow in "bcd"]
+    for _ in range(20):
+        assert limiter.acquire(shared, job=of("a", tenant="y")).allowed
+    light = limiter.acquire(shared, job=of("e", tenant="y"))
+    starts = [next(iter(each.ticket["places"].values()))[1] for each in (*heavy, light) if each.ticket is not None]
+    assert starts[0] == starts[3] < starts[1] < starts[2]
+
+
+def test_pause_holds_also_for_a_workflow_that_holds(limiter: Limiter, clock: FakeClock) -> None:
+    """Its job waits until the pause is over, also where the queue is full, and passes then; the slot stays."""
+    short = Concurrency("gpu", 2, held_by="{workflow}", queue=0)
+    limiter.acquire(short, job=of("a"))
+    limiter.pause(short, 30)
+    denied = limiter.acquire(short, job=of("a"))
+    assert (denied.allowed, denied.reason, denied.delay) == (False, "paused", 30.0)
+    assert limiter.acquire(short, job=of("b")).reason == "queue full"
+    clock.advance(30)
+    assert limiter.acquire(short, job=of("a", denied.ticket)).allowed
+    assert limiter.peek(short).remaining == 1
+
+
+def test_denial_by_another_limit_takes_no_slot(limiter: Limiter) -> None:
+    """All limits or none; a workflow that holds keeps its slot."""
+    rate = TokenBucket("rate", "1/minute", burst=1)
+    assert limiter.acquire(GPU, rate, job=of("a")).allowed
+    assert not limiter.acquire(GPU, rate, job=of("b")).allowed
+    assert not limiter.acquire(GPU, rate, job=of("a")).allowed
+    assert free(limiter) == 1
+
+
+def test_denial_in_another_store_gives_back_what_the_job_took() -> None:
+    """Store by store: the slot of a first job, and not that of a workflow that held it before."""
+    limiter, rate = Limiter(MemoryStore(), stores={"rate": MemoryStore()}), TokenBucket("rate", "1/hour", burst=1)
+    limiter.acquire(rate)
+    assert not limiter.acquire(GPU, rate, job=of("a")).allowed
+    assert free(limiter) == 2
+    limiter.acquire(GPU, job=of("a"))
+    assert not limiter.acquire(GPU, rate, job=of("a")).allowed
+    assert free(limiter) == 1
+
+
+def test_job_of_a_workflow_that_is_done_has_lost_its_slot() -> None:
+    """It runs on when another job gives the slot back, and can see it at its next renewal."""
+    limiter, short = Limiter(), Concurrency("gpu", 2, lease=1, held_by="{workflow}")
+    with limiter.hold(short, job=of("a")) as still:
+        limiter.done(short, "a")
+        wait_until(lambda: still.lost, description="the renewal finds no slot")
+    assert limiter.peek(short).remaining == 2
+
+
+# Outside of jobs
+
+
+def test_hold_outside_a_job(limiter: Limiter) -> None:
+    """The end of the `with` keeps the slot, and `done` gives it back."""
+    with limiter.hold(GPU, job=of("a")):
+        pass
+    assert free(limiter) == 1
+    with limiter.hold(GPU, job=of("a")) as held:
+        held.done(GPU)
+    assert free(limiter) == 2
+
+
+def test_caller_without_a_job_names_no_workflow(limiter: Limiter) -> None:
+    """An error, where a slot would be taken; to look, to pause and to reset needs none."""
+    with pytest.raises(ConfigurationError, match=r"takes its held_by from the job \('{workflow}'\): pass job="):
+        limiter.acquire(GPU)
+    limiter.acquire(GPU, job=of("a"))
+    assert free(limiter) == 1
+    limiter.pause(GPU, 1)
+    limiter.resume(GPU)
+    limiter.reset(GPU)
+    assert free(limiter) == 2
+    with pytest.raises(ConfigurationError, match="pass job="):
+        limiter.done(GPU)
+
+
+def test_done_outside_a_job_does_nothing() -> None:
+    """A body can be called by tests and by hand."""
+    current().done(GPU)
+
+
+@pytest.mark.parametrize("limit", [Concurrency("x", 1), TokenBucket("x", "1/s"), "x", None])
+def test_done_needs_a_limit_with_workflows(limiter: Limiter, limit: Any) -> None:
+    """The message says that slots come free by themselves."""
+    for verb in (limiter.done, current().done):
+        with pytest.raises(ConfigurationError, match="has no held_by="):
+            verb(limit)
+
+
+# Between processes
+
+
+def test_receipt_of_another_process_keeps_the_slot(limiter: Limiter) -> None:
+    """The process that runs the body knows that the slot stays, and can give it back."""
+    decision = decision_from_receipt(receipt(limiter.acquire(GPU, job=of("a"))))
+    limiter.release(decision)
+    assert free(limiter) == 1
+    begin(limiter, decision, of("a"))
+    try:
+        current().done(GPU)
+    finally:
+        end()
+    assert free(limiter) == 2
+
+
+def test_limit_in_a_message_names_the_workflow(limiter: Limiter) -> None:
+    """By value, as a job's key does; to a release that does not know it, the limit has none."""
+    data = dump(GPU, of("a"))
+    assert data["held_by"] == "a"
+    assert "held_by" not in dump(Concurrency("gpu", 2), of("a"))
+    assert limiter.acquire(load(data), job=Job()).allowed
+    assert limiter.acquire(GPU, job=of("a")).allowed
+    assert free(limiter) == 1
+    with pytest.raises(ConfigurationError, match="not one that throttlekit wrote"):
+        load({**data, "held_by": 7})
+
+
+# What can never work
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"held_by": ""}, "the held_by template '' names no argument"),
+        ({"held_by": "workflow"}, "names no argument"),
+        ({"held_by": 7}, "the held_by must be a template"),
+        ({"held_by": "{w}", "cost": 2}, "a workflow holds one slot"),
+        ({"held_by": "{w}", "cost": lambda job: 1}, "a workflow holds one slot"),
+        ({"held_by": "{w}", "adapt": ByLatency(1)}, "leave out it or held_by="),
+        ({"held_by": "{w}", "scope": "process"}, 'leave out scope="process"'),
+        ({"held_by": "{w}", "on_store_failure": "local", "processes": 1}, 'leave out on_store_failure="local"'),
+    ],
+)
+def test_options_that_do_not_fit(options: dict[str, Any], message: str) -> None:
+    """The message names the limit, and what to leave out."""
+    with pytest.raises(ConfigurationError, match=f"limit 'x': .*{message}"):
+        Concurrency("x", 2, **options)
+
+
+@pytest.mark.parametrize("kind", [TokenBucket, FixedWindow])
+def test_rates_have_nothing_to_hold(kind: Any) -> None:
+    """Only a concurrency limit has slots."""
+    with pytest.raises(ConfigurationError, match="held_by= is for the slots of a Concurrency limit"):
+        kind("x", "1/s", held_by="{w}")
+
+
+@pytest.mark.parametrize("workflow", ["", None, 1.5, True])
+def test_workflow_without_a_name_is_refused(limiter: Limiter, workflow: Any) -> None:
+    """All such jobs would run on one slot."""
+    with pytest.raises(ConfigurationError, match="limit 'gpu': "):
+        limiter.acquire(GPU, job=of(workflow))
+    with pytest.raises(ConfigurationError, match="limit 'gpu': "):
+        limiter.acquire(Concurrency("gpu", 2, lease=HOUR, held_by=lambda job: workflow), job=of("a"))
+
+
+def test_template_that_names_no_argument_of_the_function() -> None:
+    """As early as for a key: where the function is declared."""
+
+    def work(account: str) -> None: ...
+
+    with pytest.raises(ConfigurationError, match=r"its held_by '{workflow}' names an argument 'workflow'"):
+        GPU.check_function(work)
+
+
+def test_limits_with_workflows_are_values() -> None:
+    """Equal if they are held alike; shown with what was given; of one definition with a limit that is not."""
+    again = Concurrency("gpu", 2, held_by="{workflow}")
+    plain = Concurrency("gpu", 2, lease=HOUR)
+    assert again == GPU
+    assert plain != GPU
+    assert GPU.definition == plain.definition
+    assert repr(GPU) == "Concurrency('gpu', 2, lease=3600.0, held_by='{workflow}')"
+    assert Concurrency("gpu", 2, held_by="{w}", lease=5).lease == 5
+
+
+def test_amount_that_depends_on_the_job(limiter: Limiter) -> None:
+    """Workflows hold slots of every amount, together."""
+    limit = Concurrency("gpu", lambda job: job.kwargs["n"], held_by="{workflow}")
+    assert limiter.acquire(limit, job=of("a", n=1)).allowed
+    assert limiter.acquire(limit, job=of("b", n=2)).allowed
+    assert not limiter.acquire(limit, job=of("c", n=2)).allowed
+    assert limiter.acquire(limit, job=of("a", n=1)).allowed
+    assert limiter.acquire(limit, job=of("b", n=1)).allowed
+
+
+def test_decision_says_which_slots_stay(limiter: Limiter) -> None:
+    """`Charged.stays`, of the slot of a workflow only."""
+    decision: Decision = limiter.acquire(GPU, Concurrency("other", 1), job=of("a"))
+    assert [each.stays for each in decision.leases] == [True, False]
+    assert Reason.ALLOWED.value == decision.reason
+
+
+def test_done_from_an_event_loop(limiter: Limiter) -> None:
+    """`AsyncLimiter.done` is the same; a `hold` that is cancelled while it waits takes no slot for its workflow."""
+
+    async def main() -> None:
+        in_loop = AsyncLimiter(limiter)
+        await in_loop.acquire(GPU, job=of("a"))
+        await in_loop.acquire(GPU, job=of("b"))
+
+        async def hold() -> None:
+            async with in_loop.hold(GPU, job=of("c")):
+                raise AssertionError("it was cancelled")
+
+        waiting = asyncio.create_task(hold())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with suppress(asyncio.CancelledError):
+            await waiting
+        await in_loop.done(GPU, "a")
+        await in_loop.done(GPU, job=of("b"))
+
+    asyncio.run(main())
+    assert free(limiter) == 2
