@@ -24,6 +24,7 @@ from throttlekit_celery._waiting import HeldTask, HeldTasks, State
 __all__ = ["RunningTasks"]
 
 _CALLBACKS = ("on_accepted", "on_success", "on_failure", "on_timeout")
+_GATE = "execute_using_pool"
 _CHECK_EVERY = 0.005
 _LONGEST_DEATH = 10.0
 
@@ -175,6 +176,8 @@ class RunningTasks:
         self._release(ours)
         if come_back is None:
             held.becomes(State.ENDED)
+            # It holds *held*, and so itself: only Python's collector would find them, message and arguments and all.
+            held.request.__dict__.pop(_GATE, None)
         else:
             self._after.append(come_back)
         self._after.extend([partial(self._waiting.wake, lane) for lane in grant.lanes])
