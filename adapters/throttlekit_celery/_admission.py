@@ -13,7 +13,7 @@ from typing import Any
 from throttlekit import ConfigurationError, Delivery, Job, Limiter
 from throttlekit.adapter import Deferred, Dropped, Every, Failed, JobOptions, Run, Throttling, Ticket, WaitRules
 from throttlekit_celery._body import RECEIPT, GoesBack, receipt_of
-from throttlekit_celery._host import expires_in, give_back, guard_close, job_of, keep_turning
+from throttlekit_celery._host import expires_in, forget, give_back, guard_close, job_of, keep_turning
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._outcomes import end_unrun
 from throttlekit_celery._pool_capacity import PoolCapacity
@@ -190,6 +190,7 @@ class Gate:
                     self._ours.append(held)
                 continue
             held.becomes(State.GONE)
+            forget(held.request.message)
             if (tag := held.request.message.delivery_tag) not in self._tried:
                 self._lost.append(tag)
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache, partial, wraps
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from throttlekit import Job
@@ -28,6 +28,7 @@ __all__ = [
     "current_task",
     "delayed_routing_key",
     "expires_in",
+    "forget",
     "give_back",
     "guard_close",
     "has_copies",
@@ -100,7 +101,7 @@ def guard_close(consumer: Any) -> set[str]:
     which server that was, and its AttributeError ends the worker.
 
     Returns:
-        The delivery tags that kombu has tried to give back; to read once the connection is closed.
+        The delivery tags that kombu has given back, or may have; to read once the connection is closed.
     """
     tried: set[str] = set()
     qos = _on_redis(consumer)
@@ -108,9 +109,17 @@ def guard_close(consumer: Any) -> set[str]:
         return tried
     restore, by_tag = qos.restore_unacked_once, qos.restore_by_tag
 
-    def noted(tag: str, *args: Any, **options: Any) -> None:
-        tried.add(tag)
-        by_tag(tag, *args, **options)
+    def noted(tag: str, client: Any = None, **options: Any) -> None:
+        def transaction(change: Callable[[Any], None], *watched: str) -> None:
+            def noted_change(pipe: Any) -> None:
+                tried.discard(tag)  # it is called again after a transaction that was in vain
+                change(pipe)
+                tried.add(tag)  # an error from here on leaves it open: the broker may be done, and its answer lost
+
+            connected.transaction(noted_change, *watched)
+
+        with qos.channel.conn_or_acquire(client) as connected:
+            by_tag(tag, SimpleNamespace(transaction=transaction), **options)
 
     @wraps(restore)
     def guarded(*args: Any, **options: Any) -> None:
@@ -122,6 +131,18 @@ def guard_close(consumer: Any) -> set[str]:
 
     qos.restore_unacked_once = guarded
     return tried
+
+
+def forget(message: Any) -> None:
+    """
+    Keep kombu from giving *message* back, whose connection is lost, when this process ends.
+
+    Where kombu could not close the channel, it tries again at the end. The message may be another worker's by then, by
+    the same tag, and would run twice.
+    """
+    qos = _redis_qos(message.channel)
+    if qos is not None:
+        qos._delivered.pop(message.delivery_tag, None)
 
 
 def keep_turning(consumer: Any) -> None:
@@ -160,7 +181,10 @@ def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:
 
 def _on_redis(consumer: Any) -> Any:
     """Where kombu keeps the unacknowledged messages of *consumer*, if its broker is Redis."""
-    channel: Any = getattr(consumer.task_consumer, "channel", None)
+    return _redis_qos(getattr(consumer.task_consumer, "channel", None))
+
+
+def _redis_qos(channel: Any) -> Any:
     qos: Any = channel.qos if isinstance(channel, VirtualChannel) else None
     return qos if hasattr(qos, "restore_by_tag") else None
 

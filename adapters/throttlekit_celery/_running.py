@@ -24,6 +24,7 @@ from throttlekit_celery._waiting import HeldTask, HeldTasks, State
 __all__ = ["RunningTasks"]
 
 _CALLBACKS = ("on_accepted", "on_success", "on_failure", "on_timeout")
+_GATE = "execute_using_pool"
 _CHECK_EVERY = 0.005
 _LONGEST_DEATH = 10.0
 
@@ -82,9 +83,10 @@ class RunningTasks:
         request.on_failure = partial(self._failed, held, request.on_failure)
         request.on_timeout = partial(self._timed_out, held, request.on_timeout)
         in_loop = bool(getattr(pool, "uses_semaphore", False)) and held.consumer.hub is not None
-        slots, ahead = run.decision if run.lanes else None, held.ahead(run.decision)
+        lanes, ahead = run.lanes, held.ahead(run.decision)
+        slots = run.decision if lanes else None
         held.becomes(State.RUNNING)
-        grant = self._grants[held] = _Grant((*run.lanes, *ahead), slots, slots, in_loop)
+        grant = self._grants[held] = _Grant((*lanes, *ahead), slots, slots, in_loop)
         if slots is not None:
             self._limiter.keep(slots, _ignore_loss)
         if not in_loop and not self._checking:
@@ -175,6 +177,8 @@ class RunningTasks:
         self._release(ours)
         if come_back is None:
             held.becomes(State.ENDED)
+            # It holds *held*, and so itself: only Python's collector would find them, message and arguments and all.
+            held.request.__dict__.pop(_GATE, None)
         else:
             self._after.append(come_back)
         self._after.extend([partial(self._waiting.wake, lane) for lane in grant.lanes])

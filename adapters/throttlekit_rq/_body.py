@@ -81,8 +81,13 @@ def guarded(function: Callable[..., Any], start: Callable[[], AbstractContextMan
 
 
 @contextmanager
-def running_body(job: Any, grant: Grant) -> Generator[Body, None, None]:
-    """The body of *job* runs within, and holds the slots of *grant*. If it raises `RateLimited`, the job is denied."""
+def running_body(job: Any, grant: Grant, *, is_last: bool = True) -> Generator[Body, None, None]:
+    """
+    The body of *job* runs within, and holds the slots of *grant*. If it raises `RateLimited`, the job is denied.
+
+    Args:
+        is_last: Whether this process may run no other job after it, and end without notice.
+    """
     setattr(job, GRANT, grant)
     body = Body()
     try:
@@ -96,7 +101,8 @@ def running_body(job: Any, grant: Grant) -> Generator[Body, None, None]:
         if body.denied is None:
             raise
     finally:
-        flush(grant.throttling.limiter)  # what the body settled or heard: a work-horse ends without notice
+        if is_last:
+            flush(grant.throttling.limiter)  # what the body settled or heard
 
 
 @contextmanager

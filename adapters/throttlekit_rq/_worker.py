@@ -15,8 +15,8 @@ from rq import SimpleWorker, SpawnWorker, Worker
 from rq.exceptions import DequeueTimeout
 from rq.worker import BaseWorker, WorkerStatus
 
-from throttlekit import ConfigurationError
-from throttlekit.adapter import Deferred, Dropped, Failed, JobOptions, lane_in, leaves_most
+from throttlekit import ConfigurationError, Limiter
+from throttlekit.adapter import Deferred, Dropped, Failed, JobOptions, flush, lane_in, leaves_most
 from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Grant, admit, conclude, slack_of
 from throttlekit_rq._body import GRANT, guarded, running_body, write_admission
@@ -56,6 +56,7 @@ class _Dispatcher:
         self._ticking: set[str] = set()
         self._freed: tuple[str, tuple[str, ...]] | None = None
         self._brought = 0
+        self._unreported: set[Limiter] = set()
         self.horse_runs = self.horse_died = False
 
     def next_job(self, queues: Sequence[Any], timeout: float | None, pop: Callable[[float | None], Any]) -> Any:
@@ -108,6 +109,11 @@ class _Dispatcher:
         if self.horse_died:
             self._freed = job.origin, grant.run.lanes
         grant.release()
+
+    def report(self) -> None:
+        """The worker ends: report what it decided for the bodies that it ran itself."""
+        for limiter in self._unreported:
+            flush(limiter)
 
     def _release(self, job: Any, queues: int) -> None:
         """Take *job* off its queue's intermediate list where RQ would not: from a worker of several queues."""
@@ -212,7 +218,10 @@ class _Dispatcher:
                 self._bring(job.origin, stands.name, least=SOON)
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.
-            job._execute = guarded(job._execute, partial(running_body, job, outcome))
+            in_place = isinstance(self._worker, SimpleWorker)
+            if in_place:
+                self._unreported.add(outcome.throttling.limiter)
+            job._execute = guarded(job._execute, partial(running_body, job, outcome, is_last=not in_place))
             return True
         slack = slack_of(job, declared, outcome, lives) if isinstance(outcome, Deferred) else 0.0
         conclude(job, record, outcome, by_ticks=by_ticks, slack=slack)(None)
@@ -284,6 +293,12 @@ class _AsksFirst:
         ended = untyped(super()).wait_for_horse()
         self._dispatcher.horse_runs, self._dispatcher.horse_died = False, ended[1] != 0
         return ended
+
+    def teardown(self) -> None:
+        try:
+            untyped(super()).teardown()
+        finally:
+            self._dispatcher.report()
 
     def execute_job(self, job: Any, queue: Any) -> None:
         try:

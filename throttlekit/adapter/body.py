@@ -9,6 +9,7 @@ from typing import Any
 
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._core.job import Job
+from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.template import safe_repr
 from throttlekit._core.serialize import load_in_force, plain
 from throttlekit._core.storage_keys import is_bucket_of
@@ -19,6 +20,9 @@ from throttlekit.limiter import Limiter
 __all__ = [
     "begin", "begin_from_receipt", "decision_from_receipt", "end", "flush", "receipt", "resume", "running",
 ]  # fmt: skip
+
+_MOST_REMEMBERED = 256
+_plain: dict[int, tuple[Limit, dict[str, Any]]] = {}  # what is in it keeps its limit, and so the id, alive
 
 
 def begin(limiter: Limiter, decision: Decision, job: Job | None = None) -> None:
@@ -85,7 +89,7 @@ def receipt(decision: Decision) -> dict[str, Any]:
     """What the body's own process needs of *decision*, as plain JSON data, where another process admitted the job."""
     charged = [
         {
-            "limit": plain(each.limit, "", 0),
+            "limit": _plain_of(each.limit),
             "bucket": each.bucket,
             "cost": each.cost,
             "at": each.at_us,
@@ -95,6 +99,16 @@ def receipt(decision: Decision) -> dict[str, Any]:
         for each in decision.charged
     ]
     return {"charged": charged}
+
+
+def _plain_of(limit: Limit) -> dict[str, Any]:
+    """*limit* as plain data: the same object for the same limit, of which most jobs have the same few."""
+    found = _plain.get(id(limit))
+    if found is None:
+        if len(_plain) >= _MOST_REMEMBERED:
+            _plain.clear()
+        found = _plain[id(limit)] = limit, plain(limit, "", 0)
+    return found[1]
 
 
 def decision_from_receipt(receipt: Mapping[str, Any]) -> Decision:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from contextlib import ExitStack, closing
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,7 +17,7 @@ from support.celery.site import celery_site
 from support.servers.processes import RedisProcess
 from support.servers.proxy import Proxy
 from support.waiting import wait_until
-from throttlekit_celery._host import give_back, guard_close
+from throttlekit_celery._host import forget, give_back, guard_close
 
 pytestmark = [
     pytest.mark.workers,
@@ -79,6 +81,27 @@ def test_a_lost_connection_doubles_nothing(
     assert all("Connection to broker lost" in worker.log() for worker in workers)
 
 
+def test_a_worker_that_ends_later_doubles_nothing(stack: ExitStack, redis_base: str, broker: RedisProcess) -> None:
+    """
+    Tasks that it held as the connection broke are another worker's now. Kombu 5.3 alone gives them back as the worker
+    ends, by the tags of long ago, if it could not close the channel.
+    """
+    site = stack.enter_context(celery_site("redis", broker.url, redis_base, denials=2, delay=8.0))
+    workers = [site.start(name=name) for name in ("one", "two")]
+    results = [site.send("echo", n) for n in range(20)]
+    wait_until(lambda: site.asked("denied") == 20, description="all were denied", timeout=WITHIN)
+    broker.kill()
+    for worker in workers:
+        wait_until(lambda: "Trying again in" in worker.log(), description="it tries", timeout=WITHIN)  # noqa: B023
+    broker.start()
+    wait_until(lambda: site.asked("denied") == 40, description="all were denied again", timeout=WITHIN)
+    workers[0].send(signal.SIGTERM)
+    workers[0].wait(WITHIN)
+    assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
+    wait_until(lambda: site.left() == 0 and not site.held(), description="nothing is left", timeout=WITHIN)
+    assert sorted(map(int, site.ran("echo"))) == list(range(20))
+
+
 class Channel:
     """A channel of kombu's to Redis, and the messages that it has taken and not acknowledged."""
 
@@ -88,10 +111,13 @@ class Channel:
         stack.callback(self.queue.close)
         self.consumer = SimpleNamespace(task_consumer=SimpleNamespace(channel=self.connection.default_channel))
 
+    def messages(self, number: int) -> list[Any]:
+        channel = self.connection.default_channel
+        return [channel.basic_get("lost") for _ in range(number)]
+
     def take(self, number: int) -> list[str]:
         """Their delivery tags."""
-        channel = self.connection.default_channel
-        return [channel.basic_get("lost").delivery_tag for _ in range(number)]
+        return [message.delivery_tag for message in self.messages(number)]
 
     def waiting(self) -> list[Any]:
         """Take what is in the queue, in order."""
@@ -112,6 +138,60 @@ def test_what_kombu_gives_back_itself_is_known(stack: ExitStack, redis_url: str)
     lost.connection.default_channel.close()
     assert tried == set(tags)
     assert sorted(other.waiting()) == [0, 1, 2]
+
+
+def test_what_a_broker_that_is_away_has_not_got_is_ours_to_give_back(stack: ExitStack, broker: RedisProcess) -> None:
+    """The first tag that kombu tries is one of them: it would come back after the visibility time-out alone."""
+    lost = Channel(stack, broker.url)
+    for number in range(3):
+        lost.queue.put(number)
+    tried = guard_close(lost.consumer)
+    tags = lost.take(3)
+    broker.kill()
+    lost.connection.default_channel.close()
+    assert tried == set()
+    broker.start()
+    again = Channel(stack, broker.url)
+    give_back(again.consumer, tags, time.monotonic() + WITHIN)
+    assert again.waiting() == [0, 1, 2]
+
+
+def test_what_a_broker_may_have_got_is_left_to_it(
+    stack: ExitStack, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost: the message may be back, and another worker may have it."""
+    lost, other = Channel(stack, redis_url), Channel(stack, redis_url)
+    for number in range(3):
+        lost.queue.put(number)
+    tried = guard_close(lost.consumer)
+    first, *_ = lost.take(3)
+    made = lost.connection.default_channel._create_client
+
+    def deaf() -> Any:
+        client = made()
+        monkeypatch.setattr(client, "transaction", partial(_transaction_without_an_answer, client.transaction))
+        return client
+
+    monkeypatch.setattr(lost.connection.default_channel, "_create_client", deaf)
+    lost.connection.default_channel.close()
+    assert tried == {first}
+    assert other.waiting() == [0]
+
+
+def _transaction_without_an_answer(transaction: Any, *args: Any) -> None:
+    transaction(*args)
+    raise ConnectionError
+
+
+def test_what_is_ours_to_give_back_kombu_forgets(stack: ExitStack, redis_url: str) -> None:
+    """As its process ends, or the channel is collected, kombu gives back what was not ours alone."""
+    lost, other = Channel(stack, redis_url), Channel(stack, redis_url)
+    for number in range(3):
+        lost.queue.put(number)
+    for message in lost.messages(3)[:2]:
+        forget(message)
+    lost.connection.default_channel.qos.restore_unacked_once()
+    assert other.waiting() == [2]
 
 
 def test_a_broker_that_is_away_as_a_channel_is_closed_ends_nothing(
@@ -141,3 +221,4 @@ def test_other_brokers_are_left_as_they_are(stack: ExitStack) -> None:
     consumer = SimpleNamespace(task_consumer=SimpleNamespace(channel=connection.default_channel))
     assert guard_close(consumer) == set()
     give_back(consumer, ["a tag"], time.monotonic() + WITHIN)
+    forget(SimpleNamespace(channel=connection.default_channel, delivery_tag="a tag"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -318,6 +320,23 @@ def test_a_copy_that_expires_before_its_slot_asks_when_it_comes(gate: Gate, limi
     denied(limiter, OTHER)
     _, request = received(gate, ticket, expires=datetime.now(timezone.utc) + timedelta(seconds=100))
     assert request.ran
+
+
+@pytest.mark.usefixtures("reserved")
+def test_a_task_that_has_ended_is_gone(gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its message and its arguments, at once: it leaves nothing for Python's collector to look for."""
+    monkeypatch.setattr(Request, "on_success", lambda *_: None)
+    _, request = received(gate, None)
+    assert request.ran
+    gone = weakref.ref(request)
+    ended: Any = request.on_success
+    gc.disable()
+    try:
+        ended((False, None, 0.0))
+        del request, ended
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_body_with_a_429_is_deferred_within_its_expiry() -> None:

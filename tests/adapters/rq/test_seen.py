@@ -15,6 +15,7 @@ from throttlekit.fleet.activity import Activity
 from throttlekit.fleet.downstream import total
 from throttlekit.fleet.snapshot import look, look_up
 from throttlekit.stores.redis import RedisStore
+from throttlekit_rq import ThrottledSimpleWorker
 
 pytestmark = QUIET
 
@@ -64,6 +65,23 @@ def _check_settled_and_heard(site: Site) -> None:
             return used, sum(total(each) for each in fleet.heard.values())
 
         wait_until(lambda: seen() == (10, 1), description="what was settled and heard is reported")
+
+
+def test_a_worker_that_runs_jobs_itself_reports_them_as_it_ends(
+    stock_site: Site, store: contextlib.closing[RedisStore]
+) -> None:
+    """And not after each of them, as a work-horse does: that would be one round trip more for a job."""
+    for number in range(5):
+        stock_site.queue.enqueue(jobs.plain, number, throttle=[jobs.DAILY])
+    before = _reports(stock_site)
+    stock_site.work(worker=ThrottledSimpleWorker(["work"], connection=stock_site.connection))
+    assert _reports(stock_site) - before <= 2, "its own, and that of a beat in between"
+    with store as opened:
+        assert [each.minute.allowed for each in look(opened).limits] == [5]
+
+
+def _reports(site: Site) -> int:
+    return int(site.connection.info("commandstats").get("cmdstat_eval", {}).get("calls", 0))
 
 
 @pytest.mark.parametrize("age", [0.0, 60.0])

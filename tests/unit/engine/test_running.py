@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import threading
 from collections.abc import Sequence
@@ -201,6 +202,17 @@ def test_a_receipt_is_read_when_a_body_asks(limiter: Limiter) -> None:
     finally:
         end()
     assert limiter.peek(TOKENS, job=JOB).remaining == 90
+
+
+def test_receipts_of_limits_that_come_and_go_are_not_kept(limiter: Limiter) -> None:
+    """A limit that was made for one job is forgotten; the receipt of one that stays is written once."""
+    module: Any = importlib.import_module("throttlekit.adapter.body")
+    for number in range(1_000):
+        receipt(limiter.acquire(TokenBucket(f"of {number}", "10/s"), job=JOB))
+    assert len(module._plain) <= module._MOST_REMEMBERED
+    decision = limiter.acquire(TOKENS, job=JOB)
+    once, again = (receipt(decision)["charged"][0]["limit"] for _ in range(2))
+    assert once is again
 
 
 def test_a_receipt_that_cannot_be_read_shows_where_a_body_asks(limiter: Limiter) -> None:
