@@ -1,0 +1,230 @@
+"""
+The messages that a worker process holds, unacknowledged, until they are due.
+
+They wait between the broker and the receiver, so a waiting message has no place of `max_async_tasks` and none of
+`max_prefetch`. `Holding.listen` stands in place of the broker's own `listen`. A message that is denied ends its
+callback, which gives its places back, and comes out of `listen` once more when it is due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from redis.asyncio import Redis
+from taskiq import AckableMessage, AsyncBroker
+from taskiq.utils import maybe_awaitable
+
+from throttlekit.adapter import Entry, WaitingRoom, lane_in
+
+__all__ = ["Delivered", "Holding"]
+
+_LOOK_EVERY = 0.5
+_SOON = 0.03
+_AT_ONCE = 32  # messages that go back to the broker at the same time
+
+_log = logging.getLogger("throttlekit.taskiq")
+_Message: TypeAlias = bytes | AckableMessage
+
+
+class Delivered(bytes):
+    """
+    A message as the broker gave it, which the receiver passes on as bytes.
+
+    Attributes:
+        confirm: Acknowledges it; None: its broker knows no acknowledgements.
+        ticket: What it was denied with.
+        since: When it came, by the loop's clock; then when its broker last heard that it is held.
+        waited: Whether it was held here.
+        early: Whether it is handed on before it is due, on the guess that it is admitted.
+        kept: Whether it stays with this process, so that the end of its callback acknowledges nothing.
+    """
+
+    confirm: Callable[[], Awaitable[None] | None] | None = None
+    ticket: Mapping[str, Any] | None = None
+    since = 0.0
+    waited = early = kept = acked = False
+
+    @classmethod
+    def of(cls, message: _Message, now: float) -> Delivered:
+        made = cls(message.data if isinstance(message, AckableMessage) else message)
+        made.confirm = message.ack if isinstance(message, AckableMessage) else None
+        made.since = now
+        return made
+
+    def again(self, ticket: Mapping[str, Any] | None) -> Delivered:
+        """The same message, after a denial. Its callback, which ends now, can acknowledge it no more."""
+        self.kept = True
+        made = Delivered(self)
+        made.confirm, made.since, made.ticket, made.waited = self.confirm, self.since, ticket, True
+        return made
+
+    def for_receiver(self) -> _Message:
+        return self if self.confirm is None else AckableMessage(data=self, ack=self.ack)
+
+    async def ack(self) -> None:
+        if not self.kept and self.confirm is not None:
+            self.acked = True
+            await maybe_awaitable(self.confirm())
+
+
+class Holding:
+    """
+    Holds the messages of one broker.
+
+    Args:
+        most: How many messages may wait here. While so many do, none are fetched.
+        send_back: Puts a message back into the broker, with its ticket.
+    """
+
+    def __init__(self, broker: AsyncBroker, most: int, send_back: Callable[[Delivered], Awaitable[None]]) -> None:
+        self._broker, self._most, self._send_back = broker, most, send_back
+        self._listen = broker.listen
+        self._room: WaitingRoom[Delivered] = WaitingRoom()
+        self._woken: deque[Entry[Delivered]] = deque()
+        self._sources: dict[AsyncGenerator[_Message, None], asyncio.Task[_Message] | None] = {}
+        self._bell: asyncio.Future[None] | None = None
+        self._open = False
+        idle_ms = getattr(broker, "idle_timeout", None)
+        self._idle = idle_ms / 1000 if isinstance(idle_ms, int) else None
+        # RabbitMQ closes a channel that holds a message for 30 minutes, and the body needs time too. A stream gives a
+        # message that is idle for too long to another worker.
+        self.longest = 600.0 if self._idle is None else self._idle / 2
+
+    async def listen(self) -> AsyncGenerator[_Message, None]:
+        """In place of the broker's `listen`: the messages that are due, and those that come."""
+        loop = asyncio.get_running_loop()
+        self._open = True
+        self._sources[self._listen()] = None
+        try:
+            while True:
+                entry = self._next(loop.time())
+                if entry is None:
+                    arrived = self._arrived()
+                    if arrived is not None:
+                        yield Delivered.of(arrived, loop.time()).for_receiver()
+                        continue
+                    self._fetch()
+                    await self._rung(loop)
+                elif await self._still_mine(entry.item):
+                    yield entry.item.for_receiver()
+        except StopAsyncIteration:
+            return
+        finally:
+            await self._close()
+
+    def wake(self, lanes: Sequence[str]) -> None:
+        """Hand on the message that stands first in one of *lanes*: it may be admitted now."""
+        for lane in lanes:
+            entry = self._room.first_in(lane)
+            if entry is not None and self._room.remove(entry):
+                entry.item.early = True
+                self._woken.append(entry)
+                self._ring()
+                return
+
+    async def hold(self, message: Delivered, delay: float) -> None:
+        """Let *message*, which was denied, wait for *delay* seconds: here if it may, else it goes back."""
+        now = asyncio.get_running_loop().time()
+        too_long = self._idle is None and message.confirm is not None and now - message.since + delay > self.longest
+        if not self._open or (too_long and now - message.since > _LOOK_EVERY):
+            await self._send_back(message)
+            return
+        self._room.put(message, now + delay, lane_in(message.ticket), now=now, latest=now + self.longest)
+        self._ring()
+
+    def _next(self, now: float) -> Entry[Delivered] | None:
+        if self._woken:
+            return self._woken.popleft()
+        entry = self._room.first()
+        if entry is None or entry.due > now:
+            entry = self._room.to_look_at(now, _LOOK_EVERY, now + _SOON)
+            if entry is not None:
+                entry.item.early = True
+        if entry is not None:
+            self._room.remove(entry)
+        return entry
+
+    def _arrived(self) -> _Message | None:
+        for source, reading in self._sources.items():
+            if reading is not None and reading.done():
+                self._sources[source] = None
+                return reading.result()
+        return None
+
+    def _fetch(self) -> None:
+        if len(self._room) >= self._most:
+            return
+        window: int | None = getattr(self._broker, "_qos", None)
+        if window and len(self._room) > window * (len(self._sources) - 1):
+            # RabbitMQ delivers so many unacknowledged messages to a consumer: for those that wait here there are others.
+            self._sources[self._listen()] = None
+        for source, reading in self._sources.items():
+            if reading is None:
+                reading = self._sources[source] = asyncio.ensure_future(anext(source))
+                reading.add_done_callback(self._ring)
+
+    async def _rung(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Until a message comes, is due, or is woken."""
+        first, bell = self._room.first(), loop.create_future()
+        timer = None
+        if first is not None:
+            timer = loop.call_at(min(first.due, loop.time() + _LOOK_EVERY), self._ring)
+        self._bell = bell
+        try:
+            await bell
+        finally:
+            self._bell = None
+            if timer is not None:
+                timer.cancel()
+
+    def _ring(self, _: object = None) -> None:
+        if self._bell is not None and not self._bell.done():
+            self._bell.set_result(None)
+
+    async def _still_mine(self, message: Delivered) -> bool:
+        """Whether the broker has not given *message* to another consumer. It learns that this one is at work."""
+        channel = getattr(getattr(message.confirm, "__self__", None), "_IncomingMessage__channel", None)
+        if getattr(channel, "is_closed", False):
+            return False  # the connection was lost, and RabbitMQ delivers it again
+        now = asyncio.get_running_loop().time()
+        if self._idle is None or message.confirm is None or now - message.since < self._idle / 20:
+            return True
+        if now - message.since > 0.9 * self._idle:
+            return False
+        named = inspect.getclosurevars(message.confirm).nonlocals
+        broker: Any = self._broker
+        async with Redis(connection_pool=broker.connection_pool) as redis:
+            await redis.xclaim(
+                named["queue_name"], broker.consumer_group_name, broker.consumer_name, 0, [named["id"]], justid=True
+            )
+        message.since = now
+        return True
+
+    async def _close(self) -> None:
+        """The worker stops: what waits goes back, so that others need not find out that it is gone."""
+        self._open = False
+        now = asyncio.get_running_loop().time()
+        held = [entry.item for entry in (*self._woken, *sorted(self._room))]
+        self._room, self._woken = WaitingRoom(), deque()
+        for reading in filter(None, self._sources.values()):
+            reading.cancel()
+            late = (await asyncio.gather(reading, return_exceptions=True))[0]
+            if not isinstance(late, BaseException):
+                held.append(Delivered.of(late, now))
+        for begin in range(0, len(held), _AT_ONCE):
+            await asyncio.gather(*map(self._put_back, held[begin : begin + _AT_ONCE]))
+        for source in self._sources:
+            await source.aclose()
+        self._sources = {}
+
+    async def _put_back(self, message: Delivered) -> None:
+        try:
+            await self._send_back(message)
+        except Exception as error:
+            lost = "is lost: its broker knows no acknowledgements" if message.confirm is None else "comes back later"
+            _log.error("A message that waited could not be put back, and %s: %r", lost, error)

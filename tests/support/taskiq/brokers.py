@@ -1,0 +1,34 @@
+"""Brokers of each kind, with a queue of their own and results in a Redis."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from taskiq import AsyncBroker
+from taskiq_aio_pika import AioPikaBroker, Exchange, Queue
+from taskiq_redis import ListQueueBroker, RedisAsyncResultBackend, RedisStreamBroker
+
+__all__ = ["KINDS", "Kind", "make_broker"]
+
+Kind = Literal["list", "stream", "rabbitmq"]
+KINDS: tuple[Kind, ...] = ("list", "stream", "rabbitmq")
+
+
+def make_broker(kind: Kind, url: str, results: str, queue: str, **options: Any) -> AsyncBroker:
+    """
+    A broker as a user would make it.
+
+    Args:
+        url: Of the broker; *results* is a Redis.
+        options: Its own.
+    """
+    if kind == "list":
+        broker: AsyncBroker = ListQueueBroker(url, queue_name=queue, **options)
+    elif kind == "stream":
+        broker = RedisStreamBroker(url, queue_name=queue, consumer_id="0", **options)
+    else:
+        own = [Queue(name=queue), Queue(name=f"{queue}.dead")]
+        broker = AioPikaBroker(
+            url, exchange=Exchange(name=queue), task_queues=own[:1], dead_letter_queue=own[1], **options
+        )
+    return broker.with_result_backend(RedisAsyncResultBackend(results))
