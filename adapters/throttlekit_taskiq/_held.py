@@ -161,7 +161,7 @@ class Holding:
             return
         window: int | None = getattr(self._broker, "_qos", None)
         if window and len(self._room) > window * (len(self._sources) - 1):
-            # RabbitMQ delivers so many unacknowledged messages to a consumer: for those that wait here there are others.
+            # RabbitMQ gives a consumer so many unacknowledged messages: those that wait here have other consumers.
             self._sources[self._listen()] = None
         for source, reading in self._sources.items():
             if reading is None:
@@ -169,18 +169,16 @@ class Holding:
                 reading.add_done_callback(self._ring)
 
     async def _rung(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Until a message comes, is due, or is woken."""
+        """Until a message comes, is due, or is woken; and now and then, as taskiq's signal handlers wake no loop."""
         first, bell = self._room.first(), loop.create_future()
-        timer = None
-        if first is not None:
-            timer = loop.call_at(min(first.due, loop.time() + _LOOK_EVERY), self._ring)
+        look = loop.time() + _LOOK_EVERY
+        timer = loop.call_at(look if first is None else min(first.due, look), self._ring)
         self._bell = bell
         try:
             await bell
         finally:
             self._bell = None
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
 
     def _ring(self, _: object = None) -> None:
         if self._bell is not None and not self._bell.done():
@@ -212,10 +210,11 @@ class Holding:
         held = [entry.item for entry in (*self._woken, *sorted(self._room))]
         self._room, self._woken = WaitingRoom(), deque()
         for reading in filter(None, self._sources.values()):
-            reading.cancel()
-            late = (await asyncio.gather(reading, return_exceptions=True))[0]
-            if not isinstance(late, BaseException):
-                held.append(Delivered.of(late, now))
+            while not reading.done():  # redis-py may swallow a cancellation
+                reading.cancel()
+                await asyncio.wait([reading], timeout=0.1)
+            if not reading.cancelled() and reading.exception() is None:
+                held.append(Delivered.of(reading.result(), now))
         for begin in range(0, len(held), _AT_ONCE):
             await asyncio.gather(*map(self._put_back, held[begin : begin + _AT_ONCE]))
         for source in self._sources:

@@ -23,7 +23,8 @@ def make_broker(kind: Kind, url: str, results: str, queue: str, **options: Any) 
         options: Its own.
     """
     if kind == "list":
-        broker: AsyncBroker = ListQueueBroker(url, queue_name=queue, **options)
+        # From redis-py 8 on a read waits for 5 s at most, and taskiq-redis 1.2 ends a worker process by that.
+        broker: AsyncBroker = ListQueueBroker(url, queue_name=queue, socket_timeout=None, **options)
     elif kind == "stream":
         broker = RedisStreamBroker(url, queue_name=queue, consumer_id="0", **options)
     else:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from support.faults.processes import Command
 from support.waiting import wait_until
 
-__all__ = ["Loop", "taskiq_worker"]
+__all__ = ["Loop", "taskiq_worker", "worker_command"]
 
 _T = TypeVar("_T")
 
@@ -33,11 +33,14 @@ class Loop:
         self.loop.close()
 
 
+def worker_command(broker: str, *options: str, processes: int = 1) -> list[str]:
+    """The command of a worker of the broker that is named "module:name"."""
+    return [sys.executable, "-m", "taskiq", "worker", broker, "--workers", str(processes), *options]
+
+
 def taskiq_worker(broker: str, *options: str, environment: Mapping[str, str], processes: int = 1) -> Command:
-    """The command line's worker of the broker that is named "module:name"; it listens when this returns."""
-    command = Command(
-        [sys.executable, "-m", "taskiq", "worker", broker, "--workers", str(processes), *options], environment
-    )
+    """The worker of a broker; it listens when this returns."""
+    command = Command(worker_command(broker, *options, processes=processes), environment)
     try:
         wait_until(
             lambda: command.log().count("Listening started.") >= processes or not command.running,
