@@ -21,7 +21,7 @@ from taskiq.decor import AsyncTaskiqDecoratedTask
 from taskiq.kicker import AsyncKicker
 from taskiq.labels import LabelType
 
-from throttlekit import ConfigurationError, Limiter, RateLimited, current
+from throttlekit import ConfigurationError, Limit, Limiter, RateLimited, current
 from throttlekit.adapter import (
     Deferred,
     Dropped,
@@ -105,6 +105,10 @@ class Throttle(TaskiqMiddleware):
         self._throttling = Throttling(limiter, self._options, rules=rules, log=_log, noun="Task")
         self._holding: Holding
         self._worker_pid = 0
+
+    def limits_of(self, name: str) -> tuple[Limit, ...]:
+        """The limits that the task *name* was declared with."""
+        return self._options.limits_of(name)
 
     def set_broker(self, broker: AsyncBroker) -> None:
         if hasattr(self, "_holding"):
@@ -228,7 +232,7 @@ class Throttle(TaskiqMiddleware):
         return body_async if inspect.iscoroutinefunction(function) else body
 
     def _body(self, name: str) -> Any:
-        if self._worker_pid not in (0, os.getpid()) and self._options.has_limits(name):
+        if self._worker_pid not in (0, os.getpid()) and self.limits_of(name):
             raise ConfigurationError(f"task {name!r} has limits, which do not work with --use-process-pool")
         admitted = _ADMITTED.get()
         if admitted is None or admitted.begun:

@@ -13,7 +13,7 @@ from taskiq.decor import AsyncTaskiqDecoratedTask
 from taskiq.kicker import AsyncKicker
 from taskiq.labels import LabelType
 
-from throttlekit import ConfigurationError, Delivery, Job, Limiter
+from throttlekit import ConfigurationError, Delivery, Job, Limit, Limiter
 from throttlekit.adapter import (
     MAX_WAIT,
     ON_429,
@@ -128,9 +128,9 @@ class Options:
         """Whether *message* names no limit; a plugin may add some."""
         return THROTTLE not in message.labels and not self._read(message.task_name)[0].limits
 
-    def has_limits(self, name: str) -> bool:
-        """Whether the task *name* was declared with limits."""
-        return bool(self._of_task[name][0].limits)
+    def limits_of(self, name: str) -> tuple[Limit, ...]:
+        """The limits that the task *name* was declared with."""
+        return self._read(name)[0].limits
 
     def options(self, message: Asked) -> JobOptions:
         labels = message.message.labels

@@ -23,6 +23,7 @@ _SOURCE_ROOTS = {
     "throttlekit_pytest": "adapters",
     "throttlekit_requests": "adapters",
     "throttlekit_rq": "adapters",
+    "throttlekit_taskiq": "adapters",
     "throttlekit_cli": "adapters",
     "throttlekit_web": "adapters",
     "throttlekit_lua": "lua",
@@ -83,6 +84,7 @@ def test_the_extras_are_those_that_the_readme_promises() -> None:
         "redis",
         "requests",
         "rq",
+        "taskiq",
         "web",
     }
 
