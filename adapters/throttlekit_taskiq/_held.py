@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from redis.asyncio import Redis
 from taskiq import AckableMessage, AsyncBroker
 from taskiq.utils import maybe_awaitable
 
@@ -196,10 +195,13 @@ class Holding:
             return False
         named = inspect.getclosurevars(message.confirm).nonlocals
         broker: Any = self._broker
-        async with Redis(connection_pool=broker.connection_pool) as redis:
-            await redis.xclaim(
-                named["queue_name"], broker.consumer_group_name, broker.consumer_name, 0, [named["id"]], justid=True
-            )
+        group, consumer = broker.consumer_group_name, broker.consumer_name
+        connection = await broker.connection_pool.get_connection()
+        try:
+            await connection.send_command("XCLAIM", named["queue_name"], group, consumer, 0, named["id"], "JUSTID")
+            await connection.read_response()
+        finally:
+            await broker.connection_pool.release(connection)
         message.since = now
         return True
 

@@ -255,6 +255,53 @@ def test_a_dramatiq_broker_that_breaks_promises_is_a_fault(
     assert what in graded(found, "fault")
 
 
+SOUND_TASKIQ = """
+from taskiq_redis import ListQueueBroker, RedisStreamBroker
+from throttlekit import Limiter, TokenBucket
+from throttlekit_taskiq import Throttle
+
+broker = RedisStreamBroker("redis://localhost:1/0")
+broker.add_middlewares(Throttle(Limiter("redis://localhost:1/1")))
+
+@broker.task(throttle=[TokenBucket("partner", "10/s")])
+async def call_partner(): ...
+
+@broker.task
+async def free(): ...
+"""
+
+
+def test_a_sound_taskiq_broker_passes(tmp_path: Path) -> None:
+    code, found, _ = doctor("--taskiq", "shop:broker", "--strict", folder=_module(tmp_path, SOUND_TASKIQ))
+    assert (code, graded(found, "fault")) == (0, "")
+    assert "1 of 2 tasks" in graded(found, "ok")
+
+
+@pytest.mark.parametrize(
+    ("changes", "grade", "what"),
+    [
+        ([("broker.add_middlewares(", "str("), ("(throttle=[T", "(x=[T")], "fault", "0 Throttle"),
+        ([('Limiter("redis://localhost:1/1")', "Limiter()")], "fault", "in memory"),
+        ([('broker = RedisStreamBroker("', 'broker = ListQueueBroker("')], "warning", "no acknowledgements"),
+        (
+            [('broker = RedisStreamBroker("redis:', 'broker = ListQueueBroker(socket_timeout=5, url="redis:')],
+            "warning",
+            "may wait for 5 s only",
+        ),
+        ([("localhost:1/1", "localhost:1/0")], "warning", "broker's own database"),
+    ],
+    ids=["no-throttle", "memory", "list", "read-timeout", "same-database"],
+)
+def test_a_taskiq_broker_that_breaks_promises_is_found(
+    tmp_path: Path, changes: list[tuple[str, str]], grade: str, what: str
+) -> None:
+    """With --strict the exit code is 1, and the finding names what to change."""
+    folder = _module(tmp_path, SOUND_TASKIQ, *changes)
+    code, found, errors = doctor("--taskiq", "shop:broker", "--strict", folder=folder)
+    assert code == 1, errors
+    assert what in graded(found, grade)
+
+
 def test_a_sound_celery_app_passes(tmp_path: Path) -> None:
     code, found, _ = doctor("--celery", "shop", "--strict", folder=_module(tmp_path, SOUND_CELERY))
     assert (code, graded(found, "fault")) == (0, "")

@@ -94,6 +94,7 @@ def taken_for_granted(
     names["plan_of"] = lambda account_id: "free"
     names.update(url="https://partner.example", account_id=42)
     names["__name__"] = "pages"
+    monkeypatch.setitem(sys.modules, "pages", ModuleType("pages"))  # taskiq puts functions there
     get, schedulers = {"get": Downstream().get}, {"flow": _task, "task": _task}
     standing_in = {"requests": get, "tasks": {"call_partner": _call_partner}, "airflow": {}, "airflow.sdk": schedulers}
     for module, functions in {**standing_in, "prefect": schedulers}.items():

@@ -8,7 +8,7 @@ import pytest
 
 from support.markdown import ROOT, Page
 
-_FRAMEWORKS = ("dramatiq", "rq", "celery")
+_FRAMEWORKS = ("dramatiq", "rq", "celery", "taskiq")
 _SHARED = (
     "where-limits-are-declared",
     "what-happens-to-a-denied-job",
