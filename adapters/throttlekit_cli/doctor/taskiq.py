@@ -44,13 +44,9 @@ def examine_taskiq(where: str, url: str | None) -> Iterator[Finding]:
             f"{kind} has no acknowledgements: tasks that wait or run in a worker are lost if it is killed.",
             "use RedisStreamBroker, or AioPikaBroker on RabbitMQ",
         )
-        if kind.startswith("List") and pool is not None and _read_timeout(pool) is not None:
+        seconds = None if pool is None else pool.make_connection().socket_timeout
+        if kind.startswith("List") and seconds is not None:
             yield _warning(
-                f"A read of the queue may wait for {_read_timeout(pool):g} s only: an idle worker process ends by that.",
+                f"A read of the queue may wait for {seconds:g} s only: an idle worker process ends by that.",
                 "make the broker with ListQueueBroker(…, socket_timeout=None)",
             )
-
-
-def _read_timeout(pool: Any) -> float | None:
-    found: float | None = pool.make_connection().socket_timeout
-    return found
