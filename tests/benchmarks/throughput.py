@@ -3,8 +3,8 @@ Jobs a second of each framework with and without throttlekit, at a limit that ne
 
     python tests/benchmarks/throughput.py [--quick] [--rounds 5] [--jobs 1.0] [--only TEXT]
 
-Jobs that do nothing, sent before one worker starts (Dramatiq: 1 process of 4 threads; Celery: a pool of 2), timed by
-Redis from the end of the first tenth to the last. In each round every variant runs once, in random order, and is
+Jobs that do nothing, sent before one worker starts (Dramatiq: 1 process of 4 threads; Celery: a pool of 2; taskiq: 10
+places), timed by Redis from the end of the first tenth to the last. In each round every variant runs once, in random order, and is
 compared with the run of the same round that knows no throttlekit. Takes about 7 minutes, --quick half of one. Exits
 with 1 if the median of a framework is beyond its budget; --quick measures too little to be judged.
 """
@@ -109,7 +109,7 @@ def main() -> int:
             rows.append(row(name, took))
             shown += judged(name, setup, took, times=not options.quick)
             print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
-    print(about("dramatiq", "rq", "celery", "redis"))
+    print(about("dramatiq", "rq", "celery", "taskiq", "redis"))
     told = ", ".join(f"{max(20, round(setup.jobs * options.jobs))} ({name})" for name, setup in SETUPS.items())
     print(f"{options.rounds} rounds; jobs of a run: {told}.\n")
     print(table(_TITLES, rows), _NOTES, promises("throughput", shown), sep="\n\n")

@@ -14,12 +14,12 @@ Kind = Literal["list", "stream", "rabbitmq"]
 KINDS: tuple[Kind, ...] = ("list", "stream", "rabbitmq")
 
 
-def make_broker(kind: Kind, url: str, results: str, queue: str, **options: Any) -> AsyncBroker:
+def make_broker(kind: Kind, url: str, results: str | None, queue: str, **options: Any) -> AsyncBroker:
     """
     A broker as a user would make it.
 
     Args:
-        url: Of the broker; *results* is a Redis.
+        url: Of the broker; *results* is a Redis. None: results are dropped.
         options: Its own.
     """
     if kind == "list":
@@ -32,4 +32,4 @@ def make_broker(kind: Kind, url: str, results: str, queue: str, **options: Any) 
         broker = AioPikaBroker(
             url, exchange=Exchange(name=queue), task_queues=own[:1], dead_letter_queue=own[1], **options
         )
-    return broker.with_result_backend(RedisAsyncResultBackend(results))
+    return broker if results is None else broker.with_result_backend(RedisAsyncResultBackend(results))

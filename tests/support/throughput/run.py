@@ -25,6 +25,7 @@ import redis
 from support.faults.processes import Command
 from support.rq.workers import rq_worker
 from support.servers.processes import rabbitmq_server, redis_server
+from support.taskiq.site import worker_command
 from support.waiting import wait_until
 from throttlekit import TokenBucket
 
@@ -192,7 +193,28 @@ def _send_rq(url: str, queue: str, variant: str, jobs: int) -> None:
             plain.enqueue_many([plain.prepare_data(job, args=(index,)) for index in range(jobs)])
 
 
-_SENDERS = {"dramatiq": _send_dramatiq, "celery": _send_celery, "rq": _send_rq}
+def _send_taskiq(url: str, queue: str, variant: str, jobs: int) -> None:
+    import asyncio
+
+    from support.taskiq.brokers import make_broker
+
+    broker = make_broker("rabbitmq" if url.startswith("amqp") else "stream", url, None, queue)
+    task = broker.task("job")(_nothing)
+
+    async def send() -> None:
+        await broker.startup()
+        for index in range(jobs):
+            await task.kiq(index)
+        await broker.shutdown()
+
+    asyncio.run(send())
+
+
+def _nothing(index: int) -> None:
+    """Is run elsewhere."""
+
+
+_SENDERS = {"dramatiq": _send_dramatiq, "celery": _send_celery, "rq": _send_rq, "taskiq": _send_taskiq}
 
 
 def _dramatiq(url: str, queue: str, variant: str) -> list[str]:
@@ -214,6 +236,10 @@ def _rq(stock: str, ours: str) -> Callable[[str, str, str], list[str]]:
     return command
 
 
+def _taskiq(url: str, queue: str, variant: str) -> list[str]:
+    return worker_command("support.throughput.taskiq:broker", "--max-async-tasks", "10", "--log-level", "WARNING")
+
+
 SETUPS: Mapping[str, Setup] = {
     "Dramatiq, Redis": Setup("dramatiq", "redis", 3000, False, _dramatiq),
     "Dramatiq, RabbitMQ": Setup("dramatiq", "rabbitmq", 3000, False, _dramatiq),
@@ -224,4 +250,6 @@ SETUPS: Mapping[str, Setup] = {
     ),
     "Celery, prefork, Redis": Setup("celery", "redis", 2000, False, _celery("prefork")),
     "Celery, threads, Redis": Setup("celery", "redis", 2000, False, _celery("threads")),
+    "taskiq, Redis stream": Setup("taskiq", "redis", 2000, False, _taskiq),
+    "taskiq, RabbitMQ": Setup("taskiq", "rabbitmq", 2000, False, _taskiq),
 }
