@@ -11,20 +11,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from taskiq import AckableMessage, AsyncBroker
 from taskiq.utils import maybe_awaitable
 
-from throttlekit.adapter import Entry, WaitingRoom, lane_in
+from throttlekit.adapter.loop import LoopRoom
 
 __all__ = ["Delivered", "Holding"]
 
-_LOOK_EVERY = 0.5
-_SOON = 0.03
 _AT_ONCE = 32  # messages that go back to the broker at the same time
+_MOMENT = 0.5
 
 _log = logging.getLogger("throttlekit.taskiq")
 _Message: TypeAlias = bytes | AckableMessage
@@ -49,10 +47,10 @@ class Delivered(bytes):
     waited = early = kept = acked = False
 
     @classmethod
-    def of(cls, message: _Message, now: float) -> Delivered:
+    def of(cls, message: _Message) -> Delivered:
         made = cls(message.data if isinstance(message, AckableMessage) else message)
         made.confirm = message.ack if isinstance(message, AckableMessage) else None
-        made.since = now
+        made.since = asyncio.get_running_loop().time()
         return made
 
     def again(self, ticket: Mapping[str, Any] | None) -> Delivered:
@@ -83,11 +81,9 @@ class Holding:
     def __init__(self, broker: AsyncBroker, most: int, send_back: Callable[[Delivered], Awaitable[None]]) -> None:
         self._broker, self._most, self._send_back = broker, most, send_back
         self._listen = broker.listen
-        self._room: WaitingRoom[Delivered] = WaitingRoom()
-        self._woken: deque[Entry[Delivered]] = deque()
         self._sources: dict[AsyncGenerator[_Message, None], asyncio.Task[_Message] | None] = {}
-        self._bell: asyncio.Future[None] | None = None
         self._open = False
+        self.room: LoopRoom[Delivered] = LoopRoom()
         idle_ms = getattr(broker, "idle_timeout", None)
         self._idle = idle_ms / 1000 if isinstance(idle_ms, int) else None
         # RabbitMQ closes a channel that holds a message for 30 minutes, and the body needs time too. A stream gives a
@@ -96,57 +92,32 @@ class Holding:
 
     async def listen(self) -> AsyncGenerator[_Message, None]:
         """In place of the broker's `listen`: the messages that are due, and those that come."""
-        loop = asyncio.get_running_loop()
         self._open = True
         self._sources[self._listen()] = None
         try:
             while True:
-                entry = self._next(loop.time())
-                if entry is None:
-                    arrived = self._arrived()
-                    if arrived is not None:
-                        yield Delivered.of(arrived, loop.time()).for_receiver()
-                        continue
+                if (due := self.room.next()) is not None:
+                    due.item.early = due.early
+                    if await self._is_mine(due.item):
+                        yield due.item.for_receiver()
+                elif (arrived := self._arrived()) is not None:
+                    yield Delivered.of(arrived).for_receiver()
+                else:
                     self._fetch()
-                    await self._rung(loop)
-                elif await self._still_mine(entry.item):
-                    yield entry.item.for_receiver()
+                    await self.room.rung()
         except StopAsyncIteration:
             return
         finally:
             await self._close()
 
-    def wake(self, lanes: Sequence[str]) -> None:
-        """Hand on the message that stands first in one of *lanes*: it may be admitted now."""
-        for lane in lanes:
-            entry = self._room.first_in(lane)
-            if entry is not None and self._room.remove(entry):
-                entry.item.early = True
-                self._woken.append(entry)
-                self._ring()
-                return
-
     async def hold(self, message: Delivered, delay: float) -> None:
         """Let *message*, which was denied, wait for *delay* seconds: here if it may, else it goes back."""
-        now = asyncio.get_running_loop().time()
-        too_long = self._idle is None and message.confirm is not None and now - message.since + delay > self.longest
-        if not self._open or (too_long and now - message.since > _LOOK_EVERY):
+        held = asyncio.get_running_loop().time() - message.since
+        renewed = self._idle is not None or message.confirm is None
+        if self._open and (renewed or held < _MOMENT or held + delay <= self.longest):
+            self.room.put(message, delay, message.ticket, self.longest)
+        else:
             await self._send_back(message)
-            return
-        self._room.put(message, now + delay, lane_in(message.ticket), now=now, latest=now + self.longest)
-        self._ring()
-
-    def _next(self, now: float) -> Entry[Delivered] | None:
-        if self._woken:
-            return self._woken.popleft()
-        entry = self._room.first()
-        if entry is None or entry.due > now:
-            entry = self._room.to_look_at(now, _LOOK_EVERY, now + _SOON)
-            if entry is not None:
-                entry.item.early = True
-        if entry is not None:
-            self._room.remove(entry)
-        return entry
 
     def _arrived(self) -> _Message | None:
         for source, reading in self._sources.items():
@@ -156,45 +127,29 @@ class Holding:
         return None
 
     def _fetch(self) -> None:
-        if len(self._room) >= self._most:
+        if len(self.room) >= self._most:
             return
         window: int | None = getattr(self._broker, "_qos", None)
-        if window and len(self._room) > window * (len(self._sources) - 1):
+        if window and len(self.room) > window * (len(self._sources) - 1):
             # RabbitMQ gives a consumer so many unacknowledged messages: those that wait here have other consumers.
             self._sources[self._listen()] = None
         for source, reading in self._sources.items():
             if reading is None:
                 reading = self._sources[source] = asyncio.ensure_future(anext(source))
-                reading.add_done_callback(self._ring)
+                reading.add_done_callback(self.room.ring)
 
-    async def _rung(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Until a message comes, is due, or is woken; and now and then, as taskiq's signal handlers wake no loop."""
-        first, bell = self._room.first(), loop.create_future()
-        look = loop.time() + _LOOK_EVERY
-        timer = loop.call_at(look if first is None else min(first.due, look), self._ring)
-        self._bell = bell
-        try:
-            await bell
-        finally:
-            self._bell = None
-            timer.cancel()
-
-    def _ring(self, _: object = None) -> None:
-        if self._bell is not None and not self._bell.done():
-            self._bell.set_result(None)
-
-    async def _still_mine(self, message: Delivered) -> bool:
+    async def _is_mine(self, message: Delivered) -> bool:
         """Whether the broker has not given *message* to another consumer. It learns that this one is at work."""
         channel = getattr(getattr(message.confirm, "__self__", None), "_IncomingMessage__channel", None)
         if getattr(channel, "is_closed", False):
             return False  # the connection was lost, and RabbitMQ delivers it again
-        now = asyncio.get_running_loop().time()
-        if self._idle is None or message.confirm is None or now - message.since < self._idle / 20:
+        held = asyncio.get_running_loop().time() - message.since
+        if self._idle is None or message.confirm is None or held < self._idle / 20:
             return True
-        if now - message.since > 0.9 * self._idle:
+        if held > 0.9 * self._idle:
             return False
-        named = inspect.getclosurevars(message.confirm).nonlocals
         broker: Any = self._broker
+        named = inspect.getclosurevars(message.confirm).nonlocals
         group, consumer = broker.consumer_group_name, broker.consumer_name
         connection = await broker.connection_pool.get_connection()
         try:
@@ -202,21 +157,19 @@ class Holding:
             await connection.read_response()
         finally:
             await broker.connection_pool.release(connection)
-        message.since = now
+        message.since += held
         return True
 
     async def _close(self) -> None:
         """The worker stops: what waits goes back, so that others need not find out that it is gone."""
         self._open = False
-        now = asyncio.get_running_loop().time()
-        held = [entry.item for entry in (*self._woken, *sorted(self._room))]
-        self._room, self._woken = WaitingRoom(), deque()
+        held = self.room.drain()
         for reading in filter(None, self._sources.values()):
             while not reading.done():  # redis-py may swallow a cancellation
                 reading.cancel()
                 await asyncio.wait([reading], timeout=0.1)
             if not reading.cancelled() and reading.exception() is None:
-                held.append(Delivered.of(reading.result(), now))
+                held.append(Delivered.of(reading.result()))
         for begin in range(0, len(held), _AT_ONCE):
             await asyncio.gather(*map(self._put_back, held[begin : begin + _AT_ONCE]))
         for source in self._sources:

@@ -21,23 +21,19 @@ from taskiq.decor import AsyncTaskiqDecoratedTask
 from taskiq.kicker import AsyncKicker
 from taskiq.labels import LabelType
 
-from throttlekit import ConfigurationError, Limit, Limiter, RateLimited, current
+from throttlekit import ConfigurationError, Limit, Limiter
 from throttlekit.adapter import (
+    Around,
     Deferred,
-    Dropped,
     Failed,
     Outcome,
     Run,
     Throttling,
     WaitRules,
     WhenOver,
-    begin,
     check_limiter,
-    end,
-    end_async,
     lane_in,
     leaves_most,
-    resume,
 )
 from throttlekit_taskiq._held import Delivered, Holding
 from throttlekit_taskiq._options import TICKET, Asked, Options
@@ -182,7 +178,7 @@ class Throttle(TaskiqMiddleware):
             return
         if not admitted.begun and run.decision.leases:  # a dependency failed before the body
             await self.limiter.threads.carry_through(partial(self.limiter.release, run.decision))
-        self._holding.wake(run.lanes)
+        self._holding.room.wake(run.lanes)
 
     def _declare_all(self) -> None:
         for task in self.broker.get_all_tasks().values():
@@ -201,7 +197,7 @@ class Throttle(TaskiqMiddleware):
         lane = lane_in(None if delivered is None else delivered.ticket)
         # When a slot comes free is a guess: to be granted one before that says nothing of the next.
         if delivered is not None and not lane.slots and (delivered.early or leaves_most(run.decision)):
-            self._holding.wake([lane.name])
+            self._holding.room.wake([lane.name])
 
     async def _send_back(self, message: Delivered) -> None:
         """Put *message* into its broker once more, with its ticket, and then acknowledge the one that came."""
@@ -221,75 +217,44 @@ class Throttle(TaskiqMiddleware):
 
         @functools.wraps(function)
         def body(*args: Any, **kwargs: Any) -> Any:
-            with self._body(name) as runs:
-                return function(*args, **kwargs) if runs else None
+            around = self._around(name)
+            if around is None:
+                return None
+            with around:
+                return function(*args, **kwargs)
 
         @functools.wraps(function)
         async def body_async(*args: Any, **kwargs: Any) -> Any:
-            async with self._body(name) as runs:
-                return await function(*args, **kwargs) if runs else None
+            around = self._around(name)
+            if around is None:
+                return None
+            async with around:
+                return await function(*args, **kwargs)
 
         return body_async if inspect.iscoroutinefunction(function) else body
 
-    def _body(self, name: str) -> Any:
+    def _around(self, name: str) -> Any:
+        """What the body of the task *name* runs in; None: it is dropped."""
         if self._worker_pid not in (0, os.getpid()) and self.limits_of(name):
             raise ConfigurationError(f"task {name!r} has limits, which do not work with --use-process-pool")
         admitted = _ADMITTED.get()
         if admitted is None or admitted.begun:
-            return nullcontext(enter_result=True)
+            return nullcontext()
         admitted.begun = True
         if isinstance(admitted.outcome, Failed):
             raise admitted.outcome.error
         if isinstance(admitted.outcome, Run):
-            return _Body(self._throttling, admitted.asked.message, admitted.outcome)
-        return nullcontext(enter_result=False)  # dropped
+            return Around(self._throttling, admitted.outcome, partial(_follow, admitted.asked.message))
+        return None
 
 
-class _Body:
-    """Around the function of an admitted task, in the loop or in a thread."""
-
-    def __init__(self, throttling: Throttling[Asked], message: TaskiqMessage, run: Run) -> None:
-        self._throttling, self._message, self._run = throttling, message, run
-        self._outer = current()
-
-    def __enter__(self) -> bool:
-        if self._run.decision is not None and self._run.decision.allowed:
-            begin(self._throttling.limiter, self._run.decision, self._run.job)
-        return True
-
-    async def __aenter__(self) -> bool:
-        return self.__enter__()
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        outcome: Outcome = self._run
-        try:
-            if isinstance(error, RateLimited):
-                outcome = self._throttling.rate_limited(self._run, error, release=partial(end, error))
-        finally:
-            if current() is not self._outer:
-                end(error)
-                resume(self._outer)
-        return self._follow(outcome)
-
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        outcome: Outcome = self._run
-        try:
-            if isinstance(error, RateLimited):
-                outcome = await self._throttling.rate_limited_async(self._run, error)
-        finally:
-            if current() is not self._outer:
-                await end_async(self._throttling.limiter, error)
-                resume(self._outer)
-        return self._follow(outcome)
-
-    def _follow(self, outcome: Outcome) -> bool:
-        """Whether the body's error, if it raised one, ends here."""
-        if isinstance(outcome, Deferred):
-            raise _HeldBack(outcome) from None
-        if isinstance(outcome, Failed):
-            _end_by(self._message, outcome.error)
-            raise outcome.error from None
-        return isinstance(outcome, Dropped)
+def _follow(message: TaskiqMessage, outcome: Outcome) -> bool:
+    if isinstance(outcome, Deferred):
+        raise _HeldBack(outcome) from None
+    if isinstance(outcome, Failed):
+        _end_by(message, outcome.error)
+        raise outcome.error from None
+    return True  # dropped
 
 
 def _end_by(message: TaskiqMessage, error: Exception) -> None:

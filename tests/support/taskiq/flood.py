@@ -120,9 +120,10 @@ class TaskiqFlooding(Flooding):
         self._sender.nudge()
 
     def left(self) -> int:
-        if self.flood.kills and self._sender.told["kind"] == "stream":
+        left = super().left()
+        if left and self.flood.kills and self._sender.told["kind"] == "stream":
             self._sender.nudge()
-        return super().left()
+        return left
 
     def bury(self) -> None:
         """taskiq keeps no watch on dead workers."""
