@@ -62,6 +62,7 @@ LAYERS = [
             "throttlekit_dramatiq",
             "throttlekit_rq",
             "throttlekit_celery",
+            "throttlekit_huey",
             "throttlekit_pytest",
             "throttlekit_httpx",
             "throttlekit_requests",
@@ -72,7 +73,7 @@ LAYERS = [
     ),
     ("cli", ["throttlekit_cli", "throttlekit_web"]),
 ]
-FRAMEWORKS = {"dramatiq", "rq", "celery", "httpx", "requests", "fastapi", "django", "flask"}
+FRAMEWORKS = {"dramatiq", "rq", "celery", "huey", "httpx", "requests", "fastapi", "django", "flask"}
 PURE = {
     "__future__", "bisect", "collections", "contextlib", "dataclasses", "datetime", "enum", "functools", "hashlib",
     "inspect", "itertools", "math", "re", "string", "types", "typing", "typing_extensions", "urllib",

@@ -1,0 +1,136 @@
+"""The jobs that wait, in huey's own schedule: how a job goes back, and which one a worker takes next."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from huey.storage import TimeoutError  # type: ignore[import-untyped]
+
+import throttlekit_lua
+from throttlekit.adapter import Deferred, lane_in
+
+__all__ = ["Schedule", "overdue_s"]
+
+_PREFIX = "throttlekit:huey:"
+_ANOTHERS_AFTER_US = 10_000_000
+_HUEYS_AFTER = timedelta(seconds=60)
+"""How much later than ours huey's own scheduler takes a due job: only where no worker of ours does."""
+_POLL_EVERY = _LEAST_BLOCK = 0.02
+_SERVER_IS_LATE = 0.11  # an idle Redis notices only every 100 ms that a blocking call has timed out
+_LANES_EVERY = 0.5
+_MOST_LANES = 20
+_TAKE, _DEFER, _WAKE, _KEEP = (throttlekit_lua.script(f"huey_{name}") for name in ("take", "defer", "wake", "keep"))
+
+
+class Schedule:
+    """
+    One huey's queue and schedule in Redis.
+
+    A job that may be held to limits stays in Redis until it is decided on: a worker that is killed before that loses
+    none. What idle workers do is in huey_take.lua: one keeps the time for all.
+
+    Args:
+        storage: Huey's.
+        texts: Returns what to look for in a message of the queue: with none of them in it, no limit holds it.
+    """
+
+    def __init__(self, storage: Any, texts: Callable[[], Sequence[str]]) -> None:
+        self._storage, self._texts, self._conn = storage, texts, storage.conn
+        self._sorted = bool(storage.priority)
+        prefix = f"{_PREFIX}{storage.name}"
+        self._due, self._in_hand, self._leader, self._bell, self._lanes = (
+            f"{prefix}:{name}" for name in ("due", "in-hand", "leader", "bell", "lanes")
+        )
+        self._lane = f"{prefix}:lane:"
+        self._take, self._defer, self._wake, self._keep = map(self._conn.register_script, (_TAKE, _DEFER, _WAKE, _KEEP))
+        self._look_at, self._id = 0.0, os.urandom(4).hex()
+
+    def next(self, seconds: float) -> tuple[bytes | None, bool]:
+        """The next message, and whether it is in this worker's hand; None: there was none for so many *seconds*."""
+        storage, me = self._storage, f"{self._id}-{os.getpid()}-{threading.get_ident()}"
+        keys = [storage.queue_key, storage.schedule_key, self._due, self._in_hand, self._leader, self._bell]
+        end, got, texts = time.monotonic() + seconds, b"", self._texts()
+        while True:
+            args = [int(self._sorted), me, _ANOTHERS_AFTER_US, got, *texts]
+            message, wait_us, flag = self._take(keys=keys, args=args)
+            if message is not None:
+                return message, bool(flag)
+            self._look_at_lanes()
+            left = end - time.monotonic()
+            if left <= 0 or not storage.blocking:
+                return None, False
+            if flag:  # it leads
+                time.sleep(min(wait_us / 1_000_000, _POLL_EVERY, left))
+                continue
+            wait = left if wait_us < 0 else min(left, wait_us / 1_000_000 - _SERVER_IS_LATE)
+            got = self._listen(max(wait, _LEAST_BLOCK))
+            if got and not any(text.encode() in got for text in texts):
+                return got, False
+
+    def let_go(self, message: bytes) -> bool:
+        """Huey's own from here on; False: it is another worker's, because this one stood still for too long."""
+        return bool(self._conn.zrem(self._in_hand, message))
+
+    def defer(self, taken: bytes | None, message: bytes, outcome: Deferred, *, priority: Any, now: Any) -> bool:
+        """
+        Put a job back as *outcome* says; return False, and do nothing, if it is another worker's by now.
+
+        Args:
+            taken: The message in this worker's hand, which goes. None: it was not in its hand, or its body has begun.
+            message: What comes back.
+            now: By huey's own clock.
+        """
+        stands = lane_in(outcome.ticket)
+        storage, lane = self._storage, stands.name if stands.start else ""
+        keys = [self._in_hand, storage.schedule_key, self._due, self._lane + lane, self._lanes]
+        at = storage.convert_ts(now + timedelta(seconds=outcome.delay) + _HUEYS_AFTER)
+        delay_us = round(outcome.delay * 1_000_000)
+        args = [taken or "", message, at, delay_us, int(priority or 0), stands.start if lane else "", lane]
+        return bool(self._defer(keys=keys, args=args))
+
+    def wake(self, lane: str, least: float = 0.0) -> bool:
+        """The first job of *lane* asks now, if it is due in *least* seconds or later; False: no job stands there."""
+        keys = [self._lane + lane, self._due, self._bell]
+        return int(self._wake(keys=keys, args=[round(least * 1_000_000), int(self._sorted)])) >= 0
+
+    def keep(self, now: Any) -> None:
+        """Huey's own scheduler is about to take what is due, by its clock *now*: ours stay."""
+        convert = self._storage.convert_ts
+        keys = [self._storage.schedule_key, self._due]
+        self._keep(keys=keys, args=[repr(convert(now)), repr(convert(now + _HUEYS_AFTER))])
+
+    def _listen(self, seconds: float) -> bytes:
+        """Wait for a message, or for the bell: then it is empty."""
+        keys = [self._bell, self._storage.queue_key]
+        pop = self._conn.bzpopmin if self._sorted else self._conn.brpop
+        found = None
+        with suppress(TimeoutError):
+            found = pop(keys, timeout=seconds)
+        if found is None or found[0] == self._bell.encode():
+            return b""
+        return found[1][8:] if self._sorted else found[1]  # type: ignore[no-any-return]
+
+    def _look_at_lanes(self) -> None:
+        """Once in a while in the whole fleet, the first job of each line asks: the line may have moved faster."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LANES_EVERY
+        seconds, micros = self._conn.time()
+        now = seconds * 1_000_000 + micros
+        for name in self._conn.zrangebyscore(self._lanes, 0, now - _LANES_EVERY * 1e6, start=0, num=_MOST_LANES):
+            self._conn.zadd(self._lanes, {name: now}, xx=True)
+            if not self.wake(name.decode(), _LANES_EVERY):
+                self._conn.zrem(self._lanes, name)
+
+
+def overdue_s(storage: Any) -> float:
+    """How many seconds ago the first waiting job of a huey was due; negative: it will be. 0 if no job waits."""
+    first = storage.conn.zrange(f"{_PREFIX}{storage.name}:due", 0, 0, withscores=True)
+    seconds, micros = storage.conn.time()
+    return float(seconds + (micros - first[0][1]) / 1_000_000) if first else 0.0
