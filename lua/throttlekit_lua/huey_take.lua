@@ -6,7 +6,8 @@
   KEYS[2]  huey's schedule: sorted set
   KEYS[3]  the waiting jobs, "<priority> <job>": sorted set by the instant to come back, microseconds
   KEYS[4]  the jobs in workers' hands of which no limit has decided yet: sorted set by when they were taken, microseconds
-  KEYS[5]  the worker that wakes when the next waiting job is due, and when that is, microseconds: "<id> <instant>"
+  KEYS[5]  the worker that wakes when the next waiting job is due, when that is, microseconds, and the one that does so a
+           little later, in case the first stands still: "<id> <instant> <id or ->"
   KEYS[6]  the bell at which idle workers listen: list; sorted set if the queue is one
 
   ARGV[1]    "1" if the queue is a sorted set, else "0"
@@ -24,10 +25,17 @@
            to, or if there is no leader and a job is due soon, another one is woken by KEYS[6].
 ]]
 local SOON = 130000  -- a server that is idle notices only every 100 ms that a blocking call has timed out
+local LATE = 160000
 local function whole(x) return string.format('%.0f', x) end
 local time = redis.call('TIME')
 local now, sorted = tonumber(time[1]) * 1000000 + tonumber(time[2]), ARGV[1] == '1'
-local leader, wake = string.match(redis.call('GET', KEYS[5]) or '', '^(%S+) (%d+)$')
+local leader, wake, second = string.match(redis.call('GET', KEYS[5]) or '', '^(%S+) (%d+) (%S+)$')
+
+local function lead(id, due, left, other)
+  id = id .. ' ' .. whole(due) .. ' ' .. other
+  redis.call('SET', KEYS[5], id)
+  redis.call('PEXPIRE', KEYS[5], whole(left / 1000 + 500))
+end
 
 local function next_in()
   local due = redis.call('ZRANGE', KEYS[3], '0', '0', 'WITHSCORES')[2]
@@ -79,11 +87,11 @@ end
 
 if not left_in then return {false, -1, 0} end
 if left_in > SOON then return {false, left_in, 0} end
-local due = now + left_in
-if leader and leader ~= ARGV[2] and tonumber(wake) > now - 50000 and tonumber(wake) <= due + 1000 then
-  return {false, -1, 0}
+local due, me = now + left_in, ARGV[2]
+if leader and leader ~= me and tonumber(wake) > now - 50000 and tonumber(wake) <= due + 1000 then
+  if second ~= '-' and second ~= me then return {false, -1, 0} end
+  lead(leader, tonumber(wake), left_in, me)
+  return {false, left_in + LATE, 0}
 end
-local id = ARGV[2] .. ' ' .. whole(due)
-redis.call('SET', KEYS[5], id)
-redis.call('PEXPIRE', KEYS[5], whole(left_in / 1000 + 500))
+lead(me, due, left_in, leader == me and second or '-')
 return {false, left_in, 1}
