@@ -48,6 +48,26 @@ def test_a_due_job_goes_before_newer_ones(hand: Hand) -> None:
     assert hand.until(2) == ["first", "second"]
 
 
+def test_a_line_that_becomes_later_is_asked_for_once(hand: Hand) -> None:
+    """The answer to the job that stands first makes those behind it due as much later: they do not ask themselves."""
+    task = hand.task()
+    hand.deny(0.2)
+    for n in range(10):
+        task(n)
+        hand.step()
+    hand.deny(1.0)
+    taken = 0
+
+    def done() -> bool:
+        nonlocal taken
+        taken += hand.step()
+        return len(hand.ran) == 10
+
+    wait_until(done, description="all have run")
+    assert hand.ran == list(range(10))
+    assert taken < 10 + 6
+
+
 def test_a_higher_priority_goes_before_a_due_job(hand: Hand) -> None:
     """On a queue with priorities a due job is taken in its place among them."""
     if not hand.huey.storage.priority:
