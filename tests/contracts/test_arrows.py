@@ -63,6 +63,7 @@ LAYERS = [
             "throttlekit_rq",
             "throttlekit_celery",
             "throttlekit_taskiq",
+            "throttlekit_huey",
             "throttlekit_pytest",
             "throttlekit_httpx",
             "throttlekit_requests",
@@ -73,7 +74,7 @@ LAYERS = [
     ),
     ("cli", ["throttlekit_cli", "throttlekit_web"]),
 ]
-FRAMEWORKS = {"dramatiq", "rq", "celery", "taskiq", "httpx", "requests", "fastapi", "django", "flask"}
+FRAMEWORKS = {"dramatiq", "rq", "celery", "taskiq", "huey", "httpx", "requests", "fastapi", "django", "flask"}
 PURE = {
     "__future__", "bisect", "collections", "contextlib", "dataclasses", "datetime", "enum", "functools", "hashlib",
     "inspect", "itertools", "math", "re", "string", "types", "typing", "typing_extensions", "urllib",

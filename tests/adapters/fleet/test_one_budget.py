@@ -11,6 +11,7 @@ import pytest
 from support.celery.flood import CeleryFlood, CeleryFlooding
 from support.flood.checks import assert_bound, in_order, starts_of
 from support.flood.run import Flood, Flooding, FloodLimit
+from support.huey.flood import HueyFlood, HueyFlooding
 from support.rq.flood import OURS, RqFlood, RqFlooding
 from support.servers.flood import Servers, servers
 from support.taskiq.flood import TaskiqFlood, TaskiqFlooding
@@ -29,6 +30,7 @@ _JOBS, _AHEAD = 60, 20
 FRAMEWORKS: dict[str, Callable[[Servers], Flooding]] = {
     "celery": lambda where: CeleryFlooding(CeleryFlood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
     "dramatiq": lambda where: Flooding(Flood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
+    "huey": lambda where: HueyFlooding(HueyFlood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
     "rq": lambda where: RqFlooding(RqFlood(limits=_LIMITS, jobs=_JOBS, kinds=(OURS,)), where),
     "taskiq": lambda where: TaskiqFlooding(TaskiqFlood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
 }
