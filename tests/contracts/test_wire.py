@@ -173,6 +173,16 @@ def test_headers_of_celerys_messages() -> None:
     assert constant("throttlekit_celery", "RECEIPT") == "throttlekit_receipt"
 
 
+# huey
+
+
+def test_what_hueys_messages_carry() -> None:
+    """The keyword argument and what is in it; the keys beside huey's; and a waiting job as it stands there."""
+    assert constant("throttlekit_huey", "FIELD") == "throttlekit.huey"
+    assert constant("throttlekit_huey", "TICKET") == "ticket"
+    assert constant("throttlekit_huey", "_PREFIX") == "throttlekit:huey:"
+
+
 # RQ
 
 

@@ -12,7 +12,9 @@ from support.reports.tables import table
 __all__ = ["Outcomes", "page", "promises", "sites"]
 
 _CONTRACT = Path(__file__).resolve().parents[1] / "adapters" / "contract"
-_FRAMEWORKS = {"celery": "Celery", "dramatiq": "Dramatiq", "rq": "RQ", "toy": "A toy queue"}
+_FRAMEWORKS = {
+    "celery": "Celery", "dramatiq": "Dramatiq", "huey": "huey", "rq": "RQ", "taskiq": "taskiq", "toy": "A toy queue",
+}  # fmt: skip
 
 
 def promises() -> dict[str, str]:

@@ -2,7 +2,8 @@
 The floor that every adapter stands on: write one for your framework with these names, and no other.
 
 Options (`JobOptions`, `WaitRules`) are read where jobs are declared, admission (`Throttling`) turns a message into one
-of four outcomes, the body runs between `begin` and `end`, and what a process holds waits in a `WaitingRoom`.
+of four outcomes, the body runs between `begin` and `end`, and what a process holds waits in a `WaitingRoom`, or in a
+`LoopRoom` of `throttlekit.adapter.loop`, which needs asyncio.
 docs/write-an-adapter.md is a whole adapter in 150 lines; `throttlekit.testing.AdapterConformance` is its test suite.
 """
 
@@ -13,11 +14,13 @@ from throttlekit._engine.running import Running
 from throttlekit._engine.ticket import Ticket, lane_of
 from throttlekit._util.log_limiter import Every, once_in_fleet
 from throttlekit.adapter.admission import Host, Throttling
+from throttlekit.adapter.around import Around
 from throttlekit.adapter.body import (
     begin,
     begin_from_receipt,
     decision_from_receipt,
     end,
+    end_async,
     flush,
     receipt,
     resume,
@@ -49,6 +52,7 @@ __all__ = [
     "NO_LANE",
     "ON_429",
     "THROTTLE",
+    "Around",
     "Asked",
     "Calls",
     "Deferred",
@@ -80,6 +84,7 @@ __all__ = [
     "decision_from_receipt",
     "dump_limits",
     "end",
+    "end_async",
     "flush",
     "is_dumped",
     "lane_in",

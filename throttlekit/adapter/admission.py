@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from contextvars import copy_context
+from dataclasses import replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
@@ -12,14 +15,19 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._engine.call import Call
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
+from throttlekit._engine.running import NOTHING, RUNNING
 from throttlekit._engine.ticket import Ticket
 from throttlekit._wiring import wiring_of
+from throttlekit.adapter.body import end
 from throttlekit.adapter.options import JobOptions, WaitRules
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
 from throttlekit.adapter.rate_limited import limited
 from throttlekit.errors import ConfigurationError, WaitedTooLong
 from throttlekit.limiter import Limiter
 from throttlekit.stores.base import Wait
+
+if TYPE_CHECKING:
+    from throttlekit.aio import AsyncLimiter
 
 __all__ = ["Host", "Throttling"]
 
@@ -87,23 +95,25 @@ class Throttling(Generic[_M]):
         Never raises: an error of the configuration is `Failed`, any other error is logged and defers the job for a
         second. Only `Run` has charged anything.
         """
-        job = _UNKNOWN
+        asked = self._asked(message)
+        if not isinstance(asked, Run) or not asked.limits:
+            return asked
         try:
-            options = self._host.options(message)
-            if not self.concerns(options):
-                return _UNTHROTTLED
-            job = self._host.job(message)
-            limits = self.limits(options, job)
-            if not limits:
-                return _UNTHROTTLED
-            delivery = self._host.delivery(message, options.max_wait)
-            decision = self.limiter.acquire(*limits, job=job, delivery=delivery)
-        except ConfigurationError as error:
-            return Failed(error)
-        except Exception:
-            self._log.exception("%s %s could not be decided on; it is deferred.", self._noun, job.id)
-            return Deferred(_PANIC_DELAY, job.ticket, None)
-        return self._outcome(decision, job, limits, delivery, options.on_429)
+            decision = self.limiter.acquire(*asked.limits, job=asked.job, delivery=asked.delivery)
+        except Exception as error:
+            return self._undecided(asked.job, error)
+        return self._outcome(decision, asked)
+
+    async def admit_async(self, message: _M) -> Outcome:
+        """As `admit`, in an event loop, which never waits for the store. If it is cancelled, it has taken nothing."""
+        asked = self._asked(message)
+        if not isinstance(asked, Run) or not asked.limits:
+            return asked
+        try:
+            decision = await self._in_loop.acquire(*asked.limits, job=asked.job, delivery=asked.delivery)
+        except Exception as error:
+            return self._undecided(asked.job, error)
+        return self._outcome(decision, asked)
 
     def leave(self, message: _M) -> None:
         """
@@ -166,13 +176,46 @@ class Throttling(Generic[_M]):
         except Exception:
             self._log.exception("The 429 of %s %s could not be recorded; it is deferred.", self._noun.lower(), job.id)
             return Deferred(min(delivery.longest, max(_PANIC_DELAY, error.retry_after)), job.ticket, None)
-        return self._outcome(decision, job, run.limits, delivery, run.on_429)
+        return self._outcome(decision, run)
 
-    def _outcome(
-        self, decision: Decision, job: Job, limits: tuple[Limit, ...], delivery: Delivery, on_429: str | None
-    ) -> Outcome:
+    async def rate_limited_async(self, run: Run, error: RateLimited) -> Outcome:
+        """As `rate_limited`, for the body that runs in an event loop: `end` releases its slots."""
+        context = copy_context()
+        pause = partial(self.rate_limited, run, error, release=partial(end, error))
+        outcome = await self.limiter.threads.carry_through(lambda: context.run(pause))
+        RUNNING.set(context.get(RUNNING, NOTHING))
+        return outcome
+
+    @cached_property
+    def _in_loop(self) -> AsyncLimiter:
+        from throttlekit.aio import AsyncLimiter  # imports asyncio, which a worker without a loop does not need
+
+        return AsyncLimiter(self.limiter)
+
+    def _asked(self, message: _M) -> Outcome:
+        """What *message* is to be asked for; `Run` without limits if nothing is."""
+        job = _UNKNOWN
+        try:
+            options = self._host.options(message)
+            if not self.concerns(options):
+                return _UNTHROTTLED
+            job = self._host.job(message)
+            limits = self.limits(options, job)
+            if not limits:
+                return _UNTHROTTLED
+            return Run(job, limits, None, self._host.delivery(message, options.max_wait), options.on_429)
+        except Exception as error:
+            return self._undecided(job, error)
+
+    def _undecided(self, job: Job, error: Exception) -> Outcome:
+        if isinstance(error, ConfigurationError):
+            return Failed(error)
+        self._log.error("%s %s could not be decided on; it is deferred.", self._noun, job.id, exc_info=error)
+        return Deferred(_PANIC_DELAY, job.ticket, None)
+
+    def _outcome(self, decision: Decision, asked: Run) -> Outcome:
         if decision.allowed or (decision.final and self.rules.when_over == "run"):
-            return Run(job, limits, decision, delivery, on_429)
+            return replace(asked, decision=decision)
         if not decision.final:
             return Deferred(decision.delay, decision.ticket, decision)
         if self.rules.when_over == "drop":

@@ -18,7 +18,7 @@ from throttlekit.errors import ConfigurationError
 from throttlekit.limiter import Limiter
 
 __all__ = [
-    "begin", "begin_from_receipt", "decision_from_receipt", "end", "flush", "receipt", "resume", "running",
+    "begin", "begin_from_receipt", "decision_from_receipt", "end", "end_async", "flush", "receipt", "resume", "running",
 ]  # fmt: skip
 
 _MOST_REMEMBERED = 256
@@ -57,6 +57,16 @@ def end(error: BaseException | None = None) -> None:
         current().end(error)  # first: an interrupt in between must not leave a lease that is renewed for ever
     finally:
         RUNNING.set(NOTHING)
+
+
+async def end_async(limiter: Limiter, error: BaseException | None = None) -> None:
+    """As `end`, in an event loop, which waits for no store: carried through if the caller is cancelled."""
+    running = current()
+    RUNNING.set(NOTHING)
+    if running.decision is not None and running.decision.leases:
+        await limiter.threads.carry_through(partial(running.end, error))
+    else:
+        running.end(error)
 
 
 def resume(running: Running) -> None:

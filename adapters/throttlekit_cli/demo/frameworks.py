@@ -45,6 +45,14 @@ def framework_of(plan: Plan, settings: Settings, ledger: Ledger) -> DemoFramewor
         from throttlekit_cli.demo.celery_jobs import CeleryFramework
 
         return CeleryFramework(settings, ledger)
+    if plan.framework == "taskiq":
+        from throttlekit_cli.demo.taskiq_jobs import TaskiqFramework
+
+        return TaskiqFramework(settings, ledger)
+    if plan.framework == "huey":
+        from throttlekit_cli.demo.huey_jobs import HueyFramework
+
+        return HueyFramework(settings, ledger)
     from throttlekit_cli.demo.dramatiq_jobs import DramatiqFramework
 
     return DramatiqFramework(settings, ledger)

@@ -14,7 +14,7 @@ from throttlekit import TokenBucket
 
 __all__ = ["FRAMEWORKS", "TRAVEL", "Framework", "Plan", "Settings"]
 
-Framework: TypeAlias = Literal["dramatiq", "rq", "celery"]
+Framework: TypeAlias = Literal["dramatiq", "rq", "celery", "taskiq", "huey"]
 FRAMEWORKS: tuple[Framework, ...] = get_args(Framework)
 
 TRAVEL = 0.25

@@ -177,6 +177,8 @@ def _with(plan: Plan) -> list[tuple[str, str]]:
 _RETRIED = {
     "dramatiq": "Dramatiq retries it after 0.5 s, 1 s, 2 s …",
     "celery": "Celery retries it after up to 1 s, 2 s, 4 s …",
+    "taskiq": "taskiq retries it after 0.5 s, 1 s, 2 s …",
+    "huey": "huey retries it after 1 s, and again …",
     "rq": "RQ retries it after 1 s, 1 s, 2 s, 4 s …",
 }
 

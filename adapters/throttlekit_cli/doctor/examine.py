@@ -31,6 +31,14 @@ def examine(url: str | None, named: Mapping[str, str | None]) -> list[Finding]:
         from throttlekit_cli.doctor.celery import examine_celery
 
         findings += examine_celery(where, url)
+    if where := named["taskiq"]:
+        from throttlekit_cli.doctor.taskiq import examine_taskiq
+
+        findings += examine_taskiq(where, url)
+    if where := named["huey"]:
+        from throttlekit_cli.doctor.huey import examine_huey
+
+        findings += examine_huey(where, url)
     if where := named["rq"]:
         from throttlekit_cli.doctor.rq import examine_rq
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from contextlib import ExitStack
 
 import pytest
 from kombu.transport.redis import Channel
@@ -11,10 +10,8 @@ from kombu.transport.redis import Channel
 from support.celery.flood import CeleryFlood, CeleryFlooding
 from support.flood.checks import assert_bound, in_order, starts_of
 from support.flood.figures import figures
-from support.flood.run import Flood, Flooding, FloodLimit, Told, run
-from support.rq.flood import OURS as THROTTLED_WORKER
-from support.rq.flood import RqFlood, RqFlooding
-from support.servers.flood import Servers, servers
+from support.flood.run import FloodLimit, Told, run
+from support.servers.flood import Servers
 from support.waiting import wait_until
 
 pytestmark = [
@@ -131,32 +128,3 @@ def test_signals_in_a_flood_lose_nothing(where: Servers, how: signal.Signals) ->
         told = flooding.stop()
     # Each has begun: what is left would run a second time.
     assert sum(starts_of(told).values()) + told.left <= 150 + 2 * 2 * 2
-
-
-def test_one_limit_for_celery_rq_and_dramatiq(on_redis: Servers) -> None:
-    """Workers of all three on one limit: the sum of their grants holds its bound, and each gets work done."""
-    limits = (FloodLimit("one", "60/s", 10),)
-    with ExitStack() as stack:
-        there = [
-            Servers("redis", stack.enter_context(servers("redis")).broker_url, on_redis.redis_base) for _ in range(2)
-        ]
-        fleets: dict[str, Flooding] = {
-            "c": CeleryFlooding(CeleryFlood(limits=limits, jobs=80, processes=1), on_redis),
-            "d": Flooding(Flood(limits=limits, jobs=80, processes=1), there[0]),
-            "r": RqFlooding(RqFlood(limits=limits, jobs=80, kinds=(THROTTLED_WORKER,)), there[1]),
-        }
-        for name, fleet in fleets.items():
-            stack.enter_context(fleet).start()
-            fleet.send("job", f"{name}-there")
-        wait_until(lambda: len(fleets["c"].starts()) >= 3, description="each takes jobs")
-        for n in range(80):
-            # Twenty of each are in the line at most: with one that is starved it would not move on.
-            wait_until(lambda so_far=3 * (n - 19): len(fleets["c"].starts()) >= so_far, description="the line moves")
-            for name, fleet in fleets.items():
-                fleet.send("job", f"{name}{n}")
-        wait_until(lambda: len(fleets["c"].starts()) >= 243, description="all have run")
-        fleets["d"].stop()
-        fleets["r"].stop()
-        told = in_order(fleets["c"].stop())
-    assert assert_bound(told, "one", 16_667, 10) == 243
-    assert starts_of(told) == {f"{name}{n}": 1 for name in fleets for n in ("-there", *range(80))}

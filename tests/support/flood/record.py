@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
@@ -71,7 +71,15 @@ class RecordingStore(Passing):
         self._count = count
 
     def acquire(self, request: Request, now_us: int | None = None) -> Any:
-        verdict = self.inner.acquire(request, now_us)
+        return self._noted(request, self.inner.acquire(request, now_us))
+
+    def acquire_all(self, requests: Sequence[Request]) -> list[Any]:
+        """What event loops ask together."""
+        inner: Any = self.inner
+        answers = zip(requests, inner.acquire_all(requests), strict=True)
+        return [each if isinstance(each, Exception) else self._noted(request, each) for request, each in answers]
+
+    def _noted(self, request: Request, verdict: Any) -> Any:
         self._count(f"store: {verdict.reason.value}")
         if verdict.allowed:
             buckets = [

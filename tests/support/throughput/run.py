@@ -23,8 +23,10 @@ from typing import Any, NamedTuple
 import redis
 
 from support.faults.processes import Command
+from support.huey.workers import huey_consumer
 from support.rq.workers import rq_worker
 from support.servers.processes import rabbitmq_server, redis_server
+from support.taskiq.site import worker_command
 from support.waiting import wait_until
 from throttlekit import TokenBucket
 
@@ -50,6 +52,8 @@ class Setup:
         jobs: So many take a second or two.
         poll_bound: What is promised of it is a share of its speed; else a time for each job.
         worker: The command, by broker URL, queue and variant.
+        most_us: That time, in µs. Huey's jobs are kept in Redis until they are granted: one more question, and a script
+            in place of a pop.
     """
 
     framework: str
@@ -57,6 +61,7 @@ class Setup:
     jobs: int
     poll_bound: bool
     worker: Callable[[str, str, str], list[str]]
+    most_us: float = 100.0
 
 
 class Timing(NamedTuple):
@@ -192,7 +197,42 @@ def _send_rq(url: str, queue: str, variant: str, jobs: int) -> None:
             plain.enqueue_many([plain.prepare_data(job, args=(index,)) for index in range(jobs)])
 
 
-_SENDERS = {"dramatiq": _send_dramatiq, "celery": _send_celery, "rq": _send_rq}
+def _send_taskiq(url: str, queue: str, variant: str, jobs: int) -> None:
+    import asyncio
+
+    from support.taskiq.brokers import make_broker
+
+    broker = make_broker("rabbitmq" if url.startswith("amqp") else "stream", url, None, queue)
+    task = broker.task("job")(_nothing)
+
+    async def send() -> None:
+        await broker.startup()
+        for index in range(jobs):
+            await task.kiq(index)
+        await broker.shutdown()
+
+    asyncio.run(send())
+
+
+def _send_huey(url: str, queue: str, variant: str, jobs: int) -> None:
+    from huey import RedisHuey
+
+    sender: Any = RedisHuey(queue, url=url)
+    job = sender.task(name="job")(_nothing)
+    job.task_class.__module__ = "support.throughput.huey"
+    sender._registry._registry["support.throughput.huey.job"] = job.task_class
+    for index in range(jobs):
+        job(index)
+    sender.storage.pool.disconnect()
+
+
+def _nothing(index: int) -> None:
+    """Is run elsewhere."""
+
+
+_SENDERS = {
+    "dramatiq": _send_dramatiq, "celery": _send_celery, "rq": _send_rq, "taskiq": _send_taskiq, "huey": _send_huey,
+}  # fmt: skip
 
 
 def _dramatiq(url: str, queue: str, variant: str) -> list[str]:
@@ -214,6 +254,15 @@ def _rq(stock: str, ours: str) -> Callable[[str, str, str], list[str]]:
     return command
 
 
+def _taskiq(url: str, queue: str, variant: str) -> list[str]:
+    return worker_command("support.throughput.taskiq:broker", "--max-async-tasks", "10", "--log-level", "WARNING")
+
+
+def _huey(kind: str, workers: int) -> Callable[[str, str, str], list[str]]:
+    command = huey_consumer("support.throughput.huey.queue", kind=kind, workers=workers)
+    return lambda url, queue, variant: [*command, "--quiet"]
+
+
 SETUPS: Mapping[str, Setup] = {
     "Dramatiq, Redis": Setup("dramatiq", "redis", 3000, False, _dramatiq),
     "Dramatiq, RabbitMQ": Setup("dramatiq", "rabbitmq", 3000, False, _dramatiq),
@@ -224,4 +273,8 @@ SETUPS: Mapping[str, Setup] = {
     ),
     "Celery, prefork, Redis": Setup("celery", "redis", 2000, False, _celery("prefork")),
     "Celery, threads, Redis": Setup("celery", "redis", 2000, False, _celery("threads")),
+    "taskiq, Redis stream": Setup("taskiq", "redis", 2000, False, _taskiq),
+    "taskiq, RabbitMQ": Setup("taskiq", "rabbitmq", 2000, False, _taskiq),
+    "huey, threads": Setup("huey", "redis", 3000, False, _huey("thread", 4), 300.0),
+    "huey, process": Setup("huey", "redis", 3000, False, _huey("process", 1), 300.0),
 }

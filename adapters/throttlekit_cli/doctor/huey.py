@@ -1,0 +1,72 @@
+"""Check that a huey is set up so that limits hold and no job is lost."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from throttlekit import Limiter
+from throttlekit.stores.redis import address_of
+from throttlekit_cli.doctor.findings import Finding
+from throttlekit_cli.doctor.imports import ExaminationError, import_target
+from throttlekit_cli.doctor.same_store import compare_stores
+from throttlekit_huey._install import limiter_of
+from throttlekit_huey._schedule import overdue_s
+
+__all__ = ["examine_huey"]
+
+_MAX_OVERDUE_S = 5.0
+_fault = partial(Finding, "fault", "huey")
+_warning = partial(Finding, "warning", "huey")
+
+
+def examine_huey(where: str, url: str | None) -> Iterator[Finding]:
+    """Check the huey that *where* names, as `huey_consumer` reads it: "module.name". "module:name" is read as well."""
+    module, _, name = where.partition(":") if ":" in where else where.rpartition(".")
+    _, huey = import_target(f"{module}:{name}")
+    if not isinstance(huey, importlib.import_module("huey").Huey):
+        raise ExaminationError(f"{where!r} is not a huey")
+    limited = [made for made in huey._registry._registry.values() if getattr(made, "throttle", None)]
+    limiter: Limiter | None = limiter_of(huey)
+    if limiter is None:
+        yield _fault(
+            f"throttlekit is not installed in this huey; {len(limited)} of its tasks name limits.",
+            "call install(huey, limiter) where the huey is made",
+        )
+        return
+    yield Finding("ok", "huey", f"install(huey, …) was called; {len(limited)} tasks name limits.")
+    if huey.immediate:
+        yield _warning(
+            "It is in immediate mode: tasks run where they are called, and limits are ignored.",
+            "turn it off outside tests",
+        )
+        return
+    yield from compare_stores(limiter, url, "huey", address_of(huey.storage.pool))
+    if not huey.storage.blocking:
+        yield _warning(
+            "It was made with blocking=False: idle workers look for jobs once in 0.1 to 10 s, and denied jobs come "
+            "back as late as that.",
+            "leave blocking=True",
+        )
+    if getattr(huey.serializer, "comp", True):
+        yield Finding(
+            "note",
+            "huey",
+            "Its messages are compressed, or in a form of their own: a job without limits costs one round trip more.",
+        )
+    yield from _waiting(huey)
+
+
+def _waiting(huey: Any) -> Iterator[Finding]:
+    redis_errors: Any = importlib.import_module("redis").RedisError
+    try:
+        late = overdue_s(huey.storage)
+    except redis_errors as error:
+        raise ExaminationError(f"huey's Redis does not answer: {type(error).__name__}") from None
+    if late > _MAX_OVERDUE_S:
+        yield _warning(
+            f"Denied jobs should have come back {late:.0f} s ago.",
+            "no consumer runs, or all of its workers are busy: start one, or add workers",
+        )

@@ -1,0 +1,160 @@
+"""The jobs that wait, in huey's own schedule: how a job goes back, and which one a worker takes next."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from huey.storage import TimeoutError  # type: ignore[import-untyped]
+
+import throttlekit_lua
+from throttlekit.adapter import Deferred, Ticket, lane_in
+
+__all__ = ["Schedule", "Taken", "overdue_s"]
+
+_PREFIX = "throttlekit:huey:"
+_ANOTHERS_AFTER_US = 10_000_000
+_HUEYS_AFTER = timedelta(seconds=60)
+"""How much later than ours huey's own scheduler takes a due job: only where no worker of ours does."""
+_POLL_EVERY = _LEAST_BLOCK = 0.02
+_SERVER_IS_LATE = 0.11  # an idle Redis notices only every 100 ms that a blocking call has timed out
+_LANES_EVERY = 0.5
+_MOST_LANES = 20
+_TAKE, _DEFER, _WAKE, _KEEP = (throttlekit_lua.script(f"huey_{name}") for name in ("take", "defer", "wake", "keep"))
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """
+    A message that a worker has taken.
+
+    Attributes:
+        held: Whether it is in the worker's hand, and so safe.
+        late_us: How late its line was when it went back, in µs; None: it did not wait in a line.
+    """
+
+    message: bytes
+    held: bool = False
+    late_us: int | None = None
+
+
+class Schedule:
+    """
+    One huey's queue and schedule in Redis.
+
+    A job that may be held to limits stays in Redis until it is decided on: a worker that is killed before that loses
+    none. What idle workers do is in huey_take.lua: one keeps the time for all.
+
+    Args:
+        storage: Huey's.
+        texts: Returns what to look for in a message of the queue: with none of them in it, no limit holds it.
+    """
+
+    def __init__(self, storage: Any, texts: Callable[[], Sequence[str]]) -> None:
+        self._storage, self._texts, self._conn = storage, texts, storage.conn
+        self._sorted = bool(storage.priority)
+        prefix = f"{_PREFIX}{storage.name}"
+        self._due, self._in_hand, self._leader, self._bell, self._lanes, self._waiting, self._late = (
+            f"{prefix}:{name}" for name in ("due", "in-hand", "leader", "bell", "lanes", "waiting", "late")
+        )
+        self._lane = f"{prefix}:lane:"
+        self._take, self._defer, self._wake, self._keep = map(self._conn.register_script, (_TAKE, _DEFER, _WAKE, _KEEP))
+        self._look_at, self._id = 0.0, os.urandom(4).hex()
+
+    def next(self, seconds: float) -> Taken | None:
+        """The next message; None: there was none for so many *seconds*."""
+        storage, me = self._storage, f"{self._id}-{os.getpid()}-{threading.get_ident()}"
+        ours = self._due, self._in_hand, self._leader, self._bell, self._waiting, self._late
+        keys = [storage.queue_key, storage.schedule_key, *ours]
+        end, got, texts = time.monotonic() + seconds, b"", self._texts()
+        while True:
+            args = [int(self._sorted), me, _ANOTHERS_AFTER_US, got, *texts]
+            message, wait_us, flag, *late = self._take(keys=keys, args=args)
+            if message is not None:
+                return Taken(message, held=bool(flag), late_us=int(late[0]) if late and late[0] is not None else None)
+            self._look_at_lanes()
+            left = end - time.monotonic()
+            if left <= 0 or not storage.blocking:
+                return None
+            if flag:  # it leads
+                time.sleep(min(wait_us / 1_000_000, _POLL_EVERY, left))
+                continue
+            wait = left if wait_us < 0 else min(left, wait_us / 1_000_000 - _SERVER_IS_LATE)
+            got = self._listen(max(wait, _LEAST_BLOCK))
+            if got and not any(text.encode() in got for text in texts):
+                return Taken(got)
+
+    def let_go(self, taken: Taken) -> bool:
+        """Huey's own from here on; False: it is another worker's, because this one stood still for too long."""
+        return not taken.held or bool(self._conn.zrem(self._in_hand, taken.message))
+
+    def defer(self, taken: Taken, message: bytes, before: Any, outcome: Deferred, *, priority: Any, now: Any) -> bool:
+        """
+        Put a job back as *outcome* says; return False, and do nothing, if it is another worker's by now.
+
+        Args:
+            taken: As it was taken; out of the worker's hand if its body has begun.
+            message: What comes back.
+            before: The ticket that it carried.
+            now: By huey's own clock.
+        """
+        stands, storage, late = lane_in(outcome.ticket), self._storage, ""
+        lane = stands.name if stands.start else "-"
+        # When a slot comes free is a guess, and says nothing of those behind.
+        if taken.late_us is not None and stands == lane_in(before) and lane != "-" and not stands.slots:
+            late = str(taken.late_us + Ticket.read(outcome.ticket).due_us - Ticket.read(before).due_us)
+        line = self._lane + lane, self._lanes
+        keys = [self._in_hand, storage.schedule_key, self._due, *line, self._waiting, self._late]
+        at = storage.convert_ts(now + timedelta(seconds=outcome.delay) + _HUEYS_AFTER)
+        delay_us = round(outcome.delay * 1_000_000)
+        place = "" if lane == "-" else stands.start
+        old = taken.message if taken.held else ""
+        return bool(self._defer(keys=keys, args=[old, message, at, delay_us, int(priority or 0), place, lane, late]))
+
+    def wake(self, lane: str, least: float = 0.0) -> bool:
+        """The first job of *lane* asks now, if it is due in *least* seconds or later; False: no job stands there."""
+        keys = [self._lane + lane, self._due, self._bell]
+        return int(self._wake(keys=keys, args=[round(least * 1_000_000), int(self._sorted)])) >= 0
+
+    def keep(self, now: Any) -> None:
+        """Huey's own scheduler is about to take what is due, by its clock *now*: ours stay."""
+        convert = self._storage.convert_ts
+        keys = [self._storage.schedule_key, self._due, self._waiting]
+        self._keep(keys=keys, args=[repr(convert(now)), repr(convert(now + _HUEYS_AFTER))])
+
+    def _listen(self, seconds: float) -> bytes:
+        """Wait for a message, or for the bell: then it is empty."""
+        keys = [self._bell, self._storage.queue_key]
+        pop = self._conn.bzpopmin if self._sorted else self._conn.brpop
+        found = None
+        with suppress(TimeoutError):
+            found = pop(keys, timeout=seconds)
+        if found is None or found[0] == self._bell.encode():
+            return b""
+        return found[1][8:] if self._sorted else found[1]  # type: ignore[no-any-return]
+
+    def _look_at_lanes(self) -> None:
+        """Once in a while in the whole fleet, the first job of each line asks: the line may have moved faster."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _LANES_EVERY
+        seconds, micros = self._conn.time()
+        now = seconds * 1_000_000 + micros
+        for name in self._conn.zrangebyscore(self._lanes, 0, now - _LANES_EVERY * 1e6, start=0, num=_MOST_LANES):
+            self._conn.zadd(self._lanes, {name: now}, xx=True)
+            if not self.wake(name.decode(), _LANES_EVERY):
+                self._conn.zrem(self._lanes, name)
+                self._conn.hdel(self._late, name)
+
+
+def overdue_s(storage: Any) -> float:
+    """How many seconds ago the first waiting job of a huey was due; negative: it will be. 0 if no job waits."""
+    first = storage.conn.zrangebyscore(f"{_PREFIX}{storage.name}:due", 1, "+inf", 0, 1, withscores=True)
+    seconds, micros = storage.conn.time()
+    return float(seconds + (micros - first[0][1]) / 1_000_000) if first else 0.0

@@ -1,0 +1,180 @@
+"""taskiq's adapter keeps the promises of every adapter: on lists and streams of Redis, and on RabbitMQ."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, ClassVar
+
+import pytest
+
+from support.contract_sites import SharedSites, settings_to
+from support.faults.processes import Command
+from support.servers.processes import patient, redis_server
+from support.taskiq.brokers import Kind, make_broker
+from support.taskiq.contract import declare_all
+from support.taskiq.site import Loop, taskiq_worker
+from throttlekit.testing import AdapterConformance
+from throttlekit.testing.adapter_site import AdapterSite, End, Settings
+
+pytestmark = [pytest.mark.workers]
+
+_NUMBERS = itertools.count(1)
+_IDLE_MS = 6_000  # after which a stream gives a message of a dead worker to another
+
+
+class TaskiqSite(AdapterSite):
+    slots = 2
+
+    def __init__(self, kind: Kind, form: str, broker_url: str, redis_base: str, settings: Settings) -> None:
+        self.limiter = settings.limiter(patient(f"{redis_base}/1"))
+        self._settings, self._loop = settings, Loop()
+        options = {"idle_timeout": _IDLE_MS, "xread_block": 500} if kind == "stream" else {}
+        self._told = {
+            "kind": kind, "form": form, "broker": broker_url, "results": f"{redis_base}/2", "options": options,
+            "queue": f"contract{os.getpid()}x{next(_NUMBERS)}", "store": patient(f"{redis_base}/1"),
+        }  # fmt: skip
+        self.broker = make_broker(kind, broker_url, self._told["results"], self._told["queue"], **options)
+        declare_all(self.broker, self.limiter, settings, form)
+        self._loop.run(self.broker.startup())
+        self._worker: Command | None = None
+        self._nudging: Any = None
+        self._logged = ""
+        self._sent: list[str] = []
+
+    def start(self) -> None:
+        if self._worker is None:
+            told = {"TK_CONTRACT": json.dumps({**settings_to(self._settings), **self._told})}
+            options = ["--max-async-tasks", str(self.slots)]
+            self._worker = taskiq_worker("support.taskiq.contract:broker", *options, environment=told)
+
+    def kill(self) -> None:
+        assert self._worker is not None
+        self._worker.kill()
+        self._logged += self._worker.log()
+        self._worker.close()
+        self._worker = None
+        if self._told["kind"] == "stream":
+            self._nudging = asyncio.run_coroutine_threadsafe(self._nudge(), self._loop.loop)
+
+    async def _nudge(self) -> None:
+        while True:
+            task = self.broker.find_task("nudge")
+            assert task is not None
+            await task.kiq()
+            await asyncio.sleep(0.5)
+
+    def close(self) -> None:
+        if self._nudging is not None:
+            self._nudging.cancel()
+        if self._worker is not None:
+            self._worker.stop()
+            self._worker.close()
+        with suppress(Exception):
+            self._loop.run(self.broker.shutdown())
+        self._loop.close()
+        self.limiter.close()
+
+    def log(self) -> str:
+        return self._logged + (self._worker.log() if self._worker is not None else "")
+
+    def enqueue(self, kind: str, arguments: tuple[Any, ...], options: Mapping[str, Any]) -> str:
+        task = self.broker.find_task(kind)
+        assert task is not None
+        labels: Any = {"tenant": "one", "number": 7, "ratio": 0.5, "yes": True, **options}
+        sent = self._loop.run(task.kicker().with_labels(**labels).kiq(*arguments))
+        self._sent.append(sent.task_id)
+        return sent.task_id
+
+    def end(self, job: str) -> End | None:
+        backend = self.broker.result_backend
+        if not self._loop.run(backend.is_result_ready(job)):
+            return None
+        result = self._loop.run(backend.get_result(job))
+        if result.is_err:
+            return End("failed", error=type(result.error).__name__)
+        return End("dropped") if result.return_value is None else End("succeeded", result.return_value)
+
+    def left(self) -> int:
+        self._sent = [job for job in self._sent if self.end(job) is None]
+        return len(self._sent)
+
+    def declare(self, **options: Any) -> None:
+        def declared(key: str) -> None: ...
+
+        self.broker.task("declared", **options)(declared)
+
+
+_OUTSIDE = {
+    "a_cancelled_job_is_never_charged": "taskiq cancels no task",
+    "an_expired_job_is_never_charged": "taskiq expires no task; `throttle_max_wait` ends one that waits for too long",
+    "a_denial_keeps_dependents": "no task of taskiq follows another",
+}
+_NO_ACK = "a list has no acknowledgements: what a killed worker has taken is lost, whether it waits or runs"
+
+
+class _Taskiq(AdapterConformance):
+    _sites: SharedSites[TaskiqSite]
+
+    def make_site(self, settings: Settings) -> AbstractContextManager[TaskiqSite]:
+        return self._sites.site(settings)
+
+
+@contextmanager
+def _sites(kind: Kind, form: str, broker_url: str | None = None) -> Iterator[SharedSites[TaskiqSite]]:
+    with redis_server() as base:
+        sites = SharedSites(lambda settings: TaskiqSite(kind, form, broker_url or f"{base}/0", base, settings))
+        try:
+            yield sites
+        finally:
+            sites.close()
+
+
+@pytest.fixture(scope="module")
+def list_sites() -> Iterator[SharedSites[TaskiqSite]]:
+    with _sites("list", "loop") as sites:
+        yield sites
+
+
+@pytest.fixture(scope="module")
+def stream_sites() -> Iterator[SharedSites[TaskiqSite]]:
+    with _sites("stream", "loop") as sites:
+        yield sites
+
+
+@pytest.fixture(scope="module")
+def rabbitmq_sites(rabbitmq_url: str) -> Iterator[SharedSites[TaskiqSite]]:
+    with _sites("rabbitmq", "thread", rabbitmq_url) as sites:
+        yield sites
+
+
+class TestRedisList(_Taskiq):
+    unsupported: ClassVar[Mapping[str, str]] = {
+        **_OUTSIDE,
+        "a_denial_loses_nothing": _NO_ACK,
+        "a_killed_worker_frees_its_lease": _NO_ACK,
+    }
+
+    @pytest.fixture(autouse=True)
+    def _servers(self, list_sites: SharedSites[TaskiqSite]) -> None:
+        self._sites = list_sites
+
+
+class TestRedisStream(_Taskiq):
+    unsupported: ClassVar[Mapping[str, str]] = _OUTSIDE
+
+    @pytest.fixture(autouse=True)
+    def _servers(self, stream_sites: SharedSites[TaskiqSite]) -> None:
+        self._sites = stream_sites
+
+
+class TestRabbitMQ(_Taskiq):
+    unsupported: ClassVar[Mapping[str, str]] = _OUTSIDE
+
+    @pytest.fixture(autouse=True)
+    def _servers(self, rabbitmq_sites: SharedSites[TaskiqSite]) -> None:
+        self._sites = rabbitmq_sites

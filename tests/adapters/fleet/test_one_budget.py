@@ -1,0 +1,65 @@
+"""One limit for the workers of every framework at once, all running."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+
+import pytest
+
+from support.celery.flood import CeleryFlood, CeleryFlooding
+from support.flood.checks import assert_bound, in_order, starts_of
+from support.flood.run import Flood, Flooding, FloodLimit
+from support.huey.flood import HueyFlood, HueyFlooding
+from support.rq.flood import OURS, RqFlood, RqFlooding
+from support.servers.flood import Servers, servers
+from support.taskiq.flood import TaskiqFlood, TaskiqFlooding
+from support.waiting import wait_until
+
+pytestmark = [
+    pytest.mark.workers,
+    # Celery's client leaves sockets for the collector to find.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
+
+_LIMITS = (FloodLimit("one", "60/s", 10),)
+_JOBS, _AHEAD = 60, 20
+
+FRAMEWORKS: dict[str, Callable[[Servers], Flooding]] = {
+    "celery": lambda where: CeleryFlooding(CeleryFlood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
+    "dramatiq": lambda where: Flooding(Flood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
+    "huey": lambda where: HueyFlooding(HueyFlood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
+    "rq": lambda where: RqFlooding(RqFlood(limits=_LIMITS, jobs=_JOBS, kinds=(OURS,)), where),
+    "taskiq": lambda where: TaskiqFlooding(TaskiqFlood(limits=_LIMITS, jobs=_JOBS, processes=1), where),
+}
+
+
+def test_one_limit_for_every_framework() -> None:
+    """The sum of all grants holds the bound, each framework gets its work done, and each job runs once."""
+    with ExitStack() as stack:
+        shared = stack.enter_context(servers("redis"))
+        fleets: dict[str, Flooding] = {}
+        for name, make in FRAMEWORKS.items():
+            broker_url = stack.enter_context(servers("redis")).broker_url
+            fleets[name] = make(Servers("redis", broker_url, shared.redis_base))
+        for name, fleet in fleets.items():
+            stack.enter_context(fleet).start()
+            fleet.send("job", f"{name}-first")
+        record = next(iter(fleets.values()))
+
+        def ran(so_far: int) -> bool:
+            return len(record.starts()) >= so_far
+
+        wait_until(lambda: ran(len(fleets)), description="each framework takes jobs")
+        for n in range(_JOBS):
+            # So many of each are in the line at most: with one that is starved it would not move on.
+            due = len(fleets) * (n + 1 - _AHEAD)
+            wait_until(partial(ran, due), description="the line moves")
+            for name, fleet in fleets.items():
+                fleet.send("job", f"{name}{n}")
+        wait_until(lambda: ran(len(fleets) * (_JOBS + 1)), description="all have run")
+        told = in_order([fleet.stop() for fleet in fleets.values()][-1])
+    assert assert_bound(told, "one", 16_667, 10) == len(fleets) * (_JOBS + 1)
+    assert starts_of(told) == {f"{name}{n}": 1 for name in fleets for n in ("-first", *range(_JOBS))}

@@ -1,0 +1,351 @@
+"""What a denial leaves as it was in huey's own data, and where a job is at each moment."""
+
+from __future__ import annotations
+
+import datetime
+import threading
+from typing import Any
+
+import pytest
+from huey import MemoryHuey, RedisHuey
+from huey.api import group
+
+from support.huey.hand import RATE, Hand
+from support.waiting import wait_until
+from throttlekit import Concurrency, ConfigurationError, Limiter, RateLimited, TokenBucket
+from throttlekit_huey import install
+
+
+def test_a_denied_job_waits_in_hueys_schedule(hand: Hand) -> None:
+    """It is one of `huey.scheduled()`, with its id and arguments; no signal is emitted but that it was enqueued."""
+    result = hand.task(retries=3)("x")
+    hand.deny()
+    assert hand.step()
+    (waiting,) = hand.huey.scheduled()
+    assert (waiting.id, waiting.args, waiting.retries, waiting.eta) == (result.id, ("x",), 3, None)
+    assert (hand.huey.pending_count(), hand.in_hand) == (0, 0)
+    assert hand.signals == [("enqueued", result.id)]
+    assert result.get() is None
+
+
+def test_jobs_come_back_in_order_and_once(hand: Hand) -> None:
+    """Each denied job runs once, in the order of sending; no key of a waiting job is left."""
+    task = hand.task()
+    for n in range(5):
+        task(n)
+    assert hand.until(5) == [0, 1, 2, 3, 4]
+    assert hand.huey.scheduled_count() == hand.redis.zcard(hand.key("due")) == hand.in_hand == 0
+
+
+def test_a_due_job_goes_before_newer_ones(hand: Hand) -> None:
+    """A job whose turn has come is taken before one that came after it."""
+    task, free = hand.task(), hand.task(throttle=None)
+    hand.deny(0.05)
+    task("first")
+    hand.step()
+    wait_until(lambda: hand.limiter.peek(RATE).allowed, description="the pause is over")
+    free("second")
+    assert hand.until(2) == ["first", "second"]
+
+
+def test_a_line_that_becomes_later_is_asked_for_once(hand: Hand) -> None:
+    """The answer to the job that stands first makes those behind it due as much later: they do not ask themselves."""
+    task = hand.task()
+    hand.deny(0.2)
+    for n in range(10):
+        task(n)
+        hand.step()
+    hand.deny(1.0)
+    taken = 0
+
+    def done() -> bool:
+        nonlocal taken
+        taken += hand.step()
+        return len(hand.ran) == 10
+
+    wait_until(done, description="all have run")
+    assert hand.ran == list(range(10))
+    assert taken < 10 + 6
+
+
+def test_a_higher_priority_goes_before_a_due_job(hand: Hand) -> None:
+    """On a queue with priorities a due job is taken in its place among them."""
+    if not hand.huey.storage.priority:
+        pytest.skip("the queue has no priorities")
+    task, free = hand.task(), hand.task(throttle=None)
+    hand.deny(0.05)
+    task("due", priority=5)
+    hand.step()
+    wait_until(lambda: hand.limiter.peek(RATE).allowed, description="the pause is over")
+    free("high", priority=9)
+    free("low", priority=1)
+    assert hand.until(3) == ["high", "due", "low"]
+
+
+def test_a_job_in_the_hands_of_a_dead_worker_is_anothers(hand: Hand) -> None:
+    """A worker that was killed before it asked has lost nothing: after ten seconds another one takes the job."""
+    hand.task()("x")
+    assert hand.huey.dequeue() is not None  # and dies
+    assert (hand.huey.pending_count(), hand.in_hand) == (0, 1)
+    assert not hand.step()
+    _age(hand)
+    assert hand.until(1) == ["x"]
+    assert hand.in_hand == 0
+
+
+def test_a_worker_that_stood_still_leaves_the_job_to_the_other(hand: Hand) -> None:
+    """It neither runs it nor puts it back, and gives back what it was charged."""
+    hand.task()("x")
+    slow = hand.huey.dequeue()
+    _age(hand)
+    other = hand.huey.dequeue()
+    assert other.id == slow.id
+    hand.huey.execute(other)
+    wait_until(lambda: hand.limiter.peek(RATE).allowed, description="there is room")
+    hand.huey.execute(slow)
+    assert hand.ran == ["x"]
+    assert hand.limiter.peek(RATE).allowed
+    hand.deny()
+    hand.task()("y")
+    slow = hand.huey.dequeue()
+    hand.redis.delete(hand.key("in-hand"))
+    hand.huey.execute(slow)
+    assert hand.huey.scheduled_count() == 0
+
+
+def test_jobs_without_limits_are_hueys_own(hand: Hand) -> None:
+    """A job that names no limit is in no list of ours, and no command more is sent for it."""
+    hand.task(throttle=None)("x")
+    hand.task()  # there are others
+    before = hand.redis.info("commandstats")
+    task = hand.huey.dequeue()
+    after = hand.redis.info("commandstats")
+    assert after["cmdstat_evalsha"]["calls"] - before.get("cmdstat_evalsha", {"calls": 0})["calls"] == 1
+    assert "cmdstat_zadd" not in after or hand.in_hand == 0
+    hand.huey.execute(task)
+    assert hand.ran == ["x"]
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_job_that_comes_to_an_idle_worker(hand: Hand, limited: bool) -> None:
+    """A worker that listens takes it at once; one that may be limited is in its hand, and any other is not."""
+    task = hand.task(throttle=RATE if limited else None)
+    listening = threading.Event()
+    listen = hand.gate_schedule._listen
+
+    def listened(seconds: float) -> bytes:
+        listening.set()
+        return listen(seconds)
+
+    hand.gate_schedule._listen = listened
+    taken: list[Any] = []
+    worker = threading.Thread(target=lambda: taken.append(hand.huey.dequeue()))
+    worker.start()
+    assert listening.wait(10)
+    sent = task("x")
+    worker.join()
+    while taken[-1] is None:  # it came between two calls
+        taken.append(hand.huey.dequeue())
+    assert taken[-1].id == sent.id
+    assert hand.in_hand == limited
+    hand.huey.execute(taken[-1])
+    assert (hand.ran, hand.in_hand) == (["x"], 0)
+
+
+def test_one_idle_worker_keeps_the_time(hand: Hand) -> None:
+    """Of idle workers one leads while a job is due soon; another one looks a little later, and the rest listen."""
+    task = hand.task()
+    hand.deny(0.1)
+    for n in range(2):
+        task(n)
+        hand.step()
+    first, second, third = (hand.take(name) for name in ("first", "second", "third"))
+    assert (first[0], first[2]) == (None, 1)
+    assert (second[0], second[2]) == (None, 0)
+    assert second[1] > first[1]
+    assert third == [None, -1, 0]
+
+    def taken() -> Any:
+        return hand.take("first")[0]
+
+    wait_until(taken, description="the first job is due")
+    assert hand.redis.exists(hand.key("bell")) == 1
+    wait_until(lambda: hand.take("second")[0] or hand.take("second")[2], description="the other one leads, or has it")
+
+
+def test_compressed_messages_are_safe_as_well(redis_url: str) -> None:
+    """Where no task's name can be seen in a message, each job is kept until it is known to have no limit."""
+    huey: Any = RedisHuey("compressed", url=redis_url, compression=True, read_timeout=0.2)
+    hand = Hand(huey, Limiter("memory://"))
+    install(huey, hand.limiter)
+    limited, free = hand.task(), hand.task(throttle=None, name="free")
+    limited("a")
+    task = huey.dequeue()
+    assert hand.in_hand == 1
+    huey.execute(task)
+    free("b")
+    task = huey.dequeue()
+    assert hand.in_hand == 0
+    huey.execute(task)
+    assert hand.ran == ["a", "b"]
+    huey.storage.pool.disconnect()
+
+
+def test_hueys_scheduler_leaves_waiting_jobs(hand: Hand) -> None:
+    """After an outage of all workers it takes only what the user scheduled, and the workers bring back what waits."""
+    task = hand.task()
+    hand.deny(0.01)
+    task("waiting")
+    hand.step()
+    task.schedule(("scheduled",), delay=0.01)
+    hand.step()
+    later = hand.huey._get_timestamp() + datetime.timedelta(minutes=5)
+    wait_until(lambda: hand.limiter.peek(RATE).allowed, description="it is due")
+    assert [each.args for each in hand.huey.read_schedule(later)] == [("scheduled",)]
+    assert hand.until(1) == ["waiting"]
+
+
+def test_without_workers_of_ours_huey_brings_a_job_back(plain: Hand) -> None:
+    """A minute after its turn huey's own scheduler takes a waiting job, if this adapter was removed meanwhile."""
+    task = plain.task()
+    plain.deny(0.01)
+    task("waiting")
+    plain.step()
+    stock: Any = RedisHuey(plain.huey.name, connection_pool=plain.huey.storage.pool)
+    later = stock._get_timestamp() + datetime.timedelta(seconds=70)
+    assert len(stock.storage.read_schedule(later)) == 1
+    assert not plain.step()
+    assert plain.redis.zcard(plain.key("due")) == 0
+
+
+def test_revoke_restore_and_expiry(hand: Hand) -> None:
+    """A waiting job that is revoked ends with huey's signal, and one that is restored runs; expiry does not move."""
+    task = hand.task()
+    hand.deny(0.3)
+    revoked, restored, expired = task("a"), task("b"), task("c", expires=0.1)
+    for _ in range(3):
+        hand.step()
+    revoked.revoke()
+    restored.revoke()
+    restored.restore()
+    assert hand.until(1) == ["b"]
+    wait_until(lambda: not hand.step(), description="all have ended")
+    ended = {task_id: signal for signal, task_id in hand.signals}
+    assert (ended[revoked.id], ended[expired.id]) == ("revoked", "expired")
+    assert hand.ran == ["b"]
+
+
+def test_retries_pipelines_chords_and_errors(hand: Hand) -> None:
+    """A body that fails is retried as huey does; pipelines, chords and `error` tasks follow jobs that waited."""
+    seen: list[Any] = []
+
+    @hand.huey.task(throttle=RATE, retries=1, name="flaky")  # type: ignore[misc]
+    def flaky(what: str) -> str:
+        seen.append(what)
+        if len(seen) == 1:
+            raise ValueError("once")
+        return what
+
+    @hand.huey.task(throttle=RATE, name="join")  # type: ignore[misc]
+    def join(what: Any) -> Any:
+        seen.append(what)
+        return what
+
+    @hand.huey.task(throttle=RATE, name="bad")  # type: ignore[misc]
+    def bad(what: str) -> None:
+        raise ValueError(what)
+
+    hand.huey.enqueue(flaky.s("p").then(join))
+    hand.work_until(lambda: len(seen) == 3, "the pipeline has run")
+    hand.huey.enqueue(group([flaky.s("x"), flaky.s("y")]).then(join))
+    hand.work_until(lambda: len(seen) == 6, "the chord has run")
+    hand.huey.enqueue(bad.s("e").error(join))
+    hand.work_until(lambda: len(seen) == 7, "the error task has run")
+    assert seen[:3] == ["p", "p", "p"]
+    assert (sorted(seen[3:5]), seen[5]) == (["x", "y"], ["x", "y"])
+    assert isinstance(seen[6], ValueError)
+
+
+def test_locks_hooks_and_context(hand: Hand) -> None:
+    """A task in a lock, with hooks and its own context: each run has its hooks, also one that a 429 ends."""
+    hooks: list[str] = []
+    hand.huey.pre_execute("before")(lambda task: hooks.append("pre"))
+    hand.huey.post_execute("after")(lambda task, value, error: hooks.append(f"post {type(error).__name__}"))
+
+    @hand.huey.task(throttle=RATE, context=True, name="locked")  # type: ignore[misc]
+    @hand.huey.lock_task("one")
+    def locked(task: Any = None) -> str:
+        hand.ran.append(dict(task.kwargs))
+        if len(hand.ran) == 1:
+            raise RateLimited(0.05)
+        return "done"
+
+    result = locked()
+    hand.until(2)
+    assert hand.ran == [{}, {}]
+    assert hooks == ["pre", "post RateLimited", "pre", "post NoneType"]
+    assert not hand.huey.is_locked("one")
+    assert result.get() == "done"
+    assert [signal for signal, _ in hand.signals] == ["enqueued", "executing", "executing", "complete"]
+
+
+def test_options_with_one_call(hand: Hand) -> None:
+    """Limits that one call brings hold that call, by `task(…)`, `s(…)` and `schedule(…)`; the body never sees them."""
+    own = TokenBucket("own", "1/hour", burst=1, key="{what}")
+    task = hand.task(throttle=None)
+    task("a", throttle=own)
+    hand.huey.enqueue(task.s("a", throttle=[own], throttle_max_wait=0.01))
+    task.schedule(("b",), delay=0.01, throttle=own)
+    hand.work_until(lambda: len(hand.ran) == 2, "two have run")
+    hand.work_until(lambda: any(signal == "error" for signal, _ in hand.signals), "the third has failed")
+    assert sorted(hand.ran) == ["a", "b"]
+
+
+def test_a_slot_that_comes_free_is_taken_at_once(hand: Hand) -> None:
+    """A job that waits for a slot of a concurrency limit runs when the one before it ends, whatever was estimated."""
+    slot = Concurrency("slot", 1, lease=60)
+    held = hand.limiter.acquire(slot)
+    hand.huey.task(throttle=slot, name="slotted")(hand._body)("x")
+    hand.step()
+    hand.limiter.release(held)
+    hand.huey.task(throttle=slot, name="slotted2")(hand._body)("y")
+    assert hand.until(2)
+
+
+def test_install_is_checked(redis_url: str) -> None:
+    """A huey of another kind, a second call, another object, a task declared before with a mistake: each an error."""
+    limiter = Limiter("memory://")
+    with pytest.raises(ConfigurationError, match="needs a huey on Redis"):
+        install(MemoryHuey(), limiter)
+    with pytest.raises(ConfigurationError, match="takes a huey"):
+        install("huey", limiter)
+    with pytest.raises(ConfigurationError, match="takes a limiter"):
+        install(RedisHuey("a", url=redis_url), "redis://")  # type: ignore[arg-type]
+    huey: Any = RedisHuey("b", url=redis_url)
+    install(huey, limiter)
+    with pytest.raises(ConfigurationError, match="called before"):
+        install(huey, limiter)
+    early: Any = RedisHuey("c", url=redis_url)
+    early.task(throttle=TokenBucket("k", "1/s", key="{account}"))(_nothing)
+    with pytest.raises(ConfigurationError, match=r"task '_nothing'.*account"):
+        install(early, limiter)
+
+
+def test_immediate_mode_ignores_limits(redis_url: str) -> None:
+    """With `immediate` a task runs where it is called, options of its own or not."""
+    huey: Any = RedisHuey("now", url=redis_url, immediate=True)
+    limiter = Limiter("memory://")
+    install(huey, limiter)
+    limiter.pause(RATE, 30)
+    task = huey.task(throttle=RATE)(_nothing)
+    assert task().get() == task(throttle=RATE).get() == "nothing"
+
+
+def _nothing() -> str:
+    return "nothing"
+
+
+def _age(hand: Hand) -> None:
+    """As if ten seconds had passed since each job in a worker's hand was taken."""
+    for message, at in hand.redis.zrange(hand.key("in-hand"), 0, -1, withscores=True):
+        hand.redis.zadd(hand.key("in-hand"), {message: at - 11_000_000})

@@ -1,0 +1,102 @@
+"""Real `taskiq worker` processes in a flood: the bound holds exactly and no task is lost, even if workers die."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
+from support.flood.figures import figures
+from support.flood.run import FloodLimit, Told
+from support.servers.flood import Servers
+from support.taskiq.brokers import KINDS, Kind
+from support.taskiq.flood import TaskiqFlood, TaskiqFlooding, run_taskiq
+from support.waiting import wait_until
+
+pytestmark = pytest.mark.workers
+
+_LIMITS = (FloodLimit("one", "50/s", 50),)
+_DURABLE: tuple[Kind, ...] = ("stream", "rabbitmq")
+
+
+@pytest.fixture
+def servers_of(request: pytest.FixtureRequest, kind: Kind) -> Servers:
+    found: Servers = request.getfixturevalue("on_rabbitmq" if kind == "rabbitmq" else "on_redis")
+    return found
+
+
+def _denials(told: Told) -> float:
+    return sum(told.counts.get(f"store: {reason}", 0) for reason in ("exhausted", "in line"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "form"), [*((kind, "loop") for kind in KINDS), ("stream", "thread")], ids=lambda each: str(each)
+)
+def test_a_flood_keeps_its_bound_and_is_denied_once_a_task(kind: Kind, form: str, servers_of: Servers) -> None:
+    """
+    500 tasks at 50/s on two processes: the bound holds exactly, and every task runs once.
+
+    How often it is denied depends on the machine's load; the benchmark holds it to 1.1, and this to 5.
+    """
+    flood = TaskiqFlood(limits=_LIMITS, jobs=500, on=kind, form=form)
+    told = in_order(run_taskiq(flood, servers_of))
+    assert assert_bound(told, "one", 20_000, 50) == 500
+    assert starts_of(told) == {str(n): 1 for n in range(500)}
+    assert told.left == 0
+    assert _denials(told) <= 5 * 500
+    assert figures(told).unexplained_charges == 0
+    assert_calm(told.log)
+
+
+@pytest.mark.parametrize("kind", _DURABLE)
+def test_killed_workers_lose_nothing(kind: Kind, servers_of: Servers) -> None:
+    """All processes are killed with SIGKILL, twice, while tasks wait and run: every task comes to its end."""
+    flood = TaskiqFlood(limits=_LIMITS, jobs=200, on=kind, body=0.02, kills=(1.0, 2.5), settle=1.0)
+    told = in_order(run_taskiq(flood, servers_of))
+    assert set(told.ends) == {str(n) for n in range(200)}
+    assert told.ended_twice <= 2 * 2 * flood.threads  # finished, and killed before that was confirmed
+    assert figures(told).bound_holds
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: str(number.name))
+def test_stopped_workers_lose_nothing(kind: Kind, number: signal.Signals, servers_of: Servers) -> None:
+    """A worker that is stopped gives back at once what waits in it: the next one runs each task once."""
+    flood = TaskiqFlood(limits=(FloodLimit("one", "20/s", 10),), jobs=100, on=kind)
+    with TaskiqFlooding(flood, servers_of) as flooding:
+        for index in range(100):
+            flooding.send("job", str(index))
+        flooding.start()
+        wait_until(lambda: len(flooding.starts()) >= 20, description="some tasks have run")
+        flooding.workers_stop(number)
+        flooding.start()
+        wait_until(lambda: len(flooding.starts()) >= 100, description="all tasks have run")
+        wait_until(lambda: flooding.left() == 0, description="the broker is empty")
+        told = in_order(flooding.stop())
+    assert starts_of(told) == {str(n): 1 for n in range(100)}
+    assert assert_bound(told, "one", 50_000, 10) == 100
+    assert_calm(told.log)
+
+
+def test_an_idle_time_shorter_than_the_wait_runs_nothing_twice(on_redis: Servers) -> None:
+    """A stream gives what is idle for 3 s to another worker; tasks that wait for 9 s run once, where they wait."""
+    flood = TaskiqFlood(
+        limits=(FloodLimit("one", "10/s", 10),),
+        jobs=100,
+        broker_options=(("idle_timeout", 3_000), ("xread_block", 200)),
+    )
+    with TaskiqFlooding(flood, on_redis) as flooding:
+        for index in range(100):
+            flooding.send("job", str(index))
+        flooding.start()
+        until = time.monotonic() + 60
+
+        def all_ran() -> bool:
+            flooding.nudge()  # taskiq looks for idle messages when others come
+            return len(flooding.starts()) >= 100 or time.monotonic() > until
+
+        wait_until(all_ran, description="all tasks have run", every=0.2)
+        told = flooding.stop()
+    assert starts_of(told) == {str(n): 1 for n in range(100)}

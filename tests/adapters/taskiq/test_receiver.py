@@ -1,0 +1,218 @@
+"""What taskiq's receiver does stays as it was: places, prefetch, schedules, process pools, brokers in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from taskiq import InMemoryBroker, SimpleRetryMiddleware, TaskiqScheduler
+from taskiq.schedule_sources import LabelScheduleSource
+
+from support.faults.processes import Command
+from support.servers.flood import Servers
+from support.taskiq.brokers import KINDS, Kind, make_broker
+from support.taskiq.site import Loop, taskiq_worker
+from throttlekit import ConfigurationError, Limiter, RateLimited, TokenBucket, current
+from throttlekit_taskiq import Throttle
+
+_SLOW = TokenBucket("slow", "1/hour", burst=1)
+
+
+class _Fleet:
+    def __init__(self, kind: Kind, where: Servers, queue: str, *options: str, **broker: Any) -> None:
+        told = {
+            "kind": kind, "broker": where.broker_url, "store": where.store_url, "queue": queue,
+            "results": f"{where.redis_base}/3", "options": broker,
+        }  # fmt: skip
+        self._loop = Loop()
+        self.broker = make_broker(kind, where.broker_url, told["results"], queue, **broker)
+        self.tasks = {name: self.broker.task(name)(_unrun(name)) for name in ("denied", "free", "pid")}
+        self._loop.run(self.broker.startup())
+        self.worker: Command = taskiq_worker(
+            "support.taskiq.jobs:broker", *options, environment={"TK_TASKIQ": json.dumps(told)}
+        )
+
+    def send(self, name: str, *args: Any) -> Any:
+        return self._loop.run(self.tasks[name].kiq(*args))
+
+    def result(self, sent: Any, within: float = 30.0) -> Any:
+        return self._loop.run(sent.wait_result(timeout=within, check_interval=0.02))
+
+    def close(self) -> None:
+        self.worker.close()
+        self._loop.run(self.broker.shutdown())
+        self._loop.close()
+
+
+def _unrun(name: str) -> Any:
+    async def task(*args: Any) -> Any: ...
+
+    task.__name__ = name
+    return task
+
+
+@pytest.fixture
+def fleet(request: pytest.FixtureRequest) -> Iterator[Any]:
+    made: list[_Fleet] = []
+
+    def make(kind: Kind, *options: str, **broker: Any) -> _Fleet:
+        where = request.getfixturevalue("on_rabbitmq" if kind == "rabbitmq" else "on_redis")
+        made.append(_Fleet(kind, where, f"receiver-{kind}-{time.time_ns()}", *options, **broker))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("kind", KINDS)
+def test_tasks_that_wait_take_no_place(kind: Kind, fleet: Any) -> None:
+    """50 tasks wait in a worker of one place, on RabbitMQ with a window of 2 messages; free tasks run meanwhile."""
+    broker = {"qos": 2} if kind == "rabbitmq" else {}
+    site = fleet(kind, "--max-async-tasks", "1", **broker)
+    for _ in range(50):
+        site.send("denied")
+    for number in range(5):
+        assert site.result(site.send("free", number)).return_value == number
+
+
+@pytest.mark.workers
+def test_a_process_pool_runs_tasks_without_limits_only(fleet: Any) -> None:
+    """With --use-process-pool a task that names limits fails with `ConfigurationError`; any other runs in the pool."""
+    site = fleet("stream", "--use-process-pool")
+    free = site.result(site.send("pid"))
+    assert not free.is_err
+    assert free.return_value > 0
+    denied = site.result(site.send("denied"))
+    assert type(denied.error).__name__ == "ConfigurationError"
+
+
+def _in_memory(*limits: TokenBucket, **options: Any) -> tuple[InMemoryBroker, Limiter]:
+    limiter = Limiter("memory://")
+    broker = InMemoryBroker(await_inplace=True)
+    broker.add_middlewares(SimpleRetryMiddleware(), Throttle(limiter, **options))
+    return broker, limiter
+
+
+def test_a_broker_in_memory_waits_in_place() -> None:
+    """`InMemoryBroker`, of tests, has no stream of messages: a denied task waits where it was sent."""
+    broker, limiter = _in_memory()
+    ran: list[float] = []
+
+    @broker.task(throttle=[TokenBucket("five", "20/s", burst=1)])
+    async def job() -> int:
+        assert current().decision is not None
+        ran.append(time.monotonic())
+        return 1
+
+    async def main() -> None:
+        await broker.startup()
+        for _ in range(3):
+            sent = await job.kiq()
+            assert (await sent.get_result()).return_value == 1
+
+    asyncio.run(main())
+    assert ran[2] - ran[0] >= 0.09
+    limiter.close()
+
+
+def test_a_429_in_memory_runs_again() -> None:
+    """A body that heard a 429 runs once more after the pause, and no retry is counted."""
+    broker, limiter = _in_memory()
+    ran: list[Any] = []
+
+    @broker.task(throttle=[TokenBucket("angry", "100/s")], retry_on_error=True, max_retries=1)
+    async def job() -> int:
+        ran.append(current().decision)
+        if len(ran) == 1:
+            raise RateLimited(0.1)
+        return 2
+
+    async def main() -> None:
+        await broker.startup()
+        sent = await job.kiq()
+        assert (await sent.get_result()).return_value == 2
+
+    asyncio.run(main())
+    assert len(ran) == 2
+    limiter.close()
+
+
+def test_a_body_that_calls_another_task_calls_a_function() -> None:
+    """A task called by hand, or in the body of another, is its function: it asks for nothing."""
+    broker, limiter = _in_memory()
+
+    @broker.task(throttle=[_SLOW])
+    def once() -> str:
+        return "ran"
+
+    @broker.task(throttle=[_SLOW])
+    def twice() -> list[str]:
+        return [once(), once()]
+
+    async def main() -> Any:
+        await broker.startup()
+        return (await (await twice.kiq()).get_result()).return_value
+
+    assert once() == "ran"
+    assert asyncio.run(main()) == ["ran", "ran"]
+    assert limiter.peek(_SLOW, cost=0).remaining == 0
+    limiter.close()
+
+
+def test_limits_do_not_travel_in_labels() -> None:
+    """The limits of a task stay out of its labels, which taskiq sends as text, and out of schedules made of them."""
+    broker, limiter = _in_memory()
+
+    @broker.task(throttle=[_SLOW], throttle_max_wait=5, schedule=[{"cron": "* * * * *"}], color="red")
+    async def job() -> None: ...
+
+    async def main() -> Any:
+        scheduler = TaskiqScheduler(broker, [LabelScheduleSource(broker)])
+        await scheduler.sources[0].startup()
+        return await scheduler.sources[0].get_schedules()
+
+    assert {name for name in job.labels if name.startswith("throttle")} == set()
+    assert job.labels["color"] == "red"
+    (schedule,) = asyncio.run(main())
+    assert schedule.task_name == job.task_name
+    limiter.close()
+
+
+def test_a_throttle_belongs_to_one_broker() -> None:
+    """What waits belongs to one broker: adding a `Throttle` to a second one is an error."""
+    throttle = Throttle(limiter := Limiter("memory://"))
+    InMemoryBroker().add_middlewares(throttle)
+    with pytest.raises(ConfigurationError, match="make one for each broker"):
+        InMemoryBroker().add_middlewares(throttle)
+    limiter.close()
+
+
+def test_limits_that_became_text_are_refused() -> None:
+    """A message whose limits taskiq has turned into text, as its task was declared elsewhere, is not sent."""
+    broker, limiter = _in_memory()
+
+    @broker.task("known")
+    async def known() -> None: ...
+
+    async def main() -> None:
+        from taskiq.kicker import AsyncKicker
+
+        kicker: AsyncKicker[Any, Any] = AsyncKicker("known", broker, {"throttle": [_SLOW]})
+        with pytest.raises(ConfigurationError, match="went into the message as text"):
+            await kicker.kiq()
+
+    asyncio.run(main())
+    limiter.close()
+
+
+@pytest.mark.parametrize("most", [0, 1.5, "many"])
+def test_max_held_is_a_whole_number(most: Any) -> None:
+    """`max_held` that can never work is an error that names it."""
+    with pytest.raises(ConfigurationError, match=f"max_held .* not {most!r}"):
+        Throttle(Limiter("memory://"), max_held=most)

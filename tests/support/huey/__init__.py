@@ -1,0 +1,1 @@
+"""Huey's workers under test."""

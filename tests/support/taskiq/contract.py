@@ -1,0 +1,64 @@
+"""The jobs of `AdapterConformance` as taskiq's tasks; also the module that worker processes of the suite run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from typing import Any
+
+from taskiq import AsyncBroker, Context, NoResultError, SimpleRetryMiddleware, TaskiqDepends, TaskiqMiddleware
+
+from support.contract_sites import settings_from
+from support.taskiq.brokers import make_broker
+from throttlekit.testing.adapter_site import JOBS, Settings, note_failure, perform
+from throttlekit_taskiq import Throttle
+
+__all__ = ["declare_all"]
+
+
+class _Failures(TaskiqMiddleware):
+    def on_error(self, message: Any, result: Any, exception: BaseException) -> None:
+        if not isinstance(exception, NoResultError):
+            note_failure(*message.args)
+
+
+def _job(form: str) -> Any:
+    """A function of its own for each task: taskiq renames what it is given."""
+
+    def job(key: str, notes: str, name: str, steps: list[str], context: Context = TaskiqDepends()) -> str:  # noqa: B008
+        return perform(key, notes, name, steps, {"id": context.message.task_id, "labels": context.message.labels})
+
+    async def job_in_loop(
+        key: str, notes: str, name: str, steps: list[str], context: Context = TaskiqDepends()  # noqa: B008
+    ) -> str:  # fmt: skip
+        return await asyncio.to_thread(job, key, notes, name, steps, context)
+
+    return job if form == "thread" else job_in_loop
+
+
+def declare_all(broker: AsyncBroker, limiter: Any, settings: Settings, form: str) -> None:
+    """Add the middleware and every task of the suite."""
+    throttle = Throttle(limiter, **settings.options())
+    broker.add_middlewares(SimpleRetryMiddleware(), _Failures(), throttle)
+    if settings.longest is not None:
+        throttle._options.longest_hold = settings.longest
+    for name, kind in JOBS.items():
+        retries = {"retry_on_error": True, "max_retries": kind.retries + 1} if kind.retries else {}
+        broker.task(name, **retries, **kind.options())(_job(form))
+    broker.task("nudge")(_nudge)
+
+
+async def _nudge() -> None:
+    """A message that comes makes a worker of a stream look for those of dead workers."""
+
+
+def _make_broker(told: dict[str, Any]) -> AsyncBroker:
+    settings = settings_from(told)
+    broker = make_broker(told["kind"], told["broker"], told["results"], told["queue"], **told["options"])
+    declare_all(broker, settings.limiter(told["store"]), settings, told["form"])
+    return broker
+
+
+if "TK_CONTRACT" in os.environ:
+    broker = _make_broker(json.loads(os.environ["TK_CONTRACT"]))

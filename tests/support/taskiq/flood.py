@@ -1,0 +1,142 @@
+"""Floods on taskiq: `support.flood.run` with `taskiq worker` processes, on a stream or a list of Redis, or RabbitMQ."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from support.faults.processes import Command
+from support.flood import run as floods
+from support.flood.run import Flood, Flooding, Told
+from support.servers.flood import Servers
+from support.taskiq.brokers import Kind, make_broker
+from support.taskiq.site import Loop, worker_command
+
+__all__ = ["TaskiqFlood", "TaskiqFlooding", "run_taskiq"]
+
+_IDLE_MS = 5_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskiqFlood(Flood):
+    """
+    A flood on taskiq.
+
+    Attributes:
+        threads: `--max-async-tasks` of each process.
+        on: The kind of broker, on a Redis.
+        broker: Options of the broker.
+    """
+
+    threads: int = 10
+    on: Kind = "stream"
+    form: str = "loop"
+    broker_options: Any = ()
+
+    def environment(self, where: Servers, queue: str) -> dict[str, str]:
+        told = json.loads(super().environment(where, queue)["TK_FLOOD"])
+        kind = self.on if where.kind == "redis" else "rabbitmq"
+        options = dict(self.broker_options)
+        if kind == "stream" and self.kills:
+            options |= {"idle_timeout": _IDLE_MS, "xread_block": 500}
+        told |= {"kind": kind, "results_url": f"{where.redis_base}/3", "form": self.form, "broker_options": options}
+        return {"TK_FLOOD": json.dumps(told)}
+
+
+class _Sender:
+    """The producer: a broker without throttlekit, that sends by name."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        self.told, self._loop = told, Loop()
+        if told["kind"] != "rabbitmq":
+            self._redis: Any = redis.Redis.from_url(told["broker_url"])
+            self._redis.flushall()
+        self.broker = make_broker(
+            told["kind"], told["broker_url"], told["results_url"], told["queue"], **told["broker_options"]
+        )
+        self._task = self.broker.task("job")(_named("job"))
+        self._nudge = self.broker.task("nudge")(_named("nudge"))
+        self._loop.run(self.broker.startup())
+
+    def send(self, actor: str, index: str, account: str = "one") -> None:
+        self._loop.run(self._task.kiq(index, account))
+
+    def nudge(self) -> None:
+        """A message that comes makes the workers of a stream look for those of dead ones."""
+        self._loop.run(self._nudge.kiq())
+
+    def commands(self) -> int | None:
+        return None
+
+    def left(self) -> int:
+        kind, queue = self.told["kind"], self.told["queue"]
+        if kind == "list":
+            return int(self._redis.llen(queue))
+        if kind == "stream":
+            groups = self._redis.xinfo_groups(queue)
+            return sum(int(group["pending"]) + int(group["lag"] or 0) for group in groups)
+        return self._loop.run(self._in_rabbitmq(queue)) + self._loop.run(self._in_rabbitmq(f"{queue}.dead"))
+
+    async def _in_rabbitmq(self, queue: str) -> int:
+        broker: Any = self.broker
+        async with broker.write_conn.channel() as channel:
+            found = await channel.declare_queue(queue, passive=True)
+            return int(found.declaration_result.message_count or 0)
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._loop.run(self.broker.shutdown())
+        self._loop.close()
+
+
+class TaskiqFlooding(Flooding):
+    """A flood on taskiq under way."""
+
+    ready = "Listening started."
+
+    def sender(self, where: Servers, queue: str) -> _Sender:
+        return _Sender(json.loads(self.flood.environment(where, queue)["TK_FLOOD"]))
+
+    def workers(self) -> Command:
+        options = ["--max-async-tasks", str(self.flood.threads)]
+        return Command(
+            worker_command("support.taskiq.flood_jobs:broker", *options, processes=self.flood.processes),
+            self._environment,
+        )
+
+    def workers_stop(self, number: int) -> None:
+        """Stop the workers with a signal; they must end by themselves."""
+        os.kill(self._workers.pid, number)
+        assert self._workers.ends_within(30), self._workers.log()[-3000:]
+        self._logs.append(self._workers.log())
+        self._workers.close()
+
+    def nudge(self) -> None:
+        self._sender.nudge()
+
+    def left(self) -> int:
+        left = super().left()
+        if left and self.flood.kills and self._sender.told["kind"] == "stream":
+            self._sender.nudge()
+        return left
+
+    def bury(self) -> None:
+        """taskiq keeps no watch on dead workers."""
+
+
+def run_taskiq(flood: TaskiqFlood, where: Servers) -> Told:
+    """Let *flood* happen, as `support.flood.run.run` does."""
+    return floods.run(flood, where, TaskiqFlooding)
+
+
+def _named(name: str) -> Any:
+    async def task(*args: Any) -> None:
+        """Is never run here."""
+
+    task.__name__ = name
+    return task
