@@ -60,6 +60,12 @@ class Delivered(bytes):
         made.confirm, made.since, made.ticket, made.waited = self.confirm, self.since, ticket, True
         return made
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether its connection to RabbitMQ is lost: it is delivered anew, and this one can be acknowledged no more."""
+        channel = getattr(getattr(self.confirm, "__self__", None), "_IncomingMessage__channel", None)
+        return bool(getattr(channel, "is_closed", False))
+
     def for_receiver(self) -> _Message:
         return self if self.confirm is None else AckableMessage(data=self, ack=self.ack)
 
@@ -112,6 +118,8 @@ class Holding:
 
     async def hold(self, message: Delivered, delay: float) -> None:
         """Let *message*, which was denied, wait for *delay* seconds: here if it may, else it goes back."""
+        if message.is_lost:
+            return
         held = asyncio.get_running_loop().time() - message.since
         renewed = self._idle is not None or message.confirm is None
         if self._open and (renewed or held < _MOMENT or held + delay <= self.longest):
@@ -140,9 +148,8 @@ class Holding:
 
     async def _is_mine(self, message: Delivered) -> bool:
         """Whether the broker has not given *message* to another consumer. It learns that this one is at work."""
-        channel = getattr(getattr(message.confirm, "__self__", None), "_IncomingMessage__channel", None)
-        if getattr(channel, "is_closed", False):
-            return False  # the connection was lost, and RabbitMQ delivers it again
+        if message.is_lost:
+            return False
         held = asyncio.get_running_loop().time() - message.since
         if self._idle is None or message.confirm is None or held < self._idle / 20:
             return True
@@ -163,7 +170,7 @@ class Holding:
     async def _close(self) -> None:
         """The worker stops: what waits goes back, so that others need not find out that it is gone."""
         self._open = False
-        held = self.room.drain()
+        held = [each for each in self.room.drain() if not each.is_lost]
         for reading in filter(None, self._sources.values()):
             while not reading.done():  # redis-py may swallow a cancellation
                 reading.cancel()

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import re
+import signal
 import time
 from collections.abc import Iterator
 from typing import Any
 
+import pika
 import pytest
 from taskiq import InMemoryBroker, SimpleRetryMiddleware, TaskiqScheduler
 from taskiq.schedule_sources import LabelScheduleSource
 
 from support.faults.processes import Command
 from support.servers.flood import Servers
+from support.servers.proxy import Proxy
 from support.taskiq.brokers import KINDS, Kind, make_broker
 from support.taskiq.site import Loop, taskiq_worker
+from support.waiting import wait_until
 from throttlekit import ConfigurationError, Limiter, RateLimited, TokenBucket, current
 from throttlekit_taskiq import Throttle
 
@@ -23,9 +29,11 @@ _SLOW = TokenBucket("slow", "1/hour", burst=1)
 
 
 class _Fleet:
-    def __init__(self, kind: Kind, where: Servers, queue: str, *options: str, **broker: Any) -> None:
+    def __init__(
+        self, kind: Kind, where: Servers, queue: str, *options: str, workers_url: str = "", **broker: Any
+    ) -> None:
         told = {
-            "kind": kind, "broker": where.broker_url, "store": where.store_url, "queue": queue,
+            "kind": kind, "broker": workers_url or where.broker_url, "store": where.store_url, "queue": queue,
             "results": f"{where.redis_base}/3", "options": broker,
         }  # fmt: skip
         self._loop = Loop()
@@ -59,9 +67,9 @@ def _unrun(name: str) -> Any:
 def fleet(request: pytest.FixtureRequest) -> Iterator[Any]:
     made: list[_Fleet] = []
 
-    def make(kind: Kind, *options: str, **broker: Any) -> _Fleet:
+    def make(kind: Kind, *options: str, **told: Any) -> _Fleet:
         where = request.getfixturevalue("on_rabbitmq" if kind == "rabbitmq" else "on_redis")
-        made.append(_Fleet(kind, where, f"receiver-{kind}-{time.time_ns()}", *options, **broker))
+        made.append(_Fleet(kind, where, f"receiver-{kind}-{time.time_ns()}", *options, **told))
         return made[-1]
 
     yield make
@@ -79,6 +87,34 @@ def test_tasks_that_wait_take_no_place(kind: Kind, fleet: Any) -> None:
         site.send("denied")
     for number in range(5):
         assert site.result(site.send("free", number)).return_value == number
+
+
+@pytest.mark.workers
+def test_a_worker_that_lost_its_connection_and_ends_puts_nothing_back_twice(fleet: Any, on_rabbitmq: Servers) -> None:
+    """What it held when the connection broke is delivered to it anew; it puts back those deliveries alone."""
+    url = on_rabbitmq.broker_url
+    port = re.findall(r":(\d+)", url)[-1]
+    with Proxy(int(port)) as proxy:
+        site = fleet("rabbitmq", workers_url=url.replace(port, str(proxy.port)))
+        queue, connections = site.broker._task_queues[0].name, len(proxy._open)
+
+        def ready() -> int:
+            with pika.BlockingConnection(pika.URLParameters(url)) as connection:
+                return int(connection.channel().queue_declare(queue, passive=True).method.message_count)
+
+        site.result(site.send("denied"))  # the one that may run
+        for _ in range(20):
+            site.send("denied")
+        wait_until(lambda: ready() == 0, description="all are held")
+        proxy.cut()
+        wait_until(lambda: ready() == 20, description="RabbitMQ has them again")
+        wait_until(lambda: len(proxy._open) == connections, description="the worker is connected again")
+        wait_until(lambda: ready() == 0, description="all are held again")
+        assert site.result(site.send("free", 1)).return_value == 1
+        os.kill(site.worker.pid, signal.SIGTERM)
+        assert site.worker.ends_within(30)
+        wait_until(lambda: ready() >= 20, description="it has put them back")
+        assert ready() == 20
 
 
 @pytest.mark.workers
