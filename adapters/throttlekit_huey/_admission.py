@@ -123,7 +123,8 @@ class Gate:
         task.kwargs = {**task.kwargs, FIELD: {k: v for k, v in carried(task).items() if k != TICKET}}
         if not carried(task):
             del task.kwargs[FIELD]
-        self._hide_field(task, partial(self._body, granted))
+        begun: list[bool] = []
+        self._hide_field(task, partial(self._body, granted, begun))
         try:
             return run(self._huey, task, now)
         except _Ended as ended:
@@ -131,6 +132,8 @@ class Gate:
             # As it came: its body may have changed its arguments.
             return self._follow(self._huey.deserialize_task(taken.message), ended.outcome, Taken(taken.message))
         finally:
+            if not begun and granted.decision is not None:  # a hook has cancelled it
+                self._limiter.cancel(granted.decision)
             for lane in granted.lanes:
                 self._schedule.wake(lane)
 
@@ -149,7 +152,8 @@ class Gate:
         if around or FIELD in task.kwargs:
             task.execute = body
 
-    def _body(self, granted: Run, execute: Callable[[], Any]) -> Any:
+    def _body(self, granted: Run, begun: list[bool], execute: Callable[[], Any]) -> Any:
+        begun.append(True)
         if granted.decision is not None and granted.decision.allowed:
             begin(self._limiter, granted.decision, granted.job)
         error: BaseException | None = None

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from huey import MemoryHuey, RedisHuey
 from huey.api import group
+from huey.exceptions import CancelExecution
 
 from support.huey.hand import RATE, Hand
 from support.waiting import wait_until
@@ -287,6 +288,25 @@ def test_locks_hooks_and_context(hand: Hand) -> None:
     assert not hand.huey.is_locked("one")
     assert result.get() == "done"
     assert [signal for signal, _ in hand.signals] == ["enqueued", "executing", "executing", "complete"]
+
+
+def test_a_job_that_a_hook_cancels_keeps_nothing(hand: Hand) -> None:
+    """Its body does not run: its slot is free at once, and no rate is charged."""
+    slot = Concurrency("cancelled", 1, lease=60)
+
+    @hand.huey.pre_execute("no")  # type: ignore[misc]
+    def no(task: Any) -> None:
+        if task.args == ("x",):
+            raise CancelExecution
+
+    task = hand.task(throttle=[slot, RATE])
+    task("x")
+    hand.step()
+    assert hand.limiter.peek(slot).allowed
+    assert hand.limiter.peek(RATE).allowed
+    task("y")
+    hand.step()
+    assert hand.ran == ["y"]
 
 
 def test_options_with_one_call(hand: Hand) -> None:
