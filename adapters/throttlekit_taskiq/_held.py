@@ -62,7 +62,7 @@ class Delivered(bytes):
 
     @property
     def is_lost(self) -> bool:
-        """Whether its connection to RabbitMQ is lost: it is delivered anew, and this one can be acknowledged no more."""
+        """Whether its connection to RabbitMQ is lost: it is delivered anew, and this one is acknowledged no more."""
         channel = getattr(getattr(self.confirm, "__self__", None), "_IncomingMessage__channel", None)
         return bool(getattr(channel, "is_closed", False))
 

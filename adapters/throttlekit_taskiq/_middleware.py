@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from taskiq import AsyncBroker, NoResultError, TaskiqMessage, TaskiqMiddleware, TaskiqResult
 from taskiq.decor import AsyncTaskiqDecoratedTask
@@ -45,8 +45,9 @@ _log = logging.getLogger("throttlekit.taskiq")
 
 @dataclass(slots=True)
 class _Admitted:
-    """What became of the message whose callback runs here, and whether its body has begun."""
+    """What became of the message whose callback runs here, by whom, and whether its body has begun."""
 
+    throttling: Throttling[Asked]
     asked: Asked
     outcome: Outcome
     begun: bool = False
@@ -82,6 +83,8 @@ class Throttle(TaskiqMiddleware):
         ConfigurationError: An argument can never work.
     """
 
+    _worker_pid: ClassVar = 0
+
     def __init__(
         self,
         limiter: Limiter,
@@ -100,7 +103,6 @@ class Throttle(TaskiqMiddleware):
         self._options = Options(limiter, rules, self._watch)
         self._throttling = Throttling(limiter, self._options, rules=rules, log=_log, noun="Task")
         self._holding: Holding
-        self._worker_pid = 0
 
     def limits_of(self, name: str) -> tuple[Limit, ...]:
         """The limits that the task *name* was declared with."""
@@ -128,7 +130,7 @@ class Throttle(TaskiqMiddleware):
         self._declare_all()
         if self.broker.is_worker_process:
             self._throttling.warn_in_memory()
-            self._worker_pid = os.getpid()
+            Throttle._worker_pid = os.getpid()
             # First: the others see a task once, when it runs. Retries must not see a task that is deferred.
             self.broker.middlewares = [self, *(each for each in self.broker.middlewares if each is not self)]
             formatter: Any = self.broker.formatter
@@ -150,7 +152,7 @@ class Throttle(TaskiqMiddleware):
                 raise asyncio.CancelledError  # ends the callback, which is its task: nothing is run, saved or confirmed
             asked.ticket = outcome.ticket
             await asyncio.sleep(outcome.delay)
-        _ADMITTED.set(_Admitted(asked, outcome))
+        _ADMITTED.set(_Admitted(self._throttling, asked, outcome))
         if isinstance(outcome, Run):
             self._wake_next(outcome, delivered)
         elif isinstance(outcome, Failed):
@@ -244,7 +246,7 @@ class Throttle(TaskiqMiddleware):
         if isinstance(admitted.outcome, Failed):
             raise admitted.outcome.error
         if isinstance(admitted.outcome, Run):
-            return Around(self._throttling, admitted.outcome, partial(_follow, admitted.asked.message))
+            return Around(admitted.throttling, admitted.outcome, partial(_follow, admitted.asked.message))
         return None
 
 

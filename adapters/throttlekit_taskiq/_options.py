@@ -70,23 +70,30 @@ class Options:
         Raises:
             ConfigurationError: An option can never work.
         """
-        if (known := self._of_task.get(task.task_name)) is not None and hasattr(task.original_func, "__throttlekit__"):
+        name = task.task_name
+        function: Any = task.original_func
+        found = function
+        read_as, read = getattr(found, "__throttlekit__", ("", None))
+        if read is not None and (known := self._of_task.get(name)) is not None:
             return known
-        throttle, on_429, max_wait = (task.labels.pop(name, None) for name in (THROTTLE, ON_429, MAX_WAIT))
-        function = task.original_func
+        if read is None or read_as != name:
+            read = {option: task.labels.pop(option, None) for option in (THROTTLE, ON_429, MAX_WAIT)}
+        else:  # brokers share the task, and it has lost its labels to the first of them
+            function = found.__wrapped__
         try:
             options = JobOptions.read(
-                throttle, on_429=on_429, max_wait=max_wait, limiter=self._limiter, function=function
+                read[THROTTLE], on_429=read[ON_429], max_wait=read[MAX_WAIT], limiter=self._limiter, function=function
             )
         except ConfigurationError as error:
-            raise ConfigurationError(f"task {task.task_name!r}: {error}") from None
-        self._of_task[task.task_name] = options, function
-        watched: Any = self._watch(task.task_name, function)
-        watched.__throttlekit__ = True
-        module, name = sys.modules.get(function.__module__), function.__name__
-        if getattr(module, name, None) is function:  # a process pool finds it by this name, as taskiq has set it
-            setattr(module, name, watched)
-        task.original_func = watched
+            raise ConfigurationError(f"task {name!r}: {error}") from None
+        self._of_task[name] = options, function
+        if function is found:
+            watched: Any = self._watch(name, function)
+            watched.__throttlekit__ = name, read
+            module, called = sys.modules.get(function.__module__), function.__name__
+            if getattr(module, called, None) is function:  # a process pool finds it by this name, as taskiq has set it
+                setattr(module, called, watched)
+            task.original_func = watched
         kicker = task.kicker
         task.kicker = lambda: _Kicker(kicker(), self)  # type: ignore[method-assign]
         return options, function

@@ -13,7 +13,8 @@ from typing import Any
 
 import pika
 import pytest
-from taskiq import InMemoryBroker, SimpleRetryMiddleware, TaskiqScheduler
+from taskiq import AsyncBroker, InMemoryBroker, SimpleRetryMiddleware, TaskiqScheduler
+from taskiq.brokers.shared_broker import AsyncSharedBroker
 from taskiq.schedule_sources import LabelScheduleSource
 
 from support.faults.processes import Command
@@ -22,7 +23,7 @@ from support.servers.proxy import Proxy
 from support.taskiq.brokers import KINDS, Kind, make_broker
 from support.taskiq.site import Loop, taskiq_worker
 from support.waiting import wait_until
-from throttlekit import ConfigurationError, Limiter, RateLimited, TokenBucket, current
+from throttlekit import Concurrency, ConfigurationError, Limiter, RateLimited, TokenBucket, current
 from throttlekit_taskiq import Throttle
 
 _SLOW = TokenBucket("slow", "1/hour", burst=1)
@@ -32,7 +33,7 @@ class _Fleet:
     def __init__(
         self, kind: Kind, where: Servers, queue: str, *options: str, workers_url: str = "", **broker: Any
     ) -> None:
-        told = {
+        told: dict[str, Any] = {
             "kind": kind, "broker": workers_url or where.broker_url, "store": where.store_url, "queue": queue,
             "results": f"{where.redis_base}/3", "options": broker,
         }  # fmt: skip
@@ -96,7 +97,7 @@ def test_a_worker_that_lost_its_connection_and_ends_puts_nothing_back_twice(flee
     port = re.findall(r":(\d+)", url)[-1]
     with Proxy(int(port)) as proxy:
         site = fleet("rabbitmq", workers_url=url.replace(port, str(proxy.port)))
-        queue, connections = site.broker._task_queues[0].name, len(proxy._open)
+        queue, connections = site.broker._task_queues[0].name, proxy.connections
 
         def ready() -> int:
             with pika.BlockingConnection(pika.URLParameters(url)) as connection:
@@ -108,7 +109,7 @@ def test_a_worker_that_lost_its_connection_and_ends_puts_nothing_back_twice(flee
         wait_until(lambda: ready() == 0, description="all are held")
         proxy.cut()
         wait_until(lambda: ready() == 20, description="RabbitMQ has them again")
-        wait_until(lambda: len(proxy._open) == connections, description="the worker is connected again")
+        wait_until(lambda: proxy.connections == connections, description="the worker is connected again")
         wait_until(lambda: ready() == 0, description="all are held again")
         assert site.result(site.send("free", 1)).return_value == 1
         os.kill(site.worker.pid, signal.SIGTERM)
@@ -227,6 +228,32 @@ def test_a_throttle_belongs_to_one_broker() -> None:
     with pytest.raises(ConfigurationError, match="make one for each broker"):
         InMemoryBroker().add_middlewares(throttle)
     limiter.close()
+
+
+def test_a_task_that_brokers_share_has_its_limits_on_each() -> None:
+    """Each broker's own limiter decides, and holds the slot while the body runs."""
+    shared, slot, rate = AsyncSharedBroker(), Concurrency("shared", 1), TokenBucket("rate", "1/hour", burst=1)
+    brokers = [_in_memory(), _in_memory()]
+    free: list[list[bool]] = []
+
+    @shared.task("shared", throttle=[slot, rate])
+    async def job() -> None:
+        free.append([limiter.peek(slot).allowed for _, limiter in brokers])
+
+    async def main() -> None:
+        for broker, limiter in brokers:
+            await broker.startup()
+            await job.kicker().with_broker(broker).kiq()
+            assert limiter.peek(slot).allowed
+            assert not limiter.peek(rate).allowed
+
+    try:
+        asyncio.run(main())
+    finally:
+        AsyncBroker.global_task_registry.pop("shared")
+        for _, limiter in brokers:
+            limiter.close()
+    assert free == [[False, True], [True, False]]
 
 
 def test_limits_that_became_text_are_refused() -> None:

@@ -26,6 +26,11 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
 
+    @property
+    def connections(self) -> int:
+        """How many were made since it was cut."""
+        return len(self._open) // 2
+
     def cut(self) -> None:
         """Break every connection that is open now; new ones are passed on."""
         sockets, self._open = self._open, []
