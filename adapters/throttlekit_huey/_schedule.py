@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from huey.storage import TimeoutError  # type: ignore[import-untyped]
+from huey.storage import ConnectionError, TimeoutError  # type: ignore[import-untyped]
 
 import throttlekit_lua
 from throttlekit.adapter import Deferred, Ticket, lane_in
@@ -20,6 +21,8 @@ __all__ = ["Schedule", "Taken", "overdue_s"]
 
 _PREFIX = "throttlekit:huey:"
 _ANOTHERS_AFTER_US = 10_000_000
+_INSIST_S, _ASK_AGAIN = 8.0, 0.1
+"""For how long, once a message is in hand, a lost connection is waited for: less than until it is another's."""
 _HUEYS_AFTER = timedelta(seconds=60)
 """How much later than ours huey's own scheduler takes a due job: only where no worker of ours does."""
 _POLL_EVERY = _LEAST_BLOCK = 0.02
@@ -37,11 +40,13 @@ class Taken:
     Attributes:
         held: Whether it is in the worker's hand, and so safe.
         late_us: How late its line was when it went back, in µs; None: it did not wait in a line.
+        since: When it was asked for, by the monotonic clock; it came later.
     """
 
     message: bytes
     held: bool = False
     late_us: int | None = None
+    since: float = 0.0
 
 
 class Schedule:
@@ -66,6 +71,7 @@ class Schedule:
         self._lane = f"{prefix}:lane:"
         self._take, self._defer, self._wake, self._keep = map(self._conn.register_script, (_TAKE, _DEFER, _WAKE, _KEEP))
         self._look_at, self._id = 0.0, os.urandom(4).hex()
+        self._listened: deque[bytes] = deque()
 
     def next(self, seconds: float) -> Taken | None:
         """The next message; None: there was none for so many *seconds*."""
@@ -73,11 +79,18 @@ class Schedule:
         ours = self._due, self._in_hand, self._leader, self._bell, self._waiting, self._late
         keys = [storage.queue_key, storage.schedule_key, *ours]
         end, got, texts = time.monotonic() + seconds, b"", self._texts()
+        with suppress(IndexError):
+            got = self._listened.popleft()
         while True:
-            args = [int(self._sorted), me, _ANOTHERS_AFTER_US, got, *texts]
-            message, wait_us, flag, *late = self._take(keys=keys, args=args)
+            args, since = [int(self._sorted), me, _ANOTHERS_AFTER_US, got, *texts], time.monotonic()
+            try:
+                message, wait_us, flag, *late = self._take(keys=keys, args=args)
+            except BaseException:
+                if got:  # it is in no list of Redis
+                    self._listened.append(got)
+                raise
             if message is not None:
-                return Taken(message, held=bool(flag), late_us=int(late[0]) if late and late[0] is not None else None)
+                return Taken(message, bool(flag), int(late[0]) if late and late[0] is not None else None, since)
             self._look_at_lanes()
             left = end - time.monotonic()
             if left <= 0 or not storage.blocking:
@@ -92,7 +105,11 @@ class Schedule:
 
     def let_go(self, taken: Taken) -> bool:
         """Huey's own from here on; False: it is another worker's, because this one stood still for too long."""
-        return not taken.held or bool(self._conn.zrem(self._in_hand, taken.message))
+        if not taken.held:
+            return True
+        until = taken.since + _INSIST_S
+        gone, again = self._insist(lambda: self._conn.zrem(self._in_hand, taken.message), until)
+        return bool(gone) or (again and time.monotonic() < until)  # then it was let go, and the answer was lost
 
     def defer(self, taken: Taken, message: bytes, before: Any, outcome: Deferred, *, priority: Any, now: Any) -> bool:
         """
@@ -115,7 +132,9 @@ class Schedule:
         delay_us = round(outcome.delay * 1_000_000)
         place = "" if lane == "-" else stands.start
         old = taken.message if taken.held else ""
-        return bool(self._defer(keys=keys, args=[old, message, at, delay_us, int(priority or 0), place, lane, late]))
+        args = [old, message, at, delay_us, int(priority or 0), place, lane, late]
+        back, _ = self._insist(lambda: self._defer(keys=keys, args=args), (taken.since or time.monotonic()) + _INSIST_S)
+        return bool(back)
 
     def wake(self, lane: str, least: float = 0.0) -> bool:
         """The first job of *lane* asks now, if it is due in *least* seconds or later; False: no job stands there."""
@@ -127,6 +146,18 @@ class Schedule:
         convert = self._storage.convert_ts
         keys = [self._storage.schedule_key, self._due, self._waiting]
         self._keep(keys=keys, args=[repr(convert(now)), repr(convert(now + _HUEYS_AFTER))])
+
+    def _insist(self, ask: Callable[[], Any], until: float) -> tuple[Any, bool]:
+        """What Redis answers to *ask*, and whether it was asked again, as no answer came. From *until* on it raises."""
+        again = False
+        while True:
+            try:
+                return ask(), again
+            except (ConnectionError, TimeoutError):
+                if time.monotonic() > until:
+                    raise
+                again = True
+                time.sleep(_ASK_AGAIN)
 
     def _listen(self, seconds: float) -> bytes:
         """Wait for a message, or for the bell: then it is empty."""

@@ -10,6 +10,7 @@ import pytest
 from huey import MemoryHuey, RedisHuey
 from huey.api import group
 from huey.exceptions import CancelExecution
+from redis.exceptions import ConnectionError as RedisConnectionError
 
 from support.huey.hand import RATE, Hand
 from support.waiting import wait_until
@@ -112,6 +113,63 @@ def test_a_worker_that_stood_still_leaves_the_job_to_the_other(hand: Hand) -> No
     hand.redis.delete(hand.key("in-hand"))
     hand.huey.execute(slow)
     assert hand.huey.scheduled_count() == 0
+
+
+class _Breaking:
+    """A connection to Redis that is lost once, after Redis has *done* what *command* says, or before."""
+
+    def __init__(self, broken: Any, command: str, *, done: bool = True) -> None:
+        self._broken, self._command, self._done, self.lost = broken, command, done, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._broken, name) if name != self._command else self
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.lost += 1
+        ask = self._broken if self._command == "" else getattr(self._broken, self._command)
+        answer = ask(*args, **kwargs) if self.lost != 1 or self._done else None
+        if self.lost == 1:
+            raise RedisConnectionError("lost")
+        return answer
+
+
+def test_a_lost_answer_loses_no_granted_job(hand: Hand) -> None:
+    """The worker finds that the job is in no worker's hand, as it has let it go itself a moment ago: it runs it."""
+    hand.task()("x")
+    task = hand.huey.dequeue()
+    hand.gate_schedule._conn = _Breaking(hand.redis, "zrem")
+    hand.huey.execute(task)
+    assert hand.ran == ["x"]
+    assert (hand.gate_schedule._conn.lost, hand.in_hand) == (2, 0)
+
+
+def test_a_lost_answer_loses_no_job_that_heard_a_429(hand: Hand) -> None:
+    """It is in no list of Redis while its body runs: it is put back when the connection is there again."""
+
+    @hand.huey.task(throttle=RATE, name="angry")  # type: ignore[misc]
+    def angry() -> None:
+        hand.ran.append("ran")
+        if len(hand.ran) == 1:
+            raise RateLimited(0.05)
+
+    angry()
+    task = hand.huey.dequeue()
+    hand.gate_schedule._defer = _Breaking(hand.gate_schedule._defer, "")
+    hand.huey.execute(task)
+    assert hand.huey.scheduled_count() == 1
+    assert hand.until(2) == ["ran", "ran"]
+
+
+def test_a_lost_connection_loses_no_job_that_came_while_a_worker_listened(hand: Hand) -> None:
+    """It is in no list of Redis as the worker asks to have it in hand: the worker keeps it, and asks again."""
+    task, sender = hand.task(), threading.Timer(0.05, lambda: task("x"))
+    hand.gate_schedule._take = take = _Breaking(hand.gate_schedule._take, "", done=False)
+    take.lost = -1  # the first call finds nothing, and the worker listens
+    sender.start()
+    with pytest.raises(RedisConnectionError):
+        hand.step()
+    assert hand.until(1) == ["x"]
+    sender.join()
 
 
 def test_jobs_without_limits_are_hueys_own(hand: Hand) -> None:
