@@ -23,6 +23,8 @@ __all__ = ["Delivered", "Holding"]
 
 _AT_ONCE = 32  # messages that go back to the broker at the same time
 _MOMENT = 0.5
+_INSIST_S, _TRY_AGAIN_S = 30.0, 0.5
+"""For how long a worker that ends waits for a broker that is away and knows no acknowledgements."""
 
 _log = logging.getLogger("throttlekit.taskiq")
 _Message: TypeAlias = bytes | AckableMessage
@@ -88,7 +90,7 @@ class Holding:
         self._broker, self._most, self._send_back = broker, most, send_back
         self._listen = broker.listen
         self._sources: dict[AsyncGenerator[_Message, None], asyncio.Task[_Message] | None] = {}
-        self._open = False
+        self._open = self._is_away = False
         self.room: LoopRoom[Delivered] = LoopRoom()
         idle_ms = getattr(broker, "idle_timeout", None)
         self._idle = idle_ms / 1000 if isinstance(idle_ms, int) else None
@@ -177,15 +179,26 @@ class Holding:
                 await asyncio.wait([reading], timeout=0.1)
             if not reading.cancelled() and reading.exception() is None:
                 held.append(Delivered.of(reading.result()))
+        until = asyncio.get_running_loop().time() + _INSIST_S
         for begin in range(0, len(held), _AT_ONCE):
-            await asyncio.gather(*map(self._put_back, held[begin : begin + _AT_ONCE]))
+            await asyncio.gather(*(self._put_back(each, until) for each in held[begin : begin + _AT_ONCE]))
         for source in self._sources:
             await source.aclose()
         self._sources = {}
 
-    async def _put_back(self, message: Delivered) -> None:
-        try:
-            await self._send_back(message)
-        except Exception as error:
-            lost = "is lost: its broker knows no acknowledgements" if message.confirm is None else "comes back later"
-            _log.error("A message that waited could not be put back, and %s: %r", lost, error)
+    async def _put_back(self, message: Delivered, until: float) -> None:
+        """Send *message* back; until then it is tried again, if its broker knows no acknowledgements."""
+        kept = message.confirm is not None
+        while True:
+            try:
+                await self._send_back(message)
+                break
+            except Exception as error:
+                if kept or asyncio.get_running_loop().time() > until:
+                    lost = "comes back later" if kept else "is lost: its broker knows no acknowledgements"
+                    _log.error("A message that waited could not be put back, and %s: %r", lost, error)
+                    break
+                if not self._is_away:
+                    self._is_away = True
+                    _log.warning("The broker is away: what waits is put back if it answers within %g s.", _INSIST_S)
+                await asyncio.sleep(_TRY_AGAIN_S)

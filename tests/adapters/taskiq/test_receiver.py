@@ -9,6 +9,8 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import pika
@@ -19,6 +21,7 @@ from taskiq.schedule_sources import LabelScheduleSource
 
 from support.faults.processes import Command
 from support.servers.flood import Servers
+from support.servers.processes import RedisProcess
 from support.servers.proxy import Proxy
 from support.taskiq.brokers import KINDS, Kind, make_broker
 from support.taskiq.site import Loop, taskiq_worker
@@ -116,6 +119,28 @@ def test_a_worker_that_lost_its_connection_and_ends_puts_nothing_back_twice(flee
         assert site.worker.ends_within(30)
         wait_until(lambda: ready() >= 20, description="it has put them back")
         assert ready() == 20
+
+
+@pytest.mark.workers
+def test_a_list_that_was_away_for_a_while_has_lost_no_task_that_waits(on_redis: Servers) -> None:
+    """The worker process ends with its connection, as taskiq has it, once it has put back what waits in it."""
+    with closing(RedisProcess()) as broker:
+        broker.start()
+        with closing(_Fleet("list", replace(on_redis, broker_url=broker.url), f"away-{time.time_ns()}")) as site:
+            queue = site.broker.queue_name  # type: ignore[attr-defined]
+            site.result(site.send("denied"))  # the one that may run
+            for _ in range(20):
+                site.send("denied")
+            wait_until(lambda: broker.client.llen(queue) == 0, description="all are held")
+            assert site.result(site.send("free", 1)).return_value == 1
+            broker.kill()
+            wait_until(lambda: "The broker is away" in site.worker.log(), description="the worker has noticed")
+            broker.start()
+            wait_until(lambda: site.worker.log().count("Listening started.") == 2, description="it begins anew")
+            wait_until(lambda: broker.client.llen(queue) == 0, description="all are held again")
+            os.kill(site.worker.pid, signal.SIGTERM)
+            assert site.worker.ends_within(30)
+            assert broker.client.llen(queue) == 20
 
 
 @pytest.mark.workers
