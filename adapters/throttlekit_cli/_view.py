@@ -108,7 +108,7 @@ def explain(job_id: str, url: str, as_json: bool, show_keys: bool) -> None:
     It needs only the store. Each process reports the ids of the jobs that it denied, up to 100 a
     second. The last 10 000 jobs of the fleet are kept, for an hour.
 
-    JOB_ID is the framework's own id: Dramatiq's message_id, RQ's job id, Celery's task id.
+    JOB_ID is the framework's own id: Dramatiq's message_id, RQ's job id, Celery's and huey's task id.
 
     \b
     Exit codes:

@@ -18,12 +18,13 @@
   Returns  1 put back; 0 it is another worker's by now, and this one does nothing with it
 
   Writes   KEYS[1] loses the job. KEYS[2] and KEYS[3] get it; with a place, KEYS[4] gets it and KEYS[5] the line. Ours
-           expire an hour after the last job that they hold is due: huey's own scheduler has brought it by then.
+           expire a day after the last job that they hold is due: huey's own scheduler brings it where no worker of ours
+           has.
 ]]
 local function whole(x) return string.format('%.0f', x) end
 local time = redis.call('TIME')
 local now, job = tonumber(time[1]) * 1000000 + tonumber(time[2]), ARGV[5] .. ' ' .. ARGV[2]
-local left = ARGV[4] / 1000 + 3600000
+local left = ARGV[4] / 1000 + 86400000
 
 if ARGV[1] ~= '' and redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then return 0 end
 redis.call('ZADD', KEYS[2], ARGV[3], ARGV[2])
