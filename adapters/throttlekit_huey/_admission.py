@@ -26,7 +26,7 @@ from throttlekit.adapter import (
 )
 from throttlekit_huey._host import abandon, is_over, run
 from throttlekit_huey._options import FIELD, TICKET, Tasks, carried
-from throttlekit_huey._schedule import Schedule
+from throttlekit_huey._schedule import Schedule, Taken
 
 __all__ = ["Gate"]
 
@@ -71,19 +71,17 @@ class Gate:
         return self._rules.delivery(framework, max_wait)
 
     def dequeue(self) -> Any:
-        message, held = self._schedule.next(float(self._huey.storage.read_timeout))
-        if message is None:
+        taken = self._schedule.next(float(self._huey.storage.read_timeout))
+        if taken is None:
             return None
+        limited = False
         try:
-            task = self._huey.deserialize_task(message)
+            task = self._huey.deserialize_task(taken.message)
             limited = self._is_limited(task)
-        except BaseException:
-            self._schedule.let_go(message)
-            raise
-        if held and limited:
-            setattr(task, _TAKEN, message)
-        elif held:
-            self._schedule.let_go(message)
+        finally:
+            if not limited:
+                self._schedule.let_go(taken)
+        setattr(task, _TAKEN, taken)
         return task
 
     def read_schedule(self, timestamp: Any = None) -> Any:
@@ -92,21 +90,23 @@ class Gate:
         return self._read_schedule(now)
 
     def execute(self, task: Any, timestamp: Any = None) -> Any:
-        taken = task.__dict__.pop(_TAKEN, None)
+        taken: Taken | None = task.__dict__.pop(_TAKEN, None)
         if self._huey.immediate or not self._is_limited(task):
             self._hide_field(task)
             return self._execute(task, timestamp)
+        taken = taken or Taken(self._huey.serialize_task(task))
         now = self._huey._get_timestamp() if timestamp is None else timestamp
         if is_over(self._huey, task, now):
             self.throttling.leave(task)
             self._execute(task, now)
-            return self._let_go(taken) and None
+            self._schedule.let_go(taken)
+            return None
         outcome = self.throttling.admit(task)
         if not isinstance(outcome, Run):
             return self._follow(task, outcome, taken)
         mine = False
         try:
-            mine = self._let_go(taken)
+            mine = self._schedule.let_go(taken)
         finally:
             if outcome.decision is not None and not mine:
                 self._limiter.cancel(outcome.decision)
@@ -118,9 +118,8 @@ class Gate:
         except ConfigurationError:
             return True  # it fails where it is asked for
 
-    def _run(self, task: Any, granted: Run, now: Any, taken: bytes | None) -> Any:
+    def _run(self, task: Any, granted: Run, now: Any, taken: Taken) -> Any:
         self._wake_next(task, granted)
-        message = taken or self._huey.serialize_task(task)  # its body may change its arguments
         task.kwargs = {**task.kwargs, FIELD: {k: v for k, v in carried(task).items() if k != TICKET}}
         if not carried(task):
             del task.kwargs[FIELD]
@@ -129,7 +128,8 @@ class Gate:
             return run(self._huey, task, now)
         except _Ended as ended:
             self._huey._run_post_execute(task, None, ended.error)
-            return self._follow(self._huey.deserialize_task(message), ended.outcome, None)
+            # As it came: its body may have changed its arguments.
+            return self._follow(self._huey.deserialize_task(taken.message), ended.outcome, Taken(taken.message))
         finally:
             for lane in granted.lanes:
                 self._schedule.wake(lane)
@@ -167,13 +167,14 @@ class Gate:
         finally:
             end(error)
 
-    def _follow(self, task: Any, outcome: Outcome, taken: bytes | None) -> None:
+    def _follow(self, task: Any, outcome: Outcome, taken: Taken) -> None:
         if isinstance(outcome, Deferred):
+            before = carried(task).get(TICKET)
             if outcome.ticket is not None:
                 task.kwargs[FIELD] = {**carried(task), TICKET: dict(outcome.ticket)}
             message, now = self._huey.serialize_task(task), self._huey._get_timestamp()
-            self._schedule.defer(taken, message, outcome, priority=task.priority, now=now)
-        elif self._let_go(taken):
+            self._schedule.defer(taken, message, before, outcome, priority=task.priority, now=now)
+        elif self._schedule.let_go(taken):
             if isinstance(outcome, Dropped):
                 _log.info("Task %s is dropped: %s", task.id, outcome.reason)
                 abandon(self._huey, task)
@@ -188,9 +189,6 @@ class Gate:
 
         task.execute, task.retries = execute, 0
         run(self._huey, task, self._huey._get_timestamp(), begins=False)
-
-    def _let_go(self, taken: bytes | None) -> bool:
-        return taken is None or self._schedule.let_go(taken)
 
     def _wake_next(self, task: Any, granted: Run) -> None:
         """The line moves faster than its jobs know if one was granted early, or the limit has more left than half."""

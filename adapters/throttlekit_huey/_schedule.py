@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -15,7 +16,7 @@ from huey.storage import TimeoutError  # type: ignore[import-untyped]
 import throttlekit_lua
 from throttlekit.adapter import Deferred, lane_in
 
-__all__ = ["Schedule", "overdue_s"]
+__all__ = ["Schedule", "Taken", "overdue_s"]
 
 _PREFIX = "throttlekit:huey:"
 _ANOTHERS_AFTER_US = 10_000_000
@@ -26,6 +27,21 @@ _SERVER_IS_LATE = 0.11  # an idle Redis notices only every 100 ms that a blockin
 _LANES_EVERY = 0.5
 _MOST_LANES = 20
 _TAKE, _DEFER, _WAKE, _KEEP = (throttlekit_lua.script(f"huey_{name}") for name in ("take", "defer", "wake", "keep"))
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """
+    A message that a worker has taken.
+
+    Attributes:
+        held: Whether it is in the worker's hand, and so safe.
+        base: When it would have been due were its line not late, as text; "": it did not wait.
+    """
+
+    message: bytes
+    held: bool = False
+    base: bytes = b""
 
 
 class Schedule:
@@ -44,55 +60,61 @@ class Schedule:
         self._storage, self._texts, self._conn = storage, texts, storage.conn
         self._sorted = bool(storage.priority)
         prefix = f"{_PREFIX}{storage.name}"
-        self._due, self._in_hand, self._leader, self._bell, self._lanes = (
-            f"{prefix}:{name}" for name in ("due", "in-hand", "leader", "bell", "lanes")
+        self._due, self._in_hand, self._leader, self._bell, self._lanes, self._waiting, self._late = (
+            f"{prefix}:{name}" for name in ("due", "in-hand", "leader", "bell", "lanes", "waiting", "late")
         )
         self._lane = f"{prefix}:lane:"
         self._take, self._defer, self._wake, self._keep = map(self._conn.register_script, (_TAKE, _DEFER, _WAKE, _KEEP))
         self._look_at, self._id = 0.0, os.urandom(4).hex()
 
-    def next(self, seconds: float) -> tuple[bytes | None, bool]:
-        """The next message, and whether it is in this worker's hand; None: there was none for so many *seconds*."""
+    def next(self, seconds: float) -> Taken | None:
+        """The next message; None: there was none for so many *seconds*."""
         storage, me = self._storage, f"{self._id}-{os.getpid()}-{threading.get_ident()}"
-        keys = [storage.queue_key, storage.schedule_key, self._due, self._in_hand, self._leader, self._bell]
+        ours = self._due, self._in_hand, self._leader, self._bell, self._waiting, self._late
+        keys = [storage.queue_key, storage.schedule_key, *ours]
         end, got, texts = time.monotonic() + seconds, b"", self._texts()
         while True:
             args = [int(self._sorted), me, _ANOTHERS_AFTER_US, got, *texts]
-            message, wait_us, flag = self._take(keys=keys, args=args)
+            message, wait_us, flag, *base = self._take(keys=keys, args=args)
             if message is not None:
-                return message, bool(flag)
+                return Taken(message, bool(flag), base[0] if base else b"")
             self._look_at_lanes()
             left = end - time.monotonic()
             if left <= 0 or not storage.blocking:
-                return None, False
+                return None
             if flag:  # it leads
                 time.sleep(min(wait_us / 1_000_000, _POLL_EVERY, left))
                 continue
             wait = left if wait_us < 0 else min(left, wait_us / 1_000_000 - _SERVER_IS_LATE)
             got = self._listen(max(wait, _LEAST_BLOCK))
             if got and not any(text.encode() in got for text in texts):
-                return got, False
+                return Taken(got)
 
-    def let_go(self, message: bytes) -> bool:
+    def let_go(self, taken: Taken) -> bool:
         """Huey's own from here on; False: it is another worker's, because this one stood still for too long."""
-        return bool(self._conn.zrem(self._in_hand, message))
+        return not taken.held or bool(self._conn.zrem(self._in_hand, taken.message))
 
-    def defer(self, taken: bytes | None, message: bytes, outcome: Deferred, *, priority: Any, now: Any) -> bool:
+    def defer(self, taken: Taken, message: bytes, before: Any, outcome: Deferred, *, priority: Any, now: Any) -> bool:
         """
         Put a job back as *outcome* says; return False, and do nothing, if it is another worker's by now.
 
         Args:
-            taken: The message in this worker's hand, which goes. None: it was not in its hand, or its body has begun.
+            taken: As it was taken; out of the worker's hand if its body has begun.
             message: What comes back.
+            before: The ticket that it carried.
             now: By huey's own clock.
         """
-        stands = lane_in(outcome.ticket)
-        storage, lane = self._storage, stands.name if stands.start else ""
-        keys = [self._in_hand, storage.schedule_key, self._due, self._lane + lane, self._lanes]
+        stands, storage = lane_in(outcome.ticket), self._storage
+        lane = stands.name if stands.start else "-"
+        # When a slot comes free is a guess, and says nothing of those behind.
+        base = taken.base if stands == lane_in(before) and not stands.slots and stands.start else b""
+        line = self._lane + lane, self._lanes
+        keys = [self._in_hand, storage.schedule_key, self._due, *line, self._waiting, self._late]
         at = storage.convert_ts(now + timedelta(seconds=outcome.delay) + _HUEYS_AFTER)
         delay_us = round(outcome.delay * 1_000_000)
-        args = [taken or "", message, at, delay_us, int(priority or 0), stands.start if lane else "", lane]
-        return bool(self._defer(keys=keys, args=args))
+        place = "" if lane == "-" else stands.start
+        old = taken.message if taken.held else ""
+        return bool(self._defer(keys=keys, args=[old, message, at, delay_us, int(priority or 0), place, lane, base]))
 
     def wake(self, lane: str, least: float = 0.0) -> bool:
         """The first job of *lane* asks now, if it is due in *least* seconds or later; False: no job stands there."""
@@ -102,7 +124,7 @@ class Schedule:
     def keep(self, now: Any) -> None:
         """Huey's own scheduler is about to take what is due, by its clock *now*: ours stay."""
         convert = self._storage.convert_ts
-        keys = [self._storage.schedule_key, self._due]
+        keys = [self._storage.schedule_key, self._due, self._waiting]
         self._keep(keys=keys, args=[repr(convert(now)), repr(convert(now + _HUEYS_AFTER))])
 
     def _listen(self, seconds: float) -> bytes:
@@ -127,10 +149,11 @@ class Schedule:
             self._conn.zadd(self._lanes, {name: now}, xx=True)
             if not self.wake(name.decode(), _LANES_EVERY):
                 self._conn.zrem(self._lanes, name)
+                self._conn.hdel(self._late, name)
 
 
 def overdue_s(storage: Any) -> float:
     """How many seconds ago the first waiting job of a huey was due; negative: it will be. 0 if no job waits."""
-    first = storage.conn.zrange(f"{_PREFIX}{storage.name}:due", 0, 0, withscores=True)
+    first = storage.conn.zrangebyscore(f"{_PREFIX}{storage.name}:due", 1, "+inf", 0, 1, withscores=True)
     seconds, micros = storage.conn.time()
     return float(seconds + (micros - first[0][1]) / 1_000_000) if first else 0.0

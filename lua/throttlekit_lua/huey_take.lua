@@ -4,10 +4,14 @@
 
   KEYS[1]  the queue: list, or sorted set by falling priority
   KEYS[2]  huey's schedule: sorted set
-  KEYS[3]  the waiting jobs, "<priority> <job>": sorted set by the instant to come back, microseconds
+  KEYS[3]  the waiting jobs' ids: sorted set by the instant to come back, microseconds; 0 at once
   KEYS[4]  the jobs in workers' hands of which no limit has decided yet: sorted set by when they were taken, microseconds
-  KEYS[5]  the worker that wakes when the next waiting job is due, and when that is, microseconds: "<id> <instant>"
+  KEYS[5]  the worker that wakes when the next waiting job is due, when that is, microseconds, and the one that does so a
+           little later, in case the first stands still: "<id> <instant> <id or ->"
   KEYS[6]  the bell at which idle workers listen: list; sorted set if the queue is one
+  KEYS[7]  the waiting jobs by their ids, "<priority> <base> <line> <job>": hash; when it would be due were its
+           line not late, microseconds
+  KEYS[8]  how late each line is, microseconds: hash
 
   ARGV[1]    "1" if the queue is a sorted set, else "0"
   ARGV[2]    the worker's id
@@ -15,26 +19,34 @@
   ARGV[4]    a job that the worker has got from the queue while it listened, to hold it in hand; else ""
   ARGV[4+i]  a text: jobs of the queue in which it is found may be held to limits; "" is found in all
 
-  Returns  {job, -1, 1 if it is in the worker's hand}, or what the worker does without one: {nil, wait, leads}. It waits
+  Returns  {job, -1, 1 if it is in the worker's hand, its base if it waited}, or what the worker does without one: {nil, wait, leads}. It waits
            for so many microseconds, -1 any, and listens at the bell and the queue, unless it leads: then it alone
            keeps the time.
 
-  Writes   KEYS[1] loses the job, or KEYS[2] and KEYS[3] do. KEYS[4] gets it, unless no limit can hold it. Waiting jobs
-           that are not in KEYS[2] any more are dropped from KEYS[3]. KEYS[5] names the worker if it leads; as it stops
+  Writes   KEYS[1] loses the job, or KEYS[2], KEYS[3] and KEYS[7] do. KEYS[4] gets it, unless no limit can hold it. Jobs
+           whose line has become later since they went back are due as much later in KEYS[3]. Those that are not in
+           KEYS[2] any more are dropped. KEYS[5] names the worker if it leads; as it stops
            to, or if there is no leader and a job is due soon, another one is woken by KEYS[6].
 ]]
 local SOON = 130000  -- a server that is idle notices only every 100 ms that a blocking call has timed out
+local LATE, MOST = 160000, 100
 local function whole(x) return string.format('%.0f', x) end
 local time = redis.call('TIME')
 local now, sorted = tonumber(time[1]) * 1000000 + tonumber(time[2]), ARGV[1] == '1'
-local leader, wake = string.match(redis.call('GET', KEYS[5]) or '', '^(%S+) (%d+)$')
+local leader, wake, second = string.match(redis.call('GET', KEYS[5]) or '', '^(%S+) (%d+) (%S+)$')
+
+local function lead(id, due, left, other)
+  id = id .. ' ' .. whole(due) .. ' ' .. other
+  redis.call('SET', KEYS[5], id)
+  redis.call('PEXPIRE', KEYS[5], whole(left / 1000 + 500))
+end
 
 local function next_in()
   local due = redis.call('ZRANGE', KEYS[3], '0', '0', 'WITHSCORES')[2]
   return due and tonumber(due) - now
 end
 
-local function hand_out(job, held)
+local function hand_out(job, held, base)
   if held then redis.call('ZADD', KEYS[4], whole(now), job) end
   local left = next_in()
   if leader == ARGV[2] then redis.call('DEL', KEYS[5]) end
@@ -43,7 +55,7 @@ local function hand_out(job, held)
     elseif redis.call('LLEN', KEYS[6]) == 0 then redis.call('LPUSH', KEYS[6], '1') end
     redis.call('PEXPIRE', KEYS[6], '60000')
   end
-  return {job, -1, held and 1 or 0}
+  return {job, -1, held and 1 or 0, base}
 end
 
 if ARGV[4] ~= '' then return hand_out(ARGV[4], true) end
@@ -52,14 +64,23 @@ local left = redis.call('ZRANGE', KEYS[4], '0', '0', 'WITHSCORES')
 if left[2] and tonumber(left[2]) + tonumber(ARGV[3]) <= now then return hand_out(left[1], true) end
 
 local left_in = next_in()
-while left_in and left_in <= 0 do
-  local each = redis.call('ZRANGE', KEYS[3], '0', '0')
-  local gap = string.find(each[1], ' ', 1, true)
-  local job, first = string.sub(each[1], gap + 1), sorted and redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')[2]
-  if first and -tonumber(first) > tonumber(string.sub(each[1], 1, gap - 1)) then break end
-  redis.call('ZREM', KEYS[3], each[1])
-  local there = redis.call('ZREM', KEYS[2], job)
-  if there == 1 then return hand_out(job, true) end
+for _ = 1, MOST do
+  if not left_in or left_in > 0 then break end
+  local each = redis.call('ZRANGE', KEYS[3], '0', '0', 'WITHSCORES')
+  local note = redis.call('HGET', KEYS[7], each[1]) or ''
+  local priority, base, line, job = string.match(note, '^(%S+) (%S+) (%S+) (.*)$')
+  local due = 0
+  if job and each[2] ~= '0' then due = base + (tonumber(redis.call('HGET', KEYS[8], line) or nil) or 0) end
+  if due > now then
+    redis.call('ZADD', KEYS[3], whole(due), each[1])
+  else
+    local first = sorted and job and redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')[2]
+    if first and -tonumber(first) > tonumber(priority) then break end
+    redis.call('ZREM', KEYS[3], each[1])
+    redis.call('HDEL', KEYS[7], each[1])
+    local there = job and redis.call('ZREM', KEYS[2], job)
+    if there == 1 then return hand_out(job, true, base) end
+  end
   left_in = next_in()
 end
 
@@ -79,11 +100,11 @@ end
 
 if not left_in then return {false, -1, 0} end
 if left_in > SOON then return {false, left_in, 0} end
-local due = now + left_in
-if leader and leader ~= ARGV[2] and tonumber(wake) > now - 50000 and tonumber(wake) <= due + 1000 then
-  return {false, -1, 0}
+local due, me = now + left_in, ARGV[2]
+if leader and leader ~= me and tonumber(wake) > now - 50000 and tonumber(wake) <= due + 1000 then
+  if second ~= '-' and second ~= me then return {false, -1, 0} end
+  lead(leader, tonumber(wake), left_in, me)
+  return {false, left_in + LATE, 0}
 end
-local id = ARGV[2] .. ' ' .. whole(due)
-redis.call('SET', KEYS[5], id)
-redis.call('PEXPIRE', KEYS[5], whole(left_in / 1000 + 500))
+lead(me, due, left_in, leader == me and second or '-')
 return {false, left_in, 1}

@@ -74,4 +74,4 @@ def test_numbers_written_for_a_framework_are_formatted(path: Path) -> None:
     for call in calls:
         text = r"(?:whole|string\.format)\(.*\)?|'[^']*'|(?:KEYS|ARGV|job|each|known|report\.\w+)\[.+?\]"
         bare = re.sub(text, "", call)
-        assert re.fullmatch(r"[\s,]*(?:1,)?[\s,]*(?:id|job)?", bare), call
+        assert re.fullmatch(r"[\s,]*(?:1,)?[\s,]*(?:(?:id|job|note)[\s,]*)*", bare), call

@@ -12,6 +12,7 @@ from throttlekit import Limiter, TokenBucket
 __all__ = ["RATE", "Hand"]
 
 _NUMBERS = itertools.count(1)
+_KEYS = ("due", "in-hand", "leader", "bell", "waiting", "late")
 RATE = TokenBucket("hand", "20/s", burst=1)
 
 
@@ -73,7 +74,7 @@ class Hand:
     def take(self, worker: str) -> Any:
         """What an idle worker of that id gets of huey_take.lua: a job; how long to wait; whether it leads."""
         schedule, storage = self.gate_schedule, self.huey.storage
-        keys = [storage.queue_key, storage.schedule_key, *map(self.key, ("due", "in-hand", "leader", "bell"))]
+        keys = [storage.queue_key, storage.schedule_key, *map(self.key, _KEYS)]
         return schedule._take(keys=keys, args=[int(storage.priority), worker, 10_000_000, "", ""])
 
     @property
