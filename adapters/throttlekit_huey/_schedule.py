@@ -14,7 +14,7 @@ from typing import Any
 from huey.storage import TimeoutError  # type: ignore[import-untyped]
 
 import throttlekit_lua
-from throttlekit.adapter import Deferred, Ticket, lane_in
+from throttlekit.adapter import Deferred, lane_in
 
 __all__ = ["Schedule", "Taken", "overdue_s"]
 
@@ -36,12 +36,12 @@ class Taken:
 
     Attributes:
         held: Whether it is in the worker's hand, and so safe.
-        late_us: How late its line was when it went back, in µs; None: it did not wait in a line.
+        base: When it would have been due were its line not late, as text; "": it did not wait.
     """
 
     message: bytes
     held: bool = False
-    late_us: int | None = None
+    base: bytes = b""
 
 
 class Schedule:
@@ -75,9 +75,9 @@ class Schedule:
         end, got, texts = time.monotonic() + seconds, b"", self._texts()
         while True:
             args = [int(self._sorted), me, _ANOTHERS_AFTER_US, got, *texts]
-            message, wait_us, flag, *late = self._take(keys=keys, args=args)
+            message, wait_us, flag, *base = self._take(keys=keys, args=args)
             if message is not None:
-                return Taken(message, held=bool(flag), late_us=int(late[0]) if late and late[0] is not None else None)
+                return Taken(message, bool(flag), base[0] if base else b"")
             self._look_at_lanes()
             left = end - time.monotonic()
             if left <= 0 or not storage.blocking:
@@ -104,18 +104,17 @@ class Schedule:
             before: The ticket that it carried.
             now: By huey's own clock.
         """
-        stands, storage, late = lane_in(outcome.ticket), self._storage, ""
+        stands, storage = lane_in(outcome.ticket), self._storage
         lane = stands.name if stands.start else "-"
         # When a slot comes free is a guess, and says nothing of those behind.
-        if taken.late_us is not None and stands == lane_in(before) and lane != "-" and not stands.slots:
-            late = str(taken.late_us + Ticket.read(outcome.ticket).due_us - Ticket.read(before).due_us)
+        base = taken.base if stands == lane_in(before) and not stands.slots and stands.start else b""
         line = self._lane + lane, self._lanes
         keys = [self._in_hand, storage.schedule_key, self._due, *line, self._waiting, self._late]
         at = storage.convert_ts(now + timedelta(seconds=outcome.delay) + _HUEYS_AFTER)
         delay_us = round(outcome.delay * 1_000_000)
         place = "" if lane == "-" else stands.start
         old = taken.message if taken.held else ""
-        return bool(self._defer(keys=keys, args=[old, message, at, delay_us, int(priority or 0), place, lane, late]))
+        return bool(self._defer(keys=keys, args=[old, message, at, delay_us, int(priority or 0), place, lane, base]))
 
     def wake(self, lane: str, least: float = 0.0) -> bool:
         """The first job of *lane* asks now, if it is due in *least* seconds or later; False: no job stands there."""

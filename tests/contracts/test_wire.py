@@ -167,6 +167,11 @@ def test_options_of_dramatiqs_messages() -> None:
     assert constant("throttlekit_dramatiq", "TICKET") == "throttlekit"
 
 
+def test_labels_of_taskiqs_messages() -> None:
+    """The label that carries a ticket; the others are those of every framework."""
+    assert constant("throttlekit_taskiq", "TICKET") == "throttlekit"
+
+
 def test_headers_of_celerys_messages() -> None:
     """The headers that carry a ticket, and a receipt."""
     assert constant("throttlekit_celery", "TICKET") == "throttlekit"
