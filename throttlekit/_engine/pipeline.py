@@ -59,7 +59,7 @@ class Pipeline:
             except StoreUnavailable as error:
                 return self.without_store(attempt, error)
             decision = self.decision(attempt, verdict)
-            inline = call.delivery.inline is not None and _is_deferral(call, decision)
+            inline = not decision.allowed and call.delivery.inline is not None and _is_deferral(call, decision)
             if not inline or not call.delivery.waits_in_place(decision):
                 return self.conclude(attempt, verdict, decision)
             attempt = self._next_attempt(attempt, verdict)
@@ -73,8 +73,7 @@ class Pipeline:
         """
         self.resolver.registry.check(call)
         claims = self.resolver.resolve(call)
-        waiting = call.waiting
-        ticket = Ticket.read(None if waiting is None else waiting.ticket)
+        ticket = Ticket.read(None if call.job is None or not call.delivery.comes_back else call.job.ticket)
         return Attempt(call, claims, ticket, build_request(call, claims, ticket), self._now())
 
     def decide_all(self, attempts: Sequence[Attempt]) -> list[Verdict | Exception]:
@@ -116,7 +115,7 @@ class Pipeline:
 
     def conclude(self, attempt: Attempt, verdict: Verdict, decision: Decision) -> Decision:
         """Give a denied job its ticket and its delay, and emit the events. Returns the decision for the caller."""
-        ticket, job = attempt.ticket, attempt.call.waiting
+        ticket, job = attempt.ticket, attempt.call.job
         if job is not None and _is_deferral(attempt.call, decision):
             ticket = ticket_after(verdict, attempt.claims, ticket)
             decision = self.defer(attempt.call, job, decision, ticket, verdict.now_us)
@@ -163,4 +162,4 @@ class Pipeline:
 
 
 def _is_deferral(call: Call, decision: Decision) -> bool:
-    return call.waiting is not None and not decision.allowed and not decision.final
+    return not decision.allowed and call.waiting is not None and not decision.final
