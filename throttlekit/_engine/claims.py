@@ -78,6 +78,7 @@ class ClaimResolver:
 
     Attributes:
         registry: The limits that are known by name.
+        questions: What the pipeline remembers by `Call.question`, for as long as their limits are known.
         weight_of: What live control gave a tenant of a limit in place of its weight; None: there is no live control.
     """
 
@@ -87,11 +88,23 @@ class ClaimResolver:
         self.weight_of: Callable[[str, str], float | None] | None = None
         self._known: dict[Any, Claim] = {}
         self._bound: dict[Any, Algorithm] = {}  # of limits that a claim in `_known` keeps alive
+        self.questions: dict[Any, Any] = {}
         registry.let_go = self._let_go
+
+    def remember(self, question: object, what: object) -> None:
+        """Keep *what* in `questions`, if there is room."""
+        if len(self.questions) < _MOST_REMEMBERED:
+            self.questions[question] = what
+
+    @property
+    def remembered(self) -> int:
+        """How many claims it gives again."""
+        return len(self._known)
 
     def _let_go(self) -> None:
         self._known.clear()
         self._bound.clear()
+        self.questions.clear()
 
     @property
     def by_plugins(self) -> bool:

@@ -71,10 +71,18 @@ class Pipeline:
         Raises:
             ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
         """
-        self.resolver.registry.check(call)
-        claims = self.resolver.resolve(call)
+        resolver = self.resolver
+        question = call.question
+        known: Attempt | None = None if question is None else resolver.questions.get(question)
+        if known is not None:
+            return Attempt(call, known.claims, known.ticket, known.request, self._now())
+        owned, met = resolver.registry.check(call), resolver.remembered
+        claims = resolver.resolve(call)
         ticket = Ticket.read(None if call.job is None or not call.delivery.comes_back else call.job.ticket)
-        return Attempt(call, claims, ticket, build_request(call, claims, ticket), self._now())
+        made = Attempt(call, claims, ticket, build_request(call, claims, ticket), self._now())
+        if question is not None and owned and met == resolver.remembered and all(each.plain for each in claims):
+            resolver.remember(question, made)  # with its limits, which live as long
+        return made
 
     def decide_all(self, attempts: Sequence[Attempt]) -> list[Verdict | Exception]:
         """Decide each of *attempts*, in one round trip where that is possible. An error takes its answer's place."""
