@@ -51,7 +51,6 @@ if wait then
   local binding, retry, due = 1, now, now
   for i, c in ipairs(claims) do
     if c.passes > now then
-      c.passes = math.min(c.passes, now + FURTHEST)
       retry = max(retry, c.passes)
       local due_c = c.guest - GUESTS <= c.passes and max(c.guest, c.passes) or c.passes
       if due_c > due then binding, due = i, due_c end

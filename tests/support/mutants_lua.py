@@ -143,7 +143,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("not (c.stale or c.adopted)", "not c.adopted"),
         ("not (c.stale or c.adopted)", "not c.stale"),
         (" and not string.find(c.rest, NO_QUEUE)", ""),
-        ("= math.min(c.passes, now + FURTHEST)", "= c.passes"),
         ("retry = max(retry, c.passes)", "retry = c.passes"),
         ("c.guest - GUESTS <= c.passes and max", "max"),
         ("c.guest - GUESTS <= c.passes", "c.guest - GUESTS < c.passes"),
