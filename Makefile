@@ -58,7 +58,8 @@ mutants-lua: $(VENV)/made-test
 	$(BIN)/python tests/mutants.py -n 2 $(filter %.lua,$(OF))
 
 bench: $(VENV)/made-bench
-	$(BIN)/python tests/benchmarks/page.py docs/benchmarks.md Benchmarks peers.py prefetch.py throughput.py backlog.py campaign.py
+	$(BIN)/python tests/benchmarks/page.py docs/benchmarks.md Benchmarks peers.py \
+		"peers.py --hiredis --only TokenBucket" one_core.py prefetch.py throughput.py backlog.py campaign.py
 	$(BIN)/python tests/benchmarks/dramatiq_flood.py --markdown docs/benchmarks-dramatiq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/rq_flood.py --markdown docs/benchmarks-rq.md $(BENCH)
 	$(BIN)/python tests/benchmarks/celery_flood.py --markdown docs/benchmarks-celery.md $(BENCH)

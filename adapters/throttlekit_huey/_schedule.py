@@ -15,7 +15,7 @@ from typing import Any
 from huey.storage import ConnectionError, TimeoutError  # type: ignore[import-untyped]
 
 import throttlekit_lua
-from throttlekit.adapter import Deferred, Ticket, lane_in
+from throttlekit.adapter import Deferred, lane_in
 
 __all__ = ["Schedule", "Taken", "overdue_s"]
 
@@ -39,13 +39,13 @@ class Taken:
 
     Attributes:
         held: Whether it is in the worker's hand, and so safe.
-        late_us: How late its line was when it went back, in µs; None: it did not wait in a line.
+        base: When it would have been due were its line not late, as text; "": it did not wait.
         since: When it was asked for, by the monotonic clock; it came later.
     """
 
     message: bytes
     held: bool = False
-    late_us: int | None = None
+    base: bytes = b""
     since: float = 0.0
 
 
@@ -84,13 +84,13 @@ class Schedule:
         while True:
             args, since = [int(self._sorted), me, _ANOTHERS_AFTER_US, got, *texts], time.monotonic()
             try:
-                message, wait_us, flag, *late = self._take(keys=keys, args=args)
+                message, wait_us, flag, *base = self._take(keys=keys, args=args)
             except BaseException:
                 if got:  # it is in no list of Redis
                     self._listened.append(got)
                 raise
             if message is not None:
-                return Taken(message, bool(flag), int(late[0]) if late and late[0] is not None else None, since)
+                return Taken(message, bool(flag), base[0] if base else b"", since)
             self._look_at_lanes()
             left = end - time.monotonic()
             if left <= 0 or not storage.blocking:
@@ -121,18 +121,17 @@ class Schedule:
             before: The ticket that it carried.
             now: By huey's own clock.
         """
-        stands, storage, late = lane_in(outcome.ticket), self._storage, ""
+        stands, storage = lane_in(outcome.ticket), self._storage
         lane = stands.name if stands.start else "-"
         # When a slot comes free is a guess, and says nothing of those behind.
-        if taken.late_us is not None and stands == lane_in(before) and lane != "-" and not stands.slots:
-            late = str(taken.late_us + Ticket.read(outcome.ticket).due_us - Ticket.read(before).due_us)
+        base = taken.base if stands == lane_in(before) and not stands.slots and stands.start else b""
         line = self._lane + lane, self._lanes
         keys = [self._in_hand, storage.schedule_key, self._due, *line, self._waiting, self._late]
         at = storage.convert_ts(now + timedelta(seconds=outcome.delay) + _HUEYS_AFTER)
         delay_us = round(outcome.delay * 1_000_000)
         place = "" if lane == "-" else stands.start
         old = taken.message if taken.held else ""
-        args = [old, message, at, delay_us, int(priority or 0), place, lane, late]
+        args = [old, message, at, delay_us, int(priority or 0), place, lane, base]
         back, _ = self._insist(lambda: self._defer(keys=keys, args=args), (taken.since or time.monotonic()) + _INSIST_S)
         return bool(back)
 

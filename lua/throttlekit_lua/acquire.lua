@@ -7,17 +7,16 @@
 
   ARGV[1]     now, microseconds; "" means the server's clock (tests pass a number)
   ARGV[2]     caller: "job", "again", "guest" or "peek"
-  ARGV[3]     the places of a job that returns, "epoch start number due seal" for each claim, or "-"; "" means none
-  ARGV[4]     how long the job will wait, microseconds; "" means as long as it takes
-  ARGV[5]     how long units lie for the job before it is set aside, microseconds
-  ARGV[6]     the secret of lines that begin now
-  ARGV[6i+1]  claim i: code of its algorithm
-  ARGV[6i+2]  claim i: size; 0 only looks
-  ARGV[6i+3]  claim i: a, b and c of its algorithm
-  ARGV[6i+6]  claim i: its rest: see line.lua
+  ARGV[3]     "grace secret wait places": how long units lie for the job before it is set aside, microseconds; the
+              secret of lines that begin now; how long the job will wait, microseconds, or nothing for as long as it
+              takes; of a job that returns, for each claim "epoch start number due seal" or "-", divided by ";"
+  ARGV[3i+1]  claim i: size; 0 only looks
+  ARGV[3i+2]  claim i: the first number of its algorithm, a
+  ARGV[3i+3]  claim i: "code b;c;rest": its algorithm's code and other numbers; see line.lua. The server takes more time
+              for each argument than this script to divide one that the shortest way does not need
 
-  Returns  "reason claim now_us retry_us due_us", and " units full_us" of each claim: a text is read sooner than a list;
-           after a denial that gives places "|", then as ARGV[3]
+  Returns  "now_us", and " units full_us" of each claim: a text is read sooner than a list. A denial is "-reason claim
+           now_us retry_us due_us" before that of the claims; if it gives places then "|", and these as in ARGV[3]
            reason: 0 allowed, 1 exhausted, 2 in line, 3 early, 4 queue full, 5 paused
 
   Writes   KEYS[3i-2] of every claim with a size, expiring a while after nothing of it counts: when allowed, or when
@@ -26,9 +25,18 @@
            in whose line it stood, or where others were set aside; when allowed, where jobs wait or a pause ends. A peek
            writes only in place of what is stale, or what a later clock wrote.
 ]]
-local max_wait, grace, secret = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+-- Writes what is taken in place of stale state, or of another rate's, without what a pause adds to it.
+local function mend(c, peeks)
+  if not c.stale and (peeks or not c.adopted) then return end
+  local fresh = {key = c.key, of = c.of, size = 0, a = c.a, b = c.b, c = c.spec or c.c, as_kept = peeks}
+  c.of.read(fresh)
+  c.of.keep(fresh)
+end
+
+local grace, secret, max_wait, given = string.match(ARGV[3], '^(%d+) (%x+) (%d*) (.*)$')
+grace, max_wait = tonumber(grace), tonumber(max_wait)
 local places, first = {}, caller == 'again'
-for text in string.gmatch(ARGV[3], '[^;]+') do places[#places + 1] = place_in(text) end
+for text in string.gmatch(given, '[^;]+') do places[#places + 1] = place_in(text) end
 local told = now
 for i, c in ipairs(claims) do
   c.place = places[i]

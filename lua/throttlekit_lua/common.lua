@@ -30,7 +30,11 @@
 
   A claim c has its key, its size (0 only looks) and three numbers of its algorithm: a, b, c.
 ]]
-local SLACK = 25
+local SLACK, LOOK, LAST_TAG, FURTHEST = 25, 500000, 4503599627370496, 3155760000000000
+
+local function whole(x) return format(INTEGER, x) end
+local function ttl(last) return whole(max(1, ceil((last - now + KEPT) / 1000))) end
+
 -- x / y rounded up. In doubles a quotient of great numbers may be a whole one that it is not.
 local function quotient(x, y)
   local rest = math.fmod(x, y)

@@ -8,23 +8,23 @@
 if ARGV[2] ~= 'peek' then
   local tats = {}
   for i = 1, #KEYS / 3 do
-    local at = 6 * i + 1
+    local at = 3 * i + 1
     local line = redis.call('GET', KEYS[3 * i - 1])
     local stored = not line and redis.call('GET', KEYS[3 * i - 2])
-    local size, tat = tonumber(ARGV[at + 1]), not stored and 0 or tonumber(stored)
-    local other_rate = string.find(ARGV[at + 4], ' ', 1, true)
-    if line or size == 0 or other_rate or not tat or tat - ARGV[at + 2] > now then
+    local size, tat = tonumber(ARGV[at]), not stored and 0 or tonumber(stored)
+    local own_rate = string.find(ARGV[at + 2], '^t %d+;[%d/]+;')
+    if line or size == 0 or not own_rate or not tat or tat - ARGV[at + 1] > now then
       tats = nil
       break
     end
-    tats[i] = max(now, tat) + size
+    tats[i] = (tat > now and tat or now) + size
   end
   if tats then
-    local instant = ' ' .. whole(now)
-    local reply = '0 1' .. instant .. instant .. instant
-    for i, tat in ipairs(tats) do
-      local text = whole(tat)
-      redis.call('SET', KEYS[3 * i - 2], text, 'PX', ttl(tat))
+    local reply = format(INTEGER, now)
+    for i = 1, #tats do
+      local tat = tats[i]
+      local text = format(INTEGER, tat)
+      redis.call('SET', KEYS[3 * i - 2], text, 'PX', format(INTEGER, ceil((tat - now + KEPT) / 1000)))
       reply = reply .. ' 0 ' .. text
     end
     return reply

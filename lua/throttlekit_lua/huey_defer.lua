@@ -6,7 +6,7 @@
   KEYS[3]  the waiting jobs' ids: sorted set by the instant to come back, microseconds
   KEYS[4]  those of them that stand in the same line: sorted set by their place
   KEYS[5]  the lines in which waiting jobs stand: sorted set by the instant of the last look, microseconds
-  KEYS[6]  the waiting jobs by their ids, "<priority> <late> <line> <job>": hash
+  KEYS[6]  the waiting jobs by their ids, "<priority> <base> <line> <job>": hash
   KEYS[7]  how late each line is, microseconds: hash
 
   ARGV[1]  the job as it was taken; "" if its body has begun: then it is in no list
@@ -16,7 +16,7 @@
   ARGV[5]  its priority
   ARGV[6]  its place in its line; "" if it stands in none
   ARGV[7]  the name of its line; "-" none
-  ARGV[8]  how late its line is by this answer; "" if it says nothing of that
+  ARGV[8]  when it would have been due were its line not late, microseconds; "" if this answer says nothing of that
 
   Returns  1 put back; 0 it is another worker's by now, and this one does nothing with it
 
@@ -40,11 +40,11 @@ if ARGV[8] ~= '' then
     redis.call('ZREM', KEYS[4], each[1])
   end
   if not each[1] or tonumber(each[2]) >= tonumber(ARGV[6]) then
-    late = tonumber(ARGV[8])
+    late = now + ARGV[4] - ARGV[8]
     redis.call('HSET', KEYS[7], ARGV[7], whole(late))
   end
 end
-local note = ARGV[5] .. ' ' .. whole(late) .. ' ' .. ARGV[7] .. ' ' .. ARGV[2]
+local note = ARGV[5] .. ' ' .. whole(now + ARGV[4] - late) .. ' ' .. ARGV[7] .. ' ' .. ARGV[2]
 redis.call('ZADD', KEYS[2], ARGV[3], ARGV[2])
 redis.call('ZADD', KEYS[3], whole(now + ARGV[4]), id)
 redis.call('HSET', KEYS[6], id, note)

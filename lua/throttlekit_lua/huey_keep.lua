@@ -5,7 +5,7 @@
 
   KEYS[1]  huey's schedule: sorted set by the instant to come back, in huey's own clock
   KEYS[2]  the waiting jobs' ids: sorted set by the instant to come back, microseconds
-  KEYS[3]  the waiting jobs by their ids, "<priority> <late> <line> <job>": hash
+  KEYS[3]  the waiting jobs by their ids, "<priority> <base> <line> <job>": hash
 
   ARGV[1]  now, in huey's own clock: text
   ARGV[2]  when it may take them: text

@@ -9,7 +9,8 @@
   KEYS[5]  the worker that wakes when the next waiting job is due, when that is, microseconds, and the one that does so a
            little later, in case the first stands still: "<id> <instant> <id or ->"
   KEYS[6]  the bell at which idle workers listen: list; sorted set if the queue is one
-  KEYS[7]  the waiting jobs by their ids, "<priority> <late> <line> <job>": hash; how late the line was as it went back
+  KEYS[7]  the waiting jobs by their ids, "<priority> <base> <line> <job>": hash; when it would be due were its
+           line not late, microseconds
   KEYS[8]  how late each line is, microseconds: hash
 
   ARGV[1]    "1" if the queue is a sorted set, else "0"
@@ -18,13 +19,13 @@
   ARGV[4]    a job that the worker has got from the queue while it listened, to hold it in hand; else ""
   ARGV[4+i]  a text: jobs of the queue in which it is found may be held to limits; "" is found in all
 
-  Returns  {job, -1, 1 if it is in the worker's hand, how late its line was as it went back or nil}, or what the worker does without one: {nil, wait, leads}. It waits
+  Returns  {job, -1, 1 if it is in the worker's hand, its base if it waited}, or what the worker does without one: {nil, wait, leads}. It waits
            for so many microseconds, -1 any, and listens at the bell and the queue, unless it leads: then it alone
            keeps the time.
 
   Writes   KEYS[1] loses the job, or KEYS[2], KEYS[3] and KEYS[7] do. KEYS[4] gets it, unless no limit can hold it. Jobs
-           whose line has become later since they went back are due as much later in KEYS[3], as KEYS[7] notes. Those
-           that are not in KEYS[2] any more are dropped. KEYS[5] names the worker if it leads; as it stops
+           whose line has become later since they went back are due as much later in KEYS[3]. Those that are not in
+           KEYS[2] any more are dropped. KEYS[5] names the worker if it leads; as it stops
            to, or if there is no leader and a job is due soon, another one is woken by KEYS[6].
 ]]
 local SOON = 130000  -- a server that is idle notices only every 100 ms that a blocking call has timed out
@@ -45,7 +46,7 @@ local function next_in()
   return due and tonumber(due) - now
 end
 
-local function hand_out(job, held, late)
+local function hand_out(job, held, base)
   if held then redis.call('ZADD', KEYS[4], whole(now), job) end
   local left = next_in()
   if leader == ARGV[2] then redis.call('DEL', KEYS[5]) end
@@ -54,7 +55,7 @@ local function hand_out(job, held, late)
     elseif redis.call('LLEN', KEYS[6]) == 0 then redis.call('LPUSH', KEYS[6], '1') end
     redis.call('PEXPIRE', KEYS[6], '60000')
   end
-  return {job, -1, held and 1 or 0, late}
+  return {job, -1, held and 1 or 0, base}
 end
 
 if ARGV[4] ~= '' then return hand_out(ARGV[4], true) end
@@ -67,20 +68,18 @@ for _ = 1, MOST do
   if not left_in or left_in > 0 then break end
   local each = redis.call('ZRANGE', KEYS[3], '0', '0', 'WITHSCORES')
   local note = redis.call('HGET', KEYS[7], each[1]) or ''
-  local priority, late, line, job = string.match(note, '^(%S+) (%S+) (%S+) (.*)$')
-  local by = 0
-  if job and each[2] ~= '0' then by = tonumber(redis.call('HGET', KEYS[8], line) or nil or late) - late end
-  if by > 0 and each[2] + by > now then
-    note = priority .. ' ' .. whole(late + by) .. ' ' .. line .. ' ' .. job
-    redis.call('ZADD', KEYS[3], whole(each[2] + by), each[1])
-    redis.call('HSET', KEYS[7], each[1], note)
+  local priority, base, line, job = string.match(note, '^(%S+) (%S+) (%S+) (.*)$')
+  local due = 0
+  if job and each[2] ~= '0' then due = base + (tonumber(redis.call('HGET', KEYS[8], line) or nil) or 0) end
+  if due > now then
+    redis.call('ZADD', KEYS[3], whole(due), each[1])
   else
     local first = sorted and job and redis.call('ZRANGE', KEYS[1], '0', '0', 'WITHSCORES')[2]
     if first and -tonumber(first) > tonumber(priority) then break end
     redis.call('ZREM', KEYS[3], each[1])
     redis.call('HDEL', KEYS[7], each[1])
     local there = job and redis.call('ZREM', KEYS[2], job)
-    if there == 1 then return hand_out(job, true, late) end
+    if there == 1 then return hand_out(job, true, base) end
   end
   left_in = next_in()
 end

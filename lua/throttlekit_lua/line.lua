@@ -1,7 +1,7 @@
 --[[
   The waiting line of a claim. Mirrors throttlekit/_core/line.py. Comes after common.lua and slowdown.lua.
 
-  c.order_key  the line's numbers, as FIELDS names them, the secret of its seals, and how it is slowed down; text
+  c.order_key  the line's numbers, as `line_of` takes them, the secret of its seals, and how it is slowed down; text
   c.jobs_key   sorted set: each waiting job, "number cost", by its start; and before them, by -1 - tag: "f tenant" and
                "r tenant", where that tenant's next job would start, and the next that comes in again
   c.rest       "mark cost step lead queue tenant": see `StoreClaim`; queue is empty for any
@@ -10,32 +10,42 @@
   `waiting` counts the jobs. Nothing is written before `write_line`, but for what a later clock wrote.
 ]]
 local FIRST_TAG, FAR, EXACT, BATCH, MEAN_ONE, MEAN_PART = 18691697672192, 16, 32, 16, 1024, 32
-local AT_DOOR, FURTHEST = 8, 3155760000000000
-local LOOK, DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 500000, 4, 16, 1000000, 512, 60000
-local LAST_TAG, MOST_TAG = 4503599627370496, 9007199254740990
-local FIELDS = {
-  'epoch', 'v', 'gone', 'number', 'extra', 'mean', 'dear', 'doubt', 'aside', 'over', 'since', 'low', 'grace',
-  'paused', 'from', 'emptied', 'guest', 'last', 'mark', 'waiting',
-}
-local FORMAT = '^' .. string.rep('(%d+) ', #FIELDS) .. '(%x*) ?(.*)$'
+local AT_DOOR, DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 8, 4, 16, 1000000, 512, 60000
+local MOST_TAG = 9007199254740990
+local FORMAT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) '
+  .. '(%d+) (%d+) (%d+) (%d+) (%x*) ?(.*)$'
+
+-- A line, of its numbers as they are stored.
+local function line_of(
+  epoch, v, gone, number, extra, mean, dear, doubt, aside, over, since, low, grace, paused, from, emptied, guest, last,
+  mark, waiting, secret, slowed
+)
+  if not epoch then return nil end
+  return {
+    epoch = epoch + 0, v = v + 0, gone = gone + 0, number = number + 0, extra = extra + 0, mean = mean + 0,
+    dear = dear + 0, doubt = doubt + 0, aside = aside + 0, over = over + 0, since = since + 0, low = low + 0,
+    grace = grace + 0, paused = paused + 0, from = from + 0, emptied = emptied + 0, guest = guest + 0, last = last + 0,
+    mark = mark + 0, waiting = waiting + 0, secret = secret, slow = slowed,
+  }
+end
 
 local function text_of(line)
-  local texts = {}
-  for i, field in ipairs(FIELDS) do texts[i] = whole(line[field]) end
-  texts[#FIELDS + 1], texts[#FIELDS + 2] = line.secret, line.slow and slow_text(line.slow)
-  return table.concat(texts, ' ')
+  local text = format(
+    string.rep(INTEGER .. ' ', 20), line.epoch, line.v, line.gone, line.number, line.extra, line.mean, line.dear,
+    line.doubt, line.aside, line.over, line.since, line.low, line.grace, line.paused, line.from, line.emptied,
+    line.guest, line.last, line.mark, line.waiting
+  )
+  return text .. line.secret .. (line.slow and ' ' .. slow_text(line.slow) or '')
 end
 
 local function read_line(c)
   local stored = c.line_text == nil and redis.call('GET', c.order_key) or c.line_text
   c.line = nil
-  if not stored then return end
-  local found = {string.match(stored, FORMAT)}
-  if not found[1] then return end
-  local line, slowed = {secret = found[#FIELDS + 1], stored = true}, found[#FIELDS + 2]
-  line.slow = slow_in(slowed)
-  if slowed ~= '' and not line.slow then return end
-  for i, field in ipairs(FIELDS) do line[field] = tonumber(found[i]) end
+  local line = stored and line_of(string.match(stored, FORMAT))
+  if not line then return end
+  local slowed = line.slow ~= ''
+  line.slow = slowed and slow_in(line.slow) or nil
+  if slowed and not line.slow then return end
   -- A later clock wrote it: a pause begins now, at its full length, and what a 429 asked for moves with it.
   if line.slow and slow_at(line.slow) or line.from > now or line.since > now + LOOK then
     if line.from > now then
@@ -49,10 +59,7 @@ local function read_line(c)
 end
 
 local function no_line()
-  local line = {secret = ''}
-  for _, field in ipairs(FIELDS) do line[field] = 0 end
-  line.v, line.mean = FIRST_TAG, MEAN_ONE
-  return line
+  return line_of(0, FIRST_TAG, 0, 0, 0, MEAN_ONE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '')
 end
 
 -- Reads what only a job that waits, or may have to, needs of its claim.
@@ -240,14 +247,6 @@ local function pass(c)
   line.low = max(math.min(line.low, c.least), line.low - c.cost)
   line.over = c.in_front > 0 and (line.over > 0 and math.min(line.over, now) or now) or 0
   if c.waits then without(c) end
-end
-
--- Writes what is taken in place of stale state, or of another rate's, without what a pause adds to it.
-local function mend(c, peeks)
-  if not c.stale and (peeks or not c.adopted) then return end
-  local fresh = {key = c.key, of = c.of, size = 0, a = c.a, b = c.b, c = c.spec or c.c, as_kept = peeks}
-  c.of.read(fresh)
-  c.of.keep(fresh)
 end
 
 local function write_line(c)

@@ -4,10 +4,10 @@
   line.slow   what its line keeps of it, as SLOWED names it; nil: the limit is not slowed down
   c.pace      the pace of the claim: `each` nanoseconds a unit, `charge` microseconds for the request, `gate`
 ]]
-local ONE, TOLERANCE, FURTHEST, BETA_PART, SAME = 1000000, 250000, 3155760000000000, 5, 2000000
+local ONE, TOLERANCE, BETA_PART, SAME = 1000000, 250000, 5, 2000000
 local TOP, TOP_BELOW, TOP_PARTS = 19, 18, 20
 local SLOWED = {'fell', 'top', 'span', 'floor', 'back', 'heard_from', 'heard', 'each', 'gate', 'moved', 'from'}
-local SLOWED_FORMAT = '^' .. string.rep('(%d+) ', #SLOWED - 1) .. '(%d+)$'
+local SLOWED_FORMAT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$'
 
 local function slow_in(text)
   local found = {string.match(text, SLOWED_FORMAT)}
@@ -21,12 +21,6 @@ local function slow_text(slow)
   local texts = {}
   for i, field in ipairs(SLOWED) do texts[i] = whole(slow[field]) end
   return table.concat(texts, ' ')
-end
-
-local function not_slow()
-  local slow = {top = ONE, span = 1, floor = ONE}
-  for _, field in ipairs(SLOWED) do slow[field] = slow[field] or 0 end
-  return slow
 end
 
 local function slow_last(slow) return max(slow.back, slow.heard) end
@@ -85,41 +79,4 @@ local function pass_pace(c)
   if c.pace then slow.gate, slow.moved = max(c.pace.gate, now) + c.pace.charge, now
   elseif slow and now >= slow_last(slow) then c.line.slow = nil end
   return slow
-end
-
-local function slow_gate(slow) return slow_last(slow) > now and slow.gate or 0 end
-
--- Returns whether it changed.
-local function fall(line, granted, span, floor)
-  local slow = line.slow or not_slow()
-  if granted and slow.back > now and granted < slow.fell then return false end
-  local part = max(slow_part(slow), floor)
-  local below = slow.back > now and part < slow.top
-  local from = max(line.paused, now)
-  local gate = max(slow_gate(slow), from + TOLERANCE)
-  slow.top = max(floor, math.floor(part * (below and TOP_BELOW or TOP) / TOP_PARTS))
-  local spans = 1
-  while cubic(slow.top, spans * span, span) < ONE do spans = spans + 1 end
-  slow.fell, slow.span, slow.floor, slow.back, slow.gate = now, span, floor, from + spans * span, gate
-  slow.from, slow.moved = from, now
-  line.slow = slow
-  return true
-end
-
-local function hear(line, remaining, reset, ours)
-  local slow, until_ = line.slow, now + reset
-  local known = slow and slow.heard > now
-  if reset <= 0 or remaining >= ours then return false end
-  local each = ceil(reset * 1000 / max(1, remaining))
-  if known and until_ <= slow.heard + SAME then
-    if each <= slow.each then return false end
-    if until_ >= slow.heard - SAME then until_ = max(until_, slow.heard) end
-  end
-  slow = slow or not_slow()
-  local gate, first = slow_gate(slow), now + max(TOLERANCE, ceil(each / 1000))
-  if not known or remaining == 0 then gate = max(gate, first)
-  elseif until_ > slow.heard + SAME then gate = math.min(gate, first) end
-  slow.heard_from, slow.heard, slow.each, slow.moved, slow.gate = now, until_, each, now, gate
-  line.slow = slow
-  return true
 end

@@ -30,7 +30,7 @@ _FOOTNOTES = """\
 cmds: what the Redis of huey was asked per job done, what scripts call and all polling included.
 CPU: of both consumers.
 huey's own: `huey.rate_limit`, which counts in whole seconds of the worker's clock. skewed: the clock of one of the two
-  consumers is 200 ms behind the other's, which is none of ours: throttlekit goes by the clock of the limits' Redis.
+  consumers is 200 ms behind the other's. throttlekit does not read it: it goes by the clock of the limits' Redis.
 naive: a task that asks, and raises RetryTask(delay=time to one token + U(0, 1) s)."""
 
 

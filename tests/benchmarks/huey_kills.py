@@ -79,7 +79,8 @@ def main() -> int:
                 told = run_huey(flood, where)
                 found, begun = figures(told), len({start.job for start in told.starts})
                 limited = who == "throttlekit"
-                granted_only = max(0, len(told.grants) - begun) if limited else 0
+                # A worker that is killed between a grant and its note of it leaves the job to be granted again.
+                granted_only = min(flood.jobs - begun, max(0, len(told.grants) - begun)) if limited else 0
                 lost = flood.jobs - begun - granted_only
                 bound = "-" if found.grants_beyond_us is None else f"{found.grants_beyond_us / 1000:+.1f} ms"
                 table.add_row(

@@ -15,6 +15,7 @@ _HERE = Path(__file__).parent
     ("command", "rows"),
     [
         (["peers.py", "--quick", "--only", "TokenBucket"], ["redis-py: INCR", "throttlekit 3 × `TokenBucket`"]),
+        (["one_core.py", "--quick", "--only", "TokenBucket"], ["redis-py: INCR", "throttlekit 3 × `TokenBucket`"]),
         pytest.param(
             ["throughput.py", "--quick", "--only", "Dramatiq, Redis"], ["Dramatiq, Redis"], marks=pytest.mark.workers
         ),

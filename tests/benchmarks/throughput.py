@@ -3,7 +3,7 @@ Jobs a second of each framework with and without throttlekit, at a limit that ne
 
     python tests/benchmarks/throughput.py [--quick] [--rounds 5] [--jobs 1.0] [--only TEXT]
 
-Jobs that do nothing, sent before one worker starts (Dramatiq: 1 process of 4 threads; Celery: a pool of 2; taskiq: 10
+Jobs that do nothing, sent before one worker starts (Dramatiq: 1 process of 4 threads; Celery: a pool of 2; taskiq: 100
 places), timed by Redis from the end of the first tenth to the last. In each round every variant runs once, in random
 order, and is compared with the run of the same round that knows no throttlekit. Takes about 8 minutes, --quick half of
 one. Exits with 1 if the median of a framework is beyond its budget; --quick measures too little to be judged.

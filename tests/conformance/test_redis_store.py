@@ -322,7 +322,7 @@ def _numbers(stored: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    "reply", [None, 7, b"OK", b"", [0, 1, 1, 1, 1], b"0 1", b"9 1 1 1 1 1 1", b"0 x 1 1 1 1 1", b"0 1 1 1 1 1"]
+    "reply", [None, 7, b"OK", b"", [0, 1, 1], b"0 1", b"-9 1 1 1 1 1 1", b"-1 x 1 1 1 1 1", b"-1 1 1 1 1 1"]
 )
 def test_reply_of_another_shape_is_a_store_failure(monkeypatch: pytest.MonkeyPatch, reply: Any) -> None:
     """A reply that the script cannot have sent (a proxy's, for example) is StoreUnavailable."""

@@ -283,7 +283,7 @@ def test_adapters_import_public_names_only(module: str) -> None:
     } <= floor
 
 
-REDIS = ("pool", "errors", "from_client", "cluster", "redis", "sentinel")
+REDIS = ("pool", "errors", "client", "from_client", "cluster", "redis", "sentinel")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ _WRITING = (
 _READING = "GET|GETRANGE|TIME|ZCOUNT|ZRANGE|ZRANGEBYSCORE|ZREVRANGE|ZREVRANGEBYSCORE|ZSCORE|ZRANK"
 
 
-_PROBE = "local INTEGER = format('%d', 9007199254740992) == '9007199254740992' and '%d' or '%.0f'\n"
+_PROBE = "local instant = format('%d', now)\nlocal INTEGER = #instant > 11 and '%d' or '%.0f'\n"
 
 
 def _parts(path: Path) -> tuple[str, str]:
@@ -126,9 +126,9 @@ def test_script_knows_the_servers_commands_by_name(path: Path) -> None:
 
 # The holder of a slot comes as text, and is nothing else.
 _FORMATS = r"whole|ttl|bytes|get|string\.(?:sub|rep)|table\.concat|range|text_of|member_of|mark_of"
-# What line.lua keeps until it writes is text: members, and the kind and the name of a tenant.
-_KEPT = r"c\.leaves|c\.(?:joins|paid)\[\d\]|c\.tenant|kind"
-_TEXT = rf"'[^']*'|c\.c|{_KEPT}|(?:{_FORMATS})\(.*\)|redis\.call\('GET', c\.key\)(?: or '')?"
+# What line.lua keeps until it writes is text: members, and the kind and the name of a tenant; fast_path.lua, of a line.
+_KEPT = r"c\.(?:until|from)_guest|c\.leaves|c\.(?:joins|paid)\[\d\]|c\.tenant|kind"
+_TEXT = rf"'[^']*'|format\(INTEGER, .*\)|c\.c|{_KEPT}|(?:{_FORMATS})\(.*\)|redis\.call\('GET', c\.key\)(?: or '')?"
 
 
 def _is_text(value: str, body: str, seen: tuple[str, ...] = ()) -> bool:
@@ -201,7 +201,7 @@ def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
         assert all("'PX'" in text for command, text in _calls(last) if command == "SET")
     for _, text in writing:
         times = _split(text)[-1] if "'PX'" in text else "ttl(now)"
-        assert times.startswith("ttl(") or re.search(rf"local {times} = ttl\(", body), text
+        assert times.startswith(("ttl(", "format(INTEGER, ceil((")) or re.search(rf"local {times} = ttl\(", body), text
 
 
 def test_scripts_are_put_together_from_every_file() -> None:
@@ -292,16 +292,16 @@ def test_header_names_what_is_returned() -> None:
     """The reply's fields are those under Returns, in their order."""
     acquire = next(path for path in VERBS if path.stem == "acquire")
     header, body = _parts(acquire)[0], _whole(acquire)
-    documented = re.search(r'Returns  "(.*?)", and " (.*?)" of each claim', header)
-    replied = re.search(r"reply = format\(reply, (.*?), claims\[1\]\.of\.use\(claims\[1\]\)\)\n", body)
+    documented = re.search(r'Returns  "(.*?)", and " (.*?)" of each claim:.*?"-(.*?)"', header, re.DOTALL)
+    replied = re.search(r"reply = format\('-' \.\. INTEGER \.\. use \.\. use, (.*?)\) end\n", body)
     assert documented
     assert replied
-    names = [name.removesuffix("_us") for name in documented.group(1).split()]
-    assert names == [name.strip() for name in replied.group(1).split(",")]
+    assert documented.group(1) == "now_us"
+    assert "reply, use = whole(now), ' ' .. INTEGER .. ' ' .. INTEGER\n" in body
+    names = [name.removesuffix("_us") for name in documented.group(3).split()]
+    assert names == replied.group(1).split(", ")
     assert documented.group(2) == "units full_us"
-    assert "reply .. format(use, claims[i].of.use(claims[i]))" in body
-    for each in ("%d", "%.0f"):
-        assert f"reply, use = '{' '.join([each] * (len(names) + 2))}', ' {each} {each}'" in body
+    assert "reply .. format(use, c.of.use(c))" in body
 
 
 def test_settle_returns_a_count() -> None:

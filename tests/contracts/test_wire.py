@@ -108,11 +108,11 @@ def test_the_seal_of_a_place() -> None:
 
 
 def test_the_numbers_of_a_line() -> None:
-    """In this order in one text, before the secret; fleet/snapshot.py reads it."""
-    fields = throttlekit_lua.script("line").partition("local FIELDS = {")[2].partition("}")[0]
-    assert re.findall(r"'(\w+)'", fields) == [
+    """In this order in one text; fleet/snapshot.py reads it."""
+    fields = throttlekit_lua.script("line").partition("local function line_of(")[2].partition(")")[0]
+    assert re.findall(r"\w+", fields) == [
         "epoch", "v", "gone", "number", "extra", "mean", "dear", "doubt", "aside", "over", "since", "low", "grace",
-        "paused", "from", "emptied", "guest", "last", "mark", "waiting",
+        "paused", "from", "emptied", "guest", "last", "mark", "waiting", "secret", "slowed",
     ]  # fmt: skip
 
 
@@ -165,6 +165,11 @@ def test_a_receipt() -> None:
 def test_options_of_dramatiqs_messages() -> None:
     """The option that carries a ticket; the others are those of every framework."""
     assert constant("throttlekit_dramatiq", "TICKET") == "throttlekit"
+
+
+def test_labels_of_taskiqs_messages() -> None:
+    """The label that carries a ticket; the others are those of every framework."""
+    assert constant("throttlekit_taskiq", "TICKET") == "throttlekit"
 
 
 def test_headers_of_celerys_messages() -> None:

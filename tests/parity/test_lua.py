@@ -161,7 +161,7 @@ class _Recorder(Listed):
 
     def _run(self, script: Any, arguments: list[Any]) -> Any:
         self._sent = (script.text, arguments)
-        return b"0 1 0 0 0"
+        return b"0"
 
 
 RECORDER = _Recorder()
@@ -191,7 +191,9 @@ def _words(reply: Any) -> Any:
     if not isinstance(reply, bytes):
         return reply
     numbers, _, places = reply.decode().partition("|")
-    return [*map(int, numbers.split()), *filter(None, places.split(";"))]
+    first, *rest = map(int, numbers.split())
+    told = [0, 1, first, first, first] if first >= 0 else [-first]
+    return [*told, *rest, *filter(None, places.split(";"))]
 
 
 def _check(client: Any, steps: Sequence[Step], shas: _Shas) -> None:
@@ -637,6 +639,27 @@ def test_tags_at_their_end_begin_a_line_anew(client: Any, before_us: int) -> Non
     line = reference.line(kept)
     assert line is not None
     assert (line.epoch > NOW_US, line.number, len(line.jobs)) == (True, 1, 1)
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_guest_begins_a_line_anew_whose_tags_are_at_their_end(client: Any) -> None:
+    """As a job does, where no job waits: the next place that the line gives is its first."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
+    far, one = claim_of(kept.bind(1), step=2**52 - EMPTY.v), claim_of(kept.bind(1))
+    steps, places = [reference.ask(NOW_US, [(kept, one)], Caller.JOB)], list[Sequence[Place | None]]()
+    for claim in (far, one):
+        steps.append(reference.ask(NOW_US, [(kept, claim)], Caller.JOB))
+        places.append(reference.places)
+    for number in (0, 1):
+        steps.append(reference.ask(NOW_US + 1_100_000 * (number + 1), [(kept, one)], Caller.JOB, places[number]))
+    line = reference.line(kept)
+    assert line is not None
+    assert (line.v, line.number, len(line.jobs)) == (2**52, 2, 0)
+    steps += [reference.ask(NOW_US + 2_200_001, [(kept, one)], Caller.GUEST) for _ in range(2)]
+    line = reference.line(kept)
+    assert line is not None
+    assert (line.epoch > NOW_US, line.v, line.number) == (True, EMPTY.v, 0)
     _check(client, steps, _Shas(client))
     client.flushdb()
 

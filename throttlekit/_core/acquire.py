@@ -54,6 +54,7 @@ class Caller(Enum):
     """A caller without a job, which cannot keep a place: a denial suggests an instant."""
     PEEK = "peek"
     """A caller that only looks: the store writes nothing, whatever the answer."""
+    __hash__ = object.__hash__  # that of Enum is written in Python, and a request is encoded by it
 
 
 class Reason(Enum):

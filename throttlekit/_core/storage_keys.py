@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from functools import lru_cache
 
 __all__ = [
     "bucket_name", "digest_of", "digest_of_key", "fleet_name", "held_since", "holder_name", "is_bucket_of", "is_line",
@@ -24,7 +25,8 @@ _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes 
 _BUCKET = re.compile(r"tk1:\{([^:{}]*):([^:{}]*)(?::([^:{}]*))?\}:(\w+)", re.ASCII)
 _ASKED = re.compile(r"#([0-9a-f]{1,12})\.[0-9a-f]+(?:\*\d+)?$", re.ASCII)
 _SLOTS = re.compile(r"\*(\d{1,15})$", re.ASCII)
-_PLAIN = re.compile(r"[A-Za-z0-9_.@/+=-]*", re.ASCII)
+_PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.@/+=-"
+_ESCAPES = {code: f"%{code:02X}" for code in range(256) if chr(code) not in _PLAIN}
 
 
 def bucket_name(name: str, key: str, fingerprint: str, part: str | None = None) -> str:
@@ -35,7 +37,7 @@ def bucket_name(name: str, key: str, fingerprint: str, part: str | None = None) 
         part: What the limit's scope adds to the key; definitions of different scope have different fingerprints.
     """
     scoped = "" if part is None else f":{quoted(part)}"
-    return f"tk1:{{{quoted(name)}:{quoted(key)}{scoped}}}:{fingerprint}"
+    return f"tk1:{{{_quoted_name(name)}:{quoted(key)}{scoped}}}:{fingerprint}"
 
 
 def fleet_name(what: str) -> str:
@@ -131,12 +133,12 @@ def held_since(holder: str) -> int | None:
 
 def quoted(text: str) -> str:
     """*text* of users as a part of a stored name: signs of our own are escaped, and a long text becomes a digest."""
-    if len(text) <= _LONGEST_PART and _PLAIN.fullmatch(text):
-        return text
-    from urllib.parse import quote  # a quarter of what `import throttlekit` would cost, and few names need it
+    signs = text if text.isascii() else text.encode("utf-8", "surrogatepass").decode("latin-1")  # a sign for each byte
+    escaped = signs.translate(_ESCAPES)
+    if len(escaped) <= _LONGEST_PART:
+        return escaped
+    return "~" + hashlib.blake2b(signs.encode("latin-1"), digest_size=20).hexdigest()
 
-    raw = text.encode("utf-8", "surrogatepass")
-    quoted = quote(raw, safe="@/+=").replace("~", "%7E")
-    if len(quoted) <= _LONGEST_PART:
-        return quoted
-    return "~" + hashlib.blake2b(raw, digest_size=20).hexdigest()
+
+_quoted_name = lru_cache(quoted)
+"""Limits are few, and keys are many."""

@@ -37,6 +37,14 @@ class Call(NamedTuple):  # made for each decision: a frozen dataclass costs thre
         """The job, if it waits for its turn when it is denied."""
         return self.job if self.delivery.comes_back else None
 
+    @property
+    def question(self) -> tuple[object, ...] | None:
+        """What stands for the call, if nothing else says what it asks: no job, no cost; as long as its limits live."""
+        limits, job, key, cost, _, peek = self
+        if job is not None or cost is not None or peek or not (key is None or type(key) is str):
+            return None
+        return (id(limits[0]), key) if len(limits) == 1 else (*map(id, limits), key)
+
     def on(self, limits: Sequence[Limit]) -> Call:
         """The same call for other *limits*."""
         return self._replace(limits=limits)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol
 
 from throttlekit._core.acquire import Caller, Reason, Verdict
-from throttlekit._core.algorithm import Use
+from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.decision import Charged, Decision
+from throttlekit._core.decision import Charged, Decision, decision_of
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.share import NO_STAKE, Stake
@@ -25,32 +25,34 @@ from throttlekit.stores.base import Request
 
 __all__ = ["Claim", "ClaimResolver", "Plugins", "build_request", "decision_from", "ticket_after", "under"]
 
-_DAY_US = 86_400_000_000
+_DAY_NS = 86_400_000_000_000
 _MOST_REMEMBERED = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):  # made for each job of a new key: a frozen dataclass costs twice as much
     """
     (limit, key, cost) of one job.
 
     Attributes:
         limit: Of the job's tier.
         claim: The same as a store reads it.
+        plain: Whether the shared store alone decides it, with what the claim says.
     """
 
     limit: Limit
     key: str
     cost: int
     claim: StoreClaim
+    plain: bool = False
 
     @property
     def in_process(self) -> bool:
         return self.limit.scope == "process"
 
     def charged(self, at_us: int) -> Charged:
-        holder = self.claim.algorithm.holder if self.cost else ""
-        return Charged(self.limit, self.claim.bucket, self.cost, at_us, callable(self.limit.cost), holder)
+        limit, _, cost, claim, _ = self
+        holder = claim.algorithm.holder if cost else ""
+        return Charged(limit, claim.bucket, cost, at_us, callable(limit.cost), holder)
 
 
 def under(charged: Charged) -> Claim:
@@ -76,6 +78,7 @@ class ClaimResolver:
 
     Attributes:
         registry: The limits that are known by name.
+        questions: What the pipeline remembers by `Call.question`, for as long as their limits are known.
         weight_of: What live control gave a tenant of a limit in place of its weight; None: there is no live control.
     """
 
@@ -84,7 +87,24 @@ class ClaimResolver:
         self._plugins = plugins
         self.weight_of: Callable[[str, str], float | None] | None = None
         self._known: dict[Any, Claim] = {}
-        registry.let_go = self._known.clear
+        self._bound: dict[Any, Algorithm] = {}  # of limits that a claim in `_known` keeps alive
+        self.questions: dict[Any, Any] = {}
+        registry.let_go = self._let_go
+
+    def remember(self, question: object, what: object) -> None:
+        """Keep *what* in `questions`, if there is room."""
+        if len(self.questions) < _MOST_REMEMBERED:
+            self.questions[question] = what
+
+    @property
+    def remembered(self) -> int:
+        """How many claims it gives again."""
+        return len(self._known)
+
+    def _let_go(self) -> None:
+        self._known.clear()
+        self._bound.clear()
+        self.questions.clear()
 
     @property
     def by_plugins(self) -> bool:
@@ -140,7 +160,6 @@ class ClaimResolver:
         Raises:
             ConfigurationError: A key, a tier or a cost cannot be worked out, or can never work.
         """
-        now_us = time.time_ns() // 1000
         job, plain = call.job, self._plugins is None
         claims: list[Claim] = []
         for declared in call.limits:
@@ -150,30 +169,39 @@ class ClaimResolver:
             units = limit.cost_of(job) if plain and call.cost is None else self._cost(call, limit)
             stake = NO_STAKE if limit.share is None else self._stake(limit, job)
             if not remember or limit.by_value or isinstance(limit, Concurrency):
+                now_us = time.time_ns() // 1000
                 holder = self._holder(call, limit, units, now_us) if isinstance(limit, Concurrency) else ""
-                claims.append(_claim(limit, text, part, units, stake, now_us, holder))
+                claims.append(_claim(limit, text, part, units, stake, limit.bind(units, now_us, holder)))
                 continue
-            question = (id(limit), text, part, units, stake, now_us // _DAY_US)  # a claim keeps its limit alive
+            day = time.time_ns() // _DAY_NS if limit.in_zone else 0
+            question = (id(limit), text, part, units, stake, day)  # a claim keeps its limit alive
             found = self._known.get(question)
             if found is None:
                 if len(self._known) >= _MOST_REMEMBERED:
-                    self._known.clear()
-                found = self._known[question] = _claim(limit, text, part, units, stake, now_us)
+                    self._let_go()
+                terms = (id(limit), units, day)
+                algorithm = self._bound.get(terms)
+                if algorithm is None:
+                    algorithm = self._bound[terms] = limit.bind(units, time.time_ns() // 1000)
+                found = self._known[question] = _claim(limit, text, part, units, stake, algorithm)
             claims.append(found)
         return claims
 
 
-def _claim(limit: Limit, text: str, part: str | None, units: int, stake: Stake, now_us: int, holder: str = "") -> Claim:
-    algorithm = limit.bind(units, now_us, holder)
+def _claim(limit: Limit, text: str, part: str | None, units: int, stake: Stake, algorithm: Algorithm) -> Claim:
     bucket = bucket_name(limit.name, text, limit.fingerprint, part)
-    claim = StoreClaim(bucket, algorithm, units, limit.max_queue, quoted(stake.tenant), stake.step(units), stake.lead)
+    tenant = quoted(stake.tenant) if stake.tenant else ""
+    claim = StoreClaim(bucket, algorithm, units, limit.max_queue, tenant, stake.step(units), stake.lead)
     shown = text if part is None else f"{part}:{text}" if text else part
-    return Claim(limit, shown, units, claim)
+    plain = limit.scope != "process" and limit.prefetch_quota is None and not limit.in_zone
+    return Claim(limit, shown, units, claim, plain)
 
 
 def build_request(call: Call, claims: Sequence[Claim], ticket: Ticket) -> Request:
     """The request that *call* makes of *claims*, for a job that carries *ticket*."""
     asked, delivery = [each.claim for each in claims], call.delivery
+    if call.job is None and not call.peek:
+        return Request(asked, Caller.GUEST)
     if ticket.due_us:  # its line may have been lost, or begun anew: it is not a new job all the same
         for number, each in enumerate(claims):
             if each.claim.max_queue is not None and ticket.has_waited_for(each.limit):
@@ -200,26 +228,30 @@ def ticket_after(verdict: Verdict, claims: Sequence[Claim], ticket: Ticket) -> T
 
 def decision_from(verdict: Verdict, claims: Sequence[Claim]) -> Decision:
     """*verdict* as the decision on *claims*."""
-    binding, now_us = verdict.claim, verdict.now_us
+    reason, binding, now_us = verdict.reason, verdict.claim, verdict.now_us
     asked_us = verdict.asked_us or (now_us,) * len(claims)
-    allowed = verdict.allowed
-    if allowed and len(claims) > 1:
-        binding = min(range(len(claims)), key=lambda i: _left(claims[i].limit, verdict.uses[i], asked_us[i]))
+    allowed = reason is Reason.ALLOWED
+    charged: tuple[Charged, ...] = ()
+    if allowed and len(claims) == 1:
+        charged = (claims[0].charged(asked_us[0]),)
+    elif allowed:
+        charged = tuple([each.charged(at_us) for each, at_us in zip(claims, asked_us, strict=True)])
+        least = 2.0
+        for number, (claim, use, at_us) in enumerate(zip(claims, verdict.uses, asked_us, strict=True)):
+            left = 1.0 if use is None else claim.limit.remaining(use, at_us) / claim.limit.capacity
+            if left < least:
+                binding, least = number, left
     bound, use, at_us = claims[binding], verdict.uses[binding] or Use(0, 0), asked_us[binding]
-    return Decision(
-        allowed=allowed,
-        limit=bound.limit,
-        key=bound.key,
-        cost=bound.cost,
-        remaining=bound.limit.remaining(use, at_us),
-        retry_after=(verdict.retry_us - now_us) / 1_000_000,
-        delay=0.0 if verdict.reason is Reason.FULL else (verdict.due_us - now_us) / 1_000_000,
-        reset_after=max(0, use.full_us - at_us) / 1_000_000,
-        reason=verdict.reason.value,
-        charged=tuple([each.charged(at_us) for each, at_us in zip(claims, asked_us, strict=True)]) if allowed else (),
+    return decision_of(
+        allowed,
+        bound.limit,
+        bound.key,
+        bound.cost,
+        bound.limit.remaining(use, at_us),
+        (verdict.retry_us - now_us) / 1_000_000,
+        0.0 if reason is Reason.FULL else (verdict.due_us - now_us) / 1_000_000,
+        max(0, use.full_us - at_us) / 1_000_000,
+        "allowed" if allowed else reason.value,
+        None,
+        charged,
     )
-
-
-def _left(limit: Limit, use: Use | None, now_us: int) -> float:
-    """The share of the limit's capacity that is left."""
-    return 1.0 if use is None else limit.remaining(use, now_us) / limit.capacity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from throttlekit._core.decision import Decision
+from throttlekit._core.decision import Decision, decision_of
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import GRACE_US
 from throttlekit._engine.inline import InlineWaits
@@ -97,7 +97,10 @@ class Delivery:
         elif self.early and delay > 2 * self.early:
             delay -= self.early if _loses_units(decision.limit, decision.cost, self.lateness) else 0.0
         delay = min(delay, self.longest, self.max_wait - waited)
-        return replace(decision, delay=delay, ticket=ticket.write())
+        return decision_of(
+            False, decision.limit, decision.key, decision.cost, decision.remaining, decision.retry_after, delay,
+            decision.reset_after, decision.reason, ticket.write(), (),
+        )  # fmt: skip
 
     def _lives_us(self) -> int | None:
         """How far off the last instant is at which the job can begin in time; None: any."""

@@ -59,7 +59,7 @@ class Pipeline:
             except StoreUnavailable as error:
                 return self.without_store(attempt, error)
             decision = self.decision(attempt, verdict)
-            inline = call.delivery.inline is not None and _is_deferral(call, decision)
+            inline = not decision.allowed and call.delivery.inline is not None and _is_deferral(call, decision)
             if not inline or not call.delivery.waits_in_place(decision):
                 return self.conclude(attempt, verdict, decision)
             attempt = self._next_attempt(attempt, verdict)
@@ -71,11 +71,18 @@ class Pipeline:
         Raises:
             ConfigurationError, CostExceedsLimit: As for `Limiter.acquire`.
         """
-        self.resolver.registry.check(call)
-        claims = self.resolver.resolve(call)
-        waiting = call.waiting
-        ticket = Ticket.read(None if waiting is None else waiting.ticket)
-        return Attempt(call, claims, ticket, build_request(call, claims, ticket), self._now())
+        resolver = self.resolver
+        question = call.question
+        known: Attempt | None = None if question is None else resolver.questions.get(question)
+        if known is not None:
+            return Attempt(call, known.claims, known.ticket, known.request, self._now())
+        owned, met = resolver.registry.check(call), resolver.remembered
+        claims = resolver.resolve(call)
+        ticket = Ticket.read(None if call.job is None or not call.delivery.comes_back else call.job.ticket)
+        made = Attempt(call, claims, ticket, build_request(call, claims, ticket), self._now())
+        if question is not None and owned and met == resolver.remembered and all(each.plain for each in claims):
+            resolver.remember(question, made)  # with its limits, which live as long
+        return made
 
     def decide_all(self, attempts: Sequence[Attempt]) -> list[Verdict | Exception]:
         """Decide each of *attempts*, in one round trip where that is possible. An error takes its answer's place."""
@@ -116,7 +123,7 @@ class Pipeline:
 
     def conclude(self, attempt: Attempt, verdict: Verdict, decision: Decision) -> Decision:
         """Give a denied job its ticket and its delay, and emit the events. Returns the decision for the caller."""
-        ticket, job = attempt.ticket, attempt.call.waiting
+        ticket, job = attempt.ticket, attempt.call.job
         if job is not None and _is_deferral(attempt.call, decision):
             ticket = ticket_after(verdict, attempt.claims, ticket)
             decision = self.defer(attempt.call, job, decision, ticket, verdict.now_us)
@@ -163,4 +170,4 @@ class Pipeline:
 
 
 def _is_deferral(call: Call, decision: Decision) -> bool:
-    return call.waiting is not None and not decision.allowed and not decision.final
+    return not decision.allowed and call.waiting is not None and not decision.final

@@ -37,9 +37,12 @@ class LimitRegistry:
         """
         self._use(limit, owner=True)
 
-    def check(self, call: Call) -> None:
+    def check(self, call: Call) -> bool:
         """
         Refuse a call that can never work, whatever the job.
+
+        Returns:
+            Whether each limit owned its name before. Then the same call passes until `let_go` is called.
 
         Raises:
             ConfigurationError: It cannot.
@@ -49,10 +52,12 @@ class LimitRegistry:
             raise ConfigurationError("no limit was given: acquire, peek and reset take at least one")
         if job is not None and not isinstance(job, Job):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"job must be a throttlekit.Job, not {type(job).__name__}: write job=Job(…)")
+        owned = True
         for limit in limits:
             known = self._limits.get(limit.name) if isinstance(limit, Limit) else None  # pyright: ignore[reportUnnecessaryIsInstance]
             if known is None or known() is not limit or not known.owner:
                 self._use(limit)
+                owned = False
         if len(limits) > 1:
             names = [limit.name for limit in limits]
             for name in names:
@@ -60,6 +65,7 @@ class LimitRegistry:
                     raise ConfigurationError(f"limit {name!r} was given twice: name it once, with a cost")
         if call.key is not None and all(limit.key is None for limit in limits):
             raise ConfigurationError(f"limit {limits[0].name!r} has no key: drop key=, or give the limit one")
+        return owned
 
     def _use(self, limit: Limit, *, owner: bool = False) -> None:
         if not isinstance(limit, Limit):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -127,10 +127,13 @@ class InProcessLayer:
         self._stores, self._below = stores, below
 
     def decide(self, attempt: Attempt) -> Verdict:
+        special = False
         for claim in attempt.claims:
-            if claim.limit.scope == "process":
-                return self._in_parts(attempt)
-        return self._below.decide(attempt)
+            if not claim.plain:
+                if claim.in_process:
+                    return self._in_parts(attempt)
+                special = True
+        return self._below.decide(attempt) if special else self._stores.acquire(attempt.request)
 
     def _in_parts(self, attempt: Attempt) -> Verdict:
         own = [number for number, claim in enumerate(attempt.claims) if claim.in_process]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -55,9 +55,7 @@ class Ticket:
         if not isinstance(data, Mapping) or data.get("v") not in (_VERSION, _BEFORE_ORDER):
             return cls()
         due_us, limit_ref, deferrals, since_us = (data.get(name) for name in ("slot", "ticket", "n", "since"))
-        if not isinstance(limit_ref, str) or not all(
-            isinstance(number, int) and 0 <= number <= LARGEST_EXACT for number in (due_us, deferrals, since_us)
-        ):
+        if not (isinstance(limit_ref, str) and _is_exact(due_us) and _is_exact(deferrals) and _is_exact(since_us)):
             return cls()
         line, slots = data.get("line", ""), data.get("slots", False)
         places = _places(data.get("places")) if data["v"] == _VERSION else _NO_PLACES
@@ -109,16 +107,8 @@ class Ticket:
         Args:
             counts: Whether it is one deferral more.
         """
-        return replace(
-            self,
-            due_us=due_us,
-            limit_ref=limit_ref(limit),
-            deferrals=self.deferrals + counts,
-            since_us=min(self.since_us or now_us, now_us),  # a clock that was ahead makes no job wait longer
-            line=line,
-            slots=slots,
-            places=places,
-        )
+        since_us = min(self.since_us or now_us, now_us)  # a clock that was ahead makes no job wait longer
+        return Ticket(due_us, limit_ref(limit), self.deferrals + counts, since_us, line, slots, places)
 
     def max_wait_us(self, max_wait_us: int) -> int:
         """
@@ -156,11 +146,16 @@ def _places(data: Any) -> Mapping[str, Place]:
         return _NO_PLACES
     places: dict[str, Place] = {}
     for ref, given in stored.items():
-        parts: list[Any] = list(cast("Sequence[Any]", given)) if isinstance(given, (list, tuple)) else []
+        parts: Sequence[Any] = cast("Sequence[Any]", given if isinstance(given, (list, tuple)) else ())
         if not isinstance(ref, str) or len(parts) != len(Place._fields):
             return _NO_PLACES
-        *numbers, seal = parts
-        if not isinstance(seal, str) or not all(type(each) is int and 0 <= each <= LARGEST_EXACT for each in numbers):
+        epoch, start, number, due_us, seal = parts
+        exact = _is_exact(epoch) and _is_exact(start) and _is_exact(number) and _is_exact(due_us)
+        if not exact or not isinstance(seal, str):
             return _NO_PLACES
-        places[ref] = Place(*parts)
+        places[ref] = Place(epoch, start, number, due_us, seal)
     return places
+
+
+def _is_exact(number: Any) -> bool:
+    return type(number) is int and 0 <= number <= LARGEST_EXACT

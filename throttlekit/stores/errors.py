@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
-
 from redis import exceptions
 
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 
-__all__ = ["URL_ERRORS", "SentinelRefused", "UnknownService", "is_connection_error", "map_errors", "remedy_of"]
-
-_T = TypeVar("_T")
+__all__ = [
+    "STORE_ERRORS", "URL_ERRORS", "SentinelRefused", "UnknownService", "is_connection_error",
+    "is_connection_failure", "mapped", "remedy_of",
+]  # fmt: skip
 
 
 class UnknownService(exceptions.ConnectionError):
@@ -29,7 +27,7 @@ _CLIENT_ERRORS: tuple[type[Exception], ...] = tuple(
     kind for kind in vars(exceptions).values() if isinstance(kind, type) and issubclass(kind, Exception)
 )
 URL_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, ValueError, TypeError)
-_STORE_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, OSError, ValueError)
+STORE_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, OSError, ValueError)
 
 _MISSING_RIGHTS = (
     "its user is not allowed what the limiter needs: ACL SETUSER … "
@@ -98,27 +96,19 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
 )
 
 
-def map_errors(call: Callable[[], _T]) -> _T:
+def mapped(error: Exception) -> ConfigurationError | StoreUnavailable:
     """
-    Run *call* and return its result.
-
-    Raises:
-        ConfigurationError: The server is a node of a cluster, and its URL does not say so.
-        StoreUnavailable: Any other error of the client or the server. The message does not repeat the error's own
-            text, which may hold a host or a user.
+    One of `STORE_ERRORS` as throttlekit raises it: a `ConfigurationError` if the server is a node of a cluster, and its
+    URL does not say so; any other as `StoreUnavailable`. The message does not repeat the error's own text, which may
+    hold a host or a user.
     """
-    try:
-        return call()
-    except _STORE_ERRORS as error:
-        if isinstance(error, _CLUSTER_ERRORS) or str(error).startswith(_CLUSTER_PREFIXES):
-            raise ConfigurationError(
-                "the store is a node of a Redis Cluster: write its URL as redis+cluster://host:port"
-            ) from error
-        sign, remedy = _find_remedy(error)
-        message = f"the store gave no usable answer: {type(error).__name__}"
-        # With one key of a wrong type the server is up: all other calls go on.
-        part = None if sign == _WRONG_TYPE else ""
-        raise StoreUnavailable(f"{message}: {remedy}" if remedy else message, part=part) from error
+    if isinstance(error, _CLUSTER_ERRORS) or str(error).startswith(_CLUSTER_PREFIXES):
+        return ConfigurationError("the store is a node of a Redis Cluster: write its URL as redis+cluster://host:port")
+    sign, remedy = _find_remedy(error)
+    message = f"the store gave no usable answer: {type(error).__name__}"
+    # With one key of a wrong type the server is up: all other calls go on.
+    part = None if sign == _WRONG_TYPE else ""
+    return StoreUnavailable(f"{message}: {remedy}" if remedy else message, part=part)
 
 
 def remedy_of(error: StoreUnavailable) -> str:
@@ -128,8 +118,12 @@ def remedy_of(error: StoreUnavailable) -> str:
 
 def is_connection_error(error: StoreUnavailable) -> bool:
     """Whether the connection failed, so that the other connections to the server may be dead as well."""
-    cause = error.__cause__
-    return isinstance(cause, (exceptions.ConnectionError, exceptions.TimeoutError, OSError))
+    return is_connection_failure(error.__cause__)
+
+
+def is_connection_failure(error: BaseException | None) -> bool:
+    """As `is_connection_error`, of an error as the client raised it."""
+    return isinstance(error, (exceptions.ConnectionError, exceptions.TimeoutError, OSError))
 
 
 def _find_remedy(error: Exception) -> tuple[str, str]:

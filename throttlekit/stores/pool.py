@@ -14,6 +14,7 @@ from throttlekit._util.fork_safety import renew_lock_after_fork
 
 __all__ = ["ConnectionPool"]
 
+_FORK_HOOKS = hasattr(os, "register_at_fork")
 _CHECKED_AFTER_S = 1.0
 """A connection that was idle for longer may have been closed by the server: it is checked before it is used."""
 
@@ -83,7 +84,7 @@ class ConnectionPool:
             connection, since = idle.pop()
         except IndexError:
             return _connected(self._make())
-        if connection.pid != os.getpid():  # on a platform without fork hooks
+        if not _FORK_HOOKS and connection.pid != os.getpid():
             return _connected(self._make())
         if monotonic() - since > _CHECKED_AFTER_S and _is_closed(connection):
             connection.disconnect()

@@ -24,7 +24,7 @@ from throttlekit._core.storage_keys import is_line, jobs_name_of
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, Wait
-from throttlekit.stores.errors import URL_ERRORS, is_connection_error, map_errors
+from throttlekit.stores.errors import STORE_ERRORS, URL_ERRORS, is_connection_error, is_connection_failure, mapped
 from throttlekit.stores.pool import ConnectionPool
 from throttlekit.stores.wire import (
     Script,
@@ -91,7 +91,10 @@ class RedisStore:
         self._pool = ConnectionPool(lambda: pool.connection_class(**options))
 
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict:
-        return self._call(request.claims[0].bucket, lambda: verdict_of(self._decide(request, now_us)))
+        try:
+            return verdict_of(self._decide(request, now_us))
+        except STORE_ERRORS as error:
+            raise self._failed(request.claims[0].bucket, error) from error
 
     def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
         frames = [frame_of(request, None) for request in requests]
@@ -171,14 +174,20 @@ class RedisStore:
     def _call(self, name: str, call: Callable[[], _T]) -> _T:
         """Run *call*, with its errors mapped; *name* says which part of the store it goes to."""
         try:
-            return map_errors(call)
-        except StoreUnavailable as error:
-            if error.part is not None:
-                error.part = self.part_of(name)
-            error.server = error.part or self.address
-            if is_connection_error(error):
+            return call()
+        except STORE_ERRORS as error:
+            raise self._failed(name, error) from error
+
+    def _failed(self, name: str, error: Exception) -> Exception:
+        """*error* as it is raised, of the part of the store that keeps *name*."""
+        raised = mapped(error)
+        if isinstance(raised, StoreUnavailable):
+            if raised.part is not None:
+                raised.part = self.part_of(name)
+            raised.server = raised.part or self.address
+            if is_connection_failure(error):
                 self._close_idle()
-            raise
+        return raised
 
     def _close_idle(self) -> None:
         """Close the idle connections: they may be dead as well, and each would cost a time-out."""

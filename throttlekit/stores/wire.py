@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import throttlekit_lua
 from throttlekit._core.acquire import Caller, Reason, Verdict
-from throttlekit._core.algorithm import Use
+from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import Drop
 from throttlekit._core.line import Place
 from throttlekit._core.slowdown import Fall
+from throttlekit._core.storage_keys import jobs_name, line_name
 from throttlekit.stores.base import Request, Slowing
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
 _CACHED_CLAIMS = 1024  # each takes about a kilobyte
 _SECRET = os.urandom(8).hex()
+_MINUS = ord("-")
+_LINE, _JOBS = line_name("").encode(), jobs_name("").encode()
 
 
 class Script(NamedTuple):
@@ -53,7 +56,7 @@ def arguments_of(request: Request, now_us: int | None) -> list[Any]:
         arguments += claim.names
     arguments += _caller_arguments(request, now_us)
     for claim in request.claims:
-        arguments += _claim_arguments(claim)
+        arguments += _claim_arguments(*_terms_of(claim))
     return arguments
 
 
@@ -63,13 +66,8 @@ def frame_of(request: Request, now_us: int | None) -> bytes:
         caller = _encode(_caller_arguments(request, now_us))
     else:
         caller = _encode_plain(request.caller, request.grace_us)
-    claims = request.claims
-    if len(claims) == 1:
-        code, keys, arguments = _encode_claim(claims[0])
-        return b"".join((_head(code, 1), keys, caller, arguments))
-    encoded = [_encode_claim(claim) for claim in claims]
-    head = _head("".join(sorted({code for code, _, _ in encoded})), len(claims))
-    return b"".join((head, *[keys for _, keys, _ in encoded], caller, *[arguments for _, _, arguments in encoded]))
+    keys, arguments = _encode_claims(*request.claims)
+    return b"".join((keys, caller, arguments))
 
 
 def command(*arguments: str | int) -> bytes:
@@ -85,22 +83,30 @@ def verdict_of(reply: Any) -> Verdict:
         ValueError: The script cannot have sent this.
     """
     try:
+        if reply[0] != _MINUS:
+            now_us, *used = map(int, reply.split())
+            return Verdict(Reason.ALLOWED, 0, now_us, now_us, now_us, _uses(used))
         numbers, _, given = reply.partition(b"|")
         reason, binding, now_us, retry_us, due_us, *used = map(int, numbers.split())
-        if len(used) == 2:
-            uses: tuple[Use, ...] = (Use(*used),)
-        else:
-            uses = tuple(Use(units, full) for units, full in zip(used[::2], used[1::2], strict=True))
         places = tuple([_place(text) for text in given.decode("ascii").split(";")]) if given else ()
-        return Verdict(_REASONS[reason], binding - 1, now_us, retry_us, due_us, uses, places)
+        return Verdict(_REASONS[-reason], binding - 1, now_us, retry_us, due_us, _uses(used), places)
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"not a reply of the script: {reply!r}") from error
 
 
+def _uses(used: list[int]) -> tuple[Use, ...]:
+    if len(used) == 2:
+        return (Use(used[0], used[1]),)
+    return tuple([Use(units, full) for units, full in zip(used[::2], used[1::2], strict=True)])
+
+
 def rest_of(claim: StoreClaim) -> str:
     """What only a job that waits, or may have to, needs of its claim: see line.lua."""
-    queue = "" if claim.max_queue is None else claim.max_queue
-    return f"{claim.algorithm.mark} {claim.cost} {claim.step} {claim.lead} {queue} {claim.tenant}"
+    return _rest(*_terms_of(claim))
+
+
+def _rest(algorithm: Algorithm, cost: int, max_queue: int | None, tenant: str, step: int, lead: int) -> str:
+    return f"{algorithm.mark} {cost} {step} {lead} {'' if max_queue is None else max_queue} {tenant}"
 
 
 def slowing_row(slowing: Slowing) -> tuple[Any, ...]:
@@ -131,32 +137,56 @@ def _place(text: str) -> Place | None:
 def _caller_arguments(request: Request, now_us: int | None) -> tuple[Any, ...]:
     now, max_wait_us = "" if now_us is None else now_us, request.max_wait_us
     places = ";".join(map(place_text, request.places))
-    return now, request.caller.value, places, "" if max_wait_us is None else max_wait_us, request.grace_us, _SECRET
+    wait = "" if max_wait_us is None else max_wait_us
+    return now, request.caller.value, f"{request.grace_us} {_SECRET} {wait} {places}"
 
 
-def _claim_arguments(claim: StoreClaim) -> tuple[Any, ...]:
-    algorithm = claim.algorithm
-    return algorithm.code, algorithm.size, *algorithm.params, rest_of(claim)
+def _terms_of(claim: StoreClaim) -> tuple[Any, ...]:
+    """All of *claim* but the name under which it is counted."""
+    return claim.algorithm, claim.cost, claim.max_queue, claim.tenant, claim.step, claim.lead
+
+
+def _claim_arguments(algorithm: Algorithm, *terms: Any) -> tuple[int | str, ...]:
+    a, b, c = algorithm.params
+    return algorithm.size, a, f"{algorithm.code} {b};{c};{_rest(algorithm, *terms)}"
 
 
 def _encode(arguments: Iterable[str | int]) -> bytes:
-    texts = [str(each).encode() for each in arguments]
-    return b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts])
+    encoded = b""
+    for each in arguments:
+        text = str(each).encode()
+        encoded += b"$%d\r\n%b\r\n" % (len(text), text)
+    return encoded
 
 
 @lru_cache(_CACHED_CLAIMS)
-def _encode_claim(claim: StoreClaim) -> tuple[str, bytes, bytes]:
-    return claim.algorithm.code, _encode(claim.names), _encode(_claim_arguments(claim))
+def _encode_claims(*claims: StoreClaim) -> tuple[bytes, bytes]:
+    """What stands before the caller's arguments, and what follows them."""
+    head = _head("".join([claim.algorithm.code for claim in claims]))
+    names = [_encode_names(claim.bucket.encode()) for claim in claims]
+    return b"".join((head, *names)), b"".join([_encode_terms(*_terms_of(claim)) for claim in claims])
+
+
+def _encode_names(bucket: bytes) -> bytes:
+    """`StoreClaim.names`."""
+    size = len(bucket)
+    line, jobs = size + len(_LINE), size + len(_JOBS)
+    return b"$%d\r\n%b\r\n$%d\r\n%b%b\r\n$%d\r\n%b%b\r\n" % (size, bucket, line, bucket, _LINE, jobs, bucket, _JOBS)
+
+
+@lru_cache(_CACHED_CLAIMS)
+def _encode_terms(*terms: Any) -> bytes:
+    """The arguments of a claim, which are the same for every key."""
+    return _encode(_claim_arguments(*terms))
 
 
 @lru_cache
 def _encode_plain(caller: Caller, grace_us: int) -> bytes:
     """The arguments of a caller that brings no place, and waits as long as it takes."""
-    return _encode(("", caller.value, "", "", grace_us, _SECRET))
+    return _encode(("", caller.value, f"{grace_us} {_SECRET}  "))
 
 
 @lru_cache
-def _head(codes: str, claims: int) -> bytes:
-    script = script_for("acquire", frozenset(codes))
-    count = 3 + 3 * claims + 6 + 6 * claims
-    return b"*%d\r\n" % count + _encode(("EVALSHA", script.sha, 3 * claims))
+def _head(codes: str) -> bytes:
+    script, claims = script_for("acquire", frozenset(codes)), len(codes)
+    return b"*%d\r\n" % (6 + 6 * claims) + _encode(("EVALSHA", script.sha, 3 * claims))

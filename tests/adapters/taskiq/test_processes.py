@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 
@@ -11,6 +12,7 @@ from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
 from support.flood.figures import figures
 from support.flood.run import FloodLimit, Told
 from support.servers.flood import Servers
+from support.servers.processes import RabbitMQ, redis_server
 from support.taskiq.brokers import KINDS, Kind
 from support.taskiq.flood import TaskiqFlood, TaskiqFlooding, run_taskiq
 from support.waiting import wait_until
@@ -100,3 +102,25 @@ def test_an_idle_time_shorter_than_the_wait_runs_nothing_twice(on_redis: Servers
         wait_until(all_ran, description="all tasks have run", every=0.2)
         told = flooding.stop()
     assert starts_of(told) == {str(n): 1 for n in range(100)}
+
+
+def test_a_rabbitmq_that_restarts_doubles_no_task_that_waits(rabbitmq_url: str) -> None:
+    """
+    RabbitMQ delivers again what was unacknowledged. What waits in a worker is not handed on from there then: twice run
+    at most those whose bodies, or acknowledgements, were under way.
+    """
+    flood = TaskiqFlood(limits=(FloodLimit("one", "20/s", 20),), jobs=120)
+    with contextlib.closing(RabbitMQ()) as server, redis_server() as base:
+        server.start()
+        with TaskiqFlooding(flood, Servers("rabbitmq", server.url, base)) as flooding:
+            for index in range(120):
+                flooding.send("job", str(index))
+            flooding.start()
+            wait_until(lambda: len(flooding.starts()) >= 30, description="some tasks have run")
+            server.stop()
+            server.start()
+            wait_until(lambda: len({start.job for start in flooding.starts()}) == 120, description="all have run")
+            wait_until(lambda: flooding.left() == 0, description="the broker is empty")
+            told = in_order(flooding.stop())
+    assert told.begun_twice <= 2 * flood.threads
+    assert figures(told).bound_holds

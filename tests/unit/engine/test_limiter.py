@@ -327,6 +327,19 @@ def test_name_is_free_when_its_limit_is_gone(limiter: Limiter) -> None:
         assert limiter.acquire(TokenBucket("again", "11/s"))
 
 
+def test_call_that_comes_again_may_ask_for_something_else(limiter: Limiter) -> None:
+    """Each call is answered by its own key, cost and job, whatever the calls before it asked for."""
+    for number in range(3):
+        assert limiter.acquire(ACCOUNT, key="a").key == "a"
+        assert limiter.acquire(ACCOUNT, key="b", cost=0).cost == 0
+        assert limiter.peek(ACCOUNT, key="b").charged == ()
+        assert limiter.acquire(PARTNER, cost=0).cost == 0
+        decision = limiter.acquire(PARTNER, ACCOUNT, job=job(account_id=number))
+        assert [each.bucket for each in decision.charged] == [bucket(PARTNER), bucket(ACCOUNT, str(number))]
+        with pytest.raises(ConfigurationError, match="key"):
+            limiter.acquire(ACCOUNT)
+
+
 def test_one_definition_may_be_written_twice(limiter: Limiter) -> None:
     """Two objects that say the same are one limit, and share its budget."""
     limiter.acquire(PARTNER, cost=5)

@@ -50,23 +50,23 @@ def test_any_command_is_what_redis_py_would_send() -> None:
 
 
 def test_answer_tells_each_claim_by_itself() -> None:
-    """A reason, a claim from 1, three instants, and two numbers for each claim."""
-    one, two = verdict_of(b"0 1 10 11 12 3 4"), verdict_of(b"1 2 10 11 12 3 4 5 6")
-    assert (one.allowed, one.claim, one.now_us, one.retry_us, one.due_us) == (True, 0, 10, 11, 12)
+    """An instant, or a reason, a claim from 1 and three instants; and two numbers for each claim."""
+    one, two = verdict_of(b"10 3 4"), verdict_of(b"-1 2 10 11 12 3 4 5 6")
+    assert (one.allowed, one.claim, one.now_us, one.retry_us, one.due_us) == (True, 0, 10, 10, 10)
     assert [tuple(use or ()) for use in one.uses] == [(3, 4)]
-    assert (two.allowed, two.claim) == (False, 1)
+    assert (two.allowed, two.claim, two.now_us, two.retry_us, two.due_us) == (False, 1, 10, 11, 12)
     assert [tuple(use or ()) for use in two.uses] == [(3, 4), (5, 6)]
 
 
 def test_answer_gives_places() -> None:
     """After a bar, a place in the line of each claim, or a dash: as the next request brings them."""
-    verdict = verdict_of(f"1 2 10 11 12 3 4 5 6|-;{place_text(PLACE)}".encode())
+    verdict = verdict_of(f"-1 2 10 11 12 3 4 5 6|-;{place_text(PLACE)}".encode())
     assert verdict.places == (None, PLACE)
-    assert verdict_of(b"0 1 10 11 12 3 4|").places == ()
+    assert verdict_of(b"-1 1 10 11 12 3 4|").places == ()
 
 
 @pytest.mark.parametrize(
-    "reply", [None, 5, b"", b"0 1 2", b"9 1 10 11 12 3 4", b"1 1 10 11 12 3 4|1 2 3", b"1 1 10 11 12 3"]
+    "reply", [None, 5, b"", b"1 2", b"-9 1 10 11 12 3 4", b"-1 1 10 11 12 3 4|1 2 3", b"-1 1 10 11 12 3"]
 )
 def test_what_the_script_cannot_have_sent(reply: object) -> None:
     """An error names it."""
