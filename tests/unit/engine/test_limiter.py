@@ -17,6 +17,7 @@ from support.servers.blocking import either
 from support.servers.stores import Passing
 from throttlekit import (
     AsyncLimiter,
+    Concurrency,
     ConfigurationError,
     CostExceedsLimit,
     Delivery,
@@ -338,6 +339,12 @@ def test_call_that_comes_again_may_ask_for_something_else(limiter: Limiter) -> N
         assert [each.bucket for each in decision.charged] == [bucket(PARTNER), bucket(ACCOUNT, str(number))]
         with pytest.raises(ConfigurationError, match="key"):
             limiter.acquire(ACCOUNT)
+
+
+@pytest.mark.parametrize("limits", [[Concurrency("slots", 4)], [TokenBucket("rate", "9/s"), Concurrency("slots", 4)]])
+def test_call_that_comes_again_takes_a_slot_of_its_own(limiter: Limiter, limits: list[Limit]) -> None:
+    """Of what is remembered of a call, who holds a slot is no part: the second would pass as the first, for ever."""
+    assert [bool(limiter.acquire(*limits)) for _ in range(6)] == 4 * [True] + 2 * [False]
 
 
 def test_one_definition_may_be_written_twice(limiter: Limiter) -> None:
