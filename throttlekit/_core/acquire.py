@@ -189,9 +189,8 @@ def acquire(
     at_hand = zip(looks, states, strict=True)
     tidy = [look.line if state.line and state.line.jobs else state.line for look, state in at_hand]
     if verdict.reason is Reason.FULL:
-        kept = [
-            state if line is state.line else State(state.taken, line) for state, line in zip(states, tidy, strict=True)
-        ]
+        tidied_states = zip(states, tidy, strict=True)
+        kept = [state if line is state.line else State(state.taken, line) for state, line in tidied_states]
         return verdict._replace(uses=tuple(uses)), _mended(kept, known)
     told_us = max(look.passes_us for look in looks)
     held = looks[verdict.claim].place
