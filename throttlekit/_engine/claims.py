@@ -36,7 +36,7 @@ class Claim(NamedTuple):  # made for each job of a new key: a frozen dataclass c
     Attributes:
         limit: Of the job's tier.
         claim: The same as a store reads it.
-        plain: Whether the shared store alone decides it, with what the claim says, for every call that asks the same.
+        plain: Whether the shared store alone decides it, with what the claim says.
     """
 
     limit: Limit
@@ -48,6 +48,11 @@ class Claim(NamedTuple):  # made for each job of a new key: a frozen dataclass c
     @property
     def in_process(self) -> bool:
         return self.limit.scope == "process"
+
+    @property
+    def is_anyones(self) -> bool:
+        """Whether it is the same for every call that asks the same: not for a slot, which has a holder."""
+        return self.plain and not self.claim.algorithm.holder
 
     def charged(self, at_us: int) -> Charged:
         limit, _, cost, claim, _ = self
@@ -171,8 +176,7 @@ class ClaimResolver:
             if not remember or limit.by_value or isinstance(limit, Concurrency):
                 now_us = time.time_ns() // 1000
                 holder = self._holder(call, limit, units, now_us) if isinstance(limit, Concurrency) else ""
-                made = _claim(limit, text, part, units, stake, limit.bind(units, now_us, holder))
-                claims.append(made._replace(plain=False))  # each has a holder of its own
+                claims.append(_claim(limit, text, part, units, stake, limit.bind(units, now_us, holder)))
                 continue
             day = time.time_ns() // _DAY_NS if limit.in_zone else 0
             question = (id(limit), text, part, units, stake, day)  # a claim keeps its limit alive

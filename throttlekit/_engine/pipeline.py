@@ -80,7 +80,7 @@ class Pipeline:
         claims = resolver.resolve(call)
         ticket = Ticket.read(None if call.job is None or not call.delivery.comes_back else call.job.ticket)
         made = Attempt(call, claims, ticket, build_request(call, claims, ticket), self._now())
-        if question is not None and owned and met == resolver.remembered and all(each.plain for each in claims):
+        if question is not None and owned and met == resolver.remembered and all(each.is_anyones for each in claims):
             resolver.remember(question, made)  # with its limits, which live as long
         return made
 
