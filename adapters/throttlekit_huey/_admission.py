@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any
 
-from throttlekit import ConfigurationError, Delivery, Limiter, RateLimited
+from throttlekit import ConfigurationError, Delivery, Limiter
 from throttlekit.adapter import (
+    Around,
     Deferred,
     Dropped,
     Failed,
@@ -19,8 +20,6 @@ from throttlekit.adapter import (
     Throttling,
     Ticket,
     WaitRules,
-    begin,
-    end,
     lane_in,
     leaves_most,
 )
@@ -39,10 +38,16 @@ _RETURNING = replace(_NEW, inline=InlineWaits(0.05))
 
 
 class _Ended(BaseException):
-    """A body's 429 has ended its run: no error of huey's, which would report it and run the task again."""
+    """
+    A body's 429, its context, has ended its run: no error of huey's, which would report it and run the task again.
+    """
 
-    def __init__(self, outcome: Outcome, error: RateLimited) -> None:
-        self.outcome, self.error = outcome, error
+    def __init__(self, outcome: Outcome) -> None:
+        self.outcome = outcome
+
+
+def _end_run(outcome: Outcome) -> bool:
+    raise _Ended(outcome)
 
 
 class Gate:
@@ -128,7 +133,7 @@ class Gate:
         try:
             return run(self._huey, task, now)
         except _Ended as ended:
-            self._huey._run_post_execute(task, None, ended.error)
+            self._huey._run_post_execute(task, None, ended.__context__)
             # As it came: its body may have changed its arguments.
             return self._follow(self._huey.deserialize_task(taken.message), ended.outcome, Taken(taken.message))
         finally:
@@ -154,22 +159,8 @@ class Gate:
 
     def _body(self, granted: Run, begun: list[bool], execute: Callable[[], Any]) -> Any:
         begun.append(True)
-        if granted.decision is not None and granted.decision.allowed:
-            begin(self._limiter, granted.decision, granted.job)
-        error: BaseException | None = None
-        try:
+        with Around(self.throttling, granted, _end_run):
             return execute()
-        except RateLimited as limited:
-            error = limited
-            outcome = self.throttling.rate_limited(granted, limited, release=partial(end, limited))
-            if isinstance(outcome, Run):  # it may wait no longer
-                raise
-            raise _Ended(outcome, limited) from None
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            end(error)
 
     def _follow(self, task: Any, outcome: Outcome, taken: Taken) -> None:
         if isinstance(outcome, Deferred):
