@@ -110,36 +110,19 @@ def test_on_rq_without_throttlekit_the_same_flood_meets_429s(run_demo: Demo) -> 
     assert "throttlekit demo --framework rq" in outcome.stdout
 
 
-def test_on_celery_every_promise_is_kept_and_a_server_is_left_as_it_was(run_demo: Demo, redis_url: str) -> None:
-    """The same flood on Celery's workers keeps the same promises, and leaves no key behind."""
+@pytest.mark.parametrize(
+    ("framework", "theirs"), [("celery", b"celery"), ("taskiq", b"taskiq"), ("huey", b"huey.redis.theirs")]
+)
+def test_every_promise_is_kept_and_a_server_is_left_as_it_was(
+    run_demo: Demo, redis_url: str, framework: str, theirs: bytes
+) -> None:
+    """The same flood on the workers of another framework keeps the same promises, and leaves no key behind."""
     client: redis.Redis = redis.Redis.from_url(redis_url)
-    client.rpush("celery", "a message of theirs")
-    outcome = run_demo("--framework", "celery", "--jobs", "80", "--rate", "32/s", "--workers", "2", "--url", redis_url)
+    client.rpush(theirs, "a message of theirs")
+    outcome = run_demo("--framework", framework, "--jobs", "80", "--rate", "32/s", "--workers", "2", "--url", redis_url)
     assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert measured(outcome.stdout, "jobs run") == "80 of 80"
-    assert client.keys() == [b"celery"]
-    client.close()
-
-
-def test_on_taskiq_every_promise_is_kept_and_a_server_is_left_as_it_was(run_demo: Demo, redis_url: str) -> None:
-    """The same flood on taskiq's workers keeps the same promises, and leaves no key behind."""
-    client: redis.Redis = redis.Redis.from_url(redis_url)
-    client.rpush("taskiq", "a message of theirs")
-    outcome = run_demo("--framework", "taskiq", "--jobs", "80", "--rate", "32/s", "--workers", "2", "--url", redis_url)
-    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    assert measured(outcome.stdout, "jobs run") == "80 of 80"
-    assert client.keys() == [b"taskiq"]
-    client.close()
-
-
-def test_on_huey_every_promise_is_kept_and_a_server_is_left_as_it_was(run_demo: Demo, redis_url: str) -> None:
-    """The same flood on huey's consumers keeps the same promises, and leaves no key behind."""
-    client: redis.Redis = redis.Redis.from_url(redis_url)
-    client.rpush("huey.redis.theirs", "a message of theirs")
-    outcome = run_demo("--framework", "huey", "--jobs", "80", "--rate", "32/s", "--workers", "2", "--url", redis_url)
-    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
-    assert measured(outcome.stdout, "jobs run") == "80 of 80"
-    assert client.keys() == [b"huey.redis.theirs"]
+    assert client.keys() == [theirs]
     client.close()
 
 
