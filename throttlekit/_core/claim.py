@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.line import UNIT
 from throttlekit._core.storage_keys import jobs_name, line_name
 
-__all__ = ["StoreClaim"]
+__all__ = ["StoreClaim", "claim_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,3 +39,24 @@ class StoreClaim:
     def names(self) -> tuple[str, str, str]:
         """All names of the limit's state: what is taken, the line's numbers, the jobs in the line."""
         return self.bucket, line_name(self.bucket), jobs_name(self.bucket)
+
+
+class _Draft:
+    """A `StoreClaim` while it is made, as that of a `Decision`: one is made for each job of a new key."""
+
+    __slots__ = StoreClaim.__slots__
+
+    def __init__(
+        self, bucket: str, algorithm: Algorithm, cost: int, max_queue: int | None, tenant: str, step: int, lead: int
+    ) -> None:
+        self.bucket, self.algorithm, self.cost, self.max_queue = bucket, algorithm, cost, max_queue
+        self.tenant, self.step, self.lead = tenant, step, lead
+
+
+def claim_of(
+    bucket: str, algorithm: Algorithm, cost: int, max_queue: int | None, tenant: str, step: int, lead: int
+) -> StoreClaim:
+    """As the constructor of `StoreClaim`, with all that it has, in order: for each job."""
+    made: Any = _Draft(bucket, algorithm, cost, max_queue, tenant, step, lead)
+    made.__class__ = StoreClaim
+    return made  # type: ignore[no-any-return]

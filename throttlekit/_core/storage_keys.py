@@ -26,7 +26,7 @@ _BUCKET = re.compile(r"tk1:\{([^:{}]*):([^:{}]*)(?::([^:{}]*))?\}:(\w+)", re.ASC
 _ASKED = re.compile(r"#([0-9a-f]{1,12})\.[0-9a-f]+(?:\*\d+)?$", re.ASCII)
 _SLOTS = re.compile(r"\*(\d{1,15})$", re.ASCII)
 _PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.@/+=-"
-_ESCAPES = {code: f"%{code:02X}" for code in range(256) if chr(code) not in _PLAIN}
+_ESCAPES = {code: chr(code) if chr(code) in _PLAIN else f"%{code:02X}" for code in range(256)}  # all: a miss is dear
 
 
 def bucket_name(name: str, key: str, fingerprint: str, part: str | None = None) -> str:

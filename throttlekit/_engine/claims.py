@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.algorithms.concurrency import Concurrency
-from throttlekit._core.claim import StoreClaim
+from throttlekit._core.claim import StoreClaim, claim_of
 from throttlekit._core.decision import Charged, Decision, decision_of
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
@@ -27,6 +27,7 @@ __all__ = ["Claim", "ClaimResolver", "Plugins", "build_request", "decision_from"
 
 _DAY_NS = 86_400_000_000_000
 _MOST_REMEMBERED = 1024
+_MOST_MET = 8192  # numbers
 
 
 class Claim(NamedTuple):  # made for each job of a new key: a frozen dataclass costs twice as much
@@ -84,6 +85,7 @@ class ClaimResolver:
     Attributes:
         registry: The limits that are known by name.
         questions: What the pipeline remembers by `Call.question`, for as long as their limits are known.
+        made: How often a claim was worked out, and not given again.
         weight_of: What live control gave a tenant of a limit in place of its weight; None: there is no live control.
     """
 
@@ -91,24 +93,23 @@ class ClaimResolver:
         self.registry = registry
         self._plugins = plugins
         self.weight_of: Callable[[str, str], float | None] | None = None
+        self.made = 0
         self._known: dict[Any, Claim] = {}
-        self._bound: dict[Any, Algorithm] = {}  # of limits that a claim in `_known` keeps alive
+        self._met: set[int] = set()  # hashes of the questions of claims that were worked out, and not kept
+        self._moulds: dict[Any, _Mould] = {}
         self.questions: dict[Any, Any] = {}
         registry.let_go = self._let_go
 
     def remember(self, question: object, what: object) -> None:
-        """Keep *what* in `questions`, if there is room."""
-        if len(self.questions) < _MOST_REMEMBERED:
-            self.questions[question] = what
-
-    @property
-    def remembered(self) -> int:
-        """How many claims it gives again."""
-        return len(self._known)
+        """Keep *what* in `questions`."""
+        if len(self.questions) >= _MOST_REMEMBERED:
+            self.questions.clear()
+        self.questions[question] = what
 
     def _let_go(self) -> None:
         self._known.clear()
-        self._bound.clear()
+        self._met.clear()
+        self._moulds.clear()
         self.questions.clear()
 
     @property
@@ -176,30 +177,62 @@ class ClaimResolver:
             if not remember or limit.by_value or isinstance(limit, Concurrency):
                 now_us = time.time_ns() // 1000
                 holder = self._holder(call, limit, units, now_us) if isinstance(limit, Concurrency) else ""
-                claims.append(_claim(limit, text, part, units, stake, limit.bind(units, now_us, holder)))
+                claims.append(_Mould.of(limit, units, limit.bind(units, now_us, holder)).claim(text, part, stake))
                 continue
             day = time.time_ns() // _DAY_NS if limit.in_zone else 0
-            question = (id(limit), text, part, units, stake, day)  # a claim keeps its limit alive
+            question = (id(limit), text, part, units, stake, day)  # a claim keeps its limit alive, and so does a mould
             found = self._known.get(question)
             if found is None:
-                if len(self._known) >= _MOST_REMEMBERED:
-                    self._let_go()
-                terms = (id(limit), units, day)
-                algorithm = self._bound.get(terms)
-                if algorithm is None:
-                    algorithm = self._bound[terms] = limit.bind(units, time.time_ns() // 1000)
-                found = self._known[question] = _claim(limit, text, part, units, stake, algorithm)
+                mould = self._moulds.get((id(limit), units, day)) or self._mould(limit, units, day)
+                found = mould.claim(text, part, stake)
+                self._meet(question, found)
             claims.append(found)
         return claims
 
+    def _mould(self, limit: Limit, units: int, day: int) -> _Mould:
+        if len(self._moulds) >= _MOST_REMEMBERED:
+            self._let_go()
+        made = self._moulds[id(limit), units, day] = _Mould.of(limit, units, limit.bind(units, time.time_ns() // 1000))
+        return made
 
-def _claim(limit: Limit, text: str, part: str | None, units: int, stake: Stake, algorithm: Algorithm) -> Claim:
-    bucket = bucket_name(limit.name, text, limit.fingerprint, part)
-    tenant = quoted(stake.tenant) if stake.tenant else ""
-    claim = StoreClaim(bucket, algorithm, units, limit.max_queue, tenant, stake.step(units), stake.lead)
-    shown = text if part is None else f"{part}:{text}" if text else part
-    plain = limit.scope != "process" and limit.prefetch_quota is None and not limit.in_zone
-    return Claim(limit, shown, units, claim, plain)
+    def _meet(self, question: object, claim: Claim) -> None:
+        """Keep *claim* if it comes again: to keep what comes once costs more than to make it."""
+        self.made += 1
+        mark = hash(question)
+        if mark not in self._met:
+            if len(self._met) >= _MOST_MET:
+                self._met.clear()
+            self._met.add(mark)
+            return
+        if len(self._known) >= _MOST_REMEMBERED:
+            self._let_go()
+        self._known[question] = claim
+
+
+class _Mould(NamedTuple):
+    """What the claims of one limit that take as many units have in common, whatever their key."""
+
+    limit: Limit
+    units: int
+    algorithm: Algorithm
+    max_queue: int | None
+    plain: bool
+    step: int
+
+    @classmethod
+    def of(cls, limit: Limit, units: int, algorithm: Algorithm) -> _Mould:
+        plain = limit.scope != "process" and limit.prefetch_quota is None and not limit.in_zone
+        return cls(limit, units, algorithm, limit.max_queue, plain, NO_STAKE.step(units))
+
+    def claim(self, text: str, part: str | None, stake: Stake) -> Claim:
+        limit, units, algorithm, max_queue, plain, step = self
+        bucket = bucket_name(limit.name, text, limit.fingerprint, part)
+        tenant, lead = "", 0
+        if stake is not NO_STAKE:
+            tenant, step, lead = quoted(stake.tenant) if stake.tenant else "", stake.step(units), stake.lead
+        claim = claim_of(bucket, algorithm, units, max_queue, tenant, step, lead)
+        shown = text if part is None else f"{part}:{text}" if text else part
+        return Claim(limit, shown, units, claim, plain)
 
 
 def build_request(call: Call, claims: Sequence[Claim], ticket: Ticket) -> Request:

@@ -76,13 +76,13 @@ class Pipeline:
         known: Attempt | None = None if question is None else resolver.questions.get(question)
         if known is not None:
             return Attempt(call, known.claims, known.ticket, known.request, self._now())
-        owned, met = resolver.registry.check(call), resolver.remembered
+        owned, made = resolver.registry.check(call), resolver.made
         claims = resolver.resolve(call)
         ticket = Ticket.read(None if call.job is None or not call.delivery.comes_back else call.job.ticket)
-        made = Attempt(call, claims, ticket, build_request(call, claims, ticket), self._now())
-        if question is not None and owned and met == resolver.remembered and all(each.is_anyones for each in claims):
-            resolver.remember(question, made)  # with its limits, which live as long
-        return made
+        attempt = Attempt(call, claims, ticket, build_request(call, claims, ticket), self._now())
+        if question is not None and owned and made == resolver.made and all(each.is_anyones for each in claims):
+            resolver.remember(question, attempt)  # with its limits, which live as long
+        return attempt
 
     def decide_all(self, attempts: Sequence[Attempt]) -> list[Verdict | Exception]:
         """Decide each of *attempts*, in one round trip where that is possible. An error takes its answer's place."""
@@ -155,7 +155,7 @@ class Pipeline:
 
     def _next_attempt(self, attempt: Attempt, verdict: Verdict) -> Attempt:
         """The attempt after a wait in place, which counts as no deferral."""
-        ticket = replace(ticket_after(verdict, attempt.claims, attempt.ticket), deferrals=attempt.ticket.deferrals)
+        ticket = ticket_after(verdict, attempt.claims, attempt.ticket)._replace(deferrals=attempt.ticket.deferrals)
         request = build_request(attempt.call, attempt.claims, ticket)
         return attempt._replace(ticket=ticket, request=request, began=self._now())
 

@@ -63,7 +63,7 @@ class LimitRegistry:
             for name in names:
                 if names.count(name) > 1:
                     raise ConfigurationError(f"limit {name!r} was given twice: name it once, with a cost")
-        if call.key is not None and all(limit.key is None for limit in limits):
+        if call.key is not None and limits[0].key is None and all(limit.key is None for limit in limits):
             raise ConfigurationError(f"limit {limits[0].name!r} has no key: drop key=, or give the limit one")
         return owned
 

@@ -14,7 +14,7 @@ from throttlekit._engine.running import Running
 from throttlekit._engine.ticket import Ticket, lane_of
 from throttlekit._util.log_limiter import Every, once_in_fleet
 from throttlekit.adapter.admission import Host, Throttling
-from throttlekit.adapter.around import Around
+from throttlekit.adapter.around import Admitted, Around, watched
 from throttlekit.adapter.body import (
     begin,
     begin_from_receipt,
@@ -27,9 +27,11 @@ from throttlekit.adapter.body import (
     running,
 )
 from throttlekit.adapter.calls import Asked, Calls, OfRequest, Tokens
+from throttlekit.adapter.log import show_log
 from throttlekit.adapter.options import (
     MAX_WAIT,
     ON_429,
+    OPTIONS,
     THROTTLE,
     JobOptions,
     WaitRules,
@@ -44,14 +46,22 @@ from throttlekit.adapter.options import (
     read_limits,
 )
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
+from throttlekit.adapter.parking import Park, ParkedLine, is_counted_here, is_far
+from throttlekit.adapter.promoter import Promoter
+from throttlekit.adapter.redis_lanes import LANES_EVERY_S, POLL_EVERY_S, SERVER_IS_LATE_S, look_at_lanes
 from throttlekit.adapter.request_limits import RequestLimits
-from throttlekit.adapter.waiting import NO_LANE, Entry, Lane, WaitingRoom, lane_in, leaves_most
+from throttlekit.adapter.waiting import NO_LANE, Entry, Lane, WaitingRoom, lane_behind, lane_in, leaves_most
 
 __all__ = [
+    "LANES_EVERY_S",
     "MAX_WAIT",
     "NO_LANE",
     "ON_429",
+    "OPTIONS",
+    "POLL_EVERY_S",
+    "SERVER_IS_LATE_S",
     "THROTTLE",
+    "Admitted",
     "Around",
     "Asked",
     "Calls",
@@ -67,6 +77,9 @@ __all__ = [
     "Lane",
     "OfRequest",
     "Outcome",
+    "Park",
+    "ParkedLine",
+    "Promoter",
     "RequestLimits",
     "Run",
     "Running",
@@ -86,11 +99,15 @@ __all__ = [
     "end",
     "end_async",
     "flush",
+    "is_counted_here",
     "is_dumped",
+    "is_far",
+    "lane_behind",
     "lane_in",
     "lane_of",
     "leaves_most",
     "load_limits",
+    "look_at_lanes",
     "name_of",
     "once_in_fleet",
     "read_limits",
@@ -98,4 +115,6 @@ __all__ = [
     "resume",
     "running",
     "seconds_in",
+    "show_log",
+    "watched",
 ]

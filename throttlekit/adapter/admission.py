@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
+import sys
 from collections.abc import Callable
 from contextvars import copy_context
 from dataclasses import replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
@@ -16,7 +18,7 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import NOTHING, RUNNING
-from throttlekit._engine.ticket import Ticket
+from throttlekit._engine.ticket import Ticket, limit_ref
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter.body import end
 from throttlekit.adapter.options import JobOptions, WaitRules
@@ -29,10 +31,19 @@ from throttlekit.stores.base import Wait
 if TYPE_CHECKING:
     from throttlekit.aio import AsyncLimiter
 
-__all__ = ["Host", "Throttling"]
+__all__ = ["Host", "Throttling", "WhenDue"]
 
 _PANIC_DELAY = 1.0
 """Seconds after which a job comes back that an error kept from being decided on."""
+
+_LOOKS_AHEAD = 3.0
+"""Seconds: of so long a look at a line wakes jobs, and a little more."""
+
+_MANY = 64
+"""Jobs that one slot may run in that time."""
+
+_FEW = 16
+"""Jobs that are woken at once on the guess that those before them do not come: as many as a line sets aside at once."""
 
 _M = TypeVar("_M", contravariant=True)
 
@@ -56,6 +67,25 @@ class Host(Protocol[_M]):
     def delivery(self, message: _M, max_wait: float | None) -> Delivery:
         """How the framework would deliver *message* later; *max_wait* is the job's own, in seconds, if it has one."""
         ...
+
+
+class WhenDue(NamedTuple):
+    """
+    When a waiting job is due, as its lines stand now.
+
+    Attributes:
+        seconds: Until it is due; 0 if it is to ask now.
+        slot: Whether it waits for a slot: then it is a guess.
+        overdue: Whether it was to be due by now.
+        astray: Whether a limit keeps it that is not the one in whose line it is parked.
+        most: How many jobs can become due in front of it, at most, in the time of a look at the line.
+    """
+
+    seconds: float
+    slot: bool = False
+    overdue: bool = False
+    astray: bool = False
+    most: int = sys.maxsize
 
 
 class Throttling(Generic[_M]):
@@ -137,6 +167,31 @@ class Throttling(Generic[_M]):
                 wiring_of(self.limiter).stores.shared.leave(waits)
         except Exception as error:
             self._log.debug("The place of a %s that ended stays for a moment: %r", self._noun.lower(), error)
+
+    def due(self, message: _M) -> WhenDue:
+        """
+        Look when the job of *message*, which waits, is due now. Nothing changes: it keeps its place, and takes nothing.
+
+        Raises:
+            StoreUnavailable: The store did not answer.
+        """
+        asked = self._asked(message)
+        if not isinstance(asked, Run):
+            return WhenDue(math.inf, overdue=True) if isinstance(asked, Deferred) else WhenDue(0.0)
+        if not asked.limits:
+            return WhenDue(0.0)
+        try:
+            decision = self.limiter.peek(*asked.limits, job=asked.job)
+        except ConfigurationError:
+            return WhenDue(0.0)  # it ends as it asks
+        limit = decision.limit
+        coming = (
+            limit.amount * _LOOKS_AHEAD * 1_000_000 / limit.period_us if limit.period_us else _MANY * limit.capacity
+        )
+        overdue = not decision.allowed and decision.reason != "early"
+        astray = not decision.allowed and limit_ref(limit) != Ticket.read(asked.job.ticket).limit_ref
+        most = _FEW if decision.delay < decision.retry_after else limit.capacity + math.ceil(coming)
+        return WhenDue(decision.delay, not limit.period_us, overdue, astray, most)
 
     def concerns(self, options: JobOptions) -> bool:
         """Whether jobs with these *options* are to be admitted: they have limits, or a plugin may add some."""

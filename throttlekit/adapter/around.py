@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -10,10 +13,11 @@ from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import current
 from throttlekit.adapter.admission import Throttling
 from throttlekit.adapter.body import begin, end, end_async, resume
-from throttlekit.adapter.outcome import Outcome, Run
+from throttlekit.adapter.outcome import Failed, Outcome, Run
+from throttlekit.errors import ConfigurationError
 from throttlekit.limiter import Limiter
 
-__all__ = ["Around"]
+__all__ = ["Admitted", "Around", "watched"]
 
 
 class Around:
@@ -65,3 +69,90 @@ class Around:
                 await end_async(self._limiter, error)
                 resume(self._outer)
         return not isinstance(outcome, Run) and self._follow(outcome)
+
+
+class Admitted:
+    """
+    A job that is not deferred, until its body begins, or it is known that none will. Of `around` and `cancel` the one
+    counts that comes first, in any thread.
+
+    Args:
+        outcome: `Run`, or `Failed` or `Dropped` where the framework calls the body to end a job.
+        follow: As for `Around`.
+
+    Attributes:
+        begun: Whether the body has begun.
+    """
+
+    def __init__(self, throttling: Throttling[Any], outcome: Outcome, follow: Callable[[Outcome], bool]) -> None:
+        self._throttling, self._follow = throttling, follow
+        self._outcome = [outcome]
+        self.begun = False
+
+    def around(self) -> Any:
+        """
+        What the body runs in; None: it does not run. Inside of it, the job's function is any function.
+
+        Raises:
+            Exception: The error of `Failed`.
+        """
+        if self.begun:
+            return nullcontext()
+        outcome = self._take()
+        self.begun = outcome is not None
+        if isinstance(outcome, Failed):
+            raise outcome.error
+        return Around(self._throttling, outcome, self._follow) if isinstance(outcome, Run) else None
+
+    def cancel(self) -> Callable[[], None] | None:
+        """What gives back all that a job was charged whose body has not begun, and now never does; None: nothing."""
+        outcome = self._take()
+        decision = outcome.decision if isinstance(outcome, Run) else None
+        return None if decision is None else partial(self._throttling.limiter.cancel, decision)
+
+    def _take(self) -> Outcome | None:
+        with suppress(IndexError):
+            return self._outcome.pop()
+        return None
+
+
+def watched(function: Callable[..., Any], admitted: Callable[[], Admitted | None]) -> Callable[..., Any]:
+    """
+    *function*, plain or async, as a framework's worker calls it: the body of the job that *admitted* returns in its
+    thread or task. None: a job without limits, or a call by hand. A dropped one returns None.
+
+    A plain function of a job with limits that returns an awaitable fails with `ConfigurationError`: what its caller
+    awaits would run after the job's slots are released.
+    """
+
+    def around() -> Any:
+        job = admitted()
+        return nullcontext() if job is None else job.around()
+
+    @functools.wraps(function)
+    def body(*args: Any, **kwargs: Any) -> Any:
+        if (context := around()) is not None:
+            with context:
+                made = function(*args, **kwargs)
+                if isinstance(context, Around) and inspect.isawaitable(made):
+                    raise _returned_its_body(made)
+                return made
+        return None
+
+    @functools.wraps(function)
+    async def body_async(*args: Any, **kwargs: Any) -> Any:
+        if (context := around()) is not None:
+            async with context:
+                return await function(*args, **kwargs)
+        return None
+
+    return body_async if inspect.iscoroutinefunction(function) else body
+
+
+def _returned_its_body(made: Any) -> ConfigurationError:
+    if inspect.iscoroutine(made):
+        made.close()
+    return ConfigurationError(
+        "a job with limits is a plain function that returned something to await, which would run after its slots are "
+        "given back: declare it with `async def`; a decorator around an async function must be async itself"
+    )

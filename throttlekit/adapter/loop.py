@@ -1,21 +1,28 @@
-"""A waiting room for workers that are event loops."""
+"""Waiting rooms for workers that are event loops, and the stream of messages in which a room stands."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from throttlekit.adapter.waiting import Entry, WaitingRoom, lane_in
 
-__all__ = ["Due", "LoopRoom"]
+__all__ = ["Due", "HoldingStream", "LoopRoom"]
 
 _LOOK_EVERY = 0.5
-_SOON = 0.03
 """Seconds: a job that is due within so much is on time."""
 
+_AT_ONCE = 32  # messages that go back to the broker at the same time
+_OPENS_WITHIN_S, _ANSWERS_WITHIN_S, _CANCEL_AGAIN_S = 1.0, 0.5, 2.0
+_INSIST_S, _TRY_AGAIN_S = 30.0, 0.5
+"""For how long a worker that ends waits for a broker that is away and brings no message again."""
+
 _T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 class Due(NamedTuple, Generic[_T]):
@@ -62,7 +69,7 @@ class LoopRoom(Generic[_T]):
         now = asyncio.get_running_loop().time()
         entry, early = self._room.first(), False
         if entry is None or entry.due > now:
-            entry, early = self._room.to_look_at(now, _LOOK_EVERY, now + _SOON), True
+            entry, early = self._room.to_look_at(now, _LOOK_EVERY, now + _LOOK_EVERY / 2), True
         if entry is None:
             return None
         self._room.remove(entry)
@@ -93,3 +100,137 @@ class LoopRoom(Generic[_T]):
         """End `rung`. May be a callback of a future."""
         if self._bell is not None and not self._bell.done():
             self._bell.set_result(None)
+
+
+class HoldingStream(ABC, Generic[_R, _T]):
+    """
+    The messages of a broker, unacknowledged, until they may run: `listen` stands in place of the broker's own.
+
+    A message that is denied ends its turn in the worker, and comes out of `listen` once more when it is due. So one
+    that waits takes no place of those that run. As the worker ends, what waits goes back to the broker. All of it
+    belongs to one loop.
+
+    Args:
+        open_stream: The broker's own `listen`. What it yields is R; T is a message as the adapter holds it.
+        most: How many messages may wait here. While so many do, none are fetched.
+        log: The adapter's logger.
+    """
+
+    def __init__(self, open_stream: Callable[[], AsyncGenerator[_R, None]], *, most: int, log: logging.Logger) -> None:
+        self.room: LoopRoom[_T] = LoopRoom()
+        self.is_open = False
+        self._open_stream, self._most, self._log = open_stream, most, log
+        self._streams: dict[AsyncGenerator[_R, None], asyncio.Task[_R] | None] = {}
+        self._opened_at = 0.0
+        self._is_away = False
+
+    @abstractmethod
+    def received(self, raw: _R) -> _T:
+        """What has come, as the adapter holds it."""
+
+    @abstractmethod
+    def handed_on(self, message: _T, *, early: bool) -> _R:
+        """*message* for the worker. *early*: it is not due, and asks on the guess that it is admitted."""
+
+    @abstractmethod
+    async def is_ours(self, message: _T) -> bool:
+        """Whether *message*, which has waited, is this worker's still. If not, it is forgotten."""
+
+    @abstractmethod
+    def comes_again(self, message: _T) -> bool:
+        """Whether the broker delivers *message* anew, here or elsewhere, if this worker just ends."""
+
+    @abstractmethod
+    async def send_back(self, message: _T) -> None:
+        """Put *message* into the broker, with its ticket, and then acknowledge it."""
+
+    def needs_another_stream(self, held: int, streams: int) -> bool:
+        """Whether the broker sends no more through its *streams* while so many messages are held."""
+        return False
+
+    async def listen(self) -> AsyncGenerator[_R, None]:
+        """The messages that are due, and those that come."""
+        self.is_open = True
+        self._add_stream()
+        try:
+            while True:
+                if (due := self.room.next()) is not None:
+                    if await self.is_ours(due.item):
+                        yield self.handed_on(due.item, early=due.early)
+                elif (raw := self._arrived()) is not None:
+                    yield self.handed_on(self.received(raw), early=False)
+                else:
+                    self._fetch()
+                    await self.room.rung()
+        except StopAsyncIteration:
+            return
+        finally:
+            await self._close()
+
+    def _add_stream(self) -> None:
+        self._streams[self._open_stream()] = None
+        self._opened_at = asyncio.get_running_loop().time()
+
+    def _arrived(self) -> _R | None:
+        for stream, reading in self._streams.items():
+            if reading is not None and reading.done():
+                self._streams[stream] = None
+                return reading.result()
+        return None
+
+    def _fetch(self) -> None:
+        if len(self.room) >= self._most:
+            return
+        if self.needs_another_stream(len(self.room), len(self._streams)):
+            self._add_stream()
+        for stream, reading in self._streams.items():
+            if reading is None:
+                reading = self._streams[stream] = asyncio.ensure_future(anext(stream))
+                reading.add_done_callback(self.room.ring)
+
+    async def _close(self) -> None:
+        """The worker stops: what waits goes back, so that others need not find out that it is gone."""
+        self.is_open = False
+        # One that is cancelled while it opens may take the channel of all with it, and every acknowledgement.
+        await asyncio.sleep(self._opened_at + _OPENS_WITHIN_S - asyncio.get_running_loop().time())
+        held = self.room.drain()
+        readings = [reading for reading in self._streams.values() if reading is not None]
+        if readings:  # what a Redis list has given already would be lost
+            await asyncio.wait(readings, timeout=_ANSWERS_WITHIN_S)
+        for reading in readings:
+            while not reading.done():
+                # Again, as redis-py may swallow one; not soon, as one amid aiormq's goodbye closes the channel of all.
+                reading.cancel()
+                await asyncio.wait([reading], timeout=_CANCEL_AGAIN_S)
+            if not reading.cancelled() and reading.exception() is None:
+                held.append(self.received(reading.result()))
+        until = asyncio.get_running_loop().time() + _INSIST_S
+        for begin in range(0, len(held), _AT_ONCE):
+            await asyncio.gather(*(self.put_back(each, until) for each in held[begin : begin + _AT_ONCE]))
+        for stream in self._streams:
+            await stream.aclose()
+        self._streams = {}
+
+    async def put_back(self, message: _T, until: float | None = None) -> None:
+        """
+        Send *message* back, if its broker is there. One that it would not bring again is tried again.
+
+        Args:
+            until: By the loop's clock, for how long. None: for 30 seconds from now.
+        """
+        until = asyncio.get_running_loop().time() + _INSIST_S if until is None else until
+        while True:
+            try:
+                await self.send_back(message)
+                break
+            except Exception as error:
+                if self.comes_again(message) or asyncio.get_running_loop().time() > until:
+                    lost = "comes back later" if self.comes_again(message) else "is lost: its broker forgot it"
+                    self._log.error("A message that waited could not be put back, and %s: %r", lost, error)
+                    break
+                if not self._is_away:
+                    self._is_away = True
+                    self._log.warning(
+                        "The broker is away: what waits is put back if it answers within %g s.", _INSIST_S
+                    )
+                await asyncio.sleep(_TRY_AGAIN_S)

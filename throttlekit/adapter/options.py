@@ -8,7 +8,7 @@ in a message.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Literal, TypeAlias
@@ -25,6 +25,7 @@ from throttlekit.limiter import Limiter
 __all__ = [
     "MAX_WAIT",
     "ON_429",
+    "OPTIONS",
     "THROTTLE",
     "JobOptions",
     "WaitRules",
@@ -39,7 +40,7 @@ __all__ = [
     "read_limits",
 ]
 
-THROTTLE, ON_429, MAX_WAIT = "throttle", "throttle_on_429", "throttle_max_wait"
+OPTIONS = THROTTLE, ON_429, MAX_WAIT = "throttle", "throttle_on_429", "throttle_max_wait"
 """The options' names, in every framework: those of a framework's own calls begin with `throttle`."""
 
 WhenOver: TypeAlias = Literal["fail", "drop", "run"]
@@ -89,6 +90,59 @@ class JobOptions:
             check_function(limits, function)
         seconds = None if max_wait is None else seconds_in(MAX_WAIT, max_wait)
         return cls(limits=limits, on_429=name_of(on_429), max_wait=seconds)
+
+    @classmethod
+    def declared(
+        cls, what: str, given: Mapping[str, Any], *, limiter: Limiter, function: Callable[..., Any] | None = None
+    ) -> JobOptions:
+        """
+        As `read`, of the options *given* where *what* is declared. Other options are left alone.
+
+        Raises:
+            ConfigurationError: One of ours can never work. The message begins with *what*: "task 'a'".
+        """
+        try:
+            throttle, on_429, max_wait = map(given.get, OPTIONS)
+            return cls.read(throttle, on_429=on_429, max_wait=max_wait, limiter=limiter, function=function)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{what}: {error}") from None
+
+    def travelling(self, given: Mapping[str, Any], job: Job) -> dict[str, Any]:
+        """
+        Those of our options among *given*, for one message of such a job, as plain data: limits by value.
+
+        Args:
+            given: As a user writes them; limits that travel already, as those of a retry, stay as they are.
+            job: The message as limits see it: keys and costs are worked out here.
+
+        Raises:
+            ConfigurationError: An option can never work.
+        """
+        travel: dict[str, Any] = {}
+        limits, throttle, on_429 = self.limits, given.get(THROTTLE), given.get(ON_429)
+        if THROTTLE in given:
+            limits = load_limits(throttle) if is_dumped(throttle) else read_limits(throttle)
+            travel[THROTTLE] = throttle if is_dumped(throttle) else dump_limits(limits, job)
+        if on_429 is not None:
+            check_on_429(on_429, limits)
+            travel[ON_429] = name_of(on_429)
+        if given.get(MAX_WAIT) is not None:
+            travel[MAX_WAIT] = seconds_in(MAX_WAIT, given[MAX_WAIT])
+        return travel
+
+    def with_message(self, travelled: Mapping[str, Any]) -> JobOptions:
+        """
+        What a message is held to that brought these options, which `travelling` wrote.
+
+        Raises:
+            ConfigurationError: They are not what it writes.
+        """
+        on_429, max_wait = travelled.get(ON_429), travelled.get(MAX_WAIT)
+        return JobOptions(
+            limits=load_limits(travelled[THROTTLE]) if THROTTLE in travelled else self.limits,
+            on_429=on_429 if isinstance(on_429, str) else self.on_429,
+            max_wait=self.max_wait if max_wait is None else seconds_in(MAX_WAIT, max_wait),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,18 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from throttlekit._core.decision import Decision
 from throttlekit._engine.ticket import Ticket
+from throttlekit.adapter.outcome import Run
 
-__all__ = ["NO_LANE", "Entry", "Lane", "WaitingRoom", "lane_in", "leaves_most"]
+__all__ = ["NO_LANE", "Entry", "Lane", "WaitingRoom", "lane_behind", "lane_in", "leaves_most"]
 
 _TIDY_AFTER = 1000
 """Entries that may be marked as gone before all of them are cleared away."""
 
 _MOST_ASKED = 64
 """Jobs of a lane that were taken out to ask, and may be put back, of which the room keeps when they were due."""
+
+_SOON_US = 30_000
+"""A job that asks no sooner than this before it is due is on time."""
 
 _STEP = 0.04
 """Seconds by which a lane becomes later, at each answer, towards how late its first job is in all."""
@@ -258,3 +262,22 @@ def leaves_most(decision: Decision | None) -> bool:
     wait for its instant. So it is after a rate was raised, where each job comes on time, by the old rate.
     """
     return decision is not None and decision.allowed and 2 * decision.remaining > decision.limit.capacity
+
+
+def lane_behind(run: Run, *, early: bool | None = None) -> str:
+    """
+    The name of the lane whose next job is to ask at once, as *run* was granted; "": none is.
+
+    So it is if the limit has more left than half, or if the job was granted before it was due: the line moves faster
+    than its jobs know.
+
+    Args:
+        early: Whether it asked before it was due. None: as its ticket says.
+    """
+    lane, decision = lane_in(run.job.ticket), run.decision
+    # When a slot comes free is a guess: one that came early says nothing of the next.
+    if lane.slots or decision is None:
+        return ""
+    if early is None and decision.charged:
+        early = Ticket.read(run.job.ticket).due_us - decision.charged[0].at_us > _SOON_US
+    return lane.name if early or leaves_most(decision) else ""

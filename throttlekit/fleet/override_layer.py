@@ -109,7 +109,7 @@ class OverrideLayer:
         back_us = now_us + round(decision.delay * 1_000_000)
         verdict = Verdict(Reason.PAUSED, 0, now_us, back_us, back_us, (None,))
         # The ticket counts this denial already, if it counts at all.
-        known = replace(ticket, deferrals=ticket.deferrals - 1)
+        known = ticket._replace(deferrals=ticket.deferrals - 1)
         fleet.count(decision, [claim], verdict, known, job)
         if job is not None:
             decision = self._pipeline.defer(call, job, decision, ticket, now_us)

@@ -153,7 +153,7 @@ class Overrides:
             allowed=False, limit=claim.limit, key=claim.key, cost=claim.cost,
             remaining=0, retry_after=retry, delay=delay, reset_after=0.0, reason="paused",
         )  # fmt: skip
-        return decision, replace(ticket, since_us=began_us, deferrals=max(1, ticket.deferrals)), now_us
+        return decision, ticket._replace(since_us=began_us, deferrals=max(1, ticket.deferrals)), now_us
 
     def _in_force(self, declared: Limit, job: Job | None) -> Limit:
         now_us = self._follower.now_us()

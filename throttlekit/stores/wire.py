@@ -162,6 +162,9 @@ def _encode(arguments: Iterable[str | int]) -> bytes:
 @lru_cache(_CACHED_CLAIMS)
 def _encode_claims(*claims: StoreClaim) -> tuple[bytes, bytes]:
     """What stands before the caller's arguments, and what follows them."""
+    if len(claims) == 1:
+        claim = claims[0]
+        return _head(claim.algorithm.code) + _encode_names(claim.bucket.encode()), _encode_terms(*_terms_of(claim))
     head = _head("".join([claim.algorithm.code for claim in claims]))
     names = [_encode_names(claim.bucket.encode()) for claim in claims]
     return b"".join((head, *names)), b"".join([_encode_terms(*_terms_of(claim)) for claim in claims])

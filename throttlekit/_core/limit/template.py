@@ -26,6 +26,8 @@ def key_text(key: object) -> str:
     Raises:
         ConfigurationError: *key* is None, or of a type whose text would not be the same in every process.
     """
+    if type(key) is str:
+        return key
     if isinstance(key, bool) or not isinstance(key, (str, int)):
         # The type, not the value: it may be a job's argument, and this may be logged.
         raise ConfigurationError(f"a key must be text or a whole number, not {type(key).__name__}")

@@ -1,0 +1,22 @@
+"""Show throttlekit's log lines in workers of frameworks that configure only a logger of their own."""
+
+from __future__ import annotations
+
+import logging
+
+__all__ = ["show_log"]
+
+
+def show_log(worker: str) -> None:
+    """
+    Have this process write throttlekit's log lines where its framework's logger *worker* writes, at the same level.
+
+    Does nothing if the logger `throttlekit` or the root logger has a handler, or if *worker* has none.
+    """
+    log, theirs = logging.getLogger("throttlekit"), logging.getLogger(worker)
+    if log.hasHandlers():
+        return
+    for handler in theirs.handlers:
+        log.addHandler(handler)
+    if theirs.handlers and log.level == logging.NOTSET:
+        log.setLevel(theirs.getEffectiveLevel())

@@ -1,0 +1,264 @@
+"""
+Jobs that wait in the broker's own store, where they cost no worker anything. promoter.py wakes them.
+
+A job that is due soon is held by its worker, which knows its instant to the millisecond. One that is due later
+(`is_far`) is parked: in one script its message leaves the worker's hands for the broker's own data, and its place in
+the line for a sorted set beside it. A job is in one of the two at every instant, and SIGKILL loses none.
+
+One worker of each queue is its promoter, by a lease; another takes over when it is gone. It asks the limiter twice a
+second when the first parked job of each line is due, and wakes those that are due soon: they go to the front of their
+queue, and the worker that takes one holds it until it is due. So a worker holds what is due in a few seconds, whatever
+the backlog, and a promoter that dies is missed only once that is used up. A slot that comes free before it was to wakes
+the first parked job at once, from the process that has freed it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, TypeAlias
+
+import throttlekit_lua
+from throttlekit._core.limit.base import Limit
+from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
+from throttlekit._engine.ticket import Ticket
+from throttlekit.adapter.waiting import lane_in
+
+__all__ = ["MOST_OTHERS", "SOON", "SOON_SLOT", "Park", "ParkedLine", "Tell", "is_counted_here", "is_far"]
+
+_FAR, _FAR_SLOT = 3.0, 30.0
+"""Seconds. A job that is due later is parked. When a slot comes free is a guess: those that wait for one stay near."""
+
+SOON, SOON_SLOT = 2.0, 20.0
+"""Seconds before it is due that a parked job is woken; less than the above, or it would be parked again."""
+
+_PARKS = "throttlekit:parks"
+"""The hash in which a Redis says which parks it has: a JSON object of each, by its prefix."""
+
+_LEASE_MS = 2_000
+_MOST_DUE = 200
+MOST_OTHERS = 16
+"""Lines a turn at which a promoter looks though their jobs were not to be due yet: a rate may have been raised."""
+_MOST_KNOWN = 10_000
+_BATCH = 500
+
+_PARK, _LOOK, _WAKE = (throttlekit_lua.script(name) for name in ("park", "park_look", "park_wake"))
+
+Tell: TypeAlias = Callable[[bytes, float], "bytes | None"]
+"""Returns the message of a job that is woken, with the instant at which it is due, in seconds. None: as it is."""
+
+
+def is_far(ticket: Mapping[str, Any] | None, delay: float) -> bool:
+    """Whether a job that carries *ticket*, and is due in *delay* seconds, is to be parked. It stands in a line."""
+    lane = lane_in(ticket)
+    return lane.start > 0 and delay > (_FAR_SLOT if lane.slots else _FAR)
+
+
+def is_counted_here(limits: Iterable[Limit]) -> bool:
+    """Whether one of *limits* is counted in each process: then a promoter elsewhere cannot say when its job is due."""
+    return any(limit.scope == "process" for limit in limits)
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedLine:
+    """The parked jobs of one line: its name, its limit's, and how many they are."""
+
+    lane: str
+    limit: str
+    jobs: int
+
+
+class Park:
+    """
+    The parked jobs of one queue, in the Redis of its broker.
+
+    Args:
+        client: A client of that Redis, as redis-py makes it, which answers with bytes.
+        framework: Whose queue it is, in lower case.
+        prefix: What the park's own keys begin with.
+        messages: The hash of messages by id, in which those of parked jobs are.
+        lists: Where woken jobs go.
+        moves: Whether a message moves to its list, and begins with the index of that list, one digit. Else the list
+            gets its id, and the message stays.
+    """
+
+    def __init__(
+        self, client: Any, framework: str, queue: str, prefix: str, *, messages: str, lists: Sequence[str], moves: bool
+    ) -> None:  # fmt: skip
+        self.framework, self.queue, self.prefix = framework, queue, prefix
+        self._client, self._messages, self._lists, self._moves = client, messages, lists, moves
+        self._known: set[str] = set()  # lines in which this process has parked jobs for slots
+        self._park, self._look, self._wake = (client.register_script(text) for text in (_PARK, _LOOK, _WAKE))
+
+    @classmethod
+    def all_of(cls, client: Any) -> list[Park]:
+        """The parks of the Redis of *client*, also those whose workers have all ended."""
+        found = client.hgetall(_PARKS)
+        return [cls(client, **json.loads(found[prefix])) for prefix in sorted(found)]
+
+    def announce(self) -> None:
+        """Let `all_of` find it."""
+        park = {
+            "framework": self.framework, "queue": self.queue, "prefix": self.prefix, "messages": self._messages,
+            "lists": list(self._lists), "moves": self._moves,
+        }  # fmt: skip
+        self._client.hset(_PARKS, self.prefix, json.dumps(park))
+
+    def forget(self) -> None:
+        """Let `all_of` find it no longer: its queue is gone."""
+        self._client.hdel(_PARKS, self.prefix)
+
+    def lines_known(self) -> int:
+        """How many lines have jobs in it; in constant time."""
+        return int(self._client.hlen(f"{self.prefix}:limits"))
+
+    def lines(self, most: int | None = None) -> list[ParkedLine]:
+        """What is parked, by line: of *most* lines, or of all."""
+        known = self._client.hscan_iter(f"{self.prefix}:limits", count=_BATCH)
+        limits, found = list(dict(islice(known, most)).items()), list[ParkedLine]()
+        for at in range(0, len(limits), _BATCH):
+            counts = self._client.pipeline(transaction=False)
+            for lane, _ in limits[at : at + _BATCH]:
+                counts.zcard(f"{self.prefix}:lane:{lane.decode()}")
+            for (lane, limit), jobs in zip(limits[at : at + _BATCH], counts.execute(), strict=True):
+                found.append(ParkedLine(lane.decode(), limit.decode().partition(" ")[2], int(jobs)))
+        return found
+
+    def has_promoter(self) -> bool:
+        """Whether a worker wakes what is parked, or has done so within the last seconds."""
+        return bool(self._client.exists(f"{self.prefix}:promoter"))
+
+    def parked(self, lane: str, batch: int = _BATCH) -> Iterator[tuple[bytes, bytes]]:
+        """
+        The jobs of *lane*, in their order, each as `wake` takes it; and its message, b"" if it was purged. So many are
+        read at a time.
+        """
+        key, at = f"{self.prefix}:lane:{lane}", 0
+        while jobs := self._client.zrange(key, at, at + batch - 1):
+            messages = self._client.hmget(self._messages, [job[17:] for job in jobs])
+            for job, message in zip(jobs, messages, strict=True):
+                yield job, self._own(message)
+            at += batch
+
+    def put(
+        self, message_id: str, message: bytes | str, ticket: Mapping[str, Any] | None, *, unacked: str,
+        beside: str, delay: float, delivery: Delivery = PLAIN_DELIVERY, new_id: str = "",
+    ) -> bool:  # fmt: skip
+        """
+        Park a job that carries *ticket*, whose message a worker holds unacknowledged.
+
+        Args:
+            message: With that ticket.
+            unacked: Where the broker notes that the worker holds it: a hash if messages move, else a set.
+            beside: Where else the message is, and is not to stay.
+            delay: Seconds until the job is due.
+            delivery: Says until when it may wait.
+            new_id: The message's id from now on, if it stays with it: what its worker still does by the old one hits no
+                later delivery.
+
+        Returns:
+            False, and nothing was done, if the worker does not hold it any more.
+        """
+        lane, read = lane_in(ticket), Ticket.read(ticket)
+        waited = (read.due_us - read.since_us) / 1_000_000 - delay
+        # A job that would end sooner is not told so late an instant; a longer wait is told in hops.
+        ends_in = max(delay, min(delivery.expires_in, delivery.max_wait - waited))
+        look_in = max(0.0, delay - (SOON_SLOT if lane.slots else SOON))
+        keys = [unacked, beside, self._messages, *self._keys(lane.name), f"{self.prefix}:ends"]
+        args = [
+            "hash" if self._moves else "set", message_id, message, lane.name, read.limit_name,
+            lane.start, lane.number, look_in, "" if ends_in == math.inf else ends_in, read.places[read.limit_ref].epoch,
+            new_id or message_id,
+        ]  # fmt: skip
+        if lane.slots and len(self._known) < _MOST_KNOWN:
+            self._known.add(lane.name)
+        return bool(self._park(keys=keys, args=args))
+
+    def look(self, owner: str, skip: int) -> tuple[list[str], list[str], list[bytes], int] | None:
+        """
+        What the promoter *owner* is to look at, None if another has the lease: lines that are due for a look; others,
+        of which *skip* are passed over; jobs that end now, "line number id"; and 1 if its lease is a new one.
+        """
+        keys = [f"{self.prefix}:promoter", f"{self.prefix}:lanes", f"{self.prefix}:ends"]
+        found = self._look(keys=keys, args=[owner, _LEASE_MS, _MOST_DUE, skip, MOST_OTHERS])
+        if found:
+            found[:2] = [[*map(bytes.decode, lanes)] for lanes in found[:2]]
+        return found  # type: ignore[no-any-return]
+
+    def resign(self, owner: str) -> None:
+        """*owner* stops: another promoter need not wait for its lease to end."""
+        key = f"{self.prefix}:promoter"
+        if self._client.get(key) == owner.encode():
+            self._client.delete(key)
+
+    def message(self, lane: str, at: int) -> tuple[bytes, bool] | None:
+        """The message of the job that stands there, b"" if it was purged; and whether its line has lost its place."""
+        found = self._client.zrange(f"{self.prefix}:lane:{lane}", at, at, withscores=True)
+        if not found:
+            return None
+        message: bytes | None = self._client.hget(self._messages, found[0][0][17:])
+        return self._own(message), not found[0][1]
+
+    def wake(self, lane: str, first: int, again_in: float | None = None, jobs: Sequence[bytes] = ()) -> int:
+        """Wake the *first* so many jobs of *lane*, and *jobs* in any case; return how many are parked there still."""
+        left = 0
+        for begun in range(0, max(first, 1), _BATCH):
+            _, left = self._run_wake(lane, min(_BATCH, first - begun), again_in, jobs)
+        return left
+
+    def wake_at(self, lane: str, dues: Sequence[float], tell: Tell, again_in: float) -> None:
+        """Wake the first jobs of *lane*, which are due in *dues* seconds: *tell* writes that into their messages."""
+        for begun in range(0, len(dues), _BATCH):
+            last = len(dues[begun : begun + _BATCH]) - 1
+            jobs: list[bytes] = self._client.zrange(f"{self.prefix}:lane:{lane}", 0, last)
+            found: list[bytes | None] = self._client.hmget(self._messages, [job[17:] for job in jobs]) if jobs else []
+            told: list[bytes] = []
+            for message, seconds in zip(found, dues[begun:], strict=False):
+                own = self._own(message)
+                anew = None
+                with suppress(Exception):  # the framework says what is wrong with it, once it is woken
+                    anew = tell(own, seconds) if own else None
+                told.append(b"" if anew is None or not message else message[:1] + anew if self._moves else anew)
+            self._run_wake(lane, 0, again_in, jobs, told)
+
+    def release(self, lane: str, most: int) -> int:
+        """
+        Wake the first *most* jobs of *lane* for an operator, and return how many had a message. They keep their order:
+        each batch goes to the front of the queue, so the last one is woken first.
+        """
+        woken = 0
+        for end in range(most, 0, -_BATCH):
+            jobs = self._client.zrange(f"{self.prefix}:lane:{lane}", max(0, end - _BATCH), end - 1)
+            woken += self._run_wake(lane, 0, None, jobs)[0]
+        return woken
+
+    def release_job(self, lane: str, job: bytes) -> bool:
+        """Wake *job*, as `parked` yields it; return False if it is not parked any more, or has no message."""
+        return self._run_wake(lane, 0, None, [job])[0] == 1
+
+    def _run_wake(
+        self, lane: str, first: int, again_in: float | None, jobs: Sequence[bytes], told: Sequence[bytes] = ()
+    ) -> tuple[int, int]:
+        """How many were woken, and how many are parked still. *told*: the messages of *jobs*; none: as they are."""
+        keys = [*self._keys(lane), f"{self.prefix}:ends", self._messages, *self._lists]
+        pairs = chain.from_iterable(zip(jobs, told or [b""] * len(jobs), strict=True))
+        args = [lane, first, "" if again_in is None else again_in, int(self._moves), *pairs]
+        woken, left = self._wake(keys=keys, args=args)
+        return int(woken), int(left)
+
+    def freed(self, lanes: Sequence[str]) -> None:
+        """A slot for which jobs of *lanes* wait has come free: the first one asks, where this process parked any."""
+        for lane in lanes:
+            if lane in self._known and not self.wake(lane, 1):
+                self._known.discard(lane)
+
+    def _own(self, message: bytes | None) -> bytes:
+        """The framework's own part of a stored message; b"" if it was purged."""
+        return (message[1:] if self._moves else message) if message else b""
+
+    def _keys(self, lane: str) -> tuple[str, str, str]:
+        return f"{self.prefix}:lane:{lane}", f"{self.prefix}:lanes", f"{self.prefix}:limits"
