@@ -3,8 +3,6 @@
   size and room; deny a guest. Then nothing of what follows is needed. The first part of acquire.lua, whose header says
   what is read, written and returned. Comes after the algorithms.
 ]]
--- Such a line: its text up to the instant of the next guest and from there on, and four of its numbers.
-local QUIET = '^([1-9]%d* (%d+) %d+ %d+ %d+ %d+ %d+ %d+ %d+ %d+ (%d+) %d+ %d+ 0 0 0 )(%d+)( (%d+) %d+ 0 %x+)$'
 local NO_QUEUE = '^%d+ %d+ %d+ %d+ 0 '
 
 local caller, claims, at_once, spread = ARGV[2], {}, ARGV[2] ~= 'peek', ARGV[2] == 'guest'
@@ -19,7 +17,10 @@ for i = 1, #KEYS / 3 do
   c.line_text = redis.call('GET', c.order_key)
   local quiet = not c.line_text
   if c.line_text then
-    local head, v, since, guest, tail, last = string.match(c.line_text, QUIET)
+    local head, v, since, guest, tail, last
+    if string.find(c.line_text, NO_JOBS, -24) then
+      head, v, since, guest, tail, last = string.match(c.line_text, QUIET)
+    end
     quiet = head and v + 0 < LAST_TAG and since - LOOK <= now
     if quiet then c.until_guest, c.from_guest, c.guest, c.furthest = head, tail, guest + 0, last + 0 end
   end

@@ -121,30 +121,30 @@ local function tag_of(c, kind)
   return -1 - tonumber(redis.call('ZSCORE', c.jobs_key, kind .. ' ' .. c.tenant) or -1)
 end
 
-local function seal_of(c, start, number, due)
-  local text = c.line.secret .. ' ' .. c.key .. ' ' .. whole(c.line.epoch) .. ' ' .. whole(start) .. ' ' .. whole(number) .. ' ' .. whole(due)
-  return string.sub(redis.sha1hex(text), 1, 10)
+-- Of a place's numbers, as they are written.
+local function seal_of(c, numbers)
+  return string.sub(redis.sha1hex(c.line.secret .. ' ' .. c.key .. ' ' .. numbers), 1, 10)
 end
 
 -- A place as a job carries it, and read again; false: it is none.
 local function sealed_place(c, due)
-  local line = c.line
-  return whole(line.epoch) .. ' ' .. whole(c.start) .. ' ' .. whole(c.number) .. ' ' .. whole(due) .. ' '
-    .. seal_of(c, c.start, c.number, due)
+  local number = INTEGER .. ' ' .. INTEGER
+  local numbers = format(number .. ' ' .. number, c.line.epoch, c.start, c.number, due)
+  return numbers .. ' ' .. seal_of(c, numbers)
 end
 local function place_in(text)
-  local epoch, start, number, due, seal = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%x+)$')
+  local numbers, epoch, start, number, due, seal = string.match(text, '^((%d+) (%d+) (%d+) (%d+)) (%x+)$')
   if not epoch then return false end
   return {
     epoch = tonumber(epoch), start = tonumber(start), number = tonumber(number), due = tonumber(due), seal = seal,
-    text = text,
+    text = text, numbers = numbers,
   }
 end
 
 -- c.place, if the line gave it.
 local function is_genuine(c)
   local line, place = c.line, c.place
-  return place and place.epoch == line.epoch and place.seal == seal_of(c, place.start, place.number, place.due)
+  return place and place.epoch == line.epoch and place.seal == seal_of(c, place.numbers)
 end
 
 -- How many stand before the job's place, and the cost of its entry; nil: it has none. Where tenants begin at once, any
