@@ -6,32 +6,29 @@ import logging
 import math
 import os
 import time
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from throttlekit import ConfigurationError, Delivery, Job, Limiter
-from throttlekit.adapter import Deferred, Dropped, Every, Failed, JobOptions, Run, Throttling, Ticket, WaitRules
+from throttlekit import ConfigurationError, Limiter
+from throttlekit.adapter import Deferred, Dropped, Every, Failed, Run, Throttling, Ticket, is_far
 from throttlekit_celery._body import RECEIPT, GoesBack, receipt_of
-from throttlekit_celery._host import expires_in, forget, give_back, guard_close, job_of, keep_turning
+from throttlekit_celery._host import forget, give_back, guard_close, is_refusal, keep_turning
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._outcomes import end_unrun
+from throttlekit_celery._parking import Parking
 from throttlekit_celery._pool_capacity import PoolCapacity
-from throttlekit_celery._requeue import CONFIRMED_WITHIN, TICKET, Copies, delays_natively, queue_of
+from throttlekit_celery._requeue import CONFIRMED_WITHIN, TICKET, Copies, queue_of
 from throttlekit_celery._running import RunningTasks
 from throttlekit_celery._saving import Unsaved, is_unsaved
 from throttlekit_celery._waiting import HeldTask, HeldTasks, State
+from throttlekit_celery._worker import Settings, WorkerHost, longest_hold
 
-__all__ = ["DEFERRED_EVENT", "Gate", "Settings"]
+__all__ = ["DEFERRED_EVENT", "Gate"]
 
 DEFERRED_EVENT = "throttlekit-deferred"
 """The Celery event that says until when a task waits."""
 
 _log = logging.getLogger("throttlekit.celery")
-
-_LONGEST_HOLD = 600.0  # RabbitMQ closes a channel that holds a message for 30 minutes: this leaves time for the body
-_SHARE = 1 / 3
-"""Of the time that a broker leaves a message unacknowledged, the share that may be spent on waiting."""
 
 _NATIVE_AFTER = 0.5
 """Where the broker itself can delay, in whole seconds, it keeps a task that waits longer than this."""
@@ -39,60 +36,8 @@ _NATIVE_AFTER = 0.5
 _UNASKED_AFTER = 1.0
 """A task that comes with a ticket for more than so many seconds from now is held, without a call to the store."""
 
-_NATIVE_LATENESS = 1.0
-_LATENESS = 0.05
 _RETRY_COPY_AFTER = 1.0
 _GIVE_BACK_WITHIN = 5.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The arguments of `install` that concern waiting tasks."""
-
-    rules: WaitRules
-    max_hold: float | None
-    max_held: int
-
-
-class _WorkerHost:
-    """Tasks in a worker's main process, as `Throttling` reads them, and how the worker would deliver them later."""
-
-    def __init__(self, limits: TaskLimits, settings: Settings) -> None:
-        self._limits = limits
-        self._settings = settings
-        self._deliveries: dict[tuple[str, str | None], Delivery] = {}
-        self._known_at_start: frozenset[str] = frozenset()
-
-    def start(self, consumer: Any) -> None:
-        """A worker has connected."""
-        self._deliveries.clear()
-        # Celery has bound these to its delay exchange. What would come back to a queue that is added later is lost.
-        self._known_at_start = frozenset(consumer.app.amqp.queues)
-
-    def options(self, message: HeldTask) -> JobOptions:
-        return self._limits.of(message.request.task)
-
-    def job(self, message: HeldTask) -> Job:
-        return job_of(message.request.task, message.request, queue=message.queue or "", ticket=message.ticket)
-
-    def delivery(self, message: HeldTask, max_wait: float | None) -> Delivery:
-        key = message.request.task.name, message.queue
-        delivery = self._deliveries.get(key)
-        if delivery is None:
-            framework = Delivery(
-                longest=_longest_hold(message.consumer, self._settings.max_hold),
-                lateness=_NATIVE_LATENESS if self.delays_natively(message) else _LATENESS,
-            )
-            delivery = self._deliveries[key] = self._settings.rules.delivery(framework, max_wait)
-        if (expiry := expires_in(message.request)) != math.inf:
-            delivery = replace(delivery, expires_in=expiry)
-        return delivery
-
-    def delivery_of(self, message: HeldTask) -> Delivery:
-        return self.delivery(message, self.options(message).max_wait)
-
-    def delays_natively(self, message: HeldTask) -> bool:
-        return message.queue in self._known_at_start and delays_natively(message.consumer, message.queue)
 
 
 class Gate:
@@ -102,13 +47,14 @@ class Gate:
         self._app = app
         self._limits = limits
         self._settings = settings
-        self._host = _WorkerHost(limits, settings)
+        self._host = WorkerHost(limits, settings)
         self.throttling = Throttling(limiter, self._host, rules=settings.rules, log=_log, noun="Task")
         self._held = HeldTasks(settings.max_held)
         self._capacity = PoolCapacity()
-        self._running = RunningTasks(limiter, self._held, self._comes_back, self._capacity.freed)
+        self._running = RunningTasks(limiter, self._wake, self._comes_back, self._capacity.freed)
         self._copies = Copies(app)
         self._unsaved = Unsaved(self._copies.in_queue, self._save)
+        self._parking = Parking(self.throttling, limits, settings.parking)
         self._pid = 0
         self._stopping = False
         self._releasing = False
@@ -161,12 +107,12 @@ class Gate:
     def start(self, consumer: Any) -> None:
         """A worker has connected."""
         now = time.monotonic()
-        if now < self._lost_at + _longest_hold(consumer, self._settings.max_hold):
+        if now < self._lost_at + longest_hold(consumer, self._settings.max_hold):
             # After that, another worker may have them: the visibility time-out is three times as long.
             give_back(consumer, self._lost, now + _GIVE_BACK_WITHIN)
         self._lost, self._tried = [], guard_close(consumer)
         keep_turning(consumer)
-        self._host.start(consumer)
+        self._host.start(consumer, parks=self._parking.start(consumer))
         self._copies.start(consumer)
         self._unsaved.clear()
         self.throttling.warn_in_memory()
@@ -183,6 +129,7 @@ class Gate:
         that were acknowledged. Those wait here until the worker has connected again.
         """
         self._running.disconnected()
+        self._parking.disconnected()
         self._lost_at = self._lost_at if self._lost else time.monotonic()
         for held in (*self._capacity.take_all(), *self._held.take_all(consumer)):
             if held.request.acknowledged:
@@ -202,16 +149,18 @@ class Gate:
         self._copies.settle(until)
         for held in (*self._capacity.take_all(), *self._held.take_all(consumer)):
             # The rest goes back as it came, when the connection closes.
-            if held.ticket != held.carried and time.monotonic() < until:
+            if held.ticket != held.carried and not held.unsure and time.monotonic() < until:
                 self._put_back(held, 0.0)
         self._copies.settle(until)
         self._copies.close()
+        self._parking.stop()
 
     def close(self, **_: Any) -> None:
         """The worker's process ends: its pool has ended too."""
         if self._pid != os.getpid():
             return
         self._running.close()
+        self._parking.stop()
         for held in self._ours:
             self._put_back_or_log(held)
         self._copies.settle(time.monotonic() + _GIVE_BACK_WITHIN)
@@ -223,7 +172,9 @@ class Gate:
         """Celery gives *held* to the pool: admit it, or let it wait."""
         if self._stopping:
             return None  # the pool takes nothing any more: the broker delivers the task again
-        if held.request.revoked():
+        if held.unsure:
+            self._parks(held, 0.0)
+        elif held.request.revoked():
             self.throttling.leave(held)
         elif not self._rests(held) and self._capacity.admits(held, pool):
             outcome = self.throttling.admit(held)
@@ -255,9 +206,16 @@ class Gate:
             return False  # `admit` meets the same error, and reports it
         if rest is None or (rest := min(rest, delivery.longest)) <= _UNASKED_AFTER:
             return False
+        if is_far(held.carried, rest) and self._parking.knows(held):
+            return False  # parked tasks are woken just before they are due: the line is ahead of what the ticket says
         held.ticket = Ticket.read(held.carried).write()  # another object: next time it is admitted or denied
         self._wait(held, rest)
         return True
+
+    def _wake(self, lane: str) -> None:
+        """A slot or a unit may be free for the tasks of *lane*."""
+        if not self._held.wake(lane):
+            self._parking.freed(lane)
 
     def _comes_back(self, held: HeldTask, back: GoesBack) -> None:
         """The body of *held* has raised `RateLimited`, and ended without an outcome."""
@@ -287,10 +245,12 @@ class Gate:
         self._wait(held, outcome.delay)
 
     def _wait(self, held: HeldTask, delay: float) -> None:
-        """Hold *held*, or put it back into its queue, whichever the broker allows for so long."""
+        """Hold *held*, park it, or put it back into its queue, whichever the broker allows for so long."""
+        if self._parking.takes(held, delay) and self._parks(held, delay):
+            return
         delivery = self._host.delivery_of(held)
-        held_for, longest = time.monotonic() - held.received_at, delivery.longest
-        left = longest - held_for
+        held_for, longest = time.monotonic() - held.received_at, longest_hold(held.consumer, self._settings.max_hold)
+        left, delay = longest - held_for, min(delay, longest)
         # Not before half the time is over: a copy that is due much later would go round and round.
         worn = delay > left and held_for > longest / 2
         native = delay > _NATIVE_AFTER and self._host.delays_natively(held)
@@ -306,6 +266,18 @@ class Gate:
         if unsaved:
             self._unsaved.add(held)
 
+    def _parks(self, held: HeldTask, delay: float) -> bool:
+        """Park *held*; False if that was refused. If the broker does not answer it waits here, until that is known."""
+        try:
+            self._parking.put(held, delay, self._host.delivery_of(held))
+        except Exception as error:
+            held.unsure = held.unsure or not is_refusal(error)
+            if held.unsure:
+                self._held.hold(held, _RETRY_COPY_AFTER)
+            return held.unsure
+        held.becomes(State.GONE)
+        return True
+
     def _save(self, held: HeldTask) -> bool:
         """Put *held*, which is held, back; if that fails, it goes on waiting here."""
         late = self._held.late(held)
@@ -314,7 +286,7 @@ class Gate:
         if late:  # the worker that receives the copy knows nothing of that
             held.due += late
             ticket = Ticket.read(held.ticket)
-            held.ticket = replace(ticket, due_us=ticket.due_us + round(late * 1_000_000)).write()
+            held.ticket = ticket._replace(due_us=ticket.due_us + round(late * 1_000_000)).write()
         saved = self._put_back(held, 0.0)
         if not saved:
             self._wait(held, held.due - time.monotonic())
@@ -382,17 +354,3 @@ class Gate:
             request.send_event(DEFERRED_EVENT, name=request.name, limit=limit, until=time.time() + delay)
         except Exception as error:
             _log.debug("The event of a deferral could not be sent: %s", type(error).__name__)
-
-
-def _longest_hold(consumer: Any, wanted: float | None) -> float:
-    """How long a task may be held: well within the time that the broker leaves a message unacknowledged."""
-    if wanted is not None:
-        return wanted
-    allowed = [_LONGEST_HOLD / _SHARE]
-    if visibility := consumer.app.conf.broker_transport_options.get("visibility_timeout"):
-        allowed.append(visibility)
-    for queue in consumer.task_consumer.queues:
-        arguments: dict[str, Any] = queue.queue_arguments or {}
-        if timeout_ms := arguments.get("x-consumer-timeout"):
-            allowed.append(timeout_ms / 1000)
-    return float(min(allowed)) * _SHARE

@@ -34,10 +34,16 @@ __all__ = [
     "has_copies",
     "has_delayed_delivery",
     "in_pool_process",
+    "is_refusal",
+    "is_unacknowledged",
     "job_of",
     "keep_turning",
+    "keeps_redis_layout",
+    "kombu_json",
+    "let_go",
     "queue_methods",
     "real_app",
+    "redis_client",
     "signals",
     "whenever_made",
     "worker_state",
@@ -71,6 +77,12 @@ def delayed_routing_key(seconds: int, routing_key: str) -> str:
     """The key under which Celery's native delayed delivery keeps a message for whole *seconds*."""
     native: Any = importlib.import_module("kombu.transport.native_delayed_delivery")
     return str(native.calculate_routing_key(seconds, routing_key))
+
+
+@cache
+def kombu_json() -> Any:
+    """How kombu's virtual transports write messages."""
+    return importlib.import_module("kombu.utils.json")
 
 
 @cache
@@ -177,6 +189,40 @@ def give_back(consumer: Any, tags: Sequence[str], until: float) -> None:
             qos.restore_by_tag(tag)
     except Exception as error:
         _log.info("Tasks come back after the visibility time-out of their broker: %s", type(error).__name__)
+
+
+def keeps_redis_layout(channel: Any) -> bool:
+    """Whether *channel* is kombu's own for Redis, and nothing made of it, and keeps messages where a park expects."""
+    kind: Any = getattr(channel, "__class__", None)
+    if f"{kind.__module__}.{kind.__qualname__}" != "kombu.transport.redis.Channel":
+        return False
+    parts = ("_connparams", "_fanout_queues", "_get_message_priority", "_next_delivery_tag", "_q_for_pri")
+    known = [hasattr(channel, part) for part in parts] + [hasattr(channel.qos, "_quick_ack")]
+    return all(known) and channel.ack_emulation and len(channel.priority_steps) <= 10
+
+
+def redis_client(channel: Any, timeout: float) -> Any:
+    """A client of the Redis of *channel*: with connections and time-outs of its own, and without a prefix of keys."""
+    redis: Any = importlib.import_module("redis")
+    options = {name: value for name, value in channel._connparams().items() if name != "max_connections"}
+    options |= {name: timeout for name in ("socket_timeout", "socket_connect_timeout") if name in options}
+    return redis.Redis(connection_pool=redis.ConnectionPool(**options))
+
+
+def is_refusal(error: Exception) -> bool:
+    """Whether *error* is a Redis' own answer: it has not done what it was asked for."""
+    return isinstance(error, importlib.import_module("redis").ResponseError)
+
+
+def is_unacknowledged(message: Any) -> bool:
+    """Whether kombu waits for *message*, which came from Redis, to be acknowledged."""
+    return message.delivery_tag in message.channel.qos._delivered
+
+
+def let_go(request: Any) -> None:
+    """*request*, which came from Redis, is unacknowledged no longer there: do what kombu does here as it is so."""
+    request.message.channel.qos._quick_ack(request.message.delivery_tag)
+    request.message._state, request.acknowledged = "ACK", True
 
 
 def _on_redis(consumer: Any) -> Any:

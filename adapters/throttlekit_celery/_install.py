@@ -14,13 +14,14 @@ from typing import Any, Literal
 
 from throttlekit import ConfigurationError, Limit, Limiter
 from throttlekit.adapter import WaitRules, WhenOver, check_limiter, seconds_in
-from throttlekit_celery._admission import Gate, Settings
+from throttlekit_celery._admission import Gate
 from throttlekit_celery._body import Bodies
 from throttlekit_celery._eager import waits_in_place
 from throttlekit_celery._host import RUN, StartStopStep, as_celery, in_pool_process, real_app, whenever_made
 from throttlekit_celery._installed import Installed, add, installed_in
 from throttlekit_celery._log import show_log
 from throttlekit_celery._options import TaskLimits
+from throttlekit_celery._worker import Settings
 
 __all__ = ["gate_of", "install"]
 
@@ -35,6 +36,7 @@ def install(
     when_over: WhenOver = "fail",
     max_hold: float | timedelta | None = None,
     max_held: int = 10_000,
+    parking: bool = True,
     eager: Literal["ignore", "wait"] = "ignore",
 ) -> None:
     """
@@ -57,6 +59,8 @@ def install(
             a third of `visibility_timeout` or of a queue's `x-consumer-timeout` if that is less. Set it to a
             third of RabbitMQ's `consumer_timeout` if that is less than 30 minutes on your server.
         max_held: With more than this many tasks held, a worker fetches nothing new until some have run.
+        parking: Where the broker is Redis, tasks that are due in more than 3 s wait there, and in no worker. False:
+            they are held by their workers, as on other brokers.
         eager: With `task_always_eager`: "ignore" limits, or "wait" for them in place.
 
     Raises:
@@ -76,6 +80,7 @@ def install(
         rules=WaitRules.read(max_wait, max_deferrals, when_over),
         max_hold=None if max_hold is None else _hold(max_hold),
         max_held=_whole("max_held", max_held, 1),
+        parking=_boolean("parking", parking),
     )
     gate = Gate(app, limiter, limits, settings)
     if app.finalized:
@@ -114,6 +119,12 @@ def _hold(value: float | timedelta) -> float:
 def _whole(option: str, value: object, least: int) -> int:
     if type(value) is not int or value < least:
         raise ConfigurationError(f"{option} must be a whole number of at least {least}, not {value!r}")
+    return value
+
+
+def _boolean(option: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{option} must be True or False, not {value!r}")
     return value
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from throttlekit import Decision, Limiter
 from throttlekit.adapter import Run, lane_of
 from throttlekit_celery._body import GoesBack
-from throttlekit_celery._waiting import HeldTask, HeldTasks, State
+from throttlekit_celery._waiting import HeldTask, State
 
 __all__ = ["RunningTasks"]
 
@@ -53,7 +53,7 @@ class RunningTasks:
     Follows tasks to the end of their bodies.
 
     Args:
-        waiting: Where the tasks wait that are woken when a slot is free.
+        wake: Called with a lane when a slot or a unit may be free for its tasks, in the worker's own thread.
         come_back: Called with a task whose body has raised `RateLimited`, in the worker's own thread.
         freed: Called with the consumer when a body has ended, in a thread of the pool.
     """
@@ -61,12 +61,12 @@ class RunningTasks:
     def __init__(
         self,
         limiter: Limiter,
-        waiting: HeldTasks,
+        wake: Callable[[str], None],
         come_back: Callable[[HeldTask, GoesBack], None],
         freed: Callable[[Any], None],
     ) -> None:
         self._limiter = limiter
-        self._waiting = waiting
+        self._wake = wake
         self._come_back = come_back
         self._freed = freed
         self._grants: dict[HeldTask, _Grant] = {}
@@ -181,7 +181,7 @@ class RunningTasks:
             held.request.__dict__.pop(_GATE, None)
         else:
             self._after.append(come_back)
-        self._after.extend([partial(self._waiting.wake, lane) for lane in grant.lanes])
+        self._after.extend([partial(self._wake, lane) for lane in grant.lanes])
         del self._grants[held]  # last: `_check` goes on for as long as there are grants
         if not grant.in_loop:
             self._freed(held.consumer)
@@ -201,10 +201,10 @@ class RunningTasks:
         A grant that leaves slots free, or came before it was due, wakes one task more: it may be due much later than
         it can run.
         """
-        self._after.extend([partial(self._waiting.wake, lane) for lane in ahead])
+        self._after.extend([partial(self._wake, lane) for lane in ahead])
         for each in slots.leases if slots is not None else ():
             if slots is not None and each.limit is slots.limit and slots.remaining:
-                self._after.append(partial(self._waiting.wake, lane_of(each.bucket)))
+                self._after.append(partial(self._wake, lane_of(each.bucket)))
         if grant.in_loop:
             self._drain()
 

@@ -63,6 +63,7 @@ class HeldTask:
         queue: The queue it came from, if that is known: read at receipt, as the worker may stop to consume it.
         entry: Its last wait in `HeldTasks`.
         due: When that wait ends, or ended, by the monotonic clock; 0: it has not waited.
+        unsure: Whether it may be parked already: its broker has not answered.
     """
 
     consumer: Any
@@ -75,6 +76,7 @@ class HeldTask:
     state: State = State.RESERVED
     entry: Entry[_Wait] | None = None
     due: float = 0.0
+    unsure: bool = False
 
     def ahead(self, granted: Decision | None) -> tuple[str, ...]:
         """The line in which it stood, if that moves faster than the task knew when it began to wait here."""
@@ -164,13 +166,15 @@ class HeldTasks:
         with self._lock:
             return self._fetches_on(consumer)
 
-    def wake(self, lane: str) -> None:
-        """A slot or a unit may be free: release the task that stands first in *lane*, if any does."""
+    def wake(self, lane: str) -> bool:
+        """A slot or a unit may be free: release the task that stands first in *lane*; return False if none does."""
         with self._lock:
             entry = self._room.first_in(lane)
-        if entry is not None:
-            entry.item.cancel_timer()
-            self._release(entry)
+        if entry is None:
+            return False
+        entry.item.cancel_timer()
+        self._release(entry)
+        return True
 
     def _look(self, consumer: Any) -> None:
         """
@@ -187,7 +191,7 @@ class HeldTasks:
         looks = 0 if self._asking else min(lanes, _MOST_LOOKS)
         for _ in range(looks):
             with self._lock:
-                entry = self._room.to_look_at(now, _LOOK_EVERY / 2, now + _SOON)
+                entry = self._room.to_look_at(now, _LOOK_EVERY / 2, now + _LOOK_EVERY / 2)
             if entry is not None and entry.item.held.consumer is consumer:
                 self._asking.append(entry.item.held)
                 entry.item.cancel_timer()

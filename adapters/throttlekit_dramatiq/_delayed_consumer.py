@@ -114,15 +114,15 @@ class DelayedConsumers:
         """The thread that worked on *message*, if one did, is free again."""
         self._busy.discard(id(message))
 
-    def wake(self, lanes: Sequence[str], *, probe: bool = False) -> None:
+    def wake(self, lanes: Sequence[str], *, probe: bool = False) -> bool:
         """
-        Hand over the message that stands first in one of *lanes*, if a thread is free.
+        Hand over the message that stands first in one of *lanes*, if a thread is free; return False if none waits here.
 
         Args:
             probe: That it may be admitted is a guess. If it is right, the next one may be too.
         """
         if not lanes or len(self._busy) >= self._threads:
-            return
+            return True
         found: list[tuple[WaitingEntry, Any, Waiting]] = []
         for thread in list(self._known):
             queue = thread.delay_queue
@@ -131,7 +131,8 @@ class DelayedConsumers:
                 found += [(entry, thread, queue) for entry in entries if entry is not None]
         for entry, thread, queue in sorted(found, key=lambda each: each[0]):
             if self._bring_up(thread, queue, entry, probe=probe):
-                return
+                return True
+        return bool(found)
 
     def _bring_up(self, thread: Any, queue: Waiting, entry: WaitingEntry, *, probe: bool) -> bool:
         if entry.item.message.actor_name not in thread.broker.actors or not queue.remove(entry):

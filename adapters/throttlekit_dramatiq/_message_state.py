@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from throttlekit.adapter import Run
+from throttlekit.adapter import Delivery, Run
 
 __all__ = [
     "DEFERRAL", "GRANT", "HOLDER", "TICKET", "Deferral", "Grant", "Holder", "consumer_of", "holder_of", "take_mark",
@@ -25,7 +25,7 @@ GRANT = "_throttlekit_grant"
 class Deferral:
     """
     A denied message on its way back: the copy to put into the delay queue, and its delay. No copy: the message never
-    left that queue, and goes on waiting there, with *ticket*.
+    left that queue, and goes on waiting there, with *ticket*. *parks*: the copy is parked, and may wait for so long.
     """
 
     copy: Any
@@ -33,6 +33,7 @@ class Deferral:
     consumer: Any
     sent: bool = False
     ticket: Any = None
+    parks: Delivery | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from throttlekit.adapter import (
     ON_429,
     THROTTLE,
     Deferred,
+    Delivery,
     Dropped,
     Failed,
     InlineWaits,
@@ -32,8 +33,8 @@ from throttlekit.adapter import (
     begin,
     check_limiter,
     end,
-    lane_in,
-    leaves_most,
+    is_counted_here,
+    lane_behind,
     seconds_in,
 )
 from throttlekit_dramatiq._body import Bodies
@@ -58,6 +59,7 @@ from throttlekit_dramatiq._message_state import (
     take_mark,
 )
 from throttlekit_dramatiq._options import Options
+from throttlekit_dramatiq._parking import Parking
 from throttlekit_dramatiq._waiting import LONGEST_HOLD, SOON_MS, due_and_message
 
 __all__ = ["Throttle"]
@@ -88,6 +90,8 @@ class Throttle(Middleware):
             uncharged, **beyond the limit**.
         max_inline_wait: The longest wait, in seconds, that a worker thread sleeps in place. At most a
             quarter of a worker's threads (at least one) do so at once. 0: no thread does.
+        parking: Whether messages that are due much later wait in Redis, in no worker: docs/dramatiq.md. Nothing else
+            changes where the broker is not `RedisBroker`.
         own_limits: Whether messages may bring `throttle`, `throttle_max_wait` or `throttle_on_429` of their own. False:
             to send one is an error, and a worker dead-letters it.
 
@@ -105,6 +109,7 @@ class Throttle(Middleware):
         max_deferrals: int | None = None,
         when_over: WhenOver = "fail",
         max_inline_wait: float | timedelta = 0.05,
+        parking: bool = True,
         own_limits: bool = True,
     ) -> None:
         check_limiter(limiter, 'Throttle takes a limiter: Throttle(Limiter("redis://…"))')
@@ -114,6 +119,7 @@ class Throttle(Middleware):
         self._max_inline_wait = seconds_in("max_inline_wait", max_inline_wait)
         self._queues: set[str] = set()
         self._consumers = DelayedConsumers()
+        self._parking = Parking(self._throttling, wanted=parking)
         self._bodies = Bodies(self._rate_limited)
         self._worker: Any = None
 
@@ -155,11 +161,13 @@ class Throttle(Middleware):
         self._worker, self._options.broker = worker, broker
         self._options.age_limit = age_limit_before(broker, self)
         self._consumers.boot(worker)
+        self._parking.boot(broker)
         at_once = max(1, worker.worker_threads // 4) if self._max_inline_wait else 0
         self._options.wait_in_place(InlineWaits(self._max_inline_wait, at_once))
 
     def after_worker_shutdown(self, broker: Broker, worker: Any) -> None:
         self._worker = None
+        self._parking.stop()
 
     def _check_boot(self, broker: Broker) -> None:
         fault = ""
@@ -179,6 +187,7 @@ class Throttle(Middleware):
     def after_consumer_thread_boot(self, broker: Broker, thread: Any) -> None:
         if q_name(thread.queue_name) in self._queues:
             self._consumers.adopt(thread)
+            self._parking.adopt(q_name(thread.queue_name))
 
     def before_consumer_thread_shutdown(self, broker: Broker, thread: Any) -> None:
         if q_name(thread.queue_name) in self._queues:
@@ -216,7 +225,10 @@ class Throttle(Middleware):
         try:
             if not still_ours(self._worker, message, deferral.consumer):
                 return
-            _untyped(broker).enqueue(deferral.copy, delay=deferral.delay_ms)
+            if deferral.parks is not None:
+                self._parking.put(deferral, deferral.parks)
+            else:
+                _untyped(broker).enqueue(deferral.copy, delay=deferral.delay_ms)
         except Exception as error:
             reason = f"a denied message could not be put into its delay queue: {error!r}"
             raise DeferFailed(reason) from error  # type: ignore[no-untyped-call]
@@ -226,6 +238,9 @@ class Throttle(Middleware):
         match outcome:
             case Run():
                 self._run(message, outcome, consumer)
+            case Deferred() if consumer is not None and (parks := self._parks(message, outcome)) is not None:
+                copy = message.copy(options={TICKET: outcome.ticket})
+                self._skip(broker, message, Deferral(copy, _milliseconds(outcome.delay), consumer, parks=parks))
             case Deferred() if stays:
                 deferral = Deferral(None, _milliseconds(outcome.delay), consumer, ticket=outcome.ticket)
                 self._skip(broker, message, deferral)
@@ -240,21 +255,17 @@ class Throttle(Middleware):
 
     def _run(self, message: Any, run: Run, consumer: Any) -> None:
         # The body's own retries ask anew: they call downstream again.
-        ticket = message.options.pop(TICKET, None)
+        message.options.pop(TICKET, None)
         self._consumers.take(message)
-        holder, lane = holder_of(message), lane_in(ticket)
-        # When a slot comes free is a guess: to be granted one before that says nothing of the next.
-        early = (
-            holder
-            and not lane.slots
-            and (leaves_most(run.decision) or due_and_message(holder.held.item)[0] > current_millis() + SOON_MS)
-        )
-        grant = Grant(run, consumer, (lane.name,) if early else ())
+        holder, behind = holder_of(message), ""
+        if holder is not None:
+            behind = lane_behind(run, early=due_and_message(holder.held.item)[0] > current_millis() + SOON_MS)
+        grant = Grant(run, consumer, (behind,) if behind else ())
         setattr(message, GRANT, grant)
         self._bodies.expect(message)
         if run.decision is not None and run.decision.allowed:
             begin(self.limiter, run.decision, run.job)
-            if holder is not None and (holder.probe or early):
+            if holder is not None and (holder.probe or behind):
                 self._consumers.wake(grant.lanes, probe=True)
 
     def _over(self, message: Any, error: BaseException | None = None) -> None:
@@ -266,7 +277,8 @@ class Throttle(Middleware):
         self._bodies.expect(None)  # it may not have begun
         end(error)
         self._consumers.give_back(message)
-        self._consumers.wake(grant.lanes)
+        if not self._consumers.wake(grant.lanes):
+            self._parking.freed(grant.run.lanes)
 
     def _rate_limited(self, message: Any, error: RateLimited) -> None:
         """The body of *message* has raised *error*. Returns if that is an error like any other."""
@@ -278,6 +290,13 @@ class Throttle(Middleware):
         outcome = self._throttling.rate_limited(run, error, release=partial(end, error))
         if not isinstance(outcome, Run):
             self._follow(broker, message, outcome, grant.consumer)
+
+    def _parks(self, message: Any, outcome: Deferred) -> Delivery | None:
+        """How long *message* may wait, if it is to be parked; None: it is not."""
+        if not self._parking.takes(message, outcome):
+            return None
+        options = self._options.options(message)
+        return None if is_counted_here(options.limits) else self._options.delivery(message, options.max_wait)
 
     def _stays(self, message: Any) -> bool:
         """Whether *message* is still in its delay queue, not for too long yet, and so can go on waiting there."""

@@ -13,7 +13,7 @@ from throttlekit_dramatiq._message_state import TICKET
 
 __all__ = ["LONGEST_HOLD", "SOON_MS", "Held", "Retimed", "Waiting", "WaitingEntry", "due_and_message"]
 
-_LOOK_EVERY = 0.5
+_LOOK_EVERY, _DUE_ANYWAY_MS = 0.5, 250
 
 LONGEST_HOLD = 600.0
 """Seconds. RabbitMQ closes a channel that holds a message for 30 minutes; three waits of 10 would be too long."""
@@ -82,7 +82,7 @@ class Waiting(PriorityQueue[Any]):
     def to_look_at(self, now_ms: int) -> WaitingEntry | None:
         """The first entry of a lane at which this process has not looked lately; it stays."""
         with self.mutex:
-            return self._room.to_look_at(time.monotonic(), _LOOK_EVERY, now_ms + SOON_MS)
+            return self._room.to_look_at(time.monotonic(), _LOOK_EVERY, now_ms + _DUE_ANYWAY_MS)
 
     def remove(self, entry: WaitingEntry) -> bool:
         """Take *entry* out, to call `task_done` for; return False if another thread has."""

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
-from throttlekit import ConfigurationError, Delivery, Limiter
+from huey.signals import SIGNAL_CANCELED  # type: ignore[import-untyped]
+from huey.utils import SKIPPED  # type: ignore[import-untyped]
+
+from throttlekit import Delivery, Limiter
 from throttlekit.adapter import (
-    Around,
+    THROTTLE,
+    Admitted,
     Deferred,
     Dropped,
-    Failed,
     InlineWaits,
     Outcome,
     Run,
     Throttling,
-    Ticket,
     WaitRules,
-    lane_in,
-    leaves_most,
+    lane_behind,
 )
-from throttlekit_huey._host import abandon, is_over, run
-from throttlekit_huey._options import FIELD, TICKET, Tasks, carried
+from throttlekit_huey._host import is_over, run
+from throttlekit_huey._options import ADMITTED, TICKET, Tasks, carried, carry
 from throttlekit_huey._schedule import Schedule, Taken
 
 __all__ = ["Gate"]
 
 _TAKEN = "_throttlekit_taken"
 """The attribute of a task that is in this worker's hand: its message."""
-_SOON = 0.03
 _log = logging.getLogger("throttlekit.huey")
 _NEW = Delivery(lateness=0.1, early=0.015, held=True)
 _RETURNING = replace(_NEW, inline=InlineWaits(0.05))
@@ -97,7 +96,6 @@ class Gate:
     def execute(self, task: Any, timestamp: Any = None) -> Any:
         taken: Taken | None = task.__dict__.pop(_TAKEN, None)
         if self._huey.immediate or not self._is_limited(task):
-            self._hide_field(task)
             return self._execute(task, timestamp)
         taken = taken or Taken(self._huey.serialize_task(task))
         now = self._huey._get_timestamp() if timestamp is None else timestamp
@@ -109,89 +107,43 @@ class Gate:
         outcome = self.throttling.admit(task)
         if not isinstance(outcome, Run):
             return self._follow(task, outcome, taken)
-        mine = False
+        admitted = Admitted(self.throttling, outcome, _end_run)
         try:
-            mine = self._schedule.let_go(taken)
+            return self._run(task, outcome, admitted, now, taken) if self._schedule.let_go(taken) else None
         finally:
-            if outcome.decision is not None and not mine:
-                self._limiter.cancel(outcome.decision)
-        return self._run(task, outcome, now, taken) if mine else None
+            if (cancel := admitted.cancel()) is not None:  # it is another worker's, or a hook has cancelled it
+                cancel()
+            for lane in outcome.lanes:
+                self._schedule.wake(lane)
 
     def _is_limited(self, task: Any) -> bool:
-        try:
-            return self.throttling.concerns(self.options(task))
-        except ConfigurationError:
-            return True  # it fails where it is asked for
+        return THROTTLE in carried(task) or self.throttling.concerns(self._tasks.declared(task))
 
-    def _run(self, task: Any, granted: Run, now: Any, taken: Taken) -> Any:
-        self._wake_next(task, granted)
-        task.kwargs = {**task.kwargs, FIELD: {k: v for k, v in carried(task).items() if k != TICKET}}
-        if not carried(task):
-            del task.kwargs[FIELD]
-        begun: list[bool] = []
-        self._hide_field(task, partial(self._body, granted, begun))
+    def _run(self, task: Any, granted: Run, admitted: Admitted, now: Any, taken: Taken) -> Any:
+        if behind := lane_behind(granted):
+            self._schedule.wake(behind)
+        carry(task, {name: value for name, value in carried(task).items() if name != TICKET})
+        setattr(task, ADMITTED, admitted)
         try:
             return run(self._huey, task, now)
         except _Ended as ended:
             self._huey._run_post_execute(task, None, ended.__context__)
             # As it came: its body may have changed its arguments.
             return self._follow(self._huey.deserialize_task(taken.message), ended.outcome, Taken(taken.message))
-        finally:
-            if not begun and granted.decision is not None:  # a hook has cancelled it
-                self._limiter.cancel(granted.decision)
-            for lane in granted.lanes:
-                self._schedule.wake(lane)
-
-    def _hide_field(self, task: Any, around: Callable[[Callable[[], Any]], Any] | None = None) -> None:
-        """Keep what the message carries for us from the body of *task*, which runs *around* if that is given."""
-        execute = task.execute
-
-        def body() -> Any:
-            field = task.kwargs.pop(FIELD, None)
-            try:
-                return around(execute) if around else execute()
-            finally:
-                if field is not None:
-                    task.kwargs[FIELD] = field
-
-        if around or FIELD in task.kwargs:
-            task.execute = body
-
-    def _body(self, granted: Run, begun: list[bool], execute: Callable[[], Any]) -> Any:
-        begun.append(True)
-        with Around(self.throttling, granted, _end_run):
-            return execute()
 
     def _follow(self, task: Any, outcome: Outcome, taken: Taken) -> None:
         if isinstance(outcome, Deferred):
             before = carried(task).get(TICKET)
             if outcome.ticket is not None:
-                task.kwargs[FIELD] = {**carried(task), TICKET: dict(outcome.ticket)}
+                carry(task, {**carried(task), TICKET: dict(outcome.ticket)})
             message, now = self._huey.serialize_task(task), self._huey._get_timestamp()
             self._schedule.defer(taken, message, before, outcome, priority=task.priority, now=now)
         elif self._schedule.let_go(taken):
-            if isinstance(outcome, Dropped):
+            if isinstance(outcome, Dropped):  # it ends as one does that a hook has cancelled
                 _log.info("Task %s is dropped: %s", task.id, outcome.reason)
-                abandon(self._huey, task)
-            elif isinstance(outcome, Failed):
-                self._fail(task, outcome.error)
-
-    def _fail(self, task: Any, error: Exception) -> None:
-        """End *task* as huey ends one whose body has raised *error*, and that has no retries left."""
-
-        def execute() -> None:
-            raise error
-
-        task.execute, task.retries = execute, 0
-        run(self._huey, task, self._huey._get_timestamp(), begins=False)
-
-    def _wake_next(self, task: Any, granted: Run) -> None:
-        """The line moves faster than its jobs know if one was granted early, or the limit has more left than half."""
-        ticket = Ticket.read(carried(task).get(TICKET))
-        stands = lane_in(carried(task).get(TICKET))
-        if not stands.name or stands.slots or granted.decision is None or not granted.decision.charged:
-            return
-        if leaves_most(granted.decision):
-            self._schedule.wake(stands.name)
-        elif ticket.due_us - granted.decision.charged[0].at_us > _SOON * 1_000_000:
-            self._schedule.wake(stands.name, _SOON)
+                self._huey._emit(SIGNAL_CANCELED, task)
+                self._huey._abort_chord_member(task, SKIPPED)
+            else:  # as one whose body has raised an error, and that has no retries left
+                setattr(task, ADMITTED, Admitted(self.throttling, outcome, _end_run))
+                task.retries = 0
+                run(self._huey, task, self._huey._get_timestamp(), begins=False)

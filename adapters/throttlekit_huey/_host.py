@@ -6,9 +6,8 @@ import logging
 from typing import Any
 
 from huey import signals  # type: ignore[import-untyped]
-from huey.utils import SKIPPED  # type: ignore[import-untyped]
 
-__all__ = ["abandon", "is_over", "run", "show_log"]
+__all__ = ["is_over", "run"]
 
 _log = logging.getLogger("huey")
 
@@ -25,19 +24,3 @@ def run(huey: Any, task: Any, now: Any, *, begins: bool = True) -> Any:
         _log.info("Executing %s", task)
         huey._emit(signals.SIGNAL_EXECUTING, task)
     return huey._execute(task, now)
-
-
-def abandon(huey: Any, task: Any) -> None:
-    """End *task* unrun, as a hook that raises `CancelExecution` does."""
-    huey._emit(signals.SIGNAL_CANCELED, task)
-    huey._abort_chord_member(task, SKIPPED)
-
-
-def show_log() -> None:
-    """Write throttlekit's log lines where huey's consumer writes its own, unless they have a place."""
-    log = logging.getLogger("throttlekit")
-    if not log.hasHandlers():
-        for handler in _log.handlers:
-            log.addHandler(handler)
-        if _log.handlers and log.level == logging.NOTSET:
-            log.setLevel(_log.getEffectiveLevel())

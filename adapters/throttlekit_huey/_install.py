@@ -10,9 +10,8 @@ from huey.serializer import Serializer, SignedSerializer  # type: ignore[import-
 from huey.storage import RedisStorage  # type: ignore[import-untyped]
 
 from throttlekit import ConfigurationError, Limiter
-from throttlekit.adapter import WaitRules, WhenOver, check_limiter
+from throttlekit.adapter import WaitRules, WhenOver, check_limiter, show_log
 from throttlekit_huey._admission import Gate
-from throttlekit_huey._host import show_log
 from throttlekit_huey._options import FIELD, Tasks, throttled_wrapper
 
 __all__ = ["install", "limiter_of"]
@@ -70,7 +69,7 @@ def install(
     make_consumer = untyped.create_consumer
 
     def create_consumer(**options: Any) -> Any:
-        show_log()
+        show_log("huey")
         gate.throttling.warn_in_memory()
         return make_consumer(**options)
 

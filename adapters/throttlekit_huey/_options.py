@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date, timedelta
+from functools import partialmethod
 from inspect import getclosurevars
 from typing import Any
 
-from throttlekit import ConfigurationError, Job, Limiter
-from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, JobOptions, dump_limits, load_limits
+from throttlekit import Job, Limiter
+from throttlekit.adapter import OPTIONS, JobOptions
 
-__all__ = ["FIELD", "TICKET", "Tasks", "carried", "throttled_wrapper"]
+__all__ = ["ADMITTED", "FIELD", "TICKET", "Tasks", "carried", "carry", "throttled_wrapper"]
+
+ADMITTED = "_throttlekit_admitted"
+"""The attribute of a task whose body may begin: its `Admitted`."""
 
 FIELD = "throttlekit.huey"
 """The keyword argument in which a message carries options of its own, and its ticket. The body never gets it."""
 TICKET = "ticket"
-_OPTIONS = (THROTTLE, ON_429, MAX_WAIT)
 _HUEYS = {"delay", "eta", "expires", "id", "priority", "retries", "retry_backoff", "retry_delay", "timeout"}
 """What huey takes off the keyword arguments of a call."""
 
@@ -24,6 +28,13 @@ _HUEYS = {"delay", "eta", "expires", "id", "priority", "retries", "retry_backoff
 def carried(task: Any) -> Mapping[str, Any]:
     """What the message of *task* carries for us."""
     return task.kwargs.get(FIELD) or {}
+
+
+def carry(task: Any, field: Mapping[str, Any]) -> None:
+    """Let the message of *task* carry *field*."""
+    task.kwargs = {**task.kwargs, FIELD: field}
+    if not field:
+        del task.kwargs[FIELD]
 
 
 class Tasks:
@@ -41,37 +52,33 @@ class Tasks:
 
     def declare(self, made: Any, function: Callable[..., Any] | None = None) -> None:
         """
-        Read the options of a task class; *function* is its body.
+        Read the options of a task class, and watch its body, which is *function*.
 
         Raises:
             ConfigurationError: They can never work.
         """
         function = function or getclosurevars(made.execute).nonlocals["func"]
-        throttle, on_429, max_wait = (getattr(made, name, None) for name in _OPTIONS)
-        try:
-            options = JobOptions.read(
-                throttle, on_429=on_429, max_wait=max_wait, limiter=self._limiter, function=function
-            )
-        except ConfigurationError as error:
-            raise ConfigurationError(f"task {made.__name__!r}: {error}") from None
+        given = {name: getattr(made, name, None) for name in OPTIONS}
+        options = JobOptions.declared(f"task {made.__name__!r}", given, limiter=self._limiter, function=function)
         self._declared[made] = options, function
         if options.limits:
             self.names.append(_name(made))
+        made.execute = partialmethod(_execute, made.execute)
 
-    def write(self, made: type, args: tuple[Any, ...], kwargs: dict[str, Any], given: Mapping[str, Any]) -> None:
+    def write(self, made: type, args: tuple[Any, ...], kwargs: dict[str, Any], options: dict[str, Any]) -> None:
         """
-        Add to *kwargs* what travels of options *given* with one call of the task: limits by value.
+        Take ours out of the *options* of one call, and add to its *kwargs* what travels of them: limits by value.
 
         Raises:
             ConfigurationError: They can never work.
         """
-        limits = given.get(THROTTLE, self._declared[made][0].limits)
-        options = JobOptions.read(limits, on_429=given.get(ON_429), max_wait=given.get(MAX_WAIT))
-        travels: dict[str, Any] = {ON_429: options.on_429, MAX_WAIT: options.max_wait}
-        if THROTTLE in given:
+        if given := {name: options.pop(name) for name in OPTIONS if name in options}:
             own = {name: value for name, value in kwargs.items() if name not in _HUEYS}
-            travels[THROTTLE] = dump_limits(options.limits, self._job(made, args, own))
-        kwargs[FIELD] = travels
+            kwargs[FIELD] = self._of(made)[0].travelling(given, self._job(made, args, own))
+
+    def declared(self, message: Any) -> JobOptions:
+        """What all messages of a task are held to that bring nothing of their own."""
+        return self._of(type(message))[0]
 
     def options(self, message: Any) -> JobOptions:
         """
@@ -80,14 +87,7 @@ class Tasks:
         Raises:
             ConfigurationError: Its message carries what throttlekit did not write.
         """
-        declared, given = self._of(type(message))[0], carried(message)
-        if not given:
-            return declared
-        return JobOptions(
-            limits=load_limits(given[THROTTLE]) if THROTTLE in given else declared.limits,
-            on_429=given.get(ON_429) or declared.on_429,
-            max_wait=declared.max_wait if given.get(MAX_WAIT) is None else given[MAX_WAIT],
-        )
+        return self.declared(message).with_message(carried(message))
 
     def job(self, message: Any) -> Job:
         """A task as limits see it."""
@@ -103,6 +103,17 @@ class Tasks:
 
     def _of(self, made: Any) -> tuple[JobOptions, Callable[..., Any] | None]:
         return self._declared.get(made) or (JobOptions(), None)
+
+
+def _execute(task: Any, execute: Callable[[Any], Any]) -> Any:
+    """The body of *task*, as an admitted job if it is one; what its message carries for us is hidden from it."""
+    field, admitted = task.kwargs.pop(FIELD, None), task.__dict__.pop(ADMITTED, None)
+    try:
+        with nullcontext() if admitted is None else admitted.around():
+            return execute(task)
+    finally:
+        if field is not None:
+            task.kwargs[FIELD] = field
 
 
 def _name(made: type) -> str:
@@ -125,14 +136,12 @@ def throttled_wrapper(base: Any, tasks: Tasks) -> Any:
             return made
 
         def s(self, *args: Any, **kwargs: Any) -> Any:
-            if given := {name: kwargs.pop(name) for name in _OPTIONS if name in kwargs}:
-                tasks.write(self.task_class, args, kwargs, given)
+            tasks.write(self.task_class, args, kwargs, kwargs)
             return base.s(self, *args, **kwargs)
 
         def schedule(self, args: Any = None, kwargs: Any = None, *others: Any, **options: Any) -> Any:
-            if given := {name: options.pop(name) for name in _OPTIONS if name in options}:
-                kwargs = dict(kwargs or {})
-                tasks.write(self.task_class, _positional(args), kwargs, given)
+            kwargs = dict(kwargs or {})
+            tasks.write(self.task_class, _positional(args), kwargs, options)
             return base.schedule(self, args, kwargs, *others, **options)
 
     return ThrottledTaskWrapper

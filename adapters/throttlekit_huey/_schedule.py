@@ -15,20 +15,18 @@ from typing import Any
 from huey.storage import ConnectionError, TimeoutError  # type: ignore[import-untyped]
 
 import throttlekit_lua
-from throttlekit.adapter import Deferred, lane_in
+from throttlekit.adapter import LANES_EVERY_S, POLL_EVERY_S, SERVER_IS_LATE_S, Deferred, lane_in, look_at_lanes
 
-__all__ = ["Schedule", "Taken", "overdue_s"]
+__all__ = ["PREFIX", "Schedule", "Taken"]
 
-_PREFIX = "throttlekit:huey:"
+PREFIX = "throttlekit:huey:"
+"""What our keys beside huey's begin with; the huey's name in Redis follows."""
+
 _ANOTHERS_AFTER_US = 10_000_000
 _INSIST_S, _ASK_AGAIN = 8.0, 0.1
 """For how long, once a message is in hand, a lost connection is waited for: less than until it is another's."""
 _HUEYS_AFTER = timedelta(seconds=60)
 """How much later than ours huey's own scheduler takes a due job: only where no worker of ours does."""
-_POLL_EVERY = _LEAST_BLOCK = 0.02
-_SERVER_IS_LATE = 0.11  # an idle Redis notices only every 100 ms that a blocking call has timed out
-_LANES_EVERY = 0.5
-_MOST_LANES = 20
 _TAKE, _DEFER, _WAKE, _KEEP = (throttlekit_lua.script(f"huey_{name}") for name in ("take", "defer", "wake", "keep"))
 
 
@@ -64,7 +62,7 @@ class Schedule:
     def __init__(self, storage: Any, texts: Callable[[], Sequence[str]]) -> None:
         self._storage, self._texts, self._conn = storage, texts, storage.conn
         self._sorted = bool(storage.priority)
-        prefix = f"{_PREFIX}{storage.name}"
+        prefix = f"{PREFIX}{storage.name}"
         self._due, self._in_hand, self._leader, self._bell, self._lanes, self._waiting, self._late = (
             f"{prefix}:{name}" for name in ("due", "in-hand", "leader", "bell", "lanes", "waiting", "late")
         )
@@ -96,10 +94,10 @@ class Schedule:
             if left <= 0 or not storage.blocking:
                 return None
             if flag:  # it leads
-                time.sleep(min(wait_us / 1_000_000, _POLL_EVERY, left))
+                time.sleep(min(wait_us / 1_000_000, POLL_EVERY_S, left))
                 continue
-            wait = left if wait_us < 0 else min(left, wait_us / 1_000_000 - _SERVER_IS_LATE)
-            got = self._listen(max(wait, _LEAST_BLOCK))
+            wait = left if wait_us < 0 else min(left, wait_us / 1_000_000 - SERVER_IS_LATE_S)
+            got = self._listen(max(wait, POLL_EVERY_S))
             if got and not any(text.encode() in got for text in texts):
                 return Taken(got)
 
@@ -127,11 +125,16 @@ class Schedule:
         base = taken.base if stands == lane_in(before) and not stands.slots and stands.start else b""
         line = self._lane + lane, self._lanes
         keys = [self._in_hand, storage.schedule_key, self._due, *line, self._waiting, self._late]
-        at = storage.convert_ts(now + timedelta(seconds=outcome.delay) + _HUEYS_AFTER)
-        delay_us = round(outcome.delay * 1_000_000)
-        place = "" if lane == "-" else stands.start
-        old = taken.message if taken.held else ""
-        args = [old, message, at, delay_us, int(priority or 0), place, lane, base]
+        args = [
+            taken.message if taken.held else "",
+            message,
+            storage.convert_ts(now + timedelta(seconds=outcome.delay) + _HUEYS_AFTER),
+            round(outcome.delay * 1_000_000),
+            int(priority or 0),
+            "" if lane == "-" else stands.start,
+            lane,
+            base,
+        ]
         back, _ = self._insist(lambda: self._defer(keys=keys, args=args), (taken.since or time.monotonic()) + _INSIST_S)
         return bool(back)
 
@@ -142,9 +145,8 @@ class Schedule:
 
     def keep(self, now: Any) -> None:
         """Huey's own scheduler is about to take what is due, by its clock *now*: ours stay."""
-        convert = self._storage.convert_ts
         keys = [self._storage.schedule_key, self._due, self._waiting]
-        self._keep(keys=keys, args=[repr(convert(now)), repr(convert(now + _HUEYS_AFTER))])
+        self._keep(keys=keys, args=[repr(self._storage.convert_ts(at)) for at in (now, now + _HUEYS_AFTER)])
 
     def _insist(self, ask: Callable[[], Any], until: float) -> tuple[Any, bool]:
         """What Redis answers to *ask*, and whether it was asked again, as no answer came. From *until* on it raises."""
@@ -170,21 +172,13 @@ class Schedule:
         return found[1][8:] if self._sorted else found[1]  # type: ignore[no-any-return]
 
     def _look_at_lanes(self) -> None:
-        """Once in a while in the whole fleet, the first job of each line asks: the line may have moved faster."""
-        if time.monotonic() < self._look_at:
-            return
-        self._look_at = time.monotonic() + _LANES_EVERY
-        seconds, micros = self._conn.time()
-        now = seconds * 1_000_000 + micros
-        for name in self._conn.zrangebyscore(self._lanes, 0, now - _LANES_EVERY * 1e6, start=0, num=_MOST_LANES):
-            self._conn.zadd(self._lanes, {name: now}, xx=True)
-            if not self.wake(name.decode(), _LANES_EVERY):
-                self._conn.zrem(self._lanes, name)
-                self._conn.hdel(self._late, name)
-
-
-def overdue_s(storage: Any) -> float:
-    """How many seconds ago the first waiting job of a huey was due; negative: it will be. 0 if no job waits."""
-    first = storage.conn.zrangebyscore(f"{_PREFIX}{storage.name}:due", 1, "+inf", 0, 1, withscores=True)
-    seconds, micros = storage.conn.time()
-    return float(seconds + (micros - first[0][1]) / 1_000_000) if first else 0.0
+        if time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LANES_EVERY_S
+            look_at_lanes(
+                self._conn,
+                self._lanes,
+                self._late,
+                lambda name: self.wake(name, LANES_EVERY_S) or None,
+                every=LANES_EVERY_S,
+                second=1_000_000,
+            )

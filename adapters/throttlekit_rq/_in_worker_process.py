@@ -10,11 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from throttlekit import ConfigurationError
-from throttlekit.adapter import Deferred, flush
+from throttlekit.adapter import Deferred, flush, show_log
 from throttlekit_rq._admission import BY_RQ_SCHEDULER, Grant, Patience, admit, conclude, limiter_of, log_once
 from throttlekit_rq._body import GRANT, UNTHROTTLED, Body, guarded, read_admission, running_body
 from throttlekit_rq._host import Denied, current_job, end_with
-from throttlekit_rq._log import show_log
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._waiting import expires_in, is_first_to_log, look, promote, promoted_by, read_record
 from throttlekit_rq._wire import ask_with, imported
@@ -95,7 +94,7 @@ def _call_that_asks(job: Any) -> AbstractContextManager[Body]:
 @contextmanager
 def _asking_body(job: Any, declared: Declared) -> Generator[Body, None, None]:
     """The function of *job* runs within, if *job* may run."""
-    show_log()
+    show_log("rq.worker")
     limiter = limiter_of(job, declared)
     try:
         answer = _ask_in_place(job, declared)

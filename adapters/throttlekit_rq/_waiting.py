@@ -14,7 +14,7 @@ from rq.queue import Queue
 from rq.utils import utcformat
 
 import throttlekit_lua
-from throttlekit.adapter import Deferred, lane_in
+from throttlekit.adapter import Deferred, lane_in, look_at_lanes
 from throttlekit_rq._host import created, intermediate_key, lock_key, mark_scheduled, scheduled_key, worker_key
 from throttlekit_rq._rq_slots import cancelled_with, give_slot_back, has_rq_limit, keeps_slot
 from throttlekit_rq._wire import (
@@ -38,7 +38,6 @@ __all__ = [
 
 _PROMOTER_LIVES_MS = 5_000
 _MOST_PROMOTED = 32
-_MOST_LANES = 20
 
 SOON = 0.03
 """Seconds. A job that comes no sooner than this is on time: it says nothing of those that stand behind it."""
@@ -268,17 +267,13 @@ def wake_lanes(connection: Any, queue: str, every: float) -> int:
     Put the job that stands first in each line of *queue* into it, to ask: once in *every* seconds for each line, in the
     whole fleet. One that is due by then asks anyway. Return how many.
     """
-    woken = 0
-    seconds, micros = connection.time()
-    now, key = seconds + micros / 1_000_000, lanes_key(queue)
-    for name in connection.zrangebyscore(key, "-inf", now - every, start=0, num=_MOST_LANES):
-        connection.zadd(key, {name: now}, xx=True)
-        if wake(connection, queue, name.decode(), least=every):
-            woken += 1
-        elif not connection.exists(lane_key(queue, name.decode())):
-            connection.zrem(key, name)
-            connection.hdel(late_key(queue), name)
-    return woken
+
+    def first_asks(lane: str) -> bool | None:
+        if wake(connection, queue, lane, least=every):
+            return True
+        return False if connection.exists(lane_key(queue, lane)) else None
+
+    return look_at_lanes(connection, lanes_key(queue), late_key(queue), first_asks, every=every)
 
 
 def wake(connection: Any, queue: str, lane: str, *, least: float | None = None) -> bool:

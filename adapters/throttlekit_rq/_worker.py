@@ -16,12 +16,23 @@ from rq.exceptions import DequeueTimeout
 from rq.worker import BaseWorker, WorkerStatus
 
 from throttlekit import ConfigurationError, Limiter
-from throttlekit.adapter import Deferred, Dropped, Failed, JobOptions, flush, lane_in, leaves_most
+from throttlekit.adapter import (
+    LANES_EVERY_S,
+    POLL_EVERY_S,
+    SERVER_IS_LATE_S,
+    Deferred,
+    Dropped,
+    Failed,
+    JobOptions,
+    flush,
+    lane_in,
+    leaves_most,
+    show_log,
+)
 from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Grant, admit, conclude, slack_of
 from throttlekit_rq._body import GRANT, guarded, running_body, write_admission
 from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
-from throttlekit_rq._log import show_log
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
 from throttlekit_rq._waiting import SOON, announce, expires_in, look, promote, read_record, wake, wake_lanes
@@ -30,11 +41,8 @@ from throttlekit_rq._wire import ADMITTED
 __all__ = ["ThrottledSimpleWorker", "ThrottledSpawnWorker", "ThrottledWorker", "throttled_worker"]
 
 _LOOK_EVERY = 0.25
-_LANES_EVERY = 0.5
 _NEW_EVERY = 0.02
 _ANNOUNCE_EVERY = 1.0
-_POLL_EVERY = 0.02
-_SERVER_IS_LATE = 0.11  # an idle Redis notices only every 100 ms that a blocking call has timed out
 _log = logging.getLogger("throttlekit.rq")
 _W = TypeVar("_W", bound=BaseWorker)
 
@@ -76,7 +84,7 @@ class _Dispatcher:
             if end is not None and now >= end:
                 raise DequeueTimeout(timeout, names)
             left = None if end is None else min(end, self._look_at) - now
-            block = None if left is None or left < 2 * _SERVER_IS_LATE else left - _SERVER_IS_LATE
+            block = None if left is None or left < 2 * SERVER_IS_LATE_S else left - SERVER_IS_LATE_S
             # A signal that finds a worker idle ends it at once, and strands the job that it is being handed.
             worker._state = WorkerStatus.BUSY
             popped = None
@@ -99,7 +107,7 @@ class _Dispatcher:
                 if left is None:
                     return None
                 if block is None:
-                    time.sleep(max(0.0, min(left, _POLL_EVERY)))
+                    time.sleep(max(0.0, min(left, POLL_EVERY_S)))
 
     def ended(self, job: Any) -> None:
         """The execution of *job* has ended: release the slots that it still holds, unless its work-horse runs."""
@@ -161,9 +169,9 @@ class _Dispatcher:
             if seen.next_in is not None and not seen.scheduler:
                 next_in = min(next_in, seen.next_in)
             if now >= self._lanes_at and not (seen.due or seen.scheduler):
-                self._brought += wake_lanes(connection, name, _LANES_EVERY)
+                self._brought += wake_lanes(connection, name, LANES_EVERY_S)
         if now >= self._lanes_at:
-            self._lanes_at = now + _LANES_EVERY
+            self._lanes_at = now + LANES_EVERY_S
         self._look_at = now + next_in
         if not promoted:
             self._due_since = None
@@ -173,7 +181,7 @@ class _Dispatcher:
 
     def _admits(self, job: Any) -> bool:
         """Whether the worker is to have *job*: to run it, or to fail it."""
-        show_log()
+        show_log("rq.worker")
         of_queue = settings().queues.get(job.origin, ())
         try:
             declared = options_of(job, of_queue)

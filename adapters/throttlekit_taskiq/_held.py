@@ -2,32 +2,53 @@
 The messages that a worker process holds, unacknowledged, until they are due.
 
 They wait between the broker and the receiver, so a waiting message has no place of `max_async_tasks` and none of
-`max_prefetch`. `Holding.listen` stands in place of the broker's own `listen`. A message that is denied ends its
-callback, which gives its places back, and comes out of `listen` once more when it is due.
+`max_prefetch`. A message that is denied ends its callback, which gives its places back.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
+import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias
 
 from taskiq import AckableMessage, AsyncBroker
+from taskiq.labels import LabelType
 from taskiq.utils import maybe_awaitable
 
-from throttlekit.adapter.loop import LoopRoom
+import throttlekit_lua
+from throttlekit import ConfigurationError
+from throttlekit.adapter import Deferred
+from throttlekit.adapter.loop import HoldingStream
 
-__all__ = ["Delivered", "Holding"]
+__all__ = ["TICKET", "Delivered", "Holding", "check_broker"]
 
-_AT_ONCE = 32  # messages that go back to the broker at the same time
+TICKET = "throttlekit"
+"""The label in which a message that goes back to the broker carries its ticket."""
+
+_RENEW = throttlekit_lua.script("taskiq_renew")
 _MOMENT = 0.5
-_INSIST_S, _TRY_AGAIN_S = 30.0, 0.5
-"""For how long a worker that ends waits for a broker that is away and knows no acknowledgements."""
 
 _log = logging.getLogger("throttlekit.taskiq")
 _Message: TypeAlias = bytes | AckableMessage
+
+
+def check_broker(broker: Any) -> None:
+    """
+    Raises:
+        ConfigurationError: *broker* gives each message to several workers: what one of them puts back would run in all.
+    """
+    kinds = {kind.__name__ for kind in type(broker).__mro__}
+    fanout = getattr(getattr(broker, "_exchange", None), "type", None) == "fanout"
+    nats = "NatsBroker" in kinds and getattr(broker, "queue", None) is None
+    if fanout or nats or kinds & {"PubSubBroker", "PubSubSentinelBroker"}:
+        raise ConfigurationError(
+            f"Throttle does not work with a {type(broker).__name__} that gives each message to several workers, "
+            "since what one of them puts back would run in all: use a stream or a queue"
+        )
 
 
 class Delivered(bytes):
@@ -48,18 +69,10 @@ class Delivered(bytes):
     since = 0.0
     waited = early = kept = acked = False
 
-    @classmethod
-    def of(cls, message: _Message) -> Delivered:
-        made = cls(message.data if isinstance(message, AckableMessage) else message)
-        made.confirm = message.ack if isinstance(message, AckableMessage) else None
-        made.since = asyncio.get_running_loop().time()
-        return made
-
     def again(self, ticket: Mapping[str, Any] | None) -> Delivered:
         """The same message, after a denial. Its callback, which ends now, can acknowledge it no more."""
-        self.kept = True
-        made = Delivered(self)
-        made.confirm, made.since, made.ticket, made.waited = self.confirm, self.since, ticket, True
+        made = copy.copy(self)
+        made.ticket, made.waited, self.kept = ticket, True, True
         return made
 
     @property
@@ -68,137 +81,81 @@ class Delivered(bytes):
         channel = getattr(getattr(self.confirm, "__self__", None), "_IncomingMessage__channel", None)
         return bool(getattr(channel, "is_closed", False))
 
-    def for_receiver(self) -> _Message:
-        return self if self.confirm is None else AckableMessage(data=self, ack=self.ack)
-
     async def ack(self) -> None:
         if not self.kept and self.confirm is not None:
             self.acked = True
             await maybe_awaitable(self.confirm())
 
 
-class Holding:
-    """
-    Holds the messages of one broker.
+class Holding(HoldingStream[_Message, Delivered]):
+    """Holds the messages of one broker."""
 
-    Args:
-        most: How many messages may wait here. While so many do, none are fetched.
-        send_back: Puts a message back into the broker, with its ticket.
-    """
-
-    def __init__(self, broker: AsyncBroker, most: int, send_back: Callable[[Delivered], Awaitable[None]]) -> None:
-        self._broker, self._most, self._send_back = broker, most, send_back
-        self._listen = broker.listen
-        self._sources: dict[AsyncGenerator[_Message, None], asyncio.Task[_Message] | None] = {}
-        self._open = self._is_away = False
-        self.room: LoopRoom[Delivered] = LoopRoom()
+    def __init__(self, broker: AsyncBroker, most: int) -> None:
+        super().__init__(broker.listen, most=most, log=_log)
+        self._broker: Any = broker
         idle_ms = getattr(broker, "idle_timeout", None)
         self._idle = idle_ms / 1000 if isinstance(idle_ms, int) else None
         # RabbitMQ closes a channel that holds a message for 30 minutes, and the body needs time too. A stream gives a
         # message that is idle for too long to another worker.
         self.longest = 600.0 if self._idle is None else self._idle / 2
 
-    async def listen(self) -> AsyncGenerator[_Message, None]:
-        """In place of the broker's `listen`: the messages that are due, and those that come."""
-        self._open = True
-        self._sources[self._listen()] = None
-        try:
-            while True:
-                if (due := self.room.next()) is not None:
-                    due.item.early = due.early
-                    if await self._is_mine(due.item):
-                        yield due.item.for_receiver()
-                elif (arrived := self._arrived()) is not None:
-                    yield Delivered.of(arrived).for_receiver()
-                else:
-                    self._fetch()
-                    await self.room.rung()
-        except StopAsyncIteration:
-            return
-        finally:
-            await self._close()
-
-    async def hold(self, message: Delivered, delay: float) -> None:
-        """Let *message*, which was denied, wait for *delay* seconds: here if it may, else it goes back."""
-        if message.is_lost:
-            return
+    async def hold(self, denied: Delivered, outcome: Deferred) -> None:
+        """Let a message that was denied wait: here if it may, else it goes back. Its callback ends now."""
+        message = denied.again(outcome.ticket)
         held = asyncio.get_running_loop().time() - message.since
         renewed = self._idle is not None or message.confirm is None
-        if self._open and (renewed or held < _MOMENT or held + delay <= self.longest):
-            self.room.put(message, delay, message.ticket, self.longest)
+        may_wait = renewed or held < _MOMENT or held + outcome.delay <= self.longest
+        if self.is_open and may_wait and not message.acked:
+            self.room.put(message, outcome.delay, message.ticket, self.longest)
         else:
-            await self._send_back(message)
+            await self.put_back(message)
 
-    def _arrived(self) -> _Message | None:
-        for source, reading in self._sources.items():
-            if reading is not None and reading.done():
-                self._sources[source] = None
-                return reading.result()
-        return None
+    def received(self, raw: _Message) -> Delivered:
+        made = Delivered(raw.data if isinstance(raw, AckableMessage) else raw)
+        made.confirm = raw.ack if isinstance(raw, AckableMessage) else None
+        made.since = asyncio.get_running_loop().time()
+        return made
 
-    def _fetch(self) -> None:
-        if len(self.room) >= self._most:
-            return
-        window: int | None = getattr(self._broker, "_qos", None)
-        if window and len(self.room) > window * (len(self._sources) - 1):
-            # RabbitMQ gives a consumer so many unacknowledged messages: those that wait here have other consumers.
-            self._sources[self._listen()] = None
-        for source, reading in self._sources.items():
-            if reading is None:
-                reading = self._sources[source] = asyncio.ensure_future(anext(source))
-                reading.add_done_callback(self.room.ring)
+    def handed_on(self, message: Delivered, *, early: bool) -> _Message:
+        message.early = early
+        return message if message.confirm is None else AckableMessage(data=message, ack=message.ack)
 
-    async def _is_mine(self, message: Delivered) -> bool:
-        """Whether the broker has not given *message* to another consumer. It learns that this one is at work."""
+    def comes_again(self, message: Delivered) -> bool:
+        return message.confirm is not None and not message.acked
+
+    async def send_back(self, message: Delivered) -> None:
         if message.is_lost:
-            return False
+            return
+        made = self._broker.formatter.loads(bytes(message))
+        if message.ticket is not None:
+            made.labels[TICKET] = json.dumps(message.ticket)
+            if made.labels_types is not None:
+                made.labels_types[TICKET] = LabelType.STR
+        sent = self._broker.formatter.dumps(made)
+        sent.labels = {name: label for name, label in sent.labels.items() if name != "delay"}  # it is over
+        await self._broker.kick(sent)
+        if not message.acked:
+            await message.ack()
+
+    def needs_another_stream(self, held: int, streams: int) -> bool:
+        # RabbitMQ gives a consumer so many unacknowledged messages: those that wait here have other consumers.
+        window = getattr(self._broker, "_qos", 0)
+        return bool(window) and held > window * (streams - 1)
+
+    async def is_ours(self, message: Delivered) -> bool:
+        """The broker of a stream learns that this worker is at work."""
         held = asyncio.get_running_loop().time() - message.since
-        if self._idle is None or message.confirm is None or held < self._idle / 20:
-            return True
+        if message.is_lost or self._idle is None or message.confirm is None or held < self._idle / 20:
+            return not message.is_lost
         if held > 0.9 * self._idle:
             return False
-        broker: Any = self._broker
-        named = inspect.getclosurevars(message.confirm).nonlocals
-        group, consumer = broker.consumer_group_name, broker.consumer_name
+        named, broker = inspect.getclosurevars(message.confirm).nonlocals, self._broker
+        told = named["queue_name"], broker.consumer_group_name, broker.consumer_name, named["id"]
         connection = await broker.connection_pool.get_connection()
         try:
-            await connection.send_command("XCLAIM", named["queue_name"], group, consumer, 0, named["id"], "JUSTID")
-            await connection.read_response()
+            await connection.send_command("EVAL", _RENEW, 1, *told)
+            ours = bool(await connection.read_response())
         finally:
             await broker.connection_pool.release(connection)
         message.since += held
-        return True
-
-    async def _close(self) -> None:
-        """The worker stops: what waits goes back, so that others need not find out that it is gone."""
-        self._open = False
-        held = [each for each in self.room.drain() if not each.is_lost]
-        for reading in filter(None, self._sources.values()):
-            while not reading.done():  # redis-py may swallow a cancellation
-                reading.cancel()
-                await asyncio.wait([reading], timeout=0.1)
-            if not reading.cancelled() and reading.exception() is None:
-                held.append(Delivered.of(reading.result()))
-        until = asyncio.get_running_loop().time() + _INSIST_S
-        for begin in range(0, len(held), _AT_ONCE):
-            await asyncio.gather(*(self._put_back(each, until) for each in held[begin : begin + _AT_ONCE]))
-        for source in self._sources:
-            await source.aclose()
-        self._sources = {}
-
-    async def _put_back(self, message: Delivered, until: float) -> None:
-        """Send *message* back; until then it is tried again, if its broker knows no acknowledgements."""
-        kept = message.confirm is not None
-        while True:
-            try:
-                await self._send_back(message)
-                break
-            except Exception as error:
-                if kept or asyncio.get_running_loop().time() > until:
-                    lost = "comes back later" if kept else "is lost: its broker knows no acknowledgements"
-                    _log.error("A message that waited could not be put back, and %s: %r", lost, error)
-                    break
-                if not self._is_away:
-                    self._is_away = True
-                    _log.warning("The broker is away: what waits is put back if it answers within %g s.", _INSIST_S)
-                await asyncio.sleep(_TRY_AGAIN_S)
+        return ours

@@ -1,29 +1,25 @@
-"""`Throttle`: asks for each task that names a limit, and watches its body."""
+"""`Throttle`: asks for each task that names a limit, before its body."""
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import inspect
+import gc
 import json
 import logging
-import os
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
-from taskiq import AsyncBroker, NoResultError, TaskiqMessage, TaskiqMiddleware, TaskiqResult
+from taskiq import AckableMessage, AsyncBroker, NoResultError, TaskiqMessage, TaskiqMiddleware, TaskiqResult
 from taskiq.decor import AsyncTaskiqDecoratedTask
 from taskiq.kicker import AsyncKicker
-from taskiq.labels import LabelType
+from taskiq.receiver import Receiver
 
 from throttlekit import ConfigurationError, Limit, Limiter
 from throttlekit.adapter import (
-    Around,
+    Admitted,
     Deferred,
     Failed,
     Outcome,
@@ -32,29 +28,16 @@ from throttlekit.adapter import (
     WaitRules,
     WhenOver,
     check_limiter,
-    lane_in,
-    leaves_most,
+    lane_behind,
 )
-from throttlekit_taskiq._held import Delivered, Holding
-from throttlekit_taskiq._options import TICKET, Asked, Options
+from throttlekit_taskiq._held import TICKET, Delivered, Holding, check_broker
+from throttlekit_taskiq._options import Asked, Options
 
 __all__ = ["Throttle"]
 
 _log = logging.getLogger("throttlekit.taskiq")
-
-
-@dataclass(slots=True)
-class _Admitted:
-    """What became of the message whose callback runs here, by whom, and whether its body has begun."""
-
-    throttling: Throttling[Asked]
-    asked: Asked
-    outcome: Outcome
-    begun: bool = False
-
-
 _DELIVERED: ContextVar[Delivered | None] = ContextVar("throttlekit_taskiq_delivered", default=None)
-_ADMITTED: ContextVar[_Admitted | None] = ContextVar("throttlekit_taskiq_admitted", default=None)
+_ASKED: ContextVar[Asked | None] = ContextVar("throttlekit_taskiq_asked", default=None)
 
 
 class _HeldBack(NoResultError):
@@ -83,8 +66,6 @@ class Throttle(TaskiqMiddleware):
         ConfigurationError: An argument can never work.
     """
 
-    _worker_pid: ClassVar = 0
-
     def __init__(
         self,
         limiter: Limiter,
@@ -98,23 +79,21 @@ class Throttle(TaskiqMiddleware):
         self.limiter = check_limiter(limiter, "Throttle takes a limiter: Throttle(Limiter(…))")
         if type(max_held) is not int or max_held < 1:
             raise ConfigurationError(f"max_held must be a whole number of at least 1, not {max_held!r}")
-        self._max_held = max_held
-        rules = WaitRules.read(max_wait, max_deferrals, when_over)
-        self._options = Options(limiter, rules, self._watch)
-        self._throttling = Throttling(limiter, self._options, rules=rules, log=_log, noun="Task")
+        self._max_held, self._rules = max_held, WaitRules.read(max_wait, max_deferrals, when_over)
         self._holding: Holding
 
     def limits_of(self, name: str) -> tuple[Limit, ...]:
         """The limits that the task *name* was declared with."""
-        return self._options.limits_of(name)
+        return self._options.of_task(name)[0].limits
 
     def set_broker(self, broker: AsyncBroker) -> None:
         if hasattr(self, "_holding"):
             raise ConfigurationError("this Throttle belongs to a broker already: make one for each broker")
+        check_broker(broker)
         super().set_broker(broker)
-        self._options.broker = broker
-        self._holding = Holding(broker, self._max_held, self._send_back)
-        self._options.longest_hold = self._holding.longest
+        self._holding = Holding(broker, self._max_held)
+        self._options = Options(self.limiter, self._rules, broker, self._holding.longest, _admitted)
+        self._throttling = Throttling(self.limiter, self._options, rules=self._rules, log=_log, noun="Task")
         declare: Callable[..., Any] = broker.decorator_class
 
         def decorate(**given: Any) -> AsyncTaskiqDecoratedTask[Any, Any]:
@@ -123,14 +102,13 @@ class Throttle(TaskiqMiddleware):
             return task  # type: ignore[no-any-return]
 
         host: Any = broker
-        host.decorator_class, host.listen = decorate, self._holding.listen
+        host.decorator_class, host.listen = decorate, self._listen
         self._declare_all()
 
     def startup(self) -> None:
         self._declare_all()
         if self.broker.is_worker_process:
             self._throttling.warn_in_memory()
-            Throttle._worker_pid = os.getpid()
             # First: the others see a task once, when it runs. Retries must not see a task that is deferred.
             self.broker.middlewares = [self, *(each for each in self.broker.middlewares if each is not self)]
             formatter: Any = self.broker.formatter
@@ -142,112 +120,74 @@ class Throttle(TaskiqMiddleware):
 
     async def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
         delivered = _DELIVERED.get()
-        _ADMITTED.set(None)
-        if self._options.limits_nothing(message) and not self.limiter.events.configures_limits:
-            return message
-        asked = Asked(message, delivered, self._ticket(message, delivered))
+        asked = Asked(message, delivered, _ticket(message, delivered))
+        _ASKED.set(asked)
         while isinstance(outcome := await self._throttling.admit_async(asked), Deferred):
             if delivered is not None:
-                await self._holding.hold(delivered.again(outcome.ticket), outcome.delay)
+                await self._holding.hold(delivered, outcome)
                 raise asyncio.CancelledError  # ends the callback, which is its task: nothing is run, saved or confirmed
             asked.ticket = outcome.ticket
             await asyncio.sleep(outcome.delay)
-        _ADMITTED.set(_Admitted(self._throttling, asked, outcome))
+        if isinstance(outcome, Run) and not outcome.limits:
+            return message
+        asked.admitted = Admitted(self._throttling, outcome, partial(_follow, message))
         if isinstance(outcome, Run):
-            self._wake_next(outcome, delivered)
+            if delivered is not None:
+                self._holding.room.wake([lane_behind(outcome, early=delivered.early)])
+            callback: Any = asyncio.current_task()
+            callback.add_done_callback(partial(self._over, asked.admitted, outcome.lanes))
         elif isinstance(outcome, Failed):
             _end_by(message, outcome.error)
         return message
 
-    async def on_error(self, message: TaskiqMessage, result: TaskiqResult[Any], exception: BaseException) -> None:
-        admitted = _ADMITTED.get()
-        if not isinstance(exception, _HeldBack) or admitted is None:
-            return
-        delivered, outcome = admitted.asked.delivered, exception.outcome
-        if delivered is None:  # a broker in memory
-            await asyncio.sleep(outcome.delay)
-            kicker: AsyncKicker[Any, Any] = AsyncKicker(message.task_name, self.broker, dict(message.labels))
-            kicker.with_labels(**{TICKET: json.dumps(outcome.ticket)}).with_task_id(message.task_id)
-            await kicker.kiq(*message.args, **message.kwargs)
-        elif delivered.acked:  # before its body
-            await self._send_back(delivered.again(outcome.ticket))
-        else:
-            await self._holding.hold(delivered.again(outcome.ticket), outcome.delay)
-
     async def post_execute(self, message: TaskiqMessage, result: TaskiqResult[Any]) -> None:
-        admitted = _ADMITTED.get()
-        if admitted is None or not isinstance(run := admitted.outcome, Run) or run.decision is None:
+        # A broker in memory may run a task in that of its sender, which goes on: a dependency may have failed.
+        asked = _ASKED.get()
+        admitted = None if asked is None or asked.delivered is not None else asked.admitted
+        if admitted is not None and (cancel := admitted.cancel()) is not None:
+            await self.limiter.threads.carry_through(cancel)
+
+    def _over(self, admitted: Admitted, lanes: Sequence[str], _: object) -> None:
+        """The callback has ended, however it did: with no body, as after another middleware's error, all is free."""
+        if (cancel := admitted.cancel()) is not None:
+            freed = self.limiter.threads.carry_through(cancel)
+            freed.add_done_callback(lambda _: self._holding.room.wake(lanes))
+        else:
+            self._holding.room.wake(lanes)
+
+    async def on_error(self, message: TaskiqMessage, result: TaskiqResult[Any], exception: BaseException) -> None:
+        asked = _ASKED.get()
+        if not isinstance(exception, _HeldBack) or asked is None:
             return
-        if not admitted.begun and run.decision.leases:  # a dependency failed before the body
-            await self.limiter.threads.carry_through(partial(self.limiter.release, run.decision))
-        self._holding.room.wake(run.lanes)
+        if asked.delivered is not None:
+            await self._holding.hold(asked.delivered, exception.outcome)
+        else:  # a broker in memory
+            await asyncio.sleep(exception.outcome.delay)
+            kicker: AsyncKicker[Any, Any] = AsyncKicker(message.task_name, self.broker, dict(message.labels))
+            kicker.with_labels(**{TICKET: json.dumps(exception.outcome.ticket)}).with_task_id(message.task_id)
+            await kicker.kiq(*message.args, **message.kwargs)
+
+    def _listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
+        self._check_pool()
+        return self._holding.listen()
+
+    def _check_pool(self) -> None:
+        """No hook of taskiq shows its receiver, which has the pool."""
+        found: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), Receiver)]
+        if any(each.broker is self.broker and each.is_process_pool for each in found):
+            raise ConfigurationError(
+                "Throttle does not work with a pool of processes, in which no limit holds: start the worker without "
+                "--use-process-pool, or give the tasks that need it a broker without Throttle"
+            )
 
     def _declare_all(self) -> None:
         for task in self.broker.get_all_tasks().values():
             self._options.declare(task)
 
-    def _ticket(self, message: TaskiqMessage, delivered: Delivered | None) -> Any:
-        carried = message.labels.pop(TICKET, None)  # it does not travel on with a retry
-        if delivered is not None and delivered.ticket is not None:
-            return delivered.ticket
-        try:
-            return None if carried is None else json.loads(carried)
-        except (TypeError, ValueError):
-            return None
 
-    def _wake_next(self, run: Run, delivered: Delivered | None) -> None:
-        lane = lane_in(None if delivered is None else delivered.ticket)
-        # When a slot comes free is a guess: to be granted one before that says nothing of the next.
-        if delivered is not None and not lane.slots and (delivered.early or leaves_most(run.decision)):
-            self._holding.room.wake([lane.name])
-
-    async def _send_back(self, message: Delivered) -> None:
-        """Put *message* into its broker once more, with its ticket, and then acknowledge the one that came."""
-        made = self.broker.formatter.loads(bytes(message))
-        if message.ticket is not None:
-            made.labels[TICKET] = json.dumps(message.ticket)
-            if made.labels_types is not None:
-                made.labels_types[TICKET] = LabelType.STR
-        sent = self.broker.formatter.dumps(made)
-        sent.labels = {name: label for name, label in sent.labels.items() if name != "delay"}  # it is over
-        await self.broker.kick(sent)
-        if not message.acked:
-            await message.ack()
-
-    def _watch(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """*function* of the task *name*, as the receiver runs it. Called by hand it is as it was."""
-
-        @functools.wraps(function)
-        def body(*args: Any, **kwargs: Any) -> Any:
-            around = self._around(name)
-            if around is None:
-                return None
-            with around:
-                return function(*args, **kwargs)
-
-        @functools.wraps(function)
-        async def body_async(*args: Any, **kwargs: Any) -> Any:
-            around = self._around(name)
-            if around is None:
-                return None
-            async with around:
-                return await function(*args, **kwargs)
-
-        return body_async if inspect.iscoroutinefunction(function) else body
-
-    def _around(self, name: str) -> Any:
-        """What the body of the task *name* runs in; None: it is dropped."""
-        if self._worker_pid not in (0, os.getpid()) and self.limits_of(name):
-            raise ConfigurationError(f"task {name!r} has limits, which do not work with --use-process-pool")
-        admitted = _ADMITTED.get()
-        if admitted is None or admitted.begun:
-            return nullcontext()
-        admitted.begun = True
-        if isinstance(admitted.outcome, Failed):
-            raise admitted.outcome.error
-        if isinstance(admitted.outcome, Run):
-            return Around(admitted.throttling, admitted.outcome, partial(_follow, admitted.asked.message))
-        return None
+def _admitted() -> Admitted | None:
+    asked = _ASKED.get()
+    return None if asked is None else asked.admitted
 
 
 def _follow(message: TaskiqMessage, outcome: Outcome) -> bool:
@@ -262,6 +202,16 @@ def _follow(message: TaskiqMessage, outcome: Outcome) -> bool:
 def _end_by(message: TaskiqMessage, error: Exception) -> None:
     _log.error("Task %s %s fails: %s", message.task_name, message.task_id, error)
     message.labels["retry_on_error"] = False  # to ask again cannot help
+
+
+def _ticket(message: TaskiqMessage, delivered: Delivered | None) -> Any:
+    carried = message.labels.pop(TICKET, None)  # it does not travel on with a retry
+    if delivered is not None and delivered.ticket is not None:
+        return delivered.ticket
+    try:
+        return None if carried is None else json.loads(carried)
+    except (TypeError, ValueError):
+        return None
 
 
 def _loads(loads: Callable[..., TaskiqMessage], message: bytes) -> TaskiqMessage:

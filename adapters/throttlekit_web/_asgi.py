@@ -19,14 +19,19 @@ _ASGIApp = Callable[[MutableMapping[str, Any], _Receive, _Send], Awaitable[None]
 
 
 def asgi_app(
-    store: str | Store | Limiter, *, token: str | None, allow_control: bool = False, show_keys: bool = False
+    store: str | Store | Limiter,
+    *,
+    token: str | None,
+    allow_control: bool = False,
+    show_keys: bool = False,
+    broker: str | None = None,
 ) -> _ASGIApp:
     """
     The page as an ASGI app, to be mounted below a path of another app. The arguments are those of `Site`.
 
     A request is answered in a thread of the event loop's executor.
     """
-    site = Site(store, token=token, allow_control=allow_control, show_keys=show_keys)
+    site = Site(store, token=token, allow_control=allow_control, show_keys=show_keys, broker=broker)
 
     async def app(scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
         if scope["type"] == "lifespan":

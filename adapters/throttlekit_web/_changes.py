@@ -16,7 +16,7 @@ from throttlekit_cli.formatting import format_duration, format_limit
 from throttlekit_web._data import rule_id, shown_part
 from throttlekit_web._http import Refused
 
-__all__ = ["Plan", "plan_change"]
+__all__ = ["Plan", "plan_change", "text_in"]
 
 _MAX_FOR_S = 366 * 86_400
 _COUNTS_ON = "What was used still counts, and jobs that wait keep their order: no burst follows."
@@ -30,11 +30,12 @@ class Plan:
     Attributes:
         effect: What it does to the fleet, in words.
         by: The operator, for the history.
+        run: Makes the change, and returns what was done.
     """
 
     effect: str
     by: str
-    run: Callable[[Control], Sequence[Change]]
+    run: Callable[[Control], Sequence[Change | str]]
 
 
 def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *, show_keys: bool) -> Plan:
@@ -45,11 +46,11 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
         Refused: A field is missing or wrong, or there is no such limit or rule.
         StoreUnavailable: The store did not answer.
     """
-    by = _text(form, "by", "your name, for the history")
+    by = text_in(form, "by", "your name, for the history")
     verb = form.get("verb")
     if verb == "end":
-        return _end(control, _text(form, "rule", "the rule to end"), by, show_keys=show_keys)
-    known = _known(store, _text(form, "limit", "the id of a limit"))
+        return _end(control, text_in(form, "rule", "the rule to end"), by, show_keys=show_keys)
+    known = _known(store, text_in(form, "limit", "the id of a limit"))
     limit = known.limit
     key = form.get("key") or None
     if key is not None and not isinstance(key, str):
@@ -83,11 +84,11 @@ def plan_change(store: FleetStore, control: Control, form: Mapping[str, Any], *,
         return _set(known, form, for_, how_long, by)
     if verb == "scale":
         return _scale(known, form, for_, how_long, by)
-    raise Refused(400, "verb must be pause, set, scale, shadow, reset or end")
+    raise Refused(400, "verb must be pause, set, scale, shadow, reset, end or release")
 
 
 def _set(known: Known, form: Mapping[str, Any], for_: float | None, how_long: str, by: str) -> Plan:
-    rate, burst = _text(form, "rate", "a rate like 50/s, or a number of slots").strip(), form.get("burst")
+    rate, burst = text_in(form, "rate", "a rate like 50/s, or a number of slots").strip(), form.get("burst")
     if burst is not None and (type(burst) is not int or burst < 1):
         raise Refused(400, "burst must be a whole number of at least 1")
     limit, name, tier = known.limit, known.limit.name, known.limit.of_tier
@@ -170,7 +171,11 @@ def _check(rule: Rule, known: Known) -> None:
         raise Refused(400, reason)
 
 
-def _text(form: Mapping[str, Any], name: str, what: str) -> str:
+def text_in(form: Mapping[str, Any], name: str, what: str) -> str:
+    """
+    Raises:
+        Refused: *form* has no such text, or it is too long. It must be *what*.
+    """
     text = form.get(name)
     if not isinstance(text, str) or not text.strip() or len(text) > 300:
         raise Refused(400, f"{name} must be {what}, at most 300 characters")

@@ -17,10 +17,15 @@ _WSGIApp = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 def wsgi_app(
-    store: str | Store | Limiter, *, token: str | None, allow_control: bool = False, show_keys: bool = False
+    store: str | Store | Limiter,
+    *,
+    token: str | None,
+    allow_control: bool = False,
+    show_keys: bool = False,
+    broker: str | None = None,
 ) -> _WSGIApp:
     """The page as a WSGI app, to be mounted below a path of another app. The arguments are those of `Site`."""
-    return serve_wsgi(Site(store, token=token, allow_control=allow_control, show_keys=show_keys))
+    return serve_wsgi(Site(store, token=token, allow_control=allow_control, show_keys=show_keys, broker=broker))
 
 
 def serve_wsgi(site: Site) -> _WSGIApp:

@@ -13,7 +13,7 @@ from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import ExaminationError, import_target
 from throttlekit_cli.doctor.same_store import compare_stores
 from throttlekit_huey._install import limiter_of
-from throttlekit_huey._schedule import overdue_s
+from throttlekit_huey._schedule import PREFIX
 
 __all__ = ["examine_huey"]
 
@@ -62,7 +62,7 @@ def examine_huey(where: str, url: str | None) -> Iterator[Finding]:
 def _waiting(huey: Any) -> Iterator[Finding]:
     redis_errors: Any = importlib.import_module("redis").RedisError
     try:
-        late = overdue_s(huey.storage)
+        late = _overdue_s(huey.storage)
     except redis_errors as error:
         raise ExaminationError(f"huey's Redis does not answer: {type(error).__name__}") from None
     if late > _MAX_OVERDUE_S:
@@ -70,3 +70,10 @@ def _waiting(huey: Any) -> Iterator[Finding]:
             f"Denied jobs should have come back {late:.0f} s ago.",
             "no consumer runs, or all of its workers are busy: start one, or add workers",
         )
+
+
+def _overdue_s(storage: Any) -> float:
+    """How many seconds ago the first waiting job was due; negative: it will be. 0 if no job waits."""
+    first = storage.conn.zrangebyscore(f"{PREFIX}{storage.name}:due", 1, "+inf", 0, 1, withscores=True)
+    seconds, micros = storage.conn.time()
+    return float(seconds + (micros - first[0][1]) / 1_000_000) if first else 0.0
