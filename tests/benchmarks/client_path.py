@@ -34,8 +34,9 @@ from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from throttlekit import AsyncLimiter, Job, Limiter, TokenBucket
 from throttlekit.adapter.options import WaitRules
-from throttlekit_celery._admission import Gate, Settings
+from throttlekit_celery._admission import Gate
 from throttlekit_celery._options import TaskLimits
+from throttlekit_celery._worker import Settings
 from throttlekit_dramatiq import Throttle
 from throttlekit_rq._options import options_of
 

@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,12 @@ import redis
 from support.reports.command import parser_of
 from support.reports.tables import Promise, about, promises, ratios, spread, table, version_of
 from support.servers.processes import redis_server
-from support.throughput.contenders import BASE, CONTENDERS, FLOOR, Ask, Bind, Contender
+from support.throughput.contenders import BASE, CONTENDERS, EMPTY_SCRIPT, FLOOR, PLACE, SET, Ask, Bind, Contender
 
 OPEN, SHUT, SOME = (1_000_000, 1), (1, 3600), (100, 3600)
 KINDS = ("allowed", "denied", "tenants")
 OURS = "throttlekit `TokenBucket`"
+JOB = "throttlekit `TokenBucket`, as a job"
 MOST_RATIO = 1.0
 _TITLES = [
     "one decision", "allowed × INCR", "denied × INCR", "many tenants × INCR", "round trips", "server CPU × INCR",
@@ -48,7 +49,8 @@ _NOTES = """\
 * Round trips and server CPU: of an allowed call. What acquires and releases is told as the pair.
 * Many tenants: each call is the first for its tenant; the objects that a library wants for a tenant are made before.
 * The least that a script can cost: a bare token bucket, one key, packed once, on a connection that is held. Ours can
-  come no nearer to INCR than that.
+  come no nearer to INCR than that; a job that waits, no nearer than the least place in a line. An empty script is what
+  the server takes for any script at all. An integer that expires, under our name: no bucket takes fewer bytes there.
 * A `-` in the place of a figure: there is no such thing, or it was not asked."""
 
 
@@ -200,6 +202,7 @@ def judged(figures: dict[Contender, Figures], base: Figures, *, times: bool = Tr
     for each, found in allowed.items():
         if each.name == FLOOR:
             yield Promise("the least that a script can cost here", spread(found), "", None)
+    yield from beside(figures, base)
     peers = {each: ratio for each, ratio in latencies.items() if each not in ours and "redis-py" not in each.name}
     if peers:
         best = min(peers, key=peers.__getitem__)
@@ -209,6 +212,34 @@ def judged(figures: dict[Contender, Figures], base: Figures, *, times: bool = Tr
     trips = {each: statistics.median(found.trips) for each, found in ours.items() if found.trips}
     wrong += [f"{each.name}: {count:.2f}" for each, count in trips.items() if round(count, 1) > expected[each]]
     yield Promise("round trips of a decision, 1, 2 or 3 limits", ", ".join(wrong) or "1", "1", not wrong)
+
+
+def beside(figures: dict[Contender, Figures], base: Figures) -> Iterator[Promise]:
+    """Where ours costs more than INCR: ours, and what nothing that does the same can be below."""
+    named = {each.name: found for each, found in figures.items() if not found.fault}
+
+    def cpu(found: Figures) -> float:
+        return statistics.median(ratios(found.cpu, base.cpu))
+
+    def latency(kind: str) -> Callable[[Figures], float]:
+        return lambda found: statistics.median(ratios(found.seconds[kind], base_of(base, kind)))
+
+    for what, of, ours, floors in (
+        (
+            "server CPU of one limit, allowed, × INCR",
+            cpu,
+            OURS,
+            {FLOOR: "the least script", EMPTY_SCRIPT: "an empty one"},
+        ),
+        ("latency of one limit, denied, × INCR", latency("denied"), OURS, {FLOOR: "the least script"}),
+        ("latency of a job that waits, × INCR", latency("denied"), JOB, {PLACE: "the least place in a line"}),
+        ("latency of a new tenant, × INCR", latency("tenants"), OURS, {SET: "a SET", FLOOR: "the least script"}),
+        ("bytes a tenant", lambda found: found.bytes or 0.0, OURS, {SET: "an integer under the same name"}),
+    ):
+        if ours in named and all(floor in named for floor in floors):
+            shown = f"{of(named[ours]):.2f}".removesuffix(".00")
+            told = [f"{floor} {of(named[name]):.2f}".removesuffix(".00") for name, floor in floors.items()]
+            yield Promise(what, "; ".join([shown, *told]), "", None)
 
 
 def main() -> int:

@@ -224,7 +224,8 @@ PANELS = {
 }
 NOTES = """\
 * Use: the share of the limit that was granted. Bold: what was asked for is missed. p50 / p99: printed, and not judged.
-* Asks: requests of the limits' store for each job that ran, with its first.
+* Asks: decisions of the limits' store, and looks of promoters, for each job that ran, with its first. Denials: all but
+  the last.
 * Apart: the worst difference between what two of these tenants got in any interval, in jobs.
 * -: not measured in these runs. At a scale below 1 the backlogs and the seconds are fewer, and the targets the same.
 * The limit of stock RQ workers is 20/s with a burst of 20, and their backlogs are a fifth: they get jobs in line no

@@ -6,7 +6,14 @@ import random
 
 import pytest
 
-from support.flood.figures import bursts_beyond_us, inversions, most_within, unexplained_charges
+from support.flood.figures import (
+    bursts_beyond_us,
+    full_from,
+    inversions,
+    lateness,
+    most_within,
+    unexplained_charges,
+)
 from support.flood.run import Grant
 from throttlekit._core.algorithms.gcra import GcraAlgorithm, Tat
 
@@ -57,3 +64,21 @@ def test_a_charge_that_no_grant_explains_is_found() -> None:
     assert unexplained_charges(grants) == 0
     del grants[7]
     assert unexplained_charges(grants) == 1
+
+
+@pytest.mark.parametrize(
+    ("order", "found"),
+    [([], (0, 0)), ([0, 1, 2, 3], (0, 0)), ([3, 0, 1, 2], (0.75, 3)), ([1, 0, 2, 9], (0.25, 6))],
+)
+def test_what_is_overtaken_began_after_a_later_one(order: list[int], found: tuple[float, int]) -> None:
+    """The share of them, and the worst distance of a place from the number."""
+    assert lateness(order) == found
+
+
+def test_a_limit_is_fully_used_from_the_instant_that_enough_follow() -> None:
+    """What came before it does not count, and what has not come yet is not known."""
+    times = [1.0, 8.0, *(10 + n / 10 for n in range(50))]
+    assert full_from(times, 5.0, units=20, seconds=2.0) == 10.0
+    assert full_from(times, 10.05, units=20, seconds=2.0) == 10.05
+    assert full_from(times, 14.0, units=20, seconds=2.0) is None
+    assert full_from(times, 5.0, units=30, seconds=2.0) is None

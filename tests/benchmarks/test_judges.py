@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
 
-from benchmarks import backlog, page, peers, throughput
+from benchmarks import backlog, page, peers, throughput, waiting_jobs
 from support.flood.backlogs import Cost
 from support.flood.campaigns import Plan, Record, judge
+from support.flood.waiting_jobs import Found, Work
 from support.reports.tables import Promise, promises, ratios, spread, table
 from support.throughput.contenders import CONTENDERS
 from support.throughput.run import VARIANTS, Timing
@@ -88,6 +89,32 @@ def test_a_backlog_is_judged_by_its_bound_its_use_and_its_cost(last: dict[str, f
     """The longest backlog's cost is held to the shorter ones'."""
     found = {100: _COST, 1000: _COST, 10_000: replace(_COST, **last)}
     assert [each.kept for each in backlog.judged("dramatiq", found)] == kept
+
+
+_FOUND = Found(
+    sent=10, taken=10, taken_s=1.0, first_s=1.0, ready_s=1.0, worker_mb=[50.0], peak_mb=50.0, sent_b=1.0, broker_b=1.0,
+    store_b=1.0, line=Work(1, 1, 1, 1), drain=Work(1, 1, 1, 1), use=1.0, load=1.0, overtaken=0.0, places=0,
+    beyond_us=-1.0, extra_1_s=None, extra_100_s=1.0, restart=dict.fromkeys(("stopped", "ready", "first", "full"), None),
+    kill={"full": None, "use": 1.0}, twice_before=0, twice=1, lost=0, doubled=0, again=0, dead=0, stranded=0, done=6,
+    waiting=4, deliveries=12.0,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({}, [True, True, True, None]),
+        ({"beyond_us": 1.0}, [False, True, True, None]),
+        ({"lost": 1}, [True, False, True, None]),
+        ({"stranded": 1}, [True, False, True, None]),
+        ({"twice_before": 1}, [True, True, False, None]),
+    ],
+)
+def test_waiting_jobs_are_judged_by_the_bound_and_by_their_count(change: dict[str, Any], kept: list[bool]) -> None:
+    """What a SIGKILL leads to twice is printed, and what was not in time is a dash."""
+    found = replace(_FOUND, **change)
+    assert [each.kept for each in waiting_jobs.judged("Dramatiq, Redis, 10", found)] == kept
+    assert "-, 1.00" in waiting_jobs.row("Dramatiq, Redis, 10", asdict(found))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,9 @@ _HERE = Path(__file__).parent
         ),
         pytest.param(["campaign.py", "--quick"], ["1.25"], marks=pytest.mark.workers),
         pytest.param(
+            ["waiting_jobs.py", "--quick", "--workers", "Celery, Redis"], ["Celery, Redis"], marks=pytest.mark.workers
+        ),
+        pytest.param(
             ["control.py", "--quick"],
             ["pause: the last job starts", "resume: the first job starts"],
             marks=pytest.mark.workers,

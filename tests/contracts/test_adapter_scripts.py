@@ -13,7 +13,7 @@ every_script = pytest.mark.parametrize("path", ADAPTERS_LUA + FLEET_LUA, ids=lam
 
 _WRITING = (
     "SET|DEL|PEXPIRE|PEXPIREAT|EXPIRE|INCRBY|HSET|HDEL|HINCRBY|LPUSH|LREM|RPUSH|SADD|ZADD|ZINCRBY|ZREM|"
-    "RPOP|ZPOPMIN|ZREMRANGEBYRANK|UNLINK|PERSIST"
+    "RPOP|ZPOPMIN|ZREMRANGEBYRANK|UNLINK|PERSIST|XCLAIM"
 )
 
 
@@ -74,4 +74,4 @@ def test_numbers_written_for_a_framework_are_formatted(path: Path) -> None:
     for call in calls:
         text = r"(?:whole|string\.format)\(.*\)?|'[^']*'|(?:KEYS|ARGV|job|each|known|report\.\w+)\[.+?\]"
         bare = re.sub(text, "", call)
-        assert re.fullmatch(r"[\s,]*(?:1,)?[\s,]*(?:(?:id|job|note)[\s,]*)*", bare), call
+        assert re.fullmatch(r"[\s,]*(?:1,)?[\s,]*(?:(?:id|job|note|old)[\s,]*)*", bare), call

@@ -294,13 +294,14 @@ REDIS = ("pool", "errors", "client", "from_client", "cluster", "redis", "sentine
             "throttlekit_lua",
             {
                 "throttlekit.stores.wire",
+                "throttlekit.adapter.parking",
                 *(f"throttlekit.fleet.{each}" for each in ("activity", "downstream", "snapshot", "tenants")),
             },
         ),
     ],
 )
 def test_only_the_redis_stores_know_redis(package: str, knowing: set[str]) -> None:
-    """redis is imported by its stores; the scripts by them and by the fleet."""
+    """redis is imported by its stores; the scripts by them, by the fleet, and by the park of a broker's Redis."""
     assert knowing == {
         module
         for module in MODULES

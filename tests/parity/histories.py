@@ -588,14 +588,15 @@ class History:
         slots = [rule for rule in self._rules if isinstance(rule.limit, Concurrency)]
         if slots and rnd.random() < 0.75:
             leases: dict[str, Lease] = {}
+            verb = rnd.choice(["release", "release", "renew"])
             for rule in rnd.sample(slots, rnd.randint(1, len(slots))):
                 granted = [(charge, at_us) for of, charge, at_us in self._grants if of is rule and charge.size]
                 forged = rule.bind(1, self._holder()), rnd.choice([now_us, now_us + 5, now_us - rnd.randrange(10**9)])
                 charge, at_us = rnd.choice(granted) if granted and rnd.random() < 0.85 else forged
-                if is_workflow(charge.holder) and rnd.random() < 0.3:
+                if verb == "release" and is_workflow(charge.holder) and rnd.random() < 0.5:  # it is done
                     charge = replace(charge, lease_us=0)  # type: ignore[type-var]
                 leases[rule.bucket] = Lease(rule.bucket, charge, at_us)
-            return self._reference.leased(now_us, rnd.choice(["release", "release", "renew"]), [*leases.values()])
+            return self._reference.leased(now_us, verb, [*leases.values()])
         by_bucket = [*{rule.bucket: rule for rule in rnd.sample(self._rules, len(self._rules))}.values()]
         rules = by_bucket[: rnd.choice([1, 1, 2])]
         each_us = [0, 1, 1_000, 2_000_000, 7_200_000_000, rnd.randrange(1 + rules[0].step_us)]

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from support.adapter_sizes import ADAPTERS, sizes
 from support.reports.tables import table
 
 __all__ = ["Outcomes", "page", "promises", "sites"]
 
 _CONTRACT = Path(__file__).resolve().parents[1] / "adapters" / "contract"
-_FRAMEWORKS = {
-    "celery": "Celery", "dramatiq": "Dramatiq", "huey": "huey", "rq": "RQ", "taskiq": "taskiq", "toy": "A toy queue",
-}  # fmt: skip
+_FRAMEWORKS = {**ADAPTERS, "toy": "A toy queue"}
 
 
 def promises() -> dict[str, str]:
@@ -87,6 +86,19 @@ Every adapter keeps the same promises.
 Where a promise is unsupported, the framework cannot be asked for it:
 
 {notes}
+
+## Versions and sizes
+
+`make test` runs with the newest version of each framework, and `make test-oldest` with the older ones.
+A statement is counted once, however many lines it has; imports, docstrings and comments are none.
+Lines of code are all others but blank ones, comments and docstrings.
+What all adapters share is in `throttlekit.adapter`, and is not counted here.
+
+<!-- sizes -->
+
+{sizes()}
+
+<!-- sizes: end -->
 """
 
 

@@ -235,13 +235,14 @@ def test_a_django_project(redis_url: str, redis_base: str, tmp_path: Path, monke
         assert app.send_task("partner.tasks.free").get(timeout=WITHIN) == "free"
         assert [result.get(timeout=WITHIN) for result in results[:3]] == [0, 1, 2]
 
-        def held() -> list[str]:
-            told = app.control.inspect(["shop@here"], timeout=WITHIN, limit=1).scheduled()["shop@here"]
-            return sorted(entry["request"]["id"] for entry in told)
+        with contextlib.closing(redis.Redis.from_url(redis_url)) as broker:
 
-        # Not at each moment: they wait for long, so a copy of each with its place goes through the queue.
-        late = sorted(result.id for result in results[3:])
-        wait_until(lambda: held() == late, description="the others are held", timeout=WITHIN)
+            def parked() -> list[str]:
+                messages: Any = broker.hvals("throttlekit:celery:messages")
+                return sorted(json.loads(message[1:])["headers"]["id"] for message in messages)
+
+            late = sorted(result.id for result in results[3:])
+            wait_until(lambda: parked() == late, description="the others are parked", timeout=WITHIN)
         assert not any(result.ready() for result in results[3:])
     limits: Any = redis.Redis.from_url(f"{redis_base}/12")
     with contextlib.closing(limits):

@@ -18,10 +18,11 @@ from throttlekit import Delivery, Job, Limiter, TokenBucket
 from throttlekit.adapter import Run, Ticket, WaitRules
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
-from throttlekit_celery._admission import Gate, Settings
+from throttlekit_celery._admission import Gate
 from throttlekit_celery._body import receipt_of
 from throttlekit_celery._host import worker_state
 from throttlekit_celery._options import TaskLimits
+from throttlekit_celery._worker import Settings
 
 PARTNER = TokenBucket("partner", "1/h", burst=1)
 OTHER = TokenBucket("other", "1/h", burst=1)
@@ -96,7 +97,7 @@ def limiter() -> Limiter:
 
 @pytest.fixture
 def gate(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    monkeypatch.setattr("throttlekit_celery._admission.delays_natively", lambda consumer, queue: False)
+    monkeypatch.setattr("throttlekit_celery._worker.delays_natively", lambda consumer, queue: False)
     app: Any = celery.Celery("rest", set_as_current=False)
     app.task(_nothing, name="call")
     limits = TaskLimits(limiter, {"call": PARTNER})
@@ -255,7 +256,7 @@ def test_what_the_broker_delays_asks_when_it_comes(
     gate: Gate, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would go back unasked, and come back, for as long as its ticket says."""
-    monkeypatch.setattr("throttlekit_celery._admission.delays_natively", lambda consumer, queue: True)
+    monkeypatch.setattr("throttlekit_celery._worker.delays_natively", lambda consumer, queue: True)
     ticket = denied(limiter, PARTNER)
     limiter.reset(PARTNER)
     denied(limiter, OTHER)

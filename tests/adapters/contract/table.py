@@ -3,7 +3,8 @@ Run the suite of the adapters on every framework and broker, and print the promi
 
     python tests/adapters/contract/table.py docs/promises.md -n 2
 
-Further arguments are pytest's. Exits with 1 if a promise is broken; the page says which.
+Further arguments are pytest's. Exits with 1 if a promise is broken; the page says which. With `--sizes` only the table
+of the adapters' sizes is printed anew, and nothing runs.
 """
 
 from __future__ import annotations
@@ -16,10 +17,15 @@ import pytest
 _HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(_HERE.parents[1]))
 
+from support.adapter_sizes import MARKED, sizes  # noqa: E402
 from support.promises import Outcomes, page  # noqa: E402
 
 
 def main() -> int:
+    if "--sizes" in sys.argv:
+        where = Path(sys.argv[1])
+        where.write_text(MARKED.sub(lambda _: sizes(), where.read_text("utf-8")), "utf-8")
+        return 0
     outcomes = Outcomes()
     code = int(pytest.main([str(_HERE), "-q", *sys.argv[2:]], plugins=[outcomes]))
     Path(sys.argv[1]).write_text(page(outcomes.kept, outcomes.reasons), "utf-8")

@@ -200,7 +200,7 @@ def waiting(
     if site.kind == "stub":
         pytest.skip("the stub broker's messages wait in its own consumers")
     monkeypatch.setattr(core, "_FIRST_HOLD_US", FAR)
-    throttle, operations, go = Throttle(Limiter(store)), Operations(), threading.Event()
+    throttle, operations, go = Throttle(Limiter(store), parking=False), Operations(), threading.Event()
     site.broker.add_middleware(operations)
     site.broker.add_middleware(throttle)
 

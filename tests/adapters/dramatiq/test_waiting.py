@@ -14,7 +14,7 @@ from throttlekit._core.line import Place
 from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter import lane_in
 from throttlekit_dramatiq._message_state import TICKET
-from throttlekit_dramatiq._waiting import SOON_MS, Retimed, Waiting, due_and_message
+from throttlekit_dramatiq._waiting import Retimed, Waiting, due_and_message
 
 _NUMBERS = itertools.count(1)
 
@@ -71,16 +71,16 @@ def test_each_lane_is_looked_at_now_and_then_and_in_its_turn(monkeypatch: pytest
     """The first of it, half a second after the last look; but not if that one is due in a moment anyway."""
     now = 100.0
     monkeypatch.setattr("throttlekit_dramatiq._waiting.time", SimpleNamespace(monotonic=lambda: now))
-    waiting = filled(item(1), item(50, "a"), item(90, "b"), item(40, "a"))
+    waiting = filled(item(1), item(500, "a"), item(900, "b"), item(400, "a"))
 
     def looks(at_ms: int) -> list[float | None]:
         return [entry and entry.due for entry in (waiting.to_look_at(at_ms) for _ in range(4))]
 
     assert looks(0) == [None] * 4
     now = 100.5
-    assert looks(0) == [40, 90, None, None]
+    assert looks(0) == [400, 900, None, None]
     now = 101.0
-    assert looks(40 - SOON_MS) == [None, 90, None, None]
+    assert looks(150) == [None, 900, None, None]
     assert Waiting().to_look_at(0) is None
 
 

@@ -72,7 +72,7 @@ def test_stopped_workers_lose_nothing(kind: Kind, number: signal.Signals, server
             flooding.send("job", str(index))
         flooding.start()
         wait_until(lambda: len(flooding.starts()) >= 20, description="some tasks have run")
-        flooding.workers_stop(number)
+        flooding.stop_workers(number)
         flooding.start()
         wait_until(lambda: len(flooding.starts()) >= 100, description="all tasks have run")
         wait_until(lambda: flooding.left() == 0, description="the broker is empty")

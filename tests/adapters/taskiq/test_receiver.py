@@ -1,4 +1,4 @@
-"""What taskiq's receiver does stays as it was: places, prefetch, schedules, process pools, brokers in memory."""
+"""What taskiq's receiver does stays as it was: places, prefetch, schedules, brokers in memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,22 @@ from typing import Any
 
 import pika
 import pytest
+from aio_pika import ExchangeType
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from taskiq import AsyncBroker, InMemoryBroker, SimpleRetryMiddleware, TaskiqScheduler
 from taskiq.brokers.shared_broker import AsyncSharedBroker
 from taskiq.schedule_sources import LabelScheduleSource
+from taskiq_aio_pika import AioPikaBroker, Exchange
+from taskiq_redis import PubSubBroker
 
 from support.faults.processes import Command
 from support.servers.flood import Servers
 from support.servers.processes import RedisProcess
 from support.servers.proxy import Proxy
 from support.taskiq.brokers import KINDS, Kind, make_broker
-from support.taskiq.site import Loop, taskiq_worker
+from support.taskiq.jobs import limits_of
+from support.taskiq.site import Loop, taskiq_worker, worker_command
 from support.waiting import wait_until
 from throttlekit import Concurrency, ConfigurationError, Limiter, RateLimited, TokenBucket, current
 from throttlekit_taskiq import Throttle
@@ -42,20 +48,26 @@ class _Fleet:
         }  # fmt: skip
         self._loop = Loop()
         self.broker = make_broker(kind, where.broker_url, told["results"], queue, **broker)
-        self.tasks = {name: self.broker.task(name)(_unrun(name)) for name in ("denied", "free", "pid")}
+        self.tasks = {name: self.broker.task(name)(_unrun(name)) for name in ("denied", "slotted", "free")}
+        self.limiter = Limiter(where.store_url)
+        self.slow, self.slot = limits_of(queue)
         self._loop.run(self.broker.startup())
         self.worker: Command = taskiq_worker(
             "support.taskiq.jobs:broker", *options, environment={"TK_TASKIQ": json.dumps(told)}
         )
 
-    def send(self, name: str, *args: Any) -> Any:
-        return self._loop.run(self.tasks[name].kiq(*args))
+    def send(self, name: str, *args: Any, **labels: Any) -> Any:
+        return self._loop.run(self.tasks[name].kicker().with_labels(**labels).kiq(*args))
 
     def result(self, sent: Any, within: float = 30.0) -> Any:
         return self._loop.run(sent.wait_result(timeout=within, check_interval=0.02))
 
+    def has_result(self, sent: Any) -> bool:
+        return bool(self._loop.run(sent.is_ready()))
+
     def close(self) -> None:
         self.worker.close()
+        self.limiter.close()
         self._loop.run(self.broker.shutdown())
         self._loop.close()
 
@@ -144,14 +156,124 @@ def test_a_list_that_was_away_for_a_while_has_lost_no_task_that_waits(on_redis: 
 
 
 @pytest.mark.workers
-def test_a_process_pool_runs_tasks_without_limits_only(fleet: Any) -> None:
-    """With --use-process-pool a task that names limits fails with `ConfigurationError`; any other runs in the pool."""
-    site = fleet("stream", "--use-process-pool")
-    free = site.result(site.send("pid"))
-    assert not free.is_err
-    assert free.return_value > 0
-    denied = site.result(site.send("denied"))
-    assert type(denied.error).__name__ == "ConfigurationError"
+@pytest.mark.parametrize("kind", ["stream", "rabbitmq"])
+@pytest.mark.parametrize("fails", ["middleware", "ack"])
+def test_a_grant_without_a_body_is_given_back(kind: Kind, fails: str, fleet: Any) -> None:
+    """What fails between the grant and the body leaves no slot taken, of a lease of ten minutes, and no unit."""
+    site = fleet(kind)
+    site.send("slotted", 1, fails=fails, ack_type="when_received")
+    words = "a middleware behind Throttle fails" if fails == "middleware" else "an acknowledgement fails"
+    assert site.result(site.send("free", 1)).return_value == 1
+    wait_until(lambda: site.limiter.peek(site.slot).allowed, description="the slot is free")
+    for number in range(2):  # the rate lets two run in an hour
+        assert site.result(site.send("slotted", number)).return_value == number
+    os.kill(site.worker.pid, signal.SIGTERM)
+    assert site.worker.ends_within(30)
+    assert words in site.worker.log()  # asyncio logs it as the worker ends, or before
+
+
+@pytest.mark.workers
+def test_a_message_that_is_anothers_by_now_is_left_to_it(fleet: Any, on_redis: Servers) -> None:
+    """Another worker has taken over what waits here: it is neither run here nor taken back."""
+    site = fleet("stream", idle_timeout=4_000, xread_block=200)
+    queue, group = site.broker.queue_name, site.broker.consumer_group_name
+    site.result(site.send("denied"))  # the one that may run
+    waits = site.send("denied")
+    with closing(Redis.from_url(on_redis.broker_url, decode_responses=True)) as broker:
+
+        def pending() -> Any:
+            return broker.xpending_range(queue, group, "-", "+", 10)
+
+        wait_until(lambda: [each["times_delivered"] for each in pending()] == [1], description="it waits")
+        (held,) = pending()
+        broker.xclaim(queue, group, "another", 0, [held["message_id"]])
+        # The worker looks each half second, and says each 200 ms that what it holds is its own.
+        wait_until(lambda: pending()[0]["time_since_delivered"] > 3_000, description="the worker has looked at it")
+        assert [each["consumer"] for each in pending()] == ["another"]
+        site.limiter.reset(site.slow)
+        assert site.result(site.send("denied")).is_err is False  # the one unit was free for this one
+        assert not site.has_result(waits)
+        assert [each["consumer"] for each in pending()] == ["another"]
+
+
+def test_a_stream_says_whose_a_message_is(redis_url: str) -> None:
+    """Held on by its worker it stays that worker's; claimed by another, or acknowledged elsewhere, it is not."""
+    asyncio.run(_whose(redis_url))
+
+
+async def _whose(redis_url: str) -> None:
+    broker: Any = make_broker("stream", redis_url, None, "whose", idle_timeout=60_000)
+    limiter = Limiter("memory://")
+    broker.add_middlewares(throttle := Throttle(limiter))
+    await broker.startup()
+    await broker.task("any")(_unrun("any")).kiq()
+    stream = broker.listen()
+    message = (await anext(stream)).data
+    async with AsyncRedis.from_url(redis_url) as client:
+
+        async def is_ours() -> bool:
+            message.since -= 30.0  # as if it had waited for so long
+            return bool(await throttle._holding.is_ours(message))
+
+        async def claimed_by(name: str) -> None:
+            (held,) = await client.xpending_range("whose", "taskiq", "-", "+", 1)
+            await client.xclaim("whose", "taskiq", name, 0, [held["message_id"]])
+
+        assert await is_ours()
+        await claimed_by("another")
+        assert not await is_ours()
+        (held,) = await client.xpending_range("whose", "taskiq", "-", "+", 1)
+        assert held["consumer"] == b"another"
+        await claimed_by(broker.consumer_name)
+        assert await is_ours()
+        await message.confirm()
+        assert not await is_ours()
+    await stream.aclose()
+    await broker.shutdown()
+    limiter.close()
+
+
+@pytest.mark.workers
+@pytest.mark.parametrize("kind", ["list", "stream"])
+def test_a_process_pool_is_refused_as_a_worker_starts(kind: Kind, on_redis: Servers) -> None:
+    """No limit could hold in other processes: the worker says so before it takes a task, also one without limits."""
+    with closing(Redis.from_url(on_redis.broker_url)) as client:
+        queue = f"pool-{time.time_ns()}"
+        told = {"kind": kind, "broker": on_redis.broker_url, "store": on_redis.store_url, "queue": queue}
+        loop, broker = Loop(), make_broker(kind, on_redis.broker_url, None, queue)
+        loop.run(broker.startup())
+        loop.run(broker.task("free")(_unrun("free")).kiq(1))
+        environment = {"TK_TASKIQ": json.dumps({**told, "results": None, "options": {}})}
+        command = worker_command("support.taskiq.jobs:broker", "--use-process-pool")
+        with closing(Command(command, environment)) as worker:
+            wait_until(lambda: "does not work with a pool of processes" in worker.log(), description="it is refused")
+        left = client.llen(queue) if kind == "list" else client.xinfo_groups(queue)[0]["lag"]
+        assert left == 1
+        loop.run(broker.shutdown())
+        loop.close()
+
+
+class NatsBroker(InMemoryBroker):
+    """As that of taskiq-nats, which gives each message to all workers unless it has a queue."""
+
+    queue: str | None = None
+
+
+@pytest.mark.parametrize(
+    "broker",
+    [
+        lambda: PubSubBroker("redis://127.0.0.1:1"),
+        lambda: AioPikaBroker("amqp://127.0.0.1:1", exchange=Exchange(type=ExchangeType.FANOUT)),
+        NatsBroker,
+    ],
+    ids=["pub/sub", "fanout", "NATS without a queue"],
+)
+def test_a_broker_that_gives_a_message_to_many_is_refused(broker: Any) -> None:
+    """What one worker puts back as it stops would run in all: the mistake shows where the middleware is added."""
+    limiter = Limiter("memory://")
+    with pytest.raises(ConfigurationError, match="gives each message to several workers"):
+        broker().add_middlewares(Throttle(limiter))
+    limiter.close()
 
 
 def _in_memory(*limits: TokenBucket, **options: Any) -> tuple[InMemoryBroker, Limiter]:

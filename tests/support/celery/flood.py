@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import copy
 import json
 import signal
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import uuid4
 
+import pika
 import redis
 from celery import Celery
 from kombu import Queue
 
 from support.celery.workers import Worker
+from support.faults.processes import Command
 from support.flood.run import Flood, Flooding, Told
-from support.servers.flood import Servers
+from support.servers.flood import Servers, batches, publish
+from support.waiting import wait_until
 
 __all__ = ["CeleryFlood", "CeleryFlooding", "CeleryWorkers"]
 
@@ -120,6 +126,10 @@ class CeleryFlooding(Flooding):
         return found
 
     @property
+    def commands(self) -> Sequence[Command]:
+        return self.fleet.sessions
+
+    @property
     def fleet(self) -> CeleryWorkers:
         """The running workers."""
         assert isinstance(self._workers, CeleryWorkers)
@@ -147,7 +157,8 @@ class _Sender:
     def __init__(self, where: Servers, queue: str, queues: tuple[str, ...]) -> None:
         self.app = Celery("sender", broker=where.broker_url, set_as_current=False)
         self.app.conf.task_queues = [Queue(queue), *(Queue(f"{queue}-{account}") for account in queues)]
-        self.queue, self._queues = queue, queues
+        self.queue, self._queues, self._url = queue, queues, where.broker_url
+        self._pattern: dict[str, Any] | None = None
         self._redis: Any = None
         if where.kind == "redis":
             self._redis = redis.Redis.from_url(where.broker_url)
@@ -160,6 +171,44 @@ class _Sender:
         queue = f"{self.queue}-{account}" if account in self._queues else self.queue
         self.app.send_task(actor, (index, account), queue=queue, countdown=countdown)
         self._before = None
+
+    def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:
+        """Send a task for each actor and index: a message of Celery's own, with the name, id and index of each."""
+        if self._pattern is None:
+            self._pattern = self._take_pattern()
+        made = (self._made(copy.deepcopy(self._pattern), *job) for job in jobs)
+        if self._redis is None:
+            messages = ((each.pop("body"), pika.BasicProperties(**each)) for each in made)
+            publish(self._url, self.queue, messages)
+        else:
+            for some in batches(made):
+                self._redis.lpush(self.queue, *map(json.dumps, some))
+        self._before = None
+
+    def _take_pattern(self) -> dict[str, Any]:
+        """One message as Celery sends it; it is in the queue no more."""
+        self.send("job", "0")
+        if self._redis is not None:
+            return dict(json.loads(self._redis.lpop(self.queue)))
+        with contextlib.closing(pika.BlockingConnection(pika.URLParameters(self._url))) as connection:
+            channel = connection.channel()
+            _, properties, body = wait_until(
+                lambda: (found := channel.basic_get(self.queue, auto_ack=True))[0] and found,
+                description="the message is in its queue",
+            )
+        return {**vars(properties), "body": body}
+
+    def _made(self, pattern: dict[str, Any], actor: str, index: str) -> dict[str, Any]:
+        id, args = str(uuid4()), (index, "one")
+        pattern["headers"].update(task=actor, id=id, root_id=id, argsrepr=repr(args))
+        if self._redis is None:
+            pattern["correlation_id"] = id
+            pattern["body"] = json.dumps([args, *json.loads(pattern["body"])[1:]]).encode()
+        else:
+            pattern["properties"].update(correlation_id=id, delivery_tag=str(uuid4()))
+            body = json.dumps([args, *json.loads(base64.b64decode(pattern["body"]))[1:]])
+            pattern["body"] = base64.b64encode(body.encode()).decode()
+        return pattern
 
     def commands(self) -> int | None:
         """What the workers asked of a broker that is a Redis, since the last message was sent."""
@@ -175,7 +224,8 @@ class _Sender:
 
     def left(self) -> int:
         if self._redis is not None:
-            return int(self._redis.llen(self.queue) + self._redis.hlen("unacked"))
+            parked = self._redis.hlen(f"throttlekit:{self.queue}:messages")
+            return int(self._redis.llen(self.queue) + self._redis.hlen("unacked") + parked)
         with self.app.connection_for_read() as connection:
             return int(connection.default_channel.queue_declare(self.queue, passive=True).message_count)
 

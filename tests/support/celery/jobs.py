@@ -18,11 +18,13 @@ from typing import Any
 from celery import Celery, Task, signals
 from kombu import messaging
 
-from support.flood.limits import FloodLimit
+from support.faults import mortal
+from support.flood.limits import FloodLimit, parking_of
 from support.flood.record import Record, RecordingStore
 from throttlekit import Limiter, TokenBucket
 from throttlekit_celery import install
 
+mortal.arm(gap=b"BRPOP", until=b"ZADD\r\n$13\r\nunacked_index")
 _flood = json.loads(os.environ["TK_FLOOD"])
 _record = Record(_flood["record_url"], _flood["slow_s"])
 _lock = threading.Lock()
@@ -117,6 +119,7 @@ def _declare(name: str, limits: list[TokenBucket]) -> None:
 
 
 if _flood["mode"] == "throttlekit":
-    install(app, Limiter(RecordingStore(_flood["store_url"], _record, _count)), **_flood["install"])
+    _limiter = Limiter(RecordingStore(_flood["store_url"], _record, _count))
+    install(app, _limiter, **{**parking_of(install, _flood), **_flood["install"]})
 for _name, _limits in _flood["actors"].items():
     _declare(_name, [FloodLimit(**limit).made() for limit in _limits])

@@ -122,13 +122,18 @@ class CelerySite:
                 thread.join(60)
 
     def left(self) -> int:
-        """Messages that are still in the broker; those that a worker holds too, but for RabbitMQ."""
+        """Messages that are still in the broker, parked or not; those that a worker holds too, but for RabbitMQ."""
         with self.app.connection_for_read() as connection:
             if self.kind == "redis":
                 client = connection.default_channel.client
                 mine = [data for data in client.hvals("unacked") if self.queue.encode() in data]
-                return int(client.llen(self.queue)) + len(mine)
+                return int(client.llen(self.queue)) + len(mine) + self.parked()
             return int(connection.default_channel.queue_declare(self.queue, passive=True).message_count)
+
+    def parked(self) -> int:
+        """Tasks that are parked in the broker, which is a Redis."""
+        with self.app.connection_for_read() as connection:
+            return int(connection.default_channel.client.hlen(f"throttlekit:{self.queue}:messages"))
 
     def store_clock(self) -> list[Any]:
         """Take every message from the queue; the tickets of those that carry one."""

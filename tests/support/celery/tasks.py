@@ -53,7 +53,8 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
         saving._DURABLE_AFTER = 0.0
     store: Any = RedisStore(told["store"]) if told["store"] else Store(told["denials"], told["delay"])
     limiter = Limiter(store)
-    install(app, limiter, **told["install"])
+    # A promoter would believe a store that denies by number, and wake by what it says.
+    install(app, limiter, **{"parking": bool(told["store"]), **told["install"]})
     tokens = TokenBucket(f"tokens of {prefix}", "100/hour", burst=100, cost=lambda job: job.args[0])
     each = TokenBucket("each", "1000000/s", burst=1_000_000, key=lambda job: job.id)
     throttle = [TokenBucket("one", told["rate"])] if told["store"] else [each]

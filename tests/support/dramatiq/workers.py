@@ -16,8 +16,11 @@ class Workers(Command):
     """One `dramatiq` command with its worker processes."""
 
     def __init__(self, module: str, environment: Mapping[str, str], *, processes: int, threads: int) -> None:
-        command = [sys.executable, "-m", "dramatiq", module, "-p", str(processes), "-t", str(threads)]
-        super().__init__(command, environment)
+        super().__init__(self.command(module, processes=processes, threads=threads), environment)
+
+    @staticmethod
+    def command(module: str, *, processes: int, threads: int) -> list[str]:
+        return [sys.executable, "-m", "dramatiq", module, "-p", str(processes), "-t", str(threads)]
 
 
 @contextlib.contextmanager

@@ -76,6 +76,10 @@ class Command:
         with contextlib.suppress(ProcessLookupError):
             self._command.terminate()
 
+    def signal(self, number: int) -> None:
+        """A signal to the command alone."""
+        os.kill(self.pid, number)
+
     def ends_within(self, timeout: float) -> bool:
         """Whether the command ends by itself, in *timeout* seconds at most."""
         with contextlib.suppress(subprocess.TimeoutExpired):

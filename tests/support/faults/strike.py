@@ -21,14 +21,16 @@ from typing import Any, Literal
 from support.celery.flood import CeleryFlood, CeleryFlooding
 from support.faults.kinds import FAULTS, PASSWORD, Fault, scene
 from support.flood.run import Flood, Flooding, FloodLimit, Told
+from support.huey.flood import HueyFlood, HueyFlooding
 from support.rq.flood import OURS, RqFlood, RqFlooding
 from support.servers.flood import Kind
+from support.taskiq.flood import TaskiqFlood, TaskiqFlooding
 from support.waiting import wait_until
 from throttlekit_cli.demo.partner import Contract
 
 __all__ = ["Case", "Framework", "Outcome", "judge", "over", "strike"]
 
-Framework = Literal["dramatiq", "rq", "celery"]
+Framework = Literal["dramatiq", "rq", "celery", "taskiq", "huey"]
 
 _CELERY_CONF: dict[str, Any] = {
     # The setting of those who want no task lost when a worker is killed; else Celery's own promise is less.
@@ -92,7 +94,7 @@ class Case:
     @property
     def slots(self) -> int:
         """Bodies that can be under way at once."""
-        return {"dramatiq": 8, "rq": 2, "celery": 4}[self.framework]
+        return {"dramatiq": 8, "rq": 2, "celery": 4, "taskiq": 20, "huey": 8}[self.framework]
 
     @property
     def of_dramatiq(self) -> bool:
@@ -115,6 +117,10 @@ class Case:
             return Flooding, Flood(**common)
         if self.framework == "rq":
             return RqFlooding, RqFlood(kinds=(OURS, OURS) if not self.alone else ("rq.Worker", "rq.Worker"), **common)
+        if self.framework == "taskiq":
+            return TaskiqFlooding, TaskiqFlood(**common)
+        if self.framework == "huey":
+            return HueyFlooding, HueyFlood(**common)
         # A task is held for a third of it: less than a store is hung for, so that tasks go back and come again
         # meanwhile. All of it is long enough for a busy machine to look after what it holds.
         visible = {"visibility_timeout": 6}

@@ -18,6 +18,7 @@ import redis
 
 from support.celery.flood import CeleryFlood, CeleryFlooding
 from support.flood.figures import bursts_beyond_us, inversions
+from support.flood.meters import scripts_run
 from support.flood.run import Flood, Flooding, FloodLimit, Told, run
 from support.rq.flood import OURS_SIMPLE, RqFlood, RqFlooding
 from support.servers.flood import Servers
@@ -90,10 +91,7 @@ class Meter:
         self._store.flushall()
 
     def read(self) -> tuple[int, float, float]:
-        stats = self._store.info("commandstats")
-        asked = [stats[name] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats]
-        asks = sum(each["calls"] - each["failed_calls"] for each in asked)
-        return asks, _cpu(self._store), _cpu(self._broker)
+        return scripts_run(self._store), _cpu(self._store), _cpu(self._broker)
 
     def close(self) -> None:
         self._store.close()

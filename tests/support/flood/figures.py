@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +12,10 @@ from support.flood.run import Flood, Grant, Told
 from throttlekit import TokenBucket
 from throttlekit._core.algorithms.gcra import Bucket, GcraAlgorithm, Tat
 
-__all__ = ["Figures", "bursts_beyond_us", "figures", "inversions", "most_within", "unexplained_charges"]
+__all__ = [
+    "Figures", "bursts_beyond_us", "figures", "full_from", "inversions", "lateness", "most_within",
+    "unexplained_charges",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +140,28 @@ def inversions(order: Sequence[int]) -> float:
 
     pairs = len(order) * (len(order) - 1) / 2
     return count(list(order))[1] / pairs if pairs else 0.0
+
+
+def lateness(order: Sequence[int]) -> tuple[float, int]:
+    """The share of jobs that began after one of a higher number, and by how many places one was off at most."""
+    highest, overtaken = -1, 0
+    for job in order:
+        overtaken += job < highest
+        highest = max(highest, job)
+    places = max((abs(job - place) for place, job in enumerate(order)), default=0)
+    return overtaken / max(1, len(order)), places
+
+
+def full_from(times: Sequence[float], since: float, *, units: float, seconds: float) -> float | None:
+    """The first instant, *since* itself or a later one of *times*, that *units* of them follow within *seconds*."""
+    later = [at for at in times if at >= since]
+    for begin in (since, *later):
+        last = bisect_left(later, begin) + math.ceil(units) - 1
+        if last >= len(later):
+            return None
+        if later[last] <= begin + seconds:
+            return begin
+    return None
 
 
 def unexplained_charges(grants: Sequence[Grant]) -> int:

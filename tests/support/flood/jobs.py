@@ -24,12 +24,14 @@ from dramatiq.rate_limits import WindowRateLimiter
 from dramatiq.rate_limits.backends import RedisBackend
 
 from support.dramatiq.workers import make_broker
-from support.flood.limits import FloodLimit
+from support.faults import mortal
+from support.flood.limits import FloodLimit, parking_of
 from support.flood.record import Record, RecordingStore
 from throttlekit import Limit, Limiter, hookimpl
 from throttlekit.hookspecs import Deferred
 from throttlekit_dramatiq import Throttle
 
+mortal.arm()
 _flood = json.loads(os.environ["TK_FLOOD"])
 _record = Record(_flood["record_url"], _flood["slow_s"])
 
@@ -127,7 +129,10 @@ def _install() -> None:
     window_limiter: Any = WindowRateLimiter
     if mode in ("throttlekit", "naive"):
         limiter = Limiter(RecordingStore(_flood["store_url"], _record, counts.add), plugins=[Slots()])
-        broker.add_middleware(Throttle(limiter) if mode == "throttlekit" else Naive(limiter, actors["job"][0]))
+        ours = mode == "throttlekit"
+        broker.add_middleware(
+            Throttle(limiter, **parking_of(Throttle, _flood)) if ours else Naive(limiter, actors["job"][0])
+        )
     elif mode == "native":
         rate = actors["job"][0].amount
         window = window_limiter(RedisBackend(url=_flood["store_url"]), "flood", limit=rate, window=1)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from throttlekit import Adapt, ByLatency, Concurrency, Limit, Share, TokenBucket
 
-__all__ = ["FloodLimit"]
+__all__ = ["FloodLimit", "parking_of"]
 
 
 @dataclass(frozen=True)
@@ -39,3 +41,8 @@ class FloodLimit:
         share = None if self.share is None else Share(self.share, weight=self.weights or 1, strict=self.strict)
         adapt = None if self.adapt is None else Adapt(self.adapt)
         return TokenBucket(self.name, self.rate, burst=self.burst, key=self.key, share=share, adapt=adapt)
+
+
+def parking_of(adapter: Callable[..., Any], flood: Mapping[str, Any]) -> dict[str, bool]:
+    """The option `parking` as the flood has it, where *adapter* has that option."""
+    return {"parking": flood.get("parking", True)} if "parking" in inspect.signature(adapter).parameters else {}

@@ -13,6 +13,7 @@ import redis
 from support.partner.hidden import HiddenPartner
 from support.servers.stores import Passing
 from throttlekit import RateLimited, current
+from throttlekit._core.acquire import Caller
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit.stores import Request
 
@@ -80,6 +81,8 @@ class RecordingStore(Passing):
         return [each if isinstance(each, Exception) else self._noted(request, each) for request, each in answers]
 
     def _noted(self, request: Request, verdict: Any) -> Any:
+        if request.caller is Caller.PEEK:
+            return verdict
         self._count(f"store: {verdict.reason.value}")
         if verdict.allowed:
             buckets = [

@@ -12,13 +12,14 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import redis
 
 from support.dramatiq.workers import Workers
+from support.faults.processes import Command
 from support.flood.limits import FloodLimit
 from support.servers.flood import Sender, Servers
 from support.waiting import wait_until
@@ -51,6 +52,7 @@ class Flood:
         faulty: Brokers and workers will die: let whoever is left notice soon.
         slow_s: The bodies call a `HiddenPartner` in the recording Redis, and an answer that takes longer is an
             overload. None: they call nothing.
+        parking: The adapter's option of this name, where it has one.
     """
 
     limits: tuple[FloodLimit, ...]
@@ -69,6 +71,7 @@ class Flood:
     slots_of: tuple[str, ...] = ()
     faulty: bool = False
     slow_s: float | None = None
+    parking: bool = True
 
     def environment(self, where: Servers, queue: str) -> dict[str, str]:
         actors = {"job": self.limits, **self.others}
@@ -91,6 +94,7 @@ class Flood:
             "broker_options": options,
             "slots_of": self.slots_of,
             "slow_s": self.slow_s,
+            "parking": self.parking,
         }
         return {"TK_FLOOD": json.dumps(told)}
 
@@ -162,7 +166,7 @@ class Flooding:
         base = redis.Redis.from_url(where.redis_base)
         base.flushall()
         base.close()
-        queue = f"flood-{next(_RUNS)}"
+        queue = self.queue = f"flood-{next(_RUNS)}"
         self.flood = flood
         self.record: Any = redis.Redis.from_url(f"{where.redis_base}/2", decode_responses=True)
         self._sender = self.sender(where, queue)
@@ -191,9 +195,22 @@ class Flooding:
         """The producer."""
         return Sender(where, queue)
 
+    @property
+    def started(self) -> bool:
+        return self._workers is not None
+
+    @property
+    def commands(self) -> Sequence[Command]:
+        """The commands that run."""
+        return [self._workers]
+
     def workers(self) -> Any:
         """The worker processes, started."""
         return Workers(_MODULE, self._environment, processes=self.flood.processes, threads=self.flood.threads)
+
+    def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:
+        """Send a job for each actor and index, in this order, in batches: for backlogs of many thousands."""
+        self._sender.send_many(jobs)
 
     def start(self) -> None:
         """Start the workers, and return when they are ready, or have failed."""
@@ -210,6 +227,17 @@ class Flooding:
             self._logs.append(self._workers.log())
             self._workers.close()
             self.bury()
+
+    def log(self) -> str:
+        """What the workers have printed that run now."""
+        return str(self._workers.log())
+
+    def stop_workers(self, number: int) -> None:
+        """Stop the workers with a signal; they must end by themselves."""
+        self._workers.signal(number)
+        assert self._workers.ends_within(30), self._workers.log()[-3000:]
+        self._logs.append(self._workers.log())
+        self._workers.close()
 
     def bury(self) -> None:
         """All workers are dead: let the next ones know at once."""

@@ -20,6 +20,7 @@ import redis
 from support.celery.flood import CeleryFlood, CeleryFlooding
 from support.flood.figures import bursts_beyond_us, inversions
 from support.flood.limits import FloodLimit
+from support.flood.meters import scripts_run
 from support.flood.run import Flood, Flooding
 from support.rq.flood import OURS_SIMPLE, RqFlood, RqFlooding
 from support.servers.flood import Servers, servers
@@ -74,7 +75,8 @@ class Happened:
         tenants: Of each job.
         sent: When each job was sent that came within the window.
         grants: When the store granted; in this order.
-        asks: Requests of the limits' store, for each job that ran: a share of those before the window included.
+        asks: Decisions of the limits' store, with the promoters' looks, for each job that ran: a share of those before
+            the window included. Not the rules, which each process reads once or twice a second whatever its jobs do.
         seconds: The window.
         beyond_us: How far the grants break the bound, as time; <= 0: it holds. None: the rate was changed.
     """
@@ -172,14 +174,14 @@ def happen(plan: Plan, workers: str, limit: FloodLimit, **options: Any) -> Happe
         asked_first = 0
         if plan.seconds is not None and flood.mode == "throttlekit":
             _wait_until_in_line(plan, flooding, store)
-            asked_first, began = _asks(store), time.time()
+            asked_first, began = scripts_run(store, ["evalsha"]), time.time()
         elif plan.seconds is not None:
             wait_until(lambda: _works(flooding, pump), description="the workers work", timeout=60)
             began = time.time()
         ran_first = len(flooding.starts())
         control = Control(where.store_url.partition("?")[0], by="benchmark")
         sent = _follow(plan, flooding, pump, control, began)
-        asked, seconds = _asks(store), time.time() - began
+        asked, seconds = scripts_run(store, ["evalsha"]), time.time() - began
         store.close()
         # With a backlog that is left, workers that stop in peace would put back every job first.
         flooding.kill()
@@ -262,9 +264,3 @@ def _wait_until_in_line(plan: Plan, flooding: Flooding, store: Any) -> None:
         return bool(waiting + flooding.record.scard("ended") >= len(plan.backlog) - 20)
 
     wait_until(placed, description="each job has its place in line", timeout=flooding.flood.give_up, every=0.25)
-
-
-def _asks(store: Any) -> int:
-    stats = store.info("commandstats")
-    asked = [stats[name] for name in ("cmdstat_evalsha", "cmdstat_eval") if name in stats]
-    return int(sum(each["calls"] - each["failed_calls"] for each in asked))

@@ -63,6 +63,13 @@ class _Consumers:
         for command in self._commands:
             command.kill()
 
+    def signal(self, number: int) -> None:
+        for command in self._commands:
+            command.signal(number)
+
+    def ends_within(self, timeout: float) -> bool:
+        return all(command.ends_within(timeout) for command in self._commands)
+
     def stop(self) -> None:
         for command in self._commands:
             command.terminate()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import redis
 from rq import Queue
 
+from support.faults.processes import Command
 from support.flood import run as floods
 from support.flood.run import Flood, Flooding, Told
 from support.rq.workers import Fleet, rq_worker
-from support.servers.flood import Servers
+from support.servers.flood import Servers, batches
 from support.waiting import wait_until
 from throttlekit_rq import ThrottledQueue
 
@@ -54,6 +56,19 @@ class _Sender:
         self._queue.enqueue(self._function, throttle=self._throttle, kwargs={"index": index, "account": account})
         self._commands = self._count()
 
+    def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:
+        """Send a job for each index, with the id "job-" and its index, in batches."""
+        for some in batches(jobs):
+            prepared = [
+                self._queue.prepare_data(
+                    self._function, kwargs={"index": index, "account": "one"}, throttle=self._throttle,
+                    job_id=f"job-{index}",
+                )
+                for _, index in some
+            ]  # fmt: skip
+            self._queue.enqueue_many(prepared)
+        self._commands = self._count()
+
     def commands(self) -> int:
         return self._count() - self._commands
 
@@ -78,9 +93,14 @@ class RqFlooding(Flooding):
     ready = "*** Listening on"
 
     def sender(self, where: Servers, queue: str) -> _Sender:
-        self.url, self.queue = where.broker_url, queue
+        self.url = where.broker_url
         assert isinstance(self.flood, RqFlood)
         return _Sender(self.flood, where, queue)
+
+    @property
+    def commands(self) -> Sequence[Command]:
+        assert isinstance(self._workers, Fleet)
+        return self._workers.commands
 
     def workers(self) -> Fleet:
         assert isinstance(self.flood, RqFlood)

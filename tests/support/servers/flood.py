@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import islice
+from typing import Any, Literal, TypeVar
+from uuid import uuid4
 
 import dramatiq
 import pika
@@ -14,9 +16,11 @@ import redis
 from support.dramatiq.workers import make_broker
 from support.servers.processes import patient, rabbitmq_server, redis_server
 
-__all__ = ["Kind", "Sender", "Servers", "servers"]
+__all__ = ["Kind", "Sender", "Servers", "batches", "publish", "servers"]
 
 Kind = Literal["redis", "rabbitmq"]
+_T = TypeVar("_T")
+_BATCH = 1_000
 _HEARTBEATS = "dramatiq:__heartbeats__"
 
 
@@ -41,11 +45,26 @@ def servers(kind: Kind) -> Iterator[Servers]:
         yield Servers(kind, broker_url, base)
 
 
+def batches(things: Iterable[_T]) -> Iterator[list[_T]]:
+    """*things*, a thousand at a time."""
+    left = iter(things)
+    while some := list(islice(left, _BATCH)):
+        yield some
+
+
+def publish(url: str, queue: str, messages: Iterable[tuple[bytes, pika.BasicProperties]]) -> None:
+    """Publish to a queue of RabbitMQ, unconfirmed; all of them are there when this returns."""
+    with contextlib.closing(pika.BlockingConnection(pika.URLParameters(url))) as connection:
+        channel = connection.channel()
+        for body, properties in messages:
+            channel.basic_publish("", queue, body, properties)
+
+
 class Sender:
     """The producer, and the harness's view of the broker: one queue, in a process without the limiter."""
 
     def __init__(self, where: Servers, queue: str) -> None:
-        self._queue = queue
+        self._queue, self._url = queue, where.broker_url
         self._redis: Any = None
         if where.kind == "redis":
             self._redis = redis.Redis.from_url(where.broker_url)
@@ -60,6 +79,23 @@ class Sender:
         """Send one job to *actor*."""
         self._broker.enqueue(dramatiq.Message(self._queue, actor, (index, account), {}, {}), delay=delay_ms)
         self._sent += 1
+
+    def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:
+        """Send a job for each actor and index, laid down in batches as Dramatiq's brokers do one by one."""
+        messages = (dramatiq.Message(self._queue, actor, (index, "one"), {}, {}) for actor, index in jobs)
+        if self._redis is None:
+            properties = pika.BasicProperties(delivery_mode=2)
+            self._broker.declare_queue(self._queue, ensure=True)
+            publish(self._url, self._queue, ((message.encode(), properties) for message in messages))
+        else:
+            for some in batches(messages):
+                self._sent += len(some)
+                found = {str(uuid4()): message for message in some}
+                coded = {id: each.copy(options={"redis_message_id": id}).encode() for id, each in found.items()}
+                with self._redis.pipeline() as pipe:
+                    pipe.hset(f"dramatiq:{self._queue}.msgs", mapping=coded)
+                    pipe.rpush(f"dramatiq:{self._queue}", *coded)
+                    pipe.execute()
 
     def hearts(self) -> set[bytes]:
         """Whoever has asked this broker for anything so far; empty for RabbitMQ, which knows who is there."""

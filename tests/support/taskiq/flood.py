@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +41,7 @@ class TaskiqFlood(Flood):
         told = json.loads(super().environment(where, queue)["TK_FLOOD"])
         kind = self.on if where.kind == "redis" else "rabbitmq"
         options = dict(self.broker_options)
-        if kind == "stream" and self.kills:
+        if kind == "stream" and (self.kills or self.faulty):
             options |= {"idle_timeout": _IDLE_MS, "xread_block": 500}
         told |= {"kind": kind, "results_url": f"{where.redis_base}/3", "form": self.form, "broker_options": options}
         return {"TK_FLOOD": json.dumps(told)}
@@ -108,13 +107,6 @@ class TaskiqFlooding(Flooding):
             worker_command("support.taskiq.flood_jobs:broker", *options, processes=self.flood.processes),
             self._environment,
         )
-
-    def workers_stop(self, number: int) -> None:
-        """Stop the workers with a signal; they must end by themselves."""
-        os.kill(self._workers.pid, number)
-        assert self._workers.ends_within(30), self._workers.log()[-3000:]
-        self._logs.append(self._workers.log())
-        self._workers.close()
 
     def nudge(self) -> None:
         self._sender.nudge()

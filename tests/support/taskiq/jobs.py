@@ -1,32 +1,66 @@
-"""A broker with one task that is denied for an hour, and tasks without limits, told by $TK_TASKIQ."""
+"""
+A broker, told by $TK_TASKIQ: a task that is denied for an hour, one that holds a slot, and tasks without limits.
+
+What fails once a task is granted is told by its labels: `fails="middleware"`, or `fails="ack"`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import AsyncGenerator
 from typing import Any
 
+from taskiq import AckableMessage, TaskiqMessage, TaskiqMiddleware
+
 from support.taskiq.brokers import make_broker
-from throttlekit import Limiter, TokenBucket
+from throttlekit import Concurrency, Limiter, TokenBucket
 from throttlekit_taskiq import Throttle
 
-_told = json.loads(os.environ["TK_TASKIQ"])
-_limiter = Limiter(_told["store"])
-_slow = TokenBucket(f"slow-{_told['queue']}", "1/hour", burst=1)
-broker = make_broker(_told["kind"], _told["broker"], _told["results"], _told["queue"], **_told["options"])
-broker.add_middlewares(Throttle(_limiter))
+__all__ = ["limits_of"]
 
 
-@broker.task("denied", throttle=[_slow])
-def denied() -> None:
-    """Waits."""
+def limits_of(queue: str) -> tuple[TokenBucket, Concurrency]:
+    """The limits of the two tasks on *queue*."""
+    return TokenBucket(f"slow-{queue}", "1/hour", burst=1), Concurrency(f"slot-{queue}", 1, lease=600)
 
 
-@broker.task("free")
-async def free(number: int) -> Any:
-    return number
+class _Failing(TaskiqMiddleware):
+    async def pre_execute(self, message: TaskiqMessage) -> TaskiqMessage:
+        if message.labels.get("fails") == "middleware":
+            raise ValueError("a middleware behind Throttle fails")
+        return message
 
 
-@broker.task("pid")
-def pid() -> int:
-    return os.getpid()
+def _failing_acks(listen: Any) -> Any:
+    async def listened() -> AsyncGenerator[Any, None]:
+        async for message in listen():
+            yield AckableMessage(data=message.data, ack=_fails) if b'"ack"' in message.data else message
+
+    return listened
+
+
+async def _fails() -> None:
+    raise ConnectionError("an acknowledgement fails")
+
+
+if "TK_TASKIQ" in os.environ:
+    _told = json.loads(os.environ["TK_TASKIQ"])
+    _limiter = Limiter(_told["store"])
+    _slow, _slot = limits_of(_told["queue"])
+    broker = make_broker(_told["kind"], _told["broker"], _told["results"], _told["queue"], **_told["options"])
+    if _told["kind"] != "list":
+        broker.listen = _failing_acks(broker.listen)  # type: ignore[method-assign]
+    broker.add_middlewares(_Failing(), Throttle(_limiter))
+
+    @broker.task("denied", throttle=[_slow])
+    def denied() -> None:
+        """Waits."""
+
+    @broker.task("slotted", throttle=[_slot, TokenBucket(f"rate-{_told['queue']}", "1/hour", burst=2)])
+    async def slotted(number: int) -> int:
+        return number
+
+    @broker.task("free")
+    async def free(number: int) -> Any:
+        return number

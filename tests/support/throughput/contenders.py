@@ -19,24 +19,20 @@ from typing import Any, TypeAlias
 
 import redis
 
+from support.throughput.bare import EMPTY, GCRA, JOIN, incr, scripted, with_a_time_to_live
 from throttlekit import Concurrency, FixedWindow, Job, LeakyBucket, Limit, Limiter, SlidingLog, SlidingWindow
 from throttlekit import TokenBucket as OurBucket
 
-__all__ = ["BASE", "CONTENDERS", "FLOOR", "Ask", "Bind", "Contender"]
+__all__ = ["BASE", "CONTENDERS", "EMPTY_SCRIPT", "FLOOR", "PLACE", "SET", "Ask", "Bind", "Contender"]
 
 Ask: TypeAlias = "Callable[[], bool]"
 Bind: TypeAlias = "Callable[[str, int, int], Ask]"
 BASE = "redis-py: INCR"
 FLOOR = "redis-py: the least that a script can cost"
 
-_GCRA = """
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local tat = math.max(now, tonumber(redis.call('GET', KEYS[1]) or 0)) + ARGV[1]
-if tat - now > tonumber(ARGV[2]) then return 0 end
-redis.call('SET', KEYS[1], string.format('%d', tat), 'PX', math.ceil((tat - now) / 1000))
-return 1
-"""
+PLACE = "redis-py: the least that a place in a line can cost"
+EMPTY_SCRIPT = "redis-py: an empty script"
+SET = "redis-py: SET of an integer, with a time to live, under our name"
 
 
 @dataclass(frozen=True)
@@ -55,39 +51,6 @@ class Contender:
     make: Callable[[str], Bind]
     denies: bool = True
     memory: bool = True
-
-
-def _incr(url: str) -> Bind:
-    client: Any = redis.Redis.from_url(url)
-    return lambda key, amount, seconds: lambda: client.incr(key) > 0
-
-
-def _with_a_time_to_live(url: str) -> Bind:
-    client: Any = redis.Redis.from_url(url)
-    return lambda key, amount, seconds: lambda: bool(client.set(key, 1_795_169_879_209_974, px=600_000))
-
-
-def _floor(url: str) -> Bind:
-    """
-    One token bucket and nothing else, no line, no pause, no instant told: its whole frame is packed before, and the
-    connection is held.
-    """
-    client: Any = redis.Redis.from_url(url)
-    connection = client.connection_pool.make_connection()
-    connection.connect()
-    sha = client.script_load(_GCRA)
-
-    def bind(key: str, amount: int, seconds: int) -> Ask:
-        arguments = "EVALSHA", sha, 1, f"{key}:{amount}", seconds * 1_000_000 // amount, seconds * 1_000_000
-        frame = connection.pack_command(*arguments)
-
-        def ask() -> bool:
-            connection.send_packed_command(frame, check_health=False)
-            return connection.read_response() == 1
-
-        return ask
-
-    return bind
 
 
 # Ours
@@ -284,9 +247,11 @@ def _plain(kind: type[FixedWindow] | type[SlidingWindow]) -> Callable[[str, int,
 
 
 CONTENDERS = [
-    Contender(BASE, "redis", _incr, denies=False, memory=False),
-    Contender("redis-py: SET of an integer, with a time to live", "redis", _with_a_time_to_live, denies=False),
-    Contender(FLOOR, "redis", _floor),
+    Contender(BASE, "redis", incr, denies=False, memory=False),
+    Contender(SET, "redis", with_a_time_to_live, denies=False),
+    Contender(EMPTY_SCRIPT, "redis", scripted(EMPTY), denies=False, memory=False),
+    Contender(FLOOR, "redis", scripted(GCRA)),
+    Contender(PLACE, "redis", scripted(JOIN)),
     Contender("throttlekit `TokenBucket`", "throttlekit-jobs", _ours()),
     Contender("throttlekit `TokenBucket`, as a job", "throttlekit-jobs", _ours(job=True)),
     Contender("throttlekit 2 × `TokenBucket`", "throttlekit-jobs", _ours(count=2)),

@@ -8,11 +8,8 @@ from datetime import timedelta
 from functools import partial
 
 from support.toy.queue import Message, Plugin, Queue, Task
-from throttlekit import ConfigurationError, Job, Limiter, RateLimited
+from throttlekit import Job, Limiter, RateLimited
 from throttlekit.adapter import (
-    MAX_WAIT,
-    ON_429,
-    THROTTLE,
     Deferred,
     Delivery,
     Dropped,
@@ -25,12 +22,7 @@ from throttlekit.adapter import (
     WhenOver,
     begin,
     check_limiter,
-    check_on_429,
-    dump_limits,
     end,
-    load_limits,
-    name_of,
-    read_limits,
 )  # fmt: skip
 
 __all__ = ["Throttle"]
@@ -65,29 +57,18 @@ class Throttle(Plugin):
     # 1. Declaration: read and check what users write.
 
     def declare(self, task: Task) -> None:
-        throttle, on_429, max_wait = (task.options.get(name) for name in (THROTTLE, ON_429, MAX_WAIT))
-        try:
-            self._options[task.name] = JobOptions.read(
-                throttle, on_429=on_429, max_wait=max_wait, limiter=self._limiter, function=task.function
-            )
-        except ConfigurationError as error:
-            raise ConfigurationError(f"task {task.name!r}: {error}") from None
+        self._options[task.name] = JobOptions.declared(
+            f"task {task.name!r}", task.options, limiter=self._limiter, function=task.function
+        )
 
     def send(self, message: Message) -> None:
         """Limits that come with a message travel in it by value, as plain JSON data."""
-        if THROTTLE in message.options or ON_429 in message.options:
-            of_task = self._options[message.task.name].limits
-            limits = read_limits(message.options[THROTTLE]) if THROTTLE in message.options else of_task
-            check_on_429(message.options.get(ON_429), limits)
-            message.options[THROTTLE] = dump_limits(limits, self.job(message))
-            message.options[ON_429] = name_of(message.options.get(ON_429))
+        message.options.update(self._options[message.task.name].travelling(message.options, self.job(message)))
 
     # 2. The host: what the floor needs to know of a message.
 
     def options(self, message: Message) -> JobOptions:
-        if THROTTLE in message.options:
-            return JobOptions(limits=load_limits(message.options[THROTTLE]), on_429=message.options[ON_429])
-        return self._options[message.task.name]
+        return self._options[message.task.name].with_message(message.options)
 
     def job(self, message: Message) -> Job:
         task = message.task

@@ -24,7 +24,7 @@ from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
 SECOND = 1_000_000
-THREADS, BODY_US, LOOK_S, SOON_S = 4, 1000, 0.5, 0.03
+THREADS, BODY_US, LOOK_S = 4, 1000, 0.5
 LIMIT = TokenBucket("partner", "50/s", burst=10, share="{tenant}")
 
 
@@ -158,7 +158,7 @@ class Fleet:
     def _look(self, process: Process) -> None:
         self._later(self.now_us + 50_000, self._look, process)
         now = self.now_us / SECOND
-        entry = process.room.to_look_at(now, LOOK_S, now + SOON_S) if process.busy < THREADS else None
+        entry = process.room.to_look_at(now, LOOK_S, now + LOOK_S / 2) if process.busy < THREADS else None
         if entry is not None:
             process.room.remove(entry)
             self._hand_over(process, entry.item, held=True)

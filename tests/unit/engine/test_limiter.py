@@ -330,7 +330,7 @@ def test_name_is_free_when_its_limit_is_gone(limiter: Limiter) -> None:
 
 def test_call_that_comes_again_may_ask_for_something_else(limiter: Limiter) -> None:
     """Each call is answered by its own key, cost and job, whatever the calls before it asked for."""
-    for number in range(3):
+    for number in range(5):
         assert limiter.acquire(ACCOUNT, key="a").key == "a"
         assert limiter.acquire(ACCOUNT, key="b", cost=0).cost == 0
         assert limiter.peek(ACCOUNT, key="b").charged == ()
@@ -339,6 +339,36 @@ def test_call_that_comes_again_may_ask_for_something_else(limiter: Limiter) -> N
         assert [each.bucket for each in decision.charged] == [bucket(PARTNER), bucket(ACCOUNT, str(number))]
         with pytest.raises(ConfigurationError, match="key"):
             limiter.acquire(ACCOUNT)
+
+
+def test_calls_of_a_limit_that_is_gone_say_nothing_of_the_next() -> None:
+    """Limits come and go, also to the same place in memory: each is decided by its own rate, key and cost."""
+    limiter = Limiter("memory://")
+    for number in range(2, 40):
+        limit = TokenBucket("again", f"{number}/s", key="{tenant}", cost=number - 1)
+        for _ in range(5):
+            decision = limiter.acquire(limit, key="a")
+            assert decision.limit is limit
+            assert decision.cost == number - 1
+        del limit, decision
+        gc.collect()
+
+
+def test_key_that_comes_once_is_not_kept() -> None:
+    """What is remembered is bounded, and keys that come once never take the place of those that come again."""
+    limiter = Limiter("memory://")
+    resolver = limiter._resolver
+    for number in range(3000):
+        limiter.acquire(ACCOUNT, key="often")
+        limiter.acquire(ACCOUNT, key=f"once-{number}")
+    assert list(resolver.questions) == [(id(ACCOUNT), "often")]
+    made = resolver.made
+    limiter.acquire(ACCOUNT, key="often")
+    assert resolver.made == made
+    for number in range(3000):
+        for _ in range(4):
+            limiter.acquire(ACCOUNT, key=f"often-{number}")
+    assert len(resolver.questions) <= 1024
 
 
 @pytest.mark.parametrize("limits", [[Concurrency("slots", 4)], [TokenBucket("rate", "9/s"), Concurrency("slots", 4)]])

@@ -1,0 +1,136 @@
+"""What a message brings of its own, what goes back while its broker is away, and bodies that do not begin."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from taskiq import InMemoryBroker, TaskiqDepends
+
+from throttlekit import Concurrency, Limiter, TokenBucket
+from throttlekit.adapter import Deferred
+from throttlekit_taskiq import Throttle
+from throttlekit_taskiq._held import Delivered, Holding
+
+
+class _Broker(InMemoryBroker):
+    """
+    Keeps what is sent, and runs nothing.
+
+    Attributes:
+        failures: How often to send fails at first.
+    """
+
+    def __init__(self, failures: int = 0) -> None:
+        super().__init__()
+        self.failures = failures
+        self.sent: list[Any] = []
+
+    async def kick(self, message: Any) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("away")
+        self.sent.append(json.loads(message.message))
+
+
+def test_each_message_of_one_kicker_has_its_own_key() -> None:
+    """Limits that are given with messages: the key of the first is not the key of the next."""
+    broker = _Broker()
+    with closing(Limiter("memory://")) as limiter:
+        broker.add_middlewares(Throttle(limiter))
+
+        @broker.task
+        async def job(account: int) -> None: ...
+
+        async def send() -> None:
+            kicker = job.kicker().with_labels(throttle=[TokenBucket("own", "1/s", key="{account}")])
+            await kicker.kiq(1)
+            await kicker.kiq(2)
+
+        asyncio.run(send())
+    assert [json.loads(each["labels"]["throttle"])[0]["key"] for each in broker.sent] == ["1", "2"]
+
+
+@pytest.mark.parametrize("acked", [False, True], ids=["no acknowledgements", "acknowledged before its body"])
+def test_a_denied_message_that_its_broker_would_not_bring_again_goes_back(*, acked: bool) -> None:
+    """Denied while its worker stops and its broker is away for a moment, it is sent once the broker is there."""
+    broker = _Broker(failures=1)
+
+    @broker.task
+    async def job() -> None: ...
+
+    async def confirm() -> None: ...
+
+    async def run() -> None:
+        holding, made = Holding(broker, 10), broker.formatter.dumps(job.kicker()._prepare_message())
+        delivered = Delivered(made.message)
+        delivered.confirm, delivered.acked = confirm if acked else None, acked
+        await holding.hold(delivered, Deferred(1.0, None, None))
+
+    asyncio.run(run())
+    assert len(broker.sent) == 1
+
+
+def _plainly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator that makes a plain function of an async one."""
+
+    @functools.wraps(function)
+    def plain(*args: Any) -> Any:
+        return function(*args)
+
+    return plain
+
+
+def test_a_plain_function_that_returns_its_body_to_await_is_refused() -> None:
+    """Its slot would be free before that body begins: it fails, and its slot is released. Without limits it runs."""
+    broker, slot, ran = InMemoryBroker(await_inplace=True), Concurrency("one", 1, lease=600), []
+
+    async def body(number: int) -> int:
+        ran.append(number)
+        return number
+
+    with closing(Limiter("memory://")) as limiter:
+        broker.add_middlewares(Throttle(limiter))
+        limited = broker.task("limited", throttle=[slot])(_plainly(body))
+        free = broker.task("free")(_plainly(body))
+
+        async def main() -> tuple[Any, Any]:
+            await broker.startup()
+            failed, done = await limited.kiq(1), await free.kiq(2)
+            return await failed.get_result(), await done.get_result()
+
+        failed, done = asyncio.run(main())
+        assert limiter.peek(slot).allowed
+    assert "declare it with `async def`" in str(failed.error)
+    assert (done.return_value, ran) == (2, [2])
+
+
+def test_a_slot_is_free_after_a_dependency_failed_in_the_senders_task() -> None:
+    """A broker in memory that runs a task as it is sent: the next one of the same sender has the slot."""
+    broker, slot, fails = InMemoryBroker(await_inplace=True), Concurrency("one", 1, lease=600), [True]
+
+    def depended() -> int:
+        if fails.pop():
+            raise ValueError("no")
+        return 1
+
+    with closing(Limiter("memory://")) as limiter:
+        broker.add_middlewares(Throttle(limiter))
+
+        @broker.task(throttle=[slot])
+        async def job(given: int = TaskiqDepends(depended)) -> int:
+            return given
+
+        async def main() -> Any:
+            await broker.startup()
+            assert (await (await job.kiq()).get_result()).is_err
+            fails.append(False)
+            sent = await asyncio.wait_for(job.kiq(), 30)
+            return (await sent.get_result()).return_value
+
+        assert asyncio.run(main()) == 1

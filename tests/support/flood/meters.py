@@ -1,0 +1,61 @@
+"""What processes and servers use of the machine, read from /proc."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from support.servers.flood import Servers
+
+__all__ = ["cpu_seconds", "pids_of_broker", "pids_of_redis", "pss_mb", "scripts_run"]
+
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+def pids_of_redis(client: Any) -> list[int]:
+    return [int(client.info("server")["process_id"])]
+
+
+def pids_of_broker(where: Servers) -> list[int]:
+    """The processes of the broker: of RabbitMQ, those with its node in their environment."""
+    if where.kind == "redis":
+        with redis.Redis.from_url(where.broker_url) as broker:
+            return pids_of_redis(broker)
+    node, found = f"RABBITMQ_NODENAME=tk{where.broker_url.rpartition(':')[2]}@", list[int]()
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if node in (folder / "environ").read_text(errors="replace"):
+                found.append(int(folder.name))
+    return found
+
+
+def scripts_run(client: Any, commands: Iterable[str] = ("evalsha", "eval")) -> int:
+    """How many scripts that Redis has run by these commands; not those that it did not know."""
+    stats = client.info("commandstats")
+    found = [stats[f"cmdstat_{name}"] for name in commands if f"cmdstat_{name}" in stats]
+    return int(sum(each["calls"] - each["failed_calls"] for each in found))
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """What these processes have used, with their children that have ended."""
+    used = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            used += sum(map(int, fields[11:15]))
+    return used / _TICK
+
+
+def pss_mb(pids: Iterable[int]) -> float:
+    """What they take of the memory, what they share divided among them."""
+    kb = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            kb += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return kb / 1024

@@ -1,0 +1,397 @@
+"""
+Many jobs that wait under one limit, on four real worker processes: what they cost, and what becomes of them.
+
+    found = happen(Plan(jobs=100_000), "Celery, Redis")
+
+The backlog need not drain. It is looked at for a while, through a change of the rate, a restart of all workers and the
+SIGKILL of one of them, and then every job is searched for: it has been done, or the broker has it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import redis
+
+from support.dramatiq.workers import Workers
+from support.faults.processes import Command
+from support.flood.contents import contents, ready
+from support.flood.figures import bursts_beyond_us, full_from, lateness
+from support.flood.limits import FloodLimit
+from support.flood.meters import cpu_seconds, pids_of_broker, pids_of_redis, pss_mb, scripts_run
+from support.flood.run import Flooding
+from support.flood.shares import STOCK, WORKERS
+from support.rq.flood import OURS_SIMPLE, RqFlood
+from support.rq.workers import Fleet
+from support.servers.flood import Servers, servers
+from support.servers.processes import patient, redis_server
+from support.waiting import wait_until
+from throttlekit import Control
+
+__all__ = ["KINDS", "Found", "Plan", "Work", "happen"]
+
+KINDS = [name for name in WORKERS if name != STOCK]
+_FULL_FOR, _FULL = 3.0, 0.95
+"""The limit is fully used from an instant on when so much of it is used in as many seconds after it."""
+
+_STILL, _MORE = 8.0, 1.4
+"""The workers take up no more jobs where they took, for so many seconds, no more than this for each that ran."""
+
+_FOLLOWED = 2.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """
+    What is to happen.
+
+    Attributes:
+        jobs: That wait. Where a part has run, as many more are sent before the next phase.
+        rate, burst: Of the limit, a second.
+        window: Seconds of the measurement, at most: of a short backlog, the time in which three fifths of it run.
+        slow, fast: The rates that it is set to.
+        patience: Seconds that the workers have to take the backlog up, and to stop.
+        after: Seconds at most until the limit is fully used again.
+        parking: The adapter's option, where it has one.
+    """
+
+    jobs: int
+    rate: int = 50
+    burst: int = 10
+    processes: int = 4
+    window: float = 30.0
+    slow: int = 10
+    fast: int = 100
+    patience: float = 300.0
+    after: float = 60.0
+    parking: bool = False
+
+    @property
+    def seconds(self) -> float:
+        return min(self.window, 0.6 * self.jobs / self.rate)
+
+
+class Work(NamedTuple):
+    """CPU in µs a job, and requests of the limits' store a job."""
+
+    workers: float
+    broker: float
+    store: float
+    asks: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """
+    What happened. Times in seconds.
+
+    Attributes:
+        sent: Jobs, those that replaced others included.
+        taken: Of the first, those that the workers had taken up when the window began; it took so many seconds.
+        first_s: From the start of the workers' commands to the first start of a job; ready_s: until all are ready.
+        worker_mb: Memory (PSS) of each worker with its children when the window began; peak_mb: the most of any
+            worker, at the end of a phase.
+        sent_b, broker_b: Memory of the broker, in bytes a job: before the workers started, and when the window began;
+            store_b: of the limits' store.
+        line, drain: What it took to get in line, of a job that was taken up; to run, of a job of the window.
+        use: The share of the limit that was used in the window; load: of the machine, at its end, by the kernel.
+        overtaken, places: Of the jobs begun until its end, the share that began after one sent later; by how many
+            places at most.
+        beyond_us: How far the grants break the bound, as time; <= 0: it holds.
+        extra_1_s, extra_100_s: From the call of `set` to the first start, and the hundredth, more than the old rate
+            gives. None: not in time.
+        restart, kill: Seconds since the SIGTERM to all workers, the SIGKILL of one, by what happened then. None: not in
+            time.
+        twice_before: Bodies begun twice before the kill; twice: in all.
+        lost, doubled, again, dead, stranded: Jobs that are nowhere; that the broker holds twice; still, though they are
+            done; among the dead letters; that the broker holds and will not deliver.
+        done, waiting: Jobs that ran; that the broker holds at the end.
+        deliveries: To workers that were stopped cleanly, as they count them.
+    """
+
+    sent: int
+    taken: int
+    taken_s: float
+    first_s: float
+    ready_s: float
+    worker_mb: list[float]
+    peak_mb: float
+    sent_b: float
+    broker_b: float
+    store_b: float
+    line: Work
+    drain: Work
+    use: float
+    load: float
+    overtaken: float
+    places: int
+    beyond_us: float
+    extra_1_s: float | None
+    extra_100_s: float | None
+    restart: dict[str, float | None]
+    kill: dict[str, float | None]
+    twice_before: int
+    twice: int
+    lost: int
+    doubled: int
+    again: int
+    dead: int
+    stranded: int
+    done: int
+    waiting: int
+    deliveries: float
+
+
+def happen(plan: Plan, workers: str) -> Found:
+    """Let *plan* happen on fresh servers; nothing of it is left."""
+    flooding_of, flood_of, kind = WORKERS[workers]
+    limit = FloodLimit("partner", f"{plan.rate}/s", plan.burst)
+    flood = flood_of(limits=(limit,), jobs=plan.jobs, processes=plan.processes, parking=plan.parking)
+    if isinstance(flood, RqFlood):
+        flood = replace(flood, kinds=(OURS_SIMPLE,) * plan.processes)
+    if workers.startswith("Dramatiq"):
+        flooding_of = _OneByOne
+    with servers(kind) as found, redis_server() as limits:
+        where = replace(found, limits_url=patient(f"{limits}/1"))
+        with flooding_of(flood, where) as flooding:
+            return _Measuring(plan, where, flooding).measure()
+
+
+class _OneByOne(Flooding):
+    """A flood on Dramatiq with a command for each worker process: one command ends with any of its processes."""
+
+    @property
+    def commands(self) -> Sequence[Command]:
+        assert isinstance(self._workers, Fleet)
+        return self._workers.commands
+
+    def workers(self) -> Fleet:
+        command = Workers.command("support.flood.jobs", processes=1, threads=self.flood.threads)
+        return Fleet([command] * self.flood.processes, self._environment)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """CPU in seconds since their start, and requests of the limits' store."""
+
+    workers: float
+    broker: float
+    store: float
+    asks: int
+
+    def until(self, later: _Reading, jobs: int) -> Work:
+        pairs = (self.workers, later.workers), (self.broker, later.broker), (self.store, later.store)
+        each = max(1, jobs)
+        return Work(*(1e6 * (b - a) / each for a, b in pairs), (later.asks - self.asks) / each)
+
+
+@dataclass
+class _Measuring:
+    """One measurement, phase by phase."""
+
+    plan: Plan
+    where: Servers
+    flooding: Flooding
+    sent: int = 0
+    peak_mb: float = 0.0
+    store: Any = field(init=False)
+
+    def measure(self) -> Found:
+        plan, flooding = self.plan, self.flooding
+        self.store = redis.Redis.from_url(self.where.store_url)
+        empty = self._memory()
+        self._send(plan.jobs)
+        sent_b = (self._memory()[0] - empty[0]) / plan.jobs
+        before, launched = self._read(), time.time()
+        flooding.start()
+        ready_s = time.time() - launched
+        first, left = self._cpu_of_workers(), self._wait_until_taken()
+        stands, began, taken = self._read(), time.time(), plan.jobs - left
+        memory, worker_mb = self._memory(), self._worker_mb()
+        # Started workers have used some already: interpreters and imports are no job's.
+        line = replace(before, workers=first).until(stands, taken)
+        time.sleep(plan.seconds)
+        drained, ended, load = self._read(), time.time(), os.getloadavg()[0]
+        starts = flooding.starts()
+        first_s = min((start.at_us for start in starts), default=0) / 1e6 - launched
+        inside = sum(began < start.at_us / 1e6 <= ended for start in starts)
+        overtaken, places = lateness([int(job) for job in dict.fromkeys(start.job for start in starts)])
+        changed, extra, constant_from = self._faster()
+        restart = self._restart()
+        twice_before, kill = self._twice(), self._kill()
+        self._stop()
+        grants = [grant.at_us for grant in flooding.grants()]
+        interval_us = 1e6 / plan.rate
+        parts = [at for at in grants if at < changed * 1e6], [at for at in grants if at > constant_from * 1e6]
+        held = contents(self.where, self._queue)
+        done = set(flooding.record.smembers("ended"))
+        self.store.close()
+        return Found(
+            sent=self.sent, taken=taken, taken_s=began - launched - min(first_s, ready_s), first_s=first_s,
+            ready_s=ready_s, worker_mb=worker_mb, peak_mb=self.peak_mb, sent_b=sent_b,
+            broker_b=(memory[0] - empty[0]) / plan.jobs, store_b=(memory[1] - empty[1]) / plan.jobs,
+            line=line, drain=stands.until(drained, inside), use=inside / (plan.rate * (ended - began)),
+            load=load, overtaken=overtaken, places=places,
+            beyond_us=max((bursts_beyond_us(part, plan.burst, interval_us) for part in parts if part), default=0.0),
+            extra_1_s=extra[0], extra_100_s=extra[1], restart=restart, kill=kill,
+            twice_before=twice_before, twice=self._twice(),
+            lost=self.sent - len(done | set(held.waiting)) - held.dead,
+            doubled=sum(held.waiting.values()) - len(held.waiting), again=len(set(held.waiting) & done),
+            dead=held.dead, stranded=held.stranded, done=len(done), waiting=len(set(held.waiting) - done),
+            deliveries=float(flooding.record.hget("counts", "deliveries") or 0),
+        )  # fmt: skip
+
+    # Phases
+
+    def _wait_until_taken(self) -> int:
+        """Wait until the workers have taken up all jobs, or take up no more; return how many are left, about."""
+        until, left, last = time.monotonic() + self.plan.patience, [ready(self.where, self._queue)], time.monotonic()
+        while left[-1] and time.monotonic() < until:
+            time.sleep(0.25)
+            left.append(ready(self.where, self._queue))
+            # What runs makes room for others, which is no progress.
+            if left[-1] < left[0] - 2 * _MORE * self.plan.rate * _STILL or not self.flooding.record.llen("starts"):
+                left, last = left[-1:], time.monotonic()
+            elif time.monotonic() - last > _STILL:
+                break
+        return left[-1] // 2
+
+    def _faster(self) -> tuple[float, tuple[float | None, float | None], float]:
+        """Set the slow rate, then the fast one; return when it was changed first, what came, and when it is over."""
+        plan = self.plan
+        self._top_up()
+        changed = time.time()
+        with Control(self.where.store_url, by="benchmark") as control:
+            control.set("partner", f"{plan.slow}/s", burst=plan.burst)
+            with contextlib.suppress(AssertionError):
+                wait_until(
+                    lambda: self._begun_since(time.time() - 2) <= 2 * plan.slow + 2,
+                    description="the limit is slow", timeout=plan.after, every=0.1,
+                )  # fmt: skip
+            called = time.time()
+            control.set("partner", f"{plan.fast}/s", burst=plan.burst)
+            extra = lambda: self._extra(called)  # noqa: E731
+            with contextlib.suppress(AssertionError):
+                wait_until(
+                    lambda: extra()[1] is not None,
+                    description="a hundred more start", timeout=plan.after / 2, every=0.1,
+                )  # fmt: skip
+            found = extra()
+            control.unset("partner")
+        time.sleep(_FOLLOWED)
+        return changed, found, time.time()
+
+    def _extra(self, called: float) -> tuple[float | None, float | None]:
+        """When the first and the hundredth start came beyond those of the slow rate."""
+        starts = self._starts()
+        last = max((at for at in starts if at <= called), default=called)
+        since = [at for at in starts if at > called]
+        due = [round((at - last) * self.plan.slow) for at in since]
+        extra = {number + 1 - would: at - called for number, (at, would) in enumerate(zip(since, due, strict=True))}
+        more = [next((extra[n] for n in sorted(extra) if n >= least), None) for least in (1, 100)]
+        return more[0], more[1]
+
+    def _restart(self) -> dict[str, float | None]:
+        """Stop all workers, and start them anew."""
+        self._top_up()
+        told = time.time()
+        self._stop()
+        stopped = time.time()
+        self.flooding.start()
+        ready = time.time()
+        found = self._until_full(stopped, self.plan.burst)
+        first = min((at for at in self._starts() if at > stopped), default=None)
+        self._worker_mb()
+        return {
+            "stopped": stopped - told, "ready": ready - told, "first": None if first is None else first - told,
+            "full": None if found is None else found - told,
+        }  # fmt: skip
+
+    def _kill(self) -> dict[str, float | None]:
+        """Kill one of the workers. *use*: of the limit, in the seconds after that."""
+        self._top_up()
+        killed = time.time()
+        self.flooding.commands[-1].kill()
+        found = self._until_full(killed, 0)
+        time.sleep(max(0.0, killed + self.plan.seconds / 2 - time.time()))
+        over = time.time()
+        use = self._begun_since(killed, over) / (self.plan.rate * (over - killed))
+        self._worker_mb()
+        return {"full": None if found is None else found - killed, "use": use}
+
+    def _until_full(self, since: float, burst: int) -> float | None:
+        units = _FULL * self.plan.rate * _FULL_FOR + burst
+        with contextlib.suppress(AssertionError):
+            return wait_until(
+                lambda: full_from(self._starts(), since, units=units, seconds=_FULL_FOR),
+                description="the limit is fully used", timeout=self.plan.after, every=0.25,
+            )  # fmt: skip
+        return None
+
+    def _stop(self) -> None:
+        """SIGTERM to every worker; SIGKILL to what is still there after the plan's patience."""
+        self._worker_mb()
+        commands = [command for command in self.flooding.commands if command.running]
+        for command in commands:
+            command.terminate()
+        until = time.monotonic() + self.plan.patience
+        for command in commands:
+            command.ends_within(max(0.1, until - time.monotonic()))
+            command.kill()
+
+    def _top_up(self) -> None:
+        """Let as many wait as in the beginning, where a good part has run."""
+        missing = self.plan.jobs - (self.sent - int(self.flooding.record.scard("ended")))
+        if missing > self.plan.jobs / 4:
+            self._send(missing)
+            self._wait_until_taken()
+
+    def _send(self, jobs: int) -> None:
+        self.flooding.send_many(("job", str(index)) for index in range(self.sent, self.sent + jobs))
+        self.sent += jobs
+
+    # What is read
+
+    @property
+    def _queue(self) -> str:
+        return str(self.flooding.queue)
+
+    def _starts(self) -> list[float]:
+        return sorted(start.at_us / 1e6 for start in self.flooding.starts())
+
+    def _begun_since(self, since: float, until: float = float("inf")) -> int:
+        return sum(since < at <= until for at in self._starts())
+
+    def _twice(self) -> int:
+        jobs = [start.job for start in self.flooding.starts()]
+        return len(jobs) - len(set(jobs))
+
+    def _read(self) -> _Reading:
+        servers = pids_of_broker(self.where), pids_of_redis(self.store)
+        return _Reading(self._cpu_of_workers(), *map(cpu_seconds, servers), scripts_run(self.store))
+
+    def _cpu_of_workers(self) -> float:
+        commands = self.flooding.commands if self.flooding.started else ()
+        return cpu_seconds(pid for command in commands for pid in _pids(command))
+
+    def _memory(self) -> tuple[float, float]:
+        """Bytes of the broker and of the limits' store: what Redis says of its data; RabbitMQ's processes."""
+        store = float(self.store.info("memory")["used_memory"])
+        if self.where.kind == "rabbitmq":
+            return 1e6 * pss_mb(pids_of_broker(self.where)), store
+        with redis.Redis.from_url(self.where.broker_url) as broker:
+            return float(broker.info("memory")["used_memory"]), store
+
+    def _worker_mb(self) -> list[float]:
+        found = [pss_mb(_pids(command)) for command in self.flooding.commands if command.running]
+        self.peak_mb = max(self.peak_mb, *found, 0.0)
+        return found
+
+
+def _pids(command: Command) -> list[int]:
+    return [command.pid, *command.children()]

@@ -1,0 +1,122 @@
+"""The stream in which an event loop's worker holds what was denied: what it hands on, and what goes back at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+
+from throttlekit.adapter.loop import HoldingStream
+
+_log = logging.getLogger("tests.holding")
+
+
+class _Stream(HoldingStream[str, str]):
+    """
+    Messages are texts. Those of *sent* come from the first stream of the broker, and others wait for ever.
+
+    Attributes:
+        broken: How many streams were cancelled while they opened.
+        failures: How often `send_back` fails at first.
+    """
+
+    def __init__(self, *sent: str, most: int = 100, opens_in: float = 0.0, failures: int = 0) -> None:
+        super().__init__(self._listen, most=most, log=_log)
+        self.sent, self.opens_in, self.failures = list(sent), opens_in, failures
+        self.forgets = failures > 0
+        self.broken = 0
+        self.back: list[str] = []
+        self.others: set[str] = set()
+
+    async def _listen(self) -> AsyncGenerator[str, None]:
+        try:
+            await asyncio.sleep(self.opens_in)
+        except asyncio.CancelledError:
+            self.broken += 1
+            raise
+        while self.sent:
+            yield self.sent.pop(0)
+        await asyncio.Event().wait()
+
+    def received(self, raw: str) -> str:
+        return raw
+
+    def handed_on(self, message: str, *, early: bool) -> str:
+        return message.upper() if early else message
+
+    async def is_ours(self, message: str) -> bool:
+        return message not in self.others
+
+    def comes_again(self, message: str) -> bool:
+        return not self.forgets
+
+    async def send_back(self, message: str) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError("away")
+        self.back.append(message)
+
+
+def test_what_waits_comes_out_when_it_is_due_and_what_is_anothers_does_not() -> None:
+    """Messages that come go first; those that wait come in the order in which they are due, if they are still ours."""
+
+    async def run() -> list[str]:
+        stream = _Stream("a")
+        listening = stream.listen()
+        got = [await anext(listening)]
+        stream.others.add("c")
+        for message, delay in (("b", 0.02), ("c", 0.01), ("d", 0.03)):
+            stream.room.put(message, delay, None, 60.0)
+        got += [await anext(listening), await anext(listening)]
+        await listening.aclose()
+        assert stream.back == []
+        return got
+
+    assert asyncio.run(run()) == ["a", "b", "d"]
+
+
+def test_what_waits_at_the_end_goes_back() -> None:
+    """Also what has come and was not fetched; and no more is fetched while as many wait as may."""
+
+    async def run() -> _Stream:
+        stream = _Stream("a", "b", "c", most=2)
+        listening = stream.listen()
+        for _ in range(2):
+            stream.room.put(await anext(listening), 60.0, None, 60.0)
+        waiting = asyncio.ensure_future(anext(listening))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        return stream
+
+    stream = asyncio.run(run())
+    assert (stream.back, stream.sent, stream.is_open) == (["a", "b"], ["c"], False)
+
+
+def test_a_stream_that_opens_is_not_cancelled() -> None:
+    """A worker that stops just then waits for it: a broker's client might close the channel of all by that."""
+
+    async def run() -> _Stream:
+        stream = _Stream(opens_in=0.05)
+        waiting = asyncio.ensure_future(anext(stream.listen()))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        return stream
+
+    assert asyncio.run(run()).broken == 0
+
+
+def test_a_broker_that_is_away_and_forgets_is_tried_again() -> None:
+    """What it would not bring again is put back once it answers."""
+
+    async def run() -> _Stream:
+        stream = _Stream(failures=1)
+        waiting = asyncio.ensure_future(anext(stream.listen()))
+        await asyncio.sleep(0)
+        stream.room.put("a", 60.0, None, 60.0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        return stream
+
+    assert asyncio.run(run()).back == ["a"]
