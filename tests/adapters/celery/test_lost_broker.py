@@ -32,7 +32,7 @@ WITHIN = 120.0
 @pytest.fixture
 def broker(stack: ExitStack) -> RedisProcess:
     """A broker that can be away, and keeps its messages."""
-    broker = stack.enter_context(closing(RedisProcess("--appendonly", "yes")))
+    broker = stack.enter_context(closing(RedisProcess("--appendonly", "yes", "--appendfsync", "always")))
     broker.start()
     return broker
 

@@ -44,7 +44,7 @@ QUICK_RECOVERY = {
 @pytest.fixture
 def server(stack: ExitStack) -> RedisProcess:
     """A Redis of the test's own, that keeps what it has while it is away: 0 is the broker, 1 the limiter's store."""
-    server = stack.enter_context(closing(RedisProcess("--appendonly", "yes")))
+    server = stack.enter_context(closing(RedisProcess("--appendonly", "yes", "--appendfsync", "always")))
     server.start()
     return server
 
@@ -195,7 +195,7 @@ def test_what_a_message_says_is_kept(on_own: Any) -> None:
 
 def test_a_store_that_is_away_wakes_nothing(stack: ExitStack, on_own: Any, keys: Any) -> None:
     """Parked tasks stay where they are until the limiter answers, and all run then."""
-    store = stack.enter_context(closing(RedisProcess("--appendonly", "yes")))
+    store = stack.enter_context(closing(RedisProcess("--appendonly", "yes", "--appendfsync", "always")))
     store.start()
     site: CelerySite = on_own(rate="2/s", store=f"{store.url}/1")
     worker = site.start()

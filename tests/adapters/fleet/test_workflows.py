@@ -110,6 +110,9 @@ class Site:
                 )
 
     def events(self) -> list[Event]:
+        ready: Any = getattr(self._queue, "ready_job_registry", None)
+        if ready is not None:  # RQ 3 leaves dependents there when two workers end at once, for minutes
+            ready.cleanup()
         found: list[Event] = []
         for line in self._record.lrange("events", 0, -1):
             at_us, what, workflow, number, more = line.split()
@@ -117,11 +120,7 @@ class Site:
         return found
 
     def until_done(self, count: int) -> list[Event]:
-        ready: Any = getattr(self._queue, "ready_job_registry", None)
-
         def done() -> list[Event] | None:
-            if ready is not None:  # RQ 3 leaves dependents there when two workers end at once, for minutes
-                ready.cleanup()
             events = self.events()
             return events if sum(each.what == "done" for each in events) >= count else None
 

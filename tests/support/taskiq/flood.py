@@ -113,7 +113,7 @@ class TaskiqFlooding(Flooding):
 
     def left(self) -> int:
         left = super().left()
-        if left and self.flood.kills and self._sender.told["kind"] == "stream":
+        if left and (self.flood.kills or self.flood.faulty) and self._sender.told["kind"] == "stream":
             self._sender.nudge()
         return left
 
