@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit.adapter import WaitRules, WhenOver, check_limiter, seconds_in
+from throttlekit.adapter import WaitRules, WhenOver, boolean_in, check_limiter, seconds_in
 from throttlekit_celery._admission import Gate
 from throttlekit_celery._body import Bodies
 from throttlekit_celery._eager import waits_in_place
@@ -80,7 +80,7 @@ def install(
         rules=WaitRules.read(max_wait, max_deferrals, when_over),
         max_hold=None if max_hold is None else _hold(max_hold),
         max_held=_whole("max_held", max_held, 1),
-        parking=_boolean("parking", parking),
+        parking=boolean_in("parking", parking),
     )
     gate = Gate(app, limiter, limits, settings)
     if app.finalized:
@@ -119,12 +119,6 @@ def _hold(value: float | timedelta) -> float:
 def _whole(option: str, value: object, least: int) -> int:
     if type(value) is not int or value < least:
         raise ConfigurationError(f"{option} must be a whole number of at least {least}, not {value!r}")
-    return value
-
-
-def _boolean(option: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigurationError(f"{option} must be True or False, not {value!r}")
     return value
 
 

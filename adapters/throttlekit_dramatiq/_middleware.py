@@ -31,6 +31,7 @@ from throttlekit.adapter import (
     WaitRules,
     WhenOver,
     begin,
+    boolean_in,
     check_limiter,
     end,
     is_counted_here,
@@ -114,12 +115,13 @@ class Throttle(Middleware):
     ) -> None:
         check_limiter(limiter, 'Throttle takes a limiter: Throttle(Limiter("redis://…"))')
         rules = WaitRules.read(max_wait, max_deferrals, when_over)
+        own_limits = boolean_in("own_limits", own_limits)
         self._options = Options(limiter, throttle, on_429, rules, own_limits=own_limits)
         self._throttling = Throttling(limiter, self._options, rules=rules, log=_log, noun="Message")
         self._max_inline_wait = seconds_in("max_inline_wait", max_inline_wait)
         self._queues: set[str] = set()
         self._consumers = DelayedConsumers()
-        self._parking = Parking(self._throttling, wanted=parking)
+        self._parking = Parking(self._throttling, wanted=boolean_in("parking", parking))
         self._bodies = Bodies(self._rate_limited)
         self._worker: Any = None
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit.adapter import WaitRules, WhenOver, check_limiter, read_limits, seconds_in
+from throttlekit.adapter import WaitRules, WhenOver, boolean_in, check_limiter, read_limits, seconds_in
 
 __all__ = ["Settings", "configure", "limiter_for", "settings"]
 
@@ -83,7 +83,7 @@ def configure(
             limiter.declare(*of_queues[name])
     wait = seconds_in("max_inline_wait", max_inline_wait)
     rules = WaitRules.read(max_wait, max_deferrals, when_over)
-    _Process.settings = Settings(limiter, of_queues, rules, wait, bool(own_limits))
+    _Process.settings = Settings(limiter, of_queues, rules, wait, boolean_in("own_limits", own_limits))
 
 
 def settings() -> Settings:

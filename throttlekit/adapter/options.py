@@ -30,6 +30,7 @@ __all__ = [
     "JobOptions",
     "WaitRules",
     "WhenOver",
+    "boolean_in",
     "check_function",
     "check_limiter",
     "check_on_429",
@@ -195,6 +196,16 @@ def check_limiter(limiter: object, usage: str) -> Limiter:
     if not isinstance(limiter, Limiter):
         raise ConfigurationError(f"{usage}, not {limiter!r}")
     return limiter
+
+
+def boolean_in(option: str, value: object) -> bool:
+    """
+    Raises:
+        ConfigurationError: *value* is not a bool: the text "false" would count as true.
+    """
+    if not isinstance(value, bool):
+        raise ConfigurationError(f"{option} must be True or False, not {safe_repr(value)}")
+    return value
 
 
 def check_function(limits: Iterable[Limit], function: Callable[..., Any]) -> None:

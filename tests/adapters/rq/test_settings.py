@@ -105,6 +105,7 @@ def test_a_url_that_cannot_be_read_fails_the_job_and_says_why(
         ({"max_wait": -1}, "max_wait"),
         ({"max_deferrals": 1.5}, "max_deferrals"),
         ({"max_inline_wait": "long"}, "max_inline_wait"),
+        ({"own_limits": "no"}, "own_limits"),
         ({"queues": {"work": "10/s"}}, "queue 'work'"),
         ({"queues": {"work": jobs.HOURLY}, "limiter": Limiter(), "max_wait": True}, "max_wait"),
     ],
