@@ -231,7 +231,7 @@ class _Sender:
 
     def close(self) -> None:
         if self._redis is not None:
-            self._redis.flushall()
+            self._redis.flushall(asynchronous=True)
             self._redis.close()
         else:
             with contextlib.suppress(Exception), self.app.connection_for_write() as connection:

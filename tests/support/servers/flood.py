@@ -126,7 +126,7 @@ class Sender:
 
     def close(self) -> None:
         if self._redis is not None:
-            self._redis.flushall()
+            self._redis.flushall(asynchronous=True)
             self._redis.close()
         else:
             with contextlib.suppress(Exception):
