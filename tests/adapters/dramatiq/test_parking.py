@@ -96,7 +96,7 @@ def test_what_is_due_later_waits_in_no_worker_and_runs_in_its_turn(redis_site: S
     assert sum(park.queue == site.queue for park in Park.all_of(site.broker.client)) == 1
     runs_the_rest(site, limits)
     assert parked(site) == 0
-    assert inversions(site.ran) < 0.1  # threads ask in any order
+    assert inversions(site.ran) < 0.25  # threads ask in any order; by chance it were a half
 
 
 def test_a_purge_of_the_queue_drops_what_is_parked(redis_site: Site, limits: Limiter) -> None:

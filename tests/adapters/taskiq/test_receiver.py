@@ -300,8 +300,9 @@ def test_a_broker_in_memory_waits_in_place() -> None:
             sent = await job.kiq()
             assert (await sent.get_result()).return_value == 1
 
+    begun = time.monotonic()
     asyncio.run(main())
-    assert ran[2] - ran[0] >= 0.09
+    assert ran[2] - begun >= 0.09
     limiter.close()
 
 
