@@ -153,7 +153,9 @@ class HeldTasks:
             now = time.monotonic()
             held.due = now + delay
             lane = lane_in(held.ticket) if wakeable else NO_LANE
-            entry = held.entry = self._room.put(wait, held.due, lane, now=now, latest=now + max(delay, most))
+            entry = held.entry = self._room.put(
+                wait, held.due, lane, now=now, latest=now + max(delay, most), fresh=held.entry is None
+            )
         if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
             task_scheduled(request)
         self._start_timer(entry, delay)

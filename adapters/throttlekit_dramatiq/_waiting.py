@@ -62,7 +62,7 @@ class Waiting(PriorityQueue[Any]):
         lane, now = lane_in(message.options.get(TICKET)), time.monotonic()
         due, since = (retimed.due, retimed.since) if retimed else (due, now)
         latest = max(due, current_millis() + LONGEST_HOLD * 1000)
-        self._room.put(Held(item, message, since), due, lane, now=now, latest=latest)
+        self._room.put(Held(item, message, since), due, lane, now=now, latest=latest, fresh=retimed is None)
 
     def _get(self) -> Any:
         entry: Any = self._room.first()  # there is one: `get` has checked the size

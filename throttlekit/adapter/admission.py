@@ -79,6 +79,7 @@ class WhenDue(NamedTuple):
         overdue: Whether it was to be due by now.
         astray: Whether a limit keeps it that is not the one in whose line it is parked.
         most: How many jobs can become due in front of it, at most, in the time of a look at the line.
+        sooner: By how many seconds `seconds` is less than if all that stand before it come: a guess that they do not.
     """
 
     seconds: float
@@ -86,6 +87,7 @@ class WhenDue(NamedTuple):
     overdue: bool = False
     astray: bool = False
     most: int = sys.maxsize
+    sooner: float = 0.0
 
 
 class Throttling(Generic[_M]):
@@ -190,8 +192,9 @@ class Throttling(Generic[_M]):
         )
         overdue = not decision.allowed and decision.reason != "early"
         astray = not decision.allowed and limit_ref(limit) != Ticket.read(asked.job.ticket).limit_ref
-        most = _FEW if decision.delay < decision.retry_after else limit.capacity + math.ceil(coming)
-        return WhenDue(decision.delay, not limit.period_us, overdue, astray, most)
+        sooner = max(0.0, decision.retry_after - decision.delay)
+        most = _FEW if sooner else limit.capacity + math.ceil(coming)
+        return WhenDue(decision.delay, not limit.period_us, overdue, astray, most, sooner)
 
     def concerns(self, options: JobOptions) -> bool:
         """Whether jobs with these *options* are to be admitted: they have limits, or a plugin may add some."""

@@ -134,7 +134,9 @@ class Promoter(Generic[_M]):
         back = min(2 * turns.woken.get(lane, _FIRST_LOOK), first.most, _MOST_WOKEN)
         while (far := self._due_of(park, lane, back)) is None and back > 1:
             back //= 2
-        step = max(0.0, far.seconds - first.seconds) / back if far is not None else 0.0
+        step = 0.0
+        if far is not None:  # a guess that those before it do not come, made at one look of the two, is no pace
+            step = max(0.0, far.seconds + (0.0 if first.sooner else far.sooner) - first.seconds) / back
         due = int((soon - first.seconds) / step) + 1 if step else first.most
         due = max(1, min(due, back + 1, first.most, _MOST_WOKEN))
         turns.woken[lane] = due

@@ -103,13 +103,16 @@ class _Standing(Generic[_T]):
         if len(self.asked) > _MOST_ASKED:
             del self.asked[next(iter(self.asked))]
 
-    def bases_of(self, due: float, lane: Lane) -> tuple[float, float]:
+    def bases_of(self, due: float, lane: Lane, *, fresh: bool) -> tuple[float, float]:
         """
-        Of a job that is put in: as before if it comes back. If it stands first, the lane is as late as it is: by how
-        much it has become later since its last answer, and by a step towards how late it is in all, which is another
-        for each tenant, and no news to those that came since.
+        Of a job that is put in: as before if it comes back, and is not *fresh*. If it stands first, the lane is as late
+        as it is: by how much it has become later since its last answer, and by a step towards how late it is in all,
+        which is another for each tenant, and no news to those that came since.
         """
-        base, whole = self.asked.pop((lane.start, lane.number), (math.nan, due - self.behind))
+        unknown = math.nan, due - self.behind
+        base, whole = self.asked.pop((lane.start, lane.number), unknown)
+        if fresh:
+            base, whole = unknown
         if math.isnan(base):
             return due - self.behind, whole
         first = self.first()
@@ -155,8 +158,9 @@ class WaitingRoom(Generic[_T]):
         return (entry for entry in self._entries if not entry.gone)
 
     def put(
-        self, item: _T, due: float, lane: Lane = NO_LANE, *, now: float = 0.0, latest: float = math.inf
-    ) -> Entry[_T]:
+        self, item: _T, due: float, lane: Lane = NO_LANE, *, now: float = 0.0, latest: float = math.inf,
+        fresh: bool = False,
+    ) -> Entry[_T]:  # fmt: skip
         """
         Let *item* wait until *due*.
 
@@ -164,13 +168,15 @@ class WaitingRoom(Generic[_T]):
             lane: Where it stands, as `lane_in` reads it off the ticket.
             now: By the clock of `to_look_at`.
             latest: However late its lane becomes, it is taken up by then: a broker lets no message be held for ever.
+            fresh: The broker has just delivered it. If it was here before and left to wait elsewhere, parked for
+                instance, then how much later it is due is no news to those that came meanwhile.
         """
         self._number += 1
         self._living += 1
         entry = Entry(due, self._number, item, lane, due, due, latest)
         if lane.name:
             standing = self._lanes.setdefault(lane.name, _Standing(now, self._step))
-            entry.base, entry.whole = standing.bases_of(due, lane)
+            entry.base, entry.whole = standing.bases_of(due, lane, fresh=fresh)
         self._add(entry)
         return entry
 

@@ -102,10 +102,10 @@ class OverrideLayer:
         except CostExceedsLimit as error:
             paused = fleet.overrides.too_dear(error, call)
             (claim,) = self._claims(call, paused.limit)
-        if call.peek:
-            return fleet.overrides.held_back(claim, paused.rule, Ticket())[0]
         before = Ticket.read(job.ticket if job is not None else None)
         decision, ticket, now_us = fleet.overrides.held_back(claim, paused.rule, before)
+        if call.peek:
+            return decision
         back_us = now_us + round(decision.delay * 1_000_000)
         verdict = Verdict(Reason.PAUSED, 0, now_us, back_us, back_us, (None,))
         # The ticket counts this denial already, if it counts at all.

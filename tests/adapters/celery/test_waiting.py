@@ -171,6 +171,18 @@ def test_a_task_behind_one_that_asked_in_vain_waits_as_much_longer(clock: list[f
 
 
 @pytest.mark.usefixtures("reserved")
+def test_a_task_that_was_parked_meanwhile_makes_no_other_wait_longer(clock: list[float]) -> None:
+    """It is a delivery of its own: those that came since know as well as it how late the line is."""
+    consumer, tasks = Consumer(), HeldTasks(10)
+    parked, second = make(consumer, 1, "one", start=5), make(consumer, 2, "one", start=9)
+    tasks.hold(parked, 1.0, wakeable=True)
+    assert tasks.drop(parked)
+    tasks.hold(second, 4.5, wakeable=True)
+    tasks.hold(make(consumer, 1, "one", start=5), 4.0, wakeable=True)
+    assert tasks.late(second) == 0.0
+
+
+@pytest.mark.usefixtures("reserved")
 def test_a_task_is_held_no_longer_than_its_broker_allows(clock: list[float]) -> None:
     """RabbitMQ ends the connection of a worker that holds a message for too long: a late line does not count then."""
     consumer, tasks = Consumer(), HeldTasks(10)

@@ -98,6 +98,20 @@ def test_a_message_that_goes_on_waiting_is_due_anew() -> None:
     assert [waiting.get_nowait() for _ in range(3)] == [items[2], items[0], items[1]]
 
 
+@pytest.mark.parametrize(("stayed", "due"), [(True, 1690), (False, 900)])
+def test_only_a_message_that_goes_on_waiting_here_makes_those_behind_it_due_later(stayed: bool, due: int) -> None:
+    """Not one that left, was parked, and comes from the broker again: those that came since know what it knows."""
+    first, second = item(10, "a"), item(900, "a")
+    waiting = filled(first)
+    waiting.get_nowait()
+    waiting.put(second)
+    waiting.put(Retimed(first, 800, 0.0) if stayed else (800, first[1]))
+    waiting.get_nowait()
+    left = waiting.first()
+    assert left is not None
+    assert left.due == due
+
+
 def test_what_was_given_out_is_in_no_lane_any_more() -> None:
     """A message that left in its turn is not woken; a lane in which no message waits has no first."""
     waiting = filled(item(1, "a"), item(2, "a"))

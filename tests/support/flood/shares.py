@@ -171,14 +171,15 @@ def happen(plan: Plan, workers: str, limit: FloodLimit, **options: Any) -> Happe
             (pump or flooding).send("job", str(index), tenant)
         flooding.start()
         began = time.time()
-        asked_first = 0
+        asked_first = ran_first = 0
         if plan.seconds is not None and flood.mode == "throttlekit":
             _wait_until_in_line(plan, flooding, store)
             asked_first, began = scripts_run(store, ["evalsha"]), time.time()
         elif plan.seconds is not None:
             wait_until(lambda: _works(flooding, pump), description="the workers work", timeout=60)
             began = time.time()
-        ran_first = len(flooding.starts())
+        if plan.seconds is not None:
+            ran_first = len(flooding.starts())
         control = Control(where.store_url.partition("?")[0], by="benchmark")
         sent = _follow(plan, flooding, pump, control, began)
         asked, seconds = scripts_run(store, ["evalsha"]), time.time() - began

@@ -73,6 +73,18 @@ def test_a_job_that_came_in_front_meanwhile_is_due_as_it_was_told() -> None:
     assert room.due(light) == 11
 
 
+def test_a_job_that_was_parked_meanwhile_makes_no_other_later() -> None:
+    """It left before a pause, and those that came since know of the pause. Its next answer here counts again."""
+    room: WaitingRoom[str] = WaitingRoom()
+    first = room.put("first", 10, lane(1))
+    assert room.remove(first)
+    second = room.put("second", 13.5, lane(2), fresh=True)
+    first = room.put("first", 13, first.lane, fresh=True)
+    assert [room.due(each) for each in (first, second)] == [13, 13.5]
+    asked_in_vain(room, first, 15)
+    assert room.due(second) == 15.5
+
+
 def test_answers_that_come_in_another_order_count_once() -> None:
     """Two jobs of a lane ask at once, and what holds the second up is not what holds the first."""
     room: WaitingRoom[str] = WaitingRoom()

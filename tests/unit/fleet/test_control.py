@@ -367,6 +367,17 @@ def test_pause_with_an_end_sends_jobs_behind_it_in_their_order(fleet: Fleet) -> 
     assert len(set(back)) == len(back)
 
 
+def test_a_look_at_a_job_in_a_pause_says_when_that_job_comes_back(fleet: Fleet) -> None:
+    """By its ticket, as if it asked: so parked jobs are woken in their order, and not all for one instant."""
+    fleet.passing(PARTNER)
+    tickets = [fleet.ask(PARTNER).ticket for _ in range(3)]
+    fleet.tell(Rule(what="pause", name="partner", until_us=fleet.clock() + 1_000))
+    for ticket in tickets:
+        looked = fleet.limiter.peek(PARTNER, job=Job(ticket=ticket))
+        assert looked.delay == fleet.ask(PARTNER, ticket=ticket).delay
+    assert looked.delay > looked.retry_after
+
+
 def test_job_whose_slot_comes_after_the_pause_comes_back_for_it(fleet: Fleet) -> None:
     """Those behind a long line do not all come back when the pause ends, to be told that they are too early."""
     slow = TokenBucket("slow", "1/minute", burst=1)
