@@ -39,6 +39,7 @@ LIKELY = {
     "latency": "adaptive-concurrency",
     "lease": "concurrency",
     "fast_bucket": "token-bucket",
+    "fast_line": "token-bucket",
     "fixed_window": "fixed-window",
     "gcra": "token-bucket",
     "sliding_log": "sliding-log",

@@ -2,8 +2,8 @@
 Every Lua script of throttlekit.
 
 A decision's script is composed (`read`): what all share, one file for each algorithm that it needs, and one for the
-verb; for `acquire` also the short way that most grants take, `fast_bucket` or `fast_path`. The scripts of the fleet and
-of RQ's adapter stand alone (`script`).
+verb; for `acquire` also the short ways: that of most grants, `fast_bucket` or `fast_path`, and that of a job that waits
+for one token bucket, `fast_line`. The scripts of the fleet and of RQ's adapter stand alone (`script`).
 """
 
 from functools import cache
@@ -27,6 +27,7 @@ _PARTS = {
     for part in (
         "clock",
         "fast_bucket",
+        "fast_line",
         "fast_path",
         "common",
         *ALGORITHMS.values(),
@@ -54,6 +55,6 @@ def read(verb: str, codes: frozenset[str] = frozenset(ALGORITHMS)) -> str:
     codes = codes | {"c"} if "a" in codes else codes
     algorithms = [name for code, name in ALGORITHMS.items() if code in codes]
     line = ("slowdown", "line") if verb in ("acquire", "clear_line", "leave", "pause", "slow") else ()
-    shortest = ("fast_bucket",) if verb == "acquire" and codes == frozenset("t") else ()
+    shortest = ("fast_bucket", "fast_line") if verb == "acquire" and codes == frozenset("t") else ()
     short = ("fast_path",) if verb == "acquire" else ()
     return "\n".join(_PARTS[part] for part in ("clock", *shortest, "common", *algorithms, *short, *line, verb))

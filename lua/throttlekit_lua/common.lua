@@ -30,8 +30,6 @@
 
   A claim c has its key, its size (0 only looks) and three numbers of its algorithm: a, b, c.
 ]]
-local SLACK, FURTHEST = 25, 3155760000000000
-
 local function whole(x) return format(INTEGER, x) end
 local function ttl(last) return whole(max(1, ceil((last - now + KEPT) / 1000))) end
 

@@ -5,11 +5,13 @@
 
   KEYS and ARGV  those of acquire.lua
 ]]
+local known_line
 if ARGV[2] ~= 'peek' then
   local tats = {}
   for i = 1, #KEYS / 3 do
     local at = 3 * i + 1
     local line = redis.call('GET', KEYS[3 * i - 1])
+    known_line = line
     local until_guest, v, since, guest, from_guest, last
     if line and string.find(line, NO_JOBS, -24) then
       until_guest, v, since, guest, from_guest, last = string.match(line, QUIET)
@@ -17,8 +19,8 @@ if ARGV[2] ~= 'peek' then
     local quiet = not line or until_guest and v + 0 < LAST_TAG and since - LOOK <= now
     local stored = quiet and redis.call('GET', KEYS[3 * i - 2])
     local size, tat = tonumber(ARGV[at]), not stored and 0 or tonumber(stored)
-    local own_rate = string.find(ARGV[at + 2], '^t %d+;[%d/]+;')
-    if not quiet or size == 0 or not own_rate or not tat then
+    local own_rate = quiet and string.find(ARGV[at + 2], '^t %d+;[%d/]+;')
+    if size == 0 or not own_rate or not tat then
       tats = nil
       break
     end

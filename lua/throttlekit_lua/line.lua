@@ -9,9 +9,8 @@
 
   `waiting` counts the jobs. Nothing is written before `write_line`, but for what a later clock wrote.
 ]]
-local FIRST_TAG, FAR, EXACT, BATCH, MEAN_ONE, MEAN_PART = 18691697672192, 16, 32, 16, 1024, 32
-local AT_DOOR, DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 8, 4, 16, 1000000, 512, 60000
-local MOST_TAG = 9007199254740990
+local FIRST_TAG, FAR, EXACT, BATCH = 18691697672192, 16, 32, 16
+local DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 4, 16, 1000000, 512, 60000
 local FORMAT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) '
   .. '(%d+) (%d+) (%d+) (%d+) (%x*) ?(.*)$'
 

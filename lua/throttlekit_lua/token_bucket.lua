@@ -6,7 +6,7 @@
   Key    the TAT, integer microseconds; "TAT debt" if it was settled beyond empty; "TAT debt capacity over under" if it
          was written in another measure than the declared one's
 ]]
-local MOST_DEBT_CAPACITIES, MIN_CUT_US, MOST_DEBT_US, MOST_SLACK_US = 60, 3600000000, 316224000000000, 20000
+local MOST_DEBT_CAPACITIES, MIN_CUT_US, MOST_DEBT_US = 60, 3600000000, 316224000000000
 
 local MOST_BY = 9007199254740992
 
@@ -105,7 +105,7 @@ algorithms.t = {
   slack = function(c, t)
     if c.a >= t then return 0 end
     local over, under = fraction(c)
-    return math.min(math.floor(math.floor(over / under) / SLACK), MOST_SLACK_US)
+    return math.min(math.floor(math.floor(over / under) / SLACK), MOST_SLACK)
   end,
   pace = function(c) return c.size end,
 }

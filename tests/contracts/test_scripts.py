@@ -15,10 +15,11 @@ from contracts.tree import LUA, parsed, read
 CLOCK = next(path for path in LUA if path.stem == "clock")
 COMMON = next(path for path in LUA if path.stem == "common")
 FAST_BUCKET = next(path for path in LUA if path.stem == "fast_bucket")
+FAST_LINE = next(path for path in LUA if path.stem == "fast_line")
 FAST_PATH = next(path for path in LUA if path.stem == "fast_path")
 LINE = next(path for path in LUA if path.stem == "line")
 SLOWDOWN = next(path for path in LUA if path.stem == "slowdown")
-FAST = (FAST_BUCKET, FAST_PATH)
+FAST = (FAST_BUCKET, FAST_LINE, FAST_PATH)
 VERBS = [path for path in LUA if "ARGV[" in read(path) and path not in (CLOCK, *FAST)]
 ALGORITHMS = [path for path in LUA if path not in (*VERBS, CLOCK, COMMON, *FAST, LINE, SLOWDOWN)]
 every_script = pytest.mark.parametrize("path", LUA, ids=lambda path: path.name)
@@ -127,8 +128,11 @@ def test_script_knows_the_servers_commands_by_name(path: Path) -> None:
 # The holder of a slot comes as text, and is nothing else.
 _FORMATS = r"whole|ttl|bytes|get|string\.(?:sub|rep)|table\.concat|range|text_of|member_of|mark_of"
 # What is kept until it is written is text: members, kinds and names of tenants, and in the fast ways parts of a line.
-_KEPT = r"(?:c\.)?(?:until|from)_guest|c\.leaves|c\.(?:joins|paid)\[\d\]|c\.tenant|kind"
-_TEXT = rf"'[^']*'|format\(INTEGER, .*\)|c\.c|{_KEPT}|(?:{_FORMATS})\(.*\)|redis\.call\('GET', c\.key\)(?: or '')?"
+_KEPT = r"(?:c\.)?(?:until|from)_guest|c\.leaves|c\.(?:joins|paid)\[\d\]|(?:c\.)?tenant|kind"
+_TEXT = (
+    rf"'[^']*'|format\((?:INTEGER|'%016\.0f 1'), .*\)|c\.c|{_KEPT}|(?:{_FORMATS})\(.*\)"
+    r"|redis\.call\('GET', c\.key\)(?: or '')?"
+)
 
 
 def _is_text(value: str, body: str, seen: tuple[str, ...] = ()) -> bool:
@@ -184,6 +188,9 @@ def test_number_that_is_not_formatted_is_noticed(value: str, body: str) -> None:
     assert not _is_text(value, body)
 
 
+_TTL = r"(?:ttl\(|format\(INTEGER, max\(1, ceil\(\()"
+
+
 @every_script
 def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
     """A SET carries PX or KEEPTTL; an algorithm that writes otherwise ends its `keep` with one, or with a PEXPIRE."""
@@ -192,6 +199,12 @@ def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
     writing = [(command, text) for command, text in calls if command in ("SET", "SETRANGE", "APPEND", "ZADD")]
     if path == LINE:
         assert body.rstrip().endswith("if line.waiting > 0 then redis.call('PEXPIRE', jobs_key, ttl(last)) end\nend")
+    elif path == FAST_LINE:
+        assert re.search(
+            r"if waiting \+ 0 > 0 then redis\.call\('PEXPIRE', KEYS\[3\], lives\) end\n"
+            r"  do return reply end\nuntil true end\s*$",
+            body,
+        )
     elif any("'PX'" not in text for _, text in writing):
         keep = re.search(r"keep = function\(c\)\n(.*?)\n  end,", body, re.DOTALL)
         assert keep
@@ -201,7 +214,7 @@ def test_every_key_that_is_written_gets_its_time_to_live(path: Path) -> None:
         assert all("'PX'" in text for command, text in _calls(last) if command == "SET")
     for _, text in writing:
         times = _split(text)[-1] if "'PX'" in text else "ttl(now)"
-        assert times.startswith(("ttl(", "format(INTEGER, ceil((")) or re.search(rf"local {times} = ttl\(", body), text
+        assert times.startswith(("ttl(", "format(INTEGER, ceil((")) or re.search(rf"local {times} = {_TTL}", body), text
 
 
 def test_scripts_are_put_together_from_every_file() -> None:
@@ -213,7 +226,7 @@ def test_scripts_are_put_together_from_every_file() -> None:
     for verb, letters in product(VERBS, ["t", "fs", "l", "c", "ca", "tfslca"]):
         text = throttlekit_lua.read(verb.stem, frozenset(letters))
         line = [SLOWDOWN, LINE] if "read_line(c)" in read(verb) else []
-        shortest = [FAST_BUCKET] if verb.stem == "acquire" and letters == "t" else []
+        shortest = [FAST_BUCKET, FAST_LINE] if verb.stem == "acquire" and letters == "t" else []
         short = [FAST_PATH] if verb.stem == "acquire" else []
         algorithms = [path for path in ALGORITHMS if _code(path) in letters]
         parts = [CLOCK, *shortest, COMMON, *algorithms, *short, *line, verb]
@@ -256,6 +269,15 @@ def test_shortest_way_is_one_of_acquire() -> None:
         assert {_index(text, body) for text in re.findall(rf"{word}\[(.+?)\]", body)} <= _documented(acquire, word)
     keys = [arguments.split(",")[0] for command, arguments in _calls(body) if re.fullmatch(_WRITING, command)]
     assert keys == ["KEYS[3 * i - 1]", "KEYS[3 * i - 2]"]
+
+
+def test_short_way_of_a_waiting_job_is_one_of_acquire() -> None:
+    """It reads the keys and arguments that acquire.lua names for its first claim, and the caller's."""
+    acquire, body = _parts(next(path for path in VERBS if path.stem == "acquire"))[0], _body(FAST_LINE)
+    for word in ("KEYS", "ARGV"):
+        documented = {factor + constant for factor, constant in _documented(acquire, word)}
+        assert {int(text) for text in re.findall(rf"{word}\[(\d+)\]", body)} <= documented
+        assert body.count(f"{word}[") == len(re.findall(rf"{word}\[\d+\]", body))
 
 
 @every_verb

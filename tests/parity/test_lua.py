@@ -621,7 +621,22 @@ def test_place_among_many_of_one_start_is_found_alike(client: Any) -> None:
     client.flushdb()
 
 
-@pytest.mark.parametrize("before_us", [-1_000_000, 1_000_000])
+def test_faster_rate_in_a_line_gives_its_jobs_no_more_time_alike(client: Any) -> None:
+    """A job at a faster rate than those that wait marks the line as of that rate; one at a slower rate does not."""
+    slow, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
+    fast = Rule(TokenBucket("x", "2/s", burst=1), slow.zone, slow.bucket)
+    steps = [
+        reference.ask(NOW_US + number, [(kept, claim_of(kept.bind(1)))], Caller.JOB)
+        for number, kept in enumerate([slow, slow, slow, fast, fast, slow])
+    ]
+    line = reference.line(slow)
+    assert line is not None
+    assert (len(line.jobs), line.mark) == (5, fast.bind(1).mark)
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize("before_us", [-2_300_000, -1_000_000, 1_000_000])
 def test_tags_at_their_end_begin_a_line_anew(client: Any, before_us: int) -> None:
     """Once a job has passed whose tag is the last, no place is good any more; also after a clock that steps back."""
     kept, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
