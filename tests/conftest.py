@@ -27,6 +27,10 @@ from support.servers.processes import (
 
 _T = TypeVar("_T")
 
+# A deadline that was missed once may be a busy machine's. Such a test runs once more, and the summary names it; what a
+# test found wrong fails at once.
+_DEADLINES = [r"waited \S+ s in vain", r"TimeoutError: The operation timed out"]
+
 # Three processes on two cores: how long an example takes says nothing; nor does what chance makes of the examples.
 settings.register_profile(
     "busy",
@@ -44,6 +48,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that wait for workers, or take minutes, come first: short ones fill the gaps at a run's end."""
     long = {item.path for item in items if item.get_closest_marker("workers") or "parity" in item.path.parts}
     items.sort(key=lambda item: item.path not in long)
+    for item in items:
+        item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=_DEADLINES))
 
 
 @pytest.fixture(autouse=True)
