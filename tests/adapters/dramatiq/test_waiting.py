@@ -143,10 +143,10 @@ def test_it_lists_all_that_wait() -> None:
 
 
 def test_random_histories_are_those_of_a_sorted_list() -> None:
-    """Put, give out, take from a lane, 20 000 times in any order: as a plain list does it, and kept small."""
+    """Put, give out, take from a lane, 6 000 times in any order: as a plain list does it, and kept small."""
     chance, numbers = random.Random(6), itertools.count()
     waiting, model = Waiting(), list[tuple[int, int, Any]]()
-    for _ in range(20_000):
+    for _ in range(6_000):
         act = chance.random()
         if act < 0.5 or not model:
             each = item(chance.randrange(50), chance.choice(["", "a", "b"]), start=chance.randrange(1, 50))
