@@ -10,14 +10,14 @@
 if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
   -- As line.lua names them; `passed` are those from mean to over, which a denial leaves as they are.
   local epoch, v, gone, number, passed, since, low, longest, guest, last, least_mark, waiting, secret = string.match(
-    known_line, '^(%d+) (%d+) (%d+) (%d+) 0 (%d+ %d+ 0 %d+ %d+) (%d+) (%d+) (%d+) 0 0 0 (%d+) (%d+) (%d+) '
+    known_line, '^([1-9]%d*) (%d+) (%d+) (%d+) 0 (%d+ [1-9]%d* 0 %d+ %d+) (%d+) (%d+) (%d+) 0 0 0 (%d+) (%d+) (%d+) '
       .. '([1-9]%d*) (%x+)$'
   )
   local b, over, under, mark, step, lead, queue, tenant =
     string.match(ARGV[6], '^t (%d+);(%d+)/?(%d*);(%d+) 1 (%d+) (%d+) (%d*) (.*)$')
   if not epoch or not b or v + 0 >= LAST_TAG or since - LOOK > now or mark - least_mark < 0 then break end
   local tat, size, a = tonumber(redis.call('GET', KEYS[1]) or nil), ARGV[4] + 0, ARGV[5] + 0
-  if not tat or tat - now > b + STALE then break end
+  if size == 0 or not tat or tat - now > b + STALE then break end
   under = tonumber(under) or 1
   local grace, wait, given = string.match(ARGV[3], '^(%d+) %x+ (%d*) (.*)$')
   local kept_grace = longest

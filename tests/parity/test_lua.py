@@ -547,6 +547,66 @@ def test_no_job_is_told_an_instant_beyond_a_hundred_years(client: Any) -> None:
     client.flushdb()
 
 
+def test_no_job_of_a_long_line_is_told_an_instant_beyond_a_hundred_years(client: Any) -> None:
+    """Also where no rate has changed: of a unit a year, all jobs after the hundredth are told the same instant."""
+    kept, reference = rule(TokenBucket("x", "1/366d", burst=1)), Reference()
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(1)))], Caller.JOB) for _ in range(103)]
+    told_us = [step.reply[4] for step in steps if isinstance(step.reply, list)]
+    assert [at_us == NOW_US + FURTHEST_US for at_us in told_us] == [False] * 100 + [True] * 3
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_due_job_far_behind_passes_where_units_lie_alike(client: Any) -> None:
+    """Where a unit that no job takes is lost, a job that is due takes it, and those before it have lost it."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
+    asked, places, steps = [(kept, claim_of(kept.bind(1)))], list[Sequence[Place | None]](), list[Step]()
+    for _ in range(13):
+        steps.append(reference.ask(NOW_US, asked, Caller.JOB, grace_us=60_000_000))
+        places.append(reference.places)
+    last = places[12][0]
+    assert last is not None
+    for number, now_us in (12, last.due_us), (10, last.due_us), (11, NOW_US + 61_000_000):
+        if number == 11:  # a job that joins looks what lies there
+            steps.append(reference.ask(now_us, asked, Caller.JOB, grace_us=60_000_000))
+            line = reference.line(kept)
+            assert line is not None
+            assert line.low == 1
+        steps.append(reference.ask(now_us, asked, Caller.JOB, places[number], grace_us=60_000_000))
+    line = reference.line(kept)
+    assert line is not None
+    assert (line.low, len(line.jobs), reference.seen["allowed"]) == (0, 11, 3)
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_job_that_comes_back_as_it_is_due_is_not_early(client: Any) -> None:
+    """If its unit has gone to a job that turned out dearer, the reason is that the limit is exhausted."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=5)), Reference()
+    dear, asked = claim_of(kept.bind(5), 5), [(kept, claim_of(kept.bind(1)))]
+    steps = [reference.ask(NOW_US, [(kept, dear)], Caller.JOB), reference.ask(NOW_US, asked, Caller.JOB)]
+    now_us = NOW_US + 1_000_000
+    steps.append(reference.settle(now_us, [Correction(kept.bucket, kept.bind(1), NOW_US, 1_000_000)]))
+    for by_us in (0, 999_999):  # the second is early: it comes before the instant that it was told this time
+        steps.append(reference.ask(now_us + by_us, asked, Caller.JOB, reference.places))
+    reasons = [step.reply[0] for step in steps if isinstance(step.reply, list)]
+    assert reasons == [REASONS.index(reason) for reason in ("allowed", "exhausted", "exhausted", "early")]
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_claim_without_a_size_takes_no_place_in_a_line(client: Any) -> None:
+    """It only looks, also where jobs wait, and whatever its cost is said to be."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
+    asked = [(kept, claim_of(kept.bind(1)))]
+    steps = [reference.ask(NOW_US, asked, Caller.JOB) for _ in range(2)]
+    for places in (), reference.places:
+        steps.append(reference.ask(NOW_US, [(kept, claim_of(kept.bind(0)))], Caller.JOB, places))
+    assert reference.seen["allowed"] == 3
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
 def test_job_deep_in_a_line_of_many_costs_passes_alike(client: Any) -> None:
     """Beyond the first entries of a line, what is before a job is an estimate, and it passes by none."""
     kept, reference, rnd = rule(TokenBucket("x", "6000/minute", burst=200)), Reference(), random.Random(7)
