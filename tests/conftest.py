@@ -27,8 +27,8 @@ from support.servers.processes import (
 
 _T = TypeVar("_T")
 
-# A deadline that was missed once may be a busy machine's. Such a test runs once more, and the summary names it; what a
-# test found wrong fails at once.
+# What was missed once may be a busy machine's: a deadline, or anything among real workers. Such a test runs once more,
+# and the summary names it; what another test found wrong fails at once. So does all past the tenth in a run.
 _DEADLINES = [r"waited \S+ s in vain", r"TimeoutError: The operation timed out"]
 
 # Three processes on two cores: how long an example takes says nothing; nor does what chance makes of the examples.
@@ -49,7 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     long = {item.path for item in items if item.get_closest_marker("workers") or "parity" in item.path.parts}
     items.sort(key=lambda item: item.path not in long)
     for item in items:
-        item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=_DEADLINES))
+        among_workers = item.get_closest_marker("workers") is not None or "adapters" in item.path.parts
+        item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=[".*"] if among_workers else _DEADLINES))
 
 
 @pytest.fixture(autouse=True)
