@@ -61,7 +61,7 @@ from throttlekit_dramatiq._message_state import (
 )
 from throttlekit_dramatiq._options import Options
 from throttlekit_dramatiq._parking import Parking
-from throttlekit_dramatiq._waiting import LONGEST_HOLD, SOON_MS, due_and_message
+from throttlekit_dramatiq._waiting import LONGEST_HOLD, SOON_MS
 
 __all__ = ["Throttle"]
 
@@ -261,7 +261,7 @@ class Throttle(Middleware):
         self._consumers.take(message)
         holder, behind = holder_of(message), ""
         if holder is not None:
-            behind = lane_behind(run, early=due_and_message(holder.held.item)[0] > current_millis() + SOON_MS)
+            behind = lane_behind(run, early=holder.due > current_millis() + SOON_MS)
         grant = Grant(run, consumer, (behind,) if behind else ())
         setattr(message, GRANT, grant)
         self._bodies.expect(message)

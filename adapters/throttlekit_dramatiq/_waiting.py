@@ -74,6 +74,11 @@ class Waiting(PriorityQueue[Any]):
         with self.mutex:
             return self._room.first()
 
+    def due(self, entry: WaitingEntry) -> float:
+        """When *entry* is due, or was, as its line stands; in ms."""
+        with self.mutex:
+            return self._room.due(entry)
+
     def first_in(self, lane: str) -> WaitingEntry | None:
         """The entry that stands first in *lane*; it stays."""
         with self.mutex:

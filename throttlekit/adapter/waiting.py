@@ -56,20 +56,24 @@ class Entry(Generic[_T]):
     Attributes:
         due: When it is to be taken up, in the caller's unit; jobs that are due at once keep the order of coming.
         item: The caller's own object.
+        own: When it is due by its own answer.
         base: When it would be due had its lane not fallen behind.
         whole: The same by its first answer; `base` is by the newest that counted.
         latest: It becomes due no later than this because of its lane.
         gone: It was removed.
+        turn: How often it became due at another instant.
     """
 
     due: float
     number: int
     item: _T = field(compare=False)
+    own: float = field(default=0.0, compare=False)
     lane: Lane = field(default=NO_LANE, compare=False)
     base: float = field(default=0.0, compare=False)
     whole: float = field(default=0.0, compare=False)
     latest: float = field(default=math.inf, compare=False)
     gone: bool = field(default=False, compare=False)
+    turn: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)
@@ -81,6 +85,7 @@ class _Standing(Generic[_T]):
         behind: How much later than its base the job was due that stood first when it last asked in vain.
         asked: The bases of jobs that were taken out, by their places; nan in place of one that is not to count.
         step: `_STEP` in the caller's unit.
+        later: The jobs that became later with their lane, and `behind` as it was then, at most.
     """
 
     looked: float
@@ -88,6 +93,8 @@ class _Standing(Generic[_T]):
     entries: list[tuple[int, int, int, Entry[_T]]] = field(default_factory=list[tuple[int, int, int, Entry[_T]]])
     behind: float = 0.0
     asked: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
+    later: list[Entry[_T]] = field(default_factory=list[Entry[_T]])
+    most_behind: float = 0.0
 
     def add(self, entry: Entry[_T]) -> None:
         heapq.heappush(self.entries, (entry.lane.start, entry.lane.number, entry.number, entry))
@@ -146,7 +153,7 @@ class WaitingRoom(Generic[_T]):
 
     def __init__(self, second: float = 1.0) -> None:
         self._step = _STEP * second
-        self._entries: list[Entry[_T]] = []
+        self._entries: list[tuple[float, int, int, Entry[_T]]] = []
         self._lanes: dict[str, _Standing[_T]] = {}
         self._living = self._number = self._removed = 0
 
@@ -155,7 +162,7 @@ class WaitingRoom(Generic[_T]):
 
     def __iter__(self) -> Iterator[Entry[_T]]:
         """All jobs that wait, in no order."""
-        return (entry for entry in self._entries if not entry.gone)
+        return (entry for _, _, turn, entry in self._entries if turn == entry.turn and not entry.gone)
 
     def put(
         self, item: _T, due: float, lane: Lane = NO_LANE, *, now: float = 0.0, latest: float = math.inf,
@@ -173,10 +180,12 @@ class WaitingRoom(Generic[_T]):
         """
         self._number += 1
         self._living += 1
-        entry = Entry(due, self._number, item, lane, due, due, latest)
+        entry = Entry(due, self._number, item, due, lane, due, due, latest)
         if lane.name:
             standing = self._lanes.setdefault(lane.name, _Standing(now, self._step))
             entry.base, entry.whole = standing.bases_of(due, lane, fresh=fresh)
+            if standing.behind < standing.most_behind - self._step:
+                self._sooner(standing)
         self._add(entry)
         return entry
 
@@ -188,13 +197,16 @@ class WaitingRoom(Generic[_T]):
     def first(self) -> Entry[_T] | None:
         """The entry that is due first; it stays."""
         while self._entries:
-            entry = self._entries[0]
+            _, _, turn, entry = self._entries[0]
             due = self.due(entry)
-            if entry.gone:
+            if entry.gone or turn != entry.turn:
                 heapq.heappop(self._entries)
             elif due > entry.due:
-                entry.due = due
-                heapq.heapreplace(self._entries, entry)
+                standing = self._lanes[entry.lane.name]
+                standing.most_behind = max(standing.most_behind, standing.behind)
+                if entry.due == entry.own:
+                    standing.later.append(entry)
+                heapq.heapreplace(self._entries, self._at(entry, due))
             else:
                 return entry
         return None
@@ -202,7 +214,7 @@ class WaitingRoom(Generic[_T]):
     def due(self, entry: Entry[_T]) -> float:
         """When *entry* is due, by the newest answer to its lane; never earlier than by its own answer."""
         standing = self._lanes.get(entry.lane.name)
-        return max(entry.due, min(entry.base + standing.behind, entry.latest)) if standing else entry.due
+        return max(entry.own, min(entry.base + standing.behind, entry.latest)) if standing else entry.due
 
     def first_in(self, lane: str) -> Entry[_T] | None:
         """The entry that stands first in the lane of that name; it stays."""
@@ -225,7 +237,7 @@ class WaitingRoom(Generic[_T]):
         if now - last.looked < every:
             return None
         last.looked = now
-        return entry if entry.due > due_after else None
+        return entry if self.due(entry) > due_after else None
 
     def remove(self, entry: Entry[_T]) -> bool:
         """Take *entry* out; return False if it was taken out before."""
@@ -241,14 +253,32 @@ class WaitingRoom(Generic[_T]):
         return True
 
     def _add(self, entry: Entry[_T]) -> None:
-        heapq.heappush(self._entries, entry)
+        heapq.heappush(self._entries, (entry.due, entry.number, entry.turn, entry))
         if entry.lane.name:
             self._lanes[entry.lane.name].add(entry)
+
+    def _sooner(self, standing: _Standing[_T]) -> None:
+        """The lane of *standing* has caught up: those that became later with it are due sooner again."""
+        later, standing.later = standing.later, []
+        standing.most_behind = standing.behind
+        for entry in later:
+            due = self.due(entry)
+            if not entry.gone and due < entry.due:
+                heapq.heappush(self._entries, self._at(entry, due))
+                self._removed += 1
+            if not entry.gone and entry.due > entry.own:
+                standing.later.append(entry)
+
+    def _at(self, entry: Entry[_T], due: float) -> tuple[float, int, int, Entry[_T]]:
+        entry.due = due
+        entry.turn += 1
+        return due, entry.number, entry.turn, entry
 
     def _tidy(self) -> None:
         living = list(self)
         for standing in self._lanes.values():
             standing.entries.clear()
+            standing.later = [entry for entry in standing.later if not entry.gone]
         self._entries, self._removed = [], 0
         for each in living:
             self._add(each)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 from queue import Empty
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from support.dramatiq.helpers import Site
+from support.servers.stores import Recording
+from support.waiting import wait_until
+from throttlekit import Limiter, TokenBucket
 from throttlekit._core.line import Place
 from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter import lane_in
+from throttlekit_dramatiq import Throttle
 from throttlekit_dramatiq._message_state import TICKET
 from throttlekit_dramatiq._waiting import Retimed, Waiting, due_and_message
 
@@ -183,3 +189,32 @@ def test_items_of_old_and_new_dramatiq_are_read() -> None:
     message = SimpleNamespace(options={})
     assert due_and_message((7, message)) == (7, message)
     assert due_and_message(SimpleNamespace(priority=7, message=message)) == (7, message)
+
+
+def test_a_line_that_had_fallen_behind_moves_on_with_the_first_that_is_admitted(redis_site: Site) -> None:
+    """
+    A pause makes all that wait later by what its first message is. It ends when each was to be due long ago: the first
+    asks, is admitted, and brings up the next. Not by two a second, until the pause would have been over.
+    """
+    site, store, jobs = redis_site, Recording(), 60
+    limiter, limit = Limiter(store), TokenBucket("fallen-behind", "50/s", burst=1)
+    site.broker.add_middleware(Throttle(limiter, max_inline_wait=0, parking=False))
+
+    @site.actor(throttle=limit, max_retries=0)
+    def job(n: int) -> None:
+        site.ran.append(n)
+
+    limiter.pause(limit, 1.5)
+    for n in range(jobs):
+        job.send(n)
+    with site.working():
+        wait_until(lambda: store.denials >= jobs, description="all wait")
+        limiter.pause(limit, 120.0)
+        paused = store.denials
+        wait_until(lambda: store.denials > paused, description="the first has asked, and makes the others later")
+        told_us = max(verdict.due_us for verdict in store.verdicts[:jobs])
+        wait_until(lambda: time.time() * 1e6 > told_us, description="all were to be due by now")
+        assert not site.ran
+        limiter.resume(limit)
+        wait_until(lambda: len(site.ran) >= jobs, description="all ran, and not two a second", timeout=jobs / 2 - 5)
+    assert sorted(site.ran) == [*range(jobs)]

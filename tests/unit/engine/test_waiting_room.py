@@ -55,6 +55,38 @@ def test_a_lane_becomes_later_by_steps_towards_how_late_its_first_job_is_in_all(
     assert room.due(third) == pytest.approx(14 + 0.039)
 
 
+def test_a_process_looks_at_the_first_of_a_lane_that_has_fallen_behind() -> None:
+    """However long ago it was to be due: it may be due sooner than the lane says."""
+    room: WaitingRoom[str] = WaitingRoom()
+    first, second = room.put("first", 10, lane(1)), room.put("second", 12, lane(2))
+    room.remove(asked_in_vain(room, first, 30))
+    assert room.due(second) == 32
+    assert room.to_look_at(15, 0.5, 15.25) is second
+    assert room.to_look_at(15.1, 0.5, 15.35) is None
+    assert room.to_look_at(31.9, 0.5, 32.15) is None
+
+
+def test_those_that_became_later_with_their_lane_are_due_sooner_again_with_it() -> None:
+    """A pause ends before its time: what was taken up meanwhile, and found to be due later, is due at once."""
+    room: WaitingRoom[str] = WaitingRoom()
+    entries = [room.put(f"job {n}", 10 + n, lane(n)) for n in range(6)]
+    other = room.put("another", 90, Lane("another"))
+    paused = asked_in_vain(room, entries[0], 110)
+    assert room.first() is other
+    again = asked_in_vain(room, paused, 20)
+    assert room.first() is again
+    found: list[tuple[str, float]] = []
+    while (entry := room.first()) is not None:
+        found.append((entry.item, entry.due))
+        room.remove(entry)
+    assert found == [
+        ("job 0", 20),
+        *((f"job {n}", pytest.approx(20 + n, abs=0.05)) for n in range(1, 6)),
+        ("another", 90),
+    ]
+    assert not list(room)
+
+
 def test_only_the_first_of_a_lane_says_how_far_the_lane_is_behind() -> None:
     """What holds a later one up may stand behind the first."""
     room: WaitingRoom[str] = WaitingRoom()
