@@ -134,24 +134,40 @@ def test_the_messages_say_when_their_jobs_are_due_now(broker: Broker) -> None:
     assert json.loads(broker.client.rpop("q"))["in"] == 0.5
 
 
-def test_a_guess_at_one_of_the_two_jobs_wakes_not_all_between_them_at_once(broker: Broker) -> None:
-    """A job in front was late for a moment, as the second was looked at. Where both are guesses, both are to ask."""
-    for n in range(40):
+def test_a_guess_is_told_to_no_job_and_lets_a_few_look_for_themselves(broker: Broker) -> None:
+    """A job in front is late for a moment: those behind it are due by their places, in whatever job the guess shows."""
+    for n in range(400):
         broker.puts(n)
     told: list[float] = []
-    guess, first = WhenDue(0.06, most=16, sooner=3.0), WhenDue(1.5, most=160)
 
     def tell(message: bytes, seconds: float) -> None:
         told.append(seconds)
 
-    promoter, _ = broker.promoter(lambda n: guess if n else first, tell)
+    def due(n: int) -> WhenDue:
+        at = begins + n / 100
+        return WhenDue(0.06, most=400, sooner=at - 0.06) if n in guessed else WhenDue(at, most=400)
+
+    guessed, begins = set(range(1, 400)), 1.5
+    promoter, _ = broker.promoter(due, tell)
     promoter.turn(broker.park, 0.0)
-    assert told == [pytest.approx(1.5 + n * 1.56 / 16) for n in range(6)]
-    promoter, _ = broker.promoter(lambda n: guess, tell)
-    broker.client.delete("park:q:promoter")
-    told.clear()
-    promoter.turn(broker.park, 1.0)
-    assert told == [0.06] * 16
+    assert told == [pytest.approx(1.5 + n / 100) for n in range(51)]
+    guessed, told, begins = set(range(400)), [], 5.0 - 51 / 100
+    promoter.turn(broker.park, 0.5)
+    assert told == [pytest.approx(5.0 + n / 100) for n in range(16)]
+
+
+def test_more_become_due_at_once_than_at_the_last_look(broker: Broker) -> None:
+    """A rate was raised a hundredfold: this look finds how many are due now, and the next does not begin anew."""
+    for n in range(2000):
+        broker.puts(n)
+    rate = 10
+    promoter, told = broker.promoter(lambda n: WhenDue((n + 1 - len(broker.woken())) / rate, most=3 * rate))
+    promoter.turn(broker.park, 0.0)
+    assert len(broker.woken()) == 20
+    rate = 1000
+    promoter.turn(broker.park, 0.5)
+    assert len(broker.woken()) == 2000
+    assert len(told.asked) <= 10
 
 
 def test_a_purged_message_is_not_woken_and_leaves_no_line(broker: Broker) -> None:
@@ -314,8 +330,8 @@ def test_rules_that_cannot_be_read_stop_no_promoter(
         promoter.stop()
 
 
-def test_few_are_woken_on_the_guess_that_those_before_them_do_not_come() -> None:
-    """A line whose first jobs are late answers that all others may ask now: not as many as could become due."""
+def test_how_much_later_a_job_is_due_if_those_before_it_come_after_all() -> None:
+    """A line whose first jobs are late answers that all others may ask now: a guess, and no pace."""
 
     class Tickets(Host):
         def job(self, message: Any) -> Job:
@@ -329,4 +345,36 @@ def test_few_are_woken_on_the_guess_that_those_before_them_do_not_come() -> None
     throttling = Throttling(limiter, Tickets(), rules=rules, log=logging.getLogger("test"))
     assert throttling.due({"n": 50}) == WhenDue(pytest.approx(5.3), most=1 + 30)
     clock.advance(1.0)
-    assert throttling.due({"n": 50}) == WhenDue(pytest.approx(0.06), most=16, sooner=pytest.approx(5.14))
+    assert throttling.due({"n": 50}) == WhenDue(pytest.approx(0.06), most=1 + 30, sooner=pytest.approx(5.14))
+
+
+def test_a_job_is_due_by_the_limit_in_whose_line_it_is_parked() -> None:
+    """Whatever keeps it besides: by that it is not at what pace this line moves. Only a pause is worth an early ask."""
+    clock, account, campaign = FakeClock(), TokenBucket("account", "200/s"), TokenBucket("campaign", "8/s", burst=2)
+    limiter = Limiter(MemoryStore(clock_us=clock))
+    assert limiter.acquire(account, cost=account.capacity).allowed
+    limits: tuple[TokenBucket, ...] = (campaign, account)
+
+    class Both(Host):
+        def options(self, message: Any) -> JobOptions:
+            return JobOptions(limits=limits)
+
+        def job(self, message: Any) -> Job:
+            return Job(id="0", ticket=ticket)
+
+    ticket = limiter.acquire(campaign, account, job=Job(id="0")).ticket
+    throttling = Throttling(limiter, Both(), rules=WaitRules.read(None, None, "fail"), log=logging.getLogger("test"))
+    due = WhenDue(pytest.approx(0.005), most=account.capacity + 3 * 200)
+    assert throttling.due({}) == due
+    for n in range(100):
+        limiter.acquire(campaign, job=Job(id=f"another {n}"))
+    assert throttling.due({}) == due
+    limiter.pause(campaign, 60.0)
+    assert throttling.due({}) == due._replace(astray=pytest.approx(60.0 + 12.125))
+    limiter.resume(campaign)
+    clock.advance(60.0)
+    assert throttling.due({}) == due._replace(seconds=0.0)
+    limits = (campaign,)
+    for n in range(20):
+        limiter.acquire(campaign, job=Job(id=f"more {n}"))
+    assert throttling.due({}).astray == float("inf")

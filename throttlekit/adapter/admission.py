@@ -42,9 +42,6 @@ _LOOKS_AHEAD = 3.0
 _MANY = 64
 """Jobs that one slot may run in that time."""
 
-_FEW = 16
-"""Jobs that are woken at once on the guess that those before them do not come: as many as a line sets aside at once."""
-
 _M = TypeVar("_M", contravariant=True)
 
 
@@ -71,13 +68,14 @@ class Host(Protocol[_M]):
 
 class WhenDue(NamedTuple):
     """
-    When a waiting job is due, as its lines stand now.
+    When a waiting job is due in the line in which it is parked, as that stands now.
 
     Attributes:
         seconds: Until it is due; 0 if it is to ask now.
         slot: Whether it waits for a slot: then it is a guess.
         overdue: Whether it was to be due by now.
-        astray: Whether a limit keeps it that is not the one in whose line it is parked.
+        astray: Seconds until another of its limits, which is paused, lets it pass; infinite if its line is of no limit
+            that it has now.
         most: How many jobs can become due in front of it, at most, in the time of a look at the line.
         sooner: By how many seconds `seconds` is less than if all that stand before it come: a guess that they do not.
     """
@@ -85,7 +83,7 @@ class WhenDue(NamedTuple):
     seconds: float
     slot: bool = False
     overdue: bool = False
-    astray: bool = False
+    astray: float = 0.0
     most: int = sys.maxsize
     sooner: float = 0.0
 
@@ -182,8 +180,16 @@ class Throttling(Generic[_M]):
             return WhenDue(math.inf, overdue=True) if isinstance(asked, Deferred) else WhenDue(0.0)
         if not asked.limits:
             return WhenDue(0.0)
+        ref, astray = Ticket.read(asked.job.ticket).limit_ref, 0.0
         try:
-            decision = self.limiter.peek(*asked.limits, job=asked.job)
+            own = [limit for limit in asked.limits if limit_ref(limit.for_job(asked.job)) == ref]
+            decision = self.limiter.peek(*(own or asked.limits), job=asked.job)
+            if not own and not decision.allowed:
+                astray = math.inf
+            elif own and len(asked.limits) > 1 and decision.delay < _LOOKS_AHEAD:
+                # In its turn it asks, and may have to wait in another line.
+                whole = self.limiter.peek(*asked.limits, job=asked.job)
+                astray = whole.delay if whole.reason == "paused" and limit_ref(whole.limit) != ref else 0.0
         except ConfigurationError:
             return WhenDue(0.0)  # it ends as it asks
         limit = decision.limit
@@ -191,9 +197,8 @@ class Throttling(Generic[_M]):
             limit.amount * _LOOKS_AHEAD * 1_000_000 / limit.period_us if limit.period_us else _MANY * limit.capacity
         )
         overdue = not decision.allowed and decision.reason != "early"
-        astray = not decision.allowed and limit_ref(limit) != Ticket.read(asked.job.ticket).limit_ref
         sooner = max(0.0, decision.retry_after - decision.delay)
-        most = _FEW if sooner else limit.capacity + math.ceil(coming)
+        most = limit.capacity + math.ceil(coming)
         return WhenDue(decision.delay, not limit.period_us, overdue, astray, most, sooner)
 
     def concerns(self, options: JobOptions) -> bool:

@@ -195,6 +195,10 @@ class Park:
         if self._client.get(key) == owner.encode():
             self._client.delete(key)
 
+    def jobs(self, lane: str) -> int:
+        """How many jobs of *lane* are parked."""
+        return int(self._client.zcard(f"{self.prefix}:lane:{lane}"))
+
     def message(self, lane: str, at: int) -> tuple[bytes, bool] | None:
         """The message of the job that stands there, b"" if it was purged; and whether its line has lost its place."""
         found = self._client.zrange(f"{self.prefix}:lane:{lane}", at, at, withscores=True)

@@ -21,7 +21,9 @@ __all__ = ["Promoter"]
 
 _TURN = 0.5
 _LONGEST = 60.0
-_FIRST_LOOK = 8
+_FEW = 16
+"""Jobs that are woken on the guess that those before them do not come: as many as a line sets aside at once."""
+
 _MOST_WOKEN = 4096
 _MOST_ASTRAY = 256
 _PROBE_EVERY = 2.0
@@ -115,35 +117,52 @@ class Promoter(Generic[_M]):
 
     def _look_at(self, park: Park, lane: str, turns: _Turns, now: float) -> None:
         """
-        Wake what is due soon of *lane*: two jobs are looked at, the first, and one twice as far back as jobs were woken
-        at the last look. When those between them are due lies on a line.
+        Wake what is due soon of *lane*: two jobs are looked at, the first, and one half as far again back as jobs were
+        woken at the last look. When those between them are due lies on a line.
         """
         first = self._due_of(park, lane, 0)
         if first is not None and first.astray and lane not in turns.probed:
             turns.probed[lane] = now
             first = self._lead_out(park, lane, first)
         soon = SOON_SLOT if first is not None and first.slot else SOON
-        if first is None or first.seconds > soon:
+        waits = 0.0 if first is None else max(first.seconds, first.astray) - soon
+        if first is None or waits > 0:
             turns.woken.pop(lane, None)
-            again_in = 0.0 if first is None else min(first.seconds - soon, _PROBE_EVERY if first.astray else _LONGEST)
+            again_in = min(waits, _PROBE_EVERY if first is not None and first.astray else _LONGEST)
             probes = first is not None and first.overdue and lane not in turns.probed
             if probes:  # it was to be due by now, and its line has become later: the line may be forgotten if none asks
                 turns.probed[lane] = now
             park.wake(lane, int(probes), again_in)
             return
-        back = min(2 * turns.woken.get(lane, _FIRST_LOOK), first.most, _MOST_WOKEN)
-        while (far := self._due_of(park, lane, back)) is None and back > 1:
-            back //= 2
-        step = 0.0
-        if far is not None:  # a guess that those before it do not come, made at one look of the two, is no pace
-            step = max(0.0, far.seconds + (0.0 if first.sooner else far.sooner) - first.seconds) / back
-        due = int((soon - first.seconds) / step) + 1 if step else first.most
-        due = max(1, min(due, back + 1, first.most, _MOST_WOKEN))
+        # That those before it do not come is a guess, and is written into no message: the process that holds a few jobs
+        # looks by itself how far the line has moved. Told the guess, and denied, they would make later all behind them.
+        begins, few = first.seconds + first.sooner, _FEW if first.sooner else 1
+        last = max(0, min(park.jobs(lane), first.most, _MOST_WOKEN) - 1)
+        due, step = self._pace(park, lane, begins, soon, min(last, turns.woken.get(lane, last) * 3 // 2), last)
         turns.woken[lane] = due
+        due = min(max(due, few), last + 1)
         if first.slot:  # when one comes free is a guess
             park.wake(lane, due, 0.0)
         else:
-            park.wake_at(lane, [first.seconds + step * n for n in range(due)], self._tell, 0.0)
+            park.wake_at(lane, [begins + step * n for n in range(due)], self._tell, 0.0)
+
+    def _pace(self, park: Park, lane: str, begins: float, soon: float, back: int, last: int) -> tuple[int, float]:
+        """
+        How many jobs of *lane* are due *soon*, of which the first is due in *begins* seconds, and the seconds between
+        two of them; as the job so far *back* says, or another one, if that is too near or far too far.
+        """
+        known = 0
+        while True:
+            far = self._due_of(park, lane, back) if back else None
+            ends = begins if far is None else max(begins, far.seconds + far.sooner)
+            step = (ends - begins) / back if back else 0.0
+            due = max(1, int((soon - begins) / step) + 1 if step else back + 1)
+            if ends <= soon and back < last:
+                known, back = back, min(last, 4 * back)
+            elif 2 * due < back and not known:
+                back = 2 * due
+            else:
+                return max(min(due, back + 1), known + 1), step
 
     def _lead_out(self, park: Park, lane: str, first: WhenDue | None) -> WhenDue | None:
         """
@@ -166,7 +185,7 @@ class Promoter(Generic[_M]):
         except Exception:
             return WhenDue(math.inf, overdue=True)  # the framework says what is wrong with it, once it is woken
         due = self._throttling.due(read)
-        return due._replace(astray=due.astray or lost)
+        return due._replace(astray=math.inf) if lost else due
 
     def _run(self) -> None:
         fleet = self._throttling.limiter.fleet
