@@ -162,7 +162,7 @@ class Promoter(Generic[_M]):
             elif 2 * due < back and not known:
                 back = 2 * due
             else:
-                return max(min(due, back + 1), known + 1), step
+                return max(min(due, back + 1), known + 1), 0.0 if step == math.inf else step
 
     def _lead_out(self, park: Park, lane: str, first: WhenDue | None) -> WhenDue | None:
         """
