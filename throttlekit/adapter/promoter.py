@@ -125,7 +125,8 @@ class Promoter(Generic[_M]):
             turns.probed[lane] = now
             first = self._lead_out(park, lane, first)
         soon = SOON_SLOT if first is not None and first.slot else SOON
-        waits = 0.0 if first is None else max(first.seconds, first.astray) - soon
+        paused = 0.0 if first is None or math.isinf(first.astray) else first.astray
+        waits = 0.0 if first is None else max(first.seconds, paused) - soon
         if first is None or waits > 0:
             turns.woken.pop(lane, None)
             again_in = min(waits, _PROBE_EVERY if first is not None and first.astray else _LONGEST)
@@ -151,18 +152,20 @@ class Promoter(Generic[_M]):
         How many jobs of *lane* are due *soon*, of which the first is due in *begins* seconds, and the seconds between
         two of them; as the job so far *back* says, or another one, if that is too near or far too far.
         """
-        known = 0
+        known, pace = 0, 0.0
         while True:
             far = self._due_of(park, lane, back) if back else None
             ends = begins if far is None else max(begins, far.seconds + far.sooner)
             step = (ends - begins) / back if back else 0.0
             due = max(1, int((soon - begins) / step) + 1 if step else back + 1)
             if ends <= soon and back < last:
-                known, back = back, min(last, 4 * back)
+                known, pace, back = back, step, min(last, 4 * back)
             elif 2 * due < back and not known:
                 back = 2 * due
             else:
-                return max(min(due, back + 1), known + 1), 0.0 if step == math.inf else step
+                break
+        due = min(due, back + 1)
+        return (known + 1, pace) if due <= known else (due, 0.0 if step == math.inf else step)
 
     def _lead_out(self, park: Park, lane: str, first: WhenDue | None) -> WhenDue | None:
         """
