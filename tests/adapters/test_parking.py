@@ -135,7 +135,7 @@ def test_the_messages_say_when_their_jobs_are_due_now(broker: Broker) -> None:
 
 
 def test_a_guess_is_told_to_no_job_and_lets_a_few_look_for_themselves(broker: Broker) -> None:
-    """A job in front is late for a moment: those behind it are due by their places, in whatever job the guess shows."""
+    """A job in front is late for a moment. The jobs behind it are told when they are due by their places."""
     for n in range(400):
         broker.puts(n)
     told: list[float] = []
@@ -349,7 +349,7 @@ def test_how_much_later_a_job_is_due_if_those_before_it_come_after_all() -> None
 
 
 def test_a_job_is_due_by_the_limit_in_whose_line_it_is_parked() -> None:
-    """Whatever keeps it besides: by that it is not at what pace this line moves. Only a pause is worth an early ask."""
+    """Its other limits do not change how fast this line moves. What is known of them is a pause, and for how long."""
     clock, account, campaign = FakeClock(), TokenBucket("account", "200/s"), TokenBucket("campaign", "8/s", burst=2)
     limiter = Limiter(MemoryStore(clock_us=clock))
     assert limiter.acquire(account, cost=account.capacity).allowed

@@ -187,7 +187,7 @@ class Throttling(Generic[_M]):
             if not own and not decision.allowed:
                 astray = math.inf
             elif own and len(asked.limits) > 1 and decision.delay < _LOOKS_AHEAD:
-                # In its turn it asks, and may have to wait in another line.
+                # What else denies it, it learns as it asks, in its turn. A pause would keep it too long for that.
                 whole = self.limiter.peek(*asked.limits, job=asked.job)
                 astray = whole.delay if whole.reason == "paused" and limit_ref(whole.limit) != ref else 0.0
         except ConfigurationError:

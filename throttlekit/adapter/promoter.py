@@ -117,26 +117,29 @@ class Promoter(Generic[_M]):
 
     def _look_at(self, park: Park, lane: str, turns: _Turns, now: float) -> None:
         """
-        Wake what is due soon of *lane*: two jobs are looked at, the first, and one half as far again back as jobs were
-        woken at the last look. When those between them are due lies on a line.
+        Wake what is due soon of *lane*. Two of its jobs are looked at: the first, and one that stands 1.5 times as far
+        back as the number of jobs woken at the last look. Those between them are due at even distances.
         """
         first = self._due_of(park, lane, 0)
         if first is not None and first.astray and lane not in turns.probed:
             turns.probed[lane] = now
             first = self._lead_out(park, lane, first)
-        soon = SOON_SLOT if first is not None and first.slot else SOON
-        paused = 0.0 if first is None or math.isinf(first.astray) else first.astray
-        waits = 0.0 if first is None else max(first.seconds, paused) - soon
-        if first is None or waits > 0:
+        if first is None:
             turns.woken.pop(lane, None)
-            again_in = min(waits, _PROBE_EVERY if first is not None and first.astray else _LONGEST)
-            probes = first is not None and first.overdue and lane not in turns.probed
+            park.wake(lane, 0, 0.0)
+            return
+        soon = SOON_SLOT if first.slot else SOON
+        paused = 0.0 if math.isinf(first.astray) else first.astray
+        waits = max(first.seconds, paused) - soon
+        if waits > 0:
+            turns.woken.pop(lane, None)
+            probes = first.overdue and lane not in turns.probed
             if probes:  # it was to be due by now, and its line has become later: the line may be forgotten if none asks
                 turns.probed[lane] = now
-            park.wake(lane, int(probes), again_in)
+            park.wake(lane, int(probes), min(waits, _PROBE_EVERY if first.astray else _LONGEST))
             return
-        # That those before it do not come is a guess, and is written into no message: the process that holds a few jobs
-        # looks by itself how far the line has moved. Told the guess, and denied, they would make later all behind them.
+        # `sooner` is a guess, and is written into no message: a job that asks by it in vain makes all behind it later.
+        # A few jobs are woken in any case: the process that holds them looks by itself how far the line has moved.
         begins, few = first.seconds + first.sooner, _FEW if first.sooner else 1
         last = max(0, min(park.jobs(lane), first.most, _MOST_WOKEN) - 1)
         due, step = self._pace(park, lane, begins, soon, min(last, turns.woken.get(lane, last) * 3 // 2), last)
@@ -149,8 +152,9 @@ class Promoter(Generic[_M]):
 
     def _pace(self, park: Park, lane: str, begins: float, soon: float, back: int, last: int) -> tuple[int, float]:
         """
-        How many jobs of *lane* are due *soon*, of which the first is due in *begins* seconds, and the seconds between
-        two of them; as the job so far *back* says, or another one, if that is too near or far too far.
+        How many jobs of *lane* are due within *soon* seconds, and the seconds between two of them. The first is due in
+        *begins* seconds, and the one at *back* says when the others are. If that one is due soon too, one further back
+        is looked at, up to *last*; if less than half of those before it are, a nearer one.
         """
         known, pace = 0, 0.0
         while True:

@@ -85,7 +85,8 @@ class _Standing(Generic[_T]):
         behind: How much later than its base the job was due that stood first when it last asked in vain.
         asked: The bases of jobs that were taken out, by their places; nan in place of one that is not to count.
         step: `_STEP` in the caller's unit.
-        later: The jobs that became later with their lane, and `behind` as it was then, at most.
+        later: The jobs that became later with their lane.
+        most_behind: The largest `behind` by which one of them did.
     """
 
     looked: float
