@@ -283,8 +283,8 @@ class Gate:
         late = self._held.late(held)
         if held.state is not State.HELD or not self._held.drop(held):
             return True  # it was taken up while the broker was asked for the length of its queue
-        if late:  # the worker that receives the copy knows nothing of that
-            held.due += late
+        if held.entry is not None and late:  # the worker that receives the copy knows nothing of that
+            held.due = held.entry.own + late
             ticket = Ticket.read(held.ticket)
             held.ticket = ticket._replace(due_us=ticket.due_us + round(late * 1_000_000)).write()
         saved = self._put_back(held, 0.0)

@@ -112,6 +112,8 @@ class _Wait:
     def cancel_timer(self) -> None:
         """Kombu keeps a cancelled timer until its time, and `inspect scheduled` would list its task until then."""
         consumer = self.held.consumer
+        if self.timer is None:
+            return  # another thread is about to start it
         consumer.timer.cancel(self.timer)
         if consumer.hub is not None:
             self.timer.args = ()
@@ -144,7 +146,6 @@ class HeldTasks:
         """
         consumer, request = held.consumer, held.request
         held.becomes(state)
-        request._eta = datetime.now(timezone.utc) + timedelta(seconds=delay)
         with self._lock:
             raised = self._fetches_on(consumer) and consumer.qos.value > 0
             if raised:
@@ -156,9 +157,9 @@ class HeldTasks:
             entry = held.entry = self._room.put(
                 wait, held.due, lane, now=now, latest=now + max(delay, most), fresh=held.entry is None
             )
+        self._start_timer(entry, delay)
         if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
             task_scheduled(request)
-        self._start_timer(entry, delay)
         if entry.lane.name and self._looking is not consumer:
             self._looking, self._asking = consumer, []
             consumer.timer.call_after(_LOOK_EVERY, self._look, (consumer,))
@@ -207,7 +208,7 @@ class HeldTasks:
     def late(self, held: HeldTask) -> float:
         """By how many seconds the line of *held* is later than the answer to it said."""
         with self._lock:
-            return 0.0 if held.entry is None or held.entry.gone else max(0.0, self._room.due(held.entry) - held.due)
+            return 0.0 if held.entry is None or held.entry.gone else self._room.due(held.entry) - held.entry.own
 
     def drop(self, held: HeldTask) -> bool:
         """Stop holding one task; return whether it was held."""
@@ -242,6 +243,7 @@ class HeldTasks:
 
     def _start_timer(self, entry: Entry[_Wait], delay: float) -> None:
         held = entry.item.held
+        held.request._eta = datetime.now(timezone.utc) + timedelta(seconds=delay)
         entry.item.timer = held.consumer.timer.call_after(
             delay, self._on_timer, (held.request, entry), priority=_ETA_PRIORITY
         )
@@ -264,8 +266,19 @@ class HeldTasks:
         return len(self._room) < self._max_held and _prefetch_rises(consumer)
 
     def _remove(self, entry: Entry[_Wait]) -> bool:
+        """
+        Take *entry* out; return False if it was taken out before. The task that stands first in its line now may be due
+        sooner than its timer says: the timer was set while the line was behind, as in a pause, and that has ended.
+        """
         with self._lock:
-            return self._room.remove(entry)
+            removed = self._room.remove(entry)
+            first = self._room.first_in(entry.lane.name) if removed and entry.lane.name else None
+            due = 0.0 if first is None else self._room.due(first)
+        if first is not None and due < first.item.held.due - _SHORTEST:
+            first.item.held.due = due
+            first.item.cancel_timer()
+            self._start_timer(first, due - time.monotonic())
+        return removed
 
 
 def _prefetch_rises(consumer: Any) -> bool:

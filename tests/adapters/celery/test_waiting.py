@@ -1,13 +1,18 @@
-"""Tasks that a worker holds, in its main process: their state, their order, and what Celery counts as reserved."""
+"""Tasks that a worker holds, in its main process: their state, order and timers, and what Celery counts as reserved."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from support.celery.site import celery_site
+from support.servers.processes import patient
+from support.waiting import wait_until
+from throttlekit import Limiter, TokenBucket
 from throttlekit._core.line import Place
 from throttlekit.adapter import Ticket
 from throttlekit_celery._host import worker_state
@@ -15,18 +20,24 @@ from throttlekit_celery._waiting import HeldTask, HeldTasks, State
 
 
 class Consumer:
-    """Takes up tasks, and fires no timer by itself: in `timers` are those of tasks, in `looks` the others."""
+    """
+    Takes up tasks, and fires no timer by itself: in `timers` are those of tasks, with their delays in `delays`, in
+    `looks` the others.
+    """
 
     def __init__(self) -> None:
         self.hub: Any = SimpleNamespace()
         self.qos: Any = SimpleNamespace(value=0)
         self.timer: Any = SimpleNamespace(call_after=self._after, cancel=lambda entry: None)
         self.timers: list[Callable[[], object]] = []
+        self.delays: list[float] = []
         self.looks: list[Callable[[], object]] = []
         self.taken_up: list[Any] = []
 
-    def _after(self, _: float, call: Any, arguments: Any, priority: int = 0) -> Any:
+    def _after(self, delay: float, call: Any, arguments: Any, priority: int = 0) -> Any:
         (self.timers if priority else self.looks).append(lambda: call(*arguments))
+        if priority:
+            self.delays.append(delay)
         return SimpleNamespace()
 
     def on_task_request(self, request: Any) -> None:
@@ -168,6 +179,62 @@ def test_a_task_behind_one_that_asked_in_vain_waits_as_much_longer(clock: list[f
     clock[0] += 1.0
     consumer.timers.pop(0)()
     assert consumer.taken_up == [first.request, first.request, second.request]
+
+
+@pytest.mark.usefixtures("reserved")
+def test_tasks_whose_line_catches_up_are_due_sooner_again_as_each_comes_to_stand_first(clock: list[float]) -> None:
+    """A pause of 100 s ends early. Their timers were set for its end: each starts anew, by the line as it is now."""
+    consumer, tasks = Consumer(), HeldTasks(10)
+    first, *others = (make(consumer, number, "one", start=number) for number in range(4))
+    for number, held in enumerate((first, *others)):
+        tasks.hold(held, 1.0 + number, wakeable=True)
+    clock[0] += 1.0
+    consumer.timers.pop(0)()
+    tasks.hold(first, 100.0, wakeable=True)
+    late = consumer.timers.pop()
+    clock[0] += 3.0
+    for _ in others:
+        consumer.timers.pop(0)()
+    assert [held.due for held in others] == [1102.0, 1103.0, 1104.0]
+    assert not any(map(tasks.late, (first,)))
+    assert [tasks.late(held) for held in others] == [100.0] * 3
+    late()
+    tasks.hold(first, 1.0, wakeable=True)
+    for held, before in zip(others, (first, *others), strict=False):
+        consumer.timers.pop()()
+        assert consumer.taken_up[-1] is before.request
+        assert held.due == pytest.approx(before.due + 1.0, abs=0.05)
+        assert consumer.delays[-1] == held.due - clock[0]
+
+
+@pytest.mark.workers
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("kind", ["redis", "rabbitmq"])
+def test_a_line_that_had_fallen_behind_moves_on_with_the_first_that_is_admitted(
+    redis_base: str, request: pytest.FixtureRequest, kind: str
+) -> None:
+    """A pause makes all that wait later, and ends before its time: they come at the limit's rate, on real workers."""
+    tasks, limit, store = 60, TokenBucket("one", "50/s", burst=1), patient(f"{redis_base}/12")
+    broker = redis_base if kind == "redis" else request.getfixturevalue("rabbitmq_url")
+    told: dict[str, Any] = {"store": store, "rate": "50/s", "burst": 1, "install": {"parking": False}}
+    with celery_site(kind, broker, redis_base, pool="threads", **told) as site, Limiter(store) as limiter:
+        limiter.reset(limit)
+        site.start()
+        limiter.pause(limit, 3.0)
+        for number in range(tasks):
+            site.send("echo", number, ignore_result=True)
+        wait_until(lambda: len(site.held()) == tasks, description="all wait")
+        limiter.pause(limit, 120.0)
+
+        def all_are_later() -> bool:
+            until = datetime.now(timezone.utc) + timedelta(seconds=60)
+            held = [datetime.fromisoformat(each["eta"]) for each in site.held()]
+            return len(held) == tasks and min(held) > until
+
+        wait_until(all_are_later, description="all are due when the pause is over")
+        assert not site.ran("echo")
+        limiter.resume(limit)
+        wait_until(lambda: len(site.ran("echo")) == tasks, description="all ran, at the limit's rate", timeout=25)
 
 
 @pytest.mark.usefixtures("reserved")

@@ -33,8 +33,8 @@ class CelerySite:
         self.record: Any = redis.Redis.from_url(f"{redis_base}/14", decode_responses=True)
         self.told = {
             "broker": broker_url, "backend": f"{redis_base}/15", "record": f"{redis_base}/14", "queue": self.queue,
-            "store": None, "rate": "10/s", "denials": 2, "delay": 0.05, "quorum": False, "install": {}, "conf": {},
-            "form": "hold", "module": "support.celery.tasks",
+            "store": None, "rate": "10/s", "burst": None, "denials": 2, "delay": 0.05, "quorum": False,
+            "install": {}, "conf": {}, "form": "hold", "module": "support.celery.tasks",
             "pool": "prefork", **told,
         }  # fmt: skip
         self.app = Celery("tests", broker=broker_url, backend=self.told["backend"], set_as_current=False)

@@ -57,7 +57,7 @@ def _make_app(told: Mapping[str, Any]) -> Celery:
     install(app, limiter, **{"parking": bool(told["store"]), **told["install"]})
     tokens = TokenBucket(f"tokens of {prefix}", "100/hour", burst=100, cost=lambda job: job.args[0])
     each = TokenBucket("each", "1000000/s", burst=1_000_000, key=lambda job: job.id)
-    throttle = [TokenBucket("one", told["rate"])] if told["store"] else [each]
+    throttle = [TokenBucket("one", told["rate"], burst=told["burst"])] if told["store"] else [each]
 
     def note(what: str, text: object) -> None:
         record.rpush(f"{prefix}:{what}", str(text))
