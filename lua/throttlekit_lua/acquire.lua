@@ -142,12 +142,14 @@ for i = 1, #claims do
       join(c, told, grace)
       changed = true
       sealed[i] = sealed_place(c, told)
-    elseif c.waits then
-      leave_line(c)
-      changed = true
-    end
-    if c.place and c.tags == '' and c.number == c.place.number then
-      sealed[i] = sealed_place(c, told)
+    else
+      if c.waits then leave_line(c) end
+      changed = changed or c.waits
+      if patient and caller == 'job' and promise(c, secret, told) then
+        changed, sealed[i] = true, sealed_place(c, told)
+      elseif c.place and c.tags == '' and c.number == c.place.number then
+        sealed[i] = sealed_place(c, told)
+      end
     end
     mend(c)
     if changed then write_line(c) end

@@ -25,7 +25,11 @@ if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
 
   -- Where it stands.
   local rank, start, own, due
-  if given == '' then
+  local shared = step ~= '0' or tenant ~= ''
+  if given == '' and not shared then
+    local last = redis.call('ZREVRANGE', KEYS[3], '0', '0', 'WITHSCORES')[2] or -1
+    start, own, rank = max(v, last), number + 1, last + 0 >= 0 and waiting + 0 or 0
+  elseif given == '' then
     start = max(v - lead, -1 - (redis.call('ZSCORE', KEYS[3], 'f ' .. tenant) or -1))
     own, rank = number + 1, redis.call('ZCOUNT', KEYS[3], '0', format(INTEGER, start))
   else
@@ -57,8 +61,10 @@ if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
     passes = math.min(passes, now + FURTHEST)
     if wait ~= '' and passes - now > wait + 0 or not due and queue ~= '' and waiting - queue >= 0 then break end
     if not due then
-      local paid = format(INTEGER, -1 - math.min(start + step, MOST_TAG))
-      redis.call('ZADD', KEYS[3], format(INTEGER, start), member, paid, 'f ' .. tenant)
+      redis.call('ZADD', KEYS[3], format(INTEGER, start), member)
+      if step ~= '0' then
+        redis.call('ZADD', KEYS[3], format(INTEGER, -1 - math.min(start + step, MOST_TAG)), 'f ' .. tenant)
+      end
       waiting, kept_grace = waiting + 1, longest
     end
     redis.call('ZREMRANGEBYSCORE', KEYS[3], format(INTEGER, -1 - v), '(0')

@@ -1,5 +1,5 @@
 --[[
-  The waiting line of a claim. Mirrors throttlekit/_core/line.py. Comes after common.lua and slowdown.lua.
+  The waiting line of a claim. Mirrors throttlekit/_core/line.py and absence.py. Comes after common.lua and slowdown.lua.
 
   c.order_key  the line's numbers, as `line_of` takes them, the secret of its seals, and how it is slowed down; text
   c.jobs_key   sorted set: each waiting job, "number cost", by its start; and before them, by -1 - tag: "f tenant" and
@@ -65,7 +65,7 @@ end
 local function read_rest(c)
   local mark, cost, step, lead, queue, tenant = string.match(c.rest, '^(%d+) (%d+) (%d+) (%d+) (%d*) (.*)$')
   c.mark, c.cost, c.step, c.lead = tonumber(mark), tonumber(cost), tonumber(step), tonumber(lead)
-  c.queue, c.tenant = tonumber(queue), tenant
+  c.queue, c.tenant, c.in_order = tonumber(queue), tenant, c.step == 0 and tenant == ''
 end
 
 local function begin_line(c, secret)
@@ -177,7 +177,8 @@ local function stand(c, grace, first)
     end
     c.back = true
     local behind = v - place.start
-    if behind > FAR * c.step or (behind > 0 and now > place.due + max(grace, line.grace)) then
+    local late = behind > FAR * c.step or (behind > 0 and now > place.due + max(grace, line.grace))
+    if late and not c.in_order then
       c.tags = 'r'
     else
       c.start, c.number, c.tags = place.start, place.number, ''
@@ -185,6 +186,11 @@ local function stand(c, grace, first)
     end
   end
   c.number = line.number + 1
+  if c.tags == 'f' and c.in_order then
+    local last = line.waiting > 0 and redis.call('ZREVRANGE', c.jobs_key, '0', '0', 'WITHSCORES')[2] or -1
+    c.start = max(v, last)
+    return last + 0 >= 0 and line.waiting or 0
+  end
   c.start = first and v - 1 or max(v, tag_of(c, c.tags))
   if line.waiting == 0 then return 0 end
   return max(0, redis.call('ZCOUNT', c.jobs_key, '0', whole(c.start)) - #c.aside)
@@ -205,7 +211,22 @@ local function pay(c)
   local line = c.line
   line.number = max(line.number, c.number)
   if c.back then line.doubt = math.floor(line.doubt / 2) end
-  if c.tags ~= '' then c.paid = {whole(-1 - math.min(c.start + c.step, MOST_TAG)), c.tags .. ' ' .. c.tenant} end
+  if c.tags == '' or c.step == 0 then return end
+  c.paid = {whole(-1 - math.min(c.start + c.step, MOST_TAG)), c.tags .. ' ' .. c.tenant}
+end
+
+-- Gives a job a place that does not wait here, unless the limit is shared, or its queue bounded: then returns false.
+local function promise(c, secret, due)
+  if not c.ahead then read_rest(c) end
+  if not c.in_order or c.queue then return false end
+  if not c.ahead then  -- no job waits here
+    c.line, c.aside = c.line or no_line(), {}
+    begin_line(c, secret)
+    if not is_genuine(c) then c.place = nil end
+    stand(c, 0, false)
+  end
+  c.line.number, c.line.last = max(c.line.number, c.number), max(c.line.last, due)
+  return true
 end
 
 local function join(c, due, grace)

@@ -28,7 +28,6 @@ from support.servers.stores import Listed
 from support.waiting import wait_until
 from throttlekit import Adapt, Concurrency, FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.acquire import Caller
-from throttlekit._core.line import UNIT
 from throttlekit._core.storage_keys import bucket_name, holder_name
 from throttlekit.stores import Request, Slowing, StoreClaim
 from throttlekit.stores.redis import RedisStore
@@ -136,7 +135,7 @@ def slow_down(url: str, limit: Limit, tenant: str) -> None:
     """*limit* falls, for a day, and passes again when this returns."""
     assert limit.adapt is not None
     with contextlib.closing(RedisStore(url)) as store:
-        claim = StoreClaim(bucket_name(limit.name, tenant, limit.fingerprint), limit.bind(1, 0), step=UNIT)
+        claim = StoreClaim(bucket_name(limit.name, tenant, limit.fingerprint), limit.bind(1, 0))
         store.slow([Slowing(claim, limit.adapt.fall(limit.amount, limit.period_us, None))])
         guest = Request([claim], Caller.GUEST, max_wait_us=0)
         wait_until(lambda: store.acquire(guest).allowed, description="the limit passes again")

@@ -28,7 +28,6 @@ from throttlekit import (
 from throttlekit._core.acquire import Caller, Reason
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
-from throttlekit._core.line import UNIT
 from throttlekit._core.storage_keys import bucket_name, jobs_name, line_name
 from throttlekit.stores import Correction, Request, StoreClaim, Wait
 from throttlekit.stores.redis import RedisStore
@@ -57,7 +56,7 @@ def store(redis_url: str) -> Iterator[RedisStore]:
 
 def _claim(limit: Limit, cost: int = 1) -> StoreClaim:
     bucket = bucket_name(limit.name, "", limit.fingerprint)
-    return StoreClaim(bucket, limit.bind(cost, NOW_US), cost, limit.max_queue, step=cost * UNIT)
+    return StoreClaim(bucket, limit.bind(cost, NOW_US), cost, limit.max_queue)
 
 
 def _request(*limits: Limit, caller: Caller = Caller.JOB) -> Request:
@@ -86,8 +85,8 @@ def test_one_evalsha_per_decision(client: Any, store: RedisStore) -> None:
 
 def test_denial_writes_the_line_of_the_limit_that_denies(client: Any, store: RedisStore) -> None:
     """
-    Inside the script, a denial over two limits reads the clock, two buckets and two lines, the first of them twice, and
-    writes one line.
+    Inside the script, a denial over two limits reads the clock, two buckets and two lines, the first of them twice. It
+    writes both lines: the job waits in one, and has its place in the other.
     """
     limiter = Limiter(store)
     for _ in range(6):
@@ -95,8 +94,8 @@ def test_denial_writes_the_line_of_the_limit_that_denies(client: Any, store: Red
     client.config_resetstat()
     assert not limiter.acquire(LIMIT, OTHER, job=JOB)
     calls = _calls(client)
-    assert (calls["time"], calls["get"], calls["set"]) == (1, 5, 1)
-    assert (calls["zadd"], calls["pexpire"]) == (2, 1), "the job, and what its place costs its tenant"
+    assert (calls["time"], calls["get"], calls["set"]) == (1, 5, 2)
+    assert (calls["zadd"], calls["pexpire"]) == (1, 1), "the job; without shares its place costs nothing"
 
 
 def test_forgotten_script_is_sent_again(client: Any, store: RedisStore) -> None:

@@ -12,7 +12,10 @@ from typing import NamedTuple
 
 __all__ = ["Edit", "core"]
 
-_MODULES = {"line": "line", "acquire": "acquire", "gcra": "algorithms.gcra", "concurrency": "algorithms.concurrency"}
+_MODULES = {
+    "line": "line", "absence": "absence", "acquire": "acquire", "gcra": "algorithms.gcra",
+    "concurrency": "algorithms.concurrency",
+}  # fmt: skip
 
 
 class Edit(NamedTuple):
@@ -25,6 +28,7 @@ class Edit(NamedTuple):
 
 class Core(NamedTuple):
     line: ModuleType
+    absence: ModuleType
     acquire: ModuleType
     gcra: ModuleType
     concurrency: ModuleType

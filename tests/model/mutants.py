@@ -120,7 +120,7 @@ v stays: line, one tenant: v
   - v=max(line.v, entry.start), mean
   + v=line.v, mean
 a place before v: line, one tenant: pace
-  - start = max(v, line.finishes.get(tenant, 0))
+  - start = max(v, line.finishes.get(tenant, 0) if tenant or step else last)
   + start = v
 who passed stands on: line, one tenant: once
   - return _without(line, entry) if stands.waits else line
@@ -129,8 +129,8 @@ numbers are given twice: line, one tenant: once
   - if entry.number > line.number:
   + if False:
 every return is a new place: line, one tenant: stays
-  - if behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us):
-  + if True:
+  - if (tenant or step) and (behind
+  + if True or (behind
 far behind is no matter: line, burst 1: stays
   - behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us)
   + behind > 0 and now_us > place.due_us + grace_us
@@ -146,7 +146,7 @@ a return before its tag: line, burst 1: stays
 a return pays nothing: line, burst 1: pace
   - return replace(line, returns={**line.returns, tenant: min(entry.start + step, _MOST_TAG)})
   + return line
-its own entry is set aside: line, one tenant: stays
+its own entry is set aside: absence, one tenant: stays
   - if entry.number == own or entry.cost > idle:
   + if entry.cost > idle:
 a seal is not read: line, a fault: forged
@@ -156,26 +156,38 @@ told an instant too early: acquire, one tenant: promise
   - told_us = max(look.passes_us for look in looks)
   + told_us = max(look.passes_us for look in looks) - 60_000
 
+# Without shares
+
+in front of those that shared the limit: line, shares that come and go: coming
+  - start = max(v, line.finishes.get(tenant, 0) if tenant or step else last)
+  + start = max(v, line.finishes.get(tenant, 0))
+no place where it would pass: acquire, two limits without shares: coming
+  - if patient and caller is Caller.JOB and not (claim.tenant or claim.step) and claim.max_queue is None:
+  + if False:
+a number that another job has: line, two limits without shares: coming
+  - line = replace(line, number=max(line.number, entry.number), until_us
+  + line = replace(line, until_us
+
 # Shares
 
 costs and weights do not count: line, two tenants: pace
   - line.finishes, tenant: min(entry.start + step, _MOST_TAG)}
   + line.finishes, tenant: entry.start + UNIT}
 new jobs at the end of the line: line, two tenants: newcomer
-  - start = max(v, line.finishes.get(tenant, 0))
+  - start = max(v, line.finishes.get(tenant, 0) if tenant or step else last)
   + start = max([v, line.finishes.get(tenant, 0)] + [each.start for each in line.jobs])
 a place costs nothing: line, always two tenants: fair
   - return replace(line, finishes={**line.finishes, tenant: min(entry.start + step, _MOST_TAG)})
   + return line
 first come, first served: line, always two tenants: fair
-  - start = max(v, line.finishes.get(tenant, 0))
+  - start = max(v, line.finishes.get(tenant, 0) if tenant or step else last)
   + start = max([v, *(each.start for each in line.jobs)])
 tenants do not weigh: line, always two tenants: fair
   - line.finishes, tenant: min(entry.start + step, _MOST_TAG)}
   + line.finishes, tenant: entry.start + UNIT}
 the last place is forgotten: line, always two tenants: fair
   - v=max(line.v, entry.start), mean
-  + v=line.v, finishes=_NO_TAGS, mean
+  + v=line.v, finishes=NO_TAGS, mean
 a denial moves v: line, one tenant: quiet
   - until_us = max(line.until_us, due_us)
   + until_us, line = max(line.until_us, due_us), replace(line, v=max(line.v, stands.entry.start))
@@ -191,22 +203,22 @@ a denial forgets what is owed: line, two tenants: quiet
 
 # Jobs that do not come
 
-set aside without costs: line, one tenant: aside
+set aside without costs: absence, one tenant: aside
   - if entry.number == own or entry.cost > idle:
   + if entry.number == own:
-units serve twice: line, one tenant: aside
+units serve twice: absence, one tenant: aside
   - idle -= entry.cost
   + idle -= 0
-no grace: line, one tenant: aside
+no grace: absence, one tenant: aside
   - if now_us < max(line.since_us, looked_us) + grace_us:
   + if now_us < max(line.since_us, looked_us):
-units that came just now: line, one tenant: aside
+units that came just now: absence, one tenant: aside
   - min(line.low, there) * budgets, 0
   + there * budgets, 0
 a line begins with units to come: line, one tenant: aside
   - since_us=max(line.since_us, now_us), low=there, mark=mark
   + since_us=max(line.since_us, now_us), low=there + 1, mark=mark
-one budget more: line, one tenant: aside
+one budget more: absence, one tenant: aside
   - budgets = min(MOST_DOUBT, 1 + doubt // DOUBT)
   + budgets = 2
 a grant hands units down: line, one tenant: aside
@@ -215,13 +227,13 @@ a grant hands units down: line, one tenant: aside
 a leaver hands units down: line, one tenant: aside
   - low, over_us = max(min(line.low, least), line.low - entry.cost),
   + low, over_us = line.low,
-nothing is set aside: line, one tenant: dead
+nothing is set aside: absence, one tenant: dead
   - if entry.number == own or entry.cost > idle:
   + if True:
-what lies there is never counted: line, one tenant: live
+what lies there is never counted: absence, one tenant: live
   - line, since_us=now_us, low=there, doubt=doubt + aside
   + line, doubt=doubt + aside
-what is set aside is not counted: line, one tenant: moved
+what is set aside is not counted: absence, one tenant: moved
   - jobs=line.jobs[aside:], gone=line.gone + cost,
   + jobs=line.jobs[aside:],
 what leaves is not counted: line, one tenant: moved
@@ -233,10 +245,10 @@ a leaver stays: acquire, one tenant: leave
 a leaver gives its place back: acquire, one tenant: leave
   - return State(state.taken, left(line, stands.entry
   + return State(state.taken, left(replace(line, finishes={}), stands.entry
-a purge of an hour: line, one tenant: purge
+a purge of an hour: absence, one tenant: purge
   - if entry.number == own or entry.cost > idle:
   + if True:
-half the budget: line, burst 1: dead
+half the budget: absence, burst 1: dead
   - budgets, 0
   + budgets // 2, 0
 half the rate: acquire, one tenant: bounded

@@ -57,7 +57,7 @@ class Rules(Shipped):
         new_line = shipped.line or self.core.line.EMPTY
         old = old_line.jobs
         new = new_line.jobs
-        tenant, step = str(kind.tenant), self._claims[job.kind][index].step
+        tenant, step = self._claims[job.kind][index].tenant, self._claims[job.kind][index].step
         ticket = job.places[limit]
         known = ticket is not None and ticket.current and old_line.epoch == EPOCH
         own = None
@@ -95,8 +95,10 @@ class Rules(Shipped):
             late = own is None and (behind > FAR * step or (behind > 0 and -ticket.due > self.grace))
             if late:
                 start = max(mine, returns.get(tenant, 0))
-        else:
+        elif kind.weight:
             start = max(mine, finishes.get(tenant, 0))
+        else:
+            start = max([v, *(e.start for e in old if e not in aside)])
         tight = (self.bursts[limit] - cost) * self.interval < self.grace
         if verdict.allowed:
             on_time = known and not late and ticket is not None and ticket.due <= 0
@@ -125,14 +127,17 @@ class Rules(Shipped):
         if own is not None and not stands and len(verdict.places) == 1:
             return "once"
         if place is None:
-            return None
+            return "coming" if verdict.places and not (kind.weight or again) else None
         keeps = known and not late and ticket is not None and not again
         if keeps and (place.start, place.number) != (TAG + ticket.start, NUMBER + ticket.number):
             return "stays"
+        stands_last = (place.start, place.number) == (start, old_line.number + 1) and new_line.number == place.number
+        if not kind.weight and not keeps and not stands_last:
+            return "coming"
         if not keeps and stands and place.start != start:
             return "stays" if known else "pace" if finishes.get(tenant, 0) > v else "newcomer"
         # tags
-        charged = stands and not again and (late or not known)
+        charged = step and stands and not again and (late or not known)
         for tags, was, pays in (
             (new_line.finishes, finishes, charged and not known),
             (new_line.returns, returns, charged and late),

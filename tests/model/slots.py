@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from model.core import Core, core
 from throttlekit._core.claim import StoreClaim
-from throttlekit._core.line import UNIT, Line
+from throttlekit._core.line import Line
 from throttlekit._core.storage_keys import with_slots
 
 __all__ = ["RULES", "SlotWorld"]
@@ -153,7 +153,7 @@ class SlotWorld:
 
     def _acquires(self, state: State, index: int, job: Job) -> tuple[str, State | None, str | None]:
         acquire = self.core.acquire
-        claim = StoreClaim("slots", self._algorithm(job.name), cost := self._cost(job.name), step=cost * UNIT)
+        claim = StoreClaim("slots", self._algorithm(job.name), self._cost(job.name))
         before = self._opened(state)
         places = []
         if job.place is not None and before.line is not None and before.line.epoch == job.place[0]:

@@ -34,6 +34,7 @@ RULES: Mapping[str, str] = {
     "stays": "a place changes only of a job that left the line and came back late or far behind; others' never",
     "pace": "a place moves its tenant on by cost / weight, and one tag only",
     "newcomer": "a job of a tenant that owes nothing stands at v",
+    "coming": "without shares, each limit gives a job that is denied a place, behind all that it has given",
     "fair": "while two tenants wait and no job is late, what they got differs by a job of each at most, by weight",
     "aside": "a job is set aside only if units for it and for all before it lay there for the grace time",
     "quiet": "a denial leaves the bucket, v and what other tenants owe",
@@ -67,15 +68,20 @@ SCALED = (
     Edit(
         "line",
         "\n_FIRST_TAG = ",
-        f"\nFAR, EXACT, AT_DOOR, BATCH, MEAN_ONE, MEAN_PART, LOOK_US = {FAR}, {EXACT}, 1, 2, 4, 2, {LOOK * TICK_US}"
-        f"\nDOUBT, MOST_DOUBT, DOUBT_LASTS_US = {DOUBT}, 2, {LASTS * TICK_US}\n_FIRST_TAG = ",
+        f"\nFAR, EXACT, AT_DOOR, MEAN_ONE, MEAN_PART, LOOK_US = {FAR}, {EXACT}, 1, 4, 2, {LOOK * TICK_US}"
+        "\n_FIRST_TAG = ",
+    ),
+    Edit(
+        "absence",
+        "\n\n\ndef tidied(",
+        f"\nBATCH, DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 2, {DOUBT}, 2, {LASTS * TICK_US}\n\n\ndef tidied(",
     ),
 )
 UNIT = 6
 
 
 class Kind(NamedTuple):
-    """A kind of job: its tenant, its weight, and the units it takes of each limit."""
+    """A kind of job: its tenant, its weight (0: its limits are not shared), and the units it takes of each limit."""
 
     tenant: int
     weight: int
@@ -202,7 +208,8 @@ class Shipped:
             self._claims[number] = [
                 claim(
                     f"limit {limit}", self._bucket(limit, kind.interval).bind(cost), cost,
-                    tenant=str(kind.tenant), step=-(-cost * UNIT // kind.weight),
+                    tenant=str(kind.tenant) if kind.weight else "",
+                    step=-(-cost * UNIT // kind.weight) if kind.weight else 0,
                     lead=kind.rank * self.core.line.CLASS,
                 )
                 for limit, cost in kind.costs

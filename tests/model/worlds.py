@@ -16,6 +16,8 @@ __all__ = ["DEEP", "WORLDS", "Search"]
 _A, _A2 = Kind(0, 1, ((0, 1),)), Kind(0, 1, ((0, 2),))
 _B, _B2 = Kind(1, 2, ((0, 1),)), Kind(1, 2, ((0, 2),))
 _ACCOUNT = (Kind(0, 1, ((0, 1), (1, 1))), _A._replace(tenant=1))  # of a limit for all, and of one for an account
+_OPEN = _A._replace(weight=0)  # of a limit that is not shared
+_OPEN_ACCOUNT = tuple(kind._replace(weight=0) for kind in _ACCOUNT)
 _RATES = (_A._replace(interval=2), _A._replace(interval=1))  # `rate=` is a callable
 _OF_ONE_RATE = {"before", "aside", "idle", "purge", "bounded", "promise", "fair"}
 _FAULTS = ("pause", "back", "lose", "settle", "twice", "forget", "again", "forge")
@@ -50,6 +52,8 @@ def _workflow(*numbers: int) -> Search:
 
 WORLDS: Mapping[str, Search] = {
     "one tenant": _order(None, guests=True),
+    "without shares": _order(1_500, kinds=(_OPEN,), guests=True),
+    "shares that come and go": _order(1_500, kinds=(_A, _OPEN)),
     "two tenants": _order(1_500, kinds=(_A, _B)),
     "always two tenants": _order(None, jobs=4, kinds=(_A, _B), renewed=True),
     "priorities": _order(1_500, kinds=(_A, _B._replace(rank=1))),
@@ -62,6 +66,7 @@ WORLDS: Mapping[str, Search] = {
     "rates of their own": _order(1_500, kinds=_RATES, rules=frozenset(RULES) - _OF_ONE_RATE),
     "grace 2": _order(1_500, grace=2),
     "two limits": _order(2_000, kinds=_ACCOUNT, bursts=(2, 1)),
+    "two limits without shares": _order(2_000, kinds=_OPEN_ACCOUNT, bursts=(2, 1)),
     "a fault": _order(2_000, jobs=2, kinds=(_A, _B), faults=1, kinds_of_fault=_FAULTS),
     "a pause and a 429": _order(1_500, jobs=2, faults=2, kinds_of_fault=("pause",)),
     "a cost that changes": _order(1_000, jobs=2, kinds=(_A, _A2), faults=1, kinds_of_fault=("cost",)),
@@ -90,6 +95,8 @@ DEEP: Mapping[str, Search] = {
     "5 jobs, mixed costs": _order(None, jobs=5, kinds=(_A, _A2), bursts=(4,), owed=(0, 8)),
     "3 jobs, grace 3": _order(None, grace=3),
     "3 jobs, two limits": _order(None, kinds=_ACCOUNT, bursts=(2, 2)),
+    "3 jobs without shares": _order(None, kinds=(_OPEN,)),
+    "3 jobs, two limits without shares": _order(None, kinds=_OPEN_ACCOUNT, bursts=(2, 2)),
     "3 jobs, a fault": _order(None, kinds=(_A, _B), faults=1, kinds_of_fault=_FAULTS),
     "2 jobs, burst 1, a fault": _order(None, jobs=2, bursts=(1,), owed=(0, 2), faults=1, kinds_of_fault=_FAULTS),
     "2 jobs, two faults": _order(None, jobs=2, faults=2, kinds_of_fault=_FAULTS),

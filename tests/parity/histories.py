@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from support.claims import claim_of
 from throttlekit import ByLatency, Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.absence import DOUBT, DOUBT_LASTS_US
 from throttlekit._core.acquire import Caller, State, acquire, kept_until_us, leave, pause, slow
 from throttlekit._core.algorithm import STALE_US, Algorithm, stored_until_us
 from throttlekit._core.algorithms import concurrency, fixed_window, sliding_log, sliding_window
@@ -22,8 +23,6 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.rate import MONTH_US, WEEK_US, YEAR_US
 from throttlekit._core.line import (
     CLASS,
-    DOUBT,
-    DOUBT_LASTS_US,
     EMPTY,
     EXACT,
     GRACE_US,
@@ -291,12 +290,18 @@ class Reference:
 
     Nothing expires here: the checker takes the time to live from each key as soon as it is written.
     That a key is missing is a step of its own.
+
+    Attributes:
+        is_reborn: A line was lost, and began anew at the very instant of the first, with its secret: then a place of
+            the one is a place of the other.
     """
 
     def __init__(self) -> None:
         self.kept: dict[str, Any] = {}
         self.places: Sequence[Place | None] = ()
         self.seen: Counter[str] = Counter()
+        self.is_reborn = False
+        self._begun: set[tuple[str, int]] = set()
 
     def line(self, rule: Rule) -> Line | None:
         return self.kept.get(rule.keys[1])
@@ -441,6 +446,9 @@ class Reference:
         self, rule: Rule, algorithm: Algorithm, before: State, after: State, now_us: int
     ) -> tuple[int | None, int | None]:
         line, written = after.line, after.line is not before.line
+        if line is not None and line.epoch != (before.line.epoch if before.line else 0):
+            self.is_reborn |= (rule.keys[1], line.epoch) in self._begun
+            self._begun.add((rule.keys[1], line.epoch))
         last_us = kept_until_us(after, algorithm, now_us) if line is not None and written else None
         self._put(rule.keys[1], line, last_us)
         if line is None or not line.jobs:
@@ -548,7 +556,7 @@ class History:
         self._now_us = self._start_us = NOW_US + rnd.randrange(40 * _DAY_US)
         self._rules = rules(rnd, algorithms, self._now_us)
         self._reference = Reference()
-        self._huge = rnd.random() < 0.15
+        self._huge, self._unshared = rnd.random() < 0.15, rnd.choice([0, 0.5, 1])
         self._flood, self._flooded = 0, self._rules[0]
         self._begun: set[int] = set()
         self._waiting: list[tuple[list[tuple[Rule, StoreClaim]], Sequence[Place | None], int]] = []
@@ -755,6 +763,8 @@ class History:
         step = rnd.choice([units, 2**50, 2**51]) if self._huge else -(-units // rnd.choice([1, 1, 1, 2, 3, 7]))
         tenant, lead = rnd.choice([("", 0), ("", 0), ("", 0), ("a", 0), ("b%3A c", 0), ("c", CLASS), ("d", 5 * CLASS)])
         charge = rule.bind(cost, self._holder())
+        if not tenant and rnd.random() < self._unshared:
+            step = 0
         return claim_of(charge, cost, max_queue, tenant=tenant, step=step, lead=lead, bucket=rule.bucket)
 
     def _settle(self) -> Step:

@@ -20,6 +20,7 @@ def claim_of(
     weight: int = 1,
     bucket: str = "bucket",
 ) -> StoreClaim:
-    """A claim that is stored under names of no meaning. *step*: by default what *cost* is at *weight*."""
-    step = -(-cost * UNIT // weight) if step is None else step
+    """A claim stored under names of no meaning. *step*: by default what *cost* is at *weight*; 0 without a tenant."""
+    if step is None:
+        step = -(-cost * UNIT // weight) if tenant else 0
     return StoreClaim(bucket, algorithm, cost, max_queue, tenant, step, lead)

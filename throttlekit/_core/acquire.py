@@ -14,6 +14,7 @@ from dataclasses import replace
 from enum import Enum
 from typing import Any, NamedTuple
 
+from throttlekit._core.absence import tidied
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import (
@@ -34,9 +35,9 @@ from throttlekit._core.line import (
     joined,
     left,
     passed,
+    promised,
     signed,
     standing,
-    tidied,
 )  # fmt: skip
 from throttlekit._core.slowdown import Fall, Heard, Pace, Slowdown, fallen, heard, pace_of, paced
 
@@ -149,7 +150,8 @@ def acquire(
 
     Time is an argument, never read. A denial charges nothing. The job then stands in the line of each claim that
     denies it, and in no other: it leaves the lines of those that would let it pass, and keeps its place there in its
-    ticket. Right of way in one line never counts in another. Every denial keeps what was set aside. Every answer
+    ticket; without shares and a bound on the queue, it gets one there if it had none. Right of way in one line never
+    counts in another. Every denial keeps what was set aside. Every answer
     replaces state that is stale (`Algorithm.sanitized`): else each would take the limit for just used up, until the
     clock is as late as it was. A peek changes nothing else; any other answer also replaces what another rate wrote.
 
@@ -203,7 +205,8 @@ def acquire(
         line = tidy[i]
         if caller is Caller.GUEST:
             if i == verdict.claim and patient:
-                line = _guest_spread(claim, look, verdict.due_us, now_us)
+                after_us = verdict.due_us + claim.algorithm.pace_us(look.taken, now_us)
+                line = replace(look.line, guest_us=min(after_us, look.passes_us + GUESTS_US))
         elif look.passes_us > now_us and patient:
             line = charged(look.line, claim.tenant, look.stands, claim.step)
             line = joined(line, look.stands, look.there, claim.algorithm.mark, now_us, told_us, grace_us)
@@ -212,7 +215,10 @@ def acquire(
             if look.stands.waits:
                 line = left(look.line, look.stands.entry, look.before.least)
             place, entry = look.place, look.stands.entry
-            if place is not None and not look.stands.tags and entry.number == place.number:
+            if patient and caller is Caller.JOB and not (claim.tenant or claim.step) and claim.max_queue is None:
+                # In the order of coming: the jobs that this line denies meanwhile stand behind it.
+                line, sealed[i] = promised(line or EMPTY, claim.bucket, claim.cost, given[i], now_us, secret, told_us)
+            elif place is not None and not look.stands.tags and entry.number == place.number:
                 sealed[i] = signed(look.line, claim.bucket, entry.start, entry.number, told_us)
         if line is not state.line or known[i] is not state.taken:
             changed[i] = State(known[i], line)
@@ -392,9 +398,3 @@ def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None, now_us: in
         return (left(line, look.stands.entry, look.before.least) if look.stands.waits else line).unpaused()
     over_us = min(line.over_us or now_us, now_us) if look.before.least else 0
     return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead.least, over_us)
-
-
-def _guest_spread(claim: StoreClaim, look: _Look, due_us: int, now_us: int) -> Line:
-    """The line once a guest got *due_us*: the next guest gets an instant of its own."""
-    after_us = due_us + claim.algorithm.pace_us(look.taken, now_us)
-    return replace(look.line, guest_us=min(after_us, look.passes_us + GUESTS_US))

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from throttlekit._core.algorithm import Algorithm
-from throttlekit._core.line import UNIT
 from throttlekit._core.storage_keys import jobs_name, line_name
 
 __all__ = ["StoreClaim", "claim_of"]
@@ -23,7 +22,8 @@ class StoreClaim:
     Attributes:
         max_queue: How many jobs may wait for a new one to join them. None: any number.
         tenant: Whose share of the limit the job takes; "" if the limit is not shared.
-        step: How far the job moves its tenant on in the line: cost / weight, in `line.UNIT`, rounded up.
+        step: How far the job moves its tenant on in the line: cost / weight, in `line.UNIT`, rounded up; 0 if the limit
+            is not shared.
         lead: How far before v jobs of its class of priority start: a multiple of `line.CLASS`.
     """
 
@@ -32,7 +32,7 @@ class StoreClaim:
     cost: int = 1
     max_queue: int | None = None
     tenant: str = ""
-    step: int = UNIT
+    step: int = 0
     lead: int = 0
 
     @property

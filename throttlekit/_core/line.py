@@ -9,10 +9,13 @@ Rule 5: a denial charges nothing. A place costs its tenant the next one: `start`
 
 The order is start-time fair queueing (Goyal, Vin, Cheng: "Start-time fair queuing", 1996): a job starts at
 `max(v, its tenant's last finish)`, where v is the start of the last job that passed, and finishes at
-start + cost / weight. Without shares there is one tenant, and the order is the order of coming.
+start + cost / weight.
 
-acquire.py decides with it. lua/throttlekit_lua/line.lua and clear_line.lua mirror this file.
-Change all, or the parity tests fail.
+Without shares (no tenant, and a step of 0) the order is that of coming. A job stands at the end, and keeps that place
+however late it comes back. It has one in each line of its limits from its first denial on, also where it would pass.
+
+acquire.py decides with it; absence.py says which jobs are not coming. lua/throttlekit_lua/line.lua and clear_line.lua
+mirror this file. Change all, or the parity tests fail.
 """
 
 from __future__ import annotations
@@ -27,10 +30,10 @@ from typing import NamedTuple
 from throttlekit._core.slowdown import Slowdown
 
 __all__ = [
-    "AT_DOOR", "BATCH", "CLASS", "CLASSES", "DOUBT", "DOUBT_LASTS_US", "EMPTY", "EXACT", "FAR", "FURTHEST_US",
-    "GRACE_US", "GUESTS_US", "KEPT_US", "LOOK_US", "MEAN_ONE", "MEAN_PART", "MOST_BATCH", "MOST_DOUBT", "UNIT",
+    "AT_DOOR", "CLASS", "CLASSES", "EMPTY", "EXACT", "FAR", "FURTHEST_US",
+    "GRACE_US", "GUESTS_US", "KEPT_US", "LOOK_US", "MEAN_ONE", "MEAN_PART", "NO_TAGS", "UNIT",
     "Ahead", "Entry", "Line", "Place", "Standing", "ahead_of", "begun", "charged", "genuine", "joined", "left",
-    "passed", "signed", "standing", "tidied",
+    "passed", "promised", "signed", "standing",
 ]  # fmt: skip
 
 UNIT = 1_000_000
@@ -54,9 +57,6 @@ FURTHEST_US = 3_155_760_000_000_000
 EXACT = 32
 """Entries whose costs are added up one by one, where costs differ; those beyond are estimated."""
 
-BATCH, MOST_BATCH = 16, 512
-"""Entries set aside in one request, at most, for each `GRACE_US` of the grace time; times the budget."""
-
 MEAN_ONE, MEAN_PART = 1024, 32
 
 AT_DOOR = 8
@@ -65,19 +65,16 @@ AT_DOOR = 8
 LOOK_US = 500_000
 """A process with jobs asks at least so often. So long after a change of the rate, or a pause, none is set aside."""
 
-DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 4, 16, 1_000_000
-"""So many entries set aside, and none that came back, make the budget larger once more; up to `MOST_DOUBT` times."""
-
 CLASS, CLASSES = 2**40, 16
 """How far before v a class of priority stands for each class below it, and how many there are at most."""
 
 _LAST_TAG, _MOST_TAG = 2**52, 2**53 - 2  # tags are doubles in a store
 _FIRST_TAG = (CLASSES + 1) * CLASS  # so that no start is below 0
-_NO_TAGS: Mapping[str, int] = MappingProxyType({})
+NO_TAGS: Mapping[str, int] = MappingProxyType({})
 
 
 def _no_tags() -> Mapping[str, int]:
-    return _NO_TAGS
+    return NO_TAGS
 
 
 class Entry(NamedTuple):
@@ -209,47 +206,8 @@ def begun(line: Line, now_us: int, secret: str) -> Line:
     """The line, with an epoch. One whose tags have come to the end of their range begins anew: all book again."""
     if line.epoch and line.v < _LAST_TAG:
         return line
-    kept = replace(line, jobs=(), finishes=_NO_TAGS, returns=_NO_TAGS, extra=0, v=_FIRST_TAG, gone=0, number=0)
+    kept = replace(line, jobs=(), finishes=NO_TAGS, returns=NO_TAGS, extra=0, v=_FIRST_TAG, gone=0, number=0)
     return replace(kept, epoch=max(now_us, line.epoch + 1), secret=secret)
-
-
-def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: int) -> tuple[Line, bool]:
-    """
-    The line without those that are not coming; and whether others were set aside, or may be in a while.
-
-    An entry is set aside once units for it, and for all before it, have lain there for the grace time. After a change
-    of the rate, and after a pause, that time begins once every process has looked. The units that lie there are a
-    budget, spent once in each grace time; it grows while none of those that were set aside comes back.
-
-    Args:
-        there: Units that the limit has now.
-        own: The number of the entry of the job that comes, which is not set aside; 0: it has none.
-    """
-    if not line.jobs:
-        return _forgetful(line), False
-    if mark < line.mark:
-        return replace(line, mark=mark, since_us=now_us + LOOK_US, low=there), False
-    looked_us = line.paused_us + LOOK_US if line.paused_us else 0
-    grace_us = max(grace_us, line.grace_us)
-    if now_us < max(line.since_us, looked_us) + grace_us:
-        return line, False
-    doubt = line.doubt if 0 <= now_us - line.aside_us <= DOUBT_LASTS_US + 2 * grace_us else 0
-    budgets = min(MOST_DOUBT, 1 + doubt // DOUBT)
-    idle, aside = min(line.low, there) * budgets, 0
-    pending = line.jobs[0].number != own and idle < line.jobs[0].cost <= there
-    for entry in line.jobs[: min(MOST_BATCH, max(BATCH, BATCH * grace_us // GRACE_US) * budgets)]:
-        if entry.number == own or entry.cost > idle:
-            break
-        idle -= entry.cost
-        aside += 1
-    removed = line.jobs[:aside]
-    cost = sum(entry.cost for entry in removed)
-    line = replace(
-        line, since_us=now_us, low=there, doubt=doubt + aside, aside_us=now_us if aside else line.aside_us,
-        over_us=0 if aside else line.over_us,
-        jobs=line.jobs[aside:], gone=line.gone + cost, extra=line.extra - cost + aside,
-    )  # fmt: skip
-    return _forgetful(line), aside > 0 or pending
 
 
 def genuine(line: Line, name: str, place: Place | None) -> Place | None:
@@ -268,20 +226,21 @@ def standing(
 
     Args:
         lead: How far before v jobs of its class start.
-        step: How far the job moves its tenant on: cost / weight, in `UNIT`, rounded up.
+        step: How far the job moves its tenant on: cost / weight, in `UNIT`, rounded up; 0 without shares.
         first: The job ran before, and goes in front of those that did not.
     """
     v = line.v - lead
     if first:
         return Standing(Entry(v - 1, line.number + 1, cost), False, "")
     if place is None:
-        start = max(v, line.finishes.get(tenant, 0))
+        last = line.jobs[-1].start if line.jobs else 0
+        start = max(v, line.finishes.get(tenant, 0) if tenant or step else last)
         return Standing(Entry(start, line.number + 1, cost), False, "finishes")
     at = bisect_left(line.jobs, (place.start, place.number))
     if at < len(line.jobs) and line.jobs[at][:2] == (place.start, place.number):
         return Standing(line.jobs[at], True, "")
     behind = v - place.start
-    if behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us):
+    if (tenant or step) and (behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us)):
         start = max(v, line.returns.get(tenant, 0))
         return Standing(Entry(start, line.number + 1, cost), False, "returns", True)
     return Standing(Entry(place.start, place.number, cost), False, "", True)
@@ -316,11 +275,23 @@ def charged(line: Line, tenant: str, stands: Standing, step: int) -> Line:
         line = replace(line, doubt=line.doubt // 2)
     if entry.number > line.number:
         line = replace(line, number=entry.number)
+    if not step:
+        return line
     if tags == "finishes":
         return replace(line, finishes={**line.finishes, tenant: min(entry.start + step, _MOST_TAG)})
     if tags == "returns":
         return replace(line, returns={**line.returns, tenant: min(entry.start + step, _MOST_TAG)})
     return line
+
+
+def promised(
+    line: Line, name: str, cost: int, place: Place | None, now_us: int, secret: str, due_us: int
+) -> tuple[Line, Place]:  # fmt: skip
+    """The line, without shares, once a job has a place that does not wait in it; and the place. Due at *due_us*."""
+    line = begun(line, now_us, secret)
+    entry = standing(line, "", cost, 0, 0, genuine(line, name, place), now_us, 0, first=False).entry
+    line = replace(line, number=max(line.number, entry.number), until_us=max(line.until_us, due_us))
+    return line, signed(line, name, entry.start, entry.number, due_us)
 
 
 def joined(line: Line, stands: Standing, there: int, mark: int, now_us: int, due_us: int, grace_us: int) -> Line:
@@ -369,13 +340,6 @@ def signed(line: Line, name: str, start: int, number: int, due_us: int) -> Place
     text = f"{line.secret} {name} {line.epoch} {start} {number} {due_us}"
     seal = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()[:10]
     return Place(line.epoch, start, number, due_us, seal)
-
-
-def _forgetful(line: Line) -> Line:
-    """The line; where no job waits, no tenant owes anything."""
-    if line.jobs or not (line.finishes or line.returns):
-        return line
-    return replace(line, finishes=_NO_TAGS, returns=_NO_TAGS)
 
 
 def _without(line: Line, entry: Entry) -> Line:

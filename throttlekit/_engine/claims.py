@@ -217,17 +217,16 @@ class _Mould(NamedTuple):
     algorithm: Algorithm
     max_queue: int | None
     plain: bool
-    step: int
 
     @classmethod
     def of(cls, limit: Limit, units: int, algorithm: Algorithm) -> _Mould:
         plain = limit.scope != "process" and limit.prefetch_quota is None and not limit.in_zone
-        return cls(limit, units, algorithm, limit.max_queue, plain, NO_STAKE.step(units))
+        return cls(limit, units, algorithm, limit.max_queue, plain)
 
     def claim(self, text: str, part: str | None, stake: Stake) -> Claim:
-        limit, units, algorithm, max_queue, plain, step = self
+        limit, units, algorithm, max_queue, plain = self
         bucket = bucket_name(limit.name, text, limit.fingerprint, part)
-        tenant, lead = "", 0
+        tenant, step, lead = "", 0, 0
         if stake is not NO_STAKE:
             tenant, step, lead = quoted(stake.tenant) if stake.tenant else "", stake.step(units), stake.lead
         claim = claim_of(bucket, algorithm, units, max_queue, tenant, step, lead)

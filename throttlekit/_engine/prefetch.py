@@ -17,7 +17,6 @@ from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.prefetch_options import PrefetchQuota
-from throttlekit._core.line import UNIT
 from throttlekit._core.local_quota import LocalQuota
 from throttlekit._engine.attempt import Attempt, Decider, Layer, Rest
 from throttlekit._engine.call import Call
@@ -344,6 +343,6 @@ def _enlarged(request: Request, entries: dict[int, _Entry], taking: dict[int, in
         if entry.ahead is None or entry.ahead[0] != units:
             limit: Any = entry.limit
             algorithm = limit.bind_ahead(units)
-            entry.ahead = (units, replace(claim, algorithm=algorithm, cost=units, step=units * UNIT))
+            entry.ahead = (units, replace(claim, algorithm=algorithm, cost=units))
         claims[number] = entry.ahead[1]
     return Request(claims, Caller.GUEST, max_wait_us=0)

@@ -83,10 +83,9 @@ class Bench:
             tenant, weight: Whose share of the limits the job takes, and how large it is.
         """
         costs = cost if isinstance(cost, Sequence) else [cost] * len(limits)
-        claims = [
-            replace(self.claim(limit, key, units, holder), tenant=tenant, step=-(-(units or 1) * UNIT // weight))
-            for limit, units in zip(limits, costs, strict=True)
-        ]
+        claims = [self.claim(limit, key, units, holder) for limit, units in zip(limits, costs, strict=True)]
+        if tenant:
+            claims = [replace(each, tenant=tenant, step=-(-each.cost * UNIT // weight)) for each in claims]
         places = () if back is None else back.places
         return self.store.acquire(Request(claims, caller, places, max_wait_us), now_us=self.now_us)
 
@@ -146,7 +145,7 @@ class Bench:
         name = f"{limit.name}-{limit.fingerprint}" if self.spread else limit.name
         bucket = bucket_name(name, key, limit.fingerprint)
         units = 1 if cost is None else cost
-        return StoreClaim(bucket, algorithm, units, limit.max_queue, step=units * UNIT)
+        return StoreClaim(bucket, algorithm, units, limit.max_queue)
 
 
 class ConformanceSuite:

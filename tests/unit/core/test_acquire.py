@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from support.claims import claim_of
+from throttlekit._core.absence import BATCH, DOUBT
 from throttlekit._core.acquire import Caller, Reason, State, Verdict, acquire, kept_until_us, leave
 from throttlekit._core.algorithm import STALE_US, Algorithm, Use
 from throttlekit._core.algorithms.fixed_window import Count, FixedWindowAlgorithm
@@ -16,8 +17,6 @@ from throttlekit._core.algorithms.sliding_log import Log, SlidingLogAlgorithm
 from throttlekit._core.algorithms.sliding_window import Counts, SlidingWindowAlgorithm
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import (
-    BATCH,
-    DOUBT,
     EMPTY,
     EXACT,
     FAR,
@@ -602,25 +601,69 @@ def test_job_leaves_the_line_of_a_limit_that_would_pass_it() -> None:
     assert [place and place[1:3] for place in back.places] == [place and place[1:3] for place in job.places]
 
 
-def test_denial_by_one_limit_charges_no_other() -> None:
+@pytest.mark.parametrize("ask", [_ask(tenant="a"), _ask(max_queue=9)], ids=["shared", "bounded queue"])
+def test_denial_by_one_limit_charges_no_other(ask: StoreClaim) -> None:
     """All or nothing: what has units keeps them, and gets no line."""
     desk = _two()
     desk.states[0] = FULL
-    verdict = desk.ask()
+    verdict = desk.ask(ask, _ask())
     assert (verdict.claim, desk.states[0]) == (1, FULL)
     assert verdict.places[0] is None
 
 
-def test_right_of_way_in_one_line_does_not_count_in_another() -> None:
-    """A job at the head of one line stands at the end of the other."""
+@pytest.mark.parametrize("waiting", [0, 2], ids=["no job waits", "jobs wait"])
+def test_denied_job_gets_a_place_also_where_it_would_pass(waiting: int) -> None:
+    """Jobs that the limit denies meanwhile stand behind it, and it takes nothing of what they wait for."""
     desk = _two()
-    desk.states[0] = FULL
+    front = Desk()
+    front.waiting(waiting)
+    desk.states[0] = State(None, front.line) if waiting else FULL
+    desk.passes(1000 if waiting else 0)
+    desk.states[1] = State(Tat(desk.now_us + 9 * STEP))
     first = desk.ask()
+    assert (first.claim, first.places[0] and first.places[0].number) == (1, waiting + 1)
+    assert desk.states[0].taken is None
+    assert len(desk.line.jobs) == waiting
+    desk.states[0] = State(Tat(desk.now_us + 9 * STEP), desk.states[0].line)
+    later = desk.ask()
+    assert desk.numbers[-1:] == [later.places[0] and later.places[0].number] == [waiting + 2]
+    desk.passes(200)
+    back = desk.ask(back=first)
+    assert [place and place[1:3] for place in back.places] == [place and place[1:3] for place in first.places]
+    assert desk.numbers[-2:] == [waiting + 1, waiting + 2]
+
+
+def test_job_without_a_share_keeps_its_place_however_far_the_line_has_gone_on() -> None:
+    """It is late, and forty jobs behind it have passed: it stands in front of all that wait."""
+    desk = Desk()
+    first, *others = desk.waiting(60)
+    desk.leave(first)
+    for each in others[:40]:
+        desk.now_us = each.due_us
+        assert desk.ask(back=each).allowed
+    desk.states[0] = State(Tat(desk.now_us + 9 * STEP), desk.line)
+    assert desk.ask(back=first).places[0] == signed(desk.line, "bucket", FIRST_TAG, 1, desk.now_us + 5 * STEP)
+    assert desk.numbers == [1, *range(42, 61)]
+
+
+def test_job_without_a_share_stands_behind_those_that_shared_the_limit() -> None:
+    """A deploy has taken the shares away: no job that waits is passed for ever."""
+    desk = Desk()
+    desk.waiting(3, _ask(tenant="a"))
+    desk.waiting(2)
+    assert desk.numbers == [1, 2, 3, 4, 5]
+
+
+def test_right_of_way_in_one_line_does_not_count_in_another() -> None:
+    """A tenant's job at the head of one line stands at the end of the other."""
+    desk, asks = _two(), (_ask(tenant="a"), _ask())
+    desk.states[0] = FULL
+    first = desk.ask(*asks)
     front = Desk()
     front.waiting(3)
     desk.now_us = NOW + 5 * STEP
     desk.states[0] = State(Tat(desk.now_us + 4 * STEP), front.line)
-    verdict = desk.ask(back=first)
+    verdict = desk.ask(*asks, back=first)
     assert (verdict.reason, verdict.claim, verdict.retry_us) == (Reason.IN_LINE, 0, NOW + 8 * STEP)
 
 
@@ -641,8 +684,8 @@ MIXED: dict[str, tuple[Algorithm, object, int]] = {
 @pytest.mark.parametrize("denying", MIXED)
 @pytest.mark.parametrize("caller", [Caller.JOB, Caller.GUEST])
 def test_denial_by_one_algorithm_charges_no_other(denying: str, caller: Caller) -> None:
-    """All or nothing: while one denies, nothing is taken of the others, and only its line changes."""
-    asks = [claim_of(charge) for charge, _, _ in MIXED.values()]
+    """All or nothing: while one denies, nothing is taken of the others, and of shared limits only its line changes."""
+    asks = [claim_of(charge, tenant="a") for charge, _, _ in MIXED.values()]
     states = [State(taken if name == denying else None) for name, (_, taken, _) in MIXED.items()]
     number, opens_us = list(MIXED).index(denying), MIXED[denying][2]
     verdict, after = acquire(asks, states, NOW, caller=caller)
