@@ -7,6 +7,7 @@
 
   KEYS and ARGV  those of acquire.lua
 ]]
+local FIRST_TAG, UNIT = 18691697672192, 1000000
 if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
   -- As line.lua names them; `passed` are those from mean to over, which a denial leaves as they are.
   local epoch, v, gone, number, passed, since, low, longest, guest, last, least_mark, waiting, secret = string.match(
@@ -25,12 +26,10 @@ if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
 
   -- Where it stands.
   local rank, start, own, due
-  local shared = step ~= '0' or tenant ~= ''
-  if given == '' and not shared then
-    local last = redis.call('ZREVRANGE', KEYS[3], '0', '0', 'WITHSCORES')[2] or -1
-    start, own, rank = max(v, last), number + 1, last + 0 >= 0 and waiting + 0 or 0
-  elseif given == '' then
-    start = max(v - lead, -1 - (redis.call('ZSCORE', KEYS[3], 'f ' .. tenant) or -1))
+  if given == '' then
+    local in_order = step == '0' and tenant == ''
+    local tag = in_order and FIRST_TAG + number * UNIT or -1 - (redis.call('ZSCORE', KEYS[3], 'f ' .. tenant) or -1)
+    start = max(v - lead, tag)
     own, rank = number + 1, redis.call('ZCOUNT', KEYS[3], '0', format(INTEGER, start))
   else
     local numbers, its_epoch, seal

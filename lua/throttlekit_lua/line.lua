@@ -9,7 +9,7 @@
 
   `waiting` counts the jobs. Nothing is written before `write_line`, but for what a later clock wrote.
 ]]
-local FIRST_TAG, FAR, EXACT, BATCH = 18691697672192, 16, 32, 16
+local FIRST_TAG, UNIT, FAR, EXACT, BATCH = 18691697672192, 1000000, 16, 32, 16
 local DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 4, 16, 1000000, 512, 60000
 local FORMAT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) '
   .. '(%d+) (%d+) (%d+) (%d+) (%x*) ?(.*)$'
@@ -186,12 +186,7 @@ local function stand(c, grace, first)
     end
   end
   c.number = line.number + 1
-  if c.tags == 'f' and c.in_order then
-    local last = line.waiting > 0 and redis.call('ZREVRANGE', c.jobs_key, '0', '0', 'WITHSCORES')[2] or -1
-    c.start = max(v, last)
-    return last + 0 >= 0 and line.waiting or 0
-  end
-  c.start = first and v - 1 or max(v, tag_of(c, c.tags))
+  c.start = first and v - 1 or max(v, c.in_order and FIRST_TAG + line.number * UNIT or tag_of(c, c.tags))
   if line.waiting == 0 then return 0 end
   return max(0, redis.call('ZCOUNT', c.jobs_key, '0', whole(c.start)) - #c.aside)
 end

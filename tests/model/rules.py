@@ -93,12 +93,13 @@ class Rules(Shipped):
             start = TAG + ticket.start
             behind = mine - start
             late = own is None and (behind > FAR * step or (behind > 0 and -ticket.due > self.grace))
+            late = late and kind.weight > 0
             if late:
                 start = max(mine, returns.get(tenant, 0))
         elif kind.weight:
             start = max(mine, finishes.get(tenant, 0))
         else:
-            start = max([v, *(e.start for e in old if e not in aside)])
+            start = max(v, self.core.line._FIRST_TAG + old_line.number * self.core.line.UNIT)
         tight = (self.bursts[limit] - cost) * self.interval < self.grace
         if verdict.allowed:
             on_time = known and not late and ticket is not None and ticket.due <= 0
