@@ -7,7 +7,6 @@
 
   KEYS and ARGV  those of acquire.lua
 ]]
-local FIRST_TAG, UNIT = 18691697672192, 1000000
 if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
   -- As line.lua names them; `passed` are those from mean to over, which a denial leaves as they are.
   local epoch, v, gone, number, passed, since, low, longest, guest, last, least_mark, waiting, secret = string.match(
@@ -28,7 +27,8 @@ if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
   local rank, start, own, due
   if given == '' then
     local in_order = step == '0' and tenant == ''
-    local tag = in_order and FIRST_TAG + number * UNIT or -1 - (redis.call('ZSCORE', KEYS[3], 'f ' .. tenant) or -1)
+    local last = in_order and redis.call('ZREVRANGE', KEYS[3], '0', '0', 'WITHSCORES')[2] or 0
+    local tag = in_order and last or -1 - (redis.call('ZSCORE', KEYS[3], 'f ' .. tenant) or -1)
     start = max(v - lead, tag)
     own, rank = number + 1, redis.call('ZCOUNT', KEYS[3], '0', format(INTEGER, start))
   else

@@ -9,7 +9,7 @@
 
   `waiting` counts the jobs. Nothing is written before `write_line`, but for what a later clock wrote.
 ]]
-local FIRST_TAG, UNIT, FAR, EXACT, BATCH = 18691697672192, 1000000, 16, 32, 16
+local FIRST_TAG, FAR, EXACT, BATCH = 18691697672192, 16, 32, 16
 local DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 4, 16, 1000000, 512, 60000
 local FORMAT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) '
   .. '(%d+) (%d+) (%d+) (%d+) (%x*) ?(.*)$'
@@ -120,6 +120,11 @@ local function tag_of(c, kind)
   return -1 - tonumber(redis.call('ZSCORE', c.jobs_key, kind .. ' ' .. c.tenant) or -1)
 end
 
+-- Where the last job that waits starts.
+local function last_of(c)
+  return c.line.waiting > 0 and redis.call('ZREVRANGE', c.jobs_key, '0', '0', 'WITHSCORES')[2] or 0
+end
+
 -- Of a place's numbers, as they are written.
 local function seal_of(c, numbers)
   return string.sub(redis.sha1hex(c.line.secret .. ' ' .. c.key .. ' ' .. numbers), 1, 10)
@@ -186,7 +191,7 @@ local function stand(c, grace, first)
     end
   end
   c.number = line.number + 1
-  c.start = first and v - 1 or max(v, c.in_order and FIRST_TAG + line.number * UNIT or tag_of(c, c.tags))
+  c.start = first and v - 1 or max(v, c.in_order and last_of(c) or tag_of(c, c.tags))
   if line.waiting == 0 then return 0 end
   return max(0, redis.call('ZCOUNT', c.jobs_key, '0', whole(c.start)) - #c.aside)
 end

@@ -99,7 +99,7 @@ class Rules(Shipped):
         elif kind.weight:
             start = max(mine, finishes.get(tenant, 0))
         else:
-            start = max(v, self.core.line._FIRST_TAG + old_line.number * self.core.line.UNIT)
+            start = max([v, *(e.start for e in old if e not in aside)])
         tight = (self.bursts[limit] - cost) * self.interval < self.grace
         if verdict.allowed:
             on_time = known and not late and ticket is not None and ticket.due <= 0

@@ -19,7 +19,6 @@ _ACCOUNT = (Kind(0, 1, ((0, 1), (1, 1))), _A._replace(tenant=1))  # of a limit f
 _OPEN = _A._replace(weight=0)  # of a limit that is not shared
 _OPEN_ACCOUNT = tuple(kind._replace(weight=0) for kind in _ACCOUNT)
 _RATES = (_A._replace(interval=2), _A._replace(interval=1))  # `rate=` is a callable
-_BY_NUMBER = {"dead"}  # numbers are a million there: what starts by them stands far behind, and holds no job back
 _OF_ONE_RATE = {"before", "aside", "idle", "purge", "bounded", "promise", "fair"}
 _FAULTS = ("pause", "back", "lose", "settle", "twice", "forget", "again", "forge")
 
@@ -54,7 +53,7 @@ def _workflow(*numbers: int) -> Search:
 WORLDS: Mapping[str, Search] = {
     "one tenant": _order(None, guests=True),
     "without shares": _order(1_500, kinds=(_OPEN,), guests=True),
-    "shares that come and go": _order(1_500, kinds=(_A, _OPEN), rules=frozenset(RULES) - _BY_NUMBER),
+    "shares that come and go": _order(1_500, kinds=(_A, _OPEN)),
     "two tenants": _order(1_500, kinds=(_A, _B)),
     "always two tenants": _order(None, jobs=4, kinds=(_A, _B), renewed=True),
     "priorities": _order(1_500, kinds=(_A, _B._replace(rank=1))),

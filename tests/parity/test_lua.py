@@ -98,7 +98,7 @@ local redis = {sha1hex = server.sha1hex, call = function(...)
     local line = string.find(key or '', ':order2$')
       and (string.find(argument, '^[%d ]+ %x* ?[%d ]*$') or argument == 'KEEPTTL')
       or string.find(key or '', ':jobs2$') and (string.find(argument, '^%(?%-?%d+$') or argument == '-inf'
-      or argument == '+inf' or argument == 'LIMIT' or string.find(argument, '^[fr] '))
+      or argument == '+inf' or argument == 'LIMIT' or argument == 'WITHSCORES' or string.find(argument, '^[fr] '))
     if i > 2 and string.find(argument, '[^%d ]') and argument ~= 'PX' and not ring and not holders and not line then
       error('not whole: ' .. argument)
     end

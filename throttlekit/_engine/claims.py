@@ -20,7 +20,7 @@ from throttlekit._core.limit.template import key_text
 from throttlekit._core.storage_keys import bucket_name, holder_name, quoted
 from throttlekit._engine.call import Call
 from throttlekit._engine.registry import LimitRegistry
-from throttlekit._engine.ticket import Ticket, lane_of, limit_ref
+from throttlekit._engine.ticket import MOST_PLACES, Ticket, lane_of, limit_ref
 from throttlekit.stores.base import Request
 
 __all__ = ["Claim", "ClaimResolver", "Plugins", "build_request", "decision_from", "ticket_after", "under"]
@@ -227,7 +227,7 @@ class _Mould(NamedTuple):
         limit, units, algorithm, max_queue, plain = self
         bucket = bucket_name(limit.name, text, limit.fingerprint, part)
         tenant, step, lead = "", 0, 0
-        if stake is not NO_STAKE:
+        if limit.share is not None:
             tenant, step, lead = quoted(stake.tenant) if stake.tenant else "", stake.step(units), stake.lead
         claim = claim_of(bucket, algorithm, units, max_queue, tenant, step, lead)
         shown = text if part is None else f"{part}:{text}" if text else part
@@ -260,6 +260,9 @@ def ticket_after(verdict: Verdict, claims: Sequence[Claim], ticket: Ticket) -> T
     places = {
         limit_ref(each.limit): place for each, place in zip(claims, verdict.places, strict=False) if place is not None
     }
+    if len(places) > MOST_PLACES:
+        binding = limit_ref(bound.limit)
+        places = {ref: places[ref] for ref in sorted(places, key=lambda ref: ref != binding)[:MOST_PLACES]}
     return ticket.denied(bound.limit, verdict.due_us, verdict.now_us, places, line=line, slots=slots, counts=counts)
 
 

@@ -343,6 +343,7 @@ def _enlarged(request: Request, entries: dict[int, _Entry], taking: dict[int, in
         if entry.ahead is None or entry.ahead[0] != units:
             limit: Any = entry.limit
             algorithm = limit.bind_ahead(units)
-            entry.ahead = (units, replace(claim, algorithm=algorithm, cost=units))
+            step = claim.step * units // max(1, claim.cost)
+            entry.ahead = (units, replace(claim, algorithm=algorithm, cost=units, step=step))
         claims[number] = entry.ahead[1]
     return Request(claims, Caller.GUEST, max_wait_us=0)

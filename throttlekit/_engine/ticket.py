@@ -12,11 +12,11 @@ from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import Place
 
-__all__ = ["Ticket", "lane_of", "limit_ref"]
+__all__ = ["MOST_PLACES", "Ticket", "lane_of", "limit_ref"]
 
 _VERSION = 2
 _BEFORE_ORDER = 1  # a ticket of the release before has no place that a line knows, but says how long the job waited
-_MOST_PLACES = 32
+MOST_PLACES = 32
 _NO_PLACES: Mapping[str, Place] = MappingProxyType({})
 
 
@@ -138,7 +138,7 @@ def _places(data: Any) -> Mapping[str, Place]:
     if not isinstance(data, Mapping):
         return _NO_PLACES
     stored: Mapping[Any, Any] = data  # pyright: ignore[reportUnknownVariableType]
-    if len(stored) > _MOST_PLACES:
+    if len(stored) > MOST_PLACES:
         return _NO_PLACES
     places: dict[str, Place] = {}
     for ref, given in stored.items():

@@ -36,16 +36,20 @@ class Line:
         self.queue = site.queue
         self.scheduled = site.queue.scheduled_job_registry.key
 
-    def joins(self, start: int, delay: float, slack: float = 600.0, lane: str = LANE) -> Any:
+    def joins(
+        self, start: int, delay: float, slack: float = 600.0, lane: str = LANE, number: int | None = None
+    ) -> Any:  # fmt: skip
         """A job that is denied for the first time, as a worker has taken it."""
-        job = self.queue.enqueue(jobs.plain, str(start))
-        self.denied(job, start, delay, slack, lane)
+        job = self.queue.enqueue(jobs.plain, str(number or start))
+        self.denied(job, start, delay, slack, lane, number)
         return job
 
-    def denied(self, job: Any, start: int, delay: float, slack: float = 600.0, lane: str = LANE) -> None:
+    def denied(
+        self, job: Any, start: int, delay: float, slack: float = 600.0, lane: str = LANE, number: int | None = None
+    ) -> None:  # fmt: skip
         """A worker has taken *job*, and puts it back."""
         self.connection.lrem(self.queue.key, 1, job.id)
-        place = Place(1, start, start, 5, "s")
+        place = Place(1, start, number or start, 5, "s")
         ticket = Ticket(5, "x:x", 1, 5, lane, places={"x:x": place}).write()
         taken = self._site.fetch(job)
         deny(taken, read_record(taken), Deferred(delay, ticket, None), by_ticks=False, at_end=False, slack=slack)
@@ -175,6 +179,17 @@ def test_of_those_that_are_due_the_first_in_line_goes_first(line: Line) -> None:
     assert line.promoted() == ["2"]
     assert line.promoted() == ["between"]
     assert line.promoted() == []
+
+
+def test_jobs_that_start_alike_go_by_their_numbers(line: Line) -> None:
+    """As in each line without shares: the first of many is woken, and of those that are due the first is promoted."""
+    for number in range(20, 0, -1):
+        line.joins(7, 100, number=number)
+    assert line.woken() == ["1"]
+    assert line.woken() == ["2"]
+    for number in (33, 32, 31):
+        line.joins(7, -1, number=number)
+    assert line.promoted() == ["31"]
 
 
 def test_each_line_is_promoted_by_itself(line: Line) -> None:

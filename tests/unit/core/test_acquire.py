@@ -646,27 +646,12 @@ def test_job_without_a_share_keeps_its_place_however_far_the_line_has_gone_on() 
     assert desk.numbers == [1, *range(42, 61)]
 
 
-@pytest.mark.parametrize(("before", "after"), [("a", ""), ("", "a")])
-def test_jobs_of_before_are_not_passed_for_ever_as_shares_come_or_go(before: str, after: str) -> None:
-    """A deploy has added or removed them: those that come start no sooner than each in its turn."""
+def test_job_without_a_share_stands_behind_those_that_shared_the_limit() -> None:
+    """A deploy has taken the shares away: no job that waits is passed for ever."""
     desk = Desk()
-    waiting = desk.waiting(5, _ask(tenant=before))
-    desk.waiting(5, _ask(tenant=after))
-    assert len(waiting) == 5
-    assert desk.numbers.index(1) == 0
-    assert desk.numbers.index(5) <= 9
-    assert [number for number in desk.numbers if number <= 5] == [1, 2, 3, 4, 5]
-
-
-def test_places_without_shares_have_starts_of_their_own() -> None:
-    """What orders them by their starts alone orders them right; also once no job waits, and while none passes."""
-    desk = Desk()
-    given = []
-    for _ in range(4):
-        (denied,) = desk.waiting(1)
-        given.append(denied.places[0] and denied.places[0].start)
-        desk.leave(denied)
-    assert given == [FIRST_TAG + number * UNIT for number in range(4)]
+    desk.waiting(3, _ask(tenant="a"))
+    desk.waiting(2)
+    assert desk.numbers == [1, 2, 3, 4, 5]
 
 
 def test_right_of_way_in_one_line_does_not_count_in_another() -> None:

@@ -33,8 +33,11 @@ from throttlekit import (
     hookimpl,
 )
 from throttlekit._core.acquire import Verdict
+from throttlekit._core.line import UNIT
 from throttlekit._core.serialize import dump, load
+from throttlekit._engine.call import Call
 from throttlekit._engine.inline import InlineWaits
+from throttlekit._engine.ticket import Ticket
 from throttlekit.hookspecs import Deferred
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.testing import FakeClock
@@ -913,3 +916,25 @@ def test_limiter_as_a_context_manager_is_closed_at_the_end() -> None:
     with pytest.raises(ZeroDivisionError), limiter:
         raise ZeroDivisionError
     assert closed == [True, True]
+
+
+def test_a_call_without_a_job_is_one_tenant_of_a_shared_limit() -> None:
+    """It stands in its turn, and not behind all tenants. So does a job whose tenant has no name."""
+    shared = TokenBucket("shared", "10/s", burst=1, share="{tenant}")
+    with Limiter("memory://") as limiter:
+        for job in (None, Job(id="1", kwargs={"tenant": ""}), None):
+            (claim,) = limiter.claims(Call((shared,), job))
+            assert (claim.claim.tenant, claim.claim.step) == ("", UNIT)
+        (claim,) = limiter.claims(Call((ONE,)))
+        assert claim.claim.step == 0
+
+
+def test_a_job_of_many_limits_keeps_the_place_that_binds() -> None:
+    """A ticket holds 32 places: with more it would be read as a ticket without any."""
+    limits = [TokenBucket(f"limit {number}", "10/s", burst=9) for number in range(39)]
+    with Limiter("memory://") as limiter:
+        assert limiter.acquire(ONE).allowed
+        denied = limiter.acquire(*limits, ONE, job=Job(id="1"))
+    ticket = Ticket.read(denied.ticket)
+    assert len(ticket.places) == 32
+    assert ticket.limit_ref in ticket.places
