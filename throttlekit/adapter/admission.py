@@ -186,10 +186,12 @@ class Throttling(Generic[_M]):
             decision = self.limiter.peek(*(own or asked.limits), job=asked.job)
             if not own and not decision.allowed:
                 astray = math.inf
-            elif own and len(asked.limits) > 1 and decision.delay < _LOOKS_AHEAD:
-                # What else denies it, it learns as it asks, in its turn. A pause would keep it too long for that.
-                whole = self.limiter.peek(*asked.limits, job=asked.job)
-                astray = whole.delay if whole.reason == "paused" and limit_ref(whole.limit) != ref else 0.0
+            elif own and len(own) < len(asked.limits) and decision.delay < _LOOKS_AHEAD:
+                # What else denies it, it learns as it asks, in its turn. A pause would keep it too long for that. To a
+                # job with a place the answer is that it is early; to one without, that the limit is paused.
+                others = [limit for limit in asked.limits if limit not in own]
+                paused = self.limiter.peek(*others, job=replace(asked.job, ticket=None))
+                astray = paused.delay if paused.reason == "paused" else 0.0
         except ConfigurationError:
             return WhenDue(0.0)  # it ends as it asks
         limit = decision.limit
