@@ -196,7 +196,7 @@ def test_tasks_whose_line_catches_up_are_due_sooner_again_as_each_comes_to_stand
     for _ in others:
         consumer.timers.pop(0)()
     assert [held.due for held in others] == [1102.0, 1103.0, 1104.0]
-    assert not any(map(tasks.late, (first,)))
+    assert tasks.late(first) == 0.0
     assert [tasks.late(held) for held in others] == [100.0] * 3
     late()
     tasks.hold(first, 1.0, wakeable=True)
