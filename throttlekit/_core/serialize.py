@@ -46,7 +46,7 @@ def plain(limit: Limit, key: str, cost: int, stake: Stake = NO_STAKE, workflow: 
         **({} if limit.varying_us is None else {"varying_us": limit.varying_us}),
         **({} if limit.on_store_failure == "closed" else {"on_store_failure": limit.on_store_failure}),
         **({} if limit.processes is None else {"processes": limit.processes}),
-        **({} if stake == NO_STAKE else {"share": list(stake)}),
+        **({} if limit.share is None else {"share": list(stake)}),
         **({} if limit.adapt is None else {"adapt": limit.adapt.plain(limit.amount, limit.period_us)}),
         **({} if workflow is None else {"held_by": workflow}),
         **({} if limit.prefetch is None else {"prefetch": limit.prefetch, "prefetch_for": limit.prefetch_for}),

@@ -130,6 +130,16 @@ def test_limit_that_came_by_value_shares_the_declared_ones_budget(limit: Limit) 
     assert not limiter.acquire(load(sent(limit)), job=JOB, cost=1)
 
 
+@pytest.mark.parametrize("share", [None, "{tenant}"])
+@pytest.mark.parametrize("tenant", ["", "a"])
+def test_a_shared_limit_arrives_shared_whatever_its_tenant_is(share: str | None, tenant: str) -> None:
+    """A job stands elsewhere in a line that is shared, also the job of a tenant without a name."""
+    limit = TokenBucket("partner", "10/s", share=share)
+    loaded = load(sent(limit, Job(kwargs={"tenant": tenant})))
+    assert (loaded.share is None) == (share is None)
+    assert loaded.stake_of(None).tenant == (tenant if share else "")
+
+
 def test_limit_without_a_key_needs_no_job_on_arrival() -> None:
     """A limit that counts everything together is asked without a job."""
     assert load(dump(TokenBucket("partner", "10/s"), Job())).key_of(None) == ""
