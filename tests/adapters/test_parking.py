@@ -16,8 +16,8 @@ from throttlekit import Job, Limiter, StoreUnavailable, TokenBucket
 from throttlekit._core.line import Place
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.ticket import Ticket
-from throttlekit.adapter import JobOptions, Park, Promoter, Throttling, WaitRules, is_far
-from throttlekit.adapter.admission import WhenDue
+from throttlekit.adapter import JobOptions, Park, Promoter, WaitRules, is_far
+from throttlekit.adapter.admission import AT_ONCE, Throttling, WhenDue
 from throttlekit.fleet.control import Control
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
@@ -170,6 +170,32 @@ def test_more_become_due_at_once_than_at_the_last_look(broker: Broker) -> None:
     assert len(told.asked) <= 10
 
 
+def test_a_job_that_is_purged_or_unlimited_by_now_says_nothing_of_those_before_it(broker: Broker) -> None:
+    """Jobs of 10/s of which each second one is gone: those that are due soon are woken, and few others."""
+    for n in range(2000):
+        broker.puts(n)
+    gone = {*range(0, 10), *range(11, 2000, 2)}
+    broker.client.hdel("park:q:messages", *gone)
+    promoter, _ = broker.promoter(lambda n: AT_ONCE if n == 10 else WhenDue(n / 10, most=2000))
+    for turn in range(4):
+        promoter.turn(broker.park, turn / 2)
+        assert set(broker.woken()) <= set(range(10, 60))
+    assert 10 in broker.woken()
+
+
+def test_thousands_of_purged_jobs_in_front_hold_a_line_up_for_no_longer_than_a_look(broker: Broker) -> None:
+    """They are cleared at once, and few of those behind them are woken with them."""
+    for n in range(4000):
+        broker.puts(n)
+    broker.client.hdel("park:q:messages", *range(3000))
+    promoter, told = broker.promoter(lambda n: WhenDue((n - 3000) / 10, most=100))
+    promoter.turn(broker.park, 0.0)
+    assert broker.woken()[0] == 3000
+    assert len(broker.woken()) <= 50
+    assert broker.park.jobs("a") < 1000
+    assert len(told.asked) < 10
+
+
 def test_a_purged_message_is_not_woken_and_leaves_no_line(broker: Broker) -> None:
     """The promoter clears its place, and the line's name with the last."""
     broker.puts(1)
@@ -200,6 +226,16 @@ def test_one_that_is_overdue_asks_now_and_then_so_that_its_line_is_not_forgotten
     for turn in range(8):
         promoter.turn(broker.park, turn / 2)
     assert broker.woken() == [1, 0]  # each to the front
+
+
+def test_a_promoter_forgets_lines_that_have_ended(broker: Broker) -> None:
+    """However many keys a limit has had: it remembers those at which it looked last."""
+    promoter, _ = broker.promoter(lambda n: WhenDue(0.0, most=10))
+    for n in range(30):
+        broker.puts(n, lane=f"of key {n}", delay=0.0)
+        promoter.turn(broker.park, n / 2)
+    assert len(broker.woken()) == 30
+    assert len(promoter._turns["park:q"].woken) <= 1
 
 
 def test_one_promoter_at_a_time_and_another_when_it_has_stopped(broker: Broker) -> None:

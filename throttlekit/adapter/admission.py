@@ -31,7 +31,7 @@ from throttlekit.stores.base import Wait
 if TYPE_CHECKING:
     from throttlekit.aio import AsyncLimiter
 
-__all__ = ["Host", "Throttling", "WhenDue"]
+__all__ = ["AT_ONCE", "Host", "Throttling", "WhenDue"]
 
 _PANIC_DELAY = 1.0
 """Seconds after which a job comes back that an error kept from being decided on."""
@@ -86,6 +86,10 @@ class WhenDue(NamedTuple):
     astray: float = 0.0
     most: int = sys.maxsize
     sooner: float = 0.0
+
+
+AT_ONCE = WhenDue(0.0)
+"""Of a job that waits in no line by now: it has no limit any more, or ends as it asks. It says nothing of others."""
 
 
 class Throttling(Generic[_M]):
@@ -177,9 +181,9 @@ class Throttling(Generic[_M]):
         """
         asked = self._asked(message)
         if not isinstance(asked, Run):
-            return WhenDue(math.inf, overdue=True) if isinstance(asked, Deferred) else WhenDue(0.0)
+            return WhenDue(math.inf, overdue=True) if isinstance(asked, Deferred) else AT_ONCE
         if not asked.limits:
-            return WhenDue(0.0)
+            return AT_ONCE
         ref, astray = Ticket.read(asked.job.ticket).limit_ref, 0.0
         try:
             own = [limit for limit in asked.limits if limit_ref(limit.for_job(asked.job)) == ref]
@@ -193,7 +197,7 @@ class Throttling(Generic[_M]):
                 paused = self.limiter.peek(*others, job=replace(asked.job, ticket=None))
                 astray = paused.delay if paused.reason == "paused" else 0.0
         except ConfigurationError:
-            return WhenDue(0.0)  # it ends as it asks
+            return AT_ONCE  # it ends as it asks
         limit = decision.limit
         coming = (
             limit.amount * _LOOKS_AHEAD * 1_000_000 / limit.period_us if limit.period_us else _MANY * limit.capacity

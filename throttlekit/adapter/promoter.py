@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, TypeVar
 
 from throttlekit._util.log_limiter import Every
-from throttlekit.adapter.admission import Throttling, WhenDue
+from throttlekit.adapter.admission import AT_ONCE, Throttling, WhenDue
 from throttlekit.adapter.parking import MOST_OTHERS, SOON, SOON_SLOT, Park, Tell
 from throttlekit.errors import StoreUnavailable
 
@@ -103,6 +104,9 @@ class Promoter(Generic[_M]):
             park.wake(ended, 0, jobs=jobs)
         turns.skip = turns.skip + len(others) if len(others) == MOST_OTHERS else 0
         turns.probed = {lane: at for lane, at in turns.probed.items() if now - at < _PROBE_EVERY}
+        looked = {*due, *others}  # a line that has ended is forgotten
+        turns.faulty &= looked
+        turns.woken = {lane: jobs for lane, jobs in turns.woken.items() if lane in looked}
         failed: StoreUnavailable | None = None
         for lane in sorted((*due, *others), key=turns.faulty.__contains__):
             turns.faulty.add(lane)
@@ -121,6 +125,8 @@ class Promoter(Generic[_M]):
         back as the number of jobs woken at the last look. Those between them are due at even distances.
         """
         first = self._due_of(park, lane, 0)
+        if first is AT_ONCE:
+            first = self._clear(park, lane)
         if first is not None and first.astray and lane not in turns.probed:
             turns.probed[lane] = now
             first = self._lead_out(park, lane, first)
@@ -154,11 +160,17 @@ class Promoter(Generic[_M]):
         """
         How many jobs of *lane* are due within *soon* seconds, and the seconds between two of them. The first is due in
         *begins* seconds, and the one at *back* says when the others are. If that one is due soon too, one further back
-        is looked at, up to *last*; if less than half of those before it are, a nearer one.
+        is looked at, up to *last*; if less than half of those before it are, a nearer one. So too if it is purged, or
+        has no limit by now: it says nothing of those before it.
         """
         known, pace = 0, 0.0
         while True:
             far = self._due_of(park, lane, back) if back else None
+            if far is AT_ONCE:
+                if back // 2 <= known:
+                    return known + 1, pace
+                back //= 2
+                continue
             ends = begins if far is None else max(begins, far.seconds + far.sooner)
             step = (ends - begins) / back if back else 0.0
             due = max(1, int((soon - begins) / step) + 1 if step else back + 1)
@@ -170,6 +182,19 @@ class Promoter(Generic[_M]):
                 break
         due = min(due, back + 1)
         return (known + 1, pace) if due <= known else (due, 0.0 if step == math.inf else step)
+
+    def _clear(self, park: Park, lane: str) -> WhenDue | None:
+        """Wake those in front of *lane* that were purged, or have no limit by now. Return when the next is due."""
+        for _ in range(_MOST_WOKEN // _MOST_ASTRAY):
+            jobs = list[bytes]()
+            for job, message in islice(park.parked(lane, _MOST_ASTRAY), _MOST_ASTRAY):
+                if self._due(message) is not AT_ONCE:
+                    break
+                jobs.append(job)
+            park.wake(lane, 0, jobs=jobs)
+            if len(jobs) < _MOST_ASTRAY:
+                break
+        return self._due_of(park, lane, 0)
 
     def _lead_out(self, park: Park, lane: str, first: WhenDue | None) -> WhenDue | None:
         """
@@ -184,15 +209,19 @@ class Promoter(Generic[_M]):
 
     def _due_of(self, park: Park, lane: str, at: int) -> WhenDue | None:
         found = park.message(lane, at)
-        if not found or not found[0]:
-            return found and WhenDue(0.0)  # it was purged
-        message, lost = found
+        if found is None:
+            return None
+        due = self._due(found[0])
+        return due._replace(astray=math.inf) if found[1] and due is not AT_ONCE else due
+
+    def _due(self, message: bytes) -> WhenDue:
+        if not message:
+            return AT_ONCE  # it was purged
         try:
             read = self._decode(message)
         except Exception:
             return WhenDue(math.inf, overdue=True)  # the framework says what is wrong with it, once it is woken
-        due = self._throttling.due(read)
-        return due._replace(astray=math.inf) if lost else due
+        return self._throttling.due(read)
 
     def _run(self) -> None:
         fleet = self._throttling.limiter.fleet
