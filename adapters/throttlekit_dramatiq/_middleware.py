@@ -261,7 +261,7 @@ class Throttle(Middleware):
         self._consumers.take(message)
         holder, behind = holder_of(message), ""
         if holder is not None:
-            behind = lane_behind(run, early=holder.due > current_millis() + SOON_MS)
+            behind = lane_behind(run, early=holder.due > current_millis() + SOON_MS or None)
         grant = Grant(run, consumer, (behind,) if behind else ())
         setattr(message, GRANT, grant)
         self._bodies.expect(message)

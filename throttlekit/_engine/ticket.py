@@ -32,6 +32,7 @@ class Ticket(NamedTuple):  # two are made for each denial: a frozen dataclass co
         places: The job's place in the line of each limit that denied it, by the limit's fingerprint and name.
         line: Stands for the line of the limit that binds the job; see `lane_of`.
         slots: Whether the job waits for a slot of a concurrency limit.
+        told_us: When it was to be due by the first answer of the limit that binds it, if that was later; else 0.
     """
 
     due_us: int = 0
@@ -41,6 +42,7 @@ class Ticket(NamedTuple):  # two are made for each denial: a frozen dataclass co
     line: str = ""
     slots: bool = False
     places: Mapping[str, Place] = _NO_PLACES
+    told_us: int = 0
 
     @classmethod
     def read(cls, data: Mapping[str, Any] | None) -> Ticket:
@@ -53,17 +55,20 @@ class Ticket(NamedTuple):  # two are made for each denial: a frozen dataclass co
         deferrals, since_us = data.get("n"), data.get("since")
         if not (isinstance(limit_ref, str) and _is_exact(due_us) and _is_exact(deferrals) and _is_exact(since_us)):
             return cls()
-        line, slots = data.get("line", ""), data.get("slots", False)
+        line, slots, told_us = data.get("line", ""), data.get("slots", False), data.get("told", 0)
         places = _places(data.get("places")) if data["v"] == _VERSION else _NO_PLACES
-        return cls(due_us, limit_ref, deferrals, since_us, line if isinstance(line, str) else "", slots is True, places)  # type: ignore[arg-type]
+        line, told_us = line if isinstance(line, str) else "", told_us if _is_exact(told_us) else 0
+        return cls(due_us, limit_ref, deferrals, since_us, line, slots is True, places, told_us)  # type: ignore[arg-type]
 
     def write(self) -> dict[str, Any]:
-        due_us, limit_ref, deferrals, since_us, line, slots, places = self
+        due_us, limit_ref, deferrals, since_us, line, slots, places, told_us = self
         data: dict[str, Any] = {"v": _VERSION, "slot": due_us, "ticket": limit_ref, "n": deferrals, "since": since_us}
         if line:
             data["line"] = line
         if slots:
             data["slots"] = True
+        if told_us:
+            data["told"] = told_us
         if places:
             data["places"] = {ref: list(place) for ref, place in places.items()}
         return data
@@ -103,7 +108,10 @@ class Ticket(NamedTuple):  # two are made for each denial: a frozen dataclass co
             counts: Whether it is one deferral more.
         """
         since_us = min(self.since_us or now_us, now_us)  # a clock that was ahead makes no job wait longer
-        return Ticket(due_us, limit_ref(limit), self.deferrals + counts, since_us, line, slots, places)
+        ref = limit_ref(limit)
+        first_us = (self.told_us or self.due_us) if ref == self.limit_ref else 0
+        told_us = first_us if first_us > due_us else 0
+        return Ticket(due_us, ref, self.deferrals + counts, since_us, line, slots, places, told_us)
 
     def max_wait_us(self, max_wait_us: int) -> int:
         """

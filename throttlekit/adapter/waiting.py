@@ -309,12 +309,14 @@ def lane_behind(run: Run, *, early: bool | None = None) -> str:
     than its jobs know.
 
     Args:
-        early: Whether it asked before it was due. None: as its ticket says.
+        early: Whether it asked before it was due. None: as its ticket says, by the first answer that it had: those
+            behind it know no more.
     """
     lane, decision = lane_in(run.job.ticket), run.decision
     # When a slot comes free is a guess: one that came early says nothing of the next.
     if lane.slots or decision is None:
         return ""
     if early is None and decision.charged:
-        early = Ticket.read(run.job.ticket).due_us - decision.charged[0].at_us > _SOON_US
+        ticket = Ticket.read(run.job.ticket)
+        early = (ticket.told_us or ticket.due_us) - decision.charged[0].at_us > _SOON_US
     return lane.name if early or leaves_most(decision) else ""

@@ -218,3 +218,26 @@ def test_a_line_that_had_fallen_behind_moves_on_with_the_first_that_is_admitted(
         limiter.resume(limit)
         wait_until(lambda: len(site.ran) >= jobs, description="all ran, and not two a second", timeout=jobs / 2 - 5)
     assert sorted(site.ran) == [*range(jobs)]
+
+
+def test_a_line_that_moves_faster_than_its_messages_know_is_used_to_the_full(redis_site: Site) -> None:
+    """
+    All are told that they are due in minutes, and then the pause ends. Each that runs brings up the next, also one that
+    asked a moment too early, was told a new instant, and came at that: not two of them at each look of half a second.
+    """
+    site, store, jobs = redis_site, Recording(), 200
+    limiter, limit = Limiter(store), TokenBucket("faster", "50/s", burst=1)
+    site.broker.add_middleware(Throttle(limiter, max_inline_wait=0, parking=False))
+
+    @site.actor(throttle=limit, max_retries=0)
+    def job(n: int) -> None:
+        site.ran.append(n)
+
+    limiter.pause(limit, 120.0)
+    for n in range(jobs):
+        job.send(n)
+    with site.working():
+        wait_until(lambda: store.denials >= jobs, description="all wait")
+        limiter.resume(limit)
+        wait_until(lambda: len(site.ran) >= jobs, description="all ran, and not four a second", timeout=jobs / 8)
+    assert sorted(site.ran) == [*range(jobs)]

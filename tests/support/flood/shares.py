@@ -25,10 +25,11 @@ from support.flood.run import Flood, Flooding
 from support.rq.flood import OURS_SIMPLE, RqFlood, RqFlooding
 from support.servers.flood import Servers, servers
 from support.servers.processes import patient, redis_server
+from support.taskiq.flood import TaskiqFlood, TaskiqFlooding
 from support.waiting import wait_until
 from throttlekit import Control
 
-__all__ = ["STOCK", "WORKERS", "Happened", "Plan", "happen", "percentile"]
+__all__ = ["ALSO", "STOCK", "WORKERS", "Happened", "Plan", "happen", "percentile"]
 
 STOCK = "RQ, stock"
 WORKERS: dict[str, tuple[type[Flooding], Callable[..., Flood], str]] = {
@@ -46,6 +47,12 @@ WORKERS: dict[str, tuple[type[Flooding], Callable[..., Flood], str]] = {
     ),
 }  # fmt: skip
 """What runs jobs: two worker processes of each kind, and their broker."""
+
+ALSO: dict[str, tuple[type[Flooding], Callable[..., Flood], str]] = {
+    "taskiq, Redis": (TaskiqFlooding, TaskiqFlood, "redis"),
+    "taskiq, RabbitMQ": (TaskiqFlooding, TaskiqFlood, "rabbitmq"),
+}
+"""The same of the frameworks that the benchmark does not show."""
 
 
 class Plan(NamedTuple):
@@ -162,7 +169,7 @@ def happen(plan: Plan, workers: str, limit: FloodLimit, **options: Any) -> Happe
         options: More of the flood. mode="none": no limit; the jobs are sent by a round robin over one queue for each
             tenant, at the limit's rate.
     """
-    flooding_of, flood_of, kind = WORKERS[workers]
+    flooding_of, flood_of, kind = {**WORKERS, **ALSO}[workers]
     flood = flood_of(limits=(limit,), jobs=len(plan.backlog), give_up=600.0, settle=0.5, **options)
     with _where(kind) as where, flooding_of(flood, where) as flooding:
         store: Any = redis.Redis.from_url(where.store_url)

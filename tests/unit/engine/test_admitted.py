@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -121,6 +122,10 @@ def test_the_lane_behind_a_grant_asks_if_its_line_moves_faster() -> None:
     assert lane_behind(run, early=True) != ""
     assert lane_behind(run, early=False) == ""
     assert lane_behind(run) != ""  # its ticket says that it was due later
+    on_time = {**(denied.ticket or {}), "slot": 1}
+    assert lane_behind(replace(run, job=Job(id="2", ticket=on_time))) == ""
+    told = {**on_time, "told": (denied.ticket or {})["slot"]}
+    assert lane_behind(replace(run, job=Job(id="2", ticket=told))) != ""  # and first that it is due much later
     fresh = Run(Job(id="3"), (rate,), run.decision, Delivery())
     assert lane_behind(fresh, early=True) == ""
     slots = Concurrency("slots", 1, lease=60)

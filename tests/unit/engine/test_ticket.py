@@ -27,7 +27,7 @@ GOOD = {"v": 2, "slot": 5, "ticket": "x", "n": 2, "since": 3}
 def test_what_was_written_is_read(due_us: int, limit_ref: str, deferrals: int, since_us: int) -> None:
     """What a job carries survives a trip through JSON."""
     place = Place(due_us, since_us, deferrals, due_us, "0a1b")
-    ticket = Ticket(due_us, limit_ref, deferrals, since_us, "line", True, {limit_ref: place})
+    ticket = Ticket(due_us, limit_ref, deferrals, since_us, "line", True, {limit_ref: place}, deferrals)
     assert Ticket.read(json.loads(json.dumps(ticket.write()))) == ticket
 
 
@@ -135,6 +135,16 @@ def test_denial_that_does_not_count() -> None:
 def test_patience_is_what_the_promised_slot_leaves(ticket: Ticket, max_wait_us: int) -> None:
     """A job that may wait 1 ms waits for that long; once it has a slot, for what is left after it."""
     assert ticket.max_wait_us(1000) == max_wait_us
+
+
+def test_what_a_job_was_told_first_is_kept_while_it_is_due_sooner() -> None:
+    """Those behind it in the line know no more. Another limit's line has its own; what is forged is nothing."""
+    sooner = Ticket().denied(LIMIT, 900, 500).denied(LIMIT, 600, 510)
+    assert (sooner.told_us, sooner.denied(LIMIT, 650, 520).told_us) == (900, 900)
+    assert Ticket.read(sooner.write()) == sooner
+    assert (sooner.denied(OTHER, 700, 520).told_us, sooner.denied(LIMIT, 950, 520).told_us) == (0, 0)
+    assert [Ticket.read({**sooner.write(), "told": told}).told_us for told in (-1, "900", None, 2**60)] == [0] * 4
+    assert "told" not in Ticket().denied(LIMIT, 900, 500).write()
 
 
 def test_line_and_slots_travel() -> None:
