@@ -131,7 +131,7 @@ class Schedule:
             storage.convert_ts(now + timedelta(seconds=outcome.delay) + _HUEYS_AFTER),
             round(outcome.delay * 1_000_000),
             int(priority or 0),
-            "" if lane == "-" else stands.start + stands.number,  # without shares all start alike, and numbers tell
+            "" if lane == "-" else stands.start + stands.number,  # without shares all starts are the same
             lane,
             base,
         ]

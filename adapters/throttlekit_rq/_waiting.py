@@ -124,7 +124,7 @@ def deny(
         "" if record.expires_ms is None else record.expires_ms,
         _enqueued_ms(job) or "",
         "1" if by_ticks else "0",
-        stands.start + stands.number if lane else "",  # without shares all start alike, and numbers tell
+        stands.start + stands.number if lane else "",  # without shares all starts are the same
         _meta(job, outcome.ticket),
         lane,
         f"{sooner:.3f}" if sooner > SOON else "",

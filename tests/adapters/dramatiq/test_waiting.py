@@ -191,22 +191,28 @@ def test_items_of_old_and_new_dramatiq_are_read() -> None:
     assert due_and_message(SimpleNamespace(priority=7, message=message)) == (7, message)
 
 
-def test_a_line_that_had_fallen_behind_moves_on_with_the_first_that_is_admitted(redis_site: Site) -> None:
-    """
-    A pause makes all that wait later by what its first message is. It ends when each was to be due long ago: the first
-    asks, is admitted, and brings up the next. Not by two a second, until the pause would have been over.
-    """
-    site, store, jobs = redis_site, Recording(), 60
-    limiter, limit = Limiter(store), TokenBucket("fallen-behind", "50/s", burst=1)
+def sent_in_a_pause(site: Site, store: Recording, jobs: int, seconds: float) -> tuple[Limiter, TokenBucket]:
+    """*jobs* messages wait for a limit of 50/s that is paused for *seconds*, once a worker has taken them."""
+    limiter, limit = Limiter(store), TokenBucket("paused", "50/s", burst=1)
     site.broker.add_middleware(Throttle(limiter, max_inline_wait=0, parking=False))
 
     @site.actor(throttle=limit, max_retries=0)
     def job(n: int) -> None:
         site.ran.append(n)
 
-    limiter.pause(limit, 1.5)
+    limiter.pause(limit, seconds)
     for n in range(jobs):
         job.send(n)
+    return limiter, limit
+
+
+def test_a_line_that_had_fallen_behind_moves_on_with_the_first_that_is_admitted(redis_site: Site) -> None:
+    """
+    A pause makes all that wait later by what its first message is. It ends when each was to be due long ago: the first
+    asks, is admitted, and brings up the next. Not by two a second, until the pause would have been over.
+    """
+    site, store, jobs = redis_site, Recording(), 60
+    limiter, limit = sent_in_a_pause(site, store, jobs, 1.5)
     with site.working():
         wait_until(lambda: store.denials >= jobs, description="all wait")
         limiter.pause(limit, 120.0)
@@ -222,20 +228,11 @@ def test_a_line_that_had_fallen_behind_moves_on_with_the_first_that_is_admitted(
 
 def test_a_line_that_moves_faster_than_its_messages_know_is_used_to_the_full(redis_site: Site) -> None:
     """
-    All are told that they are due in minutes, and then the pause ends. Each that runs brings up the next, also one that
-    asked a moment too early, was told a new instant, and came at that: not two of them at each look of half a second.
+    By their answers all are due in minutes, and then the pause ends. Each job that runs brings up the next, also one
+    that asked a moment too early, got a new instant, and came at that: not two of them at each look of half a second.
     """
     site, store, jobs = redis_site, Recording(), 200
-    limiter, limit = Limiter(store), TokenBucket("faster", "50/s", burst=1)
-    site.broker.add_middleware(Throttle(limiter, max_inline_wait=0, parking=False))
-
-    @site.actor(throttle=limit, max_retries=0)
-    def job(n: int) -> None:
-        site.ran.append(n)
-
-    limiter.pause(limit, 120.0)
-    for n in range(jobs):
-        job.send(n)
+    limiter, limit = sent_in_a_pause(site, store, jobs, 120.0)
     with site.working():
         wait_until(lambda: store.denials >= jobs, description="all wait")
         limiter.resume(limit)

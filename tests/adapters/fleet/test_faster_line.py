@@ -15,9 +15,9 @@ JOBS, RATE = 300, 100
 @pytest.mark.parametrize("workers", [each for each in (*WORKERS, *ALSO) if each != STOCK])
 def test_a_raised_rate_is_used_by_jobs_that_wait(workers: str) -> None:
     """
-    All were told that they are due within minutes, at 1/s; then the limit is 100/s. Each that runs brings up the next,
-    also one that asked a moment too early, had a new answer, and came on time by that: 4 s, and not 40 by looks
-    of half a second.
+    By their answers all are due within minutes, at 1/s; then the limit is 100/s. Each job that runs brings up the next,
+    also one that asked a moment too early, got a new answer, and came on time by that: not a few at each look of half
+    a second.
     """
     raised = 3.0
     plan = Plan(["one"] * JOBS, acts=[(raised, lambda control: control.set("partner", f"{RATE}/s", burst=1))])
