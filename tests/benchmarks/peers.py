@@ -25,7 +25,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 HIREDIS = "--hiredis" in sys.argv
-if not HIREDIS:  # redis-py reads and packs with it wherever it is installed
+if __name__ == "__main__" and not HIREDIS:  # redis-py reads and packs with it wherever it is installed
     sys.modules["hiredis"] = None  # type: ignore[assignment]
 
 import redis
