@@ -38,6 +38,13 @@ local function quotient(x, y)
   local rest = math.fmod(x, y)
   return (x - rest) / y + (rest > 0 and 1 or 0)
 end
+
+-- The time of n units, n × over / under, rounded up: exact also where n × over is more than a double holds exactly.
+local function time_of(n, over, under)
+  if n * 1.0 * over <= MOST_EXACT then return quotient(n * over, under) end
+  local rest, part = math.fmod(n, under), math.fmod(over, under)
+  return (n - rest) / under * over + rest * ((over - part) / under) + quotient(rest * part, under)
+end
 local function no() return false end
 local function none() return 0 end
 local function window_slack(c, t)

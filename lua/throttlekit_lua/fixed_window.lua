@@ -95,5 +95,5 @@ algorithms.f = {
   end,
   tight = no,
   slack = none,
-  pace = function(c) return ceil(c.size * c.b / c.a) end,
+  pace = function(c) return time_of(c.size, c.b, c.a) end,
 }

@@ -148,5 +148,5 @@ algorithms.l = {
   end,
   tight = no,
   slack = window_slack,
-  pace = function(c) return ceil(c.size * c.b / c.a) end,
+  pace = function(c) return time_of(c.size, c.b, c.a) end,
 }

@@ -74,8 +74,8 @@ algorithms.s = {
       if room >= 0 then alone = faded_at(c, begin, before, room, at)
       else alone = faded_at(c, begin + c.b, used, c.a - c.size, at) end
     end
-    if n == 0 or used > c.a then return alone + ceil(n * c.b / c.a) end
-    local behind = begin + c.b + ceil((used + units - c.a) * c.b / c.a)
+    if n == 0 or used > c.a then return alone + time_of(n, c.b, c.a) end
+    local behind = begin + c.b + time_of(used + units - c.a, c.b, c.a)
     if units <= c.a then behind = math.min(behind, faded_at(c, begin + c.b, used, c.a - units, at)) end
     return max(alone, behind)
   end,
@@ -99,5 +99,5 @@ algorithms.s = {
   end,
   tight = no,
   slack = window_slack,
-  pace = function(c) return ceil(c.size * c.b / c.a) end,
+  pace = function(c) return time_of(c.size, c.b, c.a) end,
 }

@@ -8,8 +8,6 @@
 ]]
 local MOST_DEBT_CAPACITIES, MIN_CUT_US, MOST_DEBT_US = 60, 3600000000, 316224000000000
 
-local MOST_BY = 9007199254740992
-
 local function most_debt(capacity)
   return math.min(math.max(MOST_DEBT_CAPACITIES * capacity, MIN_CUT_US), MOST_DEBT_US)
 end
@@ -80,7 +78,7 @@ algorithms.t = {
   ready = function(c, n, at)
     if n == 0 then return max(at, (c.tat or 0) - c.a) end
     local over, under = fraction(c)
-    return max(at, max(at, c.tat or 0) + ceil(n * over / under) - c.a)
+    return max(at, max(at, c.tat or 0) + time_of(n, over, under) - c.a)
   end,
   charge = function(c) c.tat, c.debt = max(now, c.tat or 0) + c.size, 0 end,
   settle = function(c)
@@ -89,7 +87,7 @@ algorithms.t = {
     if c.from then
       local over, under = fraction(c)
       capacity = c.from.capacity
-      by = ceil(math.min(by, MOST_BY) * 1.0 * c.from.over / over * under / c.from.under)
+      by = ceil(math.min(by, MOST_EXACT) * 1.0 * c.from.over / over * under / c.from.under)
     end
     c.tat = max(now, math.min(max(now, c.tat or 0) + by, now + capacity + most_debt(capacity)))
     c.debt = max(0, c.tat - now - capacity)

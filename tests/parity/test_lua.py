@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -517,6 +517,26 @@ def test_long_line_is_set_aside_alike(client: Any, limit: Limit, costs: list[int
             waiting.append((at, ask, reference.places))
     assert reference.seen["set aside"] > 5
     assert reference.seen["allowed"] > 5
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize(("amount", "days"), [(333_333, 7), (999_983, 365)])
+@pytest.mark.parametrize("algorithm", [TokenBucket, FixedWindow, SlidingWindow, SlidingLog])
+def test_line_of_more_units_than_a_product_holds_exactly_is_told_alike(
+    client: Any, algorithm: Callable[..., Limit], amount: int, days: int
+) -> None:
+    """Some million units of a long period: what stands before a job, times the period, is more than 2**53."""
+    if algorithm is FixedWindow:
+        days = 7
+    amount = min(amount, 100_000) if algorithm is SlidingLog else amount
+    limit = algorithm("x", f"{amount}/{days}d", **({"burst": amount} if algorithm is TokenBucket else {}))
+    kept, reference, rnd = rule(limit), Reference(), random.Random(7)
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(limit.amount), limit.amount))], Caller.JOB)]
+    for number in range(300):
+        cost = 1 if number % 3 else rnd.randint(1, limit.amount)
+        caller = rnd.choice([Caller.JOB, Caller.JOB, Caller.GUEST])
+        steps.append(reference.ask(NOW_US + number, [(kept, claim_of(kept.bind(cost), cost))], caller))
     _check(client, steps, _Shas(client))
     client.flushdb()
 
