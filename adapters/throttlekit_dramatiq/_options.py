@@ -158,7 +158,7 @@ class Options:
         if delivery is None:
             if len(self._deliveries) >= _REMEMBERED:
                 self._deliveries.clear()
-            delivery = self._rules.delivery(replace(self._framework, held=held), max_wait)
+            delivery = self._rules.delivery(self._framework, max_wait, held=held)
             self._deliveries[max_wait, held] = delivery
         return self.with_expiry(message, delivery)
 

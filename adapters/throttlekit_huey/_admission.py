@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -68,11 +69,10 @@ class Gate:
         return Schedule(self._huey.storage, self._texts)
 
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
-        framework = _RETURNING if carried(message).get(TICKET) else _NEW
+        left = math.inf
         if message.expires_resolved:
-            left = message.expires_resolved - self._huey._get_timestamp()
-            framework = replace(framework, expires_in=left.total_seconds())
-        return self._rules.delivery(framework, max_wait)
+            left = (message.expires_resolved - self._huey._get_timestamp()).total_seconds()
+        return self._rules.delivery(_RETURNING if carried(message).get(TICKET) else _NEW, max_wait, expires_in=left)
 
     def dequeue(self) -> Any:
         taken = self._schedule.next(float(self._huey.storage.read_timeout))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from throttlekit import ConfigurationError, Delivery, Job, Limiter
@@ -77,12 +78,13 @@ class Patience(InlineWaits):
     """
 
     def __init__(self, job: Any) -> None:
-        super().__init__()
+        super().__init__(at_once=0)  # without a semaphore: a worker of RQ's has one job at a time
         self.left = _patience(job)
 
     def wait(self, seconds: float) -> bool:
-        if seconds > self.left or not super().wait(seconds):
+        if seconds > min(self.left, self.longest):
             return False
+        time.sleep(seconds)
         self.left -= seconds
         return True
 
@@ -110,8 +112,8 @@ class _Host:
     def delivery(self, message: Any, max_wait: float | None) -> Delivery:
         longest = self.redelivery.returning if self.ticket else self.redelivery.newcomer
         self.patience.longest = min(settings().max_inline_wait, longest)
-        delivery = delivery_of(message, self.redelivery, max_wait, self.expires_in)
-        return replace(delivery, inline=self.patience) if self.patience.longest else delivery
+        inline = self.patience if self.patience.longest else None
+        return delivery_of(message, self.redelivery, max_wait, self.expires_in, inline)
 
 
 @dataclass(slots=True)
@@ -245,16 +247,22 @@ def throttling_of(
     return Throttling(limiter_of(job, declared), host, rules=settings().rules, log=_log)
 
 
-def delivery_of(job: Any, redelivery: Redelivery, max_wait: float | None, expires_in: float = math.inf) -> Delivery:
+def delivery_of(
+    job: Any,
+    redelivery: Redelivery,
+    max_wait: float | None,
+    expires_in: float = math.inf,
+    inline: InlineWaits | None = None,
+) -> Delivery:
     """
-    How *job* would be brought back, and how long it may wait in all. Without inline waits.
+    How *job* would be brought back, and how long it may wait in all.
 
     Args:
         max_wait: The job's own, in seconds, if it has one.
         expires_in: In how many seconds its ttl ends.
     """
     early = min(redelivery.delivery.early, settings().max_inline_wait, _patience(job))
-    return settings().rules.delivery(replace(redelivery.delivery, early=early, expires_in=expires_in), max_wait)
+    return settings().rules.delivery(redelivery.delivery, max_wait, early=early, expires_in=expires_in, inline=inline)
 
 
 def limiter_of(job: Any, declared: Declared) -> Limiter:

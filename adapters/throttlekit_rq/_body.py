@@ -30,7 +30,7 @@ from throttlekit_rq._options import describe, options_of
 from throttlekit_rq._waiting import expires_in, promoted_by, wake
 from throttlekit_rq._wire import ADMITTED, Record
 
-__all__ = ["GRANT", "UNTHROTTLED", "Body", "guarded", "read_admission", "running_body", "write_admission"]
+__all__ = ["GRANT", "UNTHROTTLED", "Body", "guarded", "read_admission", "running_body", "within", "write_admission"]
 
 GRANT = "_throttlekit_grant"
 """The attribute of a job object that has been admitted: its `Grant`; None: it names no limit."""
@@ -72,12 +72,19 @@ def guarded(function: Callable[..., Any], start: Callable[[], AbstractContextMan
 
     @functools.wraps(function)
     def guarded_plain(*args: Any, **kwargs: Any) -> Any:
-        with start() as body:
-            if body.denied is None:
-                return body.result(function(*args, **kwargs))
-        return body.denied
+        return within(start, function, *args, **kwargs)
 
     return guarded_plain
+
+
+def within(
+    start: Callable[[], AbstractContextManager[Body]], function: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Call *function*, a plain one, within what *start* returns, unless that denies it."""
+    with start() as body:
+        if body.denied is None:
+            return body.result(function(*args, **kwargs))
+    return body.denied
 
 
 @contextmanager

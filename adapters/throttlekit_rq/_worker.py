@@ -31,7 +31,7 @@ from throttlekit.adapter import (
 )
 from throttlekit.errors import WaitedTooLong
 from throttlekit_rq._admission import BY_RQ_SCHEDULER, BY_WORKER, Grant, admit, conclude, slack_of
-from throttlekit_rq._body import GRANT, guarded, running_body, write_admission
+from throttlekit_rq._body import GRANT, running_body, within, write_admission
 from throttlekit_rq._host import Refused, fail_with, intermediate_key, untyped
 from throttlekit_rq._options import Declared, options_of
 from throttlekit_rq._settings import settings
@@ -154,6 +154,7 @@ class _Dispatcher:
             return False
         connection = self._worker.connection
         if now >= self._announce_at:
+            show_log("rq.worker")
             announce(connection, names)
             self._announce_at = now + _ANNOUNCE_EVERY
         next_in, promoted = _LOOK_EVERY, 0
@@ -181,7 +182,6 @@ class _Dispatcher:
 
     def _admits(self, job: Any) -> bool:
         """Whether the worker is to have *job*: to run it, or to fail it."""
-        show_log("rq.worker")
         of_queue = settings().queues.get(job.origin, ())
         try:
             declared = options_of(job, of_queue)
@@ -229,7 +229,8 @@ class _Dispatcher:
             in_place = isinstance(self._worker, SimpleWorker)
             if in_place:
                 self._unreported.add(outcome.throttling.limiter)
-            job._execute = guarded(job._execute, partial(running_body, job, outcome, is_last=not in_place))
+            body = partial(running_body, job, outcome, is_last=not in_place)
+            job._execute = partial(within, body, job._execute)
             return True
         slack = slack_of(job, declared, outcome, lives) if isinstance(outcome, Deferred) else 0.0
         conclude(job, record, outcome, by_ticks=by_ticks, slack=slack)(None)

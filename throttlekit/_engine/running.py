@@ -73,7 +73,6 @@ class Running:
         self._limiter, self._job = limiter, job
         self._started_at = 0.0
         self._settling = threading.RLock()
-        renew_lock_after_fork(self, "_settling", threading.RLock)
         self._decision, self._read = decision, read
         self.lost = False
         self._pid = 0
@@ -81,10 +80,15 @@ class Running:
     @property
     def decision(self) -> Decision | None:
         if self._read is not None:  # few bodies read it, and that takes longer than all else here
-            with self._settling:
+            with self._lock:
                 if self._read is not None:
                     self._decision, self._read = self._read(), None
         return self._decision
+
+    @property
+    def _lock(self) -> threading.RLock:
+        renew_lock_after_fork(self, "_settling", threading.RLock)  # here: few bodies use it, and that costs more
+        return self._settling
 
     def check(self) -> None:
         """
@@ -151,7 +155,7 @@ class Running:
             raise ConfigurationError(
                 f"settle takes the units that the job took, a whole number, not {safe_repr(actual)}"
             )
-        with self._settling:
+        with self._lock:
             self._settle(actual, limit)
 
     def done(self, limit: Limit) -> None:
@@ -168,7 +172,7 @@ class Running:
         check_held(limit)
         if self._limiter is None or self.decision is None:
             return
-        with self._settling:
+        with self._lock:
             mine = [each for each in self.decision.leases if each.stays and each.limit.name == limit.name]
             others = tuple([each for each in self.decision.charged if each not in mine])
             self._decision = replace(self.decision, charged=others)

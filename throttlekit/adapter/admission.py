@@ -284,7 +284,7 @@ class Throttling(Generic[_M]):
 
     def _outcome(self, decision: Decision, asked: Run) -> Outcome:
         if decision.allowed or (decision.final and self.rules.when_over == "run"):
-            return replace(asked, decision=decision)
+            return Run(asked.job, asked.limits, decision, asked.delivery, asked.on_429)
         if not decision.final:
             return Deferred(decision.delay, decision.ticket, decision)
         if self.rules.when_over == "drop":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -22,7 +23,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MOST_REMEMBERED = 256
-_plain: dict[int, tuple[Limit, dict[str, Any]]] = {}  # what is in it keeps its limit, and so the id, alive
+_texts: dict[int, tuple[Limit, str]] = {}  # what is in it keeps its limit, and so the id, alive
 
 
 def begin(limiter: Limiter, decision: Decision, job: Job | None = None) -> None:
@@ -99,7 +100,7 @@ def receipt(decision: Decision) -> dict[str, Any]:
     """What the body's own process needs of *decision*, as plain JSON data, where another process admitted the job."""
     charged = [
         {
-            "limit": _plain_of(each.limit),
+            "limit": _text_of(each.limit),
             "bucket": each.bucket,
             "cost": each.cost,
             "at": each.at_us,
@@ -111,13 +112,13 @@ def receipt(decision: Decision) -> dict[str, Any]:
     return {"charged": charged}
 
 
-def _plain_of(limit: Limit) -> dict[str, Any]:
-    """*limit* as plain data: the same object for the same limit, of which most jobs have the same few."""
-    found = _plain.get(id(limit))
+def _text_of(limit: Limit) -> str:
+    """*limit* as JSON, written once for the few that most jobs have: to a pool, one text costs less than its parts."""
+    found = _texts.get(id(limit))
     if found is None:
-        if len(_plain) >= _MOST_REMEMBERED:
-            _plain.clear()
-        found = _plain[id(limit)] = limit, plain(limit, "", 0)
+        if len(_texts) >= _MOST_REMEMBERED:
+            _texts.clear()
+        found = _texts[id(limit)] = limit, json.dumps(plain(limit, "", 0))
     return found[1]
 
 
@@ -140,7 +141,11 @@ def decision_from_receipt(receipt: Mapping[str, Any]) -> Decision:
 
 
 def _charged(data: Mapping[str, Any]) -> Charged:
-    limit, bucket, cost, at_us = load_in_force(data["limit"]), data["bucket"], data["cost"], data["at"]
+    try:
+        written = json.loads(data["limit"])
+    except (ValueError, RecursionError):
+        raise TypeError("limit") from None
+    limit, bucket, cost, at_us = load_in_force(written), data["bucket"], data["cost"], data["at"]
     if not isinstance(bucket, str) or (bucket and not is_bucket_of(bucket, limit.fingerprint)):
         raise TypeError("bucket")
     if type(cost) is not int or type(at_us) is not int or min(cost, at_us) < 0:

@@ -176,11 +176,15 @@ class WaitRules:
             raise ConfigurationError(f"max_deferrals must be a whole number of at least 0, not {max_deferrals!r}")
         return cls(seconds_in("max_wait", max_wait), math.inf if max_deferrals is None else max_deferrals, when_over)
 
-    def delivery(self, framework: Delivery, max_wait: float | None) -> Delivery:
-        """*framework*'s delivery for a job whose own longest wait is *max_wait*; None: it has none of its own."""
-        return replace(
-            framework, max_wait=self.max_wait if max_wait is None else max_wait, max_deferrals=self.max_deferrals
-        )
+    def delivery(self, framework: Delivery, max_wait: float | None, **of_job: Any) -> Delivery:
+        """
+        *framework*'s delivery for a job whose own longest wait is *max_wait*; None: it has none of its own.
+
+        Args:
+            of_job: What else of the delivery is this job's.
+        """
+        longest = self.max_wait if max_wait is None else max_wait
+        return replace(framework, max_wait=longest, max_deferrals=self.max_deferrals, **of_job)
 
 
 def check_limiter(limiter: object, usage: str) -> Limiter:

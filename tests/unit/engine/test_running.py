@@ -209,7 +209,7 @@ def test_receipts_of_limits_that_come_and_go_are_not_kept(limiter: Limiter) -> N
     module: Any = importlib.import_module("throttlekit.adapter.body")
     for number in range(1_000):
         receipt(limiter.acquire(TokenBucket(f"of {number}", "10/s"), job=JOB))
-    assert len(module._plain) <= module._MOST_REMEMBERED
+    assert len(module._texts) <= module._MOST_REMEMBERED
     decision = limiter.acquire(TOKENS, job=JOB)
     once, again = (receipt(decision)["charged"][0]["limit"] for _ in range(2))
     assert once is again
