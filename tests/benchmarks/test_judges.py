@@ -124,10 +124,12 @@ def test_waiting_jobs_are_judged_by_the_bound_and_by_their_count(change: dict[st
         ("RQ, stock worker", 21_100.0, False),
         ("Dramatiq, Redis", 20_100.0, True),
         ("Dramatiq, Redis", 20_101.0, False),
+        ("Dramatiq, RabbitMQ", 24_000.0, True),
+        ("RQ, ThrottledSimpleWorker", 24_001.0, False),
     ],
 )
 def test_a_framework_is_judged_by_its_own_budget(name: str, with_limit: float, kept: bool) -> None:
-    """What is bound by polling by its share, all else by the time of a job."""
+    """What is bound by polling by its share, some by what an INCR costs there, all else by the time of a job."""
     took = {variant: [Timing(with_limit if variant == "limit" else 20_000.0)] * 3 for variant in VARIANTS}
     assert [each.kept for each in throughput.judged(name, throughput.SETUPS[name], took)] == [kept]
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import redis
 
@@ -30,14 +30,18 @@ from support.taskiq.site import worker_command
 from support.waiting import wait_until
 from throttlekit import TokenBucket
 
-__all__ = ["LIMIT", "SETUPS", "VARIANTS", "WITHOUT_THROTTLEKIT", "Bench", "Setup", "Timing", "mark", "settings"]
+__all__ = [
+    "AN_INCR", "LIMIT", "SETUPS", "VARIANTS", "WITHOUT_THROTTLEKIT", "Bench", "Setup", "Timing", "ask", "mark",
+    "settings",
+]  # fmt: skip
 
-VARIANTS = ("without", "limit", "no limit", "an INCR")
+AN_INCR = "an INCR"
+VARIANTS = ("without", "limit", "no limit", AN_INCR)
 """
 Without throttlekit; with it and a limit that never binds; with it and jobs that name no limit; without it, and each job
-begins with an INCR of redis-py: the least that any question to a server can cost there.
+begins with an INCR of redis-py, where throttlekit would ask: the least that any question to a server can cost there.
 """
-WITHOUT_THROTTLEKIT = ("without", "an INCR")
+WITHOUT_THROTTLEKIT = ("without", AN_INCR)
 LIMIT = TokenBucket("ample", "1000000/s", burst=1_000_000)
 _LAST = 8
 _RUNS = itertools.count(1)
@@ -50,17 +54,19 @@ class Setup:
 
     Attributes:
         jobs: So many take a second or two.
-        poll_bound: What is promised of it is a share of its speed; else a time for each job.
+        judged_by: What its promise is: a share of its speed ("share"); what an INCR would cost there ("INCR"); else a
+            time for each job.
         worker: The command, by broker URL, queue and variant.
         most_us: That time, in µs. Huey's jobs are kept in Redis until they are granted: one more question, and a script
             in place of a pop.
-            taskiq's worker is one thread, which shares the interpreter with the one that asks.
+            taskiq's worker is one thread, which shares the interpreter with the one that asks. Celery's main process
+            asks for one task after the other.
     """
 
     framework: str
     broker: str
     jobs: int
-    poll_bound: bool
+    judged_by: Literal["share", "INCR", "time"]
     worker: Callable[[str, str, str], list[str]]
     most_us: float = 100.0
 
@@ -82,11 +88,21 @@ def settings() -> dict[str, Any]:
     return dict(json.loads(os.environ["TK_THROUGHPUT"]))
 
 
-def mark(index: int) -> None:
-    """The body of a job: nothing, but at the marks, where it writes down the time by Redis, and its process's CPU."""
+def ask() -> None:
+    """The least question."""
+    _client().incr("counter")
+
+
+def mark(index: int, *, asks: bool = True) -> None:
+    """
+    The body of a job: nothing, but at the marks, where it writes down the time by Redis, and its process's CPU.
+
+    Args:
+        asks: Whether it is also the place to `ask`.
+    """
     told = _told()
-    if told["variant"] == "an INCR":
-        _client().incr("counter")
+    if asks and told["variant"] == AN_INCR:
+        ask()
     if index == told["first"] or index >= told["last"]:
         with redis.Redis.from_url(told["record"]) as client:
             seconds, micros = client.time()
@@ -265,17 +281,17 @@ def _huey(kind: str, workers: int) -> Callable[[str, str, str], list[str]]:
 
 
 SETUPS: Mapping[str, Setup] = {
-    "Dramatiq, Redis": Setup("dramatiq", "redis", 3000, False, _dramatiq),
-    "Dramatiq, RabbitMQ": Setup("dramatiq", "rabbitmq", 3000, False, _dramatiq),
-    "RQ, stock worker": Setup("rq", "redis", 80, True, _rq("rq.Worker", "rq.Worker")),
-    "RQ, ThrottledWorker": Setup("rq", "redis", 80, True, _rq("rq.Worker", "throttlekit_rq.ThrottledWorker")),
+    "Dramatiq, Redis": Setup("dramatiq", "redis", 3000, "time", _dramatiq),
+    "Dramatiq, RabbitMQ": Setup("dramatiq", "rabbitmq", 3000, "INCR", _dramatiq),
+    "RQ, stock worker": Setup("rq", "redis", 80, "share", _rq("rq.Worker", "rq.Worker")),
+    "RQ, ThrottledWorker": Setup("rq", "redis", 80, "share", _rq("rq.Worker", "throttlekit_rq.ThrottledWorker")),
     "RQ, ThrottledSimpleWorker": Setup(
-        "rq", "redis", 600, False, _rq("rq.worker.SimpleWorker", "throttlekit_rq.ThrottledSimpleWorker")
+        "rq", "redis", 600, "INCR", _rq("rq.worker.SimpleWorker", "throttlekit_rq.ThrottledSimpleWorker")
     ),
-    "Celery, prefork, Redis": Setup("celery", "redis", 2000, False, _celery("prefork")),
-    "Celery, threads, Redis": Setup("celery", "redis", 2000, False, _celery("threads")),
-    "taskiq, Redis stream": Setup("taskiq", "redis", 2000, False, _taskiq, 600.0),
-    "taskiq, RabbitMQ": Setup("taskiq", "rabbitmq", 2000, False, _taskiq, 600.0),
-    "huey, threads": Setup("huey", "redis", 3000, False, _huey("thread", 4), 300.0),
-    "huey, process": Setup("huey", "redis", 3000, False, _huey("process", 1), 300.0),
+    "Celery, prefork, Redis": Setup("celery", "redis", 2000, "time", _celery("prefork"), 150.0),
+    "Celery, threads, Redis": Setup("celery", "redis", 2000, "time", _celery("threads"), 150.0),
+    "taskiq, Redis stream": Setup("taskiq", "redis", 2000, "time", _taskiq, 600.0),
+    "taskiq, RabbitMQ": Setup("taskiq", "rabbitmq", 2000, "time", _taskiq, 600.0),
+    "huey, threads": Setup("huey", "redis", 3000, "time", _huey("thread", 4), 300.0),
+    "huey, process": Setup("huey", "redis", 3000, "time", _huey("process", 1), 300.0),
 }
