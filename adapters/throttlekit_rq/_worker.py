@@ -25,6 +25,7 @@ from throttlekit.adapter import (
     Failed,
     JobOptions,
     flush,
+    lane_behind,
     lane_in,
     leaves_most,
     show_log,
@@ -220,10 +221,8 @@ class _Dispatcher:
         else:
             outcome = admit(job, declared, record, BY_RQ_SCHEDULER if by_ticks else BY_WORKER, lives)
         if isinstance(outcome, Grant):
-            if stands.name and not stands.slots and leaves_most(outcome.run.decision):
-                self._bring(job.origin, stands.name)
-            elif early:
-                self._bring(job.origin, stands.name, least=SOON)
+            if behind := lane_behind(outcome.run, early=early or None):
+                self._bring(job.origin, behind, least=None if leaves_most(outcome.run.decision) else SOON)
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.
             in_place = isinstance(self._worker, SimpleWorker)

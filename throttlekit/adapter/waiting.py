@@ -37,12 +37,17 @@ class Lane(NamedTuple):
         name: Stands for the line; "" if the job stands in none.
         start, number: Its place: lower ones go first.
         slots: Whether it waits for a slot of a concurrency limit.
+        sooner: By how many seconds it is to come sooner than its place says: on the guess that those before it do not
+            come. It says nothing of those that stand behind it.
+        told_us: When it is to come by its place, by the store's clock; 0: not known.
     """
 
     name: str = ""
     start: int = 0
     number: int = 0
     slots: bool = False
+    sooner: float = 0.0
+    told_us: int = 0
 
 
 NO_LANE = Lane()
@@ -83,7 +88,9 @@ class _Standing(Generic[_T]):
 
     Attributes:
         behind: How much later than its base the job was due that stood first when it last asked in vain.
-        asked: The bases of jobs that were taken out, by their places; nan in place of one that is not to count.
+        looked_at: The place of the job that the last look found.
+        asked: The bases of jobs that were taken out, and what they were told, by their places; nan in place of a base
+            that is not to count.
         step: `_STEP` in the caller's unit.
         later: The jobs that became later with their lane.
         most_behind: The largest `behind` by which one of them did.
@@ -93,7 +100,8 @@ class _Standing(Generic[_T]):
     step: float
     entries: list[tuple[int, int, int, Entry[_T]]] = field(default_factory=list[tuple[int, int, int, Entry[_T]]])
     behind: float = 0.0
-    asked: dict[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
+    looked_at: tuple[int, int] = (0, 0)
+    asked: dict[tuple[int, int], tuple[float, float, int]] = field(default_factory=dict)
     later: list[Entry[_T]] = field(default_factory=list[Entry[_T]])
     most_behind: float = 0.0
 
@@ -107,7 +115,7 @@ class _Standing(Generic[_T]):
 
     def takes_out(self, entry: Entry[_T]) -> None:
         base = entry.base if self.first() is entry else math.nan
-        self.asked[entry.lane.start, entry.lane.number] = base, entry.whole
+        self.asked[entry.lane.start, entry.lane.number] = base, entry.whole, entry.lane.told_us
         if len(self.asked) > _MOST_ASKED:
             del self.asked[next(iter(self.asked))]
 
@@ -115,24 +123,28 @@ class _Standing(Generic[_T]):
         """
         Of a job that is put in: as before if it comes back, and is not *fresh*. If it stands first, the lane is as late
         as it is: by how much it has become later since its last answer, and by a step towards how late it is in all,
-        which is another for each tenant, and no news to those that came since.
+        which is another for each tenant, and no news to those that came since. No step for a job that was looked at: it
+        was asked for by itself. A guess, and an answer that is given again, say nothing of the lane.
         """
-        unknown = math.nan, due - self.behind
-        base, whole = self.asked.pop((lane.start, lane.number), unknown)
+        unknown = math.nan, due - self.behind, 0
+        base, whole, told_us = self.asked.pop((lane.start, lane.number), unknown)
         if fresh:
-            base, whole = unknown
+            base, whole, told_us = unknown
         if math.isnan(base):
             return due - self.behind, whole
+        if lane.sooner or (told_us and told_us == lane.told_us):
+            return base, whole
         first = self.first()
         # Those that came in front of it meanwhile have instants of the line as it is now.
         if first is None or (lane.start, lane.number) < (first.lane.start, first.lane.number):
             by = due - base
-            later = min(max(due - whole, by), by + self.step) - self.behind
+            step = 0.0 if self.looked_at == (lane.start, lane.number) else self.step
+            later = min(max(due - whole, by), by + step) - self.behind
             self.behind += later
             base = due - self.behind
-            for place, (its_base, its_whole) in self.asked.items():
+            for place, (its_base, its_whole, its_told_us) in self.asked.items():
                 if place < (lane.start, lane.number):
-                    self.asked[place] = its_base - later, its_whole - later
+                    self.asked[place] = its_base - later, its_whole - later, its_told_us
         return base, whole
 
 
@@ -153,7 +165,7 @@ class WaitingRoom(Generic[_T]):
     """
 
     def __init__(self, second: float = 1.0) -> None:
-        self._step = _STEP * second
+        self._second, self._step = second, _STEP * second
         self._entries: list[tuple[float, int, int, Entry[_T]]] = []
         self._lanes: dict[str, _Standing[_T]] = {}
         self._living = self._number = self._removed = 0
@@ -181,10 +193,10 @@ class WaitingRoom(Generic[_T]):
         """
         self._number += 1
         self._living += 1
-        entry = Entry(due, self._number, item, due, lane, due, due, latest)
+        entry = Entry(due, self._number, item, due, lane, due, due, due if lane.sooner else latest)
         if lane.name:
             standing = self._lanes.setdefault(lane.name, _Standing(now, self._step))
-            entry.base, entry.whole = standing.bases_of(due, lane, fresh=fresh)
+            entry.base, entry.whole = standing.bases_of(due + lane.sooner * self._second, lane, fresh=fresh)
             if standing.behind < standing.most_behind - self._step:
                 self._sooner(standing)
         self._add(entry)
@@ -238,7 +250,10 @@ class WaitingRoom(Generic[_T]):
         if now - last.looked < every:
             return None
         last.looked = now
-        return entry if self.due(entry) > due_after else None
+        if self.due(entry) <= due_after:
+            return None
+        last.looked_at = entry.lane.start, entry.lane.number
+        return entry
 
     def remove(self, entry: Entry[_T]) -> bool:
         """Take *entry* out; return False if it was taken out before."""
@@ -290,7 +305,10 @@ def lane_in(ticket: Mapping[str, Any] | None) -> Lane:
     """Where a job that carries *ticket* stands."""
     read = Ticket.read(ticket)
     place = read.places.get(read.limit_ref)
-    return Lane(read.line, place.start if place else 0, place.number if place else 0, read.slots)
+    if place is None:
+        return Lane(read.line, slots=read.slots)
+    sooner = max(0, place.due_us - read.due_us) / 1_000_000
+    return Lane(read.line, place.start, place.number, read.slots, sooner, place.due_us)
 
 
 def leaves_most(decision: Decision | None) -> bool:

@@ -11,6 +11,7 @@ import pytest
 
 from support.rq import jobs
 from support.rq.helpers import QUIET, Site
+from support.waiting import wait_until
 from throttlekit import TokenBucket
 from throttlekit._core.line import Place
 from throttlekit._engine.ticket import Ticket
@@ -306,6 +307,31 @@ def test_a_grant_leaves_nothing_of_the_line(throttled_site: Site) -> None:
     site.open(jobs.HOURLY)
     site.work()
     assert not site.connection.hexists(job.key, LINE)
+
+
+def test_a_job_that_was_denied_again_brings_up_the_next(
+    throttled_site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """
+    Three are told that they are due in minutes, and then the pause ends. The second asks too early, twice, and comes at
+    the instant that it is told then: that is no less early for the third, which asks as the second runs.
+    """
+    site, limit = throttled_site, TokenBucket("faster", "2/s", burst=1)
+    monkeypatch.setattr(_worker, "LANES_EVERY_S", 600.0)
+    site.limiter.pause(limit, 120.0)
+    first, second, third = (site.queue.enqueue(jobs.plain, n, throttle=[limit]) for n in range(3))
+    site.work()
+    site.limiter.resume(limit)
+    lane = lane_in(read_record(site.fetch(first)).ticket).name
+    for _ in range(2):
+        assert wake(site.connection, site.queue.name, lane)
+        site.work()
+    assert site.noted == ["0"]
+    assert site.connection.hget(second.key, EARLY) is None
+    wait_until(lambda: look(site.connection, [site.queue.name])[0].due, description="the second is due")
+    site.work()
+    assert site.noted == ["0", "1"]
+    assert Line(site).due(third) < 1
 
 
 def test_jobs_that_come_are_looked_at_while_others_are_due(site_of_many: Site) -> None:

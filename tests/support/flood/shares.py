@@ -28,6 +28,7 @@ from support.servers.processes import patient, redis_server
 from support.taskiq.flood import TaskiqFlood, TaskiqFlooding
 from support.waiting import wait_until
 from throttlekit import Control
+from throttlekit._core.acquire import Reason
 
 __all__ = ["ALSO", "STOCK", "WORKERS", "Happened", "Plan", "happen", "percentile"]
 
@@ -53,6 +54,8 @@ ALSO: dict[str, tuple[type[Flooding], Callable[..., Flood], str]] = {
     "taskiq, RabbitMQ": (TaskiqFlooding, TaskiqFlood, "rabbitmq"),
 }
 """The same of the frameworks that the benchmark does not show."""
+
+_DENIALS = tuple(reason for reason in Reason if reason is not Reason.ALLOWED)
 
 
 class Plan(NamedTuple):
@@ -84,6 +87,8 @@ class Happened:
         grants: When the store granted; in this order.
         asks: Decisions of the limits' store, with the promoters' looks, for each job that ran: a share of those before
             the window included. Not the rules, which each process reads once or twice a second whatever its jobs do.
+        denied: How often the limits' store denied a job that asked, for whatever reason. A promoter's look is no such
+            question. None: not all workers have reported it. Those that are killed, as a backlog is left, never do.
         seconds: The window.
         beyond_us: How far the grants break the bound, as time; <= 0: it holds. None: the rate was changed.
     """
@@ -93,6 +98,7 @@ class Happened:
     sent: Mapping[int, float]
     grants: Sequence[float]
     asks: float
+    denied: int | None
     seconds: float
     beyond_us: float | None
 
@@ -191,8 +197,13 @@ def happen(plan: Plan, workers: str, limit: FloodLimit, **options: Any) -> Happe
         sent = _follow(plan, flooding, pump, control, began)
         asked, seconds = scripts_run(store, ["evalsha"]), time.time() - began
         store.close()
-        # With a backlog that is left, workers that stop in peace would put back every job first.
-        flooding.kill()
+        denied: int | None = None
+        if plan.seconds is None:
+            counts = flooding.stop().counts
+            if counts.get(f"store: {Reason.ALLOWED.value}") == flooding.record.llen("grants"):  # all have reported
+                denied = int(sum(counts.get(f"store: {reason.value}", 0) for reason in _DENIALS))
+        else:  # with a backlog that is left, workers that stop in peace would put back every job first
+            flooding.kill()
         tenants = dict(enumerate([*plan.backlog, *(tenant for _, tenant in plan.coming)]))
         starts = sorted((start.at_us / 1e6 - began, int(start.job)) for start in flooding.starts())
         grants = [grant.at_us for grant in flooding.grants()]
@@ -206,6 +217,7 @@ def happen(plan: Plan, workers: str, limit: FloodLimit, **options: Any) -> Happe
         sent=sent,
         grants=[at_us / 1e6 - began for at_us in grants],
         asks=(asked - asked_first) / ran + each_first * old,
+        denied=denied,
         seconds=seconds,
         beyond_us=None if plan.acts or not grants else bursts_beyond_us(grants, limit.burst, interval_us),
     )

@@ -36,7 +36,7 @@ class _Deferrals:
 
 
 _limiter = Limiter(
-    RecordingStore(_flood["store_url"], _record, lambda name: None),
+    RecordingStore(_flood["store_url"], _record, _record.count),
     plugins=[_Deferrals()] if _flood["mode"] == "throttlekit" else [],
 )
 configure(_limiter, when_over=_flood["actor_options"].get("when_over", "fail"), **parking_of(configure, _flood))

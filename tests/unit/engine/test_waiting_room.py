@@ -7,7 +7,9 @@ import random
 import pytest
 
 from throttlekit import Limiter, TokenBucket
-from throttlekit.adapter import Entry, Lane, WaitingRoom, leaves_most
+from throttlekit._core.line import Place
+from throttlekit._engine.ticket import Ticket
+from throttlekit.adapter import Entry, Lane, WaitingRoom, lane_in, leaves_most
 
 
 def lane(number: int, name: str = "a") -> Lane:
@@ -53,6 +55,60 @@ def test_a_lane_becomes_later_by_steps_towards_how_late_its_first_job_is_in_all(
     for number in range(30):
         second = asked_in_vain(room, second, 13.01 + number / 1000)
     assert room.due(third) == pytest.approx(14 + 0.039)
+
+
+def test_an_answer_that_is_given_again_makes_no_lane_later() -> None:
+    """A job is asked for ten times before it is due, as ten jobs before it are granted at once: it is due as before."""
+    room: WaitingRoom[str] = WaitingRoom()
+    told = Lane("a", 0, 1, told_us=10_000_000)
+    first, second = room.put("first", 10, told), room.put("second", 12, lane(2))
+    later = told._replace(told_us=15_000_000)
+    assert room.remove(first)
+    first = room.put("first", 15, later)
+    assert room.due(second) == 17
+    for _ in range(10):
+        assert room.remove(first)
+        first = room.put("first", 15, later)
+    assert [room.due(each) for each in (first, second)] == [15, 17]
+    assert room.remove(first)
+    room.put("first", 16, told._replace(told_us=16_000_000))
+    assert room.due(second) == 18
+
+
+def test_a_guess_makes_no_lane_sooner_or_later() -> None:
+    """A job is told to come soon, as those before it seem not to come: it does, and those behind it wait as before."""
+    room: WaitingRoom[str] = WaitingRoom(second=1000)
+    first, second, third = (room.put(str(n), 10_000 + 2_000 * n, lane(n)) for n in range(3))
+    first = asked_in_vain(room, first, 15_000)
+    assert [room.due(each) for each in (second, third)] == [17_000, 19_000]
+    assert room.remove(first)
+    first = room.put("first", 11_060, first.lane._replace(sooner=4.0))
+    assert [room.due(each) for each in (first, second, third)] == [11_060, 17_000, 19_000]
+    assert room.first() is first
+    assert room.remove(first)
+    first = room.put("first", 15_500, lane(0))
+    assert [room.due(each) for each in (first, second, third)] == [15_500, 17_500, 19_500]
+
+
+def test_what_a_look_finds_makes_a_lane_later_by_that_alone() -> None:
+    """It is asked for by itself, so its answer is the lane's: no step beyond it."""
+    room: WaitingRoom[str] = WaitingRoom()
+    first, second, third = (room.put(str(n), 10 + n, lane(n)) for n in (1, 2, 3))
+    second = asked_in_vain(room, second, 13)
+    assert room.remove(first)
+    assert room.to_look_at(5, 0.5, 5.25) is second
+    asked_in_vain(room, second, 13.25)
+    assert room.due(third) == 13.25
+
+
+def test_a_lane_is_read_off_a_ticket() -> None:
+    """Also by how much sooner than its place says the job is to come."""
+    place = Place(1, 7, 3, 9_000_000, "seal")
+    ticket = Ticket(9_000_000, "x:x", 1, 5, "line", places={"x:x": place})
+    assert lane_in(ticket.write()) == Lane("line", 7, 3, told_us=9_000_000)
+    assert lane_in(ticket._replace(due_us=8_500_000).write()) == Lane("line", 7, 3, sooner=0.5, told_us=9_000_000)
+    assert lane_in(ticket._replace(places={}).write()) == Lane("line")
+    assert lane_in(None) == Lane()
 
 
 def test_a_process_looks_at_the_first_of_a_lane_that_has_fallen_behind() -> None:
