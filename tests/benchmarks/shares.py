@@ -228,7 +228,7 @@ NOTES = """\
 * Asks: decisions of the limits' store, and looks of promoters, for each job that ran, with its first. On Redis the
   promoter looks four times a second, which is .08 a job at 50/s.
 * Denials: how often the store denied a job that asked, counted by the workers at each answer, for each job beyond the
-  burst. Looks are none.
+  burst. Looks are not denials.
 * One tenant: each job is denied once as it comes. While the backlog comes into line, some are denied once more: one
   that comes while another in front of it is late for a moment asks again 60 ms later. Later hardly any is.
 * Jain: each of the eight gets two or three jobs in 10 s. Where an end of the 10 s falls into their turn, some have got
