@@ -49,6 +49,11 @@ class Lane(NamedTuple):
     sooner: float = 0.0
     told_us: int = 0
 
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Where it stands: the same after each answer, for as long as it keeps its place."""
+        return self.name, self.start, self.number
+
 
 NO_LANE = Lane()
 

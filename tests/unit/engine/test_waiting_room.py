@@ -111,6 +111,14 @@ def test_a_lane_is_read_off_a_ticket() -> None:
     assert lane_in(None) == Lane()
 
 
+def test_a_job_that_is_told_another_instant_keeps_its_place() -> None:
+    """What it is told at each answer is no part of where it stands."""
+    place = Place(1, 7, 3, 9_000_000, "seal")
+    before = Ticket(9_000_000, "x:x", 1, 5, "line", places={"x:x": place})
+    after = before._replace(due_us=8_000_000, places={"x:x": place._replace(due_us=9_500_000)})
+    assert lane_in(before.write()).place == lane_in(after.write()).place == ("line", 7, 3)
+
+
 def test_a_process_looks_at_the_first_of_a_lane_that_has_fallen_behind() -> None:
     """However long ago it was to be due: it may be due sooner than the lane says."""
     room: WaitingRoom[str] = WaitingRoom()
