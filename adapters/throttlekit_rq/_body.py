@@ -78,7 +78,7 @@ def guarded(function: Callable[..., Any], start: Callable[[], AbstractContextMan
 
 
 def within(
-    start: Callable[[], AbstractContextManager[Body]], function: Callable[..., Any], *args: Any, **kwargs: Any
+    start: Callable[[], AbstractContextManager[Body]], function: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> Any:
     """Call *function*, a plain one, within what *start* returns, unless that denies it."""
     with start() as body:

@@ -183,6 +183,24 @@ def test_a_job_that_is_purged_or_unlimited_by_now_says_nothing_of_those_before_i
     assert 10 in broker.woken()
 
 
+@pytest.mark.parametrize("every", [2, 20])
+def test_jobs_that_have_no_limit_by_now_slow_down_none_of_those_between_them(broker: Broker, every: int) -> None:
+    """Of a line of 10/s a deploy has left the limit on one job of *every*: each of those is woken before it is due."""
+    jobs, now = 1024, 0.0
+    for n in range(jobs):
+        broker.puts(n)
+    promoter, told = broker.promoter(
+        lambda n: AT_ONCE if n % every else WhenDue(max(0.0, n / every / 10 - now), most=100)
+    )
+    turns = 8
+    for turn in range(turns):
+        now = turn / 2
+        promoter.turn(broker.park, now)
+        assert [n for n in broker.woken() if not n % every][int(10 * now) :], f"late at {now}"
+    assert len([n for n in broker.woken() if not n % every]) <= 10 * now + 30
+    assert len(told.asked) < turns * (16 + 2 * every)
+
+
 def test_thousands_of_purged_jobs_in_front_hold_a_line_up_for_no_longer_than_a_look(broker: Broker) -> None:
     """They are cleared at once, and few of those behind them are woken with them."""
     for n in range(4000):

@@ -132,12 +132,12 @@ class Park:
         """Whether a worker wakes what is parked, or has done so within the last seconds."""
         return bool(self._client.exists(f"{self.prefix}:promoter"))
 
-    def parked(self, lane: str, batch: int = _BATCH) -> Iterator[tuple[bytes, bytes]]:
+    def parked(self, lane: str, batch: int = _BATCH, at: int = 0) -> Iterator[tuple[bytes, bytes]]:
         """
-        The jobs of *lane*, in their order, each as `wake` takes it; and its message, b"" if it was purged. So many are
-        read at a time.
+        The jobs of *lane*, from the one that stands at *at*, each as `wake` takes it; and its message, b"" if it was
+        purged. So many are read at a time.
         """
-        key, at = f"{self.prefix}:lane:{lane}", 0
+        key = f"{self.prefix}:lane:{lane}"
         while jobs := self._client.zrange(key, at, at + batch - 1):
             messages = self._client.hmget(self._messages, [job[17:] for job in jobs])
             for job, message in zip(jobs, messages, strict=True):

@@ -126,7 +126,7 @@ class Promoter(Generic[_M]):
         """
         first = self._due_of(park, lane, 0)
         if first is AT_ONCE:
-            first = self._clear(park, lane)
+            first = self._clear(park, lane, 0)
         if first is not None and first.astray and lane not in turns.probed:
             turns.probed[lane] = now
             first = self._lead_out(park, lane, first)
@@ -160,16 +160,19 @@ class Promoter(Generic[_M]):
         """
         How many jobs of *lane* are due within *soon* seconds, and the seconds between two of them. The first is due in
         *begins* seconds, and the one at *back* says when the others are. If that one is due soon too, one further back
-        is looked at, up to *last*; if less than half of those before it are, a nearer one. So too if it is purged, or
-        has no limit by now: it says nothing of those before it.
+        is looked at, up to *last*; if less than half of those before it are, a nearer one. If it is purged, or has no
+        limit by now, it says nothing of those before it: the next takes its place; if there is none, a nearer one.
         """
         known, pace = 0, 0.0
         while True:
             far = self._due_of(park, lane, back) if back else None
             if far is AT_ONCE:
-                if back // 2 <= known:
+                far = self._clear(park, lane, back)
+                last = max(0, min(last, park.jobs(lane) - 1))
+            if far is AT_ONCE or back > last:
+                back = min(last, back // 2)
+                if back <= known:
                     return known + 1, pace
-                back //= 2
                 continue
             ends = begins if far is None else max(begins, far.seconds + far.sooner)
             step = (ends - begins) / back if back else 0.0
@@ -183,18 +186,21 @@ class Promoter(Generic[_M]):
         due = min(due, back + 1)
         return (known + 1, pace) if due <= known else (due, 0.0 if step == math.inf else step)
 
-    def _clear(self, park: Park, lane: str) -> WhenDue | None:
-        """Wake those in front of *lane* that were purged, or have no limit by now. Return when the next is due."""
+    def _clear(self, park: Park, lane: str, at: int) -> WhenDue | None:
+        """
+        Wake those of *lane* from *at* on, up to the first other, that were purged, or have no limit by now. Return when
+        that one is due, which stands there now.
+        """
         for _ in range(_MOST_WOKEN // _MOST_ASTRAY):
             jobs = list[bytes]()
-            for job, message in islice(park.parked(lane, _MOST_ASTRAY), _MOST_ASTRAY):
+            for job, message in islice(park.parked(lane, _MOST_ASTRAY, at), _MOST_ASTRAY):
                 if self._due(message) is not AT_ONCE:
                     break
                 jobs.append(job)
             park.wake(lane, 0, jobs=jobs)
             if len(jobs) < _MOST_ASTRAY:
                 break
-        return self._due_of(park, lane, 0)
+        return self._due_of(park, lane, at)
 
     def _lead_out(self, park: Park, lane: str, first: WhenDue | None) -> WhenDue | None:
         """

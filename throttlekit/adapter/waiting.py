@@ -49,6 +49,11 @@ class Lane(NamedTuple):
     sooner: float = 0.0
     told_us: int = 0
 
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Where it stands: the same after each answer, for as long as it keeps its place."""
+        return self.name, self.start, self.number
+
 
 NO_LANE = Lane()
 
@@ -124,7 +129,8 @@ class _Standing(Generic[_T]):
         Of a job that is put in: as before if it comes back, and is not *fresh*. If it stands first, the lane is as late
         as it is: by how much it has become later since its last answer, and by a step towards how late it is in all,
         which is another for each tenant, and no news to those that came since. No step for a job that was looked at: it
-        was asked for by itself. A guess, and an answer that is given again, say nothing of the lane.
+        was asked for by itself. A guess says nothing of the lane, and an answer that is given again only that it is no
+        longer as late as answers to other jobs have made it.
         """
         unknown = math.nan, due - self.behind, 0
         base, whole, told_us = self.asked.pop((lane.start, lane.number), unknown)
@@ -132,13 +138,14 @@ class _Standing(Generic[_T]):
             base, whole, told_us = unknown
         if math.isnan(base):
             return due - self.behind, whole
-        if lane.sooner or (told_us and told_us == lane.told_us):
+        again = told_us > 0 and told_us == lane.told_us
+        if lane.sooner or (again and base + self.behind <= due + self.step):
             return base, whole
         first = self.first()
         # Those that came in front of it meanwhile have instants of the line as it is now.
         if first is None or (lane.start, lane.number) < (first.lane.start, first.lane.number):
             by = due - base
-            step = 0.0 if self.looked_at == (lane.start, lane.number) else self.step
+            step = 0.0 if again or self.looked_at == (lane.start, lane.number) else self.step
             later = min(max(due - whole, by), by + step) - self.behind
             self.behind += later
             base = due - self.behind

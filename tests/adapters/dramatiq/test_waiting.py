@@ -31,6 +31,13 @@ def item(due: int, lane: str = "", start: int = 0) -> Any:
     return due, SimpleNamespace(options={TICKET: ticket} if lane else {})
 
 
+def answered(item: Any, due: int) -> None:
+    """The message of *item* was denied again, and is due at *due*: it carries that, and keeps its place."""
+    ticket = Ticket.read(item[1].options[TICKET])
+    place = ticket.places["limit"]._replace(due_us=due)
+    item[1].options[TICKET] = ticket._replace(due_us=due, places={"limit": place}).write()
+
+
 def filled(*items: Any) -> Waiting:
     waiting = Waiting()
     for each in items:
@@ -97,6 +104,7 @@ def test_a_message_that_goes_on_waiting_is_due_anew() -> None:
     first = waiting.first_in("a")
     assert first is not None
     assert waiting.remove(first)
+    answered(first.item.item, 5)
     waiting.put(Retimed(first.item.item, 5, first.item.since))
     first = waiting.first_in("a")
     assert first is not None
@@ -111,6 +119,7 @@ def test_only_a_message_that_goes_on_waiting_here_makes_those_behind_it_due_late
     waiting = filled(first)
     waiting.get_nowait()
     waiting.put(second)
+    answered(first, 800)
     waiting.put(Retimed(first, 800, 0.0) if stayed else (800, first[1]))
     waiting.get_nowait()
     left = waiting.first()

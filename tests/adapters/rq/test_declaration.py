@@ -58,6 +58,14 @@ def test_a_direct_call_just_runs() -> None:
     assert list(inspect.signature(function).parameters) == ["n", "twice"]
 
 
+@pytest.mark.parametrize("name", ["start", "function", "args", "kwargs"])
+def test_an_argument_may_have_any_name(name: str) -> None:
+    """The wrapper has no argument that could be meant in place of the function's."""
+    spelled: dict[str, Any] = {}
+    exec(f"def function({name}): return {name}", spelled)
+    assert throttled(TokenBucket("unused", "1/hour"))(spelled["function"])(**{name: 3}) == 3
+
+
 def test_an_async_function_stays_one() -> None:
     @throttled(TokenBucket("unused", "1/hour"))
     async def function() -> str:

@@ -75,6 +75,20 @@ def test_an_answer_that_is_given_again_makes_no_lane_later() -> None:
     assert room.due(second) == 18
 
 
+def test_an_answer_that_is_given_again_ends_the_lateness_that_another_job_brought() -> None:
+    """Jobs of another tenant came before the first, and left: what stands next is told what it was told before."""
+    room: WaitingRoom[str] = WaitingRoom()
+    told = [Lane("a", 0, n, told_us=n * 1_000_000) for n in (9, 10, 12)]
+    first, second, third = (room.put(str(each.number), each.number, each) for each in told)
+    assert room.remove(first)
+    first = room.put("first", 14, told[0]._replace(told_us=14_000_000))
+    assert [room.due(each) for each in (second, third)] == [15, 17]
+    assert room.remove(first)
+    assert room.remove(second)
+    second = room.put("second", 10, told[1])
+    assert [room.due(each) for each in (second, third)] == [10, 12]
+
+
 def test_a_guess_makes_no_lane_sooner_or_later() -> None:
     """A job is told to come soon, as those before it seem not to come: it does, and those behind it wait as before."""
     room: WaitingRoom[str] = WaitingRoom(second=1000)
@@ -109,6 +123,14 @@ def test_a_lane_is_read_off_a_ticket() -> None:
     assert lane_in(ticket._replace(due_us=8_500_000).write()) == Lane("line", 7, 3, sooner=0.5, told_us=9_000_000)
     assert lane_in(ticket._replace(places={}).write()) == Lane("line")
     assert lane_in(None) == Lane()
+
+
+def test_a_job_that_is_told_another_instant_keeps_its_place() -> None:
+    """What it is told at each answer is no part of where it stands."""
+    place = Place(1, 7, 3, 9_000_000, "seal")
+    before = Ticket(9_000_000, "x:x", 1, 5, "line", places={"x:x": place})
+    after = before._replace(due_us=8_000_000, places={"x:x": place._replace(due_us=9_500_000)})
+    assert lane_in(before.write()).place == lane_in(after.write()).place == ("line", 7, 3)
 
 
 def test_a_process_looks_at_the_first_of_a_lane_that_has_fallen_behind() -> None:
