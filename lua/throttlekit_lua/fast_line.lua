@@ -53,7 +53,7 @@ if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
   -- When it passes.
   local ready, ahead, in_front = max(now, tat - a), rank, rank
   if due and due <= now and a < longest then ahead, in_front = ready > now and max(0, rank - AT_DOOR) or 0, 0 end
-  if ahead * over > MOST_EXACT then break end
+  if ahead * 1.0 * over > MOST_EXACT then break end
   local passes = ahead > 0 and max(now, max(now, tat) + ceil(ahead * over / under) - a) or ready
   local reply, three = nil, ' ' .. INTEGER .. ' ' .. INTEGER .. ' ' .. INTEGER
   if passes > now then
