@@ -67,7 +67,7 @@ if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
       end
       waiting, kept_grace = waiting + 1, longest
     end
-    redis.call('ZREMRANGEBYSCORE', KEYS[3], format(INTEGER, -1 - v), '(0')
+    if step ~= '0' then redis.call('ZREMRANGEBYSCORE', KEYS[3], format(INTEGER, -1 - v), '(0') end
     last = max(last + 0, passes)
     local reason = due and due > now and 3 or ready > now and 1 or 2
     local place = epoch .. format(three, start, own, passes)

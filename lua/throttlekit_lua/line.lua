@@ -231,7 +231,7 @@ end
 
 local function join(c, due, grace)
   local line = c.line
-  line.last, c.prune = max(line.last, due), true
+  line.last, c.prune = max(line.last, due), c.step > 0
   if c.waits then return end
   if line.waiting == 0 then
     line.since, line.low, line.mark = max(line.since, now), c.there, c.mark

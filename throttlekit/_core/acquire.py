@@ -209,7 +209,7 @@ def acquire(
                 line = replace(look.line, guest_us=min(after_us, look.passes_us + GUESTS_US))
         elif look.passes_us > now_us and patient:
             line = charged(look.line, claim.tenant, look.stands, claim.step)
-            line = joined(line, look.stands, look.there, claim.algorithm.mark, now_us, told_us, grace_us)
+            line = joined(line, look.stands, look.there, claim.algorithm.mark, now_us, told_us, grace_us, claim.step)
             sealed[i] = signed(line, claim.bucket, look.stands.entry.start, look.stands.entry.number, told_us)
         else:
             if look.stands.waits:

@@ -294,11 +294,20 @@ def promised(
     return line, signed(line, name, entry.start, entry.number, due_us)
 
 
-def joined(line: Line, stands: Standing, there: int, mark: int, now_us: int, due_us: int, grace_us: int) -> Line:
-    """The line once the job waits in it, and is to come back at *due_us*."""
+def joined(
+    line: Line, stands: Standing, there: int, mark: int, now_us: int, due_us: int, grace_us: int, step: int = 1
+) -> Line:  # fmt: skip
+    """
+    The line once the job waits in it, and is to come back at *due_us*.
+
+    Args:
+        step: As for `standing`. Unless it is 0, tags that v has passed are removed: without shares there are none, and
+            a store is not to look for them each time.
+    """
     until_us = max(line.until_us, due_us)
     if stands.waits:
-        return _pruned(replace(line, until_us=until_us))
+        line = replace(line, until_us=until_us)
+        return _pruned(line) if step else line
     if not line.jobs:
         line = replace(line, since_us=max(line.since_us, now_us), low=there, mark=mark, grace_us=0, dear=0, over_us=0)
     at = bisect_left(line.jobs, stands.entry)
@@ -307,7 +316,7 @@ def joined(line: Line, stands: Standing, there: int, mark: int, now_us: int, due
         line, jobs=jobs, extra=line.extra + stands.entry.cost - 1, dear=max(line.dear, stands.entry.cost),
         until_us=until_us, grace_us=max(line.grace_us, grace_us),
     )  # fmt: skip
-    return _pruned(line)
+    return _pruned(line) if step else line
 
 
 def left(line: Line, entry: Entry, least: int) -> Line:
