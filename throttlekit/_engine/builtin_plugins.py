@@ -75,20 +75,21 @@ class DeferralLog:
 
     @hookimpl
     def throttlekit_deferred(self, event: Deferred) -> None:
-        limit, delay = event.decision.limit.name, event.decision.delay
-        self._log.debug(
-            "Job %s (%s) deferred for %.3f s by limit %r: %s, deferral %d.",
-            event.job.id, event.job.name, delay, limit, event.decision.reason, event.deferrals,
-        )  # fmt: skip
-        if event.decision.reason == "store unavailable":
+        decision = event.decision
+        limit, delay, reason = decision.limit.name, decision.delay, decision.reason
+        if self._log.isEnabledFor(logging.DEBUG):
+            self._log.debug(
+                "Job %s (%s) deferred for %.3f s by limit %r: %s, deferral %d.",
+                event.job.id, event.job.name, delay, limit, reason, event.deferrals,
+            )  # fmt: skip
+        if reason == "store unavailable":
             return  # not the limit's doing: the breaker logs the outage
         if (count := self._held_back.one_more(limit)) and _logs_summary(self._log, limit):
             until = time.strftime("%H:%M:%S", time.localtime(self._wall() + delay))
             more = f" {count} were deferred since the last such line." if count > 1 else ""
             self._log.info(
                 "Limit %r is holding jobs back: job %s%s waits for %.1f s, until %s: %s.%s",
-                limit, event.job.id, _of_key(event.job, event.decision.limit, event.decision.key), delay, until,
-                event.decision.reason, more,
+                limit, event.job.id, _of_key(event.job, decision.limit, decision.key), delay, until, reason, more,
             )  # fmt: skip
 
 

@@ -246,7 +246,7 @@ def build_request(call: Call, claims: Sequence[Claim], ticket: Ticket) -> Reques
     places = ticket.places_in([each.limit for each in claims]) if ticket.places else ()
     if call.peek:
         return Request(asked, Caller.PEEK, places)
-    if call.waiting is None:
+    if not delivery.comes_back:
         return Request(asked, Caller.GUEST)
     caller = Caller.AGAIN if delivery.again else Caller.JOB
     return Request(asked, caller, places, delivery.max_wait_us(ticket), delivery.grace_us)
@@ -257,12 +257,14 @@ def ticket_after(verdict: Verdict, claims: Sequence[Claim], ticket: Ticket) -> T
     bound = claims[verdict.claim]
     counts = verdict.reason is not Reason.EARLY or ticket.deferrals == 0
     line, slots = lane_of(bound.claim.bucket), isinstance(bound.limit, Concurrency)
-    places = {
-        limit_ref(each.limit): place for each, place in zip(claims, verdict.places, strict=False) if place is not None
-    }
-    if len(places) > MOST_PLACES:
-        binding = limit_ref(bound.limit)
-        places = {ref: places[ref] for ref in sorted(places, key=lambda ref: ref != binding)[:MOST_PLACES]}
+    given = verdict.places
+    if len(given) == 1:
+        places = {} if given[0] is None else {limit_ref(claims[0].limit): given[0]}
+    else:
+        places = {limit_ref(each.limit): place for each, place in zip(claims, given, strict=False) if place is not None}
+        if len(places) > MOST_PLACES:
+            binding = limit_ref(bound.limit)
+            places = {ref: places[ref] for ref in sorted(places, key=lambda ref: ref != binding)[:MOST_PLACES]}
     return ticket.denied(bound.limit, verdict.due_us, verdict.now_us, places, line=line, slots=slots, counts=counts)
 
 

@@ -92,7 +92,7 @@ class Delivery:
         if waited >= self.max_wait or ticket.deferrals > self.max_deferrals:
             return replace(decision, reason="waited too long", delay=0.0, ticket=None)
         delay = decision.delay
-        if not self.in_time(delay):
+        if self.expires_in != math.inf and not self.in_time(delay):
             delay = max(0.0, self.expires_in) + _PAST
         elif self.early and delay > 2 * self.early:
             delay -= self.early if _loses_units(decision.limit, decision.cost, self.lateness) else 0.0

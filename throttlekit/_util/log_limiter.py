@@ -12,6 +12,7 @@ from throttlekit._util.fork_safety import renew_lock_after_fork
 
 __all__ = ["CountedEvery", "Every", "is_first_in_fleet", "once_in_fleet"]
 
+_NEVER = float("-inf"), 0
 _FIRST: ContextVar[Callable[[str], bool] | None] = ContextVar("throttlekit_first_in_fleet", default=None)
 
 
@@ -70,7 +71,7 @@ class CountedEvery:
         """Count one event of *name*. Returns the events since the last count returned, or 0 while it is not due."""
         now = self._clock()
         with self._lock:
-            last, count = self._counts.get(name, (float("-inf"), 0))
+            last, count = self._counts.get(name, _NEVER)
             due = now - last >= self._every
             self._counts[name] = (now, 0) if due else (last, count + 1)
         return count + 1 if due else 0

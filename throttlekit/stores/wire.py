@@ -129,9 +129,8 @@ def place_text(place: Place | None) -> str:
 def _place(text: str) -> Place | None:
     if text == "-":
         return None
-    *numbers, seal = text.split()
-    epoch, start, number, due_us = map(int, numbers)
-    return Place(epoch, start, number, due_us, seal)
+    epoch, start, number, due_us, seal = text.split()
+    return Place(int(epoch), int(start), int(number), int(due_us), seal)
 
 
 def _caller_arguments(request: Request, now_us: int | None) -> tuple[Any, ...]:
