@@ -35,7 +35,7 @@ if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
     start, own = format(INTEGER, first), format(INTEGER, number + 1)
     rank = redis.call('ZCOUNT', KEYS[3], '0', start)
     if in_order and rank - waiting < 0 then  -- others start later: it stands behind them too
-      start = format(INTEGER, redis.call('ZREVRANGE', KEYS[3], '0', '0', 'WITHSCORES')[2] or first)
+      start = format(INTEGER, max(first, redis.call('ZREVRANGE', KEYS[3], '0', '0', 'WITHSCORES')[2] or 0))
       rank = redis.call('ZCOUNT', KEYS[3], '0', start)
     end
   else
