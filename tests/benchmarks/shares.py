@@ -234,8 +234,8 @@ NOTES = """\
   burst. Looks are not denials.
 * One tenant: each job is denied once as it comes. While the backlog comes into line, some are denied once more: one
   that comes while another in front of it is late for a moment asks again 60 ms later. Later hardly any is.
-* Jain: each of the eight gets two or three jobs in 10 s, which are 500 grants; for stock RQ that takes 25 s. Where an end
-  of it falls into their turn, some have got one job more than others: .96 to .98, and no unfairness.
+* Jain: each of the eight gets two or three jobs in 10 s, which are 500 grants; stock RQ's window is 25 s, for as many.
+  Where an end of it falls into their turn, some have got one job more than others: .96 to .98, and no unfairness.
 * Apart: the worst difference between what two of these tenants got in any interval, in jobs.
 * Rate × 10 is 500/s: about what two of RQ's simple workers can run at most, and more than that on a slow machine.
 * -: not measured in these runs. At a scale below 1 the backlogs and the seconds are fewer, and the targets the same.
