@@ -238,6 +238,17 @@ def test_line_that_lost_its_jobs_goes_on(client: Any, store: RedisStore) -> None
         assert store.acquire(_request(LIMIT)._replace(places=each.places), now_us=now_us).allowed
 
 
+def test_newcomer_of_a_line_that_lost_its_jobs_starts_after_them(client: Any, store: RedisStore) -> None:
+    """Where only the set of jobs is gone, a newcomer starts no sooner than the jobs that were in it."""
+    for _ in range(5):
+        store.acquire(_request(LIMIT), now_us=10**15)
+    waiting = [store.acquire(_request(LIMIT), now_us=10**15).places[0] for _ in range(2)]
+    client.delete(jobs_name(BUCKET))
+    newcomer = store.acquire(_request(LIMIT), now_us=10**15).places[0]
+    assert newcomer is not None
+    assert all(each is not None and each.start <= newcomer.start for each in waiting)
+
+
 _OF_A_CLUSTER = (exceptions.AskError, exceptions.MovedError, exceptions.ClusterCrossSlotError)
 
 

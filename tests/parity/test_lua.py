@@ -6,6 +6,7 @@ import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -537,6 +538,29 @@ def test_line_of_more_units_than_a_product_holds_exactly_is_told_alike(
         cost = 1 if number % 3 else rnd.randint(1, limit.amount)
         caller = rnd.choice([Caller.JOB, Caller.JOB, Caller.GUEST])
         steps.append(reference.ask(NOW_US + number, [(kept, claim_of(kept.bind(cost), cost))], caller))
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_line_behind_a_debt_is_told_alike_where_no_double_holds_its_time(client: Any) -> None:
+    """Some hundred jobs of one unit: so many periods of an odd number of microseconds are more than 2**53."""
+    limit = SlidingWindow("x", (7, timedelta(days=365, microseconds=1)))
+    kept, reference = rule(limit), Reference()
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(limit.capacity), limit.capacity))], Caller.JOB)]
+    steps.append(reference.settle(NOW_US, [Correction(kept.bucket, kept.bind(1), NOW_US, 10)]))
+    steps += [reference.ask(NOW_US, [(kept, claim_of(kept.bind(1)))], Caller.JOB) for _ in range(500)]
+    _check(client, steps, _Shas(client))
+    client.flushdb()
+
+
+def test_line_of_a_great_rate_is_told_alike_where_no_double_holds_its_time(client: Any) -> None:
+    """The time of 301 units, as a fraction, is just above a whole microsecond, and in doubles that microsecond."""
+    over_us, amount = 31_000_000_001_701, 291_593_750_016
+    assert 301 * over_us % amount == 1
+    assert int(301.0 * over_us) < 301 * over_us
+    limit = TokenBucket("x", (amount, timedelta(microseconds=over_us)), burst=1)
+    kept, reference = rule(limit), Reference()
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(1)))], Caller.JOB) for _ in range(305)]
     _check(client, steps, _Shas(client))
     client.flushdb()
 
