@@ -55,11 +55,11 @@ class Redelivery:
 
 
 BY_RQ_SCHEDULER = Redelivery(
-    Delivery(longest=600.0, lateness=0.9, latest=2.1, early=1.0), newcomer=0.05, returning=1.25
+    Delivery(longest=600.0, lateness=1.5, latest=2.1, early=1.0), newcomer=0.05, returning=1.25
 )
 """
 By RQ's own scheduler: it looks once a second, and takes what was due by the last whole second. So a job comes back up
-to two seconds late, most within one.
+to two seconds late, half of them more than one.
 """
 
 BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, early=0.015, held=True), newcomer=0.0, returning=0.05)
@@ -188,13 +188,14 @@ def conclude(
     *,
     by_ticks: bool = False,
     at_end: bool = False,
+    in_queue: bool = False,
     slack: float = 0.0,
 ) -> Callable[[Any], None]:
     """
     Conclude an *outcome* by which *job* does not run now.
 
     Args:
-        by_ticks, at_end, slack: How it goes back, as for `deny`.
+        by_ticks, at_end, in_queue, slack: How it goes back, as for `deny`.
 
     Returns:
         What puts the job back or cancels it: call it with the transaction that ends the job's execution, or with None
@@ -206,7 +207,7 @@ def conclude(
     """
     if isinstance(outcome, Deferred):
         return lambda pipeline: deny(
-            job, record, outcome, by_ticks=by_ticks, at_end=at_end, slack=slack, pipeline=pipeline
+            job, record, outcome, by_ticks=by_ticks, at_end=at_end, in_queue=in_queue, slack=slack, pipeline=pipeline
         )
     if isinstance(outcome, Dropped):
         clear_deferral(job, record)

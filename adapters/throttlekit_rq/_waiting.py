@@ -14,7 +14,7 @@ from rq.queue import Queue
 from rq.utils import utcformat
 
 import throttlekit_lua
-from throttlekit.adapter import Deferred, lane_in, look_at_lanes
+from throttlekit.adapter import Deferred, Lane, lane_in, look_at_lanes
 from throttlekit_rq._host import created, intermediate_key, lock_key, mark_scheduled, scheduled_key, worker_key
 from throttlekit_rq._rq_slots import cancelled_with, give_slot_back, has_rq_limit, keeps_slot
 from throttlekit_rq._wire import (
@@ -32,8 +32,8 @@ from throttlekit_rq._wire import (
 )
 
 __all__ = [
-    "SOON", "announce", "cancel", "clear_deferral", "deny", "expires_in", "is_first_to_log", "look", "promote",
-    "promoted_by", "read_record", "wake", "wake_lanes",
+    "SOON", "announce", "cancel", "clear_deferral", "deny", "expires_in", "is_first_to_log", "line_up", "look",
+    "promote", "promoted_by", "read_record", "wake", "wake_lanes",
 ]  # fmt: skip
 
 _PROMOTER_LIVES_MS = 5_000
@@ -44,6 +44,7 @@ SOON = 0.03
 
 _DENY = throttlekit_lua.script("rq_deny")
 _FIRST = throttlekit_lua.script("rq_first")
+_LINE_UP = throttlekit_lua.script("rq_line_up")
 _PROMOTE = throttlekit_lua.script("rq_promote")
 
 
@@ -88,6 +89,7 @@ def deny(
     *,
     by_ticks: bool,
     at_end: bool,
+    in_queue: bool = False,
     slack: float = 0.0,
     pipeline: Any = None,
 ) -> None:
@@ -97,12 +99,13 @@ def deny(
     Args:
         by_ticks: One of RQ's schedulers brings it back, which looks once a second.
         at_end: Put it at the end of its queue, whatever the delay.
+        in_queue: Put it into its queue, among the others of its line. It needs a place and a *pipeline*.
         slack: How many seconds later than *outcome* tells it may come back, because its line has become later.
         pipeline: The transaction with which the worker ends a job that has begun. None: it has not begun, and goes
             back at once.
     """
     stands = lane_in(outcome.ticket)
-    lane = stands.name if stands.start and not by_ticks else ""  # one that cannot wait so long has no place
+    lane = stands.name if stands.start else ""  # one that cannot wait so long has no place
     queue = Queue(job.origin, connection=job.connection)
     keys = [
         job.key,
@@ -130,11 +133,12 @@ def deny(
         f"{sooner:.3f}" if sooner > SOON else "",
         "0" if record.ticket is None else "1",
         f"{slack:.6f}",
+        "1" if in_queue else "0",
     ]
     if has_rq_limit(job):
         with nullcontext(pipeline) if pipeline is not None else job.connection.pipeline() as together:
             together.eval(_DENY, len(keys), *keys, *arguments)
-            if not at_end:
+            if not (at_end or in_queue):
                 give_slot_back(job, together)
             if pipeline is None:
                 together.execute()
@@ -144,6 +148,31 @@ def deny(
     else:
         pipeline.eval(_DENY, len(keys), *keys, *arguments)  # in full: a transaction cannot answer NOSCRIPT
         mark_scheduled(job)
+    if in_queue:
+        pipeline.eval(_LINE_UP, *_in_line(job, stands, 0.0, 0, 0.0))
+
+
+def line_up(job: Any, stands: Lane, every: float, *, units: int = 0, early: float = 0.0) -> int:
+    """
+    Put the queue of *job* in order, if one of RQ's schedulers has it; return how many jobs stand before it there, of
+    its line. See rq_line_up.lua.
+
+    Args:
+        stands: Where it stands.
+        every: How often its limit lets a job pass, in seconds; 0: not at a steady pace.
+        units: How many more jobs may pass by now. 0: *job* has to wait.
+        early: How many seconds before its turn a job is to come.
+    """
+    count, *arguments = _in_line(job, stands, every, units, early)
+    script = job.connection.register_script(_LINE_UP)
+    return int(script(keys=arguments[:count], args=arguments[count:]))
+
+
+def _in_line(job: Any, stands: Lane, every: float, units: int, early: float) -> list[Any]:
+    """The count of keys, the keys and the arguments of rq_line_up.lua."""
+    queue = Queue(job.origin, connection=job.connection).key
+    keys = [lock_key(job.origin), queue, lane_key(job.origin, stands.name), scheduled_key(job.origin)]
+    return [len(keys), *keys, RqJob.key_for(""), stands.start + stands.number, f"{every:.6f}", units, early]
 
 
 def _meta(job: Any, ticket: Mapping[str, Any] | None) -> Any:

@@ -26,16 +26,17 @@
   ARGV[11] by how many seconds it comes sooner than it was to: text; "" removes the mark
   ARGV[12] "1" if it has waited in a line before, else "0"
   ARGV[13] by how many seconds at most it becomes due later because its line does
+  ARGV[14] "1" puts it at the front of its queue, in which rq_line_up.lua gives it its place; else "0"
 
   Returns  1 put back, 0 the job is gone, -1 it was cancelled
 
   Writes   KEYS[3] loses the job. KEYS[6] loses a failure. KEYS[1] gets its new status, what it carries, and
            its old expiry: a denial does not prolong a job's ttl. KEYS[2] or KEYS[4] gets the job; with
-           KEYS[2], KEYS[5] gets the queue. With a place, KEYS[7] gets the job and KEYS[8] the line, expiring a minute
-           after the last that they hold is due at the latest; KEYS[1] notes its instant and how late the line is; and
-           if it stands first, as before, KEYS[9] gets by how much this answer makes the line later: all that stand
-           behind it become due as much later, without a question of their own. KEYS[1] of a job that is gone or
-           cancelled is left alone.
+           KEYS[2], KEYS[5] gets the queue. With a place, KEYS[7] gets the job, expiring a minute after the last that
+           it holds is due at the latest. Where RQ's scheduler does not bring it back, KEYS[8] gets the line as well;
+           KEYS[1] notes its instant and how late the line is; and if it stands first, as before, KEYS[9] gets by how
+           much this answer makes the line later: all that stand behind it become due as much later, without a question
+           of their own. KEYS[1] of a job that is gone or cancelled is left alone.
 ]]
 local STEP = 0.04
 local function whole(x) return string.format('%.0f', x) end
@@ -68,9 +69,21 @@ redis.call('HSET', KEYS[1], 'throttlekit', ARGV[3], 'enqueue_at_front', '1', 'st
 if ARGV[11] == '' then redis.call('HDEL', KEYS[1], 'throttlekit_early')
 else redis.call('HSET', KEYS[1], 'throttlekit_early', ARGV[11]) end
 if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'meta', ARGV[9]) end
+-- Its place, in a line that is kept for a minute longer than until *due*, in seconds.
+local function stand(due)
+  redis.call('ZADD', KEYS[7], ARGV[8], ARGV[1])
+  local left = (due + ARGV[13]) * 1000 - now / 1000 + 60000
+  if redis.call('PTTL', KEYS[7]) < left then redis.call('PEXPIRE', KEYS[7], whole(left)) end
+  return left
+end
+
 if ARGV[2] == '' then
   redis.call('HSET', KEYS[1], 'status', 'queued')
   redis.call('RPUSH', KEYS[4], ARGV[1])
+elseif ARGV[14] == '1' then
+  redis.call('HSET', KEYS[1], 'status', 'queued')
+  redis.call('LPUSH', KEYS[4], ARGV[1])
+  stand(now / 1000000)
 else
   redis.call('HSET', KEYS[1], 'status', 'scheduled')
   redis.call('SADD', KEYS[5], KEYS[4])
@@ -78,10 +91,9 @@ else
   if ARGV[7] == '1' then due = math.ceil(due) + math.floor(due) - due end
   redis.call('ZADD', KEYS[2], string.format('%.6f', due), ARGV[1])
   if ARGV[8] ~= '' then
-    redis.call('ZADD', KEYS[7], ARGV[8], ARGV[1])
+    local left = stand(due)
+    if ARGV[7] == '1' then return 1 end
     redis.call('ZADD', KEYS[8], 'NX', string.format('%.6f', now / 1000000), ARGV[10])
-    local left = (due + ARGV[13]) * 1000 - now / 1000 + 60000
-    if redis.call('PTTL', KEYS[7]) < left then redis.call('PEXPIRE', KEYS[7], whole(left)) end
     if redis.call('PTTL', KEYS[8]) < left then redis.call('PEXPIRE', KEYS[8], whole(left)) end
     local late = tonumber(redis.call('HGET', KEYS[9], ARGV[10]) or nil) or 0
     local noted = ARGV[12] == '1' and redis.call('HGET', KEYS[1], 'throttlekit_line') or ''

@@ -80,7 +80,7 @@ class Delivery:
             return False
         if self.held and not _loses_units(decision.limit, decision.cost, self.lateness):
             return False
-        return self.inline.wait(decision.delay)
+        return self.inline.wait_out(decision)
 
     def deferred(self, decision: Decision, ticket: Ticket, waited: float) -> Decision:
         """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from throttlekit._core.decision import Decision
 from throttlekit._util.fork_safety import renew_lock_after_fork
 
 __all__ = ["InlineWaits"]
@@ -24,6 +25,10 @@ class InlineWaits:
         self._places = threading.BoundedSemaphore(at_once) if at_once else None
         if at_once:
             renew_lock_after_fork(self, "_places", lambda: threading.BoundedSemaphore(at_once))
+
+    def wait_out(self, decision: Decision) -> bool:
+        """`wait` for the delay of a denied job."""
+        return self.wait(decision.delay)
 
     def wait(self, seconds: float) -> bool:
         """Wait for *seconds* and return True; or return False at once: too long, or too many wait already."""
