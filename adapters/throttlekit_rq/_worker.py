@@ -132,12 +132,13 @@ class _Dispatcher:
     def _wake(self, names: Sequence[str]) -> None:
         """A slot has come free earlier than estimated: the first job that waits for it comes at once."""
         freed, self._freed = self._freed, None
-        if freed is not None and freed[0] in names and freed[0] not in self._ticking:
+        if freed is not None and freed[0] in names:
             for lane in freed[1]:
                 self._bring(freed[0], lane)
 
     def _bring(self, queue: str, lane: str, least: float | None = None) -> None:
-        if wake(self._worker.connection, queue, lane, least=least):
+        # A job that RQ's scheduler has brought stands in the queue, and keeps its place in the lane meanwhile.
+        if queue not in self._ticking and wake(self._worker.connection, queue, lane, least=least):
             self._brought += 1
 
     def _promote_due(self, names: Sequence[str]) -> bool:
