@@ -188,7 +188,7 @@ def conclude(
     *,
     by_ticks: bool = False,
     at_end: bool = False,
-    in_queue: bool = False,
+    in_queue: int | None = None,
     slack: float = 0.0,
 ) -> Callable[[Any], None]:
     """

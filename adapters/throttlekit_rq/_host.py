@@ -16,7 +16,7 @@ from rq.worker import BaseWorker
 
 __all__ = [
     "Denied", "Refused", "created", "current_job", "end_with", "fail_with", "intermediate_key", "lock_key",
-    "mark_scheduled", "scheduled_key", "untyped", "worker_key",
+    "mark_denied", "scheduled_key", "untyped", "worker_key",
 ]  # fmt: skip
 
 
@@ -96,6 +96,6 @@ def fail_with(job: Any, error: BaseException) -> None:
     job._instance = Refused(error)
 
 
-def mark_scheduled(job: Any) -> None:
+def mark_denied(job: Any, *, queued: bool) -> None:
     """The job object of a running job, which the transaction that ends its execution puts back."""
-    job._status = JobStatus.SCHEDULED
+    job._status = JobStatus.QUEUED if queued else JobStatus.SCHEDULED

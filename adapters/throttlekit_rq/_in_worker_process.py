@@ -120,13 +120,17 @@ def _ask_in_place(job: Any, declared: Declared) -> Grant | Denied:
         with log_once(job.connection):
             outcome = admit(job, declared, record, BY_RQ_SCHEDULER, lives, patience)
         if isinstance(outcome, Grant):
-            bring_next(job, record, outcome.run)
+            try:
+                bring_next(job, record, outcome.run)
+            except BaseException:
+                outcome.release()
+                raise
             return outcome
         if not isinstance(outcome, Deferred):
             return end_with(job, conclude(job, record, outcome))
         scheduler, ours = promoted_by(job.connection, job.origin)
         if scheduler or ours:
-            in_queue = scheduler and patience.stays(outcome)
+            in_queue = patience.stays_behind(outcome) if scheduler else None
             return end_with(job, conclude(job, record, outcome, by_ticks=scheduler, in_queue=in_queue))
         _warn_of_no_promoter(job)
         _promote_due(job)

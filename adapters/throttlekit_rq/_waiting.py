@@ -15,7 +15,7 @@ from rq.utils import utcformat
 
 import throttlekit_lua
 from throttlekit.adapter import Deferred, Lane, lane_in, look_at_lanes
-from throttlekit_rq._host import created, intermediate_key, lock_key, mark_scheduled, scheduled_key, worker_key
+from throttlekit_rq._host import created, intermediate_key, lock_key, mark_denied, scheduled_key, worker_key
 from throttlekit_rq._rq_slots import cancelled_with, give_slot_back, has_rq_limit, keeps_slot
 from throttlekit_rq._wire import (
     EARLY,
@@ -89,7 +89,7 @@ def deny(
     *,
     by_ticks: bool,
     at_end: bool,
-    in_queue: bool = False,
+    in_queue: int | None = None,
     slack: float = 0.0,
     pipeline: Any = None,
 ) -> None:
@@ -99,7 +99,8 @@ def deny(
     Args:
         by_ticks: One of RQ's schedulers brings it back, which looks once a second.
         at_end: Put it at the end of its queue, whatever the delay.
-        in_queue: Put it into its queue, among the others of its line. It needs a place and a *pipeline*.
+        in_queue: Put it into its queue, among the others of its line, behind so many jobs that no limit has denied.
+            It needs a place and a *pipeline*.
         slack: How many seconds later than *outcome* tells it may come back, because its line has become later.
         pipeline: The transaction with which the worker ends a job that has begun. None: it has not begun, and goes
             back at once.
@@ -117,6 +118,7 @@ def deny(
         lane_key(job.origin, lane),
         lanes_key(job.origin),
         late_key(job.origin),
+        lane_key(job.origin, lane_in(record.ticket).name),
     ]
     sooner = record.early - outcome.delay
     arguments = [
@@ -133,12 +135,12 @@ def deny(
         f"{sooner:.3f}" if sooner > SOON else "",
         "0" if record.ticket is None else "1",
         f"{slack:.6f}",
-        "1" if in_queue else "0",
+        "0" if in_queue is None else "1",
     ]
     if has_rq_limit(job):
         with nullcontext(pipeline) if pipeline is not None else job.connection.pipeline() as together:
             together.eval(_DENY, len(keys), *keys, *arguments)
-            if not (at_end or in_queue):
+            if not at_end and in_queue is None:
                 give_slot_back(job, together)
             if pipeline is None:
                 together.execute()
@@ -147,12 +149,12 @@ def deny(
         job.connection.register_script(_DENY)(keys=keys, args=arguments)
     else:
         pipeline.eval(_DENY, len(keys), *keys, *arguments)  # in full: a transaction cannot answer NOSCRIPT
-        mark_scheduled(job)
-    if in_queue:
-        pipeline.eval(_LINE_UP, *_in_line(job, stands, 0.0, 0, 0.0))
+        mark_denied(job, queued=at_end or in_queue is not None)
+    if in_queue is not None and pipeline is not None:
+        pipeline.eval(_LINE_UP, *_in_line(job, stands, 0.0, 0, 0.0, in_queue))
 
 
-def line_up(job: Any, stands: Lane, every: float, *, units: int = 0, early: float = 0.0) -> int:
+def line_up(job: Any, stands: Lane, every: float, *, units: int = 0, early: float = 0.0, new: int = 0) -> int:
     """
     Put the queue of *job* in order, if one of RQ's schedulers has it; return how many jobs stand before it there, of
     its line. See rq_line_up.lua.
@@ -162,17 +164,19 @@ def line_up(job: Any, stands: Lane, every: float, *, units: int = 0, early: floa
         every: How often its limit lets a job pass, in seconds; 0: not at a steady pace.
         units: How many more jobs may pass by now. 0: *job* has to wait.
         early: How many seconds before its turn a job is to come.
+        new: How many jobs that no limit has denied may go to the front of the queue.
     """
-    count, *arguments = _in_line(job, stands, every, units, early)
+    count, *arguments = _in_line(job, stands, every, units, early, new)
     script = job.connection.register_script(_LINE_UP)
     return int(script(keys=arguments[:count], args=arguments[count:]))
 
 
-def _in_line(job: Any, stands: Lane, every: float, units: int, early: float) -> list[Any]:
+def _in_line(job: Any, stands: Lane, every: float, units: int, early: float, new: int) -> list[Any]:
     """The count of keys, the keys and the arguments of rq_line_up.lua."""
     queue = Queue(job.origin, connection=job.connection).key
     keys = [lock_key(job.origin), queue, lane_key(job.origin, stands.name), scheduled_key(job.origin)]
-    return [len(keys), *keys, RqJob.key_for(""), stands.start + stands.number, f"{every:.6f}", units, early]
+    place = stands.start + stands.number
+    return [len(keys), *keys, RqJob.key_for(""), place, f"{every:.6f}", units, early, new]
 
 
 def _meta(job: Any, ticket: Mapping[str, Any] | None) -> Any:

@@ -10,6 +10,7 @@
   KEYS[7]  the jobs of its queue that stand in the same line: sorted set by their place
   KEYS[8]  the lines in which jobs of its queue stand: sorted set by the instant of the last look, seconds
   KEYS[9]  how late each of these lines is, seconds: hash
+  KEYS[10] as KEYS[7], of the line in which it stood before
 
   ARGV[1]  the job's id
   ARGV[2]  delay, microseconds; "" puts it at the end of its queue
@@ -36,7 +37,8 @@
            it holds is due at the latest. Where RQ's scheduler does not bring it back, KEYS[8] gets the line as well;
            KEYS[1] notes its instant and how late the line is; and if it stands first, as before, KEYS[9] gets by how
            much this answer makes the line later: all that stand behind it become due as much later, without a question
-           of their own. KEYS[1] of a job that is gone or cancelled is left alone.
+           of their own. KEYS[10] loses the job if that is another line. KEYS[1] of a job that is gone or cancelled
+           is left alone.
 ]]
 local STEP = 0.04
 local function whole(x) return string.format('%.0f', x) end
@@ -69,6 +71,8 @@ redis.call('HSET', KEYS[1], 'throttlekit', ARGV[3], 'enqueue_at_front', '1', 'st
 if ARGV[11] == '' then redis.call('HDEL', KEYS[1], 'throttlekit_early')
 else redis.call('HSET', KEYS[1], 'throttlekit_early', ARGV[11]) end
 if ARGV[9] ~= '' then redis.call('HSET', KEYS[1], 'meta', ARGV[9]) end
+if KEYS[10] ~= KEYS[7] then redis.call('ZREM', KEYS[10], ARGV[1]) end
+
 -- Its place, in a line that is kept for a minute longer than until *due*, in seconds.
 local function stand(due)
   redis.call('ZADD', KEYS[7], ARGV[8], ARGV[1])
