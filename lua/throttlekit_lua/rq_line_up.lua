@@ -59,7 +59,7 @@ end
 local same = true
 for i, id in ipairs(ids) do same = same and order[i] == id end
 if not same then
-  redis.call('LTRIM', KEYS[2], #ids, '-1')
+  redis.call('LTRIM', KEYS[2], string.format('%.0f', #ids), '-1')
   for i = #order, 1, -1 do
     local id = order[i]
     redis.call('LPUSH', KEYS[2], id)
