@@ -238,6 +238,8 @@ NOTES = """\
   Where an end of it falls into their turn, some have got one job more than others: .96 to .98, and no unfairness.
 * Apart: the worst difference between what two of these tenants got in any interval, in jobs.
 * Rate × 10 is 500/s: about what two of RQ's simple workers can run at most, and more than that on a slow machine.
+* Stock RQ's jobs come up to a second before their turn, wait for it in their worker, and ask once more: a denial more,
+  and no delivery.
 * -: not measured in these runs. At a scale below 1 the backlogs and the seconds are fewer, and the targets the same.
 * The limit of stock RQ workers is 20/s with a burst of 20, and their backlogs are a fifth: they get jobs in line no
   faster than some 50 a second."""
