@@ -59,7 +59,7 @@ BY_RQ_SCHEDULER = Redelivery(
 )
 """
 By RQ's own scheduler: it looks once a second, and takes what was due by the last whole second. So a job comes back up
-to two seconds late, half of them more than one.
+to two seconds late, and about half of all jobs more than one.
 """
 
 BY_WORKER = Redelivery(Delivery(longest=600.0, lateness=0.05, early=0.015, held=True), newcomer=0.0, returning=0.05)
