@@ -83,7 +83,7 @@ class RunningTasks:
         request.on_failure = partial(self._failed, held, request.on_failure)
         request.on_timeout = partial(self._timed_out, held, request.on_timeout)
         in_loop = bool(getattr(pool, "uses_semaphore", False)) and held.consumer.hub is not None
-        lanes, ahead = run.lanes, held.ahead(run.decision)
+        lanes, ahead = run.lanes, held.ahead(run)
         slots = run.decision if lanes else None
         held.becomes(State.RUNNING)
         grant = self._grants[held] = _Grant((*lanes, *ahead), slots, slots, in_loop)

@@ -17,8 +17,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any
 
-from throttlekit import Decision
-from throttlekit.adapter import NO_LANE, Entry, WaitingRoom, lane_in, leaves_most
+from throttlekit.adapter import NO_LANE, Entry, Run, WaitingRoom, lane_behind, lane_in
 from throttlekit_celery._host import worker_state
 
 __all__ = ["HeldTask", "HeldTasks", "State"]
@@ -27,8 +26,6 @@ _log = logging.getLogger("throttlekit.celery")
 _ETA_PRIORITY = 6  # what Celery's own ETA timers have
 _LOOK_EVERY = 0.5
 _MOST_LOOKS = 20
-_SOON = 0.03
-"""A task that is due, or was admitted, within so many seconds of what its ticket says is on time."""
 _SHORTEST = 0.001
 _UNLIMITED = 65_535  # kombu takes a higher prefetch count for no limit at all
 
@@ -63,6 +60,7 @@ class HeldTask:
         queue: The queue it came from, if that is known: read at receipt, as the worker may stop to consume it.
         entry: Its last wait in `HeldTasks`.
         due: When that wait ends, or ended, by the monotonic clock; 0: it has not waited.
+        expected: When it was to end before its own answers said sooner.
         unsure: Whether it may be parked already: its broker has not answered.
     """
 
@@ -76,15 +74,13 @@ class HeldTask:
     state: State = State.RESERVED
     entry: Entry[_Wait] | None = None
     due: float = 0.0
+    expected: float = 0.0
     unsure: bool = False
 
-    def ahead(self, granted: Decision | None) -> tuple[str, ...]:
+    def ahead(self, run: Run) -> tuple[str, ...]:
         """The line in which it stood, if that moves faster than the task knew when it began to wait here."""
-        # When a slot comes free is a guess: to be given one before that says nothing of the next.
-        if self.entry is None or not self.entry.lane.name or self.entry.lane.slots:
-            return ()
-        early = max(self.due, self.entry.base) > time.monotonic() + _SOON
-        return (self.entry.lane.name,) if early or leaves_most(granted) else ()
+        behind = lane_behind(run, early=self.expected - time.monotonic()) if self.entry is not None else ""
+        return (behind,) if behind else ()
 
     @property
     def waits_for_pool(self) -> bool:
@@ -272,6 +268,7 @@ class HeldTasks:
         """
         with self._lock:
             removed = self._room.remove(entry)
+            entry.item.held.expected = self._room.expected(entry)
             first = self._room.first_in(entry.lane.name) if removed and entry.lane.name else None
             due = 0.0 if first is None else self._room.due(first)
         if first is not None and due < first.item.held.due - _SHORTEST:

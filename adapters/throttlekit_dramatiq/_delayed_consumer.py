@@ -137,7 +137,7 @@ class DelayedConsumers:
     def _bring_up(self, thread: Any, queue: Waiting, entry: WaitingEntry, *, probe: bool) -> bool:
         if entry.item.message.actor_name not in thread.broker.actors or not queue.remove(entry):
             return False
-        self._hand_over(thread, entry, _released(entry.item.message), queue.due(entry), probe=probe)
+        self._hand_over(thread, entry, _released(entry.item.message), probe=probe)
         queue.task_done()
         return True
 
@@ -206,17 +206,18 @@ class DelayedConsumers:
         released = _released(message)
         ours = TICKET in message.options
         if ours and len(self._busy) < self._threads and message.actor_name in thread.broker.actors:
-            self._hand_over(thread, entry, released, entry.due, probe=False)
+            self._hand_over(thread, entry, released, probe=False)
         else:
             thread.broker.enqueue(released)
             thread.post_process_message(message)
 
-    def _hand_over(self, thread: Any, entry: WaitingEntry, released: Any, due: float, *, probe: bool) -> None:
+    def _hand_over(self, thread: Any, entry: WaitingEntry, released: Any, *, probe: bool) -> None:
         # A new proxy: the waiting message stays as it is, and before Dramatiq 2.2 a proxy cannot be processed twice.
         message: Any = object.__new__(entry.item.message.__class__)
         message.__dict__.update(entry.item.message.__dict__)
         message._message = released
-        setattr(message, HOLDER, Holder(thread, thread.consumer, thread.delay_queue, entry.item, due, probe))
+        queue = thread.delay_queue
+        setattr(message, HOLDER, Holder(thread, thread.consumer, queue, entry.item, queue.expected(entry), probe))
         self.take(message)
         thread.handle_message(message)
 

@@ -40,14 +40,14 @@ class Deferral:
 class Holder:
     """
     The consumer thread that acknowledges a released message, and the connection that it came on; with what its delay
-    queue held, when that was due in ms, and whether it was released before, to ask how far its line has moved.
+    queue held, when that was expected in ms, and whether it was released before, to ask how far its line has moved.
     """
 
     thread: Any
     consumer: Any
     queue: Any
     held: Any
-    due: float
+    expected: float
     probe: bool
 
 

@@ -61,7 +61,7 @@ from throttlekit_dramatiq._message_state import (
 )
 from throttlekit_dramatiq._options import Options
 from throttlekit_dramatiq._parking import Parking
-from throttlekit_dramatiq._waiting import LONGEST_HOLD, SOON_MS
+from throttlekit_dramatiq._waiting import LONGEST_HOLD
 
 __all__ = ["Throttle"]
 
@@ -261,7 +261,7 @@ class Throttle(Middleware):
         self._consumers.take(message)
         holder, behind = holder_of(message), ""
         if holder is not None:
-            behind = lane_behind(run, early=holder.due > current_millis() + SOON_MS or None)
+            behind = lane_behind(run, early=(holder.expected - current_millis()) / 1000)
         grant = Grant(run, consumer, (behind,) if behind else ())
         setattr(message, GRANT, grant)
         self._bodies.expect(message)

@@ -11,15 +11,12 @@ from dramatiq.common import current_millis
 from throttlekit.adapter import Entry, WaitingRoom, lane_in
 from throttlekit_dramatiq._message_state import TICKET
 
-__all__ = ["LONGEST_HOLD", "SOON_MS", "Held", "Retimed", "Waiting", "WaitingEntry", "due_and_message"]
+__all__ = ["LONGEST_HOLD", "Held", "Retimed", "Waiting", "WaitingEntry", "due_and_message"]
 
 _LOOK_EVERY, _DUE_ANYWAY_MS = 0.5, 250
 
 LONGEST_HOLD = 600.0
 """Seconds. RabbitMQ closes a channel that holds a message for 30 minutes; three waits of 10 would be too long."""
-
-SOON_MS = 30
-"""A message that is due, or was admitted, within so much time of what its ticket says is on time."""
 
 
 class Retimed(NamedTuple):
@@ -74,10 +71,10 @@ class Waiting(PriorityQueue[Any]):
         with self.mutex:
             return self._room.first()
 
-    def due(self, entry: WaitingEntry) -> float:
-        """When *entry* is due, or was, as its line stands; in ms."""
+    def expected(self, entry: WaitingEntry) -> float:
+        """When *entry* is due, or was, before its own answers said sooner; in ms."""
         with self.mutex:
-            return self._room.due(entry)
+            return self._room.expected(entry)
 
     def first_in(self, lane: str) -> WaitingEntry | None:
         """The entry that stands first in *lane*; it stays."""

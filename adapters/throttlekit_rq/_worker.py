@@ -27,7 +27,7 @@ from throttlekit.adapter import (
     flush,
     lane_behind,
     lane_in,
-    leaves_most,
+    leaves_units,
     show_log,
 )
 from throttlekit.errors import WaitedTooLong
@@ -222,8 +222,8 @@ class _Dispatcher:
         else:
             outcome = admit(job, declared, record, BY_RQ_SCHEDULER if by_ticks else BY_WORKER, lives)
         if isinstance(outcome, Grant):
-            if behind := lane_behind(outcome.run, early=early or None):
-                self._bring(job.origin, behind, least=None if leaves_most(outcome.run.decision) else SOON)
+            if behind := lane_behind(outcome.run, early=record.early if early else None):
+                self._bring(job.origin, behind, least=None if leaves_units(outcome.run.decision) else SOON)
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.
             in_place = isinstance(self._worker, SimpleWorker)

@@ -26,10 +26,10 @@ _R = TypeVar("_R")
 
 
 class Due(NamedTuple, Generic[_T]):
-    """A job that is to ask again. *early*: before it is due, on the guess that it is admitted."""
+    """A job that is to ask again, and by how many seconds that is before it was expected."""
 
     item: _T
-    early: bool
+    early: float
 
 
 class LoopRoom(Generic[_T]):
@@ -64,16 +64,14 @@ class LoopRoom(Generic[_T]):
 
     def next(self) -> Due[_T] | None:
         """The job that is to ask now; it is taken out."""
-        if self._woken:
-            return Due(self._woken.popleft().item, early=True)
         now = asyncio.get_running_loop().time()
-        entry, early = self._room.first(), False
-        if entry is None or entry.due > now:
-            entry, early = self._room.to_look_at(now, _LOOK_EVERY, now + _LOOK_EVERY / 2), True
+        entry = self._woken.popleft() if self._woken else self._room.first()
+        if entry is None or (entry.due > now and not entry.gone):
+            entry = self._room.to_look_at(now, _LOOK_EVERY, now + _LOOK_EVERY / 2)
         if entry is None:
             return None
         self._room.remove(entry)
-        return Due(entry.item, early)
+        return Due(entry.item, max(0.0, self._room.expected(entry) - now))
 
     def drain(self) -> list[_T]:
         """Take out all jobs, in the order in which they are due."""
@@ -129,8 +127,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
         """What has come, as the adapter holds it."""
 
     @abstractmethod
-    def handed_on(self, message: _T, *, early: bool) -> _R:
-        """*message* for the worker. *early*: it is not due, and asks on the guess that it is admitted."""
+    def handed_on(self, message: _T, *, early: float) -> _R:
+        """*message* for the worker. *early*: as `Due` says."""
 
     @abstractmethod
     async def is_ours(self, message: _T) -> bool:
@@ -158,7 +156,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
                     if await self.is_ours(due.item):
                         yield self.handed_on(due.item, early=due.early)
                 elif (raw := self._arrived()) is not None:
-                    yield self.handed_on(self.received(raw), early=False)
+                    yield self.handed_on(self.received(raw), early=0.0)
                 else:
                     self._fetch()
                     await self.room.rung()

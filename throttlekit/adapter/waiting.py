@@ -12,7 +12,7 @@ from throttlekit._core.decision import Decision
 from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter.outcome import Run
 
-__all__ = ["NO_LANE", "Entry", "Lane", "WaitingRoom", "lane_behind", "lane_in", "leaves_most"]
+__all__ = ["NO_LANE", "Entry", "Lane", "WaitingRoom", "lane_behind", "lane_in", "leaves_units"]
 
 _TIDY_AFTER = 1000
 """Entries that may be marked as gone before all of them are cleared away."""
@@ -20,8 +20,8 @@ _TIDY_AFTER = 1000
 _MOST_ASKED = 64
 """Jobs of a lane that were taken out to ask, and may be put back, of which the room keeps when they were due."""
 
-_SOON_US = 30_000
-"""A job that asks no sooner than this before it is due is on time."""
+_SOON = 0.03
+"""Seconds. A job that is granted no sooner than this before it is expected is on time."""
 
 _STEP = 0.04
 """Seconds by which a lane becomes later, at each answer, towards how late its first job is in all."""
@@ -69,6 +69,7 @@ class Entry(Generic[_T]):
         own: When it is due by its own answer.
         base: When it would be due had its lane not fallen behind.
         whole: The same by its first answer; `base` is by the newest that counted.
+        expected: When it was due before its answers said sooner than its lane did; those behind it know no more.
         latest: It becomes due no later than this because of its lane.
         gone: It was removed.
         turn: How often it became due at another instant.
@@ -81,9 +82,24 @@ class Entry(Generic[_T]):
     lane: Lane = field(default=NO_LANE, compare=False)
     base: float = field(default=0.0, compare=False)
     whole: float = field(default=0.0, compare=False)
+    expected: float = field(default=0.0, compare=False)
     latest: float = field(default=math.inf, compare=False)
     gone: bool = field(default=False, compare=False)
     turn: int = field(default=0, compare=False)
+
+
+class _Asked(NamedTuple):
+    """
+    A job that was taken out: its `base`, `whole` and `expected`, its instant by its place, when it was due, and by how
+    much its lane was behind.
+    """
+
+    base: float
+    whole: float
+    expected: float
+    told_us: int
+    due: float
+    behind: float
 
 
 @dataclass(slots=True)
@@ -94,8 +110,7 @@ class _Standing(Generic[_T]):
     Attributes:
         behind: How much later than its base the job was due that stood first when it last asked in vain.
         looked_at: The place of the job that the last look found.
-        asked: The bases of jobs that were taken out, and what they were told, by their places; nan in place of a base
-            that is not to count.
+        asked: What is known of jobs that were taken out, by their places; nan in place of a base that is not to count.
         step: `_STEP` in the caller's unit.
         later: The jobs that became later with their lane.
         most_behind: The largest `behind` by which one of them did.
@@ -106,7 +121,7 @@ class _Standing(Generic[_T]):
     entries: list[tuple[int, int, int, Entry[_T]]] = field(default_factory=list[tuple[int, int, int, Entry[_T]]])
     behind: float = 0.0
     looked_at: tuple[int, int] = (0, 0)
-    asked: dict[tuple[int, int], tuple[float, float, int]] = field(default_factory=dict)
+    asked: dict[tuple[int, int], _Asked] = field(default_factory=dict[tuple[int, int], _Asked])
     later: list[Entry[_T]] = field(default_factory=list[Entry[_T]])
     most_behind: float = 0.0
 
@@ -119,40 +134,47 @@ class _Standing(Generic[_T]):
         return self.entries[0][3] if self.entries else None
 
     def takes_out(self, entry: Entry[_T]) -> None:
-        base = entry.base if self.first() is entry else math.nan
-        self.asked[entry.lane.start, entry.lane.number] = base, entry.whole, entry.lane.told_us
+        lane, base = entry.lane, entry.base if self.first() is entry else math.nan
+        asked = _Asked(base, entry.whole, self.expected(entry), lane.told_us, self.due(entry), self.behind)
+        self.asked[lane.start, lane.number] = asked
         if len(self.asked) > _MOST_ASKED:
             del self.asked[next(iter(self.asked))]
 
-    def bases_of(self, due: float, lane: Lane, *, fresh: bool) -> tuple[float, float]:
+    def due(self, entry: Entry[_T]) -> float:
+        return max(entry.own, min(entry.base + self.behind, entry.latest))
+
+    def expected(self, entry: Entry[_T]) -> float:
+        return max(entry.expected, self.due(entry))
+
+    def puts_in(self, entry: Entry[_T], due: float, *, fresh: bool) -> None:
         """
-        Of a job that is put in: as before if it comes back, and is not *fresh*. If it stands first, the lane is as late
-        as it is: by how much it has become later since its last answer, and by a step towards how late it is in all,
-        which is another for each tenant, and no news to those that came since. No step for a job that was looked at: it
-        was asked for by itself. A guess says nothing of the lane, and an answer that is given again only that it is no
-        longer as late as answers to other jobs have made it.
+        *entry* is put in, *due* by its place: as before if it comes back, and is not *fresh*. If it stands first, the
+        lane is as late as it is: by how much it has become later since its last answer, and by a step towards how late
+        it is in all, which is another for each tenant, and no news to those that came since. No step for a job that was
+        looked at: it was asked for by itself. A guess says nothing of the lane, and an answer that is given again only
+        that it is no longer as late as answers to other jobs have made it.
         """
-        unknown = math.nan, due - self.behind, 0
-        base, whole, told_us = self.asked.pop((lane.start, lane.number), unknown)
-        if fresh:
-            base, whole, told_us = unknown
-        if math.isnan(base):
-            return due - self.behind, whole
-        again = told_us > 0 and told_us == lane.told_us
-        if lane.sooner or (again and base + self.behind <= due + self.step):
-            return base, whole
-        first = self.first()
+        lane = entry.lane
+        asked = self.asked.pop((lane.start, lane.number), None)
+        entry.base, entry.whole, entry.expected = due - self.behind, due - self.behind, due
+        if asked is None or fresh:
+            return
+        entry.whole, entry.expected = asked.whole, max(asked.expected, due)
+        if math.isnan(asked.base):
+            return
+        entry.base = asked.base
+        first, again = self.first(), 0 < asked.told_us == lane.told_us
         # Those that came in front of it meanwhile have instants of the line as it is now.
-        if first is None or (lane.start, lane.number) < (first.lane.start, first.lane.number):
-            by = due - base
-            step = 0.0 if again or self.looked_at == (lane.start, lane.number) else self.step
-            later = min(max(due - whole, by), by + step) - self.behind
-            self.behind += later
-            base = due - self.behind
-            for place, (its_base, its_whole, its_told_us) in self.asked.items():
-                if place < (lane.start, lane.number):
-                    self.asked[place] = its_base - later, its_whole - later, its_told_us
-        return base, whole
+        leads = first is None or (lane.start, lane.number) < (first.lane.start, first.lane.number)
+        if lane.sooner or (again and asked.due <= due + self.step) or not leads:
+            return
+        later = due >= asked.due
+        by = due - asked.base if later else asked.behind + due - asked.due
+        step = 0.0 if again or self.looked_at == (lane.start, lane.number) else self.step
+        behind = min(max(due - asked.whole, by), by + step)
+        # Jobs ask at the same time: what one has said, another does not say once more.
+        self.behind = max(self.behind, behind) if later else min(self.behind, behind)
+        entry.base = due - self.behind
 
 
 class WaitingRoom(Generic[_T]):
@@ -200,10 +222,10 @@ class WaitingRoom(Generic[_T]):
         """
         self._number += 1
         self._living += 1
-        entry = Entry(due, self._number, item, due, lane, due, due, due if lane.sooner else latest)
+        entry = Entry(due, self._number, item, due, lane, due, due, due, due if lane.sooner else latest)
         if lane.name:
             standing = self._lanes.setdefault(lane.name, _Standing(now, self._step))
-            entry.base, entry.whole = standing.bases_of(due + lane.sooner * self._second, lane, fresh=fresh)
+            standing.puts_in(entry, due + lane.sooner * self._second, fresh=fresh)
             if standing.behind < standing.most_behind - self._step:
                 self._sooner(standing)
         self._add(entry)
@@ -234,7 +256,15 @@ class WaitingRoom(Generic[_T]):
     def due(self, entry: Entry[_T]) -> float:
         """When *entry* is due, by the newest answer to its lane; never earlier than by its own answer."""
         standing = self._lanes.get(entry.lane.name)
-        return max(entry.own, min(entry.base + standing.behind, entry.latest)) if standing else entry.due
+        return standing.due(entry) if standing else entry.due
+
+    def expected(self, entry: Entry[_T]) -> float:
+        """
+        When *entry* was due before its own answers said sooner: if it is granted before that, its line moves faster
+        than those that stand behind it in this process know.
+        """
+        standing = self._lanes.get(entry.lane.name)
+        return standing.expected(entry) if standing else entry.expected
 
     def first_in(self, lane: str) -> Entry[_T] | None:
         """The entry that stands first in the lane of that name; it stays."""
@@ -318,24 +348,27 @@ def lane_in(ticket: Mapping[str, Any] | None) -> Lane:
     return Lane(read.line, place.start, place.number, read.slots, sooner, place.due_us)
 
 
-def leaves_most(decision: Decision | None) -> bool:
+def leaves_units(decision: Decision | None) -> bool:
     """
-    Whether a grant leaves more than half of what can pass at once: then the job that stands next in the line need not
+    Whether a grant leaves units that have lain there for a moment: then the job that stands next in the line need not
     wait for its instant. So it is after a rate was raised, where each job comes on time, by the old rate.
     """
-    return decision is not None and decision.allowed and 2 * decision.remaining > decision.limit.capacity
+    if decision is None or not decision.allowed or decision.remaining <= 0:
+        return False
+    limit = decision.limit
+    return decision.remaining * limit.period_us > limit.amount * _SOON * 1_000_000
 
 
-def lane_behind(run: Run, *, early: bool | None = None) -> str:
+def lane_behind(run: Run, *, early: float | None = None) -> str:
     """
     The name of the lane whose next job is to ask at once, as *run* was granted; "": none is.
 
-    So it is if the limit has more left than half, or if the job was granted before it was due: the line moves faster
-    than its jobs know.
+    So it is if the grant leaves units, or if the job was granted before it was expected: the line moves faster than its
+    jobs know.
 
     Args:
-        early: Whether it asked before it was due. None: as its ticket says, by the first answer that it had: those
-            behind it know no more.
+        early: By how many seconds, as `WaitingRoom.expected` has it. None: as its ticket says, by the first answer that
+            it had: those behind it know no more.
     """
     lane, decision = lane_in(run.job.ticket), run.decision
     # When a slot comes free is a guess: one that came early says nothing of the next.
@@ -343,5 +376,5 @@ def lane_behind(run: Run, *, early: bool | None = None) -> str:
         return ""
     if early is None and decision.charged:
         ticket = Ticket.read(run.job.ticket)
-        early = (ticket.told_us or ticket.due_us) - decision.charged[0].at_us > _SOON_US
-    return lane.name if early or leaves_most(decision) else ""
+        early = ((ticket.told_us or ticket.due_us) - decision.charged[0].at_us) / 1_000_000
+    return lane.name if (early or 0.0) > _SOON or leaves_units(decision) else ""

@@ -12,19 +12,21 @@ import random
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from throttlekit import Job, Limiter, Share, TokenBucket
+from throttlekit._core.limit.with_rate import altered
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.inline import InlineWaits
-from throttlekit.adapter import WaitingRoom, lane_in
+from throttlekit.adapter import Entry, WaitingRoom, lane_in, leaves_units
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
 SECOND = 1_000_000
-THREADS, BODY_US, LOOK_S = 4, 1000, 0.5
+THREADS, BODY_US, LOOK_S, SOON_S = 4, 1000, 0.5, 0.03
 LIMIT = TokenBucket("partner", "50/s", burst=10, share="{tenant}")
 
 
@@ -58,12 +60,13 @@ class Process:
 class Fleet:
     """
     Processes that work as Dramatiq's and Celery's do with throttlekit: a job that was denied is held, and asks when it
-    is due.
+    is due. One that is granted before it was expected, or that leaves units, has the next one ask at once.
 
     Args:
         sleeps: A thread of each process sleeps until a job is due that is due soon, as Dramatiq's do.
 
     Attributes:
+        limit: As it is now; an operator may have set its rate.
         asks: When the store was asked, by the simulated clock.
         ran: The jobs, in the order of running.
     """
@@ -71,7 +74,7 @@ class Fleet:
     def __init__(
         self, processes: int, works: list[Work], seed: int, limit: TokenBucket = LIMIT, *, sleeps: bool = True
     ) -> None:
-        self._limit, self._sleeps = limit, sleeps
+        self.limit, self._sleeps = limit, sleeps
         self._clock = FakeClock()
         self._limiter = Limiter(MemoryStore(clock_us=self._clock))
         self._start_us, self._random = self._clock(), random.Random(seed)
@@ -104,29 +107,36 @@ class Fleet:
 
     def _fill(self) -> None:
         while self._queue and (free := [each for each in self._processes if each.busy < THREADS]):
-            self._hand_over(self._random.choice(free), self._queue.popleft(), held=False)
+            self._hand_over(self._random.choice(free), self._queue.popleft(), None)
 
-    def _hand_over(self, process: Process, work: Work, *, held: bool) -> None:
+    def _hand_over(self, process: Process, work: Work, expected: float | None) -> None:
         process.busy += 1
-        self._later(self.now_us + self._random.randint(100, 300), self._ask, process, work, held)
+        self._later(self.now_us + self._random.randint(100, 300), self._ask, process, work, expected)
 
-    def _ask(self, process: Process, work: Work, held: bool) -> None:
+    def _take_up(self, process: Process, entry: Entry[Work]) -> None:
+        process.room.remove(entry)
+        self._hand_over(process, entry.item, process.room.expected(entry))
+
+    def _ask(self, process: Process, work: Work, expected: float | None) -> None:
         self.asks.append(self.now_us)
         inline = Asleep(at_once=0 if process.asleep else 1) if self._sleeps else None
         job = Job(id=str(work.number), args=(work.tenant,), function=_function, ticket=work.ticket)
         decision = self._limiter.acquire(
-            self._limit, job=job, delivery=Delivery(lateness=0.05, inline=inline, held=held)
+            self.limit, job=job, delivery=Delivery(lateness=0.05, inline=inline, held=expected is not None)
         )
         if decision.allowed:
             work.ran_us = self.now_us
             self.ran.append(work)
-            self._later(self.now_us + BODY_US, self._end, process)
+            early = expected is not None and expected > self.now_us / SECOND + SOON_S
+            behind = lane_in(work.ticket).name if early or leaves_units(decision) else ""
+            self._later(self.now_us + BODY_US, self._end, process, behind)
+            self._ask_next(process, behind)
             return
         work.ticket = decision.ticket
         delay_us = round(decision.delay * SECOND)
         if inline is not None and inline.asked and not process.asleep:
             process.asleep = True
-            self._later(self.now_us + delay_us + 200, self._wake, process, work, held)
+            self._later(self.now_us + delay_us + 200, self._wake, process, work, expected)
             return
         process.busy -= 1
         due_us = self.now_us + delay_us
@@ -135,12 +145,18 @@ class Fleet:
         self._release(process)
         self._fill()
 
-    def _wake(self, process: Process, work: Work, held: bool) -> None:
-        process.asleep = False
-        self._ask(process, work, held)
+    def _ask_next(self, process: Process, lane: str) -> None:
+        entry = process.room.first_in(lane)
+        if entry is not None and process.busy < THREADS:
+            self._take_up(process, entry)
 
-    def _end(self, process: Process) -> None:
+    def _wake(self, process: Process, work: Work, expected: float | None) -> None:
+        process.asleep = False
+        self._ask(process, work, expected)
+
+    def _end(self, process: Process, behind: str) -> None:
         process.busy -= 1
+        self._ask_next(process, behind)
         self._release(process)
         self._fill()
 
@@ -152,16 +168,14 @@ class Fleet:
                     process.timer_us = due_us + self._random.randint(200, 3000)
                     self._later(process.timer_us, self._release, process)
                 return
-            process.room.remove(entry)
-            self._hand_over(process, entry.item, held=True)
+            self._take_up(process, entry)
 
     def _look(self, process: Process) -> None:
         self._later(self.now_us + 50_000, self._look, process)
         now = self.now_us / SECOND
         entry = process.room.to_look_at(now, LOOK_S, now + LOOK_S / 2) if process.busy < THREADS else None
         if entry is not None:
-            process.room.remove(entry)
-            self._hand_over(process, entry.item, held=True)
+            self._take_up(process, entry)
 
 
 def _function(tenant: str) -> None: ...
@@ -211,6 +225,23 @@ def test_a_burst_of_others_leaves_the_limit_used(processes: int, sleeps: bool) -
     assert len(fleet.ran) >= 0.985 * 50 * 14
     each = Counter(work.ran_us // SECOND for work in fleet.ran)
     assert min(each[second] for second in range(1, 14)) >= 0.85 * 50
+
+
+@each_kind
+@each_fleet
+def test_a_rate_that_rises_and_falls_tenfold_is_used_in_order(processes: int, sleeps: bool) -> None:
+    """By each process: what it was told at the old rate says on time, when its line is ten times as fast."""
+    works = [Work("a", number * 1000, number) for number in range(3000)]
+    fleet = Fleet(processes, works, seed=1, sleeps=sleeps, limit=TokenBucket("partner", "50/s", burst=10))
+    fleet.run(4 * SECOND)
+    for rate in (20, 200, 20):
+        fleet.limit = altered(fleet.limit, f"{rate}/s", rate // 5)
+        fleet.run(fleet.now_us + SECOND)
+        before = len(fleet.ran)
+        fleet.run(fleet.now_us + 3 * SECOND)
+        assert len(fleet.ran) - before >= 0.95 * rate * 3
+    order = [work.number for work in fleet.ran]
+    assert sum(one > other for one, other in pairwise(order)) <= 0.05 * len(order)
 
 
 @pytest.mark.parametrize(("weight", "part"), [(10.0, 10 / 11), (0.1, 1 / 11)])

@@ -9,7 +9,7 @@ import pytest
 from throttlekit import Limiter, TokenBucket
 from throttlekit._core.line import Place
 from throttlekit._engine.ticket import Ticket
-from throttlekit.adapter import Entry, Lane, WaitingRoom, lane_in, leaves_most
+from throttlekit.adapter import Entry, Lane, WaitingRoom, lane_in, leaves_units
 
 
 def lane(number: int, name: str = "a") -> Lane:
@@ -248,8 +248,39 @@ def test_a_job_is_held_no_longer_than_its_broker_allows() -> None:
     assert (room.due(second), room.due(third)) == (4.0, 13.0)
 
 
-def test_grant_that_leaves_most_of_the_limit_calls_for_the_next_job() -> None:
-    """More than half of what can pass at once; a denial leaves nothing, and a body that runs uncharged is no grant."""
-    limiter, limit = Limiter(), TokenBucket("x", "1/d", burst=4)
-    assert [leaves_most(limiter.acquire(limit)) for _ in range(5)] == [True, False, False, False, False]
-    assert not leaves_most(None)
+def test_a_job_that_is_told_an_earlier_instant_was_expected_later_all_the_same() -> None:
+    """Those behind it know no more than its lane did: if it is granted by what it was told, its line moves faster."""
+    room: WaitingRoom[str] = WaitingRoom()
+    first, second = room.put("first", 10, lane(1)), room.put("second", 12, lane(2))
+    assert [room.expected(each) for each in (first, second)] == [10, 12]
+    first = asked_in_vain(room, first, 5)
+    assert [(room.due(each), room.expected(each)) for each in (first, second)] == [(5, 10), (12, 12)]
+    first = asked_in_vain(room, first, 6)
+    assert room.expected(first) == 10
+    first = asked_in_vain(room, first, 15)
+    assert [(room.due(each), room.expected(each)) for each in (first, second)] == [(15, 15), (17, 17)]
+    assert room.remove(first)
+    assert room.expected(room.put("first", 4, first.lane, fresh=True)) == 4
+
+
+def test_two_that_ask_at_the_same_time_make_a_lane_sooner_once() -> None:
+    """What stands behind them would be due too soon, and ask in vain."""
+    room: WaitingRoom[str] = WaitingRoom()
+    first = room.put("first", 10, lane(1))
+    second, third, fourth = (room.put(str(n), 20 + n, lane(n)) for n in (2, 3, 4))
+    assert room.remove(asked_in_vain(room, first, 30))
+    assert [room.due(each) for each in (second, third, fourth)] == [42, 43, 44]
+    assert room.remove(second)
+    assert room.remove(third)
+    room.put("3", 33, third.lane)
+    assert room.due(fourth) == pytest.approx(34)
+    room.put("2", 32.5, second.lane)
+    assert room.due(fourth) == pytest.approx(34)
+
+
+def test_a_grant_that_leaves_units_calls_for_the_next_job() -> None:
+    """Those that lie there for longer than a job is late; a body that runs uncharged is no grant."""
+    limiter, slow, fast = Limiter(), TokenBucket("slow", "1/d", burst=4), TokenBucket("fast", "100/s", burst=6)
+    assert [leaves_units(limiter.acquire(slow)) for _ in range(5)] == [True, True, True, False, False]
+    assert [leaves_units(limiter.acquire(fast)) for _ in range(3)] == [True, True, False]
+    assert not leaves_units(None)
