@@ -37,10 +37,11 @@ PRIORITIES = {"high": 2.0, "low": 1.0}
 
 
 class Size(NamedTuple):
-    """How much of everything: the limit's rate, the share of the backlogs, and of the seconds."""
+    """How much of everything: the limit's rate, and when it is raised, the share of the backlogs, and of the seconds."""
 
     rate: int = 50
     burst: int = 10
+    raised: int = 200
     jobs: float = 1.0
     time: float = 1.0
 
@@ -140,18 +141,18 @@ def of_strict(found: Happened, size: Size) -> Iterator[Figure]:
 
 def faster(size: Size) -> Plan:
     seconds = 30 * size.time
-    slow, fast = size.rate * 2 // 5, size.rate * 4
 
     def to(rate: int) -> Callable[[Control], object]:
         return lambda control: control.set("partner", f"{rate}/s", burst=max(1, rate * size.burst // size.rate))
 
     jobs = max(5000, 2.4 * size.rate * seconds / size.jobs)
-    acts = [(0.0, to(slow)), (seconds / 3, to(fast)), (seconds * 2 / 3, to(slow))]
+    slow = size.raised // 10
+    acts = [(0.0, to(slow)), (seconds / 3, to(size.raised)), (seconds * 2 / 3, to(slow))]
     return Plan(size.backlog("one", jobs), (), seconds, acts)
 
 
 def of_faster(found: Happened, size: Size) -> Iterator[Figure]:
-    for what, rate, changed in (("× 10", size.rate * 4, 1 / 3), ("÷ 10", size.rate * 2 // 5, 2 / 3)):
+    for what, rate, changed in (("× 10", size.raised, 1 / 3), ("÷ 10", size.raised // 10, 2 / 3)):
         begin = found.seconds * changed + 1
         yield at_least(
             f"rate {what}: use from 1 s after, on", found.use(rate, begin, begin + found.seconds / 3 - 1.5), 0.95
@@ -238,7 +239,7 @@ NOTES = """\
 * Jain: each of the eight gets two or three jobs in 10 s, which are 500 grants; stock RQ's window is 25 s, for as many.
   Where an end of it falls into their turn, some have got one job more than others: .96 to .98, and no unfairness.
 * Apart: the worst difference between what two of these tenants got in any interval, in jobs.
-* Rate × 10, ÷ 10: from 20/s to 200/s and back; stock RQ's from 8/s to 80/s.
+* Rate × 10, ÷ 10: from 20/s to 200/s and back; stock RQ's from 2/s to 20/s.
 * Stock RQ's jobs come up to a second before their turn, wait for it in their worker, and ask once more: a denial more,
   and no delivery.
 * -: not measured in these runs. At a scale below 1 the backlogs and the seconds are fewer, and the targets the same.
@@ -248,7 +249,7 @@ NOTES = """\
 
 def size_of(workers: str, scale: float, quick: bool) -> Size:
     jobs, time = (0.03, 0.15) if quick else (scale, scale)
-    return Size(20, 20, jobs / 5, time) if workers == STOCK else Size(jobs=jobs, time=time)
+    return Size(20, 20, 20, jobs / 5, time) if workers == STOCK else Size(jobs=jobs, time=time)
 
 
 def measure(row: Row, workers: str, size: Size) -> tuple[Happened, list[Figure]]:
