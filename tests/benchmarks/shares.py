@@ -37,7 +37,7 @@ PRIORITIES = {"high": 2.0, "low": 1.0}
 
 
 class Size(NamedTuple):
-    """How much of everything: the limit's rate, and when it is raised, the share of the backlogs, and of the seconds."""
+    """How much of everything: the limit's rate, also when raised, the share of the backlogs, and of the seconds."""
 
     rate: int = 50
     burst: int = 10
