@@ -268,7 +268,8 @@ class HeldTasks:
         """
         with self._lock:
             removed = self._room.remove(entry)
-            entry.item.held.expected = self._room.expected(entry)
+            if removed:
+                entry.item.held.expected = self._room.expected(entry)
             first = self._room.first_in(entry.lane.name) if removed and entry.lane.name else None
             due = 0.0 if first is None else self._room.due(first)
         if first is not None and due < first.item.held.due - _SHORTEST:

@@ -57,8 +57,8 @@ class Grant:
     A message that was admitted, and the consumer that it came from.
 
     Attributes:
-        ahead: The line in which it stood, if it was admitted before it was due: the line moves faster than its
-            messages know.
+        ahead: The line in which it stood, if it was admitted before it was expected, or left units: the line moves
+            faster than its messages know.
     """
 
     run: Run

@@ -60,13 +60,14 @@ class Delivered(bytes):
         ticket: What it was denied with.
         since: When it came, by the loop's clock; then when its broker last heard that it is held.
         waited: Whether it was held here.
-        early: By how many seconds it is handed on before it was expected.
+        early: By how many seconds it is handed on before it was expected; None: it has not waited here.
         kept: Whether it stays with this process, so that the end of its callback acknowledges nothing.
     """
 
     confirm: Callable[[], Awaitable[None] | None] | None = None
     ticket: Mapping[str, Any] | None = None
-    since = early = 0.0
+    since = 0.0
+    early: float | None = None
     waited = kept = acked = False
 
     def again(self, ticket: Mapping[str, Any] | None) -> Delivered:
@@ -116,7 +117,7 @@ class Holding(HoldingStream[_Message, Delivered]):
         made.since = asyncio.get_running_loop().time()
         return made
 
-    def handed_on(self, message: Delivered, *, early: float) -> _Message:
+    def handed_on(self, message: Delivered, *, early: float | None) -> _Message:
         message.early = early
         return message if message.confirm is None else AckableMessage(data=message, ack=message.ack)
 

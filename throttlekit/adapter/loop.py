@@ -127,8 +127,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
         """What has come, as the adapter holds it."""
 
     @abstractmethod
-    def handed_on(self, message: _T, *, early: float) -> _R:
-        """*message* for the worker. *early*: as `Due` says."""
+    def handed_on(self, message: _T, *, early: float | None) -> _R:
+        """*message* for the worker. *early*: as `Due` says; None: it has just come."""
 
     @abstractmethod
     async def is_ours(self, message: _T) -> bool:
@@ -156,7 +156,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
                     if await self.is_ours(due.item):
                         yield self.handed_on(due.item, early=due.early)
                 elif (raw := self._arrived()) is not None:
-                    yield self.handed_on(self.received(raw), early=0.0)
+                    yield self.handed_on(self.received(raw), early=None)
                 else:
                     self._fetch()
                     await self.room.rung()

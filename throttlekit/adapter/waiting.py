@@ -89,17 +89,13 @@ class Entry(Generic[_T]):
 
 
 class _Asked(NamedTuple):
-    """
-    A job that was taken out: its `base`, `whole` and `expected`, its instant by its place, when it was due, and by how
-    much its lane was behind.
-    """
+    """A job that was taken out: its `base`, `whole` and `expected`, its instant by its place, and when it was due."""
 
     base: float
     whole: float
     expected: float
     told_us: int
     due: float
-    behind: float
 
 
 @dataclass(slots=True)
@@ -135,7 +131,7 @@ class _Standing(Generic[_T]):
 
     def takes_out(self, entry: Entry[_T]) -> None:
         lane, base = entry.lane, entry.base if self.first() is entry else math.nan
-        asked = _Asked(base, entry.whole, self.expected(entry), lane.told_us, self.due(entry), self.behind)
+        asked = _Asked(base, entry.whole, self.expected(entry), lane.told_us, self.due(entry))
         self.asked[lane.start, lane.number] = asked
         if len(self.asked) > _MOST_ASKED:
             del self.asked[next(iter(self.asked))]
@@ -168,12 +164,11 @@ class _Standing(Generic[_T]):
         leads = first is None or (lane.start, lane.number) < (first.lane.start, first.lane.number)
         if lane.sooner or (again and asked.due <= due + self.step) or not leads:
             return
-        later = due >= asked.due
-        by = due - asked.base if later else asked.behind + due - asked.due
+        by = due - asked.base
         step = 0.0 if again or self.looked_at == (lane.start, lane.number) else self.step
         behind = min(max(due - asked.whole, by), by + step)
         # Jobs ask at the same time: what one has said, another does not say once more.
-        self.behind = max(self.behind, behind) if later else min(self.behind, behind)
+        self.behind = max(self.behind, behind) if due >= asked.due else min(self.behind, behind)
         entry.base = due - self.behind
 
 
@@ -350,13 +345,14 @@ def lane_in(ticket: Mapping[str, Any] | None) -> Lane:
 
 def leaves_units(decision: Decision | None) -> bool:
     """
-    Whether a grant leaves units that have lain there for a moment: then the job that stands next in the line need not
-    wait for its instant. So it is after a rate was raised, where each job comes on time, by the old rate.
+    Whether a grant leaves enough for as much again that has lain there for a moment, or more than half of what can pass
+    at once: then the job that stands next in the line may not have to wait for its instant. So it is after a rate was
+    raised, where each job comes on time, by the old rate.
     """
-    if decision is None or not decision.allowed or decision.remaining <= 0:
+    if decision is None or not decision.allowed or decision.remaining < max(1, decision.cost):
         return False
-    limit = decision.limit
-    return decision.remaining * limit.period_us > limit.amount * _SOON * 1_000_000
+    limit, remaining = decision.limit, decision.remaining
+    return 2 * remaining > limit.capacity or remaining * limit.period_us > limit.amount * _SOON * 1_000_000
 
 
 def lane_behind(run: Run, *, early: float | None = None) -> str:

@@ -229,19 +229,34 @@ def test_a_burst_of_others_leaves_the_limit_used(processes: int, sleeps: bool) -
 
 @each_kind
 @each_fleet
-def test_a_rate_that_rises_and_falls_tenfold_is_used_in_order(processes: int, sleeps: bool) -> None:
+@pytest.mark.parametrize("part", [5, 0], ids=["a burst of the rate", "a burst of 8"])
+def test_a_rate_that_rises_and_falls_tenfold_is_used_in_order(processes: int, sleeps: bool, part: int) -> None:
     """By each process: what it was told at the old rate says on time, when its line is ten times as fast."""
     works = [Work("a", number * 1000, number) for number in range(3000)]
     fleet = Fleet(processes, works, seed=1, sleeps=sleeps, limit=TokenBucket("partner", "50/s", burst=10))
     fleet.run(4 * SECOND)
     for rate in (20, 200, 20):
-        fleet.limit = altered(fleet.limit, f"{rate}/s", rate // 5)
+        fleet.limit = altered(fleet.limit, f"{rate}/s", rate // part if part else 8)
         fleet.run(fleet.now_us + SECOND)
         before = len(fleet.ran)
         fleet.run(fleet.now_us + 3 * SECOND)
         assert len(fleet.ran) - before >= 0.95 * rate * 3
     order = [work.number for work in fleet.ran]
     assert sum(one > other for one, other in pairwise(order)) <= 0.05 * len(order)
+
+
+@each_kind
+@each_fleet
+def test_jobs_ask_no_more_often_after_a_long_pause(processes: int, sleeps: bool) -> None:
+    """Each look of the pause is answered "in ten minutes", again and again: that makes no line sooner as it ends."""
+    fleet = Fleet(processes, [Work("a", number * 1000, number) for number in range(1500)], seed=1, sleeps=sleeps)
+    fleet.run(4 * SECOND)
+    for rate, seconds in (("1/h", 10), ("50/s", 8)):
+        fleet.limit = altered(fleet.limit, rate, 10)
+        ran, asks = len(fleet.ran), len(fleet.asks)
+        fleet.run(fleet.now_us + seconds * SECOND)
+    assert len(fleet.ran) - ran >= 0.95 * 50 * 8
+    assert len(fleet.asks) - asks <= 1.5 * (len(fleet.ran) - ran)
 
 
 @pytest.mark.parametrize(("weight", "part"), [(10.0, 10 / 11), (0.1, 1 / 11)])
