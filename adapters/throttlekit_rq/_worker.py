@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import time
@@ -222,8 +223,8 @@ class _Dispatcher:
         else:
             outcome = admit(job, declared, record, BY_RQ_SCHEDULER if by_ticks else BY_WORKER, lives)
         if isinstance(outcome, Grant):
-            if behind := lane_behind(outcome.run, early=record.early if early else None):
-                self._bring(job.origin, behind, least=None if leaves_units(outcome.run.decision) else SOON)
+            if behind := lane_behind(outcome.run, early=record.early if early else None, lain=math.inf):
+                self._bring(job.origin, behind, least=None if leaves_units(outcome.run.decision, math.inf) else SOON)
             setattr(job, GRANT, outcome)
             # Around the whole execution, since a queue's limits also hold functions that are not decorated.
             in_place = isinstance(self._worker, SimpleWorker)

@@ -343,19 +343,19 @@ def lane_in(ticket: Mapping[str, Any] | None) -> Lane:
     return Lane(read.line, place.start, place.number, read.slots, sooner, place.due_us)
 
 
-def leaves_units(decision: Decision | None) -> bool:
+def leaves_units(decision: Decision | None, lain: float = _SOON) -> bool:
     """
-    Whether a grant leaves enough for as much again that has lain there for a moment, or more than half of what can pass
-    at once: then the job that stands next in the line may not have to wait for its instant. So it is after a rate was
-    raised, where each job comes on time, by the old rate.
+    Whether a grant leaves enough for as much again that has *lain* there for so many seconds, or more than half of what
+    can pass at once: then the job that stands next in the line may not have to wait for its instant. So it is after a
+    rate was raised, where each job comes on time, by the old rate.
     """
     if decision is None or not decision.allowed or decision.remaining < max(1, decision.cost):
         return False
     limit, remaining = decision.limit, decision.remaining
-    return 2 * remaining > limit.capacity or remaining * limit.period_us > limit.amount * _SOON * 1_000_000
+    return 2 * remaining > limit.capacity or remaining * limit.period_us > limit.amount * lain * 1_000_000
 
 
-def lane_behind(run: Run, *, early: float | None = None) -> str:
+def lane_behind(run: Run, *, early: float | None = None, lain: float = _SOON) -> str:
     """
     The name of the lane whose next job is to ask at once, as *run* was granted; "": none is.
 
@@ -365,6 +365,7 @@ def lane_behind(run: Run, *, early: float | None = None) -> str:
     Args:
         early: By how many seconds, as `WaitingRoom.expected` has it. None: as its ticket says, by the first answer that
             it had: those behind it know no more.
+        lain: For `leaves_units`. Infinite where a job that is made to ask goes before those that have never asked.
     """
     lane, decision = lane_in(run.job.ticket), run.decision
     # When a slot comes free is a guess: one that came early says nothing of the next.
@@ -373,4 +374,4 @@ def lane_behind(run: Run, *, early: float | None = None) -> str:
     if early is None and decision.charged:
         ticket = Ticket.read(run.job.ticket)
         early = ((ticket.told_us or ticket.due_us) - decision.charged[0].at_us) / 1_000_000
-    return lane.name if (early or 0.0) > _SOON or leaves_units(decision) else ""
+    return lane.name if (early or 0.0) > _SOON or leaves_units(decision, lain) else ""

@@ -359,6 +359,6 @@ def site_of_many(throttled_site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
         site.queue.enqueue(jobs.plain, n, throttle=[EIGHT])
     site.work()
     site.open(EIGHT)
-    assert site.limiter.acquire(EIGHT, cost=4)  # a grant that leaves units would bring the next job
+    assert site.limiter.acquire(EIGHT, cost=4)  # a grant that leaves most would bring the next job
     monkeypatch.setattr(_worker, "_NEW_EVERY", 0.0)
     return site

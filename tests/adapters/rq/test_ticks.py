@@ -239,7 +239,7 @@ def test_a_job_that_another_limit_denies_leaves_its_line(ticks: Ticks) -> None:
 
 
 def test_workers_of_ours_leave_such_a_line_alone(throttled_site: Site) -> None:
-    """A grant that leaves units would wake the next: that stands in the queue already, in its place."""
+    """A grant that leaves most would wake the next: that stands in the queue already, in its place."""
     site = throttled_site
     site.tick()
     site.shut(EIGHT)
