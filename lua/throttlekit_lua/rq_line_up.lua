@@ -21,8 +21,7 @@
            KEYS[3] loses jobs that have ended or were cancelled.
            KEYS[4]: jobs of the line get new instants, without a question of their own. If the job that asks has to
            wait: those that would come by the scheduler's next look and find more before them than can pass by then.
-           Else the first ones, which need not wait; also if it has to, and the line moves far faster than they were
-           told, as after a rate was raised tenfold.
+           Else the first ones, which need not wait.
 ]]
 local LONG, LOOK, LATE, FURTHEST, MOST = 10, 1, 0.3, 5, 128
 if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
@@ -92,13 +91,13 @@ local function comes(id, rank, due)
   redis.call('ZADD', KEYS[4], string.format('%.6f', due), id)
 end
 
-local function turn(i) return now + math.max(0, #line - units + i) * every - early end
-local count = math.min(#first, units + math.ceil(1 / every))
-if units == 0 and count > 0 and first[count][2] - turn(count) < FURTHEST then count = 0 end
-for i = 1, count do
-  if first[i][2] - turn(i) > LATE then comes(first[i][1], i, turn(i)) end
-end
-if units == 0 then
+if units > 0 then
+  for i = 1, math.min(#first, units + math.ceil(1 / every)) do
+    local id, rank = first[i][1], #line - units + i
+    local due = now + math.max(0, rank) * every - early
+    if first[i][2] - due > LATE then comes(id, i, due) end
+  end
+else
   local by = string.format('%.6f', now + LOOK)
   local soon = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', by, 'WITHSCORES', 'LIMIT', '0', '256')
   for i = 1, #soon, 2 do

@@ -189,15 +189,6 @@ def test_a_grant_that_leaves_units_brings_the_next_ones(ticks: Ticks) -> None:
     assert [ticks.comes_in(job) > 40 for job in waiting[3:]] == [False, False, True]
 
 
-def test_a_job_that_waits_brings_the_next_ones_if_they_were_to_come_after_their_turn(ticks: Ticks) -> None:
-    """A rate was raised. The limit is used already, so no grant leaves units that would bring them."""
-    waiting = [ticks.denied(place) for place in range(1, 9)]
-    ticks.lined_up(0, every=0.2)
-    assert [ticks.comes_in(job) > 40 for job in waiting] == [False] * 5 + [True] * 3
-    ticks.lined_up(0, every=0.2)
-    assert [ticks.comes_in(job) < 2 for job in waiting] == [True] * 5 + [False] * 3, "no more of them"
-
-
 def test_jobs_that_have_ended_leave_the_line(ticks: Ticks) -> None:
     """However many: deleted, expired, cancelled, finished. Those that stand in the queue or run stay."""
     running, queued, cancelled, gone, waits = (ticks.denied(place) for place in (3, 1, 2, 4, 900))
