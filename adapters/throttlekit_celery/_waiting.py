@@ -60,7 +60,6 @@ class HeldTask:
         queue: The queue it came from, if that is known: read at receipt, as the worker may stop to consume it.
         entry: Its last wait in `HeldTasks`.
         due: When that wait ends, or ended, by the monotonic clock; 0: it has not waited.
-        expected: When it was to end before its own answers said sooner.
         unsure: Whether it may be parked already: its broker has not answered.
     """
 
@@ -74,12 +73,13 @@ class HeldTask:
     state: State = State.RESERVED
     entry: Entry[_Wait] | None = None
     due: float = 0.0
-    expected: float = 0.0
     unsure: bool = False
 
     def ahead(self, run: Run) -> tuple[str, ...]:
         """The line in which it stood, if that moves faster than the task knew when it began to wait here."""
-        behind = lane_behind(run, early=self.expected - time.monotonic()) if self.entry is not None else ""
+        if self.entry is None:
+            return ()
+        behind = lane_behind(run, early=self.entry.expected - time.monotonic())
         return (behind,) if behind else ()
 
     @property
@@ -268,8 +268,6 @@ class HeldTasks:
         """
         with self._lock:
             removed = self._room.remove(entry)
-            if removed:
-                entry.item.held.expected = self._room.expected(entry)
             first = self._room.first_in(entry.lane.name) if removed and entry.lane.name else None
             due = 0.0 if first is None else self._room.due(first)
         if first is not None and due < first.item.held.due - _SHORTEST:

@@ -137,7 +137,7 @@ class DelayedConsumers:
     def _bring_up(self, thread: Any, queue: Waiting, entry: WaitingEntry, *, probe: bool) -> bool:
         if entry.item.message.actor_name not in thread.broker.actors or not queue.remove(entry):
             return False
-        self._hand_over(thread, entry, _released(entry.item.message), queue.expected(entry), probe=probe)
+        self._hand_over(thread, entry, _released(entry.item.message), probe=probe)
         queue.task_done()
         return True
 
@@ -175,7 +175,7 @@ class DelayedConsumers:
                 break
             if queue.remove(entry):
                 try:
-                    self._let_go(thread, entry, queue.expected(entry))
+                    self._let_go(thread, entry)
                 except Exception:
                     # Dramatiq gives back what is in the queue, and forgets what is not in it.
                     queue.put(entry.item.item)
@@ -201,22 +201,23 @@ class DelayedConsumers:
     def _may_go(self, message: Any, overdue_ms: int) -> bool:
         return TICKET not in message.options or len(self._busy) < self._threads or overdue_ms >= _PATIENCE_MS
 
-    def _let_go(self, thread: Any, entry: WaitingEntry, expected: float) -> None:
+    def _let_go(self, thread: Any, entry: WaitingEntry) -> None:
         message = entry.item.message
         released = _released(message)
         ours = TICKET in message.options
         if ours and len(self._busy) < self._threads and message.actor_name in thread.broker.actors:
-            self._hand_over(thread, entry, released, expected, probe=False)
+            self._hand_over(thread, entry, released, probe=False)
         else:
             thread.broker.enqueue(released)
             thread.post_process_message(message)
 
-    def _hand_over(self, thread: Any, entry: WaitingEntry, released: Any, expected: float, *, probe: bool) -> None:
+    def _hand_over(self, thread: Any, entry: WaitingEntry, released: Any, *, probe: bool) -> None:
         # A new proxy: the waiting message stays as it is, and before Dramatiq 2.2 a proxy cannot be processed twice.
         message: Any = object.__new__(entry.item.message.__class__)
         message.__dict__.update(entry.item.message.__dict__)
         message._message = released
-        setattr(message, HOLDER, Holder(thread, thread.consumer, thread.delay_queue, entry.item, expected, probe))
+        holder = Holder(thread, thread.consumer, thread.delay_queue, entry.item, entry.expected, probe)
+        setattr(message, HOLDER, holder)
         self.take(message)
         thread.handle_message(message)
 

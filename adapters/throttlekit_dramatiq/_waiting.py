@@ -71,11 +71,6 @@ class Waiting(PriorityQueue[Any]):
         with self.mutex:
             return self._room.first()
 
-    def expected(self, entry: WaitingEntry) -> float:
-        """When *entry* is due, or was, before its own answers said sooner; in ms."""
-        with self.mutex:
-            return self._room.expected(entry)
-
     def first_in(self, lane: str) -> WaitingEntry | None:
         """The entry that stands first in *lane*; it stays."""
         with self.mutex:

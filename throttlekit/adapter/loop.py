@@ -71,7 +71,7 @@ class LoopRoom(Generic[_T]):
         if entry is None:
             return None
         self._room.remove(entry)
-        return Due(entry.item, max(0.0, self._room.expected(entry) - now))
+        return Due(entry.item, max(0.0, entry.expected - now))
 
     def drain(self) -> list[_T]:
         """Take out all jobs, in the order in which they are due."""

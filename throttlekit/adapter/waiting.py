@@ -69,7 +69,8 @@ class Entry(Generic[_T]):
         own: When it is due by its own answer.
         base: When it would be due had its lane not fallen behind.
         whole: The same by its first answer; `base` is by the newest that counted.
-        expected: When it was due before its answers said sooner than its lane did; those behind it know no more.
+        expected: When it was due before its own answers said sooner than its lane did; once it is taken out, as its
+            lane was then. If it is granted before that, its line moves faster than those behind it here know.
         latest: It becomes due no later than this because of its lane.
         gone: It was removed.
         turn: How often it became due at another instant.
@@ -130,17 +131,14 @@ class _Standing(Generic[_T]):
         return self.entries[0][3] if self.entries else None
 
     def takes_out(self, entry: Entry[_T]) -> None:
-        lane, base = entry.lane, entry.base if self.first() is entry else math.nan
-        asked = _Asked(base, entry.whole, self.expected(entry), lane.told_us, self.due(entry))
-        self.asked[lane.start, lane.number] = asked
+        lane, base, due = entry.lane, entry.base if self.first() is entry else math.nan, self.due(entry)
+        entry.expected = max(entry.expected, due)
+        self.asked[lane.start, lane.number] = _Asked(base, entry.whole, entry.expected, lane.told_us, due)
         if len(self.asked) > _MOST_ASKED:
             del self.asked[next(iter(self.asked))]
 
     def due(self, entry: Entry[_T]) -> float:
         return max(entry.own, min(entry.base + self.behind, entry.latest))
-
-    def expected(self, entry: Entry[_T]) -> float:
-        return max(entry.expected, self.due(entry))
 
     def puts_in(self, entry: Entry[_T], due: float, *, fresh: bool) -> None:
         """
@@ -253,14 +251,6 @@ class WaitingRoom(Generic[_T]):
         standing = self._lanes.get(entry.lane.name)
         return standing.due(entry) if standing else entry.due
 
-    def expected(self, entry: Entry[_T]) -> float:
-        """
-        When *entry* was due before its own answers said sooner: if it is granted before that, its line moves faster
-        than those that stand behind it in this process know.
-        """
-        standing = self._lanes.get(entry.lane.name)
-        return standing.expected(entry) if standing else entry.expected
-
     def first_in(self, lane: str) -> Entry[_T] | None:
         """The entry that stands first in the lane of that name; it stays."""
         standing = self._lanes.get(lane)
@@ -363,7 +353,7 @@ def lane_behind(run: Run, *, early: float | None = None, lain: float = _SOON) ->
     jobs know.
 
     Args:
-        early: By how many seconds, as `WaitingRoom.expected` has it. None: as its ticket says, by the first answer that
+        early: By how many seconds, by the `expected` of its entry. None: as its ticket says, by the first answer that
             it had: those behind it know no more.
         lain: For `leaves_units`. Infinite where a job that is made to ask goes before those that have never asked.
     """

@@ -21,12 +21,12 @@ from throttlekit import Job, Limiter, Share, TokenBucket
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.inline import InlineWaits
-from throttlekit.adapter import Entry, WaitingRoom, lane_in, leaves_units
+from throttlekit.adapter import Entry, Run, WaitingRoom, lane_behind, lane_in
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 
 SECOND = 1_000_000
-THREADS, BODY_US, LOOK_S, SOON_S = 4, 1000, 0.5, 0.03
+THREADS, BODY_US, LOOK_S = 4, 1000, 0.5
 LIMIT = TokenBucket("partner", "50/s", burst=10, share="{tenant}")
 
 
@@ -115,20 +115,19 @@ class Fleet:
 
     def _take_up(self, process: Process, entry: Entry[Work]) -> None:
         process.room.remove(entry)
-        self._hand_over(process, entry.item, process.room.expected(entry))
+        self._hand_over(process, entry.item, entry.expected)
 
     def _ask(self, process: Process, work: Work, expected: float | None) -> None:
         self.asks.append(self.now_us)
         inline = Asleep(at_once=0 if process.asleep else 1) if self._sleeps else None
         job = Job(id=str(work.number), args=(work.tenant,), function=_function, ticket=work.ticket)
-        decision = self._limiter.acquire(
-            self.limit, job=job, delivery=Delivery(lateness=0.05, inline=inline, held=expected is not None)
-        )
+        delivery = Delivery(lateness=0.05, inline=inline, held=expected is not None)
+        decision = self._limiter.acquire(self.limit, job=job, delivery=delivery)
         if decision.allowed:
             work.ran_us = self.now_us
             self.ran.append(work)
-            early = expected is not None and expected > self.now_us / SECOND + SOON_S
-            behind = lane_in(work.ticket).name if early or leaves_units(decision) else ""
+            early = 0.0 if expected is None else expected - self.now_us / SECOND
+            behind = lane_behind(Run(job, (self.limit,), decision, delivery), early=early)
             self._later(self.now_us + BODY_US, self._end, process, behind)
             self._ask_next(process, behind)
             return
@@ -229,14 +228,16 @@ def test_a_burst_of_others_leaves_the_limit_used(processes: int, sleeps: bool) -
 
 @each_kind
 @each_fleet
-@pytest.mark.parametrize("part", [5, 0], ids=["a burst of the rate", "a burst of 8"])
-def test_a_rate_that_rises_and_falls_tenfold_is_used_in_order(processes: int, sleeps: bool, part: int) -> None:
+@pytest.mark.parametrize("bursts", [(4, 40, 4), (8, 8, 8)])
+def test_a_rate_that_rises_and_falls_tenfold_is_used_in_order(
+    processes: int, sleeps: bool, bursts: tuple[int, ...]
+) -> None:
     """By each process: what it was told at the old rate says on time, when its line is ten times as fast."""
     works = [Work("a", number * 1000, number) for number in range(3000)]
     fleet = Fleet(processes, works, seed=1, sleeps=sleeps, limit=TokenBucket("partner", "50/s", burst=10))
     fleet.run(4 * SECOND)
-    for rate in (20, 200, 20):
-        fleet.limit = altered(fleet.limit, f"{rate}/s", rate // part if part else 8)
+    for rate, burst in zip((20, 200, 20), bursts, strict=True):
+        fleet.limit = altered(fleet.limit, f"{rate}/s", burst)
         fleet.run(fleet.now_us + SECOND)
         before = len(fleet.ran)
         fleet.run(fleet.now_us + 3 * SECOND)
