@@ -47,6 +47,7 @@ LIKELY = {
     "token_bucket": "token-bucket",
 }
 PARITY = "tests/parity/test_lua.py"
+CASES = ["tests/parity/test_lines.py", "tests/parity/test_numbers.py"]
 HISTORY = f"{PARITY}::test_long_random_histories[{{}}]"
 STORES = [f"tests/conformance/test_stores.py::Test{kind}Store" for kind in ("Memory", "Redis")]
 QUICKLY = [
@@ -60,7 +61,7 @@ def stages(name: str) -> list[list[str]]:
     """The tests that a mutant of the file *name* meets, until one notices."""
     stem = Path(name).stem
     likely = [HISTORY.format(LIKELY.get(stem, "mixtures"))]
-    exact = [PARITY, "-k", "not long_random_histories"]
+    exact = [PARITY, *CASES, "-k", "not long_random_histories"]
     if stem == "latency":
         exact = ["tests/parity/test_latency.py"]
     rest = [*STORES, "tests/conformance/test_redis_store.py", HISTORY.format("mixtures")]

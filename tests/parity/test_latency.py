@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 
 from parity.histories import NOW_US, Reference, Rule, Step, rule
-from parity.test_lua import STRICT, _check, _Shas, client  # pyright: ignore[reportPrivateUsage]
+from parity.replay import STRICT, Shas, check
 from support.claims import claim_of
 from throttlekit import ByLatency, Concurrency
 from throttlekit._core.acquire import Caller
 from throttlekit._core.algorithms.concurrency import Holders
 from throttlekit._core.latency import EVERY, LONGEST_HOLD_US, REMEMBERED_US, Drop, slots_of
 from throttlekit.stores import Lease
-
-__all__ = ["client"]
 
 SEEDS = (0, 3, 4, 8, 14, 15)
 
@@ -107,7 +105,7 @@ def test_what_is_learnt_of_holds_is_the_same(client: Any, seed: int) -> None:
     """Growth, falls, rounds that measure, holds of up to a day, amounts that change, and clocks that step."""
     run = _Run(seed)
     steps = run.steps(900)
-    _check(client, steps, _Shas(client, STRICT if seed % 2 else ""))
+    check(client, steps, Shas(client, STRICT if seed % 2 else ""))
     client.flushdb()
 
 
@@ -176,7 +174,7 @@ def test_edges_of_a_round_are_the_same(client: Any) -> None:
     assert [half_used.round(100) for _ in range(2)] == [4, 8]
     half_used.play(400, 24, most=3)
     for each in (batches, at_floor, by_sixteenths, half_used):
-        _check(client, each.steps, _Shas(client, STRICT))
+        check(client, each.steps, Shas(client, STRICT))
         client.flushdb()
 
 
@@ -195,7 +193,7 @@ def test_rounds_that_measure_are_the_same(client: Any, floor: int, amount: int) 
     for _ in range(700 // floor):
         batches.play(100, 1, most=floor)
     assert batches.gauge.rounds == EVERY - 1
-    _check(client, batches.steps, _Shas(client))
+    check(client, batches.steps, Shas(client))
     client.flushdb()
 
 
@@ -211,7 +209,7 @@ def test_amounts_that_change_are_met_alike(client: Any, floor: int, amount: int,
         batches.drop(None)
     batches.play(200, 12)
     assert floor <= batches.slots <= amount < max(seen[-1], 40), seen
-    _check(client, batches.steps, _Shas(client))
+    check(client, batches.steps, Shas(client))
     client.flushdb()
 
 
@@ -231,5 +229,5 @@ def test_long_holds_and_clocks_are_the_same(client: Any) -> None:
         each.drop(each.now_us)
         each.now_us += REMEMBERED_US
         each.play(LONGEST_HOLD_US, 9)
-        _check(client, each.steps, _Shas(client, STRICT))
+        check(client, each.steps, Shas(client, STRICT))
         client.flushdb()

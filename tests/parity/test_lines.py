@@ -1,0 +1,340 @@
+"""Lines of jobs, told step by step: the scripts and the reference keep and pass them alike."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from parity.histories import (
+    NOW_US,
+    REASONS,
+    Reference,
+    Rule,
+    Step,
+    rule,
+)
+from parity.replay import Shas, check
+from support.claims import claim_of
+from support.ids import told
+from throttlekit import FixedWindow, SlidingLog, SlidingWindow, TokenBucket
+from throttlekit._core.acquire import Caller
+from throttlekit._core.limit.base import Limit
+from throttlekit._core.line import EMPTY, FURTHEST_US, GRACE_US, UNIT, Place
+from throttlekit.stores import Correction, StoreClaim
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        TokenBucket("x", "7/minute", burst=7),
+        TokenBucket("x", "7/minute", burst=1),
+        FixedWindow("x", "7/minute"),
+        SlidingWindow("x", "7/minute"),
+        SlidingLog("x", "7/minute"),
+    ],
+    ids=told,
+)
+@pytest.mark.parametrize("costs", [[1], [1, 3, 2]], ids=["ones", "mixed"])
+def test_long_line_is_set_aside_alike(client: Any, limit: Limit, costs: list[int]) -> None:
+    """A line of two hundred jobs, most of which never come, is told, set aside and passed alike at each microsecond."""
+    kept, reference, rnd = rule(limit), Reference(), random.Random(7)
+    asks = [claim_of(kept.bind(cost), cost, step=cost * UNIT) for cost in costs if cost <= limit.capacity]
+    steps, waiting = list[Step](), list[tuple[int, StoreClaim, Sequence[Place | None]]]()
+    for number in range(200):
+        ask = asks[number % len(asks)]
+        steps.append(reference.ask(NOW_US, [(kept, ask)], Caller.JOB))
+        if reference.places and number % 9 == 0:
+            waiting.append((NOW_US, ask, reference.places))
+    now_us = NOW_US
+    for _ in range(300):
+        now_us += rnd.choice([GRACE_US // 2, GRACE_US, 500_000, 9_000_000])
+        at, ask, places = waiting.pop(rnd.randrange(min(3, len(waiting)))) if waiting else (now_us, asks[0], ())
+        steps.append(reference.ask(now_us, [(kept, ask)], Caller.JOB, places))
+        if reference.places:
+            waiting.append((at, ask, reference.places))
+    assert reference.seen["set aside"] > 5
+    assert reference.seen["allowed"] > 5
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize(("amount", "days"), [(333_333, 7), (999_983, 365)])
+@pytest.mark.parametrize("algorithm", [TokenBucket, FixedWindow, SlidingWindow, SlidingLog])
+def test_line_of_more_units_than_a_product_holds_exactly_is_told_alike(
+    client: Any, algorithm: Callable[..., Limit], amount: int, days: int
+) -> None:
+    """Some million units of a long period: what stands before a job, times the period, is more than 2**53."""
+    if algorithm is FixedWindow:
+        days = 7
+    amount = min(amount, 100_000) if algorithm is SlidingLog else amount
+    limit = algorithm("x", f"{amount}/{days}d", **({"burst": amount} if algorithm is TokenBucket else {}))
+    kept, reference, rnd = rule(limit), Reference(), random.Random(7)
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(limit.amount), limit.amount))], Caller.JOB)]
+    for number in range(300):
+        cost = 1 if number % 3 else rnd.randint(1, limit.amount)
+        caller = rnd.choice([Caller.JOB, Caller.JOB, Caller.GUEST])
+        steps.append(reference.ask(NOW_US + number, [(kept, claim_of(kept.bind(cost), cost))], caller))
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_line_behind_a_debt_is_told_alike_where_no_double_holds_its_time(client: Any) -> None:
+    """Some hundred jobs of one unit: so many periods of an odd number of microseconds are more than 2**53."""
+    limit = SlidingWindow("x", (7, timedelta(days=365, microseconds=1)))
+    kept, reference = rule(limit), Reference()
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(limit.capacity), limit.capacity))], Caller.JOB)]
+    steps.append(reference.settle(NOW_US, [Correction(kept.bucket, kept.bind(1), NOW_US, 10)]))
+    steps += [reference.ask(NOW_US, [(kept, claim_of(kept.bind(1)))], Caller.JOB) for _ in range(500)]
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_line_of_a_great_rate_is_told_alike_where_no_double_holds_its_time(client: Any) -> None:
+    """The time of 301 units, as a fraction, is just above a whole microsecond, and in doubles that microsecond."""
+    over_us, amount = 31_000_000_001_701, 291_593_750_016
+    assert 301 * over_us % amount == 1
+    assert int(301.0 * over_us) < 301 * over_us
+    limit = TokenBucket("x", (amount, timedelta(microseconds=over_us)), burst=1)
+    kept, reference = rule(limit), Reference()
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(1)))], Caller.JOB) for _ in range(305)]
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize(("burst", "grace_us"), [(7, GRACE_US), (300, 2 * GRACE_US)], ids=["units", "batches"])
+def test_dead_line_is_set_aside_alike(client: Any, burst: int, grace_us: int) -> None:
+    """Where no job comes back, more are set aside each time, up to a bound: as many units as lie there, or a batch."""
+    kept, reference = rule(TokenBucket("x", f"{burst}/minute", burst=burst)), Reference()
+    asked, now_us = [(kept, claim_of(kept.bind(1)))], NOW_US
+    steps = [reference.ask(now_us, [(kept, claim_of(kept.bind(burst), burst))], Caller.JOB)]
+    steps += [reference.ask(now_us, asked, Caller.JOB, grace_us=grace_us) for _ in range(1500)]
+    now_us += 60_000_000
+    while (line := reference.line(kept)) and len(line.jobs) > 10:
+        now_us += grace_us
+        steps.append(reference.ask(now_us, asked, Caller.JOB, max_wait_us=0, grace_us=grace_us))
+    assert len(steps) < 1600
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_no_job_is_told_an_instant_beyond_a_hundred_years(client: Any) -> None:
+    """After a change to a far slower rate, what waits before a job would take longer than any number counts."""
+    fast = rule(TokenBucket("x", "2000/s", burst=2000))
+    slow, reference = Rule(TokenBucket("x", "1/d"), fast.zone, fast.bucket), Reference()
+    steps = [reference.ask(NOW_US, [(fast, claim_of(fast.bind(2000), 2000))], Caller.JOB) for _ in range(50)]
+    steps.append(reference.ask(NOW_US, [(slow, claim_of(slow.bind(1)))], Caller.JOB))
+    assert isinstance(steps[-1].reply, list)
+    assert steps[-1].reply[4] == NOW_US + FURTHEST_US
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_no_job_of_a_long_line_is_told_an_instant_beyond_a_hundred_years(client: Any) -> None:
+    """Also where no rate has changed: of a unit a year, all jobs after the hundredth are told the same instant."""
+    kept, reference = rule(TokenBucket("x", "1/366d", burst=1)), Reference()
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(1)))], Caller.JOB) for _ in range(103)]
+    told_us = [step.reply[4] for step in steps if isinstance(step.reply, list)]
+    assert [at_us == NOW_US + FURTHEST_US for at_us in told_us] == [False] * 100 + [True] * 3
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_due_job_far_behind_passes_where_units_lie_alike(client: Any) -> None:
+    """Where a unit that no job takes is lost, a job that is due takes it, and those before it have lost it."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
+    asked, places, steps = [(kept, claim_of(kept.bind(1)))], list[Sequence[Place | None]](), list[Step]()
+    for _ in range(13):
+        steps.append(reference.ask(NOW_US, asked, Caller.JOB, grace_us=60_000_000))
+        places.append(reference.places)
+    last = places[12][0]
+    assert last is not None
+    for number, now_us in (12, last.due_us), (10, last.due_us), (11, NOW_US + 61_000_000):
+        if number == 11:  # a job that joins looks what lies there
+            steps.append(reference.ask(now_us, asked, Caller.JOB, grace_us=60_000_000))
+            line = reference.line(kept)
+            assert line is not None
+            assert line.low == 1
+        steps.append(reference.ask(now_us, asked, Caller.JOB, places[number], grace_us=60_000_000))
+    line = reference.line(kept)
+    assert line is not None
+    assert (line.low, len(line.jobs), reference.seen["allowed"]) == (0, 11, 3)
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_job_that_comes_back_as_it_is_due_is_not_early(client: Any) -> None:
+    """If its unit has gone to a job that turned out dearer, the reason is that the limit is exhausted."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=5)), Reference()
+    dear, asked = claim_of(kept.bind(5), 5), [(kept, claim_of(kept.bind(1)))]
+    steps = [reference.ask(NOW_US, [(kept, dear)], Caller.JOB), reference.ask(NOW_US, asked, Caller.JOB)]
+    now_us = NOW_US + 1_000_000
+    steps.append(reference.settle(now_us, [Correction(kept.bucket, kept.bind(1), NOW_US, 1_000_000)]))
+    for by_us in (0, 999_999):  # the second is early: it comes before the instant that it was told this time
+        steps.append(reference.ask(now_us + by_us, asked, Caller.JOB, reference.places))
+    reasons = [step.reply[0] for step in steps if isinstance(step.reply, list)]
+    assert reasons == [REASONS.index(reason) for reason in ("allowed", "exhausted", "exhausted", "early")]
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_claim_without_a_size_takes_no_place_in_a_line(client: Any) -> None:
+    """It only looks, also where jobs wait, and whatever its cost is said to be."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
+    asked = [(kept, claim_of(kept.bind(1)))]
+    steps = [reference.ask(NOW_US, asked, Caller.JOB) for _ in range(2)]
+    for places in (), reference.places:
+        steps.append(reference.ask(NOW_US, [(kept, claim_of(kept.bind(0)))], Caller.JOB, places))
+    assert reference.seen["allowed"] == 3
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_job_deep_in_a_line_of_many_costs_passes_alike(client: Any) -> None:
+    """Beyond the first entries of a line, what is before a job is an estimate, and it passes by none."""
+    kept, reference, rnd = rule(TokenBucket("x", "6000/minute", burst=200)), Reference(), random.Random(7)
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(200), 200))], Caller.JOB)]
+    waiting: list[tuple[StoreClaim, Sequence[Place | None]]] = []
+    for number in range(100):
+        ask = claim_of(kept.bind(1 + number % 3), 1 + number % 3)
+        steps.append(reference.ask(NOW_US, [(kept, ask)], Caller.JOB))
+        waiting.append((ask, reference.places))
+    for number in range(400):
+        ask, places = waiting.pop(rnd.randrange(len(waiting)))
+        now_us = NOW_US + 1_000_000 + 5_000 * number
+        steps.append(reference.ask(now_us, [(kept, ask)], Caller.JOB, places, 0 if number % 50 == 7 else None))
+        if reference.places:
+            waiting.append((ask, reference.places))
+        if not waiting:
+            break
+    assert reference.seen["guesses"] > 100
+    assert reference.seen["allowed"] > 50
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize("passed", [1, 16, 17])
+@pytest.mark.parametrize("late_us", [0, 1])
+def test_job_that_left_the_line_comes_in_alike(client: Any, passed: int, late_us: int) -> None:
+    """Up to 16 costs behind, and the grace time late, a tenant's job that is not in the line comes in at its place."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=100)), Reference()
+    asked = [(kept, claim_of(kept.bind(1), tenant="a"))]
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(100), 100))], Caller.JOB)]
+    places: list[Sequence[Place | None]] = []
+    for _ in range(20):
+        steps.append(reference.ask(NOW_US, asked, Caller.JOB, grace_us=60_000_000))
+        places.append(reference.places)
+    own = places[0][0]
+    assert own is not None
+    steps.append(reference.leave(NOW_US, asked, [own]))
+    for number in range(1, passed + 1):
+        steps.append(reference.ask(NOW_US + number * 1_000_000, asked, Caller.JOB, places[number], None, 60_000_000))
+    assert reference.seen["allowed"] == 1 + passed
+    now_us = own.due_us + (60_000_000 + late_us if passed == 1 else 30_000_000)
+    steps.append(reference.settle(now_us, [Correction(kept.bucket, kept.bind(1), now_us, 100_000_000)]))
+    steps.append(reference.ask(now_us, asked, Caller.JOB, places[0], None, 60_000_000))
+    again = reference.places[0]
+    assert again is not None
+    assert (again.start == own.start) == (passed == 16 or (passed == 1 and late_us == 0))
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_place_among_many_of_one_start_is_found_alike(client: Any) -> None:
+    """Tenants that begin at once all start at one tag; one that left comes in before those that came after it."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
+    asks = [claim_of(kept.bind(1), 1 + number % 2, tenant=f"t{number}") for number in range(40)]
+    steps, places = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(1)))], Caller.JOB)], list[Place | None]()
+    for ask in asks:
+        steps.append(reference.ask(NOW_US, [(kept, ask)], Caller.JOB))
+        places.append(reference.places[0])
+    assert len({place.start for place in places if place}) == 1
+    gone = [0, 1, 7, 8, 20, 38, 39]
+    for number in gone:
+        steps.append(reference.leave(NOW_US, [(kept, asks[number])], [places[number]]))
+    # Those that left, one of another cost than its entry's, and one whose entry is still there.
+    for number, cost in [*((number, 1) for number in gone), (21, 3), (22, 1)]:
+        ask = claim_of(kept.bind(1), cost, tenant=f"t{number}")
+        for caller in (Caller.PEEK, Caller.JOB):
+            steps.append(reference.ask(NOW_US, [(kept, ask)], caller, [places[number]]))
+    line = reference.line(kept)
+    assert line is not None
+    assert [entry.number for entry in line.jobs] == sorted(place.number for place in places if place)
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_faster_rate_in_a_line_gives_its_jobs_no_more_time_alike(client: Any) -> None:
+    """A job at a faster rate than those that wait marks the line as of that rate; one at a slower rate does not."""
+    slow, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
+    fast = Rule(TokenBucket("x", "2/s", burst=1), slow.zone, slow.bucket)
+    steps = [
+        reference.ask(NOW_US + number, [(kept, claim_of(kept.bind(1)))], Caller.JOB)
+        for number, kept in enumerate([slow, slow, slow, fast, fast, slow])
+    ]
+    line = reference.line(slow)
+    assert line is not None
+    assert (len(line.jobs), line.mark) == (5, fast.bind(1).mark)
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize("before_us", [-2_300_000, -1_000_000, 1_000_000])
+def test_tags_at_their_end_begin_a_line_anew(client: Any, before_us: int) -> None:
+    """Once a job has passed whose tag is the last, no place is good any more; also after a clock that steps back."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
+    far, one = claim_of(kept.bind(1), step=2**52 - EMPTY.v), claim_of(kept.bind(1), step=UNIT)
+    steps = [reference.ask(NOW_US, [(kept, claim)], Caller.JOB) for claim in (one, far)]
+    places: list[Sequence[Place | None]] = [reference.places]
+    for _ in range(2):
+        steps.append(reference.ask(NOW_US, [(kept, one)], Caller.JOB))
+        places.append(reference.places)
+    for number in (0, 1):
+        steps.append(reference.ask(NOW_US + 1_100_000 * (number + 1), [(kept, one)], Caller.JOB, places[number]))
+    assert reference.line(kept).v == 2**52  # type: ignore[union-attr]
+    steps.append(reference.ask(NOW_US - before_us, [(kept, one)], Caller.JOB, places[2]))
+    line = reference.line(kept)
+    assert line is not None
+    assert (line.epoch > NOW_US, line.number, len(line.jobs)) == (True, 1, 1)
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_guest_begins_a_line_anew_whose_tags_are_at_their_end(client: Any) -> None:
+    """As a job does, where no job waits: the next place that the line gives is its first."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
+    far, one = claim_of(kept.bind(1), step=2**52 - EMPTY.v), claim_of(kept.bind(1), step=UNIT)
+    steps, places = [reference.ask(NOW_US, [(kept, one)], Caller.JOB)], list[Sequence[Place | None]]()
+    for claim in (far, one):
+        steps.append(reference.ask(NOW_US, [(kept, claim)], Caller.JOB))
+        places.append(reference.places)
+    for number in (0, 1):
+        steps.append(reference.ask(NOW_US + 1_100_000 * (number + 1), [(kept, one)], Caller.JOB, places[number]))
+    line = reference.line(kept)
+    assert line is not None
+    assert (line.v, line.number, len(line.jobs)) == (2**52, 2, 0)
+    steps += [reference.ask(NOW_US + 2_200_001, [(kept, one)], Caller.GUEST) for _ in range(2)]
+    line = reference.line(kept)
+    assert line is not None
+    assert (line.epoch > NOW_US, line.v, line.number) == (True, EMPTY.v, 0)
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_guest_stands_behind_no_guests_that_are_further_off_than_a_minute(client: Any) -> None:
+    """After some of a great cost, one of a small cost is told its own instant."""
+    kept, reference = rule(TokenBucket("x", "1/s", burst=30)), Reference()
+    dear, one = claim_of(kept.bind(30)), claim_of(kept.bind(1))
+    steps = [reference.ask(NOW_US, [(kept, dear)], Caller.GUEST) for _ in range(5)]
+    line = reference.line(kept)
+    assert line is not None
+    assert line.guest_us == NOW_US + 90_000_000
+    steps += [reference.ask(NOW_US, [(kept, one)], Caller.GUEST) for _ in range(2)]
+    line = reference.line(kept)
+    assert line is not None
+    assert line.guest_us == NOW_US + 3_000_000
+    check(client, steps, Shas(client))
+    client.flushdb()
