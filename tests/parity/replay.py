@@ -29,7 +29,9 @@ GAUGE = ("slots", "base", "sum", "spread", "holds", "skip", "peak", "rounds", "f
 # What a step leaves, and how long that would live; then it lives on, since the test's clock stands still.
 READ = """
 local function read(key)
-  if redis.call('TYPE', key).ok == 'zset' then return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end
+  if redis.call('TYPE', key).ok == 'zset' then
+    return {table.concat(redis.call('ZRANGE', key, 0, -1, 'WITHSCORES'), '\\n')}
+  end
   return redis.call('GET', key)
 end
 """
@@ -165,9 +167,9 @@ def _words(reply: Any) -> Any:
 
 
 def check(client: Any, steps: Sequence[Step], shas: Shas) -> None:
-    """Run *steps* in one MULTI/EXEC and compare."""
+    """Run *steps* in one pipeline and compare."""
     exactly = bool(shas.before)
-    pipeline = client.pipeline(transaction=True)
+    pipeline = client.pipeline(transaction=False)
     left = client.script_load(LEFT_EXACTLY if exactly else LEFT)
     for step in steps:
         if step.question is None:
@@ -179,6 +181,7 @@ def check(client: Any, steps: Sequence[Step], shas: Shas) -> None:
         for key in _forgotten(step):
             pipeline.execute_command("DEL", key)
     replies = iter(pipeline.execute())
+    known: dict[tuple[str, bool], tuple[Any, object]] = {}  # what each key held last: most steps leave it
     for number, step in enumerate(steps):
         reply = next(replies)
         if step.question is None:
@@ -187,7 +190,10 @@ def check(client: Any, steps: Sequence[Step], shas: Shas) -> None:
         kept = next(replies)
         for i, key in enumerate(step.keys):
             stored, expiry_ms = written_as(step.stored[i]), step.expiry_ms[i]
-            found, left_ms = _read(key, kept[2 * i], stored), kept[2 * i + 1]
+            value, left_ms, kind = kept[2 * i], kept[2 * i + 1], (key, isinstance(stored, Log))
+            if kind not in known or known[kind][0] != value:
+                known[kind] = value, _read(key, value, stored)
+            found = known[kind][1]
             if stored is ANYTHING:
                 continue
             if stored is None and isinstance(found, Waiting):
@@ -209,7 +215,8 @@ def _forgotten(step: Step) -> list[str]:
 def _read(key: str, value: Any, expected: object) -> object:
     """What a key holds; a ring as its log, the oldest unit first, and a sorted set as its holders or waiting jobs."""
     if isinstance(value, list):
-        pairs = [(name.decode(), int(float(score))) for name, score in zip(value[::2], value[1::2], strict=True)]
+        words = value[0].decode().split("\n")
+        pairs = list(zip(words[::2], [int(float(score)) for score in words[1::2]], strict=True))
         if key.endswith(":jobs2"):
             jobs = [(score, int(name[:16]), int(name[17:])) for name, score in pairs if score >= 0]
             tags = {name: -1 - score for name, score in pairs if score < 0}
