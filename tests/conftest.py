@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -45,11 +46,40 @@ settings.register_profile(
 settings.load_profile("busy")
 
 
+# The files that take longest, the longest first.
+_FIRST = (
+    "adapters/taskiq/test_processes.py",
+    "adapters/contract/test_taskiq.py",
+    "adapters/celery/test_parking.py",
+    "adapters/celery/test_slots.py",
+    "adapters/fleet/test_faster_line.py",
+    "cli/test_doctor.py",
+    "adapters/contract/test_huey.py",
+    "adapters/celery/test_processes.py",
+    "parity/test_lua.py",
+    "adapters/contract/test_rq.py",
+    "adapters/contract/test_celery.py",
+    "adapters/celery/test_loss.py",
+    "adapters/rq/test_slots.py",
+    "adapters/contract/test_dramatiq.py",
+    "adapters/dramatiq/test_slots.py",
+    "faults/test_rq.py",
+    "faults/test_celery.py",
+    "adapters/dramatiq/test_processes.py",
+    "adapters/fleet/test_workflows.py",
+    "adapters/rq/test_processes.py",
+    "faults/test_servers.py",
+    "model/test_model.py",
+    "cli/test_demo.py",
+)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The files that wait for workers, or take minutes, come first: short ones fill the gaps at a run's end."""
-    long = {item.path for item in items if item.get_closest_marker("workers") or "parity" in item.path.parts}
-    items.sort(key=lambda item: item.path not in long)
+    """The files that take minutes, or wait for workers, come first: short ones fill the gaps at a run's end."""
+    rank = {Path(__file__).parent / name: number for number, name in enumerate(_FIRST)}
+    slow = {item.path for item in items if item.get_closest_marker("workers")}
+    items.sort(key=lambda item: (rank.get(item.path, len(rank)), item.path not in slow))
     for item in items:
         among_workers = item.get_closest_marker("workers") is not None or "adapters" in item.path.parts
         item.add_marker(pytest.mark.flaky(reruns=1, only_rerun=[".*"] if among_workers else _DEADLINES))
