@@ -383,7 +383,10 @@ def test_light_tenants_run_while_a_backlog_stands(stock_site: Site) -> None:
     kinds = ("rq.SimpleWorker+scheduler", "rq.SimpleWorker")
     came: dict[str, int] = {}
     with Fleet([rq_worker(site.url, "work", kind=kind) for kind in kinds], {"THROTTLEKIT_URL": site.url}) as fleet:
-        wait_until(lambda: site.queue.scheduled_job_registry.count > 450, description="most of the backlog waits")
+        waiting = site.queue.scheduled_job_registry
+        # All but some have been asked. How many of them wait depends on the machine.
+        wait_until(lambda: waiting.count + len(site.noted) > 550, description="most of the backlog waits")
+        assert waiting.count > 150, "else no backlog stands behind a hundred others"
         for n in range(100):
             came[f"light {n}"] = passed = len(site.noted)
             site.queue.enqueue(jobs.plain, f"light {n}", tenant=n % 10, throttle=[limit])
