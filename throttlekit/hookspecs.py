@@ -90,7 +90,8 @@ class Decided(NamedTuple):  # one is made for each decision, where a plugin list
         decision: The decision, as its caller gets it.
         limits: All limits of the call, of the job's tier.
         uses: What is used of each limit after the decision: `use.units`, of a concurrency limit the slots that are
-            held; of a bucket always 0. None for a limit that was not asked. Empty if the store was not asked, or gave
+            held; of a bucket for how many µs it had been full, and lost what came, before a job that waited took of
+            it, else 0. None for a limit that was not asked. Empty if the store was not asked, or gave
             no answer.
         deferrals: How often the job has been denied by now, this time included.
         waited: Seconds since its first denial, by the store's clock. 0.0 if there was none, and while the store does

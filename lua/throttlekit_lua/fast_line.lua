@@ -29,8 +29,9 @@ if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
 
   -- Where it stands.
   local rank, start, own, due, member
+  local in_order = step == '0' and tenant == ''
   if given == '' then
-    local first, in_order = before - lead, step == '0' and tenant == ''
+    local first = before - lead
     if not in_order then first = max(first, -1 - (redis.call('ZSCORE', KEYS[3], 'f ' .. tenant) or -1)) end
     start, own = format(INTEGER, first), format(INTEGER, number + 1)
     rank = redis.call('ZCOUNT', KEYS[3], '0', start)
@@ -86,7 +87,8 @@ if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
     reply = reason .. ' 1 ' .. format(INTEGER, now) .. ' ' .. told .. ' ' .. told .. ' 0 ' .. format(INTEGER, tat)
       .. '|' .. place .. ' ' .. seal
   else
-    if not due then break end
+    local idle = now - tat
+    if not due or rank > in_front and in_order and 2 * idle >= ARGV[4] + 0 then break end
     tat = max(now, tat) + ARGV[4]
     redis.call('SET', KEYS[1], format(INTEGER, tat), 'PX', format(INTEGER, ceil((tat - now + KEPT) / 1000)))
     redis.call('ZREM', KEYS[3], member)
@@ -96,7 +98,7 @@ if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
     passed = format(INTEGER, mean) .. others .. format(INTEGER, over_since)
     v, gone, waiting = format(INTEGER, max(before, start + 0)), format(INTEGER, gone + 1), format(INTEGER, waiting - 1)
     low = format(INTEGER, max(math.min(low + 0, in_front), low - 1))
-    reply = format(INTEGER .. ' 0 ' .. INTEGER, now, tat)
+    reply = format(INTEGER, now) .. (idle > 0 and format(' ' .. INTEGER .. ' ', idle) or ' 0 ') .. format(INTEGER, tat)
   end
   if own - number > 0 then number = own end
   local until_guest = epoch .. ' ' .. v .. ' ' .. gone .. ' ' .. number .. ' 0 ' .. passed .. ' ' .. since .. ' ' .. low

@@ -269,6 +269,17 @@ local function pass(c)
   if c.waits then without(c) end
 end
 
+-- Takes out those that stand before it: they were due, have not come, and their units were lost.
+local function overtake(c)
+  local line, cost = c.line, 0
+  local most, from = math.min(c.rank, MOST_BATCH), #c.aside
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', whole(from), whole(most))) do
+    c.aside[#c.aside + 1], cost = member, cost + cost_of(member)
+  end
+  local number = #c.aside - from
+  line.gone, line.extra, line.waiting = line.gone + cost, line.extra - cost + number, line.waiting - number
+end
+
 local function write_line(c)
   local line, jobs_key = c.line, c.jobs_key
   if c.anew then redis.call('DEL', jobs_key)

@@ -80,7 +80,10 @@ algorithms.t = {
     local over, under = fraction(c)
     return max(at, max(at, c.tat or 0) + time_of(n, over, under) - c.a)
   end,
-  charge = function(c) c.tat, c.debt = max(now, c.tat or 0) + c.size, 0 end,
+  charge = function(c)
+    if c.ahead and c.place then c.idle = max(0, now - (c.tat or now)) end
+    c.tat, c.debt = max(now, c.tat or 0) + c.size, 0
+  end,
   settle = function(c)
     if not c.tat and c.by <= 0 then return false end
     local by, capacity = c.by, c.b
@@ -98,7 +101,7 @@ algorithms.t = {
     if c.debt > 0 or owed ~= '' then owed = ' ' .. whole(c.debt) .. owed end
     redis.call('SET', c.key, whole(c.tat) .. owed, 'PX', ttl(c.tat))
   end,
-  use = function(c) return 0, c.tat or now end,
+  use = function(c) return c.idle or 0, c.tat or now end,
   tight = function(c, t) return c.a < t end,
   slack = function(c, t)
     if c.a >= t then return 0 end

@@ -23,7 +23,7 @@ from support.ids import told
 from throttlekit import FixedWindow, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.acquire import Caller
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.line import EMPTY, FURTHEST_US, GRACE_US, UNIT, Place
+from throttlekit._core.line import EMPTY, FURTHEST_US, GRACE_US, MOST_OVERTAKEN, UNIT, Place
 from throttlekit.stores import Correction, StoreClaim
 
 
@@ -146,7 +146,7 @@ def test_no_job_of_a_long_line_is_told_an_instant_beyond_a_hundred_years(client:
 def test_due_job_far_behind_passes_where_units_lie_alike(client: Any) -> None:
     """Where a unit that no job takes is lost, a job that is due takes it, and those before it have lost it."""
     kept, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()
-    asked, places, steps = [(kept, claim_of(kept.bind(1)))], list[Sequence[Place | None]](), list[Step]()
+    asked, places, steps = [(kept, claim_of(kept.bind(1), tenant="a"))], list[Sequence[Place | None]](), list[Step]()
     for _ in range(13):
         steps.append(reference.ask(NOW_US, asked, Caller.JOB, grace_us=60_000_000))
         places.append(reference.places)
@@ -162,6 +162,26 @@ def test_due_job_far_behind_passes_where_units_lie_alike(client: Any) -> None:
     line = reference.line(kept)
     assert line is not None
     assert (line.low, len(line.jobs), reference.seen["allowed"]) == (0, 11, 3)
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_jobs_that_have_not_come_leave_the_line_alike_as_their_units_are_lost(client: Any) -> None:
+    """Those in front of one that is due, up to a number. Of the costs of those that were set aside, none is left."""
+    kept, reference = rule(TokenBucket("x", "10/s", burst=1)), Reference()
+    steps, places, waiting = list[Step](), list[Sequence[Place | None]](), MOST_OVERTAKEN + 20
+    asked = [(kept, claim_of(kept.bind(1)))]
+    for _ in range(waiting + 1):
+        steps.append(reference.ask(NOW_US, asked, Caller.JOB))
+        places.append(reference.places)
+    last = places[-1][0]
+    assert last is not None
+    left = []
+    for number, after_us in (-1, 0), (-2, 149_999), (-3, 299_999), (0, 400_000), (1, 450_000):
+        steps.append(reference.ask(last.due_us + after_us, asked, Caller.JOB, places[number]))
+        line = reference.line(kept)
+        left.append(len(line.jobs) if line else 0)
+    assert left == [19, 18, 0, 0, 1]
     check(client, steps, Shas(client))
     client.flushdb()
 

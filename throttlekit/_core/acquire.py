@@ -34,6 +34,7 @@ from throttlekit._core.line import (
     genuine,
     joined,
     left,
+    overtaken,
     passed,
     promised,
     signed,
@@ -187,6 +188,8 @@ def acquire(
                 taken = claim.algorithm.admit(look.taken, now_us)
                 changed[i] = State(taken, _after_grant(claim, look, states[i].line, now_us))
                 uses[i] = claim.algorithm.use(taken, now_us)
+                if look.place is not None and claim.algorithm.overflows:
+                    uses[i] = uses[i]._replace(units=claim.algorithm.idle_us(look.taken, now_us))
         return verdict._replace(uses=tuple(uses)), changed
     at_hand = zip(looks, states, strict=True)
     tidy = [look.line if state.line and state.line.jobs else state.line for look, state in at_hand]
@@ -397,4 +400,17 @@ def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None, now_us: in
     if claim.algorithm.holds(look.taken, now_us):  # it takes nothing of what the others wait for
         return (left(line, look.stands.entry, look.before.least) if look.stands.waits else line).unpaused()
     over_us = min(line.over_us or now_us, now_us) if look.before.least else 0
-    return passed(charged(line, claim.tenant, look.stands, claim.step), look.stands, look.ahead.least, over_us)
+    line = charged(line, claim.tenant, look.stands, claim.step)
+    if _loses(claim, look, now_us):
+        line = overtaken(line, look.stands.entry)
+    return passed(line, look.stands, look.ahead.least, over_us)
+
+
+def _loses(claim: StoreClaim, look: _Look, now_us: int) -> bool:
+    """
+    Whether the limit lost half of what the job takes, or more, while it waited for those that stand before it, which
+    were due sooner: the order is that of coming, and of instants.
+    """
+    algorithm, in_order = claim.algorithm, not (claim.tenant or claim.step)
+    overtakes = look.before.least > look.ahead.least and in_order and algorithm.overflows
+    return overtakes and 2 * algorithm.idle_us(look.taken, now_us) >= algorithm.size

@@ -17,7 +17,10 @@ class Use(NamedTuple):
     """How much of a limit is used under one key."""
 
     units: int
-    """Units that count now. For a bucket it is 0: what is left of a bucket follows from `full_us`."""
+    """
+    Units that count now. What is left of a bucket follows from `full_us`: there, after a grant to a job that waited,
+    for how many µs the bucket had been full, and lost what came; else 0.
+    """
     full_us: int
     """The instant from which nothing counts any more. An instant in the past: nothing counts now."""
 
@@ -34,6 +37,8 @@ class Algorithm(Protocol):
     """One letter, by which the script finds the algorithm."""
     estimates: ClassVar[bool]
     """Whether no clock shows when units come back: then a job may pass before it is due."""
+    overflows: ClassVar[bool]
+    """Whether it loses what comes while it is full, and `Use.units` says for how long."""
     remembered_us: ClassVar[int]
     """How long what is written is of use, also where nothing of it counts any more."""
 
@@ -119,6 +124,10 @@ class Algorithm(Protocol):
         """What is used, and until when it counts."""
         ...
 
+    def idle_us(self, state: Any, now_us: int) -> int:
+        """For how long it has been full, and lost what came; 0 if that is not known."""
+        ...
+
     def tight(self, grace_us: int) -> bool:
         """Whether a unit that is not taken within *grace_us* is lost: then no unit waits for the job in front."""
         ...
@@ -141,6 +150,10 @@ class NoSlots:
     __slots__ = ()
 
     remembered_us: ClassVar[int] = 0
+    overflows: ClassVar[bool] = False
+
+    def idle_us(self, state: Any, now_us: int) -> int:
+        return 0
 
     def holds(self, state: Any, now_us: int) -> bool:
         return False

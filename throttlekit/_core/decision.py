@@ -31,6 +31,8 @@ class Charged(NamedTuple):
     """Whether the limit's cost is a callable, whose result may turn out wrong."""
     holder: str = ""
     """The holder of the slot of a concurrency limit; "" for a limit that gives no slots."""
+    idle_us: int = 0
+    """For how long a bucket had been full, and lost what came, before a job that waited took of it; else 0."""
 
     @property
     def stays(self) -> bool:

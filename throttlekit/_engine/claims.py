@@ -55,10 +55,12 @@ class Claim(NamedTuple):  # made for each job of a new key: a frozen dataclass c
         """Whether it is the same for every call that asks the same: not for a slot, which has a holder."""
         return self.plain and not self.claim.algorithm.holder
 
-    def charged(self, at_us: int) -> Charged:
+    def charged(self, at_us: int, use: Use | None) -> Charged:
         limit, _, cost, claim, _ = self
-        holder = claim.algorithm.holder if cost else ""
-        return Charged(limit, claim.bucket, cost, at_us, callable(limit.cost), holder)
+        algorithm = claim.algorithm
+        holder = algorithm.holder if cost else ""
+        idle_us = use.units if use is not None and algorithm.overflows else 0
+        return Charged(limit, claim.bucket, cost, at_us, callable(limit.cost), holder, idle_us)
 
 
 def under(charged: Charged) -> Claim:
@@ -275,9 +277,9 @@ def decision_from(verdict: Verdict, claims: Sequence[Claim]) -> Decision:
     allowed = reason is Reason.ALLOWED
     charged: tuple[Charged, ...] = ()
     if allowed and len(claims) == 1:
-        charged = (claims[0].charged(asked_us[0]),)
+        charged = (claims[0].charged(asked_us[0], verdict.uses[0]),)
     elif allowed:
-        charged = tuple([each.charged(at_us) for each, at_us in zip(claims, asked_us, strict=True)])
+        charged = tuple(map(Claim.charged, claims, asked_us, verdict.uses))
         least = 2.0
         for number, (claim, use, at_us) in enumerate(zip(claims, verdict.uses, asked_us, strict=True)):
             left = 1.0 if use is None else claim.limit.remaining(use, at_us) / claim.limit.capacity

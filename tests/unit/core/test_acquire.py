@@ -23,6 +23,7 @@ from throttlekit._core.line import (
     GRACE_US,
     GUESTS_US,
     LOOK_US,
+    MOST_OVERTAKEN,
     UNIT,
     Entry,
     Line,
@@ -195,6 +196,33 @@ def test_due_job_passes_where_the_limit_has_units_for_all_before_it() -> None:
     desk.passes(1)
     assert desk.ask(back=denied[2]).allowed
     assert desk.numbers == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("tenant", "late_us", "numbers"), [("", 49_999, [1, 2]), ("", 50_000, []), ("a", 90_000, [1, 2])]
+)
+def test_jobs_that_were_due_and_have_not_come_leave_the_line_as_their_units_are_lost(
+    tenant: str, late_us: int, numbers: list[int]
+) -> None:
+    """Behind them all would be told an instant too late. With shares they may have been told a later one than it."""
+    desk, one = Desk(state=State(Tat(NOW + STEP))), claim_of(Bucket.of(10, 1_000_000, 1).bind(1), tenant=tenant)
+    denied = desk.waiting(3, one)
+    desk.now_us = NOW + 4 * STEP
+    desk.states[0] = State(Tat(desk.now_us - late_us), desk.line)
+    verdict = desk.ask(one, back=denied[2])
+    assert (verdict.allowed, verdict.uses) == (True, (Use(late_us, desk.now_us + STEP),))
+    assert desk.numbers == numbers
+    assert (desk.line.gone, desk.line.extra) == (3 - len(numbers), 0)
+    again = desk.ask(one, back=denied[0])
+    assert (again.due_us, desk.numbers) == (desk.now_us + STEP, [1, *numbers[1:]])
+
+
+def test_no_more_than_so_many_leave_the_line_at_once_as_they_have_not_come() -> None:
+    desk, one = Desk(state=State(Tat(NOW + STEP))), claim_of(Bucket.of(10, 1_000_000, 1).bind(1))
+    last = desk.waiting(MOST_OVERTAKEN + 9, one)[-1]
+    desk.now_us = NOW + 2 * (MOST_OVERTAKEN + 9) * STEP
+    assert desk.ask(one, back=last).allowed
+    assert len(desk.line.jobs) == 8
 
 
 def test_job_that_leaves_makes_way() -> None:

@@ -197,7 +197,7 @@ def test_decision_cannot_be_changed() -> None:
 def test_what_a_decision_charged_is_a_value() -> None:
     """Positional or not, defaults, missing and unknown arguments, copies, pickles; it cannot be changed."""
     one = Charged(LIMIT, "bucket", 1, 5)
-    assert [getattr(one, name) for name in Charged._fields] == [LIMIT, "bucket", 1, 5, False, ""]
+    assert [getattr(one, name) for name in Charged._fields] == [LIMIT, "bucket", 1, 5, False, "", 0]
     assert one == one._replace() == copy.deepcopy(one) == pickle.loads(pickle.dumps(one))
     assert one != one._replace(cost=2)
     with pytest.raises(AttributeError):

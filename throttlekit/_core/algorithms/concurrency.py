@@ -81,6 +81,7 @@ class ConcurrencyAlgorithm:
 
     code: ClassVar[str] = "c"
     estimates: ClassVar[bool] = True
+    overflows: ClassVar[bool] = False
     remembered_us: ClassVar[int] = 0
 
     @property
@@ -177,6 +178,9 @@ class ConcurrencyAlgorithm:
     def use(self, state: Holders | None, now_us: int) -> Use:
         living = _living(state, now_us) if state else ()
         return Use(_slots(living), living[-1][1] if living else now_us)
+
+    def idle_us(self, state: Holders | None, now_us: int) -> int:
+        return 0
 
     def tight(self, grace_us: int) -> bool:
         """A slot that lies free is lost, and no clock shows when the next one comes free."""

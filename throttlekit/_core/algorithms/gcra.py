@@ -74,6 +74,7 @@ class GcraAlgorithm(NoSlots):
 
     code: ClassVar[str] = "t"
     estimates: ClassVar[bool] = False
+    overflows: ClassVar[bool] = True
 
     @property
     def params(self) -> tuple[int | str, int | str, int | str]:
@@ -156,6 +157,9 @@ class GcraAlgorithm(NoSlots):
 
     def use(self, state: Tat | None, now_us: int) -> Use:
         return Use(0, now_us if state is None else state.at_us)
+
+    def idle_us(self, state: Tat | None, now_us: int) -> int:
+        return 0 if state is None else max(0, now_us - state.at_us)
 
     def tight(self, grace_us: int) -> bool:
         return self.headroom_us < grace_us
