@@ -86,7 +86,7 @@ class RunningTasks:
         lanes, ahead = run.lanes, held.ahead(run)
         slots = run.decision if lanes else None
         held.becomes(State.RUNNING)
-        grant = self._grants[held] = _Grant((*lanes, *ahead), slots, slots, in_loop)
+        grant = self._grants[held] = _Grant(lanes, slots, slots, in_loop)
         if slots is not None:
             self._limiter.keep(slots, _ignore_loss)
         if not in_loop and not self._checking:

@@ -114,6 +114,11 @@ class DelayedConsumers:
         """The thread that worked on *message*, if one did, is free again."""
         self._busy.discard(id(message))
 
+    @property
+    def free(self) -> bool:
+        """Whether a thread is free."""
+        return len(self._busy) < self._threads
+
     def wake(self, lanes: Sequence[str], *, probe: bool = False) -> bool:
         """
         Hand over the message that stands first in one of *lanes*, if a thread is free; return False if none waits here.
@@ -121,7 +126,7 @@ class DelayedConsumers:
         Args:
             probe: That it may be admitted is a guess. If it is right, the next one may be too.
         """
-        if not lanes or len(self._busy) >= self._threads:
+        if not lanes or not self.free:
             return True
         found: list[tuple[WaitingEntry, Any, Waiting]] = []
         for thread in list(self._known):
@@ -143,7 +148,7 @@ class DelayedConsumers:
 
     def _probe(self, thread: Any, queue: Waiting) -> None:
         now = time.monotonic()
-        if len(self._busy) >= self._threads or now - self._probed_at.get(thread, 0.0) < _PROBE_EVERY:
+        if not self.free or now - self._probed_at.get(thread, 0.0) < _PROBE_EVERY:
             return
         self._probed_at[thread] = now
         entry = queue.to_look_at(current_millis())

@@ -57,18 +57,17 @@ class Grant:
     A message that was admitted, and the consumer that it came from.
 
     Attributes:
-        ahead: The line in which it stood, if it was admitted before it was expected, or left units: the line moves
-            faster than its messages know.
+        behind: The line in which it stood, if the next message is to ask, and no thread was free: see `lane_behind`.
     """
 
     run: Run
     consumer: Any
-    ahead: tuple[str, ...] = ()
+    behind: str = ""
 
     @property
     def lanes(self) -> tuple[str, ...]:
         """Where the next message may be admitted once the body has ended."""
-        return (*self.run.lanes, *self.ahead)
+        return (*self.run.lanes, self.behind) if self.behind else self.run.lanes
 
 
 def holder_of(message: Any) -> Holder | None:

@@ -262,13 +262,14 @@ class Throttle(Middleware):
         holder, behind = holder_of(message), ""
         if holder is not None:
             behind = lane_behind(run, early=(holder.expected - current_millis()) / 1000)
-        grant = Grant(run, consumer, (behind,) if behind else ())
+        # Once: the message that asks now goes on to make the next one ask, if it is right.
+        grant = Grant(run, consumer, "" if self._consumers.free else behind)
         setattr(message, GRANT, grant)
         self._bodies.expect(message)
         if run.decision is not None and run.decision.allowed:
             begin(self.limiter, run.decision, run.job)
             if holder is not None and (holder.probe or behind):
-                self._consumers.wake(grant.lanes, probe=True)
+                self._consumers.wake((*run.lanes, behind), probe=True)
 
     def _over(self, message: Any, error: BaseException | None = None) -> None:
         """The body of *message* has ended, or will not begin. In the thread that it had, any number of times."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from throttlekit._core.decision import Decision
-from throttlekit._engine.ticket import Ticket
+from throttlekit._engine.ticket import Ticket, limit_ref
 from throttlekit.adapter.outcome import Run
 
 __all__ = ["NO_LANE", "Entry", "Lane", "WaitingRoom", "lane_behind", "lane_in", "leaves_units"]
@@ -22,6 +22,9 @@ _MOST_ASKED = 64
 
 _SOON = 0.03
 """Seconds. A job that is granted no sooner than this before it is expected is on time."""
+
+_LATE_US = 5000
+"""Jobs come a little late: what a limit loses in so many µs says nothing."""
 
 _STEP = 0.04
 """Seconds by which a lane becomes later, at each answer, towards how late its first job is in all."""
@@ -325,12 +328,15 @@ class WaitingRoom(Generic[_T]):
 
 def lane_in(ticket: Mapping[str, Any] | None) -> Lane:
     """Where a job that carries *ticket* stands."""
-    read = Ticket.read(ticket)
-    place = read.places.get(read.limit_ref)
+    return _lane_of(Ticket.read(ticket))
+
+
+def _lane_of(ticket: Ticket) -> Lane:
+    place = ticket.places.get(ticket.limit_ref)
     if place is None:
-        return Lane(read.line, slots=read.slots)
-    sooner = max(0, place.due_us - read.due_us) / 1_000_000
-    return Lane(read.line, place.start, place.number, read.slots, sooner, place.due_us)
+        return Lane(ticket.line, slots=ticket.slots)
+    sooner = max(0, place.due_us - ticket.due_us) / 1_000_000
+    return Lane(ticket.line, place.start, place.number, ticket.slots, sooner, place.due_us)
 
 
 def leaves_units(decision: Decision | None, lain: float = _SOON) -> bool:
@@ -349,19 +355,27 @@ def lane_behind(run: Run, *, early: float | None = None, lain: float = _SOON) ->
     """
     The name of the lane whose next job is to ask at once, as *run* was granted; "": none is.
 
-    So it is if the grant leaves units, or if the job was granted before it was expected: the line moves faster than its
-    jobs know.
+    So it is if the grant leaves units, if the limit was full and has lost half of what the job took or more, or if the
+    job was granted before it was expected, by `_SOON` or by as much: the line moves faster than its jobs know.
 
     Args:
         early: By how many seconds, by the `expected` of its entry. None: as its ticket says, by the first answer that
             it had: those behind it know no more.
         lain: For `leaves_units`. Infinite where a job that is made to ask goes before those that have never asked.
     """
-    lane, decision = lane_in(run.job.ticket), run.decision
+    ticket, decision = Ticket.read(run.job.ticket), run.decision
+    lane = _lane_of(ticket)
     # When a slot comes free is a guess: one that came early says nothing of the next.
-    if lane.slots or decision is None:
+    if not lane.name or lane.slots or decision is None:
         return ""
     if early is None and decision.charged:
-        ticket = Ticket.read(run.job.ticket)
         early = ((ticket.told_us or ticket.due_us) - decision.charged[0].at_us) / 1_000_000
-    return lane.name if (early or 0.0) > _SOON or leaves_units(decision, lain) else ""
+    early_us = (early or 0.0) * 1_000_000
+    if early_us > _SOON * 1_000_000 or leaves_units(decision, lain):
+        return lane.name
+    # A grant leaves no unit where the burst is small: those that it would leave have been lost.
+    for charged in decision.charged:
+        if limit_ref(charged.limit) == ticket.limit_ref and charged.limit.amount:
+            half_us = charged.cost * charged.limit.period_us / charged.limit.amount / 2
+            return lane.name if max(early_us, charged.idle_us) > max(_LATE_US, half_us) else ""
+    return ""

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from throttlekit import Concurrency, ConfigurationError, Delivery, Job, Limiter, TokenBucket, current
+from throttlekit._core.decision import Charged
+from throttlekit._core.limit.with_rate import altered
 from throttlekit.adapter import Admitted, Dropped, Failed, JobOptions, Run, Throttling, WaitRules, lane_behind, watched
 
 _SLOT, _RATE = Concurrency("slot", 1, lease=60), TokenBucket("rate", "1/hour", burst=3)
@@ -112,8 +114,12 @@ def test_options_travel_with_a_message_and_come_back() -> None:
 
 
 def test_the_lane_behind_a_grant_asks_if_its_line_moves_faster() -> None:
-    """After a job that came early, or where units are left; not after one that waited for a slot, or never waited."""
+    """
+    After a job that came early, or where units are left, or were lost; not after one that waited for a slot, or never
+    waited.
+    """
     limiter, rate = Limiter("memory://"), TokenBucket("line", "10/s", burst=1)
+    fast = altered(rate, "200/s", 1)
     limiter.acquire(rate, job=Job(id="1"))
     denied = limiter.acquire(rate, job=Job(id="2"))
     limiter.reset(rate)
@@ -126,6 +132,12 @@ def test_the_lane_behind_a_grant_asks_if_its_line_moves_faster() -> None:
     assert lane_behind(replace(run, job=Job(id="2", ticket=on_time))) == ""
     told = {**on_time, "told": (denied.ticket or {})["slot"]}
     assert lane_behind(replace(run, job=Job(id="2", ticket=told))) != ""  # and first that it is due much later
+    on_its_way = replace(run, job=Job(id="2", ticket=on_time))
+    slow_and_fast = (rate, 50_000, False), (rate, 50_001, True), (fast, 5000, False), (fast, 5001, True)
+    for rate_of, idle_us, faster in slow_and_fast:
+        charged = Charged(rate_of, "", 1, 0, idle_us=idle_us)
+        lost = replace(on_its_way, decision=replace(run.decision, charged=(charged,)))
+        assert bool(lane_behind(lost)) is faster, (rate_of, idle_us)
     fresh = Run(Job(id="3"), (rate,), run.decision, Delivery())
     assert lane_behind(fresh, early=5.0) == ""
     slots = Concurrency("slots", 1, lease=60)
