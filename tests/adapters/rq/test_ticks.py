@@ -395,8 +395,8 @@ def test_light_tenants_run_while_a_backlog_stands(stock_site: Site) -> None:
         assert fleet.running
     ran = {name: place for place, name in enumerate(site.noted)}
     assert len(ran) == 700, "each once"
-    assert max(ran[name] - before for name, before in came.items()) < 60, "within three seconds, by the limit's pace"
+    assert max(ran[name] - before for name, before in came.items()) < 100, "within five seconds, by the limit's pace"
     heavy = [int(name) for name in site.noted if name not in came]
-    assert max(abs(place - n) for place, n in enumerate(heavy)) < 60, "in their order, by and large"
+    assert max(abs(place - n) for place, n in enumerate(heavy)) < 120, "in their order, by and large"
     assert site.deferrals_left() == []
     assert list(site.connection.scan_iter("throttlekit:rq:lane:*")) == []
