@@ -375,7 +375,10 @@ def lane_behind(run: Run, *, early: float | None = None, lain: float = _SOON) ->
         return lane.name
     # A grant leaves no unit where the burst is small: those that it would leave have been lost.
     for charged in decision.charged:
-        if limit_ref(charged.limit) == ticket.limit_ref and charged.limit.amount:
-            half_us = charged.cost * charged.limit.period_us / charged.limit.amount / 2
-            return lane.name if max(early_us, charged.idle_us) > max(_LATE_US, half_us) else ""
+        limit = charged.limit
+        if limit_ref(limit) == ticket.limit_ref and limit.amount:
+            half_us = max(_LATE_US, charged.cost * limit.period_us / limit.amount / 2)
+            # With shares a tenant's jobs are further apart than the limit's units, and early by much without a reason.
+            is_faster = charged.idle_us > half_us or (limit.share is None and early_us > half_us)
+            return lane.name if is_faster else ""
     return ""
