@@ -115,7 +115,8 @@ if reason == 0 then
       elseif c.ahead then
         pay(c)
         pass(c)
-        if c.in_front > c.least and c.in_order and c.idle and 2 * c.idle >= c.size then overtake(c) end
+        local in_order = c.in_order and not c.queue and now >= line.since
+        if c.in_front > c.least and in_order and c.idle and 2 * c.idle >= c.size then overtake(c) end
         write_line(c)
       elseif line and line.paused > 0 or slowed then
         unpause(c)

@@ -81,7 +81,7 @@ algorithms.t = {
     return max(at, max(at, c.tat or 0) + time_of(n, over, under) - c.a)
   end,
   charge = function(c)
-    if c.ahead and c.place then c.idle = max(0, now - (c.tat or now)) end
+    if c.ahead and c.place and not c.pace and c.line.paused == 0 then c.idle = max(0, now - (c.tat or now)) end
     c.tat, c.debt = max(now, c.tat or 0) + c.size, 0
   end,
   settle = function(c)

@@ -189,7 +189,7 @@ def acquire(
                 changed[i] = State(taken, _after_grant(claim, look, states[i].line, now_us))
                 uses[i] = claim.algorithm.use(taken, now_us)
                 if look.place is not None and claim.algorithm.overflows:
-                    uses[i] = uses[i]._replace(units=claim.algorithm.idle_us(look.taken, now_us))
+                    uses[i] = uses[i]._replace(units=_idle_us(claim, look, now_us))
         return verdict._replace(uses=tuple(uses)), changed
     at_hand = zip(looks, states, strict=True)
     tidy = [look.line if state.line and state.line.jobs else state.line for look, state in at_hand]
@@ -409,8 +409,14 @@ def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None, now_us: in
 def _loses(claim: StoreClaim, look: _Look, now_us: int) -> bool:
     """
     Whether the limit lost half of what the job takes, or more, while it waited for those that stand before it, which
-    were due sooner: the order is that of coming, and of instants.
+    were due sooner: the order is that of coming, and of instants, but for a while after the rate has changed. Not where
+    a queue is bounded, as those that leave it so may come yet.
     """
-    algorithm, in_order = claim.algorithm, not (claim.tenant or claim.step)
-    overtakes = look.before.least > look.ahead.least and in_order and algorithm.overflows
-    return overtakes and 2 * algorithm.idle_us(look.taken, now_us) >= algorithm.size
+    in_order = not (claim.tenant or claim.step) and claim.max_queue is None and now_us >= look.line.since_us
+    overtakes = look.before.least > look.ahead.least and in_order and claim.algorithm.overflows
+    return overtakes and 2 * _idle_us(claim, look, now_us) >= claim.algorithm.size
+
+
+def _idle_us(claim: StoreClaim, look: _Look, now_us: int) -> int:
+    """For how long the limit has lost what came; 0 if it was paused, or is slowed down: then it was not to be used."""
+    return 0 if look.pace is not None or look.line.paused_us else claim.algorithm.idle_us(look.taken, now_us)

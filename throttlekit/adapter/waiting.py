@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from throttlekit._core.decision import Decision
+from throttlekit._core.decision import Charged, Decision
 from throttlekit._engine.ticket import Ticket, limit_ref
 from throttlekit.adapter.outcome import Run
 
@@ -356,7 +356,8 @@ def lane_behind(run: Run, *, early: float | None = None, lain: float = _SOON) ->
     The name of the lane whose next job is to ask at once, as *run* was granted; "": none is.
 
     So it is if the grant leaves units, if the limit was full and has lost half of what the job took or more, or if the
-    job was granted before it was expected, by `_SOON` or by as much: the line moves faster than its jobs know.
+    job was granted before it was expected, by `_SOON`, or by as much as that where the burst is small: the line moves
+    faster than its jobs know.
 
     Args:
         early: By how many seconds, by the `expected` of its entry. None: as its ticket says, by the first answer that
@@ -373,12 +374,17 @@ def lane_behind(run: Run, *, early: float | None = None, lain: float = _SOON) ->
     early_us = (early or 0.0) * 1_000_000
     if early_us > _SOON * 1_000_000 or leaves_units(decision, lain):
         return lane.name
-    # A grant leaves no unit where the burst is small: those that it would leave have been lost.
     for charged in decision.charged:
-        limit = charged.limit
-        if limit_ref(limit) == ticket.limit_ref and limit.amount:
-            half_us = max(_LATE_US, charged.cost * limit.period_us / limit.amount / 2)
-            # With shares a tenant's jobs are further apart than the limit's units, and early by much without a reason.
-            is_faster = charged.idle_us > half_us or (limit.share is None and early_us > half_us)
-            return lane.name if is_faster else ""
+        if limit_ref(charged.limit) == ticket.limit_ref and charged.limit.amount:
+            return lane.name if _has_lost(charged, early_us) else ""
     return ""
+
+
+def _has_lost(charged: Charged, early_us: float) -> bool:
+    """Whether a limit has lost units that a grant would else have left; or, of a small burst, may have."""
+    limit = charged.limit
+    unit_us = limit.period_us / limit.amount
+    half_us = max(_LATE_US, charged.cost * unit_us / 2)
+    # With shares a tenant's jobs are further apart than the limit's units: early by as much, they say nothing.
+    is_small = limit.capacity <= 2 * charged.cost or limit.capacity * unit_us <= 2 * _SOON * 1_000_000
+    return charged.idle_us > half_us or (early_us > half_us and is_small and limit.share is None)

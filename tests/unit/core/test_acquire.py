@@ -32,6 +32,7 @@ from throttlekit._core.line import (
     signed,
     standing,
 )
+from throttlekit._core.slowdown import Heard, heard
 
 NOW = 1_800_000_000_000_000
 STEP = 100_000
@@ -215,6 +216,27 @@ def test_jobs_that_were_due_and_have_not_come_leave_the_line_as_their_units_are_
     assert (desk.line.gone, desk.line.extra) == (3 - len(numbers), 0)
     again = desk.ask(one, back=denied[0])
     assert (again.due_us, desk.numbers) == (desk.now_us + STEP, [1, *numbers[1:]])
+
+
+@pytest.mark.parametrize("why", ["paused", "slowed", "the rate has changed", "the queue is bounded"])
+def test_jobs_that_may_not_be_due_stay_in_the_line(why: str) -> None:
+    """In a pause, or while it is slowed down, the limit has lost nothing; and late jobs count in a bounded queue."""
+    bound = 5 if why == "the queue is bounded" else None
+    desk, one = Desk(state=State(Tat(NOW + STEP))), claim_of(Bucket.of(10, 1_000_000, 1).bind(1), max_queue=bound)
+    denied = desk.waiting(3, one)
+    desk.now_us, line = NOW + 4 * STEP, desk.line
+    if why == "paused":
+        line = replace(line, paused_us=desk.now_us - 1, paused_from_us=NOW)
+    elif why == "the rate has changed":
+        line = replace(line, since_us=desk.now_us + 1)
+    elif why == "slowed":
+        slow = heard(None, Heard(50, 10_000_000), 100, NOW)
+        line = replace(line, slow=slow)
+    desk.states[0] = State(Tat(desk.now_us - STEP), line)
+    verdict = desk.ask(one, back=denied[2])
+    assert verdict.allowed
+    assert verdict.uses == (Use(0 if why in ("paused", "slowed") else STEP, desk.now_us + STEP),)
+    assert desk.numbers == [1, 2]
 
 
 def test_no_more_than_so_many_leave_the_line_at_once_as_they_have_not_come() -> None:
