@@ -114,20 +114,16 @@ class DelayedConsumers:
         """The thread that worked on *message*, if one did, is free again."""
         self._busy.discard(id(message))
 
-    @property
-    def free(self) -> bool:
-        """Whether a thread is free."""
-        return len(self._busy) < self._threads
-
-    def wake(self, lanes: Sequence[str], *, probe: bool = False) -> bool:
+    def wake(self, lanes: Sequence[str], *, probe: bool = False) -> bool | None:
         """
-        Hand over the message that stands first in one of *lanes*, if a thread is free; return False if none waits here.
+        Hand over the message that stands first in one of *lanes*. False: none waits here. None: no thread is free, or
+        others have taken those that wait.
 
         Args:
             probe: That it may be admitted is a guess. If it is right, the next one may be too.
         """
-        if not lanes or not self.free:
-            return True
+        if not lanes or len(self._busy) >= self._threads:
+            return None
         found: list[tuple[WaitingEntry, Any, Waiting]] = []
         for thread in list(self._known):
             queue = thread.delay_queue
@@ -137,7 +133,7 @@ class DelayedConsumers:
         for entry, thread, queue in sorted(found, key=lambda each: each[0]):
             if self._bring_up(thread, queue, entry, probe=probe):
                 return True
-        return bool(found)
+        return None if found else False
 
     def _bring_up(self, thread: Any, queue: Waiting, entry: WaitingEntry, *, probe: bool) -> bool:
         if entry.item.message.actor_name not in thread.broker.actors or not queue.remove(entry):
@@ -148,7 +144,7 @@ class DelayedConsumers:
 
     def _probe(self, thread: Any, queue: Waiting) -> None:
         now = time.monotonic()
-        if not self.free or now - self._probed_at.get(thread, 0.0) < _PROBE_EVERY:
+        if len(self._busy) >= self._threads or now - self._probed_at.get(thread, 0.0) < _PROBE_EVERY:
             return
         self._probed_at[thread] = now
         entry = queue.to_look_at(current_millis())

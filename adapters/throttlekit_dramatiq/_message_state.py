@@ -51,13 +51,13 @@ class Holder:
     probe: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Grant:
     """
     A message that was admitted, and the consumer that it came from.
 
     Attributes:
-        behind: The line in which it stood, if the next message is to ask, and no thread was free: see `lane_behind`.
+        behind: The line in which it stood, if its next message is to ask, and has not been handed over (`lane_behind`).
     """
 
     run: Run

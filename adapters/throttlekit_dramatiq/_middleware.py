@@ -262,14 +262,15 @@ class Throttle(Middleware):
         holder, behind = holder_of(message), ""
         if holder is not None:
             behind = lane_behind(run, early=(holder.expected - current_millis()) / 1000)
-        # Once: the message that asks now goes on to make the next one ask, if it is right.
-        grant = Grant(run, consumer, "" if self._consumers.free else behind)
+        grant = Grant(run, consumer, behind)
         setattr(message, GRANT, grant)
         self._bodies.expect(message)
         if run.decision is not None and run.decision.allowed:
             begin(self.limiter, run.decision, run.job)
             if holder is not None and (holder.probe or behind):
-                self._consumers.wake((*run.lanes, behind), probe=True)
+                woken = self._consumers.wake(grant.lanes, probe=True)
+                if woken and behind:  # once: the message that asks goes on to make the next one ask, if it is right
+                    grant.behind = ""
 
     def _over(self, message: Any, error: BaseException | None = None) -> None:
         """The body of *message* has ended, or will not begin. In the thread that it had, any number of times."""
@@ -280,7 +281,7 @@ class Throttle(Middleware):
         self._bodies.expect(None)  # it may not have begun
         end(error)
         self._consumers.give_back(message)
-        if not self._consumers.wake(grant.lanes):
+        if self._consumers.wake(grant.lanes) is False:
             self._parking.freed(grant.run.lanes)
 
     def _rate_limited(self, message: Any, error: RateLimited) -> None:
