@@ -14,10 +14,10 @@ from types import TracebackType
 from typing import Any, NoReturn, TypeVar
 from weakref import WeakKeyDictionary
 
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.verdict import Verdict
 from throttlekit._engine.attempt import Attempt
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import decision_from

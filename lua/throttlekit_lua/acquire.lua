@@ -54,8 +54,7 @@ for i, c in ipairs(claims) do
       c.given = c.place
       if not is_genuine(c) then c.place = nil end
       tidy_line(c, grace, c.place and c.place.number)
-      c.rank = stand(c, grace, first)
-      local ahead, most, least = ahead_of(c, c.rank)
+      local ahead, most, least = ahead_of(c, stand(c, grace, first))
       c.ahead, c.in_front, c.least = ahead, least, least
       local longest = max(grace, c.line.grace)
       local over = c.line.over > 0 and now >= c.line.over + LOOK + longest
@@ -115,8 +114,6 @@ if reason == 0 then
       elseif c.ahead then
         pay(c)
         pass(c)
-        local in_order = c.in_order and not c.queue and now >= line.since
-        if c.in_front > c.least and in_order and c.idle and 2 * c.idle >= c.size then overtake(c) end
         write_line(c)
       elseif line and line.paused > 0 or slowed then
         unpause(c)

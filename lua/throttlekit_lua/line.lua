@@ -199,6 +199,7 @@ end
 -- Units of those that stand before it: about so many, at most and at least.
 local function ahead_of(c, rank)
   local line = c.line
+  c.rank = rank
   if line.extra == 0 or rank == 0 then return rank, rank, rank end
   local sampled, ahead = math.min(rank, EXACT), 0
   local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', whole(#c.aside), whole(sampled))
@@ -259,6 +260,17 @@ local function unpause(c)
   line.paused, line.from, line.emptied, c.aside = 0, 0, 0, c.aside or {}
 end
 
+-- Takes out the first of those that stand before it: they were due, have not come, and their units were lost.
+local function overtake(c)
+  local line, cost, from = c.line, 0, #c.aside
+  local most = whole(math.min(c.rank, MOST_BATCH))
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', whole(from), most)) do
+    c.aside[#c.aside + 1], cost = member, cost + cost_of(member)
+  end
+  local number = #c.aside - from
+  line.gone, line.extra, line.waiting = line.gone + cost, line.extra - cost + number, line.waiting - number
+end
+
 local function pass(c)
   local line = c.line
   unpause(c)
@@ -267,17 +279,8 @@ local function pass(c)
   line.low = max(math.min(line.low, c.least), line.low - c.cost)
   line.over = c.in_front > 0 and (line.over > 0 and math.min(line.over, now) or now) or 0
   if c.waits then without(c) end
-end
-
--- Takes out those that stand before it: they were due, have not come, and their units were lost.
-local function overtake(c)
-  local line, cost = c.line, 0
-  local most, from = math.min(c.rank, MOST_BATCH), #c.aside
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', whole(from), whole(most))) do
-    c.aside[#c.aside + 1], cost = member, cost + cost_of(member)
-  end
-  local number = #c.aside - from
-  line.gone, line.extra, line.waiting = line.gone + cost, line.extra - cost + number, line.waiting - number
+  local in_order = c.in_order and not c.queue and now >= line.since
+  if c.in_front > c.least and in_order and c.idle and 2 * c.idle >= c.size then overtake(c) end
 end
 
 local function write_line(c)

@@ -24,9 +24,9 @@ from support.reports.command import parser_of
 from support.reports.tables import table
 from support.servers.processes import redis_server
 from throttlekit import TokenBucket
-from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.limit.share import Stake
 from throttlekit._core.storage_keys import bucket_name
+from throttlekit._core.verdict import Caller, Verdict
 from throttlekit.stores import Request, StoreClaim
 from throttlekit.stores.redis import RedisStore
 

@@ -28,9 +28,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from support.reports.command import parser_of
 from support.servers.processes import redis_server
 from throttlekit import Job, Limiter, TokenBucket
-from throttlekit._core.acquire import Reason, Verdict
 from throttlekit._core.serialize import plain
 from throttlekit._core.storage_keys import bucket_name, limit_id, line_name
+from throttlekit._core.verdict import Reason, Verdict
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import ClaimResolver
 from throttlekit._engine.registry import LimitRegistry

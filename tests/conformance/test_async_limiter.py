@@ -14,8 +14,8 @@ import redis
 
 from support.servers.stores import Passing
 from throttlekit import AsyncLimiter, Concurrency, ConfigurationError, Job, Limit, Limiter, TokenBucket
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.storage_keys import bucket_name
+from throttlekit._core.verdict import Verdict
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.stores.redis import RedisStore
 

@@ -25,9 +25,9 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.storage_keys import bucket_name, line_name
+from throttlekit._core.verdict import Caller, Verdict
 from throttlekit.stores import Correction, Request, Store
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.testing import FakeClock

@@ -25,10 +25,10 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.acquire import Caller, Reason
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.storage_keys import bucket_name, jobs_name, line_name
+from throttlekit._core.verdict import Caller, Reason
 from throttlekit.stores import Correction, Request, StoreClaim, Wait
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing.bench import Bench

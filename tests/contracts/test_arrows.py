@@ -230,7 +230,9 @@ def test_what_is_common_knows_no_algorithm(module: str) -> None:
 def test_decision_over_claims_is_pure_of_limits() -> None:
     """acquire.py imports algorithms' protocol and lines, but no limits, keys or jobs."""
     known = {name for name, _ in _imports("throttlekit._core.acquire") if name.startswith("throttlekit")}
-    assert known == {f"throttlekit._core.{name}" for name in ("absence", "algorithm", "claim", "line", "slowdown")}
+    assert known == {
+        f"throttlekit._core.{name}" for name in ("absence", "algorithm", "claim", "line", "slowdown", "verdict")
+    }
 
 
 def test_errors_import_nothing() -> None:

@@ -23,7 +23,7 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.acquire import Verdict
+from throttlekit._core.verdict import Verdict
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.stores.redis import RedisStore
 from throttlekit.testing import FakeClock

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 from support.prometheus import samples
 from support.servers.stores import Passing
 from throttlekit import Concurrency, ConfigurationError, Control, Delivery, Job, Limiter, StoreUnavailable, TokenBucket
-from throttlekit._core.acquire import Verdict
+from throttlekit._core.verdict import Verdict
 from throttlekit.hookspecs import SlotLost
 from throttlekit.metrics._tally import DECISIONS_PER_SAMPLE
 from throttlekit.metrics.prometheus import PrometheusMetrics

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from support.claims import claim_of
 from throttlekit import ByLatency, Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
 from throttlekit._core.absence import DOUBT, DOUBT_LASTS_US
-from throttlekit._core.acquire import Caller, State, acquire, kept_until_us, leave, pause, slow
+from throttlekit._core.acquire import State, acquire, kept_until_us, leave, pause, slow
 from throttlekit._core.algorithm import STALE_US, Algorithm, stored_until_us
 from throttlekit._core.algorithms import concurrency, fixed_window, sliding_log, sliding_window
 from throttlekit._core.algorithms.concurrency import Holders
@@ -36,6 +36,7 @@ from throttlekit._core.line import (
 from throttlekit._core.slowdown import LONGEST_HEARD_US, LONGEST_SPAN_US, TOLERANCE_US, Fall, Heard
 from throttlekit._core.storage_keys import bucket_name, is_workflow, jobs_name, line_name, workflow_name
 from throttlekit._core.time_zone import UTC, Zone
+from throttlekit._core.verdict import Caller
 from throttlekit.stores import Correction, Lease, Request, Slowing, StoreClaim, Wait
 from throttlekit.stores.wire import _SECRET, place_text  # pyright: ignore[reportPrivateUsage]
 

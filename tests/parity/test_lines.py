@@ -21,9 +21,10 @@ from parity.replay import Shas, check
 from support.claims import claim_of
 from support.ids import told
 from throttlekit import FixedWindow, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import Caller
+from throttlekit._core.absence import MOST_BATCH
 from throttlekit._core.limit.base import Limit
-from throttlekit._core.line import EMPTY, FURTHEST_US, GRACE_US, MOST_OVERTAKEN, UNIT, Place
+from throttlekit._core.line import EMPTY, FURTHEST_US, GRACE_US, UNIT, Place
+from throttlekit._core.verdict import Caller
 from throttlekit.stores import Correction, StoreClaim
 
 
@@ -169,7 +170,7 @@ def test_due_job_far_behind_passes_where_units_lie_alike(client: Any) -> None:
 def test_jobs_that_have_not_come_leave_the_line_alike_as_their_units_are_lost(client: Any) -> None:
     """Those in front of one that is due, up to a number. Of the costs of those that were set aside, none is left."""
     kept, reference = rule(TokenBucket("x", "10/s", burst=1)), Reference()
-    steps, places, waiting = list[Step](), list[Sequence[Place | None]](), MOST_OVERTAKEN + 20
+    steps, places, waiting = list[Step](), list[Sequence[Place | None]](), MOST_BATCH + 20
     asked = [(kept, claim_of(kept.bind(1)))]
     for _ in range(waiting + 1):
         steps.append(reference.ask(NOW_US, asked, Caller.JOB))

@@ -25,9 +25,9 @@ from parity.histories import (
 from parity.replay import NARROW, STRICT, Shas, check
 from support.claims import claim_of
 from throttlekit import Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import Caller
 from throttlekit._core.line import GRACE_US, UNIT, Place
 from throttlekit._core.time_zone import Zone
+from throttlekit._core.verdict import Caller
 from throttlekit.stores import Correction, Lease, StoreClaim
 
 SLOWED = ("fall: True", "heard: True", "heard: False", "slowed", "paced")

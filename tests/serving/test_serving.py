@@ -30,7 +30,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.acquire import Verdict
+from throttlekit._core.verdict import Verdict
 from throttlekit.adapter import RequestLimits
 from throttlekit.stores import MemoryStore, Request
 

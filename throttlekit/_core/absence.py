@@ -6,11 +6,12 @@ This is rule 4 of line.py. lua/throttlekit_lua/line.lua mirrors it. Change both,
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import replace
 
-from throttlekit._core.line import GRACE_US, LOOK_US, NO_TAGS, Line
+from throttlekit._core.line import GRACE_US, LOOK_US, NO_TAGS, Entry, Line
 
-__all__ = ["BATCH", "DOUBT", "DOUBT_LASTS_US", "MOST_BATCH", "MOST_DOUBT", "tidied"]
+__all__ = ["BATCH", "DOUBT", "DOUBT_LASTS_US", "MOST_BATCH", "MOST_DOUBT", "overtaken", "tidied"]
 
 BATCH, MOST_BATCH = 16, 512
 """Entries set aside in one request, at most, for each `GRACE_US` of the grace time; times the budget."""
@@ -56,6 +57,19 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
         jobs=line.jobs[aside:], gone=line.gone + cost, extra=line.extra - cost + aside,
     )  # fmt: skip
     return _forgetful(line), aside > 0 or pending
+
+
+def overtaken(line: Line, entry: Entry, now_us: int) -> Line:
+    """
+    The line without the first `MOST_BATCH` of those that stand before *entry*, whose job passes before them: they were
+    due, have not come, and their units were lost. One that comes yet keeps its place. For a while after the rate has
+    changed the line stays: then they may have been told to come later.
+    """
+    if now_us < line.since_us:
+        return line
+    number = min(MOST_BATCH, bisect_left(line.jobs, entry))
+    cost = sum(each.cost for each in line.jobs[:number])
+    return replace(line, jobs=line.jobs[number:], gone=line.gone + cost, extra=line.extra - cost + number)
 
 
 def _forgetful(line: Line) -> Line:

@@ -11,11 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from enum import Enum
 from typing import Any, NamedTuple
 
-from throttlekit._core.absence import tidied
-from throttlekit._core.algorithm import Algorithm, Use
+from throttlekit._core.absence import overtaken, tidied
+from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.line import (
     AT_DOOR,
@@ -34,45 +33,15 @@ from throttlekit._core.line import (
     genuine,
     joined,
     left,
-    overtaken,
     passed,
     promised,
     signed,
     standing,
 )  # fmt: skip
 from throttlekit._core.slowdown import Fall, Heard, Pace, Slowdown, fallen, heard, pace_of, paced
+from throttlekit._core.verdict import Caller, Reason, Verdict
 
-__all__ = ["Caller", "Reason", "State", "Verdict", "acquire", "kept_until_us", "leave", "pause", "slow"]
-
-
-class Caller(Enum):
-    """What kind of caller makes the request, and so what a denial writes."""
-
-    JOB = "job"
-    """A job, which comes back through its framework: a denial gives it a place in the line."""
-    AGAIN = "again"
-    """A job that ran, and has to wait once more: its place is in front of those that have not run."""
-    GUEST = "guest"
-    """A caller without a job, which cannot keep a place: a denial suggests an instant."""
-    PEEK = "peek"
-    """A caller that only looks: the store writes nothing, whatever the answer."""
-    __hash__ = object.__hash__  # that of Enum is written in Python, and a request is encoded by it
-
-
-class Reason(Enum):
-    """Why a decision came out as it did."""
-
-    ALLOWED = "allowed"
-    EXHAUSTED = "exhausted"
-    """The limit has no unit left for this cost now."""
-    IN_LINE = "in line"
-    """There may be a unit, but other jobs stand before this one."""
-    EARLY = "early"
-    """The job came back before it is due; it keeps its place."""
-    FULL = "queue full"
-    """As many jobs wait as the limit allows. No place is given."""
-    PAUSED = "paused"
-    """No job passes for now: the service downstream answered 429, or an operator paused the limit."""
+__all__ = ["State", "acquire", "kept_until_us", "leave", "pause", "slow"]
 
 
 class State(NamedTuple):
@@ -80,36 +49,6 @@ class State(NamedTuple):
 
     taken: Any = None
     line: Line | None = None
-
-
-class Verdict(NamedTuple):
-    """
-    The answer to one request.
-
-    Attributes:
-        claim: The number of the binding claim: of those that deny, the one that is due last; 0 when allowed.
-        now_us: The instant of the decision, by the store's clock.
-        retry_us: The earliest instant at which the request would pass if no other request came.
-        due_us: The instant to come back at; `now_us` when allowed. Where jobs before it seem not to come, it is
-            sooner than the job's places say.
-        uses: What is used of each claim's limit after the decision; None: that claim was not decided.
-        places: The job's place in the line of each claim; None: it has none there. Empty when no place was given.
-        asked_us: The instant of the decision on each claim, where several stores with clocks of their own
-            decide; else empty.
-    """
-
-    reason: Reason
-    claim: int
-    now_us: int
-    retry_us: int
-    due_us: int
-    uses: tuple[Use | None, ...]
-    places: tuple[Place | None, ...] = ()
-    asked_us: tuple[int, ...] = ()
-
-    @property
-    def allowed(self) -> bool:
-        return self.reason is Reason.ALLOWED
 
 
 class _Look(NamedTuple):
@@ -133,6 +72,8 @@ class _Look(NamedTuple):
     """When the job is to come back: sooner, if others were set aside just now, and more may be then."""
     pace: Pace | None = None
     """How the limit is slowed down."""
+    idle_us: int = 0
+    """For how long it has lost what came, before a job that has a place; 0 while it is paused or slowed down."""
 
 
 def acquire(
@@ -188,8 +129,8 @@ def acquire(
                 taken = claim.algorithm.admit(look.taken, now_us)
                 changed[i] = State(taken, _after_grant(claim, look, states[i].line, now_us))
                 uses[i] = claim.algorithm.use(taken, now_us)
-                if look.place is not None and claim.algorithm.overflows:
-                    uses[i] = uses[i]._replace(units=_idle_us(claim, look, now_us))
+                if look.idle_us:
+                    uses[i] = uses[i]._replace(units=look.idle_us)
         return verdict._replace(uses=tuple(uses)), changed
     at_hand = zip(looks, states, strict=True)
     tidy = [look.line if state.line and state.line.jobs else state.line for look, state in at_hand]
@@ -351,7 +292,8 @@ def _look(
         passes_us = soon_us  # no job passes by a guess
     back_us = max(min(passes_us, soon_us) if soon else passes_us, line.paused_us)
     passes_us = max(passes_us, line.paused_us)
-    return _Look(taken, line, place, stands, before, ahead, there, ready_us, passes_us, back_us, pace)
+    idle_us = 0 if place is None or pace is not None or line.paused_us else algorithm.idle_us(taken, now_us)
+    return _Look(taken, line, place, stands, before, ahead, there, ready_us, passes_us, back_us, pace, idle_us)
 
 
 _NOBODY = Ahead()
@@ -401,22 +343,7 @@ def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None, now_us: in
         return (left(line, look.stands.entry, look.before.least) if look.stands.waits else line).unpaused()
     over_us = min(line.over_us or now_us, now_us) if look.before.least else 0
     line = charged(line, claim.tenant, look.stands, claim.step)
-    if _loses(claim, look, now_us):
-        line = overtaken(line, look.stands.entry)
+    in_order = not (claim.tenant or claim.step) and claim.max_queue is None
+    if in_order and look.before.least > look.ahead.least and 2 * look.idle_us >= claim.algorithm.size:
+        line = overtaken(line, look.stands.entry, now_us)
     return passed(line, look.stands, look.ahead.least, over_us)
-
-
-def _loses(claim: StoreClaim, look: _Look, now_us: int) -> bool:
-    """
-    Whether the limit lost half of what the job takes, or more, while it waited for those that stand before it, which
-    were due sooner: the order is that of coming, and of instants, but for a while after the rate has changed. Not where
-    a queue is bounded, as those that leave it so may come yet.
-    """
-    in_order = not (claim.tenant or claim.step) and claim.max_queue is None and now_us >= look.line.since_us
-    overtakes = look.before.least > look.ahead.least and in_order and claim.algorithm.overflows
-    return overtakes and 2 * _idle_us(claim, look, now_us) >= claim.algorithm.size
-
-
-def _idle_us(claim: StoreClaim, look: _Look, now_us: int) -> int:
-    """For how long the limit has lost what came; 0 if it was paused, or is slowed down: then it was not to be used."""
-    return 0 if look.pace is not None or look.line.paused_us else claim.algorithm.idle_us(look.taken, now_us)

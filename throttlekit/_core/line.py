@@ -31,9 +31,9 @@ from throttlekit._core.slowdown import Slowdown
 
 __all__ = [
     "AT_DOOR", "CLASS", "CLASSES", "EMPTY", "EXACT", "FAR", "FURTHEST_US",
-    "GRACE_US", "GUESTS_US", "KEPT_US", "LOOK_US", "MEAN_ONE", "MEAN_PART", "MOST_OVERTAKEN", "NO_TAGS", "UNIT",
+    "GRACE_US", "GUESTS_US", "KEPT_US", "LOOK_US", "MEAN_ONE", "MEAN_PART", "NO_TAGS", "UNIT",
     "Ahead", "Entry", "Line", "Place", "Standing", "ahead_of", "begun", "charged", "genuine", "joined", "left",
-    "overtaken", "passed", "promised", "signed", "standing",
+    "passed", "promised", "signed", "standing",
 ]  # fmt: skip
 
 UNIT = 1_000_000
@@ -61,9 +61,6 @@ MEAN_ONE, MEAN_PART = 1024, 32
 
 AT_DOOR = 8
 """Where a unit that is not taken is lost, so many of the jobs that are due, and found none, come back for the next."""
-
-MOST_OVERTAKEN = 512
-"""Entries that one grant takes out of the line, at most, since their jobs have missed their turn."""
 
 LOOK_US = 500_000
 """A process with jobs asks at least so often. So long after a change of the rate, or a pause, none is set aside."""
@@ -345,16 +342,6 @@ def passed(line: Line, stands: Standing, least: int, over_us: int) -> Line:
     low = max(min(line.low, least), line.low - entry.cost)
     line = replace(line.unpaused(), v=max(line.v, entry.start), mean=mean, low=low, over_us=over_us)
     return _without(line, entry) if stands.waits else line
-
-
-def overtaken(line: Line, entry: Entry) -> Line:
-    """
-    The line without those that stand before *entry*, whose job passes before them: they were due, have not come, and
-    their units were lost. One that comes yet keeps its place.
-    """
-    number = min(MOST_OVERTAKEN, bisect_left(line.jobs, entry))
-    cost = sum(each.cost for each in line.jobs[:number])
-    return replace(line, jobs=line.jobs[number:], gone=line.gone + cost, extra=line.extra - cost + number)
 
 
 def signed(line: Line, name: str, start: int, number: int, due_us: int) -> Place:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision
+from throttlekit._core.verdict import Verdict
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.ticket import Ticket

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from throttlekit._core.acquire import Verdict
+from throttlekit._core.verdict import Verdict
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every

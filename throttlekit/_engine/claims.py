@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
-from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.claim import StoreClaim, claim_of
@@ -18,6 +17,7 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.share import NO_STAKE, Stake
 from throttlekit._core.limit.template import key_text
 from throttlekit._core.storage_keys import bucket_name, holder_name, quoted
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit._engine.call import Call
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.ticket import MOST_PLACES, Ticket, lane_of, limit_ref

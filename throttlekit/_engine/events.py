@@ -13,12 +13,12 @@ from typing import Any, TypeVar, get_args
 
 import pluggy
 
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.local_share import OnStoreFailure
 from throttlekit._core.limit.template import key_text, safe_repr
+from throttlekit._core.verdict import Verdict
 from throttlekit._engine.attempt import Attempt
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.ticket import Ticket

@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from throttlekit._core.acquire import Caller
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.local_share import OnStoreFailure
+from throttlekit._core.verdict import Caller
 from throttlekit._engine.claims import Claim, decision_from
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Request, Store

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
+from throttlekit._core.verdict import Verdict
 from throttlekit._engine.attempt import Attempt, Layer
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, ClaimResolver, build_request, decision_from, ticket_after

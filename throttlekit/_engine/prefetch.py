@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithms.gcra import Bucket
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.claim import StoreClaim
@@ -18,6 +17,7 @@ from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.prefetch_options import PrefetchQuota
 from throttlekit._core.local_quota import LocalQuota
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit._engine.attempt import Attempt, Decider, Layer, Rest
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, decision_from

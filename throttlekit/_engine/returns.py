@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from throttlekit._core.acquire import Caller
 from throttlekit._core.storage_keys import is_workflow
+from throttlekit._core.verdict import Caller
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Correction, Request

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.verdict import Verdict
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import (
     Correction,

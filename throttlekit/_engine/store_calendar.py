@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.time_zone import DAY_US
+from throttlekit._core.verdict import Caller, Verdict
 from throttlekit._engine.attempt import Attempt
 from throttlekit.stores.base import Request, Store
 

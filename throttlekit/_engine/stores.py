@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.decision import Charged, Decision, settled_of
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.verdict import Verdict
 from throttlekit._engine.attempt import Attempt, Layer, Rest
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.returns import Returns, slots_of

@@ -21,12 +21,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import throttlekit_lua
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.serialize import plain
 from throttlekit._core.storage_keys import fleet_name, limit_id
+from throttlekit._core.verdict import Verdict
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.ticket import Ticket
 from throttlekit._util.fork_safety import renew_lock_after_fork

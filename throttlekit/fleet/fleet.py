@@ -6,10 +6,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.verdict import Verdict
 from throttlekit._engine.claims import Claim
 from throttlekit._engine.store_access import StoreAccess
 from throttlekit._engine.ticket import Ticket

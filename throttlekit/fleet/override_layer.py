@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.decision import Decision
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit._engine.attempt import Attempt, Decider
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, decision_from

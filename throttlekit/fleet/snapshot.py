@@ -16,12 +16,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import throttlekit_lua
-from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.serialize import load_in_force
 from throttlekit._core.storage_keys import fleet_name, limit_id, line_name, parts_of
+from throttlekit._core.verdict import Caller, Verdict
 from throttlekit.errors import ConfigurationError
 from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, REASON_CODES, reported_id
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.algorithm import Algorithm
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import Drop
 from throttlekit._core.line import GRACE_US, Place
 from throttlekit._core.slowdown import Fall, Heard
+from throttlekit._core.verdict import Caller, Verdict
 
 __all__ = [
     "Correction",

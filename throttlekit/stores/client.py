@@ -7,7 +7,7 @@ from typing import Any
 
 import redis
 
-from throttlekit._core.acquire import Verdict
+from throttlekit._core.verdict import Verdict
 from throttlekit.errors import ConfigurationError
 from throttlekit.stores.base import Request
 from throttlekit.stores.redis import RedisStore, address_of, renew_pool_lock_after_fork

@@ -11,8 +11,8 @@ import redis
 from redis.crc import key_slot
 from redis.exceptions import RedisClusterException
 
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.verdict import Verdict
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, Wait, acquire_or_error

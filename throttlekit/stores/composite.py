@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import Correction, Request
 

@@ -7,9 +7,9 @@ from operator import attrgetter
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.pattern import matches
+from throttlekit._core.verdict import Verdict
 from throttlekit.errors import StoreUnavailable
 from throttlekit.stores.base import (
     Correction,

@@ -8,12 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from throttlekit._core.acquire import State, Verdict, acquire, kept_until_us, leave, pause, slow
+from throttlekit._core.acquire import State, acquire, kept_until_us, leave, pause, slow
 from throttlekit._core.algorithm import Algorithm, stored_until_us
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import Drop, after_drop
 from throttlekit._core.line import KEPT_US, Line
 from throttlekit._core.storage_keys import line_name
+from throttlekit._core.verdict import Verdict
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, Wait
 

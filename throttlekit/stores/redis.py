@@ -18,9 +18,9 @@ try:
 except ImportError as error:  # pragma: no cover - exercised by the wheel test, in an environment of its own
     raise ImportError("a redis:// limiter needs the redis client: pip install 'throttlekit-jobs[redis]'") from error
 
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.storage_keys import is_line, jobs_name_of
+from throttlekit._core.verdict import Verdict
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit.errors import ConfigurationError, StoreUnavailable
 from throttlekit.stores.base import Correction, Lease, Request, Slowing, Wait

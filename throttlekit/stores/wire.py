@@ -9,13 +9,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import throttlekit_lua
-from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Algorithm, Use
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.latency import Drop
 from throttlekit._core.line import Place
 from throttlekit._core.slowdown import Fall
 from throttlekit._core.storage_keys import jobs_name, line_name
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.stores.base import Request, Slowing
 
 __all__ = [

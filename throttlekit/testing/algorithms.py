@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.testing.bench import SECOND_US, Bench, ConformanceSuite, run_in_threads
 from throttlekit.testing.cases import BURST_CASES, CASES, Case, for_each
 

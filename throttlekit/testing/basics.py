@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from throttlekit._core.acquire import Caller
+from throttlekit._core.verdict import Caller
 from throttlekit.stores.base import Correction, Request
 from throttlekit.testing.bench import NOW_US, ONE, STEP_US, TEN, ConformanceSuite
 from throttlekit.testing.cases import CASES

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from throttlekit._core.acquire import Caller, Reason
+from throttlekit._core.verdict import Caller, Reason
 from throttlekit.testing.bench import SECOND_US, Bench, ConformanceSuite
 from throttlekit.testing.cases import BURST_CASES, CASES, Case, for_each
 

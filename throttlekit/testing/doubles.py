@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from throttlekit._core.acquire import Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
+from throttlekit._core.verdict import Reason, Verdict
 from throttlekit._wiring import wiring_of
 from throttlekit.hookspecs import Decided, hookimpl
 from throttlekit.limiter import Limiter

@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from throttlekit._core.acquire import Caller, Reason
 from throttlekit._core.algorithms.fixed_window import FixedWindow
+from throttlekit._core.verdict import Caller, Reason
 from throttlekit.testing.bench import SECOND_US, Bench, ConformanceSuite
 from throttlekit.testing.cases import CASES, Case, for_each
 

@@ -4,13 +4,13 @@
 
 from __future__ import annotations
 
-from throttlekit._core.acquire import Caller, Reason
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.algorithms.fixed_window import FixedWindow
 from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
 from throttlekit._core.algorithms.sliding_log import SlidingLog
 from throttlekit._core.algorithms.sliding_window import SlidingWindow
 from throttlekit._core.algorithms.token_bucket import TokenBucket
+from throttlekit._core.verdict import Caller, Reason
 from throttlekit.testing.bench import NAME, NOW_US, SLOW, STEP_US, ConformanceSuite
 
 __all__ = ["QueueConformance"]

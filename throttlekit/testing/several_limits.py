@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithms.leaky_bucket import LeakyBucket
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.testing.bench import (
     NAME,
     NOW_US,

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithms.by_latency import ByLatency
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.latency import Drop
 from throttlekit._core.limit.base import Limit
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.stores.base import Correction, Lease, Slowing
 from throttlekit.testing.bench import NAME, SECOND_US, TEN, Bench, ConformanceSuite, run_in_threads
 

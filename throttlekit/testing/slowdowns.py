@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from throttlekit._core.acquire import Caller
 from throttlekit._core.slowdown import Fall, Heard
+from throttlekit._core.verdict import Caller
 from throttlekit.stores.base import Slowing
 from throttlekit.testing.bench import SECOND_US, Bench, ConformanceSuite
 from throttlekit.testing.cases import CASES, Case, for_each

@@ -8,10 +8,10 @@ from collections import Counter
 from dataclasses import replace
 from datetime import timedelta
 
-from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithms.token_bucket import TokenBucket
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import AT_DOOR, GRACE_US, GUESTS_US, LOOK_US
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.stores.base import Request
 from throttlekit.testing.bench import NAME, NOW_US, ONE, SECOND_US, STEP_US, TEN, Bench, ConformanceSuite
 from throttlekit.testing.cases import CASES, Case, for_each

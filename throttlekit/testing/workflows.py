@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithms.concurrency import Concurrency
 from throttlekit._core.storage_keys import workflow_name
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.stores.base import Correction, Lease
 from throttlekit.testing.bench import NAME, SECOND_US, TEN, Bench, ConformanceSuite
 

@@ -16,7 +16,7 @@ import throttlekit_dramatiq._options as adapter
 from support.dramatiq.helpers import DenyBefore, Recording, Site, left_over, working
 from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket
-from throttlekit._core.acquire import Reason
+from throttlekit._core.verdict import Reason
 from throttlekit_dramatiq import Throttle
 
 EACH = TokenBucket("each", "1000/s", key="{n}")

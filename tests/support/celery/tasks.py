@@ -21,7 +21,7 @@ import throttlekit_celery._saving as saving
 from support.celery.site import conf_of
 from support.servers.stores import DenyBefore
 from throttlekit import Limiter, TokenBucket, current
-from throttlekit._core.acquire import Reason
+from throttlekit._core.verdict import Reason
 from throttlekit.stores.redis import RedisStore
 from throttlekit_celery import install
 

@@ -13,7 +13,7 @@ import redis
 from support.partner.hidden import HiddenPartner
 from support.servers.stores import Passing
 from throttlekit import RateLimited, current
-from throttlekit._core.acquire import Caller
+from throttlekit._core.verdict import Caller
 from throttlekit._engine.plugins import plugin_manager, store_from
 from throttlekit.stores import Request
 

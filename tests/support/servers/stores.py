@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from throttlekit._core.acquire import Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.line import Place
+from throttlekit._core.verdict import Reason, Verdict
 from throttlekit.stores import MemoryStore, Request, Store
 from throttlekit.stores.redis import RedisStore
 from throttlekit.stores.wire import arguments_of, script_of

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from support.claims import claim_of
-from throttlekit._core.absence import BATCH, DOUBT
-from throttlekit._core.acquire import Caller, Reason, State, Verdict, acquire, kept_until_us, leave
+from throttlekit._core.absence import BATCH, DOUBT, MOST_BATCH
+from throttlekit._core.acquire import State, acquire, kept_until_us, leave
 from throttlekit._core.algorithm import STALE_US, Algorithm, Use
 from throttlekit._core.algorithms.fixed_window import Count, FixedWindowAlgorithm
 from throttlekit._core.algorithms.gcra import Bucket, Tat
@@ -23,7 +23,6 @@ from throttlekit._core.line import (
     GRACE_US,
     GUESTS_US,
     LOOK_US,
-    MOST_OVERTAKEN,
     UNIT,
     Entry,
     Line,
@@ -33,6 +32,7 @@ from throttlekit._core.line import (
     standing,
 )
 from throttlekit._core.slowdown import Heard, heard
+from throttlekit._core.verdict import Caller, Reason, Verdict
 
 NOW = 1_800_000_000_000_000
 STEP = 100_000
@@ -241,8 +241,8 @@ def test_jobs_that_may_not_be_due_stay_in_the_line(why: str) -> None:
 
 def test_no_more_than_so_many_leave_the_line_at_once_as_they_have_not_come() -> None:
     desk, one = Desk(state=State(Tat(NOW + STEP))), claim_of(Bucket.of(10, 1_000_000, 1).bind(1))
-    last = desk.waiting(MOST_OVERTAKEN + 9, one)[-1]
-    desk.now_us = NOW + 2 * (MOST_OVERTAKEN + 9) * STEP
+    last = desk.waiting(MOST_BATCH + 9, one)[-1]
+    desk.now_us = NOW + 2 * (MOST_BATCH + 9) * STEP
     assert desk.ask(one, back=last).allowed
     assert len(desk.line.jobs) == 8
 

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from support.claims import claim_of
 from throttlekit import Concurrency, ConfigurationError, CostExceedsLimit, Decision, Job, Limiter, TokenBucket
-from throttlekit._core.acquire import Caller, Reason, State, Verdict, acquire
+from throttlekit._core.acquire import State, acquire
 from throttlekit._core.algorithm import STALE_US, Use
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm, Holders
 from throttlekit._core.line import GRACE_US
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.storage_keys import with_slots
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock
 

@@ -15,9 +15,10 @@ import pytest
 
 from support.claims import claim_of
 from throttlekit import FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket
-from throttlekit._core.acquire import Caller, Reason, State, acquire
+from throttlekit._core.acquire import State, acquire
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import GRACE_US, Place
+from throttlekit._core.verdict import Caller, Reason
 
 MS = 1000
 SECOND = 1000 * MS

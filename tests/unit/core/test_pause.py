@@ -26,9 +26,10 @@ from throttlekit import (
     SlidingWindow,
     TokenBucket,
 )
-from throttlekit._core.acquire import Caller, Reason, State, Verdict, acquire, kept_until_us, pause
+from throttlekit._core.acquire import State, acquire, kept_until_us, pause
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import GRACE_US, Line
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit._engine.call import Call
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock

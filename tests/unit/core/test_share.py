@@ -9,9 +9,10 @@ import pytest
 
 from support.claims import claim_of
 from throttlekit import ConfigurationError, Job, Share, TokenBucket
-from throttlekit._core.acquire import Caller, State, Verdict, acquire
+from throttlekit._core.acquire import State, acquire
 from throttlekit._core.limit.share import GivenShare, Stake
 from throttlekit._core.serialize import dump, load
+from throttlekit._core.verdict import Caller, Verdict
 
 NOW_US = 1_800_000_000_000_000
 

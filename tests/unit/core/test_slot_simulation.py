@@ -16,9 +16,10 @@ import pytest
 
 from support.claims import claim_of
 from throttlekit import Concurrency
-from throttlekit._core.acquire import Caller, State, acquire
+from throttlekit._core.acquire import State, acquire
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
 from throttlekit._core.line import LOOK_US, Place
+from throttlekit._core.verdict import Caller
 
 MS = 1000
 START_US = 1_800_000_000_000_000

@@ -23,10 +23,11 @@ from throttlekit import (
     TokenBucket,
     current,
 )
-from throttlekit._core.acquire import Caller, Reason, State, acquire
+from throttlekit._core.acquire import State, acquire
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.serialize import dump, load
 from throttlekit._core.storage_keys import workflow_name
+from throttlekit._core.verdict import Caller, Reason
 from throttlekit.adapter import begin, decision_from_receipt, end, receipt, running
 from throttlekit.stores import MemoryStore
 from throttlekit.testing import FakeClock

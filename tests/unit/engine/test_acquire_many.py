@@ -25,7 +25,7 @@ from throttlekit import (
     StoreUnavailable,
     TokenBucket,
 )
-from throttlekit._core.acquire import Caller, Verdict
+from throttlekit._core.verdict import Caller, Verdict
 from throttlekit.stores import MemoryStore, Request
 from throttlekit.testing import FakeClock
 

@@ -21,7 +21,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.acquire import Caller, Verdict
+from throttlekit._core.verdict import Caller, Verdict
 from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import ClaimResolver, build_request

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from throttlekit import FixedWindow, LeakyBucket, Limit, SlidingLog, SlidingWindow, StoreUnavailable, TokenBucket
-from throttlekit._core.acquire import Caller, Reason, Verdict
 from throttlekit._core.algorithm import Use
 from throttlekit._core.storage_keys import bucket_name
+from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.stores import Correction, MemoryStore, Request, StoreClaim
 from throttlekit.stores.composite import Part, acquire_in_parts
 

@@ -16,7 +16,7 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.acquire import Verdict
+from throttlekit._core.verdict import Verdict
 from throttlekit._engine.inline import InlineWaits
 from throttlekit.adapter.rate_limited import limited
 from throttlekit.hookspecs import Decided

@@ -29,7 +29,7 @@ from throttlekit import (
     SlidingLog,
     TokenBucket,
 )
-from throttlekit._core.acquire import Verdict
+from throttlekit._core.verdict import Verdict
 from throttlekit.errors import StoreUnavailable, WaitedTooLong
 from throttlekit.stores import MemoryStore, Request
 

@@ -32,9 +32,9 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.line import UNIT
 from throttlekit._core.serialize import dump, load
+from throttlekit._core.verdict import Verdict
 from throttlekit._engine.call import Call
 from throttlekit._engine.inline import InlineWaits
 from throttlekit._engine.ticket import Ticket

@@ -30,9 +30,9 @@ from throttlekit import (
     TokenBucket,
     hookimpl,
 )
-from throttlekit._core.acquire import Caller, Verdict
 from throttlekit._core.limit.with_rate import altered
 from throttlekit._core.serialize import dump, load
+from throttlekit._core.verdict import Caller, Verdict
 from throttlekit._engine import prefetch as prefetching
 from throttlekit._wiring import wiring_of
 from throttlekit.fleet.activity import Counts

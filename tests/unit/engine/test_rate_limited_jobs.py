@@ -19,10 +19,10 @@ from throttlekit import (
     RateLimited,
     TokenBucket,
 )
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.algorithms.concurrency import Holders
 from throttlekit._core.line import Line
 from throttlekit._core.storage_keys import line_name
+from throttlekit._core.verdict import Verdict
 from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter import check_on_429
 from throttlekit.adapter.body import running

@@ -12,8 +12,8 @@ import pytest
 from support.servers.stores import Passing
 from support.waiting import wait_until
 from throttlekit import AsyncLimiter, Concurrency, Job, Limiter, TokenBucket
-from throttlekit._core.acquire import Verdict
 from throttlekit._core.algorithms.concurrency import ConcurrencyAlgorithm
+from throttlekit._core.verdict import Verdict
 from throttlekit._engine.returns import Returns, slots_of
 from throttlekit._wiring import wiring_of
 from throttlekit.errors import StoreUnavailable

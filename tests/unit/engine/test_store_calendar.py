@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from throttlekit import AsyncLimiter, FixedWindow, Limiter, StoreUnavailable, TokenBucket
-from throttlekit._core.acquire import Caller, Verdict
+from throttlekit._core.verdict import Caller, Verdict
 from throttlekit.stores.base import Request
 from throttlekit.stores.memory import MemoryStore
 

@@ -6,9 +6,9 @@ import pytest
 from redis.connection import Connection
 
 from throttlekit import Concurrency, FixedWindow, TokenBucket
-from throttlekit._core.acquire import Caller
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import Place
+from throttlekit._core.verdict import Caller
 from throttlekit.stores import Request, StoreClaim
 from throttlekit.stores.wire import arguments_of, command, frame_of, place_text, script_of, verdict_of
 
