@@ -80,6 +80,12 @@ local function cost_of(member) return tonumber(string.sub(member, 18)) or 1 end
 local function number_of(member) return tonumber(string.sub(member, 1, 16)) or 0 end
 local function member_of(number, cost) return string.format('%016.0f ', number) .. whole(cost) end
 
+local function set_aside(c, member, units)
+  local line = c.line
+  c.aside[#c.aside + 1] = member
+  line.gone, line.extra, line.waiting = line.gone + units, line.extra - units + 1, line.waiting - 1
+end
+
 -- Sets those aside that are not coming.
 local function tidy_line(c, grace, own)
   local line = c.line
@@ -94,7 +100,7 @@ local function tidy_line(c, grace, own)
   if now < max(line.since, looked) + grace then return end
   local doubt = now >= line.aside and now - line.aside <= DOUBT_LASTS + 2 * grace and line.doubt or 0
   local budgets = math.min(MOST_DOUBT, 1 + math.floor(doubt / DOUBT))
-  local idle, cost = math.min(line.low, c.there) * budgets, 0
+  local idle = math.min(line.low, c.there) * budgets
   if c.there > 0 then
     local most = math.min(MOST_BATCH, max(BATCH, math.floor(BATCH * grace / GRACE)) * budgets)
     local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', '0', whole(most))
@@ -106,13 +112,12 @@ local function tidy_line(c, grace, own)
         c.soon = units <= c.there
         break
       end
-      idle, cost = idle - units, cost + units
-      c.aside[#c.aside + 1] = member
+      idle = idle - units
+      set_aside(c, member, units)
     end
   end
   line.since, line.low, line.doubt, c.tidied = now, c.there, doubt + #c.aside, true
   if #c.aside > 0 then line.aside, line.over, c.soon = now, 0, true end
-  line.gone, line.extra, line.waiting = line.gone + cost, line.extra - cost + #c.aside, line.waiting - #c.aside
 end
 
 local function tag_of(c, kind)
@@ -262,13 +267,9 @@ end
 
 -- Takes out the first of those that stand before it: they were due, have not come, and their units were lost.
 local function overtake(c)
-  local line, cost, from = c.line, 0, #c.aside
-  local most = whole(math.min(c.rank, MOST_BATCH))
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', whole(from), most)) do
-    c.aside[#c.aside + 1], cost = member, cost + cost_of(member)
-  end
-  local number = #c.aside - from
-  line.gone, line.extra, line.waiting = line.gone + cost, line.extra - cost + number, line.waiting - number
+  local most = math.min(c.rank, MOST_BATCH)
+  local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', whole(#c.aside), whole(most))
+  for _, member in ipairs(first) do set_aside(c, member, cost_of(member)) end
 end
 
 local function pass(c)

@@ -234,8 +234,8 @@ what lies there is never counted: absence, one tenant: live
   - line, since_us=now_us, low=there, doubt=doubt + aside
   + line, doubt=doubt + aside
 what is set aside is not counted: absence, one tenant: moved
-  - jobs=line.jobs[aside:], gone=line.gone + cost,
-  + jobs=line.jobs[aside:],
+  - jobs=line.jobs[number:], gone=line.gone + cost,
+  + jobs=line.jobs[number:],
 what leaves is not counted: line, one tenant: moved
   - gone=line.gone + entry.cost)
   + gone=line.gone)

@@ -35,19 +35,19 @@ local function read(key)
   return redis.call('GET', key)
 end
 """
-LEFT = (
+LEFT_WITH = (
     READ
     + """
 local left = {}
 for i, key in ipairs(KEYS) do
   left[2 * i - 1] = read(key)
-  local ms = redis.call('PTTL', key)
-  left[2 * i] = ms < 0 and ms or ms - 3600000
+  <expiry>
   redis.call('PERSIST', key)
 end
 return left
 """
 )
+LEFT = LEFT_WITH.replace("<expiry>", "local ms = redis.call('PTTL', key) left[2 * i] = ms < 0 and ms or ms - 3600000")
 
 # Around the scripts: what they write lives an hour longer, or a busy machine would find the shortest-lived gone.
 LONGER = """
@@ -97,18 +97,10 @@ local string = setmetatable({format = function(form, ...)
   return given.format(form, (unpack or table.unpack)(numbers))
 end}, {__index = string})
 """
-LEFT_EXACTLY = (
-    READ
-    + """
-local left = {}
-for i, key in ipairs(KEYS) do
-  left[2 * i - 1] = read(key)
-  left[2 * i] = tonumber(redis.call('HGET', 'expiry', key) or left[2 * i - 1] and -1 or -2)
-  redis.call('HDEL', 'expiry', key)
-  redis.call('PERSIST', key)
-end
-return left
-"""
+LEFT_EXACTLY = LEFT_WITH.replace(
+    "<expiry>",
+    "left[2 * i] = tonumber(redis.call('HGET', 'expiry', key) or left[2 * i - 1] and -1 or -2) "
+    "redis.call('HDEL', 'expiry', key)",
 )
 
 

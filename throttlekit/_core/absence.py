@@ -49,14 +49,11 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
             break
         idle -= entry.cost
         aside += 1
-    removed = line.jobs[:aside]
-    cost = sum(entry.cost for entry in removed)
     line = replace(
         line, since_us=now_us, low=there, doubt=doubt + aside, aside_us=now_us if aside else line.aside_us,
         over_us=0 if aside else line.over_us,
-        jobs=line.jobs[aside:], gone=line.gone + cost, extra=line.extra - cost + aside,
     )  # fmt: skip
-    return _forgetful(line), aside > 0 or pending
+    return _forgetful(_without_first(line, aside)), aside > 0 or pending
 
 
 def overtaken(line: Line, entry: Entry, now_us: int) -> Line:
@@ -67,8 +64,11 @@ def overtaken(line: Line, entry: Entry, now_us: int) -> Line:
     """
     if now_us < line.since_us:
         return line
-    number = min(MOST_BATCH, bisect_left(line.jobs, entry))
-    cost = sum(each.cost for each in line.jobs[:number])
+    return _without_first(line, min(MOST_BATCH, bisect_left(line.jobs, entry)))
+
+
+def _without_first(line: Line, number: int) -> Line:
+    cost = sum(entry.cost for entry in line.jobs[:number])
     return replace(line, jobs=line.jobs[number:], gone=line.gone + cost, extra=line.extra - cost + number)
 
 
