@@ -29,7 +29,7 @@ if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
 
   -- Where it stands.
   local rank, start, own, due, member
-  local in_order = step == '0' and tenant == ''
+  local in_order = step == '0'
   if given == '' then
     local first = before - lead
     if not in_order then first = max(first, -1 - (redis.call('ZSCORE', KEYS[3], 'f ' .. tenant) or -1)) end
@@ -71,14 +71,14 @@ if known_line and #KEYS == 3 and ARGV[2] == 'job' then repeat
     passes = math.min(passes, now + FURTHEST)
     if wait ~= '' and passes - now > wait + 0 or not due and queue ~= '' and waiting - queue >= 0 then break end
     if not due then
-      if step == '0' then redis.call('ZADD', KEYS[3], start, member)
+      if in_order then redis.call('ZADD', KEYS[3], start, member)
       else
         local finish = format(INTEGER, -1 - math.min(start + step, MOST_TAG))
         redis.call('ZADD', KEYS[3], start, member, finish, 'f ' .. tenant)
       end
       waiting, kept_grace = format(INTEGER, waiting + 1), longest
     end
-    if step ~= '0' then redis.call('ZREMRANGEBYSCORE', KEYS[3], format(INTEGER, -1 - before), '(0') end
+    if not in_order then redis.call('ZREMRANGEBYSCORE', KEYS[3], format(INTEGER, -1 - before), '(0') end
     local reason = due and due > now and '-3' or ready > now and '-1' or '-2'
     local told = format(INTEGER, passes)
     if passes - last > 0 then last, furthest = told, max(furthest, passes) end

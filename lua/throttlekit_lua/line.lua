@@ -65,7 +65,7 @@ end
 local function read_rest(c)
   local mark, cost, step, lead, queue, tenant = string.match(c.rest, '^(%d+) (%d+) (%d+) (%d+) (%d*) (.*)$')
   c.mark, c.cost, c.step, c.lead = tonumber(mark), tonumber(cost), tonumber(step), tonumber(lead)
-  c.queue, c.tenant, c.in_order = tonumber(queue), tenant, c.step == 0 and tenant == ''
+  c.queue, c.tenant, c.in_order = tonumber(queue), tenant, c.step == 0
 end
 
 local function begin_line(c, secret)

@@ -6,6 +6,7 @@ import inspect
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from throttlekit import (
 )
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered
+from throttlekit._core.line import UNIT
 from throttlekit._core.storage_keys import bucket_name, jobs_name, line_name
 from throttlekit._core.verdict import Caller, Reason
 from throttlekit.stores import Correction, Request, StoreClaim, Wait
@@ -204,25 +206,24 @@ def test_line_that_is_cleared_leaves_its_pause(client: Any, store: RedisStore, e
 
 
 def test_full_queue_that_lost_its_jobs_has_room_again(client: Any, store: RedisStore) -> None:
-    """Where only the set of jobs is gone, its jobs count until a unit lies there."""
+    """Where only the set of jobs is gone, its jobs count until a unit has lain there for the grace time."""
     limit = LeakyBucket("leaky", "10/s", queue=2)
     reasons = [store.acquire(_request(limit), now_us=10**15).reason for _ in range(4)]
     assert reasons[2:] == [Reason.EXHAUSTED, Reason.FULL]
     client.delete(jobs_name(_claim(limit).bucket))
-    now_us = 10**15
-    while store.acquire(_request(limit), now_us=now_us).reason is Reason.FULL:
-        now_us += 100_000
-        assert now_us < 10**15 + 1_000_000
+    verdicts = [store.acquire(_request(limit), now_us=10**15 + 250_000) for _ in range(4)]
+    assert [each.reason for each in verdicts] == [*(Reason.ALLOWED, Reason.EXHAUSTED, Reason.EXHAUSTED, Reason.FULL)]
 
 
 def test_last_job_set_aside_leaves_no_key_behind(client: Any, store: RedisStore) -> None:
-    """A newcomer that passes where all others were set aside leaves no key that lives for ever."""
-    limit, now_us = TokenBucket("one", "10/s", burst=1), 10**15
+    """A tenant's job that passes where all others, of no tenant, were set aside leaves no key that lives for ever."""
+    claim, now_us = _claim(TokenBucket("one", "10/s", burst=1)), 10**15
     for _ in range(2):
-        store.acquire(_request(limit), now_us=now_us)
-    while not store.acquire(_request(limit)._replace(max_wait_us=0), now_us=now_us).allowed:
+        store.acquire(Request([claim], Caller.JOB), now_us=now_us)
+    request = Request([replace(claim, tenant="a", step=UNIT)], Caller.JOB, max_wait_us=0)
+    while not store.acquire(request, now_us=now_us).allowed:
         now_us += 60_000
-    assert client.pttl(jobs_name(_claim(limit).bucket)) != -1
+    assert not client.exists(jobs_name(claim.bucket))
 
 
 def test_line_that_lost_its_jobs_goes_on(client: Any, store: RedisStore) -> None:

@@ -120,7 +120,7 @@ v stays: line, one tenant: v
   - v=max(line.v, entry.start), mean
   + v=line.v, mean
 a place before v: line, one tenant: pace
-  - start = max(v, line.finishes.get(tenant, 0) if tenant or step else last)
+  - start = max(v, line.finishes.get(tenant, 0) if step else last)
   + start = v
 who passed stands on: line, one tenant: once
   - return _without(line, entry) if stands.waits else line
@@ -129,7 +129,7 @@ numbers are given twice: line, one tenant: once
   - if entry.number > line.number:
   + if False:
 every return is a new place: line, one tenant: stays
-  - if (tenant or step) and (behind
+  - if step and (behind
   + if True or (behind
 far behind is no matter: line, burst 1: stays
   - behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us)
@@ -159,10 +159,10 @@ told an instant too early: acquire, one tenant: promise
 # Without shares
 
 in front of those that shared the limit: line, shares that come and go: coming
-  - start = max(v, line.finishes.get(tenant, 0) if tenant or step else last)
+  - start = max(v, line.finishes.get(tenant, 0) if step else last)
   + start = max(v, line.finishes.get(tenant, 0))
 no place where it would pass: acquire, two limits without shares: coming
-  - if patient and caller is Caller.JOB and not (claim.tenant or claim.step) and claim.max_queue is None:
+  - if patient and caller is Caller.JOB and not claim.step and claim.max_queue is None:
   + if False:
 a number that another job has: line, two limits without shares: coming
   - line = replace(line, number=max(line.number, entry.number), until_us
@@ -174,13 +174,13 @@ costs and weights do not count: line, two tenants: pace
   - line.finishes, tenant: min(entry.start + step, _MOST_TAG)}
   + line.finishes, tenant: entry.start + UNIT}
 new jobs at the end of the line: line, two tenants: newcomer
-  - start = max(v, line.finishes.get(tenant, 0) if tenant or step else last)
+  - start = max(v, line.finishes.get(tenant, 0) if step else last)
   + start = max([v, line.finishes.get(tenant, 0)] + [each.start for each in line.jobs])
 a place costs nothing: line, always two tenants: fair
   - return replace(line, finishes={**line.finishes, tenant: min(entry.start + step, _MOST_TAG)})
   + return line
 first come, first served: line, always two tenants: fair
-  - start = max(v, line.finishes.get(tenant, 0) if tenant or step else last)
+  - start = max(v, line.finishes.get(tenant, 0) if step else last)
   + start = max([v, *(each.start for each in line.jobs)])
 tenants do not weigh: line, always two tenants: fair
   - line.finishes, tenant: min(entry.start + step, _MOST_TAG)}

@@ -106,7 +106,7 @@ def test_line_of_a_great_rate_is_told_alike_where_no_double_holds_its_time(clien
     client.flushdb()
 
 
-@pytest.mark.parametrize(("burst", "grace_us"), [(7, GRACE_US), (300, 2 * GRACE_US)], ids=["units", "batches"])
+@pytest.mark.parametrize(("burst", "grace_us"), [(7, GRACE_US), (300, 4 * GRACE_US)], ids=["units", "batches"])
 def test_dead_line_is_set_aside_alike(client: Any, burst: int, grace_us: int) -> None:
     """Where no job comes back, more are set aside each time, up to a bound: as many units as lie there, or a batch."""
     kept, reference = rule(TokenBucket("x", f"{burst}/minute", burst=burst)), Reference()
@@ -167,22 +167,71 @@ def test_due_job_far_behind_passes_where_units_lie_alike(client: Any) -> None:
     client.flushdb()
 
 
-def test_jobs_that_have_not_come_leave_the_line_alike_as_their_units_are_lost(client: Any) -> None:
+@pytest.mark.parametrize("grace_us", [GRACE_US, 60_000_000], ids=["looks", "does not look"])
+def test_jobs_that_have_not_come_leave_the_line_alike_as_their_units_are_lost(client: Any, grace_us: int) -> None:
     """Those in front of one that is due, up to a number. Of the costs of those that were set aside, none is left."""
     kept, reference = rule(TokenBucket("x", "10/s", burst=1)), Reference()
     steps, places, waiting = list[Step](), list[Sequence[Place | None]](), MOST_BATCH + 20
     asked = [(kept, claim_of(kept.bind(1)))]
     for _ in range(waiting + 1):
-        steps.append(reference.ask(NOW_US, asked, Caller.JOB))
+        steps.append(reference.ask(NOW_US, asked, Caller.JOB, grace_us=grace_us))
         places.append(reference.places)
     last = places[-1][0]
     assert last is not None
     left = []
     for number, after_us in (-1, 0), (-2, 149_999), (-3, 299_999), (0, 400_000), (1, 450_000):
-        steps.append(reference.ask(last.due_us + after_us, asked, Caller.JOB, places[number]))
+        steps.append(reference.ask(last.due_us + after_us, asked, Caller.JOB, places[number], grace_us=grace_us))
         line = reference.line(kept)
         left.append(len(line.jobs) if line else 0)
     assert left == [19, 18, 0, 0, 1]
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_jobs_that_have_not_come_stay_where_units_lie_for_all_of_them(client: Any) -> None:
+    """Also where the bucket has been full meanwhile: the job that passes takes none of their units."""
+    kept, reference = rule(TokenBucket("x", "20/s", burst=10)), Reference()
+    dear, asked = [(kept, claim_of(kept.bind(10), 10))], [(kept, claim_of(kept.bind(2), 2))]
+    steps = [reference.ask(NOW_US, dear, Caller.JOB)]
+    steps += [reference.ask(NOW_US, asked, Caller.JOB, grace_us=3 * GRACE_US) for _ in range(3)]
+    last = reference.places
+    steps.append(reference.ask(NOW_US + 450_000, dear, Caller.JOB, max_wait_us=0))  # looks at what lies there
+    steps.append(reference.ask(NOW_US + 600_000, asked, Caller.JOB, last))
+    line = reference.line(kept)
+    assert line is not None
+    assert (len(line.jobs), reference.seen["allowed"]) == (2, 2)
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_due_job_of_a_loose_line_leaves_those_before_it_their_units_alike(client: Any) -> None:
+    """Where no unit is lost, a job that is due waits for those before it: here one that ran before took a unit."""
+    kept, reference = rule(TokenBucket("x", "20/s", burst=10)), Reference()
+    asked = [(kept, claim_of(kept.bind(1)))]
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(10), 10))], Caller.JOB)]
+    steps += [reference.ask(NOW_US, asked, Caller.JOB) for _ in range(3)]
+    last = reference.places
+    for after_us, caller in (100_000, Caller.JOB), (110_000, Caller.AGAIN):
+        steps.append(reference.ask(NOW_US + after_us, asked, caller, max_wait_us=0))
+    steps.append(reference.ask(NOW_US + 155_000, asked, Caller.JOB, last))
+    assert isinstance(steps[-1].reply, list)
+    assert (REASONS[steps[-1].reply[0]], reference.seen["allowed"]) == ("in line", 2)
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+@pytest.mark.parametrize(("after_us", "left"), [(499_999, 4), (500_000, 0)])
+def test_jobs_that_were_told_at_a_slower_rate_stay_for_a_while(client: Any, after_us: int, left: int) -> None:
+    """Where the rate has just risen, those in front of a job that is due may have been told to come later."""
+    slow, reference = rule(TokenBucket("x", "10/s", burst=1)), Reference()
+    fast = Rule(TokenBucket("x", "20/s", burst=1), slow.zone, slow.bucket)
+    steps = [reference.ask(NOW_US, [(slow, claim_of(slow.bind(1)))], Caller.JOB) for _ in range(6)]
+    last, asked = reference.places, [(fast, claim_of(fast.bind(1)))]
+    steps.append(reference.ask(NOW_US + 100_000, asked, Caller.JOB, max_wait_us=0))
+    grace_us = 60_000_000  # none is set aside otherwise
+    steps.append(reference.ask(NOW_US + 100_000 + after_us, asked, Caller.JOB, last, grace_us=grace_us))
+    line = reference.line(slow)
+    assert (len(line.jobs) if line else 0, reference.seen["allowed"]) == (left, 2)
     check(client, steps, Shas(client))
     client.flushdb()
 
@@ -233,6 +282,23 @@ def test_job_deep_in_a_line_of_many_costs_passes_alike(client: Any) -> None:
             break
     assert reference.seen["guesses"] > 100
     assert reference.seen["allowed"] > 50
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_job_deep_in_a_line_leaves_what_those_before_it_cost_at_least(client: Any) -> None:
+    """Of the units that lie idle, those stay for the jobs before it: of each beyond the first 32, one."""
+    kept, reference = rule(TokenBucket("x", "100/s", burst=200)), Reference()
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(200), 200))], Caller.JOB)]
+    for number in range(42):
+        asked = [(kept, claim_of(kept.bind(1 + number % 3), 1 + number % 3))]
+        steps.append(reference.ask(NOW_US, asked, Caller.JOB, grace_us=5 * GRACE_US))
+    last = reference.places
+    steps.append(reference.ask(NOW_US + 730_000, asked, Caller.JOB, max_wait_us=0))  # looks: 73 units lie there
+    steps.append(reference.ask(NOW_US + 970_000, asked, Caller.JOB, last))
+    line = reference.line(kept)
+    assert line is not None
+    assert (line.low, reference.seen["allowed"]) == (72, 2)
     check(client, steps, Shas(client))
     client.flushdb()
 
@@ -357,5 +423,35 @@ def test_guest_stands_behind_no_guests_that_are_further_off_than_a_minute(client
     line = reference.line(kept)
     assert line is not None
     assert line.guest_us == NOW_US + 3_000_000
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+_GUESTED = {
+    "one": [TokenBucket("x", "1/s", burst=2)],
+    "two": [TokenBucket("x", "1/s", burst=2), TokenBucket("y", "5/s", burst=3)],
+    "two that tie": [TokenBucket("x", "1/s", burst=1), TokenBucket("y", "1/s", burst=1)],
+    "windows": [FixedWindow("x", "2/s"), SlidingWindow("y", "2/minute")],
+}
+
+
+@pytest.mark.parametrize("limits", _GUESTED.values(), ids=_GUESTED)
+@pytest.mark.parametrize("max_queue", [None, 0, 1])
+def test_guest_is_denied_alike(client: Any, limits: Sequence[Limit], max_queue: int | None) -> None:
+    """Whatever it waits for, with a place or without one, and by a clock that has stepped back a little."""
+    kept, reference = [rule(limit) for limit in limits], Reference()
+    asked = [(each, claim_of(each.bind(1), max_queue=max_queue)) for each in kept]
+    steps = [reference.ask(NOW_US, asked, Caller.GUEST) for _ in range(4)]
+    steps.append(reference.ask(NOW_US, [(each, claim_of(each.bind(1))) for each in kept], Caller.JOB))
+    places = reference.places
+    steps.append(reference.leave(NOW_US, asked, places))
+    for back_us in 0, 1, 500_000, 999_999, 1_000_001:
+        steps.append(reference.ask(NOW_US - back_us, asked, Caller.GUEST))
+    for carried in (), places:
+        steps.append(reference.ask(NOW_US, asked, Caller.GUEST, carried))
+        assert isinstance(steps[-1].reply, list)
+        for less_us in 1, 0, -1:
+            wait_us = steps[-1].reply[4] - NOW_US - less_us
+            steps.append(reference.ask(NOW_US, asked, Caller.GUEST, carried, max_wait_us=wait_us))
     check(client, steps, Shas(client))
     client.flushdb()

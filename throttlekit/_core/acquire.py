@@ -159,7 +159,7 @@ def acquire(
             if look.stands.waits:
                 line = left(look.line, look.stands.entry, look.before.least)
             place, entry = look.place, look.stands.entry
-            if patient and caller is Caller.JOB and not (claim.tenant or claim.step) and claim.max_queue is None:
+            if patient and caller is Caller.JOB and not claim.step and claim.max_queue is None:
                 # In the order of coming: the jobs that this line denies meanwhile stand behind it.
                 line, sealed[i] = promised(line or EMPTY, claim.bucket, claim.cost, given[i], now_us, secret, told_us)
             elif place is not None and not look.stands.tags and entry.number == place.number:
@@ -343,7 +343,7 @@ def _after_grant(claim: StoreClaim, look: _Look, stored: Line | None, now_us: in
         return (left(line, look.stands.entry, look.before.least) if look.stands.waits else line).unpaused()
     over_us = min(line.over_us or now_us, now_us) if look.before.least else 0
     line = charged(line, claim.tenant, look.stands, claim.step)
-    in_order = not (claim.tenant or claim.step) and claim.max_queue is None
+    in_order = not claim.step and claim.max_queue is None
     if in_order and look.before.least > look.ahead.least and 2 * look.idle_us >= claim.algorithm.size:
         line = overtaken(line, look.stands.entry, now_us)
     return passed(line, look.stands, look.ahead.least, over_us)

@@ -11,7 +11,7 @@ The order is start-time fair queueing (Goyal, Vin, Cheng: "Start-time fair queui
 `max(v, its tenant's last finish)`, where v is the start of the last job that passed, and finishes at
 start + cost / weight.
 
-Without shares (no tenant, and a step of 0) the order is that of coming. A job stands at the end, and keeps that place
+Without shares (a step of 0) the order is that of coming. A job stands at the end, and keeps that place
 however late it comes back. It has one in each line of its limits from its first denial on, also where it would pass.
 
 acquire.py decides with it; absence.py says which jobs are not coming. lua/throttlekit_lua/line.lua and clear_line.lua
@@ -234,13 +234,13 @@ def standing(
         return Standing(Entry(v - 1, line.number + 1, cost), False, "")
     if place is None:
         last = line.jobs[-1].start if line.jobs else 0
-        start = max(v, line.finishes.get(tenant, 0) if tenant or step else last)
+        start = max(v, line.finishes.get(tenant, 0) if step else last)
         return Standing(Entry(start, line.number + 1, cost), False, "finishes")
     at = bisect_left(line.jobs, (place.start, place.number))
     if at < len(line.jobs) and line.jobs[at][:2] == (place.start, place.number):
         return Standing(line.jobs[at], True, "")
     behind = v - place.start
-    if (tenant or step) and (behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us)):
+    if step and (behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us)):
         start = max(v, line.returns.get(tenant, 0))
         return Standing(Entry(start, line.number + 1, cost), False, "returns", True)
     return Standing(Entry(place.start, place.number, cost), False, "", True)
