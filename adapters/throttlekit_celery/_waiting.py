@@ -151,8 +151,9 @@ class HeldTasks:
             held.due = now + delay
             lane = lane_in(held.ticket) if wakeable else NO_LANE
             entry = held.entry = self._room.put(
-                wait, held.due, lane, now=now, latest=now + max(delay, most), fresh=held.entry is None
-            )
+                wait, held.due, lane, now=now, latest=now + max(delay, most), fresh=held.entry is None,
+                before=None if held.entry is None else held.entry.waited,
+            )  # fmt: skip
         self._start_timer(entry, delay)
         if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
             task_scheduled(request)

@@ -217,7 +217,7 @@ class DelayedConsumers:
         message: Any = object.__new__(entry.item.message.__class__)
         message.__dict__.update(entry.item.message.__dict__)
         message._message = released
-        holder = Holder(thread, thread.consumer, thread.delay_queue, entry.item, entry.expected, probe)
+        holder = Holder(thread, thread.consumer, thread.delay_queue, entry.item, entry.waited, probe)
         setattr(message, HOLDER, holder)
         self.take(message)
         thread.handle_message(message)
@@ -279,11 +279,12 @@ def _post_process(original: Any, message: Any) -> None:
 
 def _put_back(holder: Holder, deferral: Deferral) -> None:
     """The message was handed over and denied: it goes on waiting, without a broker operation."""
-    message = holder.held.message
+    held = holder.held
+    message = held.message
     if deferral.ticket:
         message.options[TICKET] = deferral.ticket
     if holder.thread.delay_queue is holder.queue:
-        holder.queue.put(Retimed(holder.held.item, current_millis() + deferral.delay_ms, holder.held.since))
+        holder.queue.put(Retimed(held.item, current_millis() + deferral.delay_ms, held.since, holder.waited))
     elif not hasattr(message, "_tag"):  # RabbitMQ has delivered it again
         holder.thread.requeue_messages([message])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from throttlekit.adapter import Delivery, Run
+from throttlekit.adapter import Delivery, Run, Waited
 
 __all__ = [
     "DEFERRAL", "GRANT", "HOLDER", "TICKET", "Deferral", "Grant", "Holder", "consumer_of", "holder_of", "take_mark",
@@ -40,14 +40,14 @@ class Deferral:
 class Holder:
     """
     The consumer thread that acknowledges a released message, and the connection that it came on; with what its delay
-    queue held, when that was expected in ms, and whether it was released before, to ask how far its line has moved.
+    queue held, where it waited, and whether it was released before its time, to ask how far its line has moved.
     """
 
     thread: Any
     consumer: Any
     queue: Any
     held: Any
-    expected: float
+    waited: Waited
     probe: bool
 
 

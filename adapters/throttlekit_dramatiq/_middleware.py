@@ -261,7 +261,7 @@ class Throttle(Middleware):
         self._consumers.take(message)
         holder, behind = holder_of(message), ""
         if holder is not None:
-            behind = lane_behind(run, early=(holder.expected - current_millis()) / 1000)
+            behind = lane_behind(run, early=(holder.waited.expected - current_millis()) / 1000)
         grant = Grant(run, consumer, behind)
         setattr(message, GRANT, grant)
         self._bodies.expect(message)

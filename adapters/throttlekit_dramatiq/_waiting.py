@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from dramatiq.common import current_millis
 
-from throttlekit.adapter import Entry, WaitingRoom, lane_in
+from throttlekit.adapter import Entry, Waited, WaitingRoom, lane_in
 from throttlekit_dramatiq._message_state import TICKET
 
 __all__ = ["LONGEST_HOLD", "Held", "Retimed", "Waiting", "WaitingEntry", "due_and_message"]
@@ -25,6 +25,7 @@ class Retimed(NamedTuple):
     item: Any
     due: int
     since: float
+    before: Waited
 
 
 class Held(NamedTuple):
@@ -59,7 +60,10 @@ class Waiting(PriorityQueue[Any]):
         lane, now = lane_in(message.options.get(TICKET)), time.monotonic()
         due, since = (retimed.due, retimed.since) if retimed else (due, now)
         latest = max(due, current_millis() + LONGEST_HOLD * 1000)
-        self._room.put(Held(item, message, since), due, lane, now=now, latest=latest, fresh=retimed is None)
+        before = retimed.before if retimed else None
+        self._room.put(
+            Held(item, message, since), due, lane, now=now, latest=latest, fresh=before is None, before=before
+        )
 
     def _get(self) -> Any:
         entry: Any = self._room.first()  # there is one: `get` has checked the size

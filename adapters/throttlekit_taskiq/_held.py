@@ -21,8 +21,8 @@ from taskiq.utils import maybe_awaitable
 
 import throttlekit_lua
 from throttlekit import ConfigurationError
-from throttlekit.adapter import Deferred
-from throttlekit.adapter.loop import HoldingStream
+from throttlekit.adapter import Deferred, Waited
+from throttlekit.adapter.loop import Due, HoldingStream
 
 __all__ = ["TICKET", "Delivered", "Holding", "check_broker"]
 
@@ -61,6 +61,7 @@ class Delivered(bytes):
         since: When it came, by the loop's clock; then when its broker last heard that it is held.
         waited: Whether it was held here.
         early: By how many seconds it is handed on before it was expected; None: it has not waited here.
+        before: Where it has waited here.
         kept: Whether it stays with this process, so that the end of its callback acknowledges nothing.
     """
 
@@ -68,6 +69,7 @@ class Delivered(bytes):
     ticket: Mapping[str, Any] | None = None
     since = 0.0
     early: float | None = None
+    before: Waited | None = None
     waited = kept = acked = False
 
     def again(self, ticket: Mapping[str, Any] | None) -> Delivered:
@@ -107,7 +109,7 @@ class Holding(HoldingStream[_Message, Delivered]):
         renewed = self._idle is not None or message.confirm is None
         may_wait = renewed or held < _MOMENT or held + outcome.delay <= self.longest
         if self.is_open and may_wait and not message.acked:
-            self.room.put(message, outcome.delay, message.ticket, self.longest)
+            self.room.put(message, outcome.delay, message.ticket, self.longest, denied.before)
         else:
             await self.put_back(message)
 
@@ -117,8 +119,9 @@ class Holding(HoldingStream[_Message, Delivered]):
         made.since = asyncio.get_running_loop().time()
         return made
 
-    def handed_on(self, message: Delivered, *, early: float | None) -> _Message:
-        message.early = early
+    def handed_on(self, message: Delivered, *, due: Due[Delivered] | None) -> _Message:
+        if due is not None:
+            message.early, message.before = due.early, due.waited
         return message if message.confirm is None else AckableMessage(data=message, ack=message.ack)
 
     def comes_again(self, message: Delivered) -> bool:

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from throttlekit.adapter.waiting import Entry, WaitingRoom, lane_in
+from throttlekit.adapter.waiting import Entry, Waited, WaitingRoom, lane_in
 
 __all__ = ["Due", "HoldingStream", "LoopRoom"]
 
@@ -26,10 +26,11 @@ _R = TypeVar("_R")
 
 
 class Due(NamedTuple, Generic[_T]):
-    """A job that is to ask again, and by how many seconds that is before it was expected."""
+    """A job that is to ask again, by how many seconds that is before it was expected, and where it has waited."""
 
     item: _T
     early: float
+    waited: Waited
 
 
 class LoopRoom(Generic[_T]):
@@ -47,10 +48,18 @@ class LoopRoom(Generic[_T]):
     def __len__(self) -> int:
         return len(self._room) + len(self._woken)
 
-    def put(self, item: _T, delay: float, ticket: Mapping[str, Any] | None, longest: float) -> None:
-        """Let *item*, denied with *ticket*, wait for *delay* seconds; for *longest*, however late its lane becomes."""
+    def put(
+        self, item: _T, delay: float, ticket: Mapping[str, Any] | None, longest: float, before: Waited | None = None
+    ) -> None:
+        """
+        Let *item*, denied with *ticket*, wait for *delay* seconds.
+
+        Args:
+            longest: For how long at most, however late its lane becomes.
+            before: Where it has waited before.
+        """
         now = asyncio.get_running_loop().time()
-        self._room.put(item, now + delay, lane_in(ticket), now=now, latest=now + longest)
+        self._room.put(item, now + delay, lane_in(ticket), now=now, latest=now + longest, before=before)
         self.ring()
 
     def wake(self, lanes: Sequence[str]) -> None:
@@ -71,7 +80,7 @@ class LoopRoom(Generic[_T]):
         if entry is None:
             return None
         self._room.remove(entry)
-        return Due(entry.item, max(0.0, entry.expected - now))
+        return Due(entry.item, max(0.0, entry.expected - now), entry.waited)
 
     def drain(self) -> list[_T]:
         """Take out all jobs, in the order in which they are due."""
@@ -127,8 +136,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
         """What has come, as the adapter holds it."""
 
     @abstractmethod
-    def handed_on(self, message: _T, *, early: float | None) -> _R:
-        """*message* for the worker. *early*: as `Due` says; None: it has just come."""
+    def handed_on(self, message: _T, *, due: Due[_T] | None) -> _R:
+        """*message* for the worker. *due*: None, it has just come."""
 
     @abstractmethod
     async def is_ours(self, message: _T) -> bool:
@@ -154,9 +163,9 @@ class HoldingStream(ABC, Generic[_R, _T]):
             while True:
                 if (due := self.room.next()) is not None:
                     if await self.is_ours(due.item):
-                        yield self.handed_on(due.item, early=due.early)
+                        yield self.handed_on(due.item, due=due)
                 elif (raw := self._arrived()) is not None:
-                    yield self.handed_on(self.received(raw), early=None)
+                    yield self.handed_on(self.received(raw), due=None)
                 else:
                     self._fetch()
                     await self.room.rung()

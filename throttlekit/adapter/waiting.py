@@ -12,7 +12,7 @@ from throttlekit._core.decision import Charged, Decision
 from throttlekit._engine.ticket import Ticket, limit_ref
 from throttlekit.adapter.outcome import Run
 
-__all__ = ["NO_LANE", "Entry", "Lane", "WaitingRoom", "lane_behind", "lane_in", "leaves_units"]
+__all__ = ["NO_LANE", "Entry", "Lane", "Waited", "WaitingRoom", "lane_behind", "lane_in", "leaves_units"]
 
 _TIDY_AFTER = 1000
 """Entries that may be marked as gone before all of them are cleared away."""
@@ -40,8 +40,7 @@ class Lane(NamedTuple):
         name: Stands for the line; "" if the job stands in none.
         start, number: Its place: lower ones go first.
         slots: Whether it waits for a slot of a concurrency limit.
-        sooner: By how many seconds it is to come sooner than its place says: on the guess that those before it do not
-            come. It says nothing of those that stand behind it.
+        sooner: By how many seconds it is to come sooner than its place says, guessing that those before it do not come.
         told_us: When it is to come by its place, by the store's clock; 0: not known.
     """
 
@@ -61,6 +60,13 @@ class Lane(NamedTuple):
 NO_LANE = Lane()
 
 
+class Waited(NamedTuple):
+    """Where a job has waited, and when it was expected there (see `Entry`)."""
+
+    lane: Lane
+    expected: float
+
+
 @dataclass(slots=True, order=True)
 class Entry(Generic[_T]):
     """
@@ -75,8 +81,7 @@ class Entry(Generic[_T]):
         expected: When it was due before its own answers said sooner than its lane did; once it is taken out, as its
             lane was then. If it is granted before that, its line moves faster than those behind it here know.
         latest: It becomes due no later than this because of its lane.
-        gone: It was removed.
-        turn: How often it became due at another instant.
+        gone, turn: Whether it was removed, and how often it became due at another instant.
     """
 
     due: float
@@ -91,13 +96,16 @@ class Entry(Generic[_T]):
     gone: bool = field(default=False, compare=False)
     turn: int = field(default=0, compare=False)
 
+    @property
+    def waited(self) -> Waited:
+        return Waited(self.lane, self.expected)
+
 
 class _Asked(NamedTuple):
-    """A job that was taken out: its `base`, `whole` and `expected`, its instant by its place, and when it was due."""
+    """A job that was taken out: its `base` and `whole`, its instant by its place, and when it was due."""
 
     base: float
     whole: float
-    expected: float
     told_us: int
     due: float
 
@@ -136,7 +144,7 @@ class _Standing(Generic[_T]):
     def takes_out(self, entry: Entry[_T]) -> None:
         lane, base, due = entry.lane, entry.base if self.first() is entry else math.nan, self.due(entry)
         entry.expected = max(entry.expected, due)
-        self.asked[lane.start, lane.number] = _Asked(base, entry.whole, entry.expected, lane.told_us, due)
+        self.asked[lane.start, lane.number] = _Asked(base, entry.whole, lane.told_us, due)
         if len(self.asked) > _MOST_ASKED:
             del self.asked[next(iter(self.asked))]
 
@@ -153,10 +161,10 @@ class _Standing(Generic[_T]):
         """
         lane = entry.lane
         asked = self.asked.pop((lane.start, lane.number), None)
-        entry.base, entry.whole, entry.expected = due - self.behind, due - self.behind, due
+        entry.base, entry.whole = due - self.behind, due - self.behind
         if asked is None or fresh:
             return
-        entry.whole, entry.expected = asked.whole, max(asked.expected, due)
+        entry.whole = asked.whole
         if math.isnan(asked.base):
             return
         entry.base = asked.base
@@ -178,12 +186,11 @@ class WaitingRoom(Generic[_T]):
     Keeps jobs in the order in which they are due, and finds the first of a lane, whichever stands in front.
 
     A job's due instant was worked out when it was denied. The line may have moved faster since: a rate was raised, jobs
-    before it ended, a pause was lifted. So a process asks for the first job of each lane now and then (`to_look_at`).
-    Or slower: jobs of other tenants came in front. Then the answer to the first job of a lane makes all that stand
-    behind it due as much later (`due`), without a question of their own.
+    before it ended. So a process asks for the first job of each lane now and then (`to_look_at`). Or slower: jobs of
+    other tenants came in front. Then the answer to the first makes all behind it due as much later (`due`).
 
-    Every operation looks at a few entries only: a removed entry is marked, and cleared away now and then. Not safe
-    between threads: the caller holds a lock. Time is an argument.
+    Every operation looks at a few entries: a removed one is marked, and cleared away now and then. Not safe between
+    threads: the caller holds a lock. Time is an argument.
 
     Args:
         second: How much of the caller's unit is a second.
@@ -204,24 +211,27 @@ class WaitingRoom(Generic[_T]):
 
     def put(
         self, item: _T, due: float, lane: Lane = NO_LANE, *, now: float = 0.0, latest: float = math.inf,
-        fresh: bool = False,
+        fresh: bool = False, before: Waited | None = None,
     ) -> Entry[_T]:  # fmt: skip
         """
         Let *item* wait until *due*.
 
         Args:
             lane: Where it stands, as `lane_in` reads it off the ticket.
-            now: By the clock of `to_look_at`.
-            latest: However late its lane becomes, it is taken up by then: a broker lets no message be held for ever.
-            fresh: The broker has just delivered it. If it was here before and left to wait elsewhere, parked for
-                instance, then how much later it is due is no news to those that came meanwhile.
+            now, latest: By the clock of `to_look_at`; and when it is taken up, however late its lane becomes.
+            fresh: The broker has just delivered it: what it is told is no news to those that came since it was here.
+            before: Its last wait here. If it lost its place since, its line is far ahead of what those behind it know.
         """
         self._number += 1
         self._living += 1
         entry = Entry(due, self._number, item, due, lane, due, due, due, due if lane.sooner else latest)
         if lane.name:
             standing = self._lanes.setdefault(lane.name, _Standing(now, self._step))
-            standing.puts_in(entry, due + lane.sooner * self._second, fresh=fresh)
+            by_place = due + lane.sooner * self._second
+            entry.expected = by_place
+            if before is not None and before.lane.name == lane.name:
+                entry.expected = max(by_place, before.expected) if before.lane.place == lane.place else math.inf
+            standing.puts_in(entry, by_place, fresh=fresh)
             if standing.behind < standing.most_behind - self._step:
                 self._sooner(standing)
         self._add(entry)

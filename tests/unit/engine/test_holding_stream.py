@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 
-from throttlekit.adapter.loop import HoldingStream
+from throttlekit.adapter.loop import Due, HoldingStream
 
 _log = logging.getLogger("tests.holding")
 
@@ -41,8 +41,8 @@ class _Stream(HoldingStream[str, str]):
     def received(self, raw: str) -> str:
         return raw
 
-    def handed_on(self, message: str, *, early: bool) -> str:
-        return message.upper() if early else message
+    def handed_on(self, message: str, *, due: Due[str] | None) -> str:
+        return message.upper() if due is not None and due.early else message
 
     async def is_ours(self, message: str) -> bool:
         return message not in self.others

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -19,7 +20,7 @@ def lane(number: int, name: str = "a") -> Lane:
 def asked_in_vain(room: WaitingRoom[str], entry: Entry[str], due: float) -> Entry[str]:
     """*entry* was taken out, denied, and is put back."""
     assert room.remove(entry)
-    return room.put(entry.item, due, entry.lane)
+    return room.put(entry.item, due, entry.lane, before=entry.waited)
 
 
 def test_what_stands_behind_a_job_that_asked_in_vain_is_due_as_much_later() -> None:
@@ -262,6 +263,17 @@ def test_a_job_that_is_told_an_earlier_instant_was_expected_later_all_the_same()
     assert room.remove(second)
     assert [(room.due(each), each.expected) for each in (first, second)] == [(15, 15), (17, 17)]
     assert room.put("first", 4, first.lane, fresh=True).expected == 4
+
+
+def test_a_job_that_has_lost_its_place_is_granted_before_it_was_expected() -> None:
+    """So the next one asks: those that waited behind it have lost theirs too. Not where another limit denies it now."""
+    room: WaitingRoom[str] = WaitingRoom()
+    first, second = room.put("first", 10, lane(1)), room.put("second", 12, lane(2))
+    asked_in_vain(room, first, 30)
+    assert room.remove(second)
+    assert second.waited == (lane(2), 32)
+    assert room.put("second", 40, lane(9), before=second.waited).expected == math.inf
+    assert room.put("second", 7, lane(9, "b"), before=second.waited).expected == 7
 
 
 def test_two_that_ask_at_the_same_time_make_a_lane_sooner_once() -> None:
