@@ -395,6 +395,5 @@ def _has_lost(charged: Charged, early_us: float) -> bool:
     limit = charged.limit
     unit_us = limit.period_us / limit.amount
     half_us = max(_LATE_US, charged.cost * unit_us / 2)
-    # With shares a tenant's jobs are further apart than the limit's units: early by as much, they say nothing.
     is_small = limit.capacity <= 2 * charged.cost or limit.capacity * unit_us <= 2 * _SOON * 1_000_000
-    return charged.idle_us > half_us or (early_us > half_us and is_small and limit.share is None)
+    return charged.idle_us > half_us or (early_us > half_us and is_small)

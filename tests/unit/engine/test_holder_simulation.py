@@ -245,10 +245,10 @@ def test_a_burst_of_others_leaves_the_limit_used(processes: int, sleeps: bool) -
 
 @each_kind
 @each_fleet
+@pytest.mark.parametrize("share", [None, "{tenant}"], ids=["in order", "shared"])
 @pytest.mark.parametrize(
-    ("bursts", "share", "most_inverted"),
-    [((4, 40, 4), None, 0.05), ((4, 40, 4), "{tenant}", 0.1), ((8, 8, 8), None, 0.05), ((2, 2, 2), None, 0.15)],
-    ids=["40", "40, shared", "8", "2"],
+    ("bursts", "most_inverted"),
+    [((4, 40, 4), 0.05), ((8, 8, 8), 0.05), ((2, 2, 2), 0.15)],
 )
 def test_a_rate_that_rises_and_falls_tenfold_is_used_in_order(
     processes: int, sleeps: bool, bursts: tuple[int, ...], share: str | None, most_inverted: float
@@ -257,7 +257,7 @@ def test_a_rate_that_rises_and_falls_tenfold_is_used_in_order(
     By each process: what it was told at the old rate says on time, when its line is ten times as fast. With shares a
     job that comes far too late loses its place: it calls for the next one all the same.
     """
-    works = [Work("a", number * 1000, number) for number in range(3000)]
+    works, less = [Work("a", number * 1000, number) for number in range(3000)], 0.05 if share else 0.0
     fleet = Fleet(processes, works, seed=1, sleeps=sleeps, limit=TokenBucket("partner", "50/s", burst=10, share=share))
     fleet.run(4 * SECOND)
     for rate, burst in zip((20, 200, 20), bursts, strict=True):
@@ -265,9 +265,9 @@ def test_a_rate_that_rises_and_falls_tenfold_is_used_in_order(
         fleet.run(fleet.now_us + SECOND)
         before = len(fleet.ran)
         fleet.run(fleet.now_us + 3 * SECOND)
-        assert len(fleet.ran) - before >= (0.95 if burst > 2 else 0.9) * rate * 3
+        assert len(fleet.ran) - before >= ((0.95 if burst > 2 else 0.9) - less) * rate * 3
     order = [work.number for work in fleet.ran]
-    assert sum(one > other for one, other in pairwise(order)) <= most_inverted * len(order)
+    assert sum(one > other for one, other in pairwise(order)) <= (most_inverted + less) * len(order)
 
 
 @each_kind
