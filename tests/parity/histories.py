@@ -567,6 +567,11 @@ class History:
     def seen(self) -> Counter[str]:
         return self._reference.seen
 
+    @property
+    def is_reborn(self) -> bool:
+        """As of `Reference`."""
+        return self._reference.is_reborn
+
     def steps(self, count: int) -> Iterator[Step]:
         for _ in range(count):
             if self._flood:

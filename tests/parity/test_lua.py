@@ -80,6 +80,8 @@ def test_long_random_histories(client: Any, algorithms: Sequence[str], must_see:
         seed = random.getrandbits(64)
         history = History(random.Random(seed), algorithms)
         steps = list(history.steps(HISTORY))
+        if history.is_reborn:
+            continue
         client.flushdb()
         try:
             check(client, steps, shas)

@@ -105,7 +105,7 @@ def test_a_message_that_goes_on_waiting_is_due_anew() -> None:
     assert first is not None
     assert waiting.remove(first)
     answered(first.item.item, 5)
-    waiting.put(Retimed(first.item.item, 5, first.item.since))
+    waiting.put(Retimed(first.item.item, 5, first.item.since, first.waited))
     first = waiting.first_in("a")
     assert first is not None
     assert first.due == 5
@@ -117,10 +117,12 @@ def test_only_a_message_that_goes_on_waiting_here_makes_those_behind_it_due_late
     """Not one that left, was parked, and comes from the broker again: those that came since know what it knows."""
     first, second = item(10, "a"), item(900, "a")
     waiting = filled(first)
+    entry = waiting.first()
+    assert entry is not None
     waiting.get_nowait()
     waiting.put(second)
     answered(first, 800)
-    waiting.put(Retimed(first, 800, 0.0) if stayed else (800, first[1]))
+    waiting.put(Retimed(first, 800, 0.0, entry.waited) if stayed else (800, first[1]))
     waiting.get_nowait()
     left = waiting.first()
     assert left is not None
