@@ -125,9 +125,13 @@ local function tag_of(c, kind)
   return -1 - tonumber(redis.call('ZSCORE', c.jobs_key, kind .. ' ' .. c.tenant) or -1)
 end
 
--- Where the last job that waits starts.
+-- Where the last job that waits starts, and the first.
 local function last_of(c)
   return c.line.waiting > 0 and redis.call('ZREVRANGE', c.jobs_key, '0', '0', 'WITHSCORES')[2] or 0
+end
+local function front_of(c)
+  if c.line.waiting == 0 then return nil end
+  return redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'WITHSCORES', 'LIMIT', whole(#c.aside), '1')[2]
 end
 
 -- Of a place's numbers, as they are written.
@@ -186,6 +190,7 @@ local function stand(c, grace, first)
       return rank
     end
     c.back = true
+    if not c.in_order then v = math.min(v, front_of(c) or v) end
     local behind = v - place.start
     local late = behind > FAR * c.step or (behind > 0 and now > place.due + max(grace, line.grace))
     if late and not c.in_order then

@@ -146,7 +146,7 @@ a return before its tag: line, burst 1: stays
 a return pays nothing: line, burst 1: pace
   - return replace(line, returns={**line.returns, tenant: min(entry.start + step, _MOST_TAG)})
   + return line
-its own entry is set aside: absence, one tenant: stays
+its own entry is set aside: absence, two tenants: stays
   - if entry.number == own or entry.cost > idle:
   + if entry.cost > idle:
 a seal is not read: line, a fault: forged

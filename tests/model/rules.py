@@ -91,6 +91,7 @@ class Rules(Shipped):
             start = mine - 1
         elif known and ticket is not None:
             start = TAG + ticket.start
+            mine = min([mine, *(e.start for e in old if e not in aside)]) if kind.weight else mine
             behind = mine - start
             late = own is None and (behind > FAR * step or (behind > 0 and -ticket.due > self.grace))
             late = late and kind.weight > 0

@@ -330,6 +330,40 @@ def test_job_that_left_the_line_comes_in_alike(client: Any, passed: int, late_us
     client.flushdb()
 
 
+@pytest.mark.parametrize(("behind", "keeps"), [(16, True), (17, False)])
+def test_job_that_was_set_aside_comes_in_alike_where_its_line_has_come_no_further(
+    client: Any, behind: int, keeps: bool
+) -> None:
+    """
+    A job of another tenant that passes before all who wait takes v far ahead: what counts is where the first of those
+    starts. More than 16 costs before that, the job has missed its turn, and is placed where the line is.
+    """
+    kept, reference = rule(TokenBucket("x", "1/s", burst=100)), Reference()
+    own = [(kept, claim_of(kept.bind(1), tenant="a"))]
+    far = [(kept, claim_of(kept.bind(1), tenant="b", step=1000 * UNIT))]
+    steps = [reference.ask(NOW_US, [(kept, claim_of(kept.bind(100), 100))], Caller.JOB)]
+    places: list[Sequence[Place | None]] = []
+    for asked in *(own for _ in range(20)), far, far:
+        steps.append(reference.ask(NOW_US, asked, Caller.JOB, grace_us=60_000_000))
+        places.append(reference.places)
+    now_us = NOW_US + 25_000_000  # there are units for all of them
+    steps += [reference.leave(now_us, own, places[0]), reference.leave(now_us, far, places[20])]
+    steps.append(reference.ask(now_us, far, Caller.JOB, places[21], None, 60_000_000))
+    for number in range(1, behind):
+        steps.append(reference.leave(now_us, own, places[number]))
+    line, place = reference.line(kept), places[0][0]
+    assert line is not None
+    assert place is not None
+    assert (line.v - place.start, line.jobs[0].start - place.start) == (1000 * UNIT, behind * UNIT)
+    steps.append(reference.settle(now_us, [Correction(kept.bucket, kept.bind(1), now_us, 100_000_000)]))
+    steps.append(reference.ask(now_us, own, Caller.JOB, places[0], None, 60_000_000))
+    again = reference.places[0]
+    assert again is not None
+    assert again.start - place.start == (0 if keeps else behind * UNIT)
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
 def test_place_among_many_of_one_start_is_found_alike(client: Any) -> None:
     """Tenants that begin at once all start at one tag; one that left comes in before those that came after it."""
     kept, reference = rule(TokenBucket("x", "1/s", burst=1)), Reference()

@@ -239,6 +239,8 @@ def standing(
     at = bisect_left(line.jobs, (place.start, place.number))
     if at < len(line.jobs) and line.jobs[at][:2] == (place.start, place.number):
         return Standing(line.jobs[at], True, "")
+    if line.jobs:  # where those in front were set aside, others have passed, and v with them: the line is not as far
+        v = min(v, line.jobs[0].start)
     behind = v - place.start
     if step and (behind > FAR * step or (behind > 0 and now_us > place.due_us + grace_us)):
         start = max(v, line.returns.get(tenant, 0))

@@ -272,6 +272,27 @@ def test_a_rate_that_rises_and_falls_tenfold_is_used_in_order(
 
 @each_kind
 @each_fleet
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("strict", [False, True], ids=["weights", "strict"])
+def test_a_lowered_rate_is_used_in_each_second_whatever_the_weights(
+    processes: int, sleeps: bool, seed: int, strict: bool
+) -> None:
+    """Jobs come too early by what they were told, and are set aside for that: they keep their turn."""
+    weights = {f"t{n}": float(1 + n % 13) for n in range(10)}
+    works = [Work(f"t{number % 10}", number * 1000, number) for number in range(1500)]
+    limit = TokenBucket("partner", "50/s", burst=3, share=Share("{tenant}", weight=weights, strict=strict))
+    fleet = Fleet(processes, works, seed=seed, sleeps=sleeps, limit=limit)
+    fleet.run(4 * SECOND)
+    fleet.limit = altered(fleet.limit, "20/s", 3)
+    fleet.run(16 * SECOND)
+    each = Counter(work.ran_us // SECOND for work in fleet.ran)
+    used = [each[second] for second in range(6, 16)]
+    assert sum(used) >= 0.95 * 20 * len(used)
+    assert min(used) >= 0.6 * 20
+
+
+@each_kind
+@each_fleet
 @pytest.mark.parametrize(("burst", "least"), [(1, 0.85), (2, 0.95), (10, 0.98)])
 def test_the_limit_is_used_soon_after_most_jobs_have_left_the_line(
     processes: int, sleeps: bool, burst: int, least: float
