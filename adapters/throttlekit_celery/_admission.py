@@ -225,6 +225,7 @@ class Gate:
             return
         # What Celery recorded of the body that has ended: to terminate the task must not hit another one.
         request.time_start = request.worker_pid = request._apply_result = None
+        held.entry = held.waited = None  # a new turn, in front of those that have not run
         if not isinstance(outcome, Deferred):
             self._end(held, outcome)
         elif not self._stopping:

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any
 
-from throttlekit.adapter import NO_LANE, Entry, Run, WaitingRoom, lane_behind, lane_in
+from throttlekit.adapter import NO_LANE, Entry, Run, Waited, WaitingRoom, lane_behind, lane_in
 from throttlekit_celery._host import worker_state
 
 __all__ = ["HeldTask", "HeldTasks", "State"]
@@ -59,6 +59,7 @@ class HeldTask:
         ticket: The ticket as it is now.
         queue: The queue it came from, if that is known: read at receipt, as the worker may stop to consume it.
         entry: Its last wait in `HeldTasks`.
+        waited: Where it has waited for its turn here, until its body begins.
         due: When that wait ends, or ended, by the monotonic clock; 0: it has not waited.
         unsure: Whether it may be parked already: its broker has not answered.
     """
@@ -72,6 +73,7 @@ class HeldTask:
     queue: str | None = None
     state: State = State.RESERVED
     entry: Entry[_Wait] | None = None
+    waited: Waited | None = None
     due: float = 0.0
     unsure: bool = False
 
@@ -149,10 +151,12 @@ class HeldTasks:
             wait = _Wait(held, raised)
             now = time.monotonic()
             held.due = now + delay
+            if held.entry is not None and held.entry.lane.name:
+                held.waited = held.entry.waited
             lane = lane_in(held.ticket) if wakeable else NO_LANE
             entry = held.entry = self._room.put(
                 wait, held.due, lane, now=now, latest=now + max(delay, most), fresh=held.entry is None,
-                before=None if held.entry is None else held.entry.waited,
+                before=held.waited,
             )  # fmt: skip
         self._start_timer(entry, delay)
         if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7

@@ -220,7 +220,7 @@ class WaitingRoom(Generic[_T]):
             lane: Where it stands, as `lane_in` reads it off the ticket.
             now, latest: By the clock of `to_look_at`; and when it is taken up, however late its lane becomes.
             fresh: The broker has just delivered it: what it is told is no news to those that came since it was here.
-            before: Its last wait here. If it lost its place since, its line is far ahead of what those behind it know.
+            before: Its last wait here. If it lost its place since, those behind it have lost theirs too, or soon will.
         """
         self._number += 1
         self._living += 1

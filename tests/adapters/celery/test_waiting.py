@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
@@ -93,6 +94,24 @@ def test_celery_counts_a_task_as_reserved_but_for_the_time_it_is_held(reserved: 
     assert set(reserved) == set()
     held.becomes(State.ENDED)
     assert set(reserved) == set(), "what has ended is not reserved again"
+
+
+@pytest.mark.usefixtures("reserved")
+def test_a_task_that_has_lost_its_place_is_granted_before_it_was_expected(clock: list[float]) -> None:
+    """Also where it was held meanwhile for another reason than its turn; and so is one that keeps its place."""
+    consumer, tasks = Consumer(), HeldTasks(10)
+    held = make(consumer, 1, "one", start=5)
+    tasks.hold(held, 9.0, wakeable=True)
+    tasks.wake("one")
+    tasks.hold(held, 2.0, wakeable=True)
+    assert held.entry is not None
+    assert held.entry.expected == clock[0] + 9.0
+    tasks.drop(held)
+    tasks.hold(held, 1.0)  # the store did not answer
+    tasks.drop(held)
+    held.ticket = make(consumer, 7, "one", start=8).ticket
+    tasks.hold(held, 3.0, wakeable=True)
+    assert held.entry.expected == math.inf
 
 
 @pytest.mark.usefixtures("reserved")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
 from queue import Empty
@@ -108,8 +109,21 @@ def test_a_message_that_goes_on_waiting_is_due_anew() -> None:
     waiting.put(Retimed(first.item.item, 5, first.item.since, first.waited))
     first = waiting.first_in("a")
     assert first is not None
-    assert first.due == 5
+    assert (first.due, first.expected) == (5, 5)
     assert [waiting.get_nowait() for _ in range(3)] == [items[2], items[0], items[1]]
+
+
+def test_a_message_that_has_lost_its_place_is_granted_before_it_was_expected() -> None:
+    """What stands behind the place that it had is to ask as well."""
+    waiting = filled(item(9, "a", start=3), item(20, "a", start=4))
+    first = waiting.first_in("a")
+    assert first is not None
+    assert waiting.remove(first)
+    elsewhere = item(5, "a", start=7)
+    waiting.put(Retimed(elsewhere, 5, first.item.since, first.waited))
+    entry = waiting.first()
+    assert entry is not None
+    assert (entry.due, entry.expected) == (5, math.inf)
 
 
 @pytest.mark.parametrize(("stayed", "due"), [(True, 1690), (False, 900)])
