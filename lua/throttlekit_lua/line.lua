@@ -130,7 +130,6 @@ local function last_of(c)
   return c.line.waiting > 0 and redis.call('ZREVRANGE', c.jobs_key, '0', '0', 'WITHSCORES')[2] or 0
 end
 local function front_of(c)
-  if c.line.waiting == 0 then return nil end
   return redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'WITHSCORES', 'LIMIT', whole(#c.aside), '1')[2]
 end
 

@@ -948,7 +948,6 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("math.floor(more * line.mean / MEAN_ONE)", "math.ceil(more * line.mean / MEAN_ONE)"),
         ("if not c.in_order then v = math.min(v, front_of(c) or v) end", ""),
         ("math.min(v, front_of(c) or v)", "front_of(c) or v"),
-        ("  if c.line.waiting == 0 then return nil end\n", ""),
         ("'WITHSCORES', 'LIMIT', whole(#c.aside), '1')", "'WITHSCORES', 'LIMIT', '0', '1')"),
         ("ahead + more * line.dear,", "ahead + more,"),
         ("line.dear, ahead + more\n", "line.dear, ahead\n"),
