@@ -58,9 +58,8 @@ class Waiting(PriorityQueue[Any]):
         item = retimed.item if retimed else item
         due, message = due_and_message(item)
         lane, now = lane_in(message.options.get(TICKET)), time.monotonic()
-        due, since = (retimed.due, retimed.since) if retimed else (due, now)
+        due, since, before = (retimed.due, retimed.since, retimed.before) if retimed else (due, now, None)
         latest = max(due, current_millis() + LONGEST_HOLD * 1000)
-        before = retimed.before if retimed else None
         self._room.put(
             Held(item, message, since), due, lane, now=now, latest=latest, fresh=before is None, before=before
         )

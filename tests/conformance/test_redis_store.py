@@ -212,7 +212,7 @@ def test_full_queue_that_lost_its_jobs_has_room_again(client: Any, store: RedisS
     assert reasons[2:] == [Reason.EXHAUSTED, Reason.FULL]
     client.delete(jobs_name(_claim(limit).bucket))
     verdicts = [store.acquire(_request(limit), now_us=10**15 + 250_000) for _ in range(4)]
-    assert [each.reason for each in verdicts] == [*(Reason.ALLOWED, Reason.EXHAUSTED, Reason.EXHAUSTED, Reason.FULL)]
+    assert [each.reason for each in verdicts] == [Reason.ALLOWED, Reason.EXHAUSTED, Reason.EXHAUSTED, Reason.FULL]
 
 
 def test_last_job_set_aside_leaves_no_key_behind(client: Any, store: RedisStore) -> None:

@@ -137,7 +137,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
 
     @abstractmethod
     def handed_on(self, message: _T, *, due: Due[_T] | None) -> _R:
-        """*message* for the worker. *due*: None, it has just come."""
+        """*message* for the worker. *due*: as the room gave it out; None: it has just come."""
 
     @abstractmethod
     async def is_ours(self, message: _T) -> bool:
