@@ -59,7 +59,7 @@ class HeldTask:
         ticket: The ticket as it is now.
         queue: The queue it came from, if that is known: read at receipt, as the worker may stop to consume it.
         entry: Its last wait in `HeldTasks`.
-        waited: Where it has waited for its turn here, until its body begins.
+        waited: Its last wait there for its turn, which has ended; None again once its body has begun.
         due: When that wait ends, or ended, by the monotonic clock; 0: it has not waited.
         unsure: Whether it may be parked already: its broker has not answered.
     """
@@ -79,9 +79,9 @@ class HeldTask:
 
     def ahead(self, run: Run) -> tuple[str, ...]:
         """The line in which it stood, if that moves faster than the task knew when it began to wait here."""
-        if self.entry is None:
+        if self.waited is None:
             return ()
-        behind = lane_behind(run, early=self.entry.expected - time.monotonic())
+        behind = lane_behind(run, early=self.waited.expected - time.monotonic())
         return (behind,) if behind else ()
 
     @property
@@ -151,13 +151,8 @@ class HeldTasks:
             wait = _Wait(held, raised)
             now = time.monotonic()
             held.due = now + delay
-            if held.entry is not None and held.entry.lane.name:
-                held.waited = held.entry.waited
-            lane = lane_in(held.ticket) if wakeable else NO_LANE
-            entry = held.entry = self._room.put(
-                wait, held.due, lane, now=now, latest=now + max(delay, most), fresh=held.entry is None,
-                before=held.waited,
-            )  # fmt: skip
+            lane, latest = lane_in(held.ticket) if wakeable else NO_LANE, now + max(delay, most)
+            entry = held.entry = self._room.put(wait, held.due, lane, now=now, latest=latest, before=held.waited)
         self._start_timer(entry, delay)
         if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
             task_scheduled(request)
@@ -272,8 +267,10 @@ class HeldTasks:
         sooner than its timer says: the timer was set while the line was behind, as in a pause, and that has ended.
         """
         with self._lock:
-            removed = self._room.remove(entry)
-            first = self._room.first_in(entry.lane.name) if removed and entry.lane.name else None
+            removed, first = self._room.remove(entry), None
+            if removed and entry.lane.name:
+                entry.item.held.waited = entry.waited
+                first = self._room.first_in(entry.lane.name)
             due = 0.0 if first is None else self._room.due(first)
         if first is not None and due < first.item.held.due - _SHORTEST:
             first.item.held.due = due

@@ -60,9 +60,7 @@ class Waiting(PriorityQueue[Any]):
         lane, now = lane_in(message.options.get(TICKET)), time.monotonic()
         due, since, before = (retimed.due, retimed.since, retimed.before) if retimed else (due, now, None)
         latest = max(due, current_millis() + LONGEST_HOLD * 1000)
-        self._room.put(
-            Held(item, message, since), due, lane, now=now, latest=latest, fresh=before is None, before=before
-        )
+        self._room.put(Held(item, message, since), due, lane, now=now, latest=latest, before=before)
 
     def _get(self) -> Any:
         entry: Any = self._room.first()  # there is one: `get` has checked the size

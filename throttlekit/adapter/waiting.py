@@ -211,7 +211,7 @@ class WaitingRoom(Generic[_T]):
 
     def put(
         self, item: _T, due: float, lane: Lane = NO_LANE, *, now: float = 0.0, latest: float = math.inf,
-        fresh: bool = False, before: Waited | None = None,
+        before: Waited | None = None,
     ) -> Entry[_T]:  # fmt: skip
         """
         Let *item* wait until *due*.
@@ -219,8 +219,9 @@ class WaitingRoom(Generic[_T]):
         Args:
             lane: Where it stands, as `lane_in` reads it off the ticket.
             now, latest: By the clock of `to_look_at`; and when it is taken up, however late its lane becomes.
-            fresh: The broker has just delivered it: what it is told is no news to those that came since it was here.
-            before: Its last wait here. If it lost its place since, those behind it have lost theirs too, or soon will.
+            before: Its last wait in a lane here. If it lost its place since, those behind it have lost theirs too, or
+                soon will. None: the broker has just delivered it, so what it is told is no news to those that came
+                since it was here.
         """
         self._number += 1
         self._living += 1
@@ -231,7 +232,7 @@ class WaitingRoom(Generic[_T]):
             entry.expected = by_place
             if before is not None and before.lane.name == lane.name:
                 entry.expected = max(by_place, before.expected) if before.lane.place == lane.place else math.inf
-            standing.puts_in(entry, by_place, fresh=fresh)
+            standing.puts_in(entry, by_place, fresh=before is None)
             if standing.behind < standing.most_behind - self._step:
                 self._sooner(standing)
         self._add(entry)

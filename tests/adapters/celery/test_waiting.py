@@ -109,6 +109,8 @@ def test_a_task_that_has_lost_its_place_is_granted_before_it_was_expected(clock:
     tasks.drop(held)
     tasks.hold(held, 1.0)  # the store did not answer
     tasks.drop(held)
+    assert held.waited is not None
+    assert held.waited.expected == clock[0] + 9.0
     held.ticket = make(consumer, 7, "one", start=8).ticket
     tasks.hold(held, 3.0, wakeable=True)
     assert held.entry.expected == math.inf

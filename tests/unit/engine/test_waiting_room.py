@@ -17,10 +17,10 @@ def lane(number: int, name: str = "a") -> Lane:
     return Lane(name, 0, number)
 
 
-def asked_in_vain(room: WaitingRoom[str], entry: Entry[str], due: float) -> Entry[str]:
-    """*entry* was taken out, denied, and is put back."""
-    assert room.remove(entry)
-    return room.put(entry.item, due, entry.lane, before=entry.waited)
+def asked_in_vain(room: WaitingRoom[str], entry: Entry[str], due: float, lane: Lane | None = None) -> Entry[str]:
+    """*entry* is taken out, or was before, is denied, and put back; in another *lane*, if it is given."""
+    assert entry.gone or room.remove(entry)
+    return room.put(entry.item, due, lane or entry.lane, before=entry.waited)
 
 
 def test_what_stands_behind_a_job_that_asked_in_vain_is_due_as_much_later() -> None:
@@ -64,15 +64,12 @@ def test_an_answer_that_is_given_again_makes_no_lane_later() -> None:
     told = Lane("a", 0, 1, told_us=10_000_000)
     first, second = room.put("first", 10, told), room.put("second", 12, lane(2))
     later = told._replace(told_us=15_000_000)
-    assert room.remove(first)
-    first = room.put("first", 15, later)
+    first = asked_in_vain(room, first, 15, later)
     assert room.due(second) == 17
     for _ in range(10):
-        assert room.remove(first)
-        first = room.put("first", 15, later)
+        first = asked_in_vain(room, first, 15, later)
     assert [room.due(each) for each in (first, second)] == [15, 17]
-    assert room.remove(first)
-    room.put("first", 16, told._replace(told_us=16_000_000))
+    asked_in_vain(room, first, 16, told._replace(told_us=16_000_000))
     assert room.due(second) == 18
 
 
@@ -81,12 +78,10 @@ def test_an_answer_that_is_given_again_ends_the_lateness_that_another_job_brough
     room: WaitingRoom[str] = WaitingRoom()
     told = [Lane("a", 0, n, told_us=n * 1_000_000) for n in (9, 10, 12)]
     first, second, third = (room.put(str(each.number), each.number, each) for each in told)
-    assert room.remove(first)
-    first = room.put("first", 14, told[0]._replace(told_us=14_000_000))
+    first = asked_in_vain(room, first, 14, told[0]._replace(told_us=14_000_000))
     assert [room.due(each) for each in (second, third)] == [15, 17]
     assert room.remove(first)
-    assert room.remove(second)
-    second = room.put("second", 10, told[1])
+    second = asked_in_vain(room, second, 10)
     assert [room.due(each) for each in (second, third)] == [10, 12]
 
 
@@ -96,12 +91,10 @@ def test_a_guess_makes_no_lane_sooner_or_later() -> None:
     first, second, third = (room.put(str(n), 10_000 + 2_000 * n, lane(n)) for n in range(3))
     first = asked_in_vain(room, first, 15_000)
     assert [room.due(each) for each in (second, third)] == [17_000, 19_000]
-    assert room.remove(first)
-    first = room.put("first", 11_060, first.lane._replace(sooner=4.0))
+    first = asked_in_vain(room, first, 11_060, first.lane._replace(sooner=4.0))
     assert [room.due(each) for each in (first, second, third)] == [11_060, 17_000, 19_000]
     assert room.first() is first
-    assert room.remove(first)
-    first = room.put("first", 15_500, lane(0))
+    first = asked_in_vain(room, first, 15_500, lane(0))
     assert [room.due(each) for each in (first, second, third)] == [15_500, 17_500, 19_500]
 
 
@@ -180,7 +173,7 @@ def test_a_job_that_came_in_front_meanwhile_is_due_as_it_was_told() -> None:
     first = room.put("first", 10, lane(2))
     assert room.remove(first)
     light = room.put("light", 11, lane(1))
-    room.put(first.item, 30, first.lane)
+    asked_in_vain(room, first, 30)
     assert room.due(light) == 11
 
 
@@ -189,8 +182,8 @@ def test_a_job_that_was_parked_meanwhile_makes_no_other_later() -> None:
     room: WaitingRoom[str] = WaitingRoom()
     first = room.put("first", 10, lane(1))
     assert room.remove(first)
-    second = room.put("second", 13.5, lane(2), fresh=True)
-    first = room.put("first", 13, first.lane, fresh=True)
+    second = room.put("second", 13.5, lane(2))
+    first = room.put("first", 13, first.lane)
     assert [room.due(each) for each in (first, second)] == [13, 13.5]
     asked_in_vain(room, first, 15)
     assert room.due(second) == 15.5
@@ -202,9 +195,9 @@ def test_answers_that_come_in_another_order_count_once() -> None:
     first, second, third = (room.put(str(n), 10 + n, lane(n)) for n in (1, 2, 3))
     assert room.remove(first)
     assert room.remove(second)
-    room.put("2", 15, lane(2))
+    asked_in_vain(room, second, 15)
     assert room.due(third) == 16
-    room.put("1", 11, lane(1))
+    asked_in_vain(room, first, 11)
     assert room.due(third) == 16
     assert third.lane.number == 3
 
@@ -244,8 +237,7 @@ def test_a_job_is_held_no_longer_than_its_broker_allows() -> None:
     first = room.put("first", 1.0, Lane("one", 5, 1))
     second = room.put("second", 2.0, Lane("one", 9, 2), latest=4.0)
     third = room.put("third", 3.0, Lane("one", 9, 3))
-    room.remove(first)
-    room.put("first", 11.0, Lane("one", 5, 1))
+    asked_in_vain(room, first, 11.0)
     assert (room.due(second), room.due(third)) == (4.0, 13.0)
 
 
@@ -262,7 +254,7 @@ def test_a_job_that_is_told_an_earlier_instant_was_expected_later_all_the_same()
     assert room.remove(first)
     assert room.remove(second)
     assert [(room.due(each), each.expected) for each in (first, second)] == [(15, 15), (17, 17)]
-    assert room.put("first", 4, first.lane, fresh=True).expected == 4
+    assert room.put("first", 4, first.lane).expected == 4
 
 
 def test_a_job_that_has_lost_its_place_is_granted_before_it_was_expected() -> None:
@@ -285,9 +277,9 @@ def test_two_that_ask_at_the_same_time_make_a_lane_sooner_once() -> None:
     assert [room.due(each) for each in (second, third, fourth)] == [42, 43, 44]
     assert room.remove(second)
     assert room.remove(third)
-    room.put("3", 33, third.lane)
+    asked_in_vain(room, third, 33)
     assert room.due(fourth) == pytest.approx(34)
-    room.put("2", 32.5, second.lane)
+    asked_in_vain(room, second, 32.5)
     assert room.due(fourth) == pytest.approx(34)
 
 
