@@ -10,7 +10,7 @@
   `waiting` counts the jobs. Nothing is written before `write_line`, but for what a later clock wrote.
 ]]
 local FIRST_TAG, FAR, EXACT, BATCH = 18691697672192, 16, 32, 16
-local DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 4, 16, 1000000, 512, 60000
+local DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 4, 64, 1000000, 512, 60000
 local FORMAT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) '
   .. '(%d+) (%d+) (%d+) (%d+) (%x*) ?(.*)$'
 

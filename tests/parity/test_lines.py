@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -184,6 +185,21 @@ def test_jobs_that_have_not_come_leave_the_line_alike_as_their_units_are_lost(cl
         line = reference.line(kept)
         left.append(len(line.jobs) if line else 0)
     assert left == [19, 18, 0, 0, 1]
+    check(client, steps, Shas(client))
+    client.flushdb()
+
+
+def test_the_budget_grows_alike_while_no_job_comes_back(client: Any) -> None:
+    """Up to its most: two units lie there, and 450 that wait are gone."""
+    kept, reference = rule(TokenBucket("x", "1000/s", burst=2)), Reference()
+    asked = [(kept, claim_of(kept.bind(1)))]
+    steps, left = [reference.ask(NOW_US, asked, Caller.JOB) for _ in range(452)], [450]
+    for looks in range(1, 15):
+        steps.append(reference.ask(NOW_US + 500_000 + looks * GRACE_US, asked, Caller.JOB, max_wait_us=0))
+        line = reference.line(kept)
+        left.append(len(line.jobs) if line else 0)
+    aside = [before - after for before, after in pairwise(left)]
+    assert aside == [0, 2, 2, 4, 6, 8, 12, 18, 28, 42, 62, 94, 128, 44]
     check(client, steps, Shas(client))
     client.flushdb()
 

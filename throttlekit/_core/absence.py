@@ -16,7 +16,7 @@ __all__ = ["BATCH", "DOUBT", "DOUBT_LASTS_US", "MOST_BATCH", "MOST_DOUBT", "over
 BATCH, MOST_BATCH = 16, 512
 """Entries set aside in one request, at most, for each `GRACE_US` of the grace time; times the budget."""
 
-DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 4, 16, 1_000_000
+DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 4, 64, 1_000_000
 """So many entries set aside, and none that came back, make the budget larger once more; up to `MOST_DOUBT` times."""
 
 
