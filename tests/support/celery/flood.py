@@ -61,9 +61,11 @@ class CeleryFlood(Flood):
 class CeleryWorkers:
     """Several `celery worker` commands, each in a session of its own."""
 
-    def __init__(self, module: str, environment: Mapping[str, str], *, count: int, options: list[str]) -> None:
+    def __init__(
+        self, module: str, environment: Mapping[str, str], *, count: int, options: list[str], node: str = "flood"
+    ) -> None:
         command = [sys.executable, "-m", "celery", "-A", module, "worker", "--loglevel", "warning"]
-        self.sessions = [Worker([*command, "--hostname", f"w{n}@flood", *options], environment) for n in range(count)]
+        self.sessions = [Worker([*command, "--hostname", f"w{n}@{node}", *options], environment) for n in range(count)]
 
     @property
     def running(self) -> bool:
@@ -147,8 +149,9 @@ class CeleryFlooding(Flooding):
             options += ["-Q", ",".join(f"{self._sender.queue}-{account}" for account in self.flood.queues)]
         self._sender.begin()
         return CeleryWorkers(
-            _MODULE, self._environment, count=self.flood.processes, options=[*options, "--without-mingle"]
-        )
+            _MODULE, self._environment, count=self.flood.processes, options=[*options, "--without-mingle"],
+            node=self.queue,
+        )  # fmt: skip
 
 
 class _Sender:
@@ -164,13 +167,18 @@ class _Sender:
             self._redis = redis.Redis.from_url(where.broker_url)
             self._redis.flushall()
         self._before: int | None = None
+        self._ids: list[str] = []
 
     def send(self, actor: str, index: str, account: str = "one", *, delay_ms: int | None = None) -> None:
         """Send one job to *actor*."""
         countdown = None if delay_ms is None else delay_ms / 1000
         queue = f"{self.queue}-{account}" if account in self._queues else self.queue
-        self.app.send_task(actor, (index, account), queue=queue, countdown=countdown)
+        self._ids.append(self.app.send_task(actor, (index, account), queue=queue, countdown=countdown).id)
         self._before = None
+
+    def purge(self) -> None:
+        """Revoke what was sent one by one: `celery purge` leaves what workers have."""
+        self.app.control.revoke(self._ids)
 
     def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:
         """Send a task for each actor and index: a message of Celery's own, with the name, id and index of each."""

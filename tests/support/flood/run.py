@@ -239,6 +239,10 @@ class Flooding:
         self._logs.append(self._workers.log())
         self._workers.close()
 
+    def purge(self) -> None:
+        """Delete all jobs that wait, as far as the framework can: see its sender."""
+        self._sender.purge()
+
     def bury(self) -> None:
         """All workers are dead: let the next ones know at once."""
         self._sender.bury(self._sender.hearts())

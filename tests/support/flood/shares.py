@@ -9,6 +9,7 @@ Jobs of several tenants under one limit on real workers: a backlog, and jobs tha
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,12 +68,17 @@ class Plan(NamedTuple):
         coming: When each job comes after that, and whose it is; in this order.
         seconds: The length of the window. None: until the last job of the backlog has run, from its first moment on.
         acts: What an operator does, and when.
+        own: A tenant with a queue and workers of its own. "": all have the same.
+        struck: When its workers are killed; where there is none, when all jobs that wait are deleted, as far as the
+            framework can.
     """
 
     backlog: Sequence[str]
     coming: Sequence[tuple[float, str]] = ()
     seconds: float | None = None
     acts: Sequence[tuple[float, Callable[[Control], object]]] = ()
+    own: str = ""
+    struck: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -90,6 +96,7 @@ class Happened:
         denied: How often the limits' store denied a job that asked, for whatever reason. A promoter's look is no such
             question. None: not all workers have reported it. Those that are killed, as a backlog is left, never do.
         seconds: The window.
+        struck: When workers were dead, or jobs gone, as the plan says.
         beyond_us: How far the grants break the bound, as time; <= 0: it holds. None: the rate was changed.
     """
 
@@ -100,6 +107,7 @@ class Happened:
     asks: float
     denied: int | None
     seconds: float
+    struck: float
     beyond_us: float | None
 
     def waits(self, begin: str) -> list[float]:
@@ -177,12 +185,16 @@ def happen(plan: Plan, workers: str, limit: FloodLimit, **options: Any) -> Happe
     """
     flooding_of, flood_of, kind = {**WORKERS, **ALSO}[workers]
     flood = flood_of(limits=(limit,), jobs=len(plan.backlog), give_up=600.0, settle=0.5, **options)
-    with _where(kind) as where, flooding_of(flood, where) as flooding:
+    with _where(kind) as where, contextlib.ExitStack() as stack:
+        apart = stack.enter_context(flooding_of(flood, where)) if plan.own else None
+        flooding = stack.enter_context(flooding_of(flood, where))
         store: Any = redis.Redis.from_url(where.store_url)
         pump = _Pump(flooding, limit) if flood.mode == "none" else None
         for index, tenant in enumerate(plan.backlog):
-            (pump or flooding).send("job", str(index), tenant)
+            (apart if apart and tenant == plan.own else pump or flooding).send("job", str(index), tenant)
         flooding.start()
+        if apart:
+            apart.start()
         began = time.time()
         asked_first = ran_first = 0
         if plan.seconds is not None and flood.mode == "throttlekit":
@@ -194,7 +206,7 @@ def happen(plan: Plan, workers: str, limit: FloodLimit, **options: Any) -> Happe
         if plan.seconds is not None:
             ran_first = len(flooding.starts())
         control = Control(where.store_url.partition("?")[0], by="benchmark")
-        sent = _follow(plan, flooding, pump, control, began)
+        sent, struck = _follow(plan, flooding, apart, pump, control, began)
         asked, seconds = scripts_run(store, ["evalsha"]), time.time() - began
         store.close()
         denied: int | None = None
@@ -219,6 +231,7 @@ def happen(plan: Plan, workers: str, limit: FloodLimit, **options: Any) -> Happe
         asks=(asked - asked_first) / ran + each_first * old,
         denied=denied,
         seconds=seconds,
+        struck=struck,
         beyond_us=None if plan.acts or not grants else bursts_beyond_us(grants, limit.burst, interval_us),
     )
 
@@ -247,10 +260,11 @@ class _Pump:
 
 
 def _follow(
-    plan: Plan, flooding: Flooding, pump: _Pump | None, control: Control, began: float
-) -> dict[int, float]:  # fmt: skip
-    """Send and do what is due, until the window ends; return when each job was sent."""
+    plan: Plan, flooding: Flooding, apart: Flooding | None, pump: _Pump | None, control: Control, began: float
+) -> tuple[dict[int, float], float]:
+    """Send and do what is due, until the window ends; return when each job was sent, and when it had struck."""
     sent: dict[int, float] = {}
+    struck = math.inf
     coming, acts = deque(enumerate(plan.coming, len(plan.backlog))), deque(plan.acts)
     while True:
         now = time.time() - began
@@ -260,13 +274,19 @@ def _follow(
             (pump or flooding).send("job", str(job), tenant)
         while acts and acts[0][0] <= now:
             acts.popleft()[1](control)
+        if now >= plan.struck and struck == math.inf:
+            if apart is not None:
+                apart.kill()
+            else:
+                flooding.purge()
+            struck = time.time() - began
         if pump is not None:
             pump.pass_on()
         if plan.seconds is None:
             if flooding.record.scard("ended") >= len(plan.backlog) or now > flooding.flood.give_up:
-                return sent
+                return sent, struck
         elif now >= plan.seconds:
-            return sent
+            return sent, struck
         time.sleep(0.002 if plan.coming else 0.05)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import redis
 from rq import Queue
+from rq.job import Job
 
 from support.faults.processes import Command
 from support.flood import run as floods
@@ -68,6 +69,16 @@ class _Sender:
             ]  # fmt: skip
             self._queue.enqueue_many(prepared)
         self._commands = self._count()
+
+    def purge(self) -> None:
+        """Delete what is in the queue or waits for its instant."""
+        self._queue.empty()
+        waiting = self._queue.scheduled_job_registry.get_job_ids()
+        for some in batches(Job.fetch_many(waiting, connection=self._redis)):
+            with self._redis.pipeline() as pipeline:
+                for job in filter(None, some):
+                    job.delete(pipeline=pipeline)
+                pipeline.execute()
 
     def commands(self) -> int:
         return self._count() - self._commands

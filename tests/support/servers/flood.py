@@ -97,6 +97,10 @@ class Sender:
                     pipe.rpush(f"dramatiq:{self._queue}", *coded)
                     pipe.execute()
 
+    def purge(self) -> None:
+        """Drop what is in the broker, and in no worker's hands."""
+        self._broker.flush(self._queue)
+
     def hearts(self) -> set[bytes]:
         """Whoever has asked this broker for anything so far; empty for RabbitMQ, which knows who is there."""
         return set(self._redis.zrange(_HEARTBEATS, 0, -1)) if self._redis is not None else set()
