@@ -116,6 +116,15 @@ class CeleryFlooding(Flooding):
         told = super().stop()
         return replace(told, counts={**told.counts, **self.states()})
 
+    def purge(self) -> None:
+        """
+        Revoke what was sent one by one, and wait for the workers' answers: they do nothing else meanwhile, for some
+        seconds where they are thousands. `celery purge` leaves what workers have.
+        """
+        sender, workers = self._sender, self.flood.processes
+        answers = sender.app.control.revoke(sender.ids, reply=True, limit=workers, timeout=60)
+        assert len(answers) == workers, answers
+
     def bury(self) -> None:
         """Celery watches messages, not workers."""
 
@@ -167,18 +176,14 @@ class _Sender:
             self._redis = redis.Redis.from_url(where.broker_url)
             self._redis.flushall()
         self._before: int | None = None
-        self._ids: list[str] = []
+        self.ids: list[str] = []
 
     def send(self, actor: str, index: str, account: str = "one", *, delay_ms: int | None = None) -> None:
         """Send one job to *actor*."""
         countdown = None if delay_ms is None else delay_ms / 1000
         queue = f"{self.queue}-{account}" if account in self._queues else self.queue
-        self._ids.append(self.app.send_task(actor, (index, account), queue=queue, countdown=countdown).id)
+        self.ids.append(self.app.send_task(actor, (index, account), queue=queue, countdown=countdown).id)
         self._before = None
-
-    def purge(self) -> None:
-        """Revoke what was sent one by one: `celery purge` leaves what workers have."""
-        self.app.control.revoke(self._ids)
 
     def send_many(self, jobs: Iterable[tuple[str, str]]) -> None:
         """Send a task for each actor and index: a message of Celery's own, with the name, id and index of each."""
