@@ -59,7 +59,7 @@ class HeldTask:
         ticket: The ticket as it is now.
         queue: The queue it came from, if that is known: read at receipt, as the worker may stop to consume it.
         entry: Its last wait in `HeldTasks`.
-        waited: Its last wait there for its turn, which has ended; None again once its body has begun.
+        waited: Its last wait there for its turn, which has ended; None again after a 429 of its body.
         due: When that wait ends, or ended, by the monotonic clock; 0: it has not waited.
         unsure: Whether it may be parked already: its broker has not answered.
     """
@@ -221,7 +221,7 @@ class HeldTasks:
         with self._lock:
             taken = sorted(entry for entry in self._room if entry.item.held.consumer is consumer)
             for entry in taken:
-                self._room.remove(entry)
+                self._take_out(entry)
         for entry in taken:
             entry.item.cancel_timer()
         return [entry.item.held for entry in taken]
@@ -267,15 +267,19 @@ class HeldTasks:
         sooner than its timer says: the timer was set while the line was behind, as in a pause, and that has ended.
         """
         with self._lock:
-            removed, first = self._room.remove(entry), None
-            if removed and entry.lane.name:
-                entry.item.held.waited = entry.waited
-                first = self._room.first_in(entry.lane.name)
+            removed = self._take_out(entry)
+            first = self._room.first_in(entry.lane.name) if removed and entry.lane.name else None
             due = 0.0 if first is None else self._room.due(first)
         if first is not None and due < first.item.held.due - _SHORTEST:
             first.item.held.due = due
             first.item.cancel_timer()
             self._start_timer(first, due - time.monotonic())
+        return removed
+
+    def _take_out(self, entry: Entry[_Wait]) -> bool:
+        removed = self._room.remove(entry)
+        if removed and entry.lane.name:
+            entry.item.held.waited = entry.waited
         return removed
 
 

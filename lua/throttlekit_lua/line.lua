@@ -10,7 +10,7 @@
   `waiting` counts the jobs. Nothing is written before `write_line`, but for what a later clock wrote.
 ]]
 local FIRST_TAG, FAR, EXACT, BATCH = 18691697672192, 16, 32, 16
-local DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 4, 64, 1000000, 512, 60000
+local DOUBT, MOST_DOUBT, DOUBT_LASTS, MOST_BATCH, GRACE = 4, 252, 1000000, 512, 60000
 local FORMAT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) '
   .. '(%d+) (%d+) (%d+) (%d+) (%x*) ?(.*)$'
 
@@ -99,7 +99,7 @@ local function tidy_line(c, grace, own)
   grace = max(grace, line.grace)
   if now < max(line.since, looked) + grace then return end
   local doubt = now >= line.aside and now - line.aside <= DOUBT_LASTS + 2 * grace and line.doubt or 0
-  local budgets = math.min(MOST_DOUBT, 1 + math.floor(doubt / DOUBT))
+  local budgets = 1 + math.floor(doubt / DOUBT)
   local idle = math.min(line.low, c.there) * budgets
   if c.there > 0 then
     local most = math.min(MOST_BATCH, max(BATCH, math.floor(BATCH * grace / GRACE)) * budgets)
@@ -116,7 +116,7 @@ local function tidy_line(c, grace, own)
       set_aside(c, member, units)
     end
   end
-  line.since, line.low, line.doubt, c.tidied = now, c.there, doubt + #c.aside, true
+  line.since, line.low, line.doubt, c.tidied = now, c.there, math.min(doubt + #c.aside, MOST_DOUBT), true
   if #c.aside > 0 then line.aside, line.over, c.soon = now, 0, true end
 end
 

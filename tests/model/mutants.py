@@ -219,7 +219,7 @@ a line begins with units to come: line, one tenant: aside
   - since_us=max(line.since_us, now_us), low=there, mark=mark
   + since_us=max(line.since_us, now_us), low=there + 1, mark=mark
 one budget more: absence, one tenant: aside
-  - budgets = min(MOST_DOUBT, 1 + doubt // DOUBT)
+  - budgets = 1 + doubt // DOUBT
   + budgets = 2
 a grant hands units down: line, one tenant: aside
   - mean=mean, low=low, over_us=over_us)
@@ -231,8 +231,8 @@ nothing is set aside: absence, one tenant: dead
   - if entry.number == own or entry.cost > idle:
   + if True:
 what lies there is never counted: absence, one tenant: live
-  - line, since_us=now_us, low=there, doubt=doubt + aside
-  + line, doubt=doubt + aside
+  - line, since_us=now_us, low=there, doubt=
+  + line, doubt=
 what is set aside is not counted: absence, one tenant: moved
   - jobs=line.jobs[number:], gone=line.gone + cost,
   + jobs=line.jobs[number:],

@@ -16,8 +16,11 @@ __all__ = ["BATCH", "DOUBT", "DOUBT_LASTS_US", "MOST_BATCH", "MOST_DOUBT", "over
 BATCH, MOST_BATCH = 16, 512
 """Entries set aside in one request, at most, for each `GRACE_US` of the grace time; times the budget."""
 
-DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 4, 64, 1_000_000
-"""So many entries set aside, and none that came back, make the budget larger once more; up to `MOST_DOUBT` times."""
+DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 4, 252, 1_000_000
+"""
+So many entries set aside, and none that came back, make the budget larger once more. One that comes back halves their
+number; no more than `MOST_DOUBT` count, for a budget of 64 times what lies there.
+"""
 
 
 def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: int) -> tuple[Line, bool]:
@@ -41,7 +44,7 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
     if now_us < max(line.since_us, looked_us) + grace_us:
         return line, False
     doubt = line.doubt if 0 <= now_us - line.aside_us <= DOUBT_LASTS_US + 2 * grace_us else 0
-    budgets = min(MOST_DOUBT, 1 + doubt // DOUBT)
+    budgets = 1 + doubt // DOUBT
     idle, aside = min(line.low, there) * budgets, 0
     pending = line.jobs[0].number != own and idle < line.jobs[0].cost <= there
     for entry in line.jobs[: min(MOST_BATCH, max(BATCH, BATCH * grace_us // GRACE_US) * budgets)]:
@@ -50,8 +53,8 @@ def tidied(line: Line, there: int, mark: int, now_us: int, grace_us: int, own: i
         idle -= entry.cost
         aside += 1
     line = replace(
-        line, since_us=now_us, low=there, doubt=doubt + aside, aside_us=now_us if aside else line.aside_us,
-        over_us=0 if aside else line.over_us,
+        line, since_us=now_us, low=there, doubt=min(doubt + aside, MOST_DOUBT),
+        aside_us=now_us if aside else line.aside_us, over_us=0 if aside else line.over_us,
     )  # fmt: skip
     return _forgetful(_without_first(line, aside)), aside > 0 or pending
 

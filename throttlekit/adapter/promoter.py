@@ -23,7 +23,7 @@ __all__ = ["Promoter"]
 _TURN = 0.5
 _LONGEST = 60.0
 _FEW = 16
-"""Jobs that are woken on the guess that those before them do not come: as many as a line sets aside at once."""
+"""Jobs that are woken on the guess that those before them do not come: as many as a line sets aside at first."""
 
 _MOST_WOKEN = 4096
 _MOST_ASTRAY = 256

@@ -133,6 +133,8 @@ def test_a_free_slot_wakes_the_first_of_its_line_once() -> None:
     tasks.wake("one")
     assert consumer.taken_up == [first.request, late.request]
     assert tasks.take_all(consumer) == [other, deaf]
+    assert other.waited is not None
+    assert other.waited.lane.name == "two"
 
 
 @pytest.mark.usefixtures("reserved")
