@@ -374,29 +374,29 @@ def test_a_new_job_stays_in_the_queue_until_it_runs(ticks: Ticks) -> None:
 @pytest.mark.workers
 def test_light_tenants_run_while_a_backlog_stands(stock_site: Site) -> None:
     """
-    Two stock workers, one of them with RQ's scheduler. 600 jobs of one tenant wait, and the jobs of ten others that
+    Two stock workers, one of them with RQ's scheduler. 300 jobs of one tenant wait, and the jobs of ten others that
     come, half of what passes, have their shares: each runs at once, by and large, and the backlog in its order.
     """
-    site, limit = stock_site, TokenBucket("shared", "20/s", burst=20, share="{tenant}")
-    for n in range(600):
+    site, limit = stock_site, TokenBucket("shared", "10/s", burst=10, share="{tenant}")
+    for n in range(300):
         site.queue.enqueue(jobs.plain, n, tenant="heavy", throttle=[limit])
     kinds = ("rq.SimpleWorker+scheduler", "rq.SimpleWorker")
     came: dict[str, int] = {}
     with Fleet([rq_worker(site.url, "work", kind=kind) for kind in kinds], {"THROTTLEKIT_URL": site.url}) as fleet:
         waiting = site.queue.scheduled_job_registry
         # All but some have been asked. How many of them wait depends on the machine.
-        wait_until(lambda: waiting.count + len(site.noted) > 550, description="most of the backlog waits")
-        assert waiting.count > 150, "else no backlog stands behind a hundred others"
-        for n in range(100):
+        wait_until(lambda: waiting.count + len(site.noted) > 275, description="most of the backlog waits")
+        assert waiting.count > 75, "else no backlog stands behind fifty others"
+        for n in range(50):
             came[f"light {n}"] = passed = len(site.noted)
             site.queue.enqueue(jobs.plain, f"light {n}", tenant=n % 10, throttle=[limit])
             wait_until(lambda: len(site.noted) >= passed + 2, description="two more have run")  # noqa: B023
-        wait_until(lambda: len(site.noted) == 700, description="all have run")
+        wait_until(lambda: len(site.noted) == 350, description="all have run")
         assert fleet.running
     ran = {name: place for place, name in enumerate(site.noted)}
-    assert len(ran) == 700, "each once"
-    assert max(ran[name] - before for name, before in came.items()) < 100, "within five seconds, by the limit's pace"
+    assert len(ran) == 350, "each once"
+    assert max(ran[name] - before for name, before in came.items()) < 50, "within five seconds, by the limit's pace"
     heavy = [int(name) for name in site.noted if name not in came]
-    assert max(abs(place - n) for place, n in enumerate(heavy)) < 120, "in their order, by and large"
+    assert max(abs(place - n) for place, n in enumerate(heavy)) < 60, "in their order, by and large"
     assert site.deferrals_left() == []
     assert list(site.connection.scan_iter("throttlekit:rq:lane:*")) == []
