@@ -277,6 +277,7 @@ class HeldTasks:
         return removed
 
     def _take_out(self, entry: Entry[_Wait]) -> bool:
+        """As `WaitingRoom.remove`, within the lock; its task notes where it has waited."""
         removed = self._room.remove(entry)
         if removed and entry.lane.name:
             entry.item.held.waited = entry.waited

@@ -33,8 +33,6 @@ from support.reports.tables import about
 from throttlekit import Control
 
 LIGHT, COME = 10, 18
-APART = 4
-"""2 in the order of the grants; bodies may begin in another, by one job at either end of an interval."""
 WEIGHTS = {"a": 1.0, "b": 5.0, "c": 25.0}
 PRIORITIES = {"high": 2.0, "low": 1.0}
 
@@ -141,8 +139,8 @@ def of_going(found: Happened, size: Size) -> Iterator[Figure]:
     came = found.seconds / 4
     both = [at for at, job in found.starts if found.tenants[job].startswith("new")]
     until = both[-len(names) - 1] if len(both) > len(names) else found.seconds
-    yield at_most("two that always wait, apart, jobs", found.apart(("a", "b"), 0, found.seconds), APART, 0)
-    yield at_most("18 that come, apart, jobs", found.apart(names, came, until), APART, 0)
+    yield at_most("two that always wait, apart, jobs", found.apart(("a", "b"), 0, found.seconds), 3, 0)
+    yield at_most("18 that come, apart, jobs", found.apart(names, came, until), 3, 0)
     yield at_least("use", found.use(size.rate, 0, found.seconds), 0.98)
 
 
@@ -201,10 +199,8 @@ def alone(jobs: int, size: Size) -> Plan:
 def dying(size: Size) -> Plan:
     """Two tenants, each with workers of its own; those of one are killed."""
     seconds = 30 * size.time
-    each = round(size.rate * seconds)
-    return Plan(
-        [tenant for _ in range(each) for tenant in ("dies", "lives")], (), seconds, own="dies", struck=seconds / 3
-    )
+    backlog = ["dies", "lives"] * round(size.rate * seconds)
+    return Plan(backlog, (), seconds, own="dies", struck=seconds / 3)
 
 
 def purged(size: Size) -> Plan:
@@ -280,8 +276,7 @@ NOTES = """\
   jobs a second back as it comes, bear no more than that on two cores, and now and then less: ours have 50/s here, and
   windows of 20 s for as many grants; stock ones 20/s and 50 s.
 * Apart: the worst difference between what two of these tenants got in any interval, in jobs. It is 2 at most in the
-  order of the grants; bodies begin a moment later, now and then in another order, by one job at either end of an
-  interval.
+  order of the grants; bodies begin a moment later, now and then in another order.
 * A tenant's workers die: two tenants, each with a queue and two workers of its own; after a third of the time those of
   one are killed with all that they hold. Use is that of the other.
 * 5 000 deleted: all that wait, and half as many more come from then on as may run. Of Dramatiq's what is parked is

@@ -19,7 +19,7 @@ BATCH, MOST_BATCH = 16, 512
 DOUBT, MOST_DOUBT, DOUBT_LASTS_US = 4, 252, 1_000_000
 """
 So many entries set aside, and none that came back, make the budget larger once more. One that comes back halves their
-number; no more than `MOST_DOUBT` count, for a budget of 64 times what lies there.
+number. It is `MOST_DOUBT` at most: then the budget is 64 times what lies there.
 """
 
 
