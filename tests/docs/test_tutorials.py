@@ -123,6 +123,6 @@ def readers(tmp_path_factory: pytest.TempPathFactory, redis_base: str) -> Iterat
 def test_a_reader_who_copies_the_page_sees_what_it_shows(framework: str, readers: _Readers) -> None:
     """Every file and command of a tutorial works as printed, prints what is shown, and the limit holds."""
     flood = readers[framework].result()
-    calls = re.findall(r"(\d\d:\d\d:\d\d).* account (\d+)$", flood, re.MULTILINE)
+    calls = re.findall(r"(\d\d:\d\d:\d\d).*\baccount (\d+)$", flood, re.MULTILINE)
     assert len(calls) == len({account for _, account in calls}) == 20
     assert max(Counter(time for time, _ in calls).values()) <= _BURST + _RATE + _AT_ONCE < len(calls)
