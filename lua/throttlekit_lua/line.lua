@@ -80,16 +80,15 @@ local function cost_of(member) return tonumber(string.sub(member, 18)) or 1 end
 local function number_of(member) return tonumber(string.sub(member, 1, 16)) or 0 end
 local function member_of(number, cost) return string.format('%016.0f ', number) .. whole(cost) end
 
-local function set_aside(c, member, units)
+local function set_aside(c, units)
   local line = c.line
-  c.aside[#c.aside + 1] = member
-  line.gone, line.extra, line.waiting = line.gone + units, line.extra - units + 1, line.waiting - 1
+  c.aside, line.gone, line.extra, line.waiting = c.aside + 1, line.gone + units, line.extra - units + 1, line.waiting - 1
 end
 
 -- Sets those aside that are not coming.
 local function tidy_line(c, grace, own)
   local line = c.line
-  c.aside = {}
+  c.aside = 0
   if line.waiting == 0 then return end
   if c.mark < line.mark then
     line.mark, line.since, line.low, c.tidied = c.mark, now + LOOK, c.there, true
@@ -113,11 +112,11 @@ local function tidy_line(c, grace, own)
         break
       end
       idle = idle - units
-      set_aside(c, member, units)
+      set_aside(c, units)
     end
   end
-  line.since, line.low, line.doubt, c.tidied = now, c.there, math.min(doubt + #c.aside, MOST_DOUBT), true
-  if #c.aside > 0 then line.aside, line.over, c.soon = now, 0, true end
+  line.since, line.low, line.doubt, c.tidied = now, c.there, math.min(doubt + c.aside, MOST_DOUBT), true
+  if c.aside > 0 then line.aside, line.over, c.soon = now, 0, true end
 end
 
 local function tag_of(c, kind)
@@ -130,7 +129,7 @@ local function last_of(c)
   return c.line.waiting > 0 and redis.call('ZREVRANGE', c.jobs_key, '0', '0', 'WITHSCORES')[2] or 0
 end
 local function front_of(c)
-  return redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'WITHSCORES', 'LIMIT', whole(#c.aside), '1')[2]
+  return redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'WITHSCORES', 'LIMIT', whole(c.aside), '1')[2]
 end
 
 -- Of a place's numbers, as they are written.
@@ -163,7 +162,7 @@ end
 -- number of jobs has one start: its place among them is found in halves.
 local function rank_of(c)
   local place, jobs_key = c.place, c.jobs_key
-  local before = redis.call('ZCOUNT', jobs_key, '-inf', '(0') + #c.aside
+  local before = redis.call('ZCOUNT', jobs_key, '-inf', '(0') + c.aside
   local rank = redis.call('ZRANK', jobs_key, member_of(place.number, c.cost))
   if rank then return max(0, rank - before), c.cost end
   local function entry_at(at) return redis.call('ZRANGE', jobs_key, whole(at), whole(at))[1] end
@@ -202,7 +201,7 @@ local function stand(c, grace, first)
   c.number = line.number + 1
   c.start = first and v - 1 or max(v, c.in_order and last_of(c) or tag_of(c, c.tags))
   if line.waiting == 0 then return 0 end
-  return max(0, redis.call('ZCOUNT', c.jobs_key, '0', whole(c.start)) - #c.aside)
+  return max(0, redis.call('ZCOUNT', c.jobs_key, '0', whole(c.start)) - c.aside)
 end
 
 -- Units of those that stand before it: about so many, at most and at least.
@@ -211,7 +210,7 @@ local function ahead_of(c, rank)
   c.rank = rank
   if line.extra == 0 or rank == 0 then return rank, rank, rank end
   local sampled, ahead = math.min(rank, EXACT), 0
-  local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', whole(#c.aside), whole(sampled))
+  local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', whole(c.aside), whole(sampled))
   for _, member in ipairs(first) do ahead = ahead + cost_of(member) end
   local more = rank - sampled
   return ahead + math.floor(more * line.mean / MEAN_ONE), ahead + more * line.dear, ahead + more
@@ -230,7 +229,7 @@ local function promise(c, secret, due)
   if not c.ahead then read_rest(c) end
   if not c.in_order or c.queue then return false end
   if not c.ahead then  -- no job waits here
-    c.line, c.aside = c.line or no_line(), {}
+    c.line, c.aside = c.line or no_line(), 0
     begin_line(c, secret)
     if not is_genuine(c) then c.place = nil end
     stand(c, 0, false)
@@ -266,14 +265,14 @@ end
 
 local function unpause(c)
   local line = c.line
-  line.paused, line.from, line.emptied, c.aside = 0, 0, 0, c.aside or {}
+  line.paused, line.from, line.emptied, c.aside = 0, 0, 0, c.aside or 0
 end
 
 -- Takes out the first of those that stand before it: they were due, have not come, and their units were lost.
 local function overtake(c)
   local most = math.min(c.rank, MOST_BATCH)
-  local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', whole(#c.aside), whole(most))
-  for _, member in ipairs(first) do set_aside(c, member, cost_of(member)) end
+  local first = redis.call('ZRANGEBYSCORE', c.jobs_key, '0', '+inf', 'LIMIT', whole(c.aside), whole(most))
+  for _, member in ipairs(first) do set_aside(c, cost_of(member)) end
 end
 
 local function pass(c)
@@ -291,8 +290,9 @@ end
 local function write_line(c)
   local line, jobs_key = c.line, c.jobs_key
   if c.anew then redis.call('DEL', jobs_key)
-  else
-    for _, member in ipairs(c.aside) do redis.call('ZREM', jobs_key, member) end
+  elseif c.aside > 0 then  -- the first of all, behind the tenants' entries
+    local first = redis.call('ZCOUNT', jobs_key, '-inf', '(0')
+    redis.call('ZREMRANGEBYRANK', jobs_key, whole(first), whole(first + c.aside - 1))
   end
   if c.leaves then redis.call('ZREM', jobs_key, c.leaves) end
   if c.joins then redis.call('ZADD', jobs_key, c.joins[1], c.joins[2]) end

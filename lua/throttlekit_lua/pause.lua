@@ -21,7 +21,7 @@ for i = 1, #KEYS / 3 do
   local at = 4 * i
   local c = {
     key = KEYS[3 * i - 2], order_key = KEYS[3 * i - 1], jobs_key = KEYS[3 * i], of = algorithms[ARGV[at]], size = 0,
-    a = tonumber(ARGV[at + 1]), b = tonumber(ARGV[at + 2]), c = ARGV[at + 3], aside = {},
+    a = tonumber(ARGV[at + 1]), b = tonumber(ARGV[at + 2]), c = ARGV[at + 3], aside = 0,
   }
   read_line(c)
   c.line = c.line or no_line()

@@ -67,7 +67,7 @@ for i = 1, #KEYS / 3 do
   local at = 9 * i - 7
   local c = {
     key = KEYS[3 * i - 2], order_key = KEYS[3 * i - 1], jobs_key = KEYS[3 * i], of = algorithms[ARGV[at]], size = 0,
-    a = tonumber(ARGV[at + 1]), b = tonumber(ARGV[at + 2]), c = ARGV[at + 3], aside = {},
+    a = tonumber(ARGV[at + 1]), b = tonumber(ARGV[at + 2]), c = ARGV[at + 3], aside = 0,
   }
   local mark, why, x = max(1, tonumber(ARGV[at + 4])), ARGV[at + 5], tonumber(ARGV[at + 6])
   local y, z = tonumber(ARGV[at + 7]), tonumber(ARGV[at + 8])
