@@ -1,0 +1,3 @@
+"""FastAPI, which taskiq imports if it is installed: the workers of tests run without it, and start sooner."""
+
+raise ImportError(__doc__)
