@@ -54,6 +54,7 @@ QUICKLY = [
     *("-x", "-q", "--tb=no", "-p", "no:randomly", "-p", "no:cacheprovider", "--hypothesis-profile", "unshrunk"),
     *("-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"),
 ]
+BRIEF = {"THROTTLEKIT_TEST_HISTORIES": "10000"}
 
 
 def stages(name: str) -> list[list[str]]:
@@ -90,7 +91,7 @@ def _begin(places: multiprocessing.SimpleQueue[tuple[str, str]]) -> None:
     shutil.copy(ROOT / "pyproject.toml", folder)
     os.chdir(folder)
     sys.path[:0] = found = [folder, str(Path(folder, "lua"))]
-    os.environ.update({"PYTHONPATH": os.pathsep.join(found), "THROTTLEKIT_TEST_REDIS": url})
+    os.environ.update({"PYTHONPATH": os.pathsep.join(found), "THROTTLEKIT_TEST_REDIS": url, **BRIEF})
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode, sys.pycache_prefix = False, str(Path(folder, "pyc"))
     for module in ("pytest", "hypothesis.strategies", "redis.asyncio"):

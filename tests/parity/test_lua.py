@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from throttlekit._core.verdict import Caller
 from throttlekit.stores import Correction, Lease, StoreClaim
 
 SLOWED = ("fall: True", "heard: True", "heard: False", "slowed", "paced")
-LONG_RUN = 10_000
+LONG_RUN = int(os.environ.get("THROTTLEKIT_TEST_HISTORIES", "20000"))
 HISTORY = 250
 
 
@@ -65,7 +66,7 @@ OF_TWO_RATES = ["at another rate", "looked at from another rate", "settled at an
     ids=[*ALGORITHMS, "mixtures"],
 )
 def test_long_random_histories(client: Any, algorithms: Sequence[str], must_see: Sequence[str]) -> None:
-    """Over ten thousand random steps, the scripts answer and store exactly what the reference does."""
+    """Over twenty thousand random steps, the scripts answer and store exactly what the reference does."""
     shas, seen, count = Shas(client), Counter[str](), 0
     slots = algorithms[0].endswith("concurrency")
     settled = ["settled down"] if slots else ["settled up", "settled down"]

@@ -257,7 +257,7 @@ def test_a_rate_that_rises_and_falls_tenfold_is_used_in_order(
     By each process: what it was told at the old rate says on time, when its line is ten times as fast. With shares a
     job that comes far too late loses its place: it calls for the next one all the same.
     """
-    works, less = [Work("a", number * 1000, number) for number in range(2000)], 0.05 if share else 0.0
+    works, less = [Work("a", number * 1000, number) for number in range(3000)], 0.05 if share else 0.0
     fleet = Fleet(processes, works, seed=1, sleeps=sleeps, limit=TokenBucket("partner", "50/s", burst=10, share=share))
     fleet.run(4 * SECOND)
     for rate, burst in zip((20, 200, 20), bursts, strict=True):
@@ -265,21 +265,21 @@ def test_a_rate_that_rises_and_falls_tenfold_is_used_in_order(
         fleet.run(fleet.now_us + SECOND)
         before = len(fleet.ran)
         fleet.run(fleet.now_us + 3 * SECOND)
-        assert len(fleet.ran) - before >= ((0.95 if burst > 2 else 0.75) - less) * rate * 3
+        assert len(fleet.ran) - before >= ((0.95 if burst > 2 else 0.9) - less) * rate * 3
     order = [work.number for work in fleet.ran]
     assert sum(one > other for one, other in pairwise(order)) <= (most_inverted + less) * len(order)
 
 
 @each_kind
 @each_fleet
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("strict", [False, True], ids=["weights", "strict"])
 def test_a_lowered_rate_is_used_in_each_second_whatever_the_weights(
     processes: int, sleeps: bool, seed: int, strict: bool
 ) -> None:
     """Jobs come too early by what they were told, and are set aside for that: they keep their turn."""
     weights = {f"t{n}": float(1 + n % 13) for n in range(10)}
-    works = [Work(f"t{number % 10}", number * 1000, number) for number in range(1000)]
+    works = [Work(f"t{number % 10}", number * 1000, number) for number in range(1500)]
     limit = TokenBucket("partner", "50/s", burst=3, share=Share("{tenant}", weight=weights, strict=strict))
     fleet = Fleet(processes, works, seed=seed, sleeps=sleeps, limit=limit)
     fleet.run(4 * SECOND)
