@@ -26,36 +26,37 @@ __all__ = ["NARROW", "STRICT", "Shas", "check"]
 
 GAUGE = ("slots", "base", "sum", "spread", "holds", "skip", "peak", "rounds", "fell")
 
-# What a step leaves, and how long that would live; then it lives on, since the test's clock stands still.
-READ = """
+# What a step leaves, and the time to live that it was written with. Then the key lives on: the test's clock stands still.
+LEFT = """
 local function read(key)
   if redis.call('TYPE', key).ok == 'zset' then
     return {table.concat(redis.call('ZRANGE', key, 0, -1, 'WITHSCORES'), '\\n')}
   end
   return redis.call('GET', key)
 end
-"""
-LEFT_WITH = (
-    READ
-    + """
 local left = {}
 for i, key in ipairs(KEYS) do
+  local ms = redis.call('PTTL', key)
   left[2 * i - 1] = read(key)
-  <expiry>
+  left[2 * i] = ms < 0 and ms or tonumber(redis.call('HGET', 'expiry', key))
+  redis.call('HDEL', 'expiry', key)
   redis.call('PERSIST', key)
 end
 return left
 """
-)
-LEFT = LEFT_WITH.replace("<expiry>", "local ms = redis.call('PTTL', key) left[2 * i] = ms < 0 and ms or ms - 3600000")
 
-# Around the scripts: what they write lives an hour longer, or a busy machine would find the shortest-lived gone.
+# Around the scripts: the hash `expiry` keeps each time to live as the script wrote it. PTTL would compare it with the
+# server's clock, which may be set back between two scripts. The key itself lives an hour longer: on a busy machine the
+# shortest-lived keys would expire before they are read.
 LONGER = """
 local given = redis
 local redis = {sha1hex = redis.sha1hex, call = function(...)
   local words = {...}
   local at = words[1] == 'PEXPIRE' and 3 or words[1] == 'SET' and 5
-  if at and words[at] then words[at] = string.format('%.0f', words[at] + 3600000) end
+  if at and words[at] then
+    given.call('HSET', 'expiry', words[2], words[at])
+    words[at] = string.format('%.0f', words[at] + 3600000)
+  end
   return given.call((unpack or table.unpack)(words))
 end}
 """
@@ -63,7 +64,7 @@ end}
 STRICT = """
 local server = redis
 local redis = {sha1hex = server.sha1hex, call = function(...)
-  local command, key, value = ...
+  local command, key = ...
   for i = 1, select('#', ...) do
     local argument = select(i, ...)
     if type(argument) ~= 'string' then error('not text: ' .. tostring(argument)) end
@@ -80,9 +81,6 @@ local redis = {sha1hex = server.sha1hex, call = function(...)
       error('not whole: ' .. argument)
     end
   end
-  -- Time to live to the millisecond, for LEFT_EXACTLY.
-  local expiry = command == 'PEXPIRE' and value or command == 'SET' and select(5, ...)
-  if expiry then server.call('HSET', 'expiry', key, expiry) end
   return server.call(...)
 end}
 """
@@ -97,11 +95,6 @@ local string = setmetatable({format = function(form, ...)
   return given.format(form, (unpack or table.unpack)(numbers))
 end}, {__index = string})
 """
-LEFT_EXACTLY = LEFT_WITH.replace(
-    "<expiry>",
-    "left[2 * i] = tonumber(redis.call('HGET', 'expiry', key) or left[2 * i - 1] and -1 or -2) "
-    "redis.call('HDEL', 'expiry', key)",
-)
 
 
 class _Recorder(Listed):
@@ -140,11 +133,11 @@ class Shas:
     """Scripts by their text, each loaded once."""
 
     def __init__(self, client: Any, before: str = "") -> None:
-        self._client, self.before, self._known = client, before, dict[str, str]()
+        self._client, self._before, self._known = client, before, dict[str, str]()
 
     def __getitem__(self, text: str) -> str:
         if text not in self._known:
-            self._known[text] = self._client.script_load(LONGER + self.before + text)
+            self._known[text] = self._client.script_load(LONGER + self._before + text)
         return self._known[text]
 
 
@@ -160,9 +153,8 @@ def _words(reply: Any) -> Any:
 
 def check(client: Any, steps: Sequence[Step], shas: Shas) -> None:
     """Run *steps* in one pipeline and compare."""
-    exactly = bool(shas.before)
     pipeline = client.pipeline(transaction=False)
-    left = client.script_load(LEFT_EXACTLY if exactly else LEFT)
+    left = client.script_load(LEFT)
     for step in steps:
         if step.question is None:
             pipeline.execute_command("DEL", *step.keys)
@@ -195,7 +187,7 @@ def check(client: Any, steps: Sequence[Step], shas: Shas) -> None:
             else:
                 assert found == stored, f"{key}, step {number}: {step}"
                 told_ms = max(1, expiry_ms)  # what lives no longer is written all the same, for a moment
-                assert told_ms - 10_000 * (not exactly) <= left_ms <= told_ms, f"{key}, step {number}: {step}"
+                assert left_ms == told_ms, f"{key}, step {number}: {step}"
         for _ in _forgotten(step):
             next(replies)
 
