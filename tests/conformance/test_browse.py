@@ -68,6 +68,18 @@ def test_steps_sum_up_to_what_was_decided(limiter: Limiter, store: RedisStore) -
     assert recent_steps(store, []) == {}
 
 
+def test_a_step_is_read_only_while_its_counts_are_kept(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
+    """The counts of a step outlive its last reading by several seconds: no reading finds zeros in their place."""
+    limiter.acquire(TENANTS, key="a")
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    steps = recent_steps(store, [_known(store, TENANTS).id])
+    ((number, readable),) = [(step.number, len(of)) for of in steps.values() for step in of if step.units]
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        seconds, micros = client.time()
+        expires = seconds + micros / 1e6 + client.pttl(KEYS[8 + 3 * (number % 5)]) / 1e3
+    assert expires > (number + readable) * 20 + 10
+
+
 @pytest.mark.parametrize(("now", "units", "denied"), [(100.0, 80, 16), (110.0, 70, 14), (115.0, 65, 13)])
 def test_the_last_minute_has_a_part_of_its_first_step(now: float, units: int, denied: int) -> None:
     """Of the step in which the minute begins, that part counts which lies in the minute; older steps do not."""

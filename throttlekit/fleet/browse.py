@@ -152,7 +152,10 @@ def overview(store: FleetStore, order: str) -> tuple[Fleet, dict[str, tuple[Step
 
 def recent_steps(store: FleetStore, ids: Sequence[str]) -> dict[str, tuple[Step, ...]]:
     """
-    The last 80 to 100 seconds of each limit of *ids*, the oldest step first.
+    The last 60 to 80 seconds of each limit of *ids*, the oldest step first.
+
+    A step that has ended is final. The oldest of the ring's five is left out: its counts expire up to a second before
+    the ring reuses them, and would then be read as zeros.
 
     Raises:
         StoreUnavailable: The store did not answer.
@@ -166,7 +169,7 @@ def recent_steps(store: FleetStore, ids: Sequence[str]) -> dict[str, tuple[Step,
     for place, id in enumerate(ids):
         begin = place * len(_CODES)
         steps: list[Step] = []
-        for number in range(running - _STEPS + 1, running + 1):
+        for number in range(running - _LAST_MINUTE + 1, running + 1):
             texts = counts[number % _STEPS][begin : begin + len(_CODES)]
             count = dict(zip(_CODES, (int(text or 0) for text in texts), strict=True))
             denied = {reason: count[code] for reason, code in REASON_CODES.items() if count[code]}
