@@ -8,7 +8,7 @@ PYTEST ?=
 # Some thousand worker processes import the same modules: they are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-oldest lint lint-style lint-mypy lint-pyright mutants mutants-lua bench docs clean
+.PHONY: demo test test-bare test-oldest lint lint-style lint-mypy lint-pyright mutants mutants-lua bench docs clean
 
 demo: $(VENV)/made-demo
 	$(BIN)/throttlekit demo $(DEMO)
@@ -18,6 +18,14 @@ demo: $(VENV)/made-demo
 PROCESSES ?= 6
 test: $(VENV)/made-test
 	cd $(VENV) && $(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST)
+
+# The tests that need RabbitMQ, a browser or TLS, where none of them is installed: each skips with its reason.
+BARE := $(CURDIR)/$(VENV)/bare
+test-bare: $(VENV)/made-test
+	rm -rf $(BARE); mkdir $(BARE)
+	find /bin/ /usr/bin/ -maxdepth 1 ! -type d ! -name 'redis*' ! -name 'valkey*' ! -name 'chrom*' -exec ln -sf -t $(BARE) {} +
+	cd $(VENV) && PATH=$(BARE) THROTTLEKIT_TEST_RABBITMQ=$(BARE)/rabbitmq-server $(BIN)/python -m pytest -c $(CURDIR)/pyproject.toml \
+		--rootdir $(CURDIR) $(CURDIR)/tests --bare -rs -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(PYTEST)
 
 # With the oldest Celery that is supported, laid over the newest: its tests but for the slowest, and one flood of them.
 # And with the oldest RQ, and the newest RQ 2: floods, kills, and the promises of an adapter.

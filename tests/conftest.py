@@ -6,18 +6,20 @@ import contextlib
 import gc
 import itertools
 import os
+import re
+import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 import redis
 from hypothesis import HealthCheck, Phase, settings
 
 from support.servers.processes import (
+    LISTED,
+    RABBITMQ,
     Cluster,
     ServerMissing,
     rabbitmq_server,
@@ -27,8 +29,6 @@ from support.servers.processes import (
     shared_redis,
     valkey_binary,
 )
-
-_T = TypeVar("_T")
 
 # What was missed once may be a busy machine's: a deadline, or anything among real workers. Such a test runs once more,
 # and the summary names it; what another test found wrong fails at once. So does all past the tenth in a run.
@@ -74,9 +74,27 @@ _FIRST = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--bare", action="store_true", help="Run only tests that need RabbitMQ, a browser or TLS, where none exists."
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """`--bare` would prove nothing on a machine that has the servers."""
+    found = [name for name in ("redis-server", "valkey-server", "chromium", "chromedriver") if shutil.which(name)]
+    found += [RABBITMQ] if os.path.exists(RABBITMQ) else []
+    if config.getoption("--bare") and found:
+        raise pytest.UsageError(f"--bare needs a machine without servers, and this one has: {', '.join(found)}")
+
+
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The files that take minutes, or wait for workers, come first: short ones fill the gaps at a run's end."""
+    if config.getoption("--bare"):
+        chosen = [item for item in items if _needs(item)]
+        config.hook.pytest_deselected(items=[item for item in items if not _needs(item)])
+        items[:] = chosen
     rank = {Path(__file__).parent / name: number for number, name in enumerate(_FIRST)}
     slow = {item.path for item in items if item.get_closest_marker("workers")}
     items.sort(key=lambda item: (rank.get(item.path, len(rank)), item.path not in slow))
@@ -107,53 +125,85 @@ def _pulses_end() -> Iterator[None]:
             thread.join()
 
 
-@contextlib.contextmanager
-def _or_skip(server: Callable[[], AbstractContextManager[_T]]) -> Iterator[_T]:
+# What a test may need besides the embedded Redis, as its id or the names of its fixtures show.
+NEEDS = {
+    "RabbitMQ": re.compile("rabbit|quorum", re.IGNORECASE),
+    "TLS": re.compile("tls|certificates", re.IGNORECASE),
+    "browser": re.compile("browser|chromium", re.IGNORECASE),
+}
+
+
+def _needs(item: pytest.Item) -> list[str]:
+    text = " ".join([item.nodeid, *getattr(item, "fixturenames", ())])
+    return [server for server, pattern in NEEDS.items() if pattern.search(text)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """While a test runs, `check_is_listed` knows what `make test-bare` expects it to need."""
+    os.environ[LISTED] = " ".join(_needs(item))
     try:
-        manager = server()
-        started = manager.__enter__()
+        return (yield)
+    finally:
+        del os.environ[LISTED]
+
+
+@contextlib.contextmanager
+def _skip_without_server() -> Iterator[None]:
+    try:
+        yield
     except ServerMissing as error:
         if os.environ.get("THROTTLEKIT_REQUIRE_SERVERS") and not error.excused:
             raise
         pytest.skip(str(error))
-    try:
-        yield started
-    finally:
-        manager.__exit__(None, None, None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, object, object]:
+    """Skip a test if a fixture needs a server that is not installed, with the reason."""
+    with _skip_without_server():
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Skip a test that starts a server that is not installed, with the reason."""
+    with _skip_without_server():
+        return (yield)
 
 
 @pytest.fixture(scope="session")
 def redis_base() -> Iterator[str]:
     """A Redis for the whole run: its URL without a database number."""
-    with _or_skip(shared_redis) as url:
+    with shared_redis() as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def redis_6_base() -> Iterator[str]:
     """A Redis 6.2 for the whole run: its URL without a database number."""
-    with _or_skip(lambda: redis_server(binary=redis_6_binary())) as url:
+    with redis_server(binary=redis_6_binary()) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def valkey_base() -> Iterator[str]:
     """A Valkey 9 for the whole run: its URL without a database number."""
-    with _or_skip(lambda: redis_server(binary=valkey_binary())) as url:
+    with redis_server(binary=valkey_binary()) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[Cluster]:
     """A Redis Cluster of three masters for the whole run. Leave its layout as it is."""
-    with _or_skip(redis_cluster) as cluster:
+    with redis_cluster() as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def rabbitmq_url() -> Iterator[str]:
     """A RabbitMQ for the whole run."""
-    with _or_skip(rabbitmq_server) as url:
+    with rabbitmq_server() as url:
         yield url
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.servers.processes import ServerMissing, redis_binary
+from support.servers.processes import redis_binary
 from support.waiting import wait_until
 
 COMMAND = [sys.executable, "-m", "throttlekit_cli", "demo"]
@@ -22,12 +22,7 @@ COMMAND = [sys.executable, "-m", "throttlekit_cli", "demo"]
 @pytest.fixture
 def demo_folder(tmp_path: Path) -> Path:
     """The folder for the demos of a test. Its name marks every process that they start."""
-    try:
-        redis_binary()
-    except ServerMissing as error:
-        if os.environ.get("THROTTLEKIT_REQUIRE_SERVERS"):
-            raise
-        pytest.skip(str(error))
+    redis_binary()
     return tmp_path
 
 

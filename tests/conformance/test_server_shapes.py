@@ -25,7 +25,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from support.servers.certificates import self_signed
-from support.servers.processes import Cluster, ServerMissing, redis_server, stored
+from support.servers.processes import Cluster, redis_server, stored
 from support.servers.sentinel import Watched, guarded
 from support.servers.sentinel import watched as sentinel_watching
 from support.waiting import wait_until
@@ -70,12 +70,7 @@ def _granted(limiter: Limiter, cost: int) -> Decision:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    try:
-        return self_signed(tmp_path_factory.mktemp("tls"))
-    except ServerMissing as error:
-        if os.environ.get("THROTTLEKIT_REQUIRE_SERVERS"):
-            raise
-        pytest.skip(str(error))
+    return self_signed(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ __all__ = ["NARROW", "STRICT", "Shas", "check"]
 
 GAUGE = ("slots", "base", "sum", "spread", "holds", "skip", "peak", "rounds", "fell")
 
-# What a step leaves, and the time to live that it was written with. Then the key lives on: the test's clock stands still.
+# What a step leaves, and the time to live that it was written with. Then the key lives on: the test's clock is fixed.
 LEFT = """
 local function read(key)
   if redis.call('TYPE', key).ok == 'zset' then

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from support.servers.processes import check_is_listed
+
 __all__ = ["PICTURES", "chromium", "picture", "size"]
 
 PICTURES = os.environ.get("THROTTLEKIT_SCREENSHOTS")
@@ -24,6 +26,7 @@ def chromium() -> Iterator[Any]:
     from selenium.common.exceptions import WebDriverException
     from selenium.webdriver.chrome.service import Service
 
+    check_is_listed("browser")
     binary, driver = shutil.which("chromium"), shutil.which("chromedriver")
     if binary is None or driver is None:
         pytest.skip("no browser: apt-get install chromium chromium-driver")

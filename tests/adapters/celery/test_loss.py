@@ -14,7 +14,7 @@ from celery.exceptions import TaskRevokedError
 
 from support.celery.site import CelerySite, celery_site
 from support.flood.checks import assert_calm
-from support.servers.processes import ServerMissing, free_port, patient, rabbitmq_server, redis_server
+from support.servers.processes import free_port, patient, rabbitmq_server, redis_server
 from support.waiting import wait_until
 from throttlekit import ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit.adapter import Failed
@@ -185,10 +185,7 @@ def test_a_consumer_timeout_closes_no_channel(stack: ExitStack, redis_base: str)
     RabbitMQ closes the channel of a consumer that holds a message for longer than its consumer_timeout, 6 s here.
     With a third of it as max_hold, tasks that wait for 12 s go back before that: no channel is closed.
     """
-    try:
-        url = stack.enter_context(rabbitmq_server(consumer_timeout=6000, channel_tick_interval=1000))
-    except ServerMissing as error:
-        pytest.skip(str(error))
+    url = stack.enter_context(rabbitmq_server(consumer_timeout=6000, channel_tick_interval=1000))
     site = stack.enter_context(
         celery_site("rabbitmq", url, redis_base, store=patient(f"{redis_base}/12"), rate="1/s", install={"max_hold": 2})
     )

@@ -1,4 +1,4 @@
-"""Certificates of the tests' own, for servers with TLS."""
+"""Certificates of the tests' own, for a Redis with TLS."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from support.servers.processes import ServerMissing
+from support.servers.processes import ServerMissing, check_tls, redis_binary
 
 __all__ = ["self_signed"]
 
 
 def self_signed(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    """A certificate for 127.0.0.1 that signs itself, and its key. Skips the test if the Redis is built without TLS."""
+    check_tls(redis_binary())
     if shutil.which("openssl") is None:
         raise ServerMissing("no openssl: install it, for the tests of TLS")
     certificate, key = folder / "server.crt", folder / "server.key"

