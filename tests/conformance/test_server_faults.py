@@ -21,7 +21,16 @@ from support.acl import DOCS, acl_rights
 from support.servers.processes import free_port, redis_6_binary, redis_binary, redis_process, redis_server, stored
 from support.servers.proxy import Proxy
 from support.waiting import wait_until
-from throttlekit import FixedWindow, Job, Limiter, SlidingLog, SlidingWindow, StoreUnavailable, TokenBucket
+from throttlekit import (
+    ConfigurationError,
+    FixedWindow,
+    Job,
+    Limiter,
+    SlidingLog,
+    SlidingWindow,
+    StoreUnavailable,
+    TokenBucket,
+)
 from throttlekit._core.storage_keys import bucket_name
 from throttlekit.stores.redis import RedisStore
 
@@ -151,7 +160,7 @@ def test_a_key_of_another_type_stops_no_other_limit(
             assert limiter.acquire(OTHER, job=JOB)
         assert caplog.text.count("a key of a limit holds another type of value") == 1
         assert "Delete that key, and give the limiter a database of its own (server " in caplog.text
-        assert "Other questions" in caplog.text
+        assert "Other calls are not affected" in caplog.text
         own_server.delete(key)
         assert limiter.acquire(limit, job=JOB)
 
@@ -203,6 +212,59 @@ def test_a_server_that_cannot_save_says_so(tmp_path: Path, caplog: pytest.LogCap
         assert "it cannot save its data, and so takes no writes: see its log and its disk" in _log_message(
             f"redis://127.0.0.1:{port}/0", caplog
         )
+
+
+def test_a_server_without_enough_replicas_says_so(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """NOREPLICAS: it takes no writes, so that a fail-over loses none."""
+    own_server.config_set("min-replicas-to-write", "1")
+    assert "too few replicas follow it, so it takes no writes: see its min-replicas-to-write" in _log_message(
+        _url(own_server), caplog
+    )
+    own_server.config_set("min-replicas-to-write", "0")
+    with contextlib.closing(Limiter(_url(own_server))) as limiter:
+        assert limiter.acquire(LIMIT)
+
+
+@pytest.mark.parametrize("lacking", ["redis.sha1hex", "cjson.decode", "cjson"])
+def test_a_server_whose_lua_lacks_a_function_says_so(
+    own_server: Any, lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An imitation, such as fakeredis: one error with the reason, in a real server's words; it is no outage."""
+    store = RedisStore(_url(own_server), timeout=5)
+    call = "redis.no_such('x')" if lacking == "redis.sha1hex" else "cjson.no_such('x')"
+    with pytest.raises(redis.ResponseError) as caught:
+        own_server.eval(f"return {call}", 0)
+    module, _, function = lacking.partition(".")
+    text = str(caught.value).replace("no_such", function or "decode")
+    if not function:
+        text = f"user_script:1: attempt to index global '{module}' (a nil value)"
+
+    def refuse(*_: Any) -> None:
+        raise redis.ResponseError(text)
+
+    monkeypatch.setattr(store._pool, "execute", refuse)
+    with contextlib.closing(Limiter(store)) as limiter:
+        for _ in range(2):
+            with pytest.raises(ConfigurationError, match=r"lacks a function .* as fakeredis does"):
+                limiter.acquire(LIMIT, job=JOB)
+
+
+def test_a_script_that_fails_stops_no_other_limit(own_server: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The server is up. Only the jobs that meet the error are deferred, and the log has it once."""
+    store = RedisStore(_url(own_server), timeout=5)
+    execute = store._pool.execute
+
+    def fail(frame: bytes) -> Any:
+        if b"{partner:" in frame:
+            raise redis.ResponseError("ERR user_script:40: attempt to compare nil with number")
+        return execute(frame)
+
+    store._pool.execute = fail  # type: ignore[method-assign]
+    with contextlib.closing(Limiter(store)) as limiter:
+        for _ in range(3):
+            assert limiter.acquire(LIMIT, job=JOB).reason == "store unavailable"
+            assert limiter.acquire(OTHER, job=JOB).reason == "allowed"
+    assert caplog.text.count("Other calls are not affected") == 1
 
 
 def test_a_server_without_scripts_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -93,7 +93,7 @@ class Place(NamedTuple):
         epoch: Which line gave it: a line that lost its state begins another.
         start, number: Its entry.
         due_us: The instant at which the job was to come back.
-        seal: Shows that the line gave exactly this place.
+        seal: Shows that the line gave exactly this place: at most 40 letters and digits.
     """
 
     epoch: int

@@ -16,13 +16,14 @@ import re
 from functools import lru_cache
 
 __all__ = [
-    "bucket_name", "digest_of", "digest_of_key", "fleet_name", "held_since", "holder_name", "is_bucket_of", "is_line",
-    "is_workflow", "jobs_name", "jobs_name_of", "limit_id", "line_name", "parts_of", "patterns_of", "quoted",
-    "slots_of_holder", "with_slots", "workflow_name",
+    "bucket_name", "digest_of", "digest_of_key", "fleet_name", "held_since", "holder_name", "is_bucket_of",
+    "is_encodable", "is_line", "is_workflow", "jobs_name", "jobs_name_of", "limit_id", "line_name", "parts_of",
+    "patterns_of", "quoted", "slots_of_holder", "with_slots", "workflow_name",
 ]  # fmt: skip
 
 _LONGEST_PART = 120  # characters of a quoted name or key; a longer one becomes a digest
 _BUCKET = re.compile(r"tk1:\{([^:{}]*):([^:{}]*)(?::([^:{}]*))?\}:(\w+)", re.ASCII)
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _ASKED = re.compile(r"#([0-9a-f]{1,12})\.[0-9a-f]+(?:\*\d+)?$", re.ASCII)
 _SLOTS = re.compile(r"\*(\d{1,15})$", re.ASCII)
 _PLAIN = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.@/+=-"
@@ -129,6 +130,11 @@ def held_since(holder: str) -> int | None:
     """When the holder called *holder* made its request, in seconds since the epoch; None: the name does not say."""
     match = _ASKED.search(holder)
     return None if match is None else int(match[1], 16)
+
+
+def is_encodable(text: str) -> bool:
+    """Whether UTF-8 can encode *text*. It cannot if the text has half of a surrogate pair, which JSON allows."""
+    return text.isascii() or not _SURROGATE.search(text)
 
 
 def quoted(text: str) -> str:

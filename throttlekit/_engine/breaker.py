@@ -101,7 +101,7 @@ class CircuitBreaker(StoreAccess):
             answer = answers[number]
             if isinstance(answer, StoreUnavailable):
                 self._failed(_names(requests[number]), answer, took)
-            elif self._outages:
+            elif self._outages and not isinstance(answer, Exception):
                 self._answered(_names(requests[number]))
         return [answers[number] for number in range(len(requests))]
 
@@ -162,7 +162,9 @@ class CircuitBreaker(StoreAccess):
         error.retry_after = _PAUSE_AFTER_FAILURE
         if error.part is None:
             if self._fault.due():
-                _log.warning("%s%s. Other questions are not affected.", error, _at(error))
+                _log.warning("%s%s. Other calls are not affected.", error, _at(error))
+            if self._outages:
+                self._answered(names)  # the store has answered: such calls must not use up the turns of others
             return
         parts, now = self._parts(names), self._clock()
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
@@ -11,12 +12,14 @@ from typing import Any, NamedTuple, cast
 from throttlekit._core.exact import LARGEST_EXACT
 from throttlekit._core.limit.base import Limit
 from throttlekit._core.line import Place
+from throttlekit._core.storage_keys import is_encodable
 
 __all__ = ["MOST_PLACES", "Ticket", "lane_of", "limit_ref"]
 
 _VERSION = 2
 _BEFORE_ORDER = 1  # a ticket of the release before has no place that a line knows, but says how long the job waited
 MOST_PLACES = 32
+_SEAL = re.compile(r"[0-9A-Za-z]{0,40}")  # it is sent between spaces
 _NO_PLACES: Mapping[str, Place] = MappingProxyType({})
 
 
@@ -46,18 +49,22 @@ class Ticket(NamedTuple):  # two are made for each denial: a frozen dataclass co
 
     @classmethod
     def read(cls, data: Mapping[str, Any] | None) -> Ticket:
-        """Read what `write` wrote. Anything else (forged, torn, of another version) is a job that has not waited."""
+        """
+        Read what `write` wrote. Anything else (forged, torn, of another version) is a job that has not waited.
+
+        What is read can be sent to a server and written into a message: no text in it is one that UTF-8 cannot encode.
+        """
         if data is None:
             return _NOT_WAITED
         if not isinstance(data, Mapping) or data.get("v") not in (_VERSION, _BEFORE_ORDER):
             return cls()
         due_us, limit_ref = data.get("slot"), data.get("ticket")
         deferrals, since_us = data.get("n"), data.get("since")
-        if not (isinstance(limit_ref, str) and _is_exact(due_us) and _is_exact(deferrals) and _is_exact(since_us)):
+        if not (_is_text(limit_ref) and _is_exact(due_us) and _is_exact(deferrals) and _is_exact(since_us)):
             return cls()
         line, slots, told_us = data.get("line", ""), data.get("slots", False), data.get("told", 0)
         places = _places(data.get("places")) if data["v"] == _VERSION else _NO_PLACES
-        line, told_us = line if isinstance(line, str) else "", told_us if _is_exact(told_us) else 0
+        line, told_us = line if _is_text(line) else "", told_us if _is_exact(told_us) else 0
         return cls(due_us, limit_ref, deferrals, since_us, line, slots is True, places, told_us)  # type: ignore[arg-type]
 
     def write(self) -> dict[str, Any]:
@@ -151,14 +158,18 @@ def _places(data: Any) -> Mapping[str, Place]:
     places: dict[str, Place] = {}
     for ref, given in stored.items():
         parts: Sequence[Any] = cast("Sequence[Any]", given if isinstance(given, (list, tuple)) else ())
-        if not isinstance(ref, str) or len(parts) != len(Place._fields):
+        if not _is_text(ref) or len(parts) != len(Place._fields):
             return _NO_PLACES
         epoch, start, number, due_us, seal = parts
         exact = _is_exact(epoch) and _is_exact(start) and _is_exact(number) and _is_exact(due_us)
-        if not exact or not isinstance(seal, str):
+        if not exact or not isinstance(seal, str) or not _SEAL.fullmatch(seal):
             return _NO_PLACES
         places[ref] = Place(epoch, start, number, due_us, seal)
     return places
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and is_encodable(value)
 
 
 def _is_exact(number: Any) -> bool:

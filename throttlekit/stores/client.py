@@ -9,7 +9,7 @@ import redis
 
 from throttlekit._core.verdict import Verdict
 from throttlekit.errors import ConfigurationError
-from throttlekit.stores.base import Request
+from throttlekit.stores.base import Request, acquire_or_error
 from throttlekit.stores.redis import RedisStore, address_of, renew_pool_lock_after_fork
 from throttlekit.stores.wire import arguments_of, script_of
 
@@ -51,7 +51,10 @@ class ClientStore(RedisStore):
 
     def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
         commands = [("EVALSHA", script_of(request).sha, *arguments_of(request, None)) for request in requests]
-        replies = self._call(requests[0].claims[0].bucket, lambda: self._send_all(commands))
+        try:
+            replies = self._call(requests[0].claims[0].bucket, lambda: self._send_all(commands))
+        except ConfigurationError:  # one has a text that redis-py cannot encode, and nothing was sent
+            return [acquire_or_error(self, request) for request in requests]
         return [self._verdict(request, reply) for request, reply in zip(requests, replies, strict=True)]
 
     def close(self) -> None:

@@ -209,4 +209,4 @@ def _by_hash_slot(items: Sequence[_N]) -> list[list[_N]]:
 
 
 def _hash_slot(name: str) -> int:
-    return int(key_slot(name.encode()))
+    return int(key_slot(name.encode("utf-8", "surrogatepass")))  # a name that cannot be sent is refused as it is sent

@@ -1,14 +1,26 @@
-"""Map each error of redis-py to one error of throttlekit, with the remedy for the operator. Only this file maps."""
+"""
+Map each error of redis-py to one error of throttlekit, with the remedy for the operator. Only this file maps.
+
+There are three kinds, and only the first one opens the circuit breaker:
+
+* An outage: no connection, no answer in time, or a server that rejects every call, as one that is loading does.
+  `StoreUnavailable` with a part.
+* A call that a working server rejected: a key of another type, a script that failed. `StoreUnavailable` without a part.
+* A call that can never work, here or on any server of that kind: `ConfigurationError`.
+"""
 
 from __future__ import annotations
+
+import re
 
 from redis import exceptions
 
 from throttlekit.errors import ConfigurationError, StoreUnavailable
+from throttlekit.stores.wire import UnusableReply
 
 __all__ = [
     "STORE_ERRORS", "URL_ERRORS", "SentinelRefused", "UnknownService", "is_connection_error",
-    "is_connection_failure", "mapped", "remedy_of",
+    "is_connection_failure", "is_outage", "mapped", "remedy_of",
 ]  # fmt: skip
 
 
@@ -28,6 +40,23 @@ _CLIENT_ERRORS: tuple[type[Exception], ...] = tuple(
 )
 URL_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, ValueError, TypeError)
 STORE_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, OSError, ValueError)
+"""What a call to redis-py raises. A ValueError is text that cannot be encoded, or an answer that is not Redis's."""
+
+_OUTAGES = (
+    exceptions.ConnectionError,  # also BusyLoadingError, AuthenticationError, MaxClientsError, and those of Sentinels
+    exceptions.TimeoutError,
+    OSError,
+    exceptions.InvalidResponse,  # something else than Redis listens there
+    exceptions.RedisClusterException,  # no node of the cluster answered
+    exceptions.ClusterError,
+)
+"""An outage also is each error that has a row in `_REMEDIES`, but for one: see `is_outage`."""
+
+_MISSING_FUNCTION = re.compile(
+    r"attempt to (?:call|index) (?:a nil value \()?(?:field|global) '(?:sha1hex|cjson|decode)'"
+    r"|nonexistent global variable 'cjson'"
+)
+"""Of every function of the server that our scripts call: an imitation of Redis may lack these. Lua 5.1, and 5.4."""
 
 _MISSING_RIGHTS = (
     "its user is not allowed what the limiter needs: ACL SETUSER … "
@@ -86,6 +115,7 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
         "CLUSTERDOWN",
         "its cluster is down, or no node serves the hash slot: see CLUSTER INFO",
     ),
+    (None, "NOREPLICAS", "too few replicas follow it, so it takes no writes: see its min-replicas-to-write"),
     (None, "BUSY ", "it is busy with a slow script of another program"),
     (None, "non deterministic commands", "it is older than Redis 5: use 6.2 or later"),
     (
@@ -98,17 +128,31 @@ _REMEDIES: tuple[tuple[type[Exception] | None, str, str], ...] = (
 
 def mapped(error: Exception) -> ConfigurationError | StoreUnavailable:
     """
-    One of `STORE_ERRORS` as throttlekit raises it: a `ConfigurationError` if the server is a node of a cluster, and its
-    URL does not say so; any other as `StoreUnavailable`. The message does not repeat the error's own text, which may
-    hold a host or a user.
+    One of `STORE_ERRORS` as throttlekit raises it. The message does not repeat the error's own text, which may hold a
+    host, a user or a job's argument.
     """
     if isinstance(error, _CLUSTER_ERRORS) or str(error).startswith(_CLUSTER_PREFIXES):
         return ConfigurationError("the store is a node of a Redis Cluster: write its URL as redis+cluster://host:port")
+    if isinstance(error, UnicodeError):  # raised before anything was sent
+        return ConfigurationError(
+            "a text in the request cannot be sent to the store: it must be text that UTF-8 can encode"
+        )
+    if isinstance(error, exceptions.ResponseError) and _MISSING_FUNCTION.search(str(error)):
+        return ConfigurationError(
+            "the store's server lacks a function that Redis has in scripts (redis.sha1hex or cjson.decode), as "
+            "fakeredis does: use Redis 6.2 or later, or Valkey; in tests, throttlekit.testing.in_memory"
+        )
+    message, remedy = f"the store gave no usable answer: {type(error).__name__}", _find_remedy(error)[1]
+    return StoreUnavailable(f"{message}: {remedy}" if remedy else message, part="" if is_outage(error) else None)
+
+
+def is_outage(error: Exception) -> bool:
+    """Whether *error*, one of `STORE_ERRORS`, says that other calls would fail as well."""
     sign, remedy = _find_remedy(error)
-    message = f"the store gave no usable answer: {type(error).__name__}"
-    # With one key of a wrong type the server is up: all other calls go on.
-    part = None if sign == _WRONG_TYPE else ""
-    return StoreUnavailable(f"{message}: {remedy}" if remedy else message, part=part)
+    if isinstance(error, _OUTAGES) or remedy:
+        return sign != _WRONG_TYPE
+    # Not an answer of Redis's at all. An answer of Redis's that the script cannot have given is of that call alone.
+    return isinstance(error, ValueError) and not isinstance(error, (UnicodeError, UnusableReply))
 
 
 def remedy_of(error: StoreUnavailable) -> str:

@@ -97,9 +97,14 @@ class RedisStore:
             raise self._failed(request.claims[0].bucket, error) from error
 
     def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
-        frames = [frame_of(request, None) for request in requests]
-        replies = self._call(requests[0].claims[0].bucket, lambda: self._pool.execute_all(frames))
-        return [self._verdict(request, reply) for request, reply in zip(requests, replies, strict=True)]
+        answers: list[Any] = [self._frame(request) for request in requests]  # an error of one request stays there
+        sent = [number for number, frame in enumerate(answers) if isinstance(frame, bytes)]
+        frames = [answers[number] for number in sent]
+        name = requests[0].claims[0].bucket
+        replies = self._call(name, lambda: self._pool.execute_all(frames)) if frames else ()
+        for number, reply in zip(sent, replies, strict=True):
+            answers[number] = self._verdict(requests[number], reply)
+        return answers
 
     def settle(self, corrections: Sequence[Correction], now_us: int | None = None) -> None:
         rows = [(each.algorithm.code, *each.algorithm.params, each.granted_us, each.by) for each in corrections]
@@ -198,6 +203,12 @@ class RedisStore:
             return self._pool.execute(frame_of(request, now_us))
         except exceptions.NoScriptError:
             return self._eval(request, now_us)
+
+    def _frame(self, request: Request) -> bytes | Exception:
+        try:
+            return frame_of(request, None)
+        except UnicodeError as error:
+            return mapped(error)
 
     def _verdict(self, request: Request, reply: Any) -> Verdict | Exception:
         def verdict() -> Verdict:

@@ -19,8 +19,8 @@ from throttlekit._core.verdict import Caller, Reason, Verdict
 from throttlekit.stores.base import Request, Slowing
 
 __all__ = [
-    "Script", "arguments_of", "command", "frame_of", "place_text", "rest_of", "script_for", "script_of", "slowing_row",
-    "verdict_of",
+    "Script", "UnusableReply", "arguments_of", "command", "frame_of", "place_text", "rest_of", "script_for",
+    "script_of", "slowing_row", "verdict_of",
 ]  # fmt: skip
 
 _REASONS = (Reason.ALLOWED, Reason.EXHAUSTED, Reason.IN_LINE, Reason.EARLY, Reason.FULL, Reason.PAUSED)
@@ -28,6 +28,10 @@ _CACHED_CLAIMS = 1024  # each takes about a kilobyte
 _SECRET = os.urandom(8).hex()
 _MINUS = ord("-")
 _LINE, _JOBS = line_name("").encode(), jobs_name("").encode()
+
+
+class UnusableReply(ValueError):
+    """The script cannot have sent this reply."""
 
 
 class Script(NamedTuple):
@@ -80,7 +84,7 @@ def verdict_of(reply: Any) -> Verdict:
     Parse the reply of the script.
 
     Raises:
-        ValueError: The script cannot have sent this.
+        UnusableReply: The script cannot have sent this.
     """
     try:
         if reply[0] != _MINUS:
@@ -91,7 +95,7 @@ def verdict_of(reply: Any) -> Verdict:
         places = tuple([_place(text) for text in given.decode("ascii").split(";")]) if given else ()
         return Verdict(_REASONS[-reason], binding - 1, now_us, retry_us, due_us, _uses(used), places)
     except (AttributeError, TypeError, ValueError, IndexError) as error:
-        raise ValueError(f"not a reply of the script: {reply!r}") from error
+        raise UnusableReply(f"not a reply of the script: {reply!r}") from error
 
 
 def _uses(used: list[int]) -> tuple[Use, ...]:

@@ -10,6 +10,7 @@ from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
 from support.flood.run import Flood, Flooding, FloodLimit, run
 from support.servers.flood import Servers
 from support.waiting import wait_until
+from throttlekit._engine.ticket import limit_ref
 
 pytestmark = pytest.mark.workers
 
@@ -54,6 +55,23 @@ def test_two_limits_at_once_both_hold(where: Servers) -> None:
     assert assert_bound(told, "all", 33_334, 30) == 200
     assert assert_bound(told, "account", 100_000, 10) == 200
     assert starts_of(told) == {str(n): 1 for n in range(200)}
+
+
+def test_forged_tickets_take_the_store_away_from_no_job(where: Servers) -> None:
+    """Ten messages with tickets that UTF-8 cannot encode, before 200 others: all run, and no worker logs an outage."""
+    limit = FloodLimit("one", "60/s", 10)
+    ref = limit_ref(limit.made())
+    ticket = {"v": 2, "slot": 5, "ticket": ref, "n": 1, "since": 1, "places": {ref: [1, 2, 3, 4, "\ud800"]}}
+    with Flooding(Flood(limits=(limit,), jobs=210), where) as flooding:
+        for n in range(210):
+            flooding.send("job", str(n), ticket=ticket if n < 10 else None)
+        flooding.start()
+        wait_until(lambda: len(flooding.starts()) >= 210, description="all have started")
+        told = in_order(flooding.stop())
+    assert assert_bound(told, "one", 16_667, 10) == 210
+    assert starts_of(told) == {str(n): 1 for n in range(210)}
+    assert "no usable answer" not in told.log
+    assert_calm(told.log)
 
 
 def test_clocks_that_are_minutes_wrong_do_not_move_the_bound(

@@ -71,6 +71,7 @@ COMMON_FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"name": ""}, "a limit's name must be some text, not ''"),
     ({"name": None}, "a limit's name must be some text, not None"),
     ({"name": 7}, "a limit's name must be some text, not 7"),
+    ({"name": "a\ud800"}, "a limit's name must be text that UTF-8 can encode, not 'a\\ud800'"),
     ({"rate": "often"}, f"limit 'partner': 'often' is not a rate. {RATE_IS}"),
     ({"rate": "10 a minute"}, f"limit 'partner': '10 a minute' is not a rate. {RATE_IS}"),
     ({"rate": None}, f"limit 'partner': None is not a rate. {RATE_IS}"),

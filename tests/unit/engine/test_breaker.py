@@ -235,8 +235,38 @@ def test_a_question_that_only_itself_has_no_answer_stops_no_other(
     store.down = False
     assert limiter.acquire(OPEN)
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
-        "the store gave no usable answer: TimeoutError. Other questions are not affected."
+        "the store gave no usable answer: TimeoutError. Other calls are not affected."
     ]
+
+
+def test_a_rejected_call_ends_an_outage(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+    """The server has answered it. A job whose key is spoilt must not use up each second's call of the others."""
+    store.down = True
+    limiter.acquire(CLOSED)
+    clock.now += 0.75
+    store.part = None
+    assert limiter.acquire(CLOSED).reason == "store unavailable"
+    store.down = False
+    assert limiter.acquire(CLOSED).reason == "allowed"
+
+
+def test_a_request_that_was_not_sent_ends_no_outage(clock: Seconds) -> None:
+    """In a batch: it says nothing of the server."""
+
+    class Batched(Failing):
+        def acquire_all(self, requests: Sequence[Request]) -> list[Verdict | Exception]:
+            return [ConfigurationError("it cannot be sent") for _ in requests]
+
+    store = Batched()
+    guard = CircuitBreaker(store, clock=clock)
+    call = Call([CLOSED], JOB)
+    request = build_request(call, ClaimResolver(LimitRegistry()).resolve(call), Ticket())
+    store.down = True
+    with pytest.raises(StoreUnavailable):
+        guard.acquire(request)
+    clock.now += 0.75
+    assert isinstance(guard.acquire_all([request])[0], ConfigurationError)
+    assert isinstance(guard.acquire_all([request])[0], StoreUnavailable)
 
 
 def test_a_store_in_parts_fails_part_by_part(clock: Seconds) -> None:

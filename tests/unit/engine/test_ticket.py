@@ -46,6 +46,7 @@ def test_what_was_written_is_read(due_us: int, limit_ref: str, deferrals: int, s
         {**GOOD, "slot": "5"},
         {**GOOD, "ticket": None},
         {**GOOD, "ticket": 7},
+        {**GOOD, "ticket": "fingerprint:\ud800"},
         {**GOOD, "n": None},
         {**GOOD, "n": -1},
         {**GOOD, "since": "now"},
@@ -82,7 +83,9 @@ def test_ticket_of_a_limit_that_is_gone_is_no_place(limits: list[TokenBucket]) -
     "places",
     [
         None, [], "x", {"a": None}, {"a": [1, 2, 3, 4]}, {"a": [1, 2, 3, 4, 5]}, {"a": [1, 2, 3, -4, "s"]},
-        {"a": [1, 2, 3, 2**53, "s"]}, {"a": [1, 2, 3.0, 4, "s"]}, {"a": [1, 2, True, 4, "s"]}, {7: [1, 2, 3, 4, "s"]},
+        {"a": [1, 2, 3, 4, "\ud800"]}, {"\udfff": [1, 2, 3, 4, "s"]}, {"a": [1, 2, 3, 4, "s;1 2 3 4 s"]},
+        {"a": [1, 2, 3, 4, "s" * 41]}, {"a": [1, 2, 3, 2**53, "s"]},
+        {"a": [1, 2, 3.0, 4, "s"]}, {"a": [1, 2, True, 4, "s"]}, {7: [1, 2, 3, 4, "s"]},
         {str(number): [1, 2, 3, 4, "s"] for number in range(33)},
     ],
 )  # fmt: skip
@@ -151,5 +154,6 @@ def test_line_and_slots_travel() -> None:
     """What is written is read again, and what is of another kind is none."""
     ticket = Ticket().denied(LIMIT, 7, 5, line="c0ffee", slots=True)
     assert Ticket.read(ticket.write()) == ticket
-    read = Ticket.read({**ticket.write(), "line": 5, "slots": 1})
-    assert (read.line, read.slots) == ("", False)
+    for line in (5, "\ud800"):
+        read = Ticket.read({**ticket.write(), "line": line, "slots": 1})
+        assert (read.line, read.slots) == ("", False)

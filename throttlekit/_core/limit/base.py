@@ -22,6 +22,7 @@ from throttlekit._core.limit.template import Key, from_job, plain, safe_repr, sh
 from throttlekit._core.limit.tiers import listed, tiers_of
 from throttlekit._core.limit.value import Value
 from throttlekit._core.limit.varying import depends_on_job, fill_varying, limit_at, rate_of
+from throttlekit._core.storage_keys import is_encodable
 from throttlekit.errors import ConfigurationError
 
 __all__ = ["Limit"]
@@ -152,6 +153,8 @@ class Limit(PerJob, Value):
             raise ConfigurationError(f"a {type(self).__name__} takes no prefetch=: that is for TokenBucket")
         if not isinstance(name, str) or not name:  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigurationError(f"a limit's name must be some text, not {safe_repr(name)}")
+        if not is_encodable(name):
+            raise ConfigurationError(f"a limit's name must be text that UTF-8 can encode, not {safe_repr(name)}")
         name, cost, default_tier = plain(name), plain(cost), plain(default_tier)
         _own = {**_own, "queue": queue}
         if isinstance(rate, Mapping):

@@ -1,0 +1,184 @@
+"""
+Texts that UTF-8 cannot encode, which JSON brings all the same: half of a surrogate pair in a ticket, a key, a tenant, a
+job's id, a workflow. Every store decides such a job as any other, and no other limit notices it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from support.servers.processes import patient
+from throttlekit import (
+    AsyncLimiter,
+    Concurrency,
+    ConfigurationError,
+    Control,
+    Decision,
+    Job,
+    Limiter,
+    TokenBucket,
+)
+from throttlekit._core.verdict import Caller
+from throttlekit._engine.ticket import limit_ref
+from throttlekit.stores import MemoryStore, Request, StoreClaim
+from throttlekit.stores.client import ClientStore
+from throttlekit.stores.cluster import RedisClusterStore
+from throttlekit.stores.redis import RedisStore
+
+HALF = json.loads('"\\ud800"')
+"""Half of a surrogate pair."""
+API = TokenBucket("api", "1/h", burst=3)
+KEYED = TokenBucket("keyed", "1/h", burst=3, key="{k}")
+SHARED = TokenBucket("shared", "1/h", burst=3, share="{k}")
+SLOTS = Concurrency("slots", 3)
+WORKFLOW = Concurrency("workflow", 3, held_by="{k}")
+INNOCENT = TokenBucket("innocent", "1000/s", burst=1000)
+MAIL = TokenBucket("mail", "1/h", burst=1, on_store_failure="open")
+STORES = ["memory", "redis", "client", "cluster", "grouped"]
+
+
+def forged(seal: str = HALF, line: str = HALF) -> Job:
+    """A job with a ticket that no store has given."""
+    ref = limit_ref(API)
+    places = {ref: [1, 2, 3, 4, seal]}
+    ticket = {"v": 2, "slot": 5, "ticket": ref, "n": 1, "since": 1, "line": line, "places": places}
+    return Job(id="forged", name="call", ticket=ticket)
+
+
+@pytest.fixture(params=STORES)
+def limiter(request: pytest.FixtureRequest) -> Iterator[Limiter]:
+    if request.param == "memory":
+        made = Limiter(MemoryStore())
+    elif request.param == "cluster":
+        made = Limiter(request.getfixturevalue("cluster").url + "?socket_timeout=5")
+    else:
+        url = request.getfixturevalue("redis_url")
+        if request.param == "redis":
+            made = Limiter(patient(url))
+        elif request.param == "grouped":
+            made = Limiter(patient(url), stores={"a*": MemoryStore(), "k*": RedisStore(url, timeout=5)})
+        else:
+            made = Limiter(ClientStore(_client(url)))
+    with contextlib.closing(made):
+        yield made
+
+
+def _client(url: str) -> Any:
+    return redis.Redis.from_url(url, socket_timeout=5, retry=Retry(NoBackoff(), 0))
+
+
+def job(**fields: Any) -> Job:
+    return Job(**{"id": "1", "name": "call", "kwargs": {"k": HALF}, **fields})
+
+
+CALLS: dict[str, Callable[[Limiter], Any]] = {
+    "seal": lambda limiter: limiter.acquire(API, job=forged()),
+    "seal, peek": lambda limiter: limiter.peek(API, job=forged()),
+    "seal of two places": lambda limiter: limiter.acquire(API, job=forged("0a;1 2 3 4 0a")),
+    "key": lambda limiter: limiter.acquire(KEYED, job=job()),
+    "key as an argument": lambda limiter: limiter.acquire(KEYED, key=HALF),
+    "tenant": lambda limiter: limiter.acquire(SHARED, job=job()),
+    "job id": lambda limiter: limiter.acquire(SLOTS, job=job(id=HALF)),
+    "workflow": lambda limiter: limiter.acquire(WORKFLOW, job=job()),
+    "several limits": lambda limiter: limiter.acquire(API, KEYED, SHARED, SLOTS, WORKFLOW, job=job(id=HALF)),
+    "as many as are free": lambda limiter: limiter.acquire_many(KEYED, 2, key=HALF),
+    "done": lambda limiter: limiter.done(WORKFLOW, HALF),
+    "pause": lambda limiter: limiter.pause(KEYED, 1, key=HALF),
+    "resume": lambda limiter: limiter.resume(KEYED, key=HALF),
+    "reset": lambda limiter: limiter.reset(KEYED, key=HALF),
+    "clear_line": lambda limiter: limiter.clear_line(KEYED, key=HALF),
+    "headers": lambda limiter: limiter.heard({"Retry-After": HALF, "X-RateLimit-Remaining": HALF}, API),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_text_that_cannot_be_encoded_is_decided_on_as_any_other(limiter: Limiter, name: str) -> None:
+    """The job is decided on, and the next call to the store is answered."""
+    answer = CALLS[name](limiter)
+    if isinstance(answer, Decision):
+        assert answer.reason == "allowed"
+    assert limiter.acquire(INNOCENT).reason == "allowed"
+
+
+def test_forged_ticket_is_ignored(limiter: Limiter) -> None:
+    """Its job waits as a newcomer, with a place that the store gave."""
+    limiter.acquire(API, cost=3)
+    first = limiter.acquire(API, job=job())
+    second = limiter.acquire(API, job=forged())
+    assert second.reason in ("exhausted", "in line")
+    assert second.retry_after > first.retry_after
+    assert HALF not in json.dumps(second.ticket, ensure_ascii=False)
+
+
+def test_forged_ticket_opens_no_limit_that_is_open_while_the_store_is_away(limiter: Limiter) -> None:
+    """A message that comes back with its forged ticket lets no other job run uncharged."""
+    passed = 0
+    for _ in range(20):
+        limiter.acquire(API, job=forged())
+        passed += limiter.acquire(MAIL).allowed
+    assert passed == 1
+
+
+def test_texts_of_jobs_are_kept_apart(limiter: Limiter) -> None:
+    """Each half of a surrogate pair is a key of its own."""
+    other = json.loads('"\\ud801"')
+    assert [limiter.acquire(KEYED, key=HALF).allowed for _ in range(4)] == [True, True, True, False]
+    assert limiter.acquire(KEYED, key=other)
+
+
+@pytest.mark.parametrize("url", ["redis", "cluster", "client"])
+def test_request_that_cannot_be_sent_spoils_no_other_of_its_batch(request: pytest.FixtureRequest, url: str) -> None:
+    """The limiter quotes every text. For one that it did not quote, a store returns an error in place of the answer."""
+    if url == "cluster":
+        store: Any = RedisClusterStore(request.getfixturevalue("cluster").url, timeout=5)
+    elif url == "redis":
+        store = RedisStore(request.getfixturevalue("redis_url"), timeout=5)
+    else:
+        store = ClientStore(_client(request.getfixturevalue("redis_url")))
+    claims = [StoreClaim(f"tk1:{{{name}:}}:x", API.bind(1), 1) for name in ("a", f"b{HALF}", "c")]
+    requests = [Request([claim], Caller.GUEST) for claim in claims]
+    with contextlib.closing(store):
+        first, second, third = store.acquire_all(requests)
+        with pytest.raises(ConfigurationError, match="UTF-8"):
+            store.acquire(requests[1])
+    assert isinstance(second, ConfigurationError)
+    assert (first.allowed, third.allowed) == (True, True)
+
+
+def test_tasks_of_one_batch_are_decided_each_by_itself(limiter: Limiter) -> None:
+    """One of them has a forged ticket, and keys cannot be encoded: all are decided on."""
+
+    async def ask() -> list[Decision]:
+        tasks = AsyncLimiter(limiter)
+        jobs = [forged(), job(id="2"), forged("0 1"), job(id=HALF)]
+        return await asyncio.gather(
+            *(tasks.acquire(API, KEYED, job=replace(each, kwargs={"k": HALF})) for each in jobs)
+        )
+
+    assert sorted(each.reason for each in asyncio.run(ask())) == [*["allowed"] * 3, "exhausted"]
+
+
+def test_operator_may_name_any_key_and_tenant(redis_url: str) -> None:
+    """Live control stores such a text, and the processes that follow apply it."""
+    limiter = Limiter(patient(redis_url))
+    with contextlib.closing(limiter), Control(limiter, by=f"ann{HALF}") as control:
+        control.pause("keyed", key=HALF)
+        control.weight("shared", HALF, 3)
+        assert [(rule.name, rule.part, rule.by) for rule in control.rules()] == [
+            ("keyed", HALF, f"ann{HALF}"),
+            ("shared", HALF, f"ann{HALF}"),
+        ]
+        assert limiter.fleet is not None
+        limiter.fleet.follow()
+        assert limiter.acquire(KEYED, job=job()).reason == "paused"
+        assert limiter.acquire(INNOCENT)
