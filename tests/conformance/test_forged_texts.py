@@ -121,7 +121,7 @@ def test_forged_ticket_is_ignored(limiter: Limiter) -> None:
 
 
 def test_forged_ticket_opens_no_limit_that_is_open_while_the_store_is_away(limiter: Limiter) -> None:
-    """A message that comes back with its forged ticket lets no other job run uncharged."""
+    """A message that is redelivered with its forged ticket lets no other job run uncharged."""
     passed = 0
     for _ in range(20):
         limiter.acquire(API, job=forged())

@@ -15,6 +15,7 @@ import pytest
 
 from support.servers.processes import RedisProcess, free_port
 from support.servers.proxy import Proxy
+from support.waiting import wait_until
 from throttlekit import ConfigurationError, Job, Limiter, SlidingLog, StoreUnavailable, TokenBucket
 from throttlekit._engine.running import current
 from throttlekit.adapter import begin, end
@@ -114,7 +115,7 @@ def test_no_password_and_no_argument_is_told(server: str, caplog: pytest.LogCapt
     caplog.set_level(logging.DEBUG)
     told: list[str] = []
     with SERVERS[server]() as port:
-        limiter = Limiter(f"redis://user:{PASSWORD}@127.0.0.1:{port}/0")
+        limiter = Limiter(f"redis://{USER}:{PASSWORD}@127.0.0.1:{port}/0")
         ticket: Any = None
         for _ in range(5):
             job = Job(JOB.id, JOB.name, JOB.queue, JOB.args, JOB.kwargs, JOB.function, ticket)
@@ -136,7 +137,30 @@ def test_no_password_and_no_argument_is_told(server: str, caplog: pytest.LogCapt
     assert told
     for text in told:
         assert PASSWORD not in text
+        assert USER not in text
+        assert "redis://" not in text
         assert ARGUMENT not in text
+
+
+def test_outage_names_the_server_and_nothing_more_of_its_url(caplog: pytest.LogCaptureFixture) -> None:
+    """Its two log lines have host, port and database. An error's text has none of them; its attribute has."""
+    caplog.set_level(logging.INFO, "throttlekit")
+    limit = TokenBucket("api", "1000/s", burst=1000)
+    with contextlib.closing(RedisProcess()) as server:
+        limiter = Limiter(f"redis://{USER}:{PASSWORD}@127.0.0.1:{server.port}/3")
+        with contextlib.closing(limiter):
+            with pytest.raises(StoreUnavailable) as caught:
+                limiter.peek(limit)
+            server.start()
+            server.client.execute_command("ACL", "SETUSER", USER, "on", f">{PASSWORD}", "~*", "+@all")
+            wait_until(lambda: limiter.acquire(limit).reason == "allowed", description="the store is back")
+    at = f"127.0.0.1:{server.port}/3"
+    begin, back = [text for text in _logged(caplog) if "answer" in text]
+    assert f"(server {at}). It is asked" in begin
+    assert back.startswith(f"The store answers again (server {at}), after")
+    assert caught.value.server == at
+    assert "127.0.0.1" not in str(caught.value)
+    assert not [text for text in (begin, back) if USER in text or PASSWORD in text or "redis://" in text]
 
 
 def test_traceback_of_an_outage_holds_no_user_and_no_password() -> None:

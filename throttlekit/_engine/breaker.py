@@ -164,7 +164,7 @@ class CircuitBreaker(StoreAccess):
             if self._fault.due():
                 _log.warning("%s%s. Other calls are not affected.", error, _at(error))
             if self._outages:
-                self._answered(names)  # the store has answered: such calls must not use up the turns of others
+                self._answered(names)  # the store has answered: such a call must not use up the one call a second
             return
         parts, now = self._parts(names), self._clock()
         with self._lock:

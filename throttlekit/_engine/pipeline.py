@@ -13,7 +13,7 @@ from throttlekit._engine.attempt import Attempt, Layer
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import Claim, ClaimResolver, build_request, decision_from, ticket_after
 from throttlekit._engine.events import EventDispatcher
-from throttlekit._engine.fallback import decide_without_store
+from throttlekit._engine.fallback import OutageDelays, decide_without_store
 from throttlekit._engine.store_clock import StoreClock
 from throttlekit._engine.stores import Stores
 from throttlekit._engine.ticket import Ticket
@@ -40,7 +40,7 @@ class Pipeline:
     ) -> None:
         self.layer, self.resolver, self.events = layer, resolver, events
         self.store_clock = StoreClock()
-        self._stores, self._count = stores, count
+        self._stores, self._count, self._outage_delays = stores, count, OutageDelays()
 
     def acquire(self, call: Call) -> Decision:
         """
@@ -145,7 +145,9 @@ class Pipeline:
         chosen = self.events.failure_policy(error, attempt.claims, job)
         outcome, decision = decide_without_store(error, attempt.claims, self._stores.in_process, chosen)
         if waiting is not None and not decision.allowed:
-            decision = replace(decision, ticket=ticket.write())
+            # A job that this process's own share denies returns when the share has room.
+            delay = self._outage_delays.choose_delay(decision.delay) if outcome == "closed" else decision.delay
+            decision = replace(decision, delay=delay, ticket=ticket.write())
         self.events.store_failed(error, attempt.claims, outcome, decision, job)
         if waiting is not None and not decision.allowed:
             self.events.deferred(waiting, decision, ticket.deferrals, 0.0)

@@ -25,9 +25,11 @@ from throttlekit._core.verdict import Caller, Verdict
 from throttlekit._engine.breaker import CircuitBreaker
 from throttlekit._engine.call import Call
 from throttlekit._engine.claims import ClaimResolver, build_request
+from throttlekit._engine.fallback import OutageDelays
 from throttlekit._engine.registry import LimitRegistry
 from throttlekit._engine.ticket import Ticket
 from throttlekit._wiring import wiring_of
+from throttlekit.adapter import is_far
 from throttlekit.hookspecs import StoreFailed
 from throttlekit.stores import Correction, MemoryStore, Request
 from throttlekit.testing import FakeClock
@@ -214,6 +216,41 @@ def test_jobs_come_back_within_a_second_and_apart(limiter: Limiter, store: Faili
     assert all(0.75 <= delay <= 1.0 for delay in first)
     assert all(0.25 <= delay <= 0.5 for delay in second)
     assert len({*first, *second}) == 100
+
+
+def test_many_jobs_return_less_often(limiter: Limiter, store: Failing, clock: Seconds) -> None:
+    """In each second 100 jobs get a delay of about a second, and all others of up to 3 s."""
+    store.down = True
+    wiring_of(limiter).pipeline._outage_delays = OutageDelays(clock)
+    for _ in range(2):
+        delays = [limiter.acquire(CLOSED, job=JOB).delay for _ in range(1_500)]
+        assert all(0.0 < delay <= 1.25 for delay in delays[:100])
+        assert all(2.5 <= delay < 3.0 for delay in delays[100:])
+        assert len(set(delays)) == 1_500
+        clock.now += 1.0
+
+
+def test_many_callers_without_a_job_do_not_delay_jobs(limiter: Limiter, store: Failing) -> None:
+    """Their delays are their own."""
+    store.down = True
+    assert all(limiter.acquire(CLOSED).delay <= 1.25 for _ in range(200))
+    assert limiter.acquire(CLOSED, job=JOB).delay <= 1.25
+
+
+def test_many_jobs_of_a_local_share_return_when_it_has_room(limiter: Limiter, store: Failing) -> None:
+    """Otherwise a share of more than 100 a second would not be used."""
+    store.down = True
+    assert all(limiter.acquire(LOCAL, job=JOB).delay <= 1.25 for _ in range(200))
+
+
+def test_jobs_that_return_later_are_not_parked(limiter: Limiter, store: Failing) -> None:
+    """Parked, they would be in front of jobs whose limits all have a store that answers."""
+    limiter.acquire(CLOSED, cost=5)
+    ticket = limiter.acquire(CLOSED, job=JOB).ticket
+    store.down = True
+    for _ in range(200):
+        decision = limiter.acquire(CLOSED, job=Job(id="1", ticket=ticket))
+        assert not is_far(decision.ticket, decision.delay)
 
 
 def test_a_job_keeps_its_place(limiter: Limiter, store: Failing) -> None:

@@ -89,7 +89,7 @@ def test_rejected_call_concerns_no_other(error: Exception) -> None:
 
 @pytest.mark.parametrize("error", IMPOSSIBLE, ids=_id)
 def test_call_that_can_never_work_is_an_error_of_the_configuration(error: Exception) -> None:
-    """Such a job fails at once; it does not come back every second."""
+    """Such a job fails at once; it is not deferred every second."""
     assert isinstance(mapped(error), ConfigurationError)
 
 
