@@ -34,6 +34,7 @@ __all__ = [
     "has_copies",
     "has_delayed_delivery",
     "in_pool_process",
+    "is_of_one_message",
     "is_refusal",
     "is_unacknowledged",
     "job_of",
@@ -210,8 +211,15 @@ def redis_client(channel: Any, timeout: float) -> Any:
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether *error* is a Redis' own answer: it has not done what it was asked for."""
-    return isinstance(error, importlib.import_module("redis").ResponseError)
+    """Whether a call of the broker's Redis did nothing: the server refused it, or it was not sent."""
+    redis: Any = importlib.import_module("redis")
+    return not isinstance(error, (redis.ConnectionError, redis.TimeoutError, OSError))
+
+
+def is_of_one_message(error: Exception) -> bool:
+    """Whether *error* says nothing of the broker: what a message holds could not be written or sent."""
+    redis: Any = importlib.import_module("redis")
+    return not isinstance(error, (redis.RedisError, OSError)) or isinstance(error, redis.DataError)
 
 
 def is_unacknowledged(message: Any) -> bool:

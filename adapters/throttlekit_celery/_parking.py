@@ -15,7 +15,14 @@ from types import SimpleNamespace
 from typing import Any
 
 from throttlekit.adapter import Delivery, Every, Park, Promoter, Throttling, is_counted_here, is_far
-from throttlekit_celery._host import is_unacknowledged, keeps_redis_layout, kombu_json, let_go, redis_client
+from throttlekit_celery._host import (
+    is_of_one_message,
+    is_unacknowledged,
+    keeps_redis_layout,
+    kombu_json,
+    let_go,
+    redis_client,
+)
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._requeue import TICKET, queue_of
 from throttlekit_celery._waiting import HeldTask
@@ -142,7 +149,8 @@ class Parking:
                 delivery=delivery,
             )
         except Exception as error:
-            self._quiet_until = time.monotonic() + _QUIET
+            if not is_of_one_message(error):
+                self._quiet_until = time.monotonic() + _QUIET
             if self._failed.due():
                 _log.warning("Denied tasks could not be parked (%s); they are held.", type(error).__name__)
             raise

@@ -262,6 +262,22 @@ def test_a_broker_that_refuses_leaves_tasks_with_their_worker(side: Any, monkeyp
     assert (held.state, held.unsure, worker.held[0]) == (State.HELD, False, pytest.approx(20.0, abs=1.0))
 
 
+def test_a_message_that_cannot_be_parked_keeps_no_other_from_the_park(side: Any) -> None:
+    """Its tag is a text that UTF-8 cannot encode: it is held, and the broker is called for the others."""
+    worker: Side = side()
+    held = worker.fetched()
+    held.request.message._raw["properties"]["delivery_tag"] = "\ud800"
+    held.request.message.delivery_tag = "\ud800"
+    held.request.message.channel.qos._delivered["\ud800"] = held.request.message
+    worker.gate._wait(held, 20.0)
+    assert (held.state, held.unsure) == (State.HELD, False)
+    del held.request.message.channel.qos._delivered["\ud800"]  # kombu would give it back as the test ends
+    other = worker.fetched()
+    assert worker.parking.takes(other, 60.0)
+    worker.put(other)
+    assert len(worker.parked) == 1
+
+
 def test_a_transport_that_is_not_known_holds_tasks_and_says_so(
     side: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
