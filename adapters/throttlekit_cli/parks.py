@@ -106,11 +106,13 @@ def asking(broker: RedisStore) -> Generator[Any, None, None]:
     A client of the broker's Redis.
 
     Raises:
-        ConfigurationError: It is a node of a cluster.
+        ConfigurationError: It is a node of a cluster, or a name that was to be read there is not text in UTF-8.
         StoreUnavailable: It does not answer.
     """
     try:
         yield broker.servers()[0]
+    except UnicodeError:
+        raise ConfigurationError("a name in the broker, or one that was given, is not text in UTF-8") from None
     except STORE_ERRORS as error:
         reason = mapped(error)
         if not isinstance(reason, StoreUnavailable):

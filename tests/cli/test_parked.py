@@ -193,3 +193,13 @@ def test_without_a_url_the_message_says_what_is_needed() -> None:
     outcome = CliRunner().invoke(cli, ["parked"], env={"THROTTLEKIT_BROKER": None, "THROTTLEKIT_URL": None})
     assert outcome.exit_code == 2
     assert "--broker URL, or THROTTLEKIT_BROKER" in outcome.stderr
+
+
+def test_name_that_is_not_text_is_an_error_of_its_own(run: Run, redis_url: str) -> None:
+    """Another program wrote it: the error says so, and not that the broker does not answer."""
+    plant(redis_url, [celery_message("one")])
+    with redis.Redis.from_url(redis_url) as client:
+        client.hset("throttlekit:celery:limits", b"\xff", b"1 slow")
+    result = run("parked")
+    assert result.exit_code == 2
+    assert "is not text in UTF-8" in result.output
