@@ -154,6 +154,7 @@ def test_a_rule_can_be_ended(redis_url: str, control: _Page, limit_id: str) -> N
         ({"verb": "flush"}, "verb must be"),
         ({"verb": "pause", "by": " "}, "your name"),
         ({"verb": "pause", "limit": "unheard-of"}, "no worker has used"),
+        ({"verb": "pause", "limit": "\ud800"}, "UTF-8"),
     ],
 )
 def test_what_cannot_be_done_is_never_confirmed(
