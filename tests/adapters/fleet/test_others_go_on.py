@@ -1,0 +1,114 @@
+"""
+Whatever the jobs in front do, the other jobs of their limit go on: each framework on each broker, each fault.
+
+Two kinds of jobs share a limit: those in front have a fault, and the few behind them have nothing to do with it
+(`support.others`). While the fault lasts, each of the jobs behind runs once, long before those in front could have run.
+
+`tests/benchmarks/others_go_on.py` prints the same as a table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from support.others.jobs import FAULTS
+from support.others.matrix import Result, run
+from support.others.stacks import STACKS
+
+pytestmark = pytest.mark.workers
+
+_ACTOR_IN_FRONT = "a parked message whose job cannot be decoded stands first in its line until it is woken"
+_PARKED = "a parked job that another limit keeps back stands first in its line"
+_STORE = "a job whose store is away comes back each second, and stands first in its line"
+_IN_TURN = "jobs come up in the turn of their line, each only to be denied by its other limit"
+_FAILS_IN_TURN = "a job whose function is gone takes a unit of its limit before it fails"
+_DEAD_IN_FRONT = "jobs that no worker takes keep their turns for seconds"
+_TOLD = "RabbitMQ keeps a task for as long as it was told before"
+
+FAILS: dict[tuple[str, str], str] = {
+    ("Dramatiq, Redis, parked", "pause"): _PARKED,
+    ("Dramatiq, Redis, parked", "set"): _PARKED,
+    ("Dramatiq, Redis, parked", "undecodable"): _ACTOR_IN_FRONT,
+    ("Dramatiq, Redis, parked", "store"): _STORE,
+    ("Dramatiq, Redis, held", "store"): _STORE,
+    ("Dramatiq, RabbitMQ", "store"): _STORE,
+    ("Celery, Redis, parked", "429"): _PARKED,
+    ("Celery, Redis, parked", "set"): _PARKED,
+    ("Celery, Redis, parked", "undecodable"): _ACTOR_IN_FRONT,
+    ("Celery, Redis, parked", "store"): _STORE,
+    ("Celery, Redis, held", "store"): _STORE,
+    ("Celery, RabbitMQ", "store"): _STORE,
+    ("Celery, RabbitMQ, quorum", "pause"): _TOLD,
+    ("Celery, RabbitMQ, quorum", "429"): _TOLD,
+    ("Celery, RabbitMQ, quorum", "set"): _TOLD,
+    ("Celery, RabbitMQ, quorum", "undecodable"): _TOLD,
+    ("Celery, RabbitMQ, quorum", "store"): _TOLD,
+    ("Celery, RabbitMQ, quorum", "queue"): _TOLD,
+    ("RQ, ours", "pause"): _IN_TURN,
+    ("RQ, ours", "429"): _IN_TURN,
+    ("RQ, ours", "undecodable"): _FAILS_IN_TURN,
+    ("RQ, ours", "store"): _STORE,
+    ("RQ, stock", "pause"): _IN_TURN,
+    ("RQ, stock", "429"): _IN_TURN,
+    ("RQ, stock", "set"): _IN_TURN,
+    ("RQ, stock", "undecodable"): _FAILS_IN_TURN,
+    ("RQ, stock", "store"): _STORE,
+    ("RQ, stock", "queue"): _DEAD_IN_FRONT,
+    ("huey", "pause"): _IN_TURN,
+    ("huey", "429"): _IN_TURN,
+    ("huey", "set"): _IN_TURN,
+    ("huey", "undecodable"): _IN_TURN,
+    ("huey", "store"): _STORE,
+    ("taskiq, list", "store"): _STORE,
+    ("taskiq, stream", "store"): _STORE,
+    ("taskiq, RabbitMQ", "store"): _STORE,
+}
+"""Where the jobs behind do not go on yet, by stack and fault, and why."""
+
+UNSTEADY: dict[tuple[str, str], str] = {
+    ("RQ, ours", "set"): _IN_TURN,
+    ("RQ, ours", "queue"): _DEAD_IN_FRONT,
+}
+"""Where all jobs behind run within the deadline in one test run and not in the next, and why: not judged."""
+
+
+class Fleets:
+    """The results of each stack, whose faults happen all at once: workers take seconds to start."""
+
+    def __init__(self) -> None:
+        self._results: dict[tuple[str, str], Result] = {}
+        self._seen: set[str] = set()
+
+    def result(self, stack: str, fault: str, rabbitmq_url: str | None) -> Result:
+        """What happened. Each result is given once: a test that runs again has a fleet, and the fault, for itself."""
+        if (stack, fault) not in self._results:
+            faults = [fault] if stack in self._seen else FAULTS
+            self._seen.add(stack)
+            self._results |= {(stack, each): result for each, result in run(stack, faults, rabbitmq_url).items()}
+        return self._results.pop((stack, fault))
+
+
+@pytest.fixture(scope="module")
+def fleets(redis_base: str) -> Iterator[Fleets]:
+    return Fleets()
+
+
+def _cells() -> Iterator[object]:
+    for stack in STACKS:
+        for fault in FAULTS:
+            marks: list[pytest.MarkDecorator] = []
+            if reason := FAILS.get((stack, fault)):
+                marks = [pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)]
+            elif reason := UNSTEADY.get((stack, fault)):
+                marks = [pytest.mark.skip(reason=reason)]
+            yield pytest.param(stack, fault, marks=marks, id=f"{stack}-{fault}")
+
+
+@pytest.mark.parametrize(("stack", "fault"), _cells())
+def test_jobs_behind_a_fault_go_on(stack: str, fault: str, fleets: Fleets, request: pytest.FixtureRequest) -> None:
+    """Each of the jobs behind runs, once, while the fault lasts."""
+    rabbitmq_url = request.getfixturevalue("rabbitmq_url") if STACKS[stack].kind == "rabbitmq" else None
+    result = fleets.result(stack, fault, rabbitmq_url)
+    assert result.all_ran_once, str(result)
