@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from throttlekit import ConfigurationError, Limiter
-from throttlekit.adapter import Deferred, Dropped, Every, Failed, Run, Throttling, Ticket, is_far
+from throttlekit.adapter import Deferred, Dropped, Every, Failed, Run, Throttling, Ticket, is_far, lane_for
 from throttlekit_celery._body import RECEIPT, GoesBack, receipt_of
 from throttlekit_celery._host import forget, give_back, guard_close, is_refusal, keep_turning
 from throttlekit_celery._options import TaskLimits
@@ -240,7 +240,7 @@ class Gate:
             _log.error("Task %s is lost: it could not be put back after a 429 as its worker stopped.", held.request.id)
 
     def _defer(self, held: HeldTask, outcome: Deferred, limit: str) -> None:
-        held.ticket = outcome.ticket
+        held.ticket, held.lane = outcome.ticket, lane_for(outcome)
         if not outcome.early:
             self._emit_deferred(held, limit, outcome.delay)
         self._wait(held, outcome.delay)

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta, timezone
 from enum import Enum
 from typing import Any
 
-from throttlekit.adapter import NO_LANE, Entry, Run, Waited, WaitingRoom, lane_behind, lane_in
+from throttlekit.adapter import NO_LANE, Entry, Lane, Run, Waited, WaitingRoom, lane_behind, lane_in, lane_left
 from throttlekit_celery._host import worker_state
 
 __all__ = ["HeldTask", "HeldTasks", "State"]
@@ -62,6 +62,7 @@ class HeldTask:
         waited: Its last wait there for its turn, which has ended; None again after a 429 of its body.
         due: When that wait ends, or ended, by the monotonic clock; 0: it has not waited.
         unsure: Whether it may be parked already: its broker has not answered.
+        lane: Where it waits by its newest denial; None: where its ticket says.
     """
 
     consumer: Any
@@ -76,12 +77,13 @@ class HeldTask:
     waited: Waited | None = None
     due: float = 0.0
     unsure: bool = False
+    lane: Lane | None = None
 
     def ahead(self, run: Run) -> tuple[str, ...]:
         """The line in which it stood, if that moves faster than the task knew when it began to wait here."""
         if self.waited is None:
             return ()
-        behind = lane_behind(run, early=self.waited.expected - time.monotonic())
+        behind = lane_behind(run, early=self.waited.expected - time.monotonic(), waited=self.waited)
         return (behind,) if behind else ()
 
     @property
@@ -151,9 +153,12 @@ class HeldTasks:
             wait = _Wait(held, raised)
             now = time.monotonic()
             held.due = now + delay
-            lane, latest = lane_in(held.ticket) if wakeable else NO_LANE, now + max(delay, most)
+            lane = (held.lane or lane_in(held.ticket)) if wakeable else NO_LANE
+            left, latest = lane_left(held.waited, lane, delay) if wakeable else "", now + max(delay, most)
             entry = held.entry = self._room.put(wait, held.due, lane, now=now, latest=latest, before=held.waited)
         self._start_timer(entry, delay)
+        if left:  # by a timer: that task may be denied too, and so may all behind it
+            consumer.timer.call_after(0, self.wake, (left,))
         if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
             task_scheduled(request)
         if entry.lane.name and self._looking is not consumer:

@@ -32,6 +32,7 @@ from dramatiq.brokers.stub import StubBroker
 from dramatiq.common import current_millis, q_name
 from dramatiq.message import Message
 
+from throttlekit.adapter import NO_LANE
 from throttlekit_dramatiq._message_state import DEFERRAL, HOLDER, TICKET, Deferral, Holder, holder_of
 from throttlekit_dramatiq._waiting import Retimed, Waiting, WaitingEntry
 
@@ -46,6 +47,7 @@ _PREFETCH = 65_535
 _log = logging.getLogger("throttlekit.dramatiq")
 _PATIENCE_MS = 100  # that a due message waits for a free thread here before it goes Dramatiq's way
 _PROBE_EVERY = 0.05
+_MOST_UNKNOWN = 1000  # messages for actors that were renamed or removed, which one look at a line passes over
 _SEND_EVERY = 0.005
 _SHORTEST_POLL_MS = 3
 
@@ -136,7 +138,13 @@ class DelayedConsumers:
         return None if found else False
 
     def _bring_up(self, thread: Any, queue: Waiting, entry: WaitingEntry, *, probe: bool) -> bool:
-        if entry.item.message.actor_name not in thread.broker.actors or not queue.remove(entry):
+        if not queue.remove(entry):
+            return False
+        if entry.item.message.actor_name not in thread.broker.actors:
+            # No worker of this code can run it: it waits on, and holds back no message behind it.
+            held = entry.item
+            queue.put(Retimed(held.item, int(entry.own), held.since, entry.waited, NO_LANE))
+            queue.task_done()
             return False
         self._hand_over(thread, entry, _released(entry.item.message), probe=probe)
         queue.task_done()
@@ -148,8 +156,10 @@ class DelayedConsumers:
             return
         self._probed_at[thread] = now
         entry = queue.to_look_at(current_millis())
-        if entry is not None:
-            self._bring_up(thread, queue, entry, probe=True)
+        for _ in range(_MOST_UNKNOWN):
+            if entry is None or self._bring_up(thread, queue, entry, probe=True):
+                return
+            entry = queue.first_in(entry.lane.name)
 
     def _turn(self, thread: Any) -> None:
         """What a delay queue's consumer does after each message, and when there is none."""
@@ -284,7 +294,8 @@ def _put_back(holder: Holder, deferral: Deferral) -> None:
     if deferral.ticket:
         message.options[TICKET] = deferral.ticket
     if holder.thread.delay_queue is holder.queue:
-        holder.queue.put(Retimed(held.item, current_millis() + deferral.delay_ms, held.since, holder.waited))
+        due = current_millis() + deferral.delay_ms
+        holder.queue.put(Retimed(held.item, due, held.since, holder.waited, deferral.lane))
     elif not hasattr(message, "_tag"):  # RabbitMQ has delivered it again
         holder.thread.requeue_messages([message])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from throttlekit.adapter import Delivery, Run, Waited
+from throttlekit.adapter import NO_LANE, Delivery, Lane, Run, Waited
 
 __all__ = [
     "DEFERRAL", "GRANT", "HOLDER", "TICKET", "Deferral", "Grant", "Holder", "consumer_of", "holder_of", "take_mark",
@@ -25,7 +25,8 @@ GRANT = "_throttlekit_grant"
 class Deferral:
     """
     A denied message on its way back: the copy to put into the delay queue, and its delay. No copy: the message never
-    left that queue, and goes on waiting there, with *ticket*. *parks*: the copy is parked, and may wait for so long.
+    left that queue, and goes on waiting there, with *ticket* and in *lane*. *parks*: the copy is parked, and may wait
+    for so long. *left*: the lane that the message has left, whose next message is to ask (`lane_left`).
     """
 
     copy: Any
@@ -34,6 +35,8 @@ class Deferral:
     sent: bool = False
     ticket: Any = None
     parks: Delivery | None = None
+    lane: Lane = NO_LANE
+    left: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,8 @@ from throttlekit.adapter import (
     end,
     is_counted_here,
     lane_behind,
+    lane_for,
+    lane_left,
     seconds_in,
 )
 from throttlekit_dramatiq._body import Bodies
@@ -212,6 +214,9 @@ class Throttle(Middleware):
 
     def after_skip_message(self, broker: Broker, message: Any) -> None:
         self._over(message)
+        deferral: Deferral | None = getattr(message, DEFERRAL, None)
+        if deferral is not None and deferral.left:
+            self._consumers.wake((deferral.left,), probe=True)
 
     def before_nack(self, broker: Broker, message: Any) -> None:
         self._over(message)
@@ -244,8 +249,10 @@ class Throttle(Middleware):
                 copy = message.copy(options={TICKET: outcome.ticket})
                 self._skip(broker, message, Deferral(copy, _milliseconds(outcome.delay), consumer, parks=parks))
             case Deferred() if stays:
-                deferral = Deferral(None, _milliseconds(outcome.delay), consumer, ticket=outcome.ticket)
-                self._skip(broker, message, deferral)
+                lane, waited = lane_for(outcome), getattr(holder_of(message), "waited", None)
+                left = lane_left(waited, lane, outcome.delay)
+                delay_ms, ticket = _milliseconds(outcome.delay), outcome.ticket
+                self._skip(broker, message, Deferral(None, delay_ms, consumer, ticket=ticket, lane=lane, left=left))
             case Deferred():
                 copy = message.copy(options={TICKET: outcome.ticket} if outcome.ticket else {})
                 self._skip(broker, message, Deferral(copy, _milliseconds(outcome.delay), consumer))
@@ -261,7 +268,8 @@ class Throttle(Middleware):
         self._consumers.take(message)
         holder, behind = holder_of(message), ""
         if holder is not None:
-            behind = lane_behind(run, early=(holder.waited.expected - current_millis()) / 1000)
+            early = (holder.waited.expected - current_millis()) / 1000
+            behind = lane_behind(run, early=early, waited=holder.waited)
         grant = Grant(run, consumer, behind)
         setattr(message, GRANT, grant)
         self._bodies.expect(message)

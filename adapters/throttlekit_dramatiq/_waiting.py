@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from dramatiq.common import current_millis
 
-from throttlekit.adapter import Entry, Waited, WaitingRoom, lane_in
+from throttlekit.adapter import Entry, Lane, Waited, WaitingRoom, lane_in
 from throttlekit_dramatiq._message_state import TICKET
 
 __all__ = ["LONGEST_HOLD", "Held", "Retimed", "Waiting", "WaitingEntry", "due_and_message"]
@@ -20,12 +20,16 @@ LONGEST_HOLD = 600.0
 
 
 class Retimed(NamedTuple):
-    """An item of the delay queue that goes on waiting, without a broker operation: when it is due now, in ms."""
+    """
+    An item of the delay queue that goes on waiting, without a broker operation: when it is due now, in ms, and where it
+    waits. *lane* None: where its ticket says.
+    """
 
     item: Any
     due: int
     since: float
     before: Waited
+    lane: Lane | None = None
 
 
 class Held(NamedTuple):
@@ -57,8 +61,9 @@ class Waiting(PriorityQueue[Any]):
         retimed = item if isinstance(item, Retimed) else None
         item = retimed.item if retimed else item
         due, message = due_and_message(item)
-        lane, now = lane_in(message.options.get(TICKET)), time.monotonic()
+        now = time.monotonic()
         due, since, before = (retimed.due, retimed.since, retimed.before) if retimed else (due, now, None)
+        lane = (retimed and retimed.lane) or lane_in(message.options.get(TICKET))
         latest = max(due, current_millis() + LONGEST_HOLD * 1000)
         self._room.put(Held(item, message, since), due, lane, now=now, latest=latest, before=before)
 

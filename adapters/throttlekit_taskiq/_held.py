@@ -21,7 +21,7 @@ from taskiq.utils import maybe_awaitable
 
 import throttlekit_lua
 from throttlekit import ConfigurationError
-from throttlekit.adapter import Deferred, Waited
+from throttlekit.adapter import Deferred, Waited, lane_for, lane_left
 from throttlekit.adapter.loop import Due, HoldingStream
 
 __all__ = ["TICKET", "Delivered", "Holding", "check_broker"]
@@ -104,14 +104,15 @@ class Holding(HoldingStream[_Message, Delivered]):
 
     async def hold(self, denied: Delivered, outcome: Deferred) -> None:
         """Let a message that was denied wait: here if it may, else it goes back. Its callback ends now."""
-        message = denied.again(outcome.ticket)
+        message, lane = denied.again(outcome.ticket), lane_for(outcome)
         held = asyncio.get_running_loop().time() - message.since
         renewed = self._idle is not None or message.confirm is None
         may_wait = renewed or held < _MOMENT or held + outcome.delay <= self.longest
         if self.is_open and may_wait and not message.acked:
-            self.room.put(message, outcome.delay, message.ticket, self.longest, denied.before)
+            self.room.put(message, outcome.delay, lane, self.longest, denied.before)
         else:
             await self.put_back(message)
+        self.room.wake([lane_left(denied.before, lane, outcome.delay)])
 
     def received(self, raw: _Message) -> Delivered:
         made = Delivered(raw.data if isinstance(raw, AckableMessage) else raw)

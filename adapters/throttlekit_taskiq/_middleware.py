@@ -133,7 +133,7 @@ class Throttle(TaskiqMiddleware):
         asked.admitted = Admitted(self._throttling, outcome, partial(_follow, message))
         if isinstance(outcome, Run):
             if delivered is not None:
-                self._holding.room.wake([lane_behind(outcome, early=delivered.early)])
+                self._holding.room.wake([lane_behind(outcome, early=delivered.early, waited=delivered.before)])
             callback: Any = asyncio.current_task()
             callback.add_done_callback(partial(self._over, asked.admitted, outcome.lanes))
         elif isinstance(outcome, Failed):

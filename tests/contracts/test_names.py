@@ -86,8 +86,8 @@ def _attributes(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_modules_are_not_too_long(module: str) -> None:
-    """A module has at most 400 lines."""
-    assert read(MODULES[module]).count("\n") <= 400
+    """A module has at most 500 lines."""
+    assert read(MODULES[module]).count("\n") <= 500
 
 
 @pytest.mark.parametrize("path", LUA + ADAPTERS_LUA + FLEET_LUA, ids=lambda path: path.name)

@@ -51,7 +51,18 @@ from throttlekit.adapter.parking import Park, ParkedLine, is_counted_here, is_fa
 from throttlekit.adapter.promoter import Promoter
 from throttlekit.adapter.redis_lanes import LANES_EVERY_S, POLL_EVERY_S, SERVER_IS_LATE_S, look_at_lanes
 from throttlekit.adapter.request_limits import RequestLimits
-from throttlekit.adapter.waiting import NO_LANE, Entry, Lane, Waited, WaitingRoom, lane_behind, lane_in, leaves_units
+from throttlekit.adapter.waiting import (
+    NO_LANE,
+    Entry,
+    Lane,
+    Waited,
+    WaitingRoom,
+    lane_behind,
+    lane_for,
+    lane_in,
+    lane_left,
+    leaves_units,
+)
 
 __all__ = [
     "LANES_EVERY_S",
@@ -106,7 +117,9 @@ __all__ = [
     "is_dumped",
     "is_far",
     "lane_behind",
+    "lane_for",
     "lane_in",
+    "lane_left",
     "lane_of",
     "leaves_units",
     "load_limits",

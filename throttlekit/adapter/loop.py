@@ -6,10 +6,10 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
 
-from throttlekit.adapter.waiting import Entry, Waited, WaitingRoom, lane_in
+from throttlekit.adapter.waiting import Entry, Lane, Waited, WaitingRoom
 
 __all__ = ["Due", "HoldingStream", "LoopRoom"]
 
@@ -49,17 +49,18 @@ class LoopRoom(Generic[_T]):
         return len(self._room) + len(self._woken)
 
     def put(
-        self, item: _T, delay: float, ticket: Mapping[str, Any] | None, longest: float, before: Waited | None = None
-    ) -> None:
+        self, item: _T, delay: float, lane: Lane, longest: float, before: Waited | None = None
+    ) -> None:  # fmt: skip
         """
-        Let *item*, denied with *ticket*, wait for *delay* seconds.
+        Let *item*, which was denied, wait for *delay* seconds.
 
         Args:
+            lane: See `lane_for`.
             longest: For how long at most, however late its lane becomes.
             before: Where it has waited before.
         """
         now = asyncio.get_running_loop().time()
-        self._room.put(item, now + delay, lane_in(ticket), now=now, latest=now + longest, before=before)
+        self._room.put(item, now + delay, lane, now=now, latest=now + longest, before=before)
         self.ring()
 
     def wake(self, lanes: Sequence[str]) -> None:

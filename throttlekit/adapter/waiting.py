@@ -10,9 +10,12 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from throttlekit._core.decision import Charged, Decision
 from throttlekit._engine.ticket import Ticket, limit_ref
-from throttlekit.adapter.outcome import Run
+from throttlekit.adapter.outcome import Deferred, Run
 
-__all__ = ["NO_LANE", "Entry", "Lane", "Waited", "WaitingRoom", "lane_behind", "lane_in", "leaves_units"]
+__all__ = [
+    "NO_LANE", "Entry", "Lane", "Waited", "WaitingRoom", "lane_behind", "lane_for", "lane_in", "lane_left",
+    "leaves_units",
+]  # fmt: skip
 
 _TIDY_AFTER = 1000
 """Entries that may be marked as gone before all of them are cleared away."""
@@ -29,6 +32,12 @@ _LATE_US = 5000
 _STEP = 0.04
 """Seconds by which a lane becomes later, at each answer, towards how late its first job is in all."""
 
+_LEAVES_FOR = 5.0
+"""
+Seconds. If another limit denies the first job of a lane for longer, the next job of the lane asks at once. All jobs of
+a lane may ask then, one after the other, so a shorter time would repeat that where two limits deny in turn.
+"""
+
 _T = TypeVar("_T")
 
 
@@ -42,6 +51,7 @@ class Lane(NamedTuple):
         slots: Whether it waits for a slot of a concurrency limit.
         sooner: By how many seconds it is to come sooner than its place says, guessing that those before it do not come.
         told_us: When it is to come by its place, by the store's clock; 0: not known.
+        is_apart: Whether it waits apart from its line, as an operator has paused another of its limits: see `lane_for`.
     """
 
     name: str = ""
@@ -50,6 +60,7 @@ class Lane(NamedTuple):
     slots: bool = False
     sooner: float = 0.0
     told_us: int = 0
+    is_apart: bool = False
 
     @property
     def place(self) -> tuple[str, int, int]:
@@ -342,6 +353,32 @@ def lane_in(ticket: Mapping[str, Any] | None) -> Lane:
     return _lane_of(Ticket.read(ticket))
 
 
+def lane_for(outcome: Deferred) -> Lane:
+    """
+    Where a job waits after the denial *outcome*: in the line of the limit that denied it.
+
+    An operator's pause leaves the ticket as it was. If it is of another limit than that in whose line the job stands,
+    the job waits in a lane of its own for that limit and key, and holds back none of those behind it in the line.
+    """
+    ticket, decision = Ticket.read(outcome.ticket), outcome.decision
+    lane = _lane_of(ticket)
+    if lane.name and decision is not None and decision.reason == "paused" and decision.limit.name != ticket.limit_name:
+        return lane._replace(name=f"{lane.name} {decision.limit.name} {decision.key}", is_apart=True)
+    return lane
+
+
+def lane_left(waited: Waited | None, lane: Lane, delay: float) -> str:
+    """
+    The name of the lane whose next job is to ask at once, as one that has *waited* there was denied; "": none is.
+
+    So it is if the job waits in another *lane* now, apart or for a *delay* of more than `_LEAVES_FOR` seconds: the
+    limit that those behind it wait for may have units, which were to be the job's.
+    """
+    if waited is None or waited.lane.name == lane.name or (delay <= _LEAVES_FOR and not lane.is_apart):
+        return ""
+    return waited.lane.name
+
+
 def _lane_of(ticket: Ticket) -> Lane:
     place = ticket.places.get(ticket.limit_ref)
     if place is None:
@@ -362,7 +399,7 @@ def leaves_units(decision: Decision | None, lain: float = _SOON) -> bool:
     return 2 * remaining > limit.capacity or remaining * limit.period_us > limit.amount * lain * 1_000_000
 
 
-def lane_behind(run: Run, *, early: float | None = None, lain: float = _SOON) -> str:
+def lane_behind(run: Run, *, early: float | None = None, lain: float = _SOON, waited: Waited | None = None) -> str:
     """
     The name of the lane whose next job is to ask at once, as *run* was granted; "": none is.
 
@@ -374,9 +411,10 @@ def lane_behind(run: Run, *, early: float | None = None, lain: float = _SOON) ->
         early: By how many seconds, by the `expected` of its entry. None: as its ticket says, by the first answer that
             it had: those behind it know no more.
         lain: For `leaves_units`. Infinite where a job that is made to ask goes before those that have never asked.
+        waited: Where it has waited, if that may be another lane than that of its ticket: see `lane_for`.
     """
     ticket, decision = Ticket.read(run.job.ticket), run.decision
-    lane = _lane_of(ticket)
+    lane = _lane_of(ticket) if waited is None else waited.lane
     # When a slot comes free is a guess: one that came early says nothing of the next.
     if not lane.name or lane.slots or decision is None:
         return ""

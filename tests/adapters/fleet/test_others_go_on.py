@@ -17,7 +17,12 @@ from support.others.jobs import FAULTS
 from support.others.matrix import Result, run
 from support.others.stacks import STACKS
 
-pytestmark = pytest.mark.workers
+pytestmark = [
+    pytest.mark.workers,
+    # Celery's client leaves sockets for the collector to find.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
 
 _ACTOR_IN_FRONT = "a parked message whose job cannot be decoded stands first in its line until it is woken"
 _PARKED = "a parked job that another limit keeps back stands first in its line"
@@ -68,6 +73,8 @@ FAILS: dict[tuple[str, str], str] = {
 """Where the jobs behind do not go on yet, by stack and fault, and why."""
 
 UNSTEADY: dict[tuple[str, str], str] = {
+    ("Dramatiq, Redis, held", "undecodable"): _DEAD_IN_FRONT,
+    ("Dramatiq, RabbitMQ", "undecodable"): _DEAD_IN_FRONT,
     ("RQ, ours", "set"): _IN_TURN,
     ("RQ, ours", "queue"): _DEAD_IN_FRONT,
 }
@@ -106,7 +113,7 @@ def _cells() -> Iterator[object]:
             yield pytest.param(stack, fault, marks=marks, id=f"{stack}-{fault}")
 
 
-@pytest.mark.parametrize(("stack", "fault"), _cells())
+@pytest.mark.parametrize(("stack", "fault"), list(_cells()))
 def test_jobs_behind_a_fault_go_on(stack: str, fault: str, fleets: Fleets, request: pytest.FixtureRequest) -> None:
     """Each of the jobs behind runs, once, while the fault lasts."""
     rabbitmq_url = request.getfixturevalue("rabbitmq_url") if STACKS[stack].kind == "rabbitmq" else None

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 
+from throttlekit.adapter import NO_LANE
 from throttlekit.adapter.loop import Due, HoldingStream
 
 _log = logging.getLogger("tests.holding")
@@ -66,7 +67,7 @@ def test_what_waits_comes_out_when_it_is_due_and_what_is_anothers_does_not() -> 
         got = [await anext(listening)]
         stream.others.add("c")
         for message, delay in (("b", 0.02), ("c", 0.01), ("d", 0.03)):
-            stream.room.put(message, delay, None, 60.0)
+            stream.room.put(message, delay, NO_LANE, 60.0)
         got += [await anext(listening), await anext(listening)]
         await listening.aclose()
         assert stream.back == []
@@ -82,7 +83,7 @@ def test_what_waits_at_the_end_goes_back() -> None:
         stream = _Stream("a", "b", "c", most=2)
         listening = stream.listen()
         for _ in range(2):
-            stream.room.put(await anext(listening), 60.0, None, 60.0)
+            stream.room.put(await anext(listening), 60.0, NO_LANE, 60.0)
         waiting = asyncio.ensure_future(anext(listening))
         await asyncio.sleep(0)
         waiting.cancel()
@@ -114,7 +115,7 @@ def test_a_broker_that_is_away_and_forgets_is_tried_again() -> None:
         stream = _Stream(failures=1)
         waiting = asyncio.ensure_future(anext(stream.listen()))
         await asyncio.sleep(0)
-        stream.room.put("a", 60.0, None, 60.0)
+        stream.room.put("a", 60.0, NO_LANE, 60.0)
         waiting.cancel()
         await asyncio.wait([waiting])
         return stream
