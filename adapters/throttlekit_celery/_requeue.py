@@ -32,6 +32,20 @@ _Done: TypeAlias = Callable[[bool], None]
 
 _TIMEOUT = 1.0
 _CHECK_EVERY = 0.02
+
+_AMQP_OPTIONS: dict[str, Any] = {
+    "confirm_publish": False,  # `publish` would consume each confirmation before the copy's number is recorded
+    "heartbeat": 0,  # nothing sends heartbeats on this connection
+    "on_blocked": None,
+    "on_unblocked": None,
+    "read_timeout": _TIMEOUT,
+    "write_timeout": _TIMEOUT,
+}
+_OTHER_OPTIONS: dict[str, Any] = {
+    "socket_timeout": _TIMEOUT,
+    "socket_connect_timeout": _TIMEOUT,
+    "retry_on_timeout": False,  # to repeat the command would put a second copy into the queue
+}
 _DELAY_EXCHANGE = "celery_delayed_27"
 _KEPT = ("correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "delivery_mode", "priority")
 _OF_THE_DELIVERY = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
@@ -41,12 +55,16 @@ class Copies:
     """
     Puts tasks back into their queues, over a connection of its own.
 
+    The connection takes from the user's who connects, and how: server, login, virtual host, TLS. Options that change
+    how a connection behaves are its own.
+
     RabbitMQ confirms a message when it is on disk, which may take a quarter of a second, and many at a time. So the
     worker does not wait for a confirmation, and checks for them every so often.
     """
 
     def __init__(self, app: Any) -> None:
         self._app = app
+        self._worker: Any = None  # the connection of the worker, which may have failed over to another server
         self._producer: Any = None
         self._number = 0
         self._unconfirmed: dict[int, tuple[float, str, _Done]] = {}
@@ -59,6 +77,9 @@ class Copies:
     def start(self, consumer: Any) -> None:
         """The worker is connected, for the first time or again: it may have forgotten its timers."""
         self._next_check = None
+        self._worker = consumer.connection
+        if self._producer is not None and _server(self._connection()) != _server(self._producer.connection):
+            self.close()
         if self._unconfirmed:
             self._check_later(consumer)
 
@@ -179,13 +200,9 @@ class Copies:
 
     def _connected(self) -> Any:
         if self._producer is None:
-            redis: dict[str, Any] = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
-            amqp = self._app.connection_for_write().transport.driver_type == "amqp"
-            connection = self._app.connection_for_write(
-                transport_options={} if amqp else redis, connect_timeout=_TIMEOUT
-            )
+            connection = self._connection()
             channel = connection.default_channel
-            if amqp:
+            if connection.transport.driver_type == "amqp":
                 channel.confirm_select()
                 channel.events["basic_ack"].add(partial(self._confirmed, True))
                 channel.events["basic_nack"].add(partial(self._confirmed, False))
@@ -193,6 +210,23 @@ class Copies:
                 channel._callbacks[queue_methods().DeclareOk] = self._counted
             self._producer, self._number = Producer(channel, auto_declare=False), 0
         return self._producer
+
+    def _connection(self) -> Any:
+        """A connection that is not open yet, to the server from which the worker receives its tasks."""
+        known, conf, others = self._worker, self._app.conf, 0
+        if known is None or conf.broker_read_url != conf.broker_write_url:
+            known = self._app.connection_for_write()
+            others = max(0, len(known.alt) - 1)
+        options: dict[str, Any] = {
+            **(known.transport_options or {}),
+            **(_AMQP_OPTIONS if known.transport.driver_type == "amqp" else _OTHER_OPTIONS),
+            # The worker's event loop waits meanwhile. After a failure, the next copy connects again.
+            "max_retries": others,
+            "connect_retries_timeout": _TIMEOUT,
+            "errback": None,
+            "callback": None,
+        }
+        return known.clone(transport_options=options, connect_timeout=_TIMEOUT, heartbeat=0)
 
     def _confirmed(self, stored: bool, number: int, multiple: bool) -> None:
         """The broker has, or has not, *stored* the copy with this *number*; if *multiple*, and all before it."""
@@ -219,6 +253,10 @@ class Copies:
         failed, self._unconfirmed = self._unconfirmed, {}
         for _, _, done in failed.values():
             done(False)
+
+
+def _server(connection: Any) -> tuple[str | None, int | None]:
+    return connection.hostname, connection.port
 
 
 def _confirms(producer: Any) -> bool:

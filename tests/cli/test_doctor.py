@@ -320,22 +320,27 @@ def test_a_sound_celery_app_passes(tmp_path: Path) -> None:
     assert ("ends a worker that holds tasks" in graded(found, "note")) == since_5_7
 
 
+AMQP = ("redis://localhost:1/0", "amqp://localhost:1")
+
+
 @pytest.mark.parametrize(
-    ("change", "grade", "what"),
+    ("changes", "grade", "what"),
     [
-        (('install(app, Limiter("redis://localhost:1/1"))', ""), "fault", "not installed"),
-        (('Limiter("redis://localhost:1/1")', "Limiter()"), "fault", "in memory"),
-        (("600}", "30}"), "warning", "visibility_timeout is 30 s"),
-        (("@app.task", "app.conf.task_always_eager = True\n@app.task"), "warning", "eager"),
-        (("app.conf.broker_transport_options = {\"visibility_timeout\": 600}", ""), "note", "an hour"),
-        (("redis://localhost:1/0", "amqp://localhost:1"), "note", "consumer_timeout"),
-        (("redis://localhost:1/0", "sentinel://localhost:1/0"), "ok", "visibility_timeout is 600 s"),
+        ([('install(app, Limiter("redis://localhost:1/1"))', "")], "fault", "not installed"),
+        ([('Limiter("redis://localhost:1/1")', "Limiter()")], "fault", "in memory"),
+        ([("600}", "30}")], "warning", "visibility_timeout is 30 s"),
+        ([("@app.task", "app.conf.task_always_eager = True\n@app.task")], "warning", "eager"),
+        ([("app.conf.broker_transport_options = {\"visibility_timeout\": 600}", "")], "note", "an hour"),
+        ([AMQP], "note", "consumer_timeout"),
+        ([AMQP], "note", "set broker_transport_options confirm_publish to True"),
+        ([AMQP, ("visibility_timeout\": 600", "confirm_publish\": True")], "ok", "RabbitMQ confirms the tasks"),
+        ([("redis://localhost:1/0", "sentinel://localhost:1/0")], "ok", "visibility_timeout is 600 s"),
     ],
-    ids=["not-installed", "memory", "visibility", "eager", "hour", "rabbitmq", "sentinel"],
+    ids=["not-installed", "memory", "visibility", "eager", "hour", "rabbitmq", "unconfirmed", "confirmed", "sentinel"],
 )  # fmt: skip
-def test_findings_about_a_celery_app(tmp_path: Path, change: tuple[str, str], grade: str, what: str) -> None:
+def test_findings_about_a_celery_app(tmp_path: Path, changes: list[tuple[str, str]], grade: str, what: str) -> None:
     """Faults end with 1, warnings only with --strict, notes never."""
-    folder = _module(tmp_path, SOUND_CELERY, change)
+    folder = _module(tmp_path, SOUND_CELERY, *changes)
     code, found, errors = doctor("--celery", "shop:app", "--strict", folder=folder)
     assert what in graded(found, grade), errors
     assert code == (0 if grade in ("note", "ok") else 1)

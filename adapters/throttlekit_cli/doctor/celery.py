@@ -63,7 +63,8 @@ def examine_celery(where: str, url: str | None) -> Iterator[Finding]:
         yield _visibility(app)
         yield from _lost_broker()
     elif transport in ("amqp", "pyamqp", "amqps", "librabbitmq", "py-amqp"):
-        yield _consumer_timeout(app, gate)
+        yield _publisher_confirms(app)
+        yield _consumer_timeout(gate)
     for name in limited:
         if getattr(app.tasks[name], "rate_limit", None):
             yield Finding("note", "celery", f"{name} also has a rate_limit, which each worker counts by itself.")
@@ -109,7 +110,19 @@ def _lost_broker() -> Iterator[Finding]:
         )
 
 
-def _consumer_timeout(app: Any, gate: Any) -> Finding:
+def _publisher_confirms(app: Any) -> Finding:
+    if app.conf.broker_transport_options.get("confirm_publish"):
+        return Finding("ok", "celery", "RabbitMQ confirms the tasks that this app sends (confirm_publish).")
+    return Finding(
+        "note",
+        "celery",
+        "RabbitMQ does not confirm the tasks that this app sends, so a kill of RabbitMQ may lose some. It confirms the "
+        "denied tasks that workers put back.",
+        "set broker_transport_options confirm_publish to True: each send then waits for the confirmation",
+    )
+
+
+def _consumer_timeout(gate: Any) -> Finding:
     if gate.max_hold is not None:
         return Finding("ok", "celery", f"A worker holds a task for at most {gate.max_hold:g} s (max_hold=).")
     return Finding(

@@ -1,0 +1,126 @@
+"""The connection over which a worker puts tasks back: it is the adapter's own, whatever options the user's has."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from celery import Celery
+from kombu import Connection
+
+from support.celery.site import CelerySite, celery_site
+from support.waiting import wait_until
+from throttlekit_celery._requeue import Copies
+from throttlekit_celery._waiting import HeldTask
+
+WITHIN = 120.0
+
+
+def app_of(broker: str, **options: Any) -> Any:
+    app = Celery("copies", broker=broker, set_as_current=False)
+    app.conf.broker_transport_options = options
+    return app
+
+
+def connected(copies: Copies, broker: str) -> Any:
+    """A worker's connection to *broker*, which *copies* knows; it is not open."""
+    connection = Connection(broker)
+    copies.start(SimpleNamespace(connection=connection))
+    return connection
+
+
+def held(app: Any, queue: str) -> HeldTask:
+    """A task that came from *queue*."""
+    message = SimpleNamespace(
+        body="[]", content_type="application/json", content_encoding="utf-8", headers={}, properties={}, channel=None
+    )
+    consumer = SimpleNamespace(app=app, timer=SimpleNamespace(call_after=lambda *_: None))
+    return HeldTask(consumer, SimpleNamespace(message=message, expires=None), None, 0.0, queue=queue)
+
+
+@pytest.mark.parametrize("confirms", [True, False])
+def test_a_copy_is_confirmed_with_and_without_confirm_publish(rabbitmq_url: str, confirms: bool) -> None:
+    """`confirm_publish` makes kombu wait for each confirmation, and take it: the copy would count as lost."""
+    app = app_of(rabbitmq_url, confirm_publish=confirms)
+    queue = f"copies-{confirms}"
+    copies = Copies(app)
+    stored: list[bool] = []
+    with app.connection_for_write() as connection:
+        connection.default_channel.queue_declare(queue, durable=True, auto_delete=False)
+        try:
+            for _ in range(3):
+                assert copies.put_back(held(app, queue), 0.0, stored.append)
+            copies.settle(time.monotonic() + WITHIN)
+            assert stored == [True, True, True]
+            assert connection.default_channel.queue_declare(queue, passive=True).message_count == 3
+        finally:
+            copies.close()
+            connection.default_channel.queue_delete(queue)
+    app.close()
+
+
+@pytest.mark.workers
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed:ResourceWarning")
+def test_with_publisher_confirms_each_task_runs_once(stack: ExitStack, redis_base: str, rabbitmq_url: str) -> None:
+    """Tasks that are put back leave no second message behind."""
+    conf = {"broker_transport_options": {"confirm_publish": True}}
+    site: CelerySite = stack.enter_context(
+        celery_site("rabbitmq", rabbitmq_url, redis_base, form="put back", delay=0.5, conf=conf)
+    )
+    site.start()
+    results = [site.send("echo", n) for n in range(20)]
+    assert sorted(result.get(timeout=WITHIN) for result in results) == list(range(20))
+    wait_until(lambda: site.left() == 0 and site.held() == [], description="no copy is left", timeout=WITHIN)
+    assert sorted(map(int, site.ran("echo"))) == list(range(20))
+
+
+def test_the_connection_takes_no_option_that_changes_how_it_behaves() -> None:
+    """Callbacks, heartbeats and patience are those of the user's connections; who connects, and how, is kept."""
+    options = {
+        "confirm_publish": True, "heartbeat": 10, "on_blocked": print, "on_unblocked": print, "read_timeout": 60,
+        "write_timeout": 60, "max_retries": 100, "interval_start": 5, "errback": print, "callback": print,
+        "connect_retries_timeout": 300, "client_properties": {"product": "shop"}, "login_method": "AMQPLAIN",
+    }  # fmt: skip
+    app = app_of("amqps://user:secret@localhost/shop", **options)
+    app.conf.broker_use_ssl = {"ca_certs": "ca.pem"}
+    own: Any = Copies(app)._connection()
+    assert (own.userid, own.password, own.virtual_host, own.ssl) == ("user", "secret", "shop", {"ca_certs": "ca.pem"})
+    kept = {"client_properties": {"product": "shop"}, "login_method": "AMQPLAIN", "interval_start": 5}
+    assert own.transport_options == {
+        **kept, "confirm_publish": False, "heartbeat": 0, "on_blocked": None, "on_unblocked": None,
+        "read_timeout": 1.0, "write_timeout": 1.0, "max_retries": 0, "connect_retries_timeout": 1.0, "errback": None,
+        "callback": None,
+    }  # fmt: skip
+    assert (own.connect_timeout, own.heartbeat) == (1.0, 0)
+
+
+def test_a_command_to_redis_is_not_repeated() -> None:
+    """`retry_on_timeout` would put a second copy into the queue where the answer to the first was late."""
+    app = app_of("redis://localhost:1/3", retry_on_timeout=True, socket_timeout=60, visibility_timeout=600)
+    own: Any = Copies(app)._connection()
+    options = own.transport_options
+    assert (options["retry_on_timeout"], options["socket_timeout"], options["visibility_timeout"]) == (False, 1.0, 600)
+    assert own.virtual_host == "3"
+
+
+def test_copies_go_to_the_server_that_the_worker_consumes_from() -> None:
+    """After a failover too: in a server that no worker consumes from they would be lost."""
+    app = app_of("amqp://one//;amqp://two//")
+    copies = Copies(app)
+    worker = connected(copies, "amqp://one//;amqp://two//")
+    worker.switch("amqp://two//")
+    own: Any = copies._connection()
+    assert (own.hostname, own.transport_options["max_retries"]) == ("two", 0)
+
+
+def test_copies_go_to_the_broker_for_writing_if_there_is_one() -> None:
+    """With a broker_write_url each of its servers is tried once, without a pause between."""
+    app = app_of("amqp://reads//")
+    app.conf.broker_write_url = "amqp://one//;amqp://two//"
+    copies = Copies(app)
+    connected(copies, "amqp://reads//")
+    own: Any = copies._connection()
+    assert (own.hostname, own.transport_options["max_retries"]) == ("one", 1)
