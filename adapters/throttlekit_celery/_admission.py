@@ -77,6 +77,7 @@ class Gate:
     def receive(self, sender: Any = None, request: Any = None, **_: Any) -> None:
         """Celery's signal `task_received`, in the main process, before Celery looks at ETA and rate_limit."""
         request.request_dict.pop(RECEIPT, None)  # a sender may not say what a task has charged
+        self._capacity.receive(sender, request)
         try:
             limited = self.throttling.concerns(self._limits.of(request.task))
         except ConfigurationError:

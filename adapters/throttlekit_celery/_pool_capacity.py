@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 from throttlekit_celery._host import worker_state
 from throttlekit_celery._waiting import HeldTask, State
@@ -23,15 +24,20 @@ class PoolCapacity:
     """Keeps tasks, in order, until the pool has a slot for the first of them."""
 
     def __init__(self) -> None:
+        self._received: WeakKeyDictionary[Any, WeakSet[Any]] = WeakKeyDictionary()  # requests, by consumer
         self._waiting: deque[tuple[HeldTask, Any]] = deque()
         self._checking = False
         self._admitted: HeldTask | None = None
+
+    def receive(self, consumer: Any, request: Any) -> None:
+        """*consumer* has received a task, with limits or without. Workers of other apps may share the process."""
+        self._received.setdefault(consumer, WeakSet()).add(request)
 
     def admits(self, held: HeldTask, pool: Any) -> bool:
         """Whether *held* may try to run now. If not, Celery gets it again when a slot is free."""
         if held is self._admitted:
             return True
-        if getattr(pool, "uses_semaphore", False) or (not self._waiting and self._free(pool)):
+        if getattr(pool, "uses_semaphore", False) or (not self._waiting and self._is_free(held, pool)):
             return True
         held.becomes(State.WAITING_FOR_POOL)
         self._waiting.append((held, pool))
@@ -51,10 +57,16 @@ class PoolCapacity:
         self._checking = False  # a worker that loses its connection forgets its timers
         return waiting
 
-    def _free(self, pool: Any) -> bool:
-        # Reserved are the tasks that the pool has, those that wait here, and the one that is decided on.
-        in_pool = len(worker_state().reserved_requests) - len(self._waiting) - 1
-        return in_pool < max(1, pool.limit or 0)
+    def _is_free(self, held: HeldTask, pool: Any) -> bool:
+        """
+        Whether *pool* has a slot for *held*, which does not wait here.
+
+        Celery's list of reserved requests is the process's. Of its worker these are the tasks in the pool, those that
+        wait here, and *held*.
+        """
+        received = self._received.get(held.consumer, ())
+        own = sum(request in received for request in _reserved())
+        return own - len(self._waiting) - 1 < max(1, pool.limit or 0)
 
     def _check_later(self, consumer: Any) -> None:
         self._checking = True
@@ -67,7 +79,7 @@ class PoolCapacity:
     def _fill(self) -> None:
         while self._waiting:
             first, pool = self._waiting.popleft()
-            if not self._free(pool):
+            if not self._is_free(first, pool):
                 self._waiting.appendleft((first, pool))
                 if not self._checking:
                     self._check_later(first.consumer)
@@ -78,3 +90,12 @@ class PoolCapacity:
                 first.consumer.on_task_request(first.request)
             finally:
                 self._admitted = None
+
+
+def _reserved() -> list[Any]:
+    """The requests that all workers of this process have reserved."""
+    while True:
+        try:
+            return list(worker_state().reserved_requests)
+        except RuntimeError:  # a thread of the pool removed one meanwhile
+            continue

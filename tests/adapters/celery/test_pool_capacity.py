@@ -38,6 +38,7 @@ class Consumer:
         """Another task, which Celery counts as reserved."""
         request: Any = _Request()
         request.held = HeldTask(self, request, _nothing, 0.0)
+        self.capacity.receive(self, request)
         worker_state().reserved_requests.add(request)
         self.on_task_request(request)
         return request
@@ -86,3 +87,39 @@ def test_nobody_is_called_where_nobody_waits(consumer: Consumer) -> None:
     consumer.receive()
     consumer.capacity.freed(consumer)
     assert not consumer.soon
+
+
+def test_requests_of_another_worker_take_no_thread_of_this_one(consumer: Consumer) -> None:
+    """Celery's list of reserved requests is the process's: two embedded workers, or what an earlier one left there."""
+    others = [_Request() for _ in range(5)]
+    worker_state().reserved_requests.update(others)
+    first, second = consumer.receive(), consumer.receive()
+    assert consumer.ran == [first], "this worker's own request has its thread"
+    worker_state().reserved_requests.discard(first)
+    consumer.later.pop()()
+    assert consumer.ran == [first, second]
+
+
+def test_requests_of_an_earlier_worker_of_the_app_take_no_thread(consumer: Consumer) -> None:
+    """A test suite starts one worker after the other; Celery keeps a request whose pool has not reported its end."""
+    first = consumer.receive()
+    later = Consumer(consumer.capacity, consumer.pool)
+    second = later.receive()
+    assert (consumer.ran, later.ran) == ([first], [second])
+
+
+def test_a_thread_that_ends_a_body_meanwhile_does_no_harm(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It removes its request from Celery's list while the worker reads that."""
+    reserved: Any = worker_state().reserved_requests
+    first = consumer.receive()
+    reads = iter([RuntimeError("Set changed size during iteration"), None])
+
+    def read(_: Any) -> Iterator[Any]:
+        if (error := next(reads)) is not None:
+            raise error
+        return iter([])
+
+    monkeypatch.setattr(type(reserved), "__iter__", read)
+    second = consumer.receive()
+    monkeypatch.undo()
+    assert consumer.ran == [first, second]
