@@ -12,6 +12,7 @@ from typing import Any
 from throttlekit import ConfigurationError, Limiter
 from throttlekit.adapter import Deferred, Dropped, Every, Failed, Run, Throttling, Ticket, is_far, lane_for
 from throttlekit_celery._body import RECEIPT, GoesBack, receipt_of
+from throttlekit_celery._delay_exchange import DelayExchange
 from throttlekit_celery._host import forget, give_back, guard_close, is_refusal, keep_turning
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._outcomes import end_unrun
@@ -47,12 +48,12 @@ class Gate:
         self._app = app
         self._limits = limits
         self._settings = settings
-        self._host = WorkerHost(limits, settings)
+        self._copies = Copies(app)
+        self._host = WorkerHost(limits, settings, DelayExchange(self._copies))
         self.throttling = Throttling(limiter, self._host, rules=settings.rules, log=_log, noun="Task")
         self._held = HeldTasks(settings.max_held)
         self._capacity = PoolCapacity()
         self._running = RunningTasks(limiter, self._wake, self._comes_back, self._capacity.freed)
-        self._copies = Copies(app)
         self._unsaved = Unsaved(self._copies.in_queue, self._save)
         self._parking = Parking(self.throttling, limits, settings.parking)
         self._pid = 0
@@ -113,8 +114,8 @@ class Gate:
             give_back(consumer, self._lost, now + _GIVE_BACK_WITHIN)
         self._lost, self._tried = [], guard_close(consumer)
         keep_turning(consumer)
-        self._host.start(consumer, parks=self._parking.start(consumer))
         self._copies.start(consumer)
+        self._host.start(consumer, parks=self._parking.start(consumer))
         self._unsaved.clear()
         self.throttling.warn_in_memory()
         self._pid = os.getpid()

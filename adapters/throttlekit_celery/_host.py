@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import logging
 import math
@@ -102,8 +101,9 @@ def expires_in(request: Any) -> float:
 
 @cache
 def has_delayed_delivery() -> bool:
-    """Whether this Celery has native delayed delivery; 5.5 and later have."""
-    return importlib.util.find_spec("celery.worker.consumer.delayed_delivery") is not None
+    """Whether this Celery has native delayed delivery. It does not import the worker."""
+    version: str = importlib.import_module("celery").__version__
+    return tuple(map(int, version.split(".")[:2])) >= (5, 5)
 
 
 def guard_close(consumer: Any) -> set[str]:

@@ -17,13 +17,24 @@ from throttlekit.adapter import WaitRules, WhenOver, boolean_in, check_limiter, 
 from throttlekit_celery._admission import Gate
 from throttlekit_celery._body import Bodies
 from throttlekit_celery._eager import waits_in_place
-from throttlekit_celery._host import RUN, StartStopStep, as_celery, in_pool_process, real_app, whenever_made
+from throttlekit_celery._host import (
+    RUN,
+    StartStopStep,
+    as_celery,
+    has_delayed_delivery,
+    in_pool_process,
+    real_app,
+    whenever_made,
+)
 from throttlekit_celery._installed import Installed, add, installed_in
 from throttlekit_celery._log import show_log
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._worker import Settings
 
 __all__ = ["gate_of", "install"]
+
+_DELAYED_DELIVERY = ("celery.worker.consumer.delayed_delivery:DelayedDelivery",) if has_delayed_delivery() else ()
+_STEPS_BEFORE = ("celery.worker.consumer.tasks:Tasks", *_DELAYED_DELIVERY)
 
 
 def install(
@@ -149,7 +160,7 @@ def _step(installed: Installed) -> type[Any]:
     class ThrottlekitHeld(StartStopStep):  # type: ignore[misc]
         """Checks the limits of all tasks as the worker starts, and puts back what it holds as it stops."""
 
-        requires = ("celery.worker.consumer.tasks:Tasks",)
+        requires = _STEPS_BEFORE
 
         def __init__(self, consumer: Any, **options: Any) -> None:
             gate.check()

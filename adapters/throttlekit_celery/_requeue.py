@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -15,12 +15,11 @@ from throttlekit_celery._host import (
     VirtualChannel,
     delayed_routing_key,
     expires_in,
-    has_delayed_delivery,
     queue_methods,
 )
 from throttlekit_celery._waiting import HeldTask
 
-__all__ = ["CONFIRMED_WITHIN", "TICKET", "Copies", "delays_natively", "queue_of"]
+__all__ = ["CONFIRMED_WITHIN", "TICKET", "Copies", "queue_of"]
 
 TICKET = "throttlekit"
 """The header in which a task that was put back carries its ticket."""
@@ -47,6 +46,7 @@ _OTHER_OPTIONS: dict[str, Any] = {
     "retry_on_timeout": False,  # to repeat the command would put a second copy into the queue
 }
 _DELAY_EXCHANGE = "celery_delayed_27"
+_LAST_DELAY, _DELIVERY, _NO_DELAY_LEFT = "celery_delayed_0", "celery_delayed_delivery", "*." * 27 + "0.#"
 _KEPT = ("correlation_id", "reply_to", "message_id", "timestamp", "type", "app_id", "delivery_mode", "priority")
 _OF_THE_DELIVERY = ("x-death", "x-first-death-", "x-last-death-", "x-delivery-count", "x-acquired-count")
 
@@ -163,6 +163,34 @@ class Copies:
             except Exception:
                 self._disconnect()
                 raise
+
+    def bind_delayed(self, queues: Sequence[Any]) -> dict[str, str]:
+        """
+        Bind *queues*, through their exchanges, to Celery's delay exchange, as Celery does. Existing bindings stay.
+
+        The connection is closed again: that of the copies must not wait for an answer, nor be closed by a refusal.
+
+        Returns:
+            The names of the queues that may not be bound, with the class of the error.
+        """
+        failed: dict[str, str] = {}
+        try:
+            with self._connection() as connection:
+                channel: Any = None
+                for queue in queues:
+                    key = f"#.{queue.routing_key}"
+                    try:
+                        if channel is None:
+                            channel = connection.channel()
+                            channel.exchange_bind(_DELIVERY, _LAST_DELAY, _NO_DELAY_LEFT)  # the last that Celery makes
+                        channel.exchange_bind(queue.exchange.name, _DELIVERY, key)
+                        channel.queue_bind(queue.name, queue.exchange.name, key)
+                    except connection.channel_errors as error:
+                        failed[queue.name] = type(error).__name__
+                        channel = None  # RabbitMQ has closed it
+        except Exception as error:
+            return {queue.name: type(error).__name__ for queue in queues}
+        return failed
 
     def settle(self, until: float) -> None:
         """Wait for all confirmations, but not past *until*, by the monotonic clock."""
@@ -301,22 +329,3 @@ def _target(held: HeldTask, delay: float) -> dict[str, Any] | None:
 
 def _queue(consumer: Any, name: str | None) -> Any:
     return consumer.app.amqp.queues.get(name) if name else None
-
-
-def delays_natively(consumer: Any, name: str | None) -> bool:
-    """
-    Whether the broker can delay messages for the queue *name*: native delayed delivery, with quorum queues.
-
-    They come back through the queue's exchange. False where another queue, or no queue, might get them.
-    """
-    queue = _queue(consumer, name)
-    if consumer.connection.transport.driver_type != "amqp" or not has_delayed_delivery():
-        return False
-    if queue is None or queue.exchange is None or queue.exchange.type != "topic" or not queue.routing_key:
-        return False
-    queues: list[Any] = list(consumer.app.amqp.queues.values())
-    arguments: list[dict[str, Any]] = [each.queue_arguments or {} for each in queues]
-    if not any(each.get("x-queue-type") == "quorum" for each in arguments):
-        return False
-    keys = [each.routing_key or "" for each in queues if each.exchange and each.exchange.name == queue.exchange.name]
-    return keys.count(queue.routing_key) == 1 and not any("*" in key or "#" in key for key in keys)

@@ -8,9 +8,9 @@ from typing import Any
 
 from throttlekit import Delivery, Job
 from throttlekit.adapter import JobOptions, WaitRules
+from throttlekit_celery._delay_exchange import DelayExchange
 from throttlekit_celery._host import expires_in, job_of
 from throttlekit_celery._options import TaskLimits
-from throttlekit_celery._requeue import delays_natively
 from throttlekit_celery._waiting import HeldTask
 
 __all__ = ["Settings", "WorkerHost", "longest_hold"]
@@ -36,19 +36,18 @@ class Settings:
 class WorkerHost:
     """Tasks in a worker's main process, as `Throttling` reads them, and how the worker would deliver them later."""
 
-    def __init__(self, limits: TaskLimits, settings: Settings) -> None:
+    def __init__(self, limits: TaskLimits, settings: Settings, delay_exchange: DelayExchange) -> None:
         self._limits = limits
         self._settings = settings
-        self._deliveries: dict[tuple[str, str | None], Delivery] = {}
-        self._known_at_start: frozenset[str] = frozenset()
+        self._delay_exchange = delay_exchange
+        self._deliveries: dict[tuple[str, str | None, bool], Delivery] = {}
         self._parks = False
 
     def start(self, consumer: Any, *, parks: bool) -> None:
         """A worker has connected; it *parks* what is due later."""
         self._deliveries.clear()
         self._parks = parks
-        # Celery has bound these to its delay exchange. What would come back to a queue that is added later is lost.
-        self._known_at_start = frozenset(consumer.app.amqp.queues)
+        self._delay_exchange.start(consumer)
 
     def options(self, message: HeldTask) -> JobOptions:
         return self._limits.of(message.request.task)
@@ -57,12 +56,13 @@ class WorkerHost:
         return job_of(message.request.task, message.request, queue=message.queue or "", ticket=message.ticket)
 
     def delivery(self, message: HeldTask, max_wait: float | None) -> Delivery:
-        key = message.request.task.name, message.queue
+        natively = self.delays_natively(message)
+        key = message.request.task.name, message.queue, natively
         delivery = self._deliveries.get(key)
         if delivery is None:
             framework = Delivery(
                 longest=_LONGEST_HOLD if self._parks else longest_hold(message.consumer, self._settings.max_hold),
-                lateness=_NATIVE_LATENESS if self.delays_natively(message) else _LATENESS,
+                lateness=_NATIVE_LATENESS if natively else _LATENESS,
             )
             delivery = self._deliveries[key] = self._settings.rules.delivery(framework, max_wait)
         if (expiry := expires_in(message.request)) != math.inf:
@@ -73,7 +73,7 @@ class WorkerHost:
         return self.delivery(message, self.options(message).max_wait)
 
     def delays_natively(self, message: HeldTask) -> bool:
-        return message.queue in self._known_at_start and delays_natively(message.consumer, message.queue)
+        return self._delay_exchange.delays(message.consumer, message.queue)
 
 
 def longest_hold(consumer: Any, wanted: float | None) -> float:

@@ -62,10 +62,14 @@ class Broker:
 
     def __init__(self) -> None:
         self.transport = SimpleNamespace(driver_type="amqp")
+        self.hostname, self.port, self.alt, self.transport_options = "localhost", 5672, list[str](), None
         self.events: dict[str, set[Callable[[int, bool], object]]] = defaultdict(set)
         self.default_channel = self.connection = self
         self._callbacks: dict[object, Callable[..., object]] = {}
         self.sent = 0
+
+    def clone(self, **_: Any) -> Broker:
+        return self
 
     def confirm_select(self) -> None: ...
 
@@ -92,12 +96,14 @@ def test_many_copies_are_checked_by_one_timer(broker: Broker) -> None:
     """Also where the confirmation of one is read as the next is sent; and where the worker forgets its timers."""
     checks: list[Callable[[], object]] = []
     app = SimpleNamespace(
-        connection_for_write=lambda **_: broker, amqp=SimpleNamespace(queues={"jobs": SimpleNamespace(exchange=None)})
+        amqp=SimpleNamespace(queues={"jobs": SimpleNamespace(exchange=None)}),
+        conf=SimpleNamespace(broker_read_url="amqp://", broker_write_url="amqp://"),
     )
     timer = SimpleNamespace(call_after=lambda _, call, args: checks.append(lambda: call(*args)))
-    consumer = SimpleNamespace(app=app, timer=timer)
+    consumer = SimpleNamespace(app=app, timer=timer, connection=broker)
     message = SimpleNamespace(body=b"", headers={}, properties={}, content_type="", content_encoding="", channel=None)
     copies, safe = Copies(app), list[bool]()
+    copies.start(consumer)
     for _ in range(50):
         held = HeldTask(consumer, SimpleNamespace(message=message, expires=None), None, 0.0, queue="jobs")
         copies.put_back(held, 0.0, safe.append)

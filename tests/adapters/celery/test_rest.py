@@ -36,6 +36,7 @@ class Consumer:
         self.app, self.hub, self.connection_errors, self.controller = app, None, (), SimpleNamespace()
         self.timer = SimpleNamespace(call_after=self._after, cancel=lambda entry: None)
         self.qos = SimpleNamespace(value=0)
+        self.connection = SimpleNamespace(transport=SimpleNamespace(driver_type="memory"))
         self.task_consumer = SimpleNamespace(queues=[SimpleNamespace(name="celery", queue_arguments=None)])
         self.held: list[tuple[float, Callable[[], object]]] = []
         self.others: list[Callable[[], object]] = []
@@ -96,8 +97,7 @@ def limiter() -> Limiter:
 
 
 @pytest.fixture
-def gate(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    monkeypatch.setattr("throttlekit_celery._worker.delays_natively", lambda consumer, queue: False)
+def gate(limiter: Limiter) -> Iterator[Gate]:
     app: Any = celery.Celery("rest", set_as_current=False)
     app.task(_nothing, name="call")
     limits = TaskLimits(limiter, {"call": PARTNER})
@@ -256,7 +256,7 @@ def test_what_the_broker_delays_asks_when_it_comes(
     gate: Gate, limiter: Limiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would go back unasked, and come back, for as long as its ticket says."""
-    monkeypatch.setattr("throttlekit_celery._worker.delays_natively", lambda consumer, queue: True)
+    monkeypatch.setattr(gate._host, "delays_natively", lambda held: True)
     ticket = denied(limiter, PARTNER)
     limiter.reset(PARTNER)
     denied(limiter, OTHER)

@@ -200,6 +200,12 @@ class RedisProcess:
             self._process.kill()
             self._process.wait()
 
+    def control(self, *command: str) -> None:
+        """Run a command of `rabbitmqctl`."""
+        control = Path(_RABBITMQ).with_name("rabbitmqctl")
+        arguments = [control, "--node", self._environment["RABBITMQ_NODENAME"], *command]
+        subprocess.run(arguments, env=self._environment, check=True, capture_output=True)
+
     def stop(self) -> None:
         """As its service manager does."""
         assert self._process is not None
@@ -388,6 +394,12 @@ class RabbitMQ:
             return bool(_amqp_answers(self.url))
 
         wait_until(answers, description="RabbitMQ answers", timeout=90, every=0.1)
+
+    def control(self, *command: str) -> None:
+        """Run a command of `rabbitmqctl`."""
+        control = Path(_RABBITMQ).with_name("rabbitmqctl")
+        arguments = [control, "--node", self._environment["RABBITMQ_NODENAME"], *command]
+        subprocess.run(arguments, env=self._environment, check=True, capture_output=True)
 
     def stop(self) -> None:
         """As its service manager does: it writes down what it knows. One that is killed forgets acknowledgements."""
