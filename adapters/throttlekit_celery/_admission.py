@@ -14,6 +14,7 @@ from throttlekit.adapter import Deferred, Dropped, Every, Failed, Run, Throttlin
 from throttlekit_celery._body import RECEIPT, GoesBack, receipt_of
 from throttlekit_celery._delay_exchange import DelayExchange
 from throttlekit_celery._host import forget, give_back, guard_close, is_refusal, keep_turning
+from throttlekit_celery._maps import refusal_of
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._outcomes import end_unrun
 from throttlekit_celery._parking import Parking
@@ -79,6 +80,9 @@ class Gate:
         """Celery's signal `task_received`, in the main process, before Celery looks at ETA and rate_limit."""
         request.request_dict.pop(RECEIPT, None)  # a sender may not say what a task has charged
         self._capacity.receive(sender, request)
+        if (error := refusal_of(request, self.throttling, self._limits)) is not None:
+            request.execute_using_pool = partial(self._refuse, sender, request, error)
+            return
         try:
             limited = self.throttling.concerns(self._limits.of(request.task))
         except ConfigurationError:
@@ -190,6 +194,11 @@ class Gate:
             else:
                 self._defer(held, outcome, outcome.decision.limit.name)
         return self._step_aside(held.consumer)
+
+    def _refuse(self, consumer: Any, request: Any, error: ConfigurationError, *_: Any, **__: Any) -> None:
+        """Celery gives *request* to the pool: end it as failed."""
+        end_unrun(request, Failed(error))
+        self._step_aside(consumer)
 
     def _rests(self, held: HeldTask) -> bool:
         """

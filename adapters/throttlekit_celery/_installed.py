@@ -16,6 +16,7 @@ from typing import Any
 from throttlekit_celery._admission import Gate
 from throttlekit_celery._body import Bodies, listens
 from throttlekit_celery._host import connect_on_app_finalize, has_copies, signals
+from throttlekit_celery._maps import refuse_maps
 from throttlekit_celery._options import TaskLimits
 
 __all__ = ["Installed", "add", "installed_for", "installed_in"]
@@ -31,9 +32,11 @@ class Installed:
     wait_in_place: Callable[..., None] | None
 
     def listen(self, task: Any) -> None:
-        """Catch the `RateLimited` of *task*'s body, if it has limits."""
+        """Catch the `RateLimited` of *task*'s body, and refuse to map it, if it has limits."""
         if self.limits.limited(task):
             listens(task)
+            if self.limits.of(task).limits:
+                refuse_maps(task)
 
     def listen_all(self, app: Any) -> None:
         for task in list(app.tasks.values()):

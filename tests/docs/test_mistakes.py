@@ -118,6 +118,15 @@ def _(site: Site) -> None:
     assert "'throtle', which Celery ignores" in site.doctor("--celery", "shop", app=celery_app("", "throtle=partner"))
 
 
+@case("Celery: `.map`, `.starmap` or `.chunks` of a task with limits")
+def _(site: Site) -> None:
+    app = Celery("shop", set_as_current=False)
+    throttlekit_celery.install(app, Limiter("memory://"))
+    limited = app.task(throttle=PARTNER, name="limited")(_ran)
+    for call in (lambda: limited.map([1]), lambda: limited.starmap([(1,)]), lambda: limited.chunks([(1,)], 1)):
+        refuses("send a group of 'limited', or declare a task that takes the list, with a cost", call)
+
+
 @case("RQ: `throttle=` on a plain `rq.Queue`")
 def _(site: Site) -> None:
     with contextlib.closing(redis.Redis.from_url(site.url)) as connection:

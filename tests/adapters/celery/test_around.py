@@ -15,13 +15,14 @@ from typing import Any
 import celery
 import pytest
 import redis
-from celery import Celery, chord, group
+from celery import Celery, chord, group, xmap, xstarmap
 from kombu import Exchange, Queue
 
 from support.celery.site import CelerySite, celery_site
 from support.celery.workers import Worker
 from support.servers.processes import patient
 from support.waiting import wait_until
+from throttlekit import ConfigurationError
 
 pytestmark = [
     pytest.mark.workers,
@@ -51,6 +52,25 @@ def test_a_chord_of_200_ends_once(redis_base: str) -> None:
         assert chord(header)(site.signature("add")).get(timeout=WITHIN) == sum(range(200))
         assert len(site.ran("add")) == 201
         assert (site.asked("granted"), site.asked("denied")) == (201, 402)
+        wait_until(lambda: site.left() == 0, description="nothing is left", timeout=WITHIN)
+
+
+def test_a_task_with_limits_is_not_mapped(redis_base: str) -> None:
+    """A program without `install` may send such a message: it fails, and no item runs. A task without limits does."""
+    with celery_site("redis", redis_base, redis_base, pool="threads") as site:
+        site.start()
+        limited, free = site.signature("echo"), site.signature("free")
+        refused = [
+            xmap(limited, ["a"], app=site.app).apply_async(queue=site.queue),
+            xstarmap(limited, [("a",)], app=site.app).apply_async(queue=site.queue),
+        ]
+        for result in refused:
+            with pytest.raises(ConfigurationError, match="task 'echo' has limits"):
+                result.get(timeout=WITHIN)
+        mapped = xmap(free, ["a", "b"], app=site.app).apply_async(queue=site.queue)
+        assert mapped.get(timeout=WITHIN) == ["a", "b"]
+        assert xmap(limited, [], app=site.app).apply_async(queue=site.queue).get(timeout=WITHIN) == []
+        assert (site.ran("echo"), site.asked("granted")) == ([], 0)
         wait_until(lambda: site.left() == 0, description="nothing is left", timeout=WITHIN)
 
 

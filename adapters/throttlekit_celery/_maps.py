@@ -1,0 +1,60 @@
+"""
+`.map`, `.starmap` and `.chunks` of a task: one message whose body calls the task's function for each item of a list.
+
+They are refused for tasks with limits. The body would call the function unlimited, and its items cannot be charged
+together: more items than the burst would never pass, items may have different keys, and a 429 of one item would repeat
+those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NoReturn
+
+from throttlekit import ConfigurationError, Job
+from throttlekit.adapter import Throttling
+from throttlekit_celery._options import TaskLimits
+
+__all__ = ["refusal_of", "refuse_maps"]
+
+_MAPS = ("celery.map", "celery.starmap")  # chunks are sent as starmaps
+_METHODS = ("map", "starmap", "chunks")
+
+
+def refuse_maps(task: Any) -> None:
+    """Let *task*, which has limits, raise where it is mapped."""
+    for method in _METHODS:
+        setattr(task, method, partial(_refuse, task.name, method))
+
+
+def _refuse(name: str, method: str, *_: Any, **__: Any) -> NoReturn:
+    raise _error(name, f".{method}()")
+
+
+def refusal_of(request: Any, throttling: Throttling[Any], limits: TaskLimits) -> ConfigurationError | None:
+    """The error of *request* if it maps a task that has limits. Programs without `install` may send one."""
+    if request.task.name not in _MAPS:
+        return None
+    try:
+        task = request.task.app.tasks[request.kwargs["task"]["task"]]
+        options = limits.of(task)
+        limited = throttling.concerns(options) and any(throttling.limits(options, job) for job in _items(request, task))
+    except (LookupError, TypeError):
+        return None  # its body fails with a better error
+    except ConfigurationError as error:
+        return error
+    return _error(task.name, request.task.name) if limited else None
+
+
+def _items(request: Any, task: Any) -> Iterator[Job]:
+    for item in request.kwargs["it"]:
+        args = tuple(item) if request.task.name == "celery.starmap" else (item,)
+        yield Job(id=request.id, name=task.name, args=args, kwargs={}, function=task.run)
+
+
+def _error(name: str, how: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"task {name!r} has limits, and {how} would run its function for each item past them: send a group of "
+        f"{name!r}, or declare a task that takes the list, with a cost"
+    )
