@@ -203,10 +203,14 @@ def keeps_redis_layout(channel: Any) -> bool:
 
 
 def redis_client(channel: Any, timeout: float) -> Any:
-    """A client of the Redis of *channel*: with connections and time-outs of its own, and without a prefix of keys."""
+    """
+    A client of the Redis of *channel*, with connections and time-outs of its own, and without a prefix of keys. It
+    sends no command twice: the second answer would not say what the first one did.
+    """
     redis: Any = importlib.import_module("redis")
     options = {name: value for name, value in channel._connparams().items() if name != "max_connections"}
-    options |= {name: timeout for name in ("socket_timeout", "socket_connect_timeout") if name in options}
+    own = {"socket_timeout": timeout, "socket_connect_timeout": timeout, "retry_on_timeout": False}
+    options |= {name: value for name, value in own.items() if name in options}
     return redis.Redis(connection_pool=redis.ConnectionPool(**options))
 
 

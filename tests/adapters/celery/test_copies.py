@@ -13,6 +13,7 @@ from kombu import Connection
 
 from support.celery.site import CelerySite, celery_site
 from support.waiting import wait_until
+from throttlekit_celery._host import redis_client
 from throttlekit_celery._requeue import Copies
 from throttlekit_celery._waiting import HeldTask
 
@@ -104,6 +105,16 @@ def test_a_command_to_redis_is_not_repeated() -> None:
     options = own.transport_options
     assert (options["retry_on_timeout"], options["socket_timeout"], options["visibility_timeout"]) == (False, 1.0, 600)
     assert own.virtual_host == "3"
+
+
+def test_a_command_that_parks_is_not_repeated(redis_url: str) -> None:
+    """Its second answer would be that there is nothing to park."""
+    told = {"retry_on_timeout": True, "socket_timeout": 60}
+    with Connection(redis_url, transport_options=told) as connection:
+        own: Any = redis_client(connection.default_channel, 1.0)
+    options = own.connection_pool.connection_kwargs
+    assert (options["retry_on_timeout"], options["socket_timeout"]) == (False, 1.0)
+    own.close()
 
 
 def test_copies_go_to_the_server_that_the_worker_consumes_from() -> None:
