@@ -12,7 +12,7 @@ import copy
 import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from taskiq import AckableMessage, AsyncBroker
@@ -94,7 +94,15 @@ class Holding(HoldingStream[_Message, Delivered]):
     """Holds the messages of one broker."""
 
     def __init__(self, broker: AsyncBroker, most: int) -> None:
-        super().__init__(broker.listen, most=most, log=_log)
+        # The client of RabbitMQ closes a channel on which a stream is cancelled while it opens. A message that Redis
+        # has sent when a read is cancelled is lost, or comes again after its stream's idle time.
+        super().__init__(
+            broker.listen,
+            most=most,
+            log=_log,
+            opens_within=1.0 if hasattr(broker, "_qos") else 0.0,
+            answers_within=0.5 if hasattr(broker, "connection_pool") else 0.0,
+        )
         self._broker: Any = broker
         idle_ms = getattr(broker, "idle_timeout", None)
         self._idle = idle_ms / 1000 if isinstance(idle_ms, int) else None
@@ -147,6 +155,52 @@ class Holding(HoldingStream[_Message, Delivered]):
         window = getattr(self._broker, "_qos", 0)
         return bool(window) and held > window * (streams - 1)
 
+    def more_streams(self) -> Sequence[AsyncGenerator[_Message, None]]:
+        return () if self._idle is None else [self._abandoned(self._idle)]
+
+    async def _abandoned(self, idle: float) -> AsyncGenerator[_Message, None]:
+        """
+        The messages of a stream that a worker had when it was killed, once they are idle for *idle* seconds. The broker
+        itself claims some of them after it has read other messages, and none while no others come.
+        """
+        names = [self._broker.queue_name, *self._broker.additional_streams]
+        while True:
+            for name in names:
+                try:
+                    async for message in self._claimed(name, idle):
+                        yield message
+                except Exception as error:
+                    _log.warning("Messages of killed workers in the stream %s could not be claimed: %r", name, error)
+            await asyncio.sleep(idle / 10)
+
+    async def _claimed(self, name: str, idle: float) -> AsyncGenerator[_Message, None]:
+        broker, start = self._broker, b"0-0"
+        loop = asyncio.get_running_loop()
+        group, consumer, least = broker.consumer_group_name, broker.consumer_name, broker.idle_timeout
+        while True:
+            began = loop.time()
+            # Without the third part of the answer, which servers before 7.0 do not send.
+            start, found, *_ = await self._command(
+                "XAUTOCLAIM", name, group, consumer, least, start, "COUNT", broker.unacknowledged_batch_size
+            )
+            for entry in found:
+                if loop.time() - began > idle / 2:
+                    return  # they have lain here for long, and another worker may claim them before they run
+                if entry is not None and entry[1] is not None:  # deleted since, which servers before 7.0 send as nil
+                    fields = dict(zip(entry[1][::2], entry[1][1::2], strict=True))
+                    yield AckableMessage(data=fields[b"data"], ack=broker._ack_generator(id=entry[0], queue_name=name))
+            if start == b"0-0":
+                return
+
+    async def _command(self, *words: Any) -> Any:
+        pool = self._broker.connection_pool
+        connection = await pool.get_connection()
+        try:
+            await connection.send_command(*words)
+            return await connection.read_response()
+        finally:
+            await pool.release(connection)
+
     async def is_ours(self, message: Delivered) -> bool:
         """The broker of a stream learns that this worker is at work."""
         held = asyncio.get_running_loop().time() - message.since
@@ -156,11 +210,6 @@ class Holding(HoldingStream[_Message, Delivered]):
             return False
         named, broker = inspect.getclosurevars(message.confirm).nonlocals, self._broker
         told = named["queue_name"], broker.consumer_group_name, broker.consumer_name, named["id"]
-        connection = await broker.connection_pool.get_connection()
-        try:
-            await connection.send_command("EVAL", _RENEW, 1, *told)
-            ours = bool(await connection.read_response())
-        finally:
-            await broker.connection_pool.release(connection)
+        ours = bool(await self._command("EVAL", _RENEW, 1, *told))
         message.since += held
         return ours

@@ -9,9 +9,9 @@ from support.adapter_sizes import ADAPTERS, MARKED, sizes, statements
 
 
 @pytest.mark.parametrize("name", ["huey", "taskiq"])
-def test_a_new_framework_takes_less_than_300_statements(name: str) -> None:
+def test_a_new_framework_takes_less_than_350_statements(name: str) -> None:
     """What two adapters would both write is in `throttlekit.adapter`: little is left that is one framework's own."""
-    assert statements(ROOT / "adapters" / f"throttlekit_{name}") < 300
+    assert statements(ROOT / "adapters" / f"throttlekit_{name}") < 350
 
 
 def test_the_docs_say_how_large_the_adapters_are() -> None:

@@ -17,7 +17,7 @@ _LOOK_EVERY = 0.5
 """Seconds: a job that is due within so much is on time."""
 
 _AT_ONCE = 32  # messages that go back to the broker at the same time
-_OPENS_WITHIN_S, _ANSWERS_WITHIN_S, _CANCEL_AGAIN_S = 1.0, 0.5, 2.0
+_CANCEL_AGAIN_S = 2.0
 _INSIST_S, _TRY_AGAIN_S = 30.0, 0.5
 """For how long a worker that ends waits for a broker that is away and brings no message again."""
 
@@ -122,12 +122,25 @@ class HoldingStream(ABC, Generic[_R, _T]):
         open_stream: The broker's own `listen`. What it yields is R; T is a message as the adapter holds it.
         most: How many messages may wait here. While so many do, none are fetched.
         log: The adapter's logger.
+        opens_within: For how many seconds after the broker's own stream was opened it is not cancelled, for a broker
+            whose client breaks if that happens while a stream opens.
+        answers_within: For how many seconds a pending read goes on after the worker was stopped, for a broker that
+            loses or delays a message that is on its way when the read is cancelled.
     """
 
-    def __init__(self, open_stream: Callable[[], AsyncGenerator[_R, None]], *, most: int, log: logging.Logger) -> None:
+    def __init__(
+        self,
+        open_stream: Callable[[], AsyncGenerator[_R, None]],
+        *,
+        most: int,
+        log: logging.Logger,
+        opens_within: float = 0.0,
+        answers_within: float = 0.0,
+    ) -> None:
         self.room: LoopRoom[_T] = LoopRoom()
         self.is_open = False
         self._open_stream, self._most, self._log = open_stream, most, log
+        self._opens_within, self._answers_within = opens_within, answers_within
         self._streams: dict[AsyncGenerator[_R, None], asyncio.Task[_R] | None] = {}
         self._opened_at = 0.0
         self._is_away = False
@@ -156,10 +169,21 @@ class HoldingStream(ABC, Generic[_R, _T]):
         """Whether the broker sends no more through its *streams* while so many messages are held."""
         return False
 
+    def more_streams(self) -> Sequence[AsyncGenerator[_R, None]]:
+        """Streams that are read besides the broker's own, from the beginning."""
+        return ()
+
     async def listen(self) -> AsyncGenerator[_R, None]:
-        """The messages that are due, and those that come."""
+        """
+        The messages that are due, and those that come.
+
+        Raises:
+            Exception: What a stream of the broker raises, also while it is closed: the first one, once the messages
+                that wait are put back. The others are logged.
+        """
         self.is_open = True
         self._add_stream()
+        self._streams.update(dict.fromkeys(self.more_streams()))
         try:
             while True:
                 if (due := self.room.next()) is not None:
@@ -199,25 +223,45 @@ class HoldingStream(ABC, Generic[_R, _T]):
     async def _close(self) -> None:
         """The worker stops: what waits goes back, so that others need not find out that it is gone."""
         self.is_open = False
-        # One that is cancelled while it opens may take the channel of all with it, and every acknowledgement.
-        await asyncio.sleep(self._opened_at + _OPENS_WITHIN_S - asyncio.get_running_loop().time())
+        # A stream that is cancelled while it opens may close the channel of all, and lose every acknowledgement.
+        await asyncio.sleep(self._opened_at + self._opens_within - asyncio.get_running_loop().time())
         held = self.room.drain()
+        read, errors = await self._end_readings()
+        held += read
+        until = asyncio.get_running_loop().time() + _INSIST_S
+        for begin in range(0, len(held), _AT_ONCE):
+            await asyncio.gather(*(self.put_back(each, until) for each in held[begin : begin + _AT_ONCE]))
+        for stream in self._streams:
+            try:
+                await stream.aclose()
+            except Exception as error:
+                errors.append(error)
+        self._streams = {}
+        for other in errors[1:]:
+            self._log.error("Another stream of the broker failed as it was closed.", exc_info=other)
+        if errors:
+            raise errors[0]
+
+    async def _end_readings(self) -> tuple[list[_T], list[BaseException]]:
+        """End the pending reads. Returns the messages that they brought all the same, and what the others raised."""
         readings = [reading for reading in self._streams.values() if reading is not None]
-        if readings:  # what a Redis list has given already would be lost
-            await asyncio.wait(readings, timeout=_ANSWERS_WITHIN_S)
+        if readings and self._answers_within:
+            await asyncio.wait(readings, timeout=self._answers_within)
+        read: list[_T] = []
+        errors: list[BaseException] = []
         for reading in readings:
             while not reading.done():
                 # Again, as redis-py may swallow one; not soon, as one amid aiormq's goodbye closes the channel of all.
                 reading.cancel()
                 await asyncio.wait([reading], timeout=_CANCEL_AGAIN_S)
-            if not reading.cancelled() and reading.exception() is None:
-                held.append(self.received(reading.result()))
-        until = asyncio.get_running_loop().time() + _INSIST_S
-        for begin in range(0, len(held), _AT_ONCE):
-            await asyncio.gather(*(self.put_back(each, until) for each in held[begin : begin + _AT_ONCE]))
-        for stream in self._streams:
-            await stream.aclose()
-        self._streams = {}
+            if reading.cancelled():
+                continue
+            error = reading.exception()
+            if error is None:
+                read.append(self.received(reading.result()))
+            elif not isinstance(error, StopAsyncIteration):
+                errors.append(error)
+        return read, errors
 
     async def put_back(self, message: _T, until: float | None = None) -> None:
         """

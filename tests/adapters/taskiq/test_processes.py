@@ -110,6 +110,32 @@ def test_an_idle_time_shorter_than_the_wait_runs_nothing_twice(on_redis: Servers
     assert starts_of(told) == {str(n): 1 for n in range(100)}
 
 
+def test_tasks_of_killed_workers_run_though_no_other_message_comes(on_redis: Servers) -> None:
+    """
+    All processes are killed with 300 tasks in their hands. The next ones claim them from the stream once they are
+    idle, also those that taskiq would claim only after other messages.
+    """
+    flood = TaskiqFlood(
+        limits=(FloodLimit("one", "100/s", 10),),
+        jobs=300,
+        broker_options=(("idle_timeout", 3_000), ("xread_block", 200)),
+    )
+    with TaskiqFlooding(flood, on_redis) as flooding:
+        for index in range(300):
+            flooding.send("job", str(index))
+        flooding.start()
+        wait_until(lambda: len(flooding.starts()) >= 20, description="some tasks have run")
+        flooding.kill()
+        flooding.start()
+        wait_until(
+            lambda: len({start.job for start in flooding.starts()}) == 300, description="all tasks have run", every=0.2
+        )
+        wait_until(lambda: flooding.left() == 0, description="the stream is empty", every=0.2)
+        told = in_order(flooding.stop())
+    assert figures(told).bound_holds
+    assert_calm(told.log)
+
+
 def test_a_rabbitmq_that_restarts_doubles_no_task_that_waits(rabbitmq_url: str) -> None:
     """
     RabbitMQ delivers again what was unacknowledged. What waits in a worker is not handed on from there then: twice run

@@ -20,6 +20,7 @@ from redis import Redis
 from redis.asyncio import Redis as AsyncRedis
 from taskiq import AsyncBroker, InMemoryBroker, SimpleRetryMiddleware, TaskiqScheduler
 from taskiq.brokers.shared_broker import AsyncSharedBroker
+from taskiq.receiver import Receiver
 from taskiq.schedule_sources import LabelScheduleSource
 from taskiq_aio_pika import AioPikaBroker, Exchange
 from taskiq_redis import PubSubBroker
@@ -251,6 +252,35 @@ def test_a_process_pool_is_refused_as_a_worker_starts(kind: Kind, on_redis: Serv
         assert left == 1
         loop.run(broker.shutdown())
         loop.close()
+
+
+class _FailsAtEnd(InMemoryBroker):
+    """Its pending read fails as the worker stops."""
+
+    async def listen(self) -> Any:
+        try:
+            await asyncio.Event().wait()
+            yield b""
+        except asyncio.CancelledError:
+            raise RuntimeError("the pending read failed") from None
+
+
+def test_an_error_at_shutdown_reaches_the_receiver() -> None:
+    """An error that a broker's read raises as the worker stops ends the receiver, as without throttlekit."""
+
+    async def main() -> None:
+        broker = _FailsAtEnd()
+        broker.add_middlewares(Throttle(limiter))
+        finish = asyncio.Event()
+        receiving = asyncio.ensure_future(Receiver(broker, max_async_tasks=1, run_startup=False).listen(finish))
+        await asyncio.sleep(0.05)
+        finish.set()
+        with pytest.raises(RuntimeError, match="the pending read failed"):
+            await receiving
+
+    limiter = Limiter("memory://")
+    asyncio.run(main())
+    limiter.close()
 
 
 class NatsBroker(InMemoryBroker):

@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 
+import pytest
+
 from throttlekit.adapter import NO_LANE
 from throttlekit.adapter.loop import Due, HoldingStream
 
@@ -21,8 +23,10 @@ class _Stream(HoldingStream[str, str]):
         failures: How often `send_back` fails at first.
     """
 
-    def __init__(self, *sent: str, most: int = 100, opens_in: float = 0.0, failures: int = 0) -> None:
-        super().__init__(self._listen, most=most, log=_log)
+    def __init__(
+        self, *sent: str, most: int = 100, opens_in: float = 0.0, opens_within: float = 1.0, failures: int = 0
+    ) -> None:
+        super().__init__(self._listen, most=most, log=_log, opens_within=opens_within)
         self.sent, self.opens_in, self.failures = list(sent), opens_in, failures
         self.forgets = failures > 0
         self.broken = 0
@@ -92,6 +96,61 @@ def test_what_waits_at_the_end_goes_back() -> None:
 
     stream = asyncio.run(run())
     assert (stream.back, stream.sent, stream.is_open) == (["a", "b"], ["c"], False)
+
+
+class _Failing(_Stream):
+    """Its read, and a stream besides, fail as they are closed."""
+
+    async def _listen(self) -> AsyncGenerator[str, None]:
+        while self.sent:
+            yield self.sent.pop(0)
+        await _fail_at_end("the pending read failed")
+
+    def more_streams(self) -> list[AsyncGenerator[str, None]]:
+        async def other() -> AsyncGenerator[str, None]:
+            await _fail_at_end("another one failed")
+            yield ""
+
+        return [other()]
+
+
+async def _fail_at_end(message: str) -> None:
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        raise RuntimeError(message) from None
+
+
+def test_error_of_a_read_that_is_closed_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    """Once what waits is back: the first error is raised, as without throttlekit, and the other one is logged."""
+
+    async def run() -> _Stream:
+        stream = _Failing("a", opens_within=0.0)
+        listening = stream.listen()
+        stream.room.put(await anext(listening), 60.0, NO_LANE, 60.0)
+        waiting = asyncio.ensure_future(anext(listening))
+        await asyncio.sleep(0.01)
+        waiting.cancel()
+        with pytest.raises(RuntimeError, match="the pending read failed"):
+            await waiting
+        return stream
+
+    assert asyncio.run(run()).back == ["a"]
+    assert "another one failed" in caplog.text
+
+
+def test_stream_that_needs_no_time_is_closed_at_once() -> None:
+    """A worker that stops waits for no answer of a broker that loses none."""
+
+    async def run() -> float:
+        waiting = asyncio.ensure_future(anext(_Stream(opens_within=0.0).listen()))
+        await asyncio.sleep(0.01)
+        begun = asyncio.get_running_loop().time()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        return asyncio.get_running_loop().time() - begun
+
+    assert asyncio.run(run()) < 1.0  # of the second that others have to open a stream
 
 
 def test_a_stream_that_opens_is_not_cancelled() -> None:
