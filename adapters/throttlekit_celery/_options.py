@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from throttlekit import ConfigurationError, Limit, Limiter
-from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, JobOptions, check_function
+from throttlekit.adapter import MAX_WAIT, ON_429, THROTTLE, JobOptions, check_function, check_spelling
 
-__all__ = ["DECLARED", "TaskLimits", "misspelt"]
+__all__ = ["DECLARED", "TaskLimits"]
 
 DECLARED = "_throttlekit_declared"
 """The attribute with which `throttled` marks a function."""
-_OPTIONS = (THROTTLE, ON_429, MAX_WAIT)
-
 _STRATEGY = "celery.worker.strategy:default"
 
 
@@ -95,8 +92,7 @@ class TaskLimits:
         Raises:
             ConfigurationError: They can never work. The check raises it too.
         """
-        for name, meant in misspelt(options).items():
-            raise ConfigurationError(f"a task has no option {name!r}: did you mean {meant!r}?")
+        check_spelling("a task", options)
         limits = JobOptions.read(
             options.get(THROTTLE),
             on_429=options.get(ON_429) if THROTTLE in options else None,  # limits may come by name
@@ -110,9 +106,3 @@ class TaskLimits:
             return JobOptions.read(spec, limiter=self._limiter, **options)
         except ConfigurationError as error:
             raise ConfigurationError(f"task {name!r}: {error}") from error
-
-
-def misspelt(names: Iterable[str]) -> dict[str, str]:
-    """Those of *names* that look like an option of throttlekit, and which one. Celery takes any option."""
-    near = {name: difflib.get_close_matches(name, _OPTIONS, n=1, cutoff=0.8) for name in names if name not in _OPTIONS}
-    return {name: found[0] for name, found in near.items() if found}

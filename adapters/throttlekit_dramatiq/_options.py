@@ -18,6 +18,7 @@ from throttlekit.adapter import (
     JobOptions,
     WaitRules,
     check_on_429,
+    check_spelling,
     dump_limits,
     is_dumped,
     load_limits,
@@ -108,6 +109,7 @@ class Options:
             ConfigurationError: An option can never work.
         """
         options = message.options
+        check_spelling(f"a message of actor {message.actor_name!r}", options)
         self._check_own(options)
         if options.get(MAX_WAIT) is not None:
             options[MAX_WAIT] = seconds_in(MAX_WAIT, options[MAX_WAIT])

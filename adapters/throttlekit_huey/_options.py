@@ -11,7 +11,7 @@ from inspect import getclosurevars
 from typing import Any
 
 from throttlekit import Job, Limiter
-from throttlekit.adapter import OPTIONS, JobOptions
+from throttlekit.adapter import OPTIONS, JobOptions, check_spelling
 
 __all__ = ["ADMITTED", "FIELD", "TICKET", "Tasks", "carried", "carry", "throttled_wrapper"]
 
@@ -58,6 +58,7 @@ class Tasks:
             ConfigurationError: They can never work.
         """
         function = function or getclosurevars(made.execute).nonlocals["func"]
+        check_spelling(f"task {made.__name__!r}", list(vars(made)))
         given = {name: getattr(made, name, None) for name in OPTIONS}
         options = JobOptions.declared(f"task {made.__name__!r}", given, limiter=self._limiter, function=function)
         self._declared[made] = options, function
@@ -72,6 +73,7 @@ class Tasks:
         Raises:
             ConfigurationError: They can never work.
         """
+        check_spelling(f"a call of task {made.__name__!r}", options, self._of(made)[1])
         if given := {name: options.pop(name) for name in OPTIONS if name in options}:
             own = {name: value for name, value in kwargs.items() if name not in _HUEYS}
             kwargs[FIELD] = self._of(made)[0].travelling(given, self._job(made, args, own))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from difflib import get_close_matches
 from functools import cache
+from inspect import signature
 from typing import Any
 
 from rq.job import Job as RqJob
@@ -17,6 +19,7 @@ from throttlekit.adapter import (
     JobOptions,
     check_limiter,
     check_on_429,
+    check_spelling,
     dump_limits,
     name_of,
 )
@@ -91,6 +94,7 @@ class ThrottledQueue(Queue):
     ) -> None:
         if limiter is not None:
             check_limiter(limiter, 'limiter= takes a limiter: Limiter("redis://…")')
+        _check_options(type(self), options)
         untyped(super()).__init__(name, *args, **options)
         self._limiter = limiter
         self._options = JobOptions.read(throttle, on_429=on_429, limiter=limiter)
@@ -158,8 +162,36 @@ class ThrottledQueue(Queue):
         return name_of(on_429)
 
 
+_OF_DJANGO_RQ = {"autocommit", "commit_mode"}
+
+
+def _check_options(made: type, options: Iterable[str]) -> None:
+    """
+    Raises:
+        ConfigurationError: No class of the queue class *made* takes one of *options*: RQ's `Queue` accepts any, and
+            reads only its own.
+    """
+    bases = made.__mro__[made.__mro__.index(ThrottledQueue) :]
+    if bases[1] is not Queue:
+        return  # another class between them has options of its own
+    known = {"async", *signature(untyped(Queue).__init__).parameters, *signature(ThrottledQueue.__init__).parameters}
+    if name := max(_OF_DJANGO_RQ.intersection(options), default=None):
+        raise ConfigurationError(
+            f"ThrottledQueue has no option {name!r}, which is django-rq's: jobs would be enqueued before the database "
+            "transaction commits. Name a class of both in QUEUE_CLASS: "
+            "class ThrottledDjangoQueue(DjangoRQ, ThrottledQueue)"
+        )
+    for name in options:
+        if name not in known:
+            near = "on_429" if name == ON_429 else next(iter(get_close_matches(name, known, n=1)), None)
+            hint = f": did you mean {near!r}?" if near else ""
+            raise ConfigurationError(f"a queue has no option {name!r}{hint}")
+
+
 def _with_options(function: Any, keywords: dict[str, Any]) -> Any:
     """*function*, with the options that are taken out of *keywords*, if there are any."""
+    if callable(function):
+        check_spelling("a job", keywords, function)
     options = {name: keywords.pop(name) for name in (THROTTLE, MAX_WAIT, ON_429) if name in keywords}
     given = {name: value for name, value in options.items() if name == THROTTLE or value is not None}
     return _Call(function, given) if given else function

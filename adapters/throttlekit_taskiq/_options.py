@@ -14,7 +14,7 @@ from taskiq.kicker import AsyncKicker
 from taskiq.labels import LabelType
 
 from throttlekit import ConfigurationError, Delivery, Job, Limiter
-from throttlekit.adapter import OPTIONS, THROTTLE, Admitted, JobOptions, WaitRules, watched
+from throttlekit.adapter import OPTIONS, THROTTLE, Admitted, JobOptions, WaitRules, check_spelling, watched
 from throttlekit_taskiq._held import Delivered
 
 __all__ = ["Asked", "Options"]
@@ -64,6 +64,7 @@ class Options:
             ConfigurationError: An option can never work.
         """
         name, body = task.task_name, task.original_func
+        check_spelling(f"task {name!r}", task.labels)
         if getattr(body, _GIVEN, ("",))[0] != name:
             given = {option: task.labels.pop(option) for option in OPTIONS if option in task.labels}
             task.original_func = watched(body, self._admitted)
@@ -85,6 +86,7 @@ class Options:
             ConfigurationError: An option can never work.
         """
         options, function = self._of_task[name]
+        check_spelling(f"a message of task {name!r}", labels)
         job = Job(name=name, args=args, kwargs=kwargs, function=function)
         travel = options.travelling(_carried(labels), job)
         if THROTTLE in travel:

@@ -19,10 +19,14 @@ import redis
 from celery import Celery
 from click.testing import CliRunner
 from dramatiq.brokers.stub import StubBroker
+from huey import RedisHuey
 from rq import Queue, SimpleWorker
+from taskiq import InMemoryBroker
 
 import throttlekit_celery
+import throttlekit_huey
 import throttlekit_rq
+import throttlekit_taskiq
 from support.markdown import ROOT
 from support.servers.processes import free_port, patient, redis_server
 from throttlekit import ConfigurationError, CostExceedsLimit, Job, Limiter, TokenBucket
@@ -125,6 +129,32 @@ def _(site: Site) -> None:
     limited = app.task(throttle=PARTNER, name="limited")(_ran)
     for call in (lambda: limited.map([1]), lambda: limited.starmap([(1,)]), lambda: limited.chunks([(1,)], 1)):
         refuses("send a group of 'limited', or declare a task that takes the list, with a cost", call)
+
+
+@case("RQ, taskiq, huey: `throtle=`, with a queue, a task or a call")
+def _(site: Site) -> None:
+    limiter, huey, broker = Limiter("memory://"), RedisHuey(url=site.url), InMemoryBroker()
+    throttlekit_huey.install(huey, limiter)
+    broker.add_middlewares(throttlekit_taskiq.Throttle(limiter))
+    with contextlib.closing(redis.Redis.from_url(site.url)) as connection:
+        queue = throttlekit_rq.ThrottledQueue(connection=connection)
+        for wrong in (
+            lambda: throttlekit_rq.ThrottledQueue(connection=connection, throtle=PARTNER),
+            lambda: queue.enqueue(_ran, throtle=PARTNER),
+            lambda: huey.task(throtle=PARTNER)(_ran),
+            lambda: huey.task()(_ran)(throtle=PARTNER),
+            lambda: broker.task(throtle=PARTNER)(_ran),
+        ):
+            refuses("did you mean 'throttle'?", wrong)
+
+
+@case("django-rq: `ThrottledQueue` as the `QUEUE_CLASS`")
+def _(site: Site) -> None:
+    with contextlib.closing(redis.Redis.from_url(site.url)) as connection:
+        refuses(
+            "class ThrottledDjangoQueue(DjangoRQ, ThrottledQueue)",
+            lambda: throttlekit_rq.ThrottledQueue(connection=connection, autocommit=None, commit_mode=None),
+        )
 
 
 @case("RQ: `throttle=` on a plain `rq.Queue`")

@@ -7,10 +7,13 @@ in a message.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import lru_cache
+from inspect import Parameter, signature
 from typing import Any, Literal, TypeAlias
 
 from throttlekit._core.durations import seconds_in
@@ -34,15 +37,20 @@ __all__ = [
     "check_function",
     "check_limiter",
     "check_on_429",
+    "check_spelling",
     "dump_limits",
     "is_dumped",
     "load_limits",
+    "misspelt",
     "name_of",
     "read_limits",
 ]
 
 OPTIONS = THROTTLE, ON_429, MAX_WAIT = "throttle", "throttle_on_429", "throttle_max_wait"
 """The options' names, in every framework: those of a framework's own calls begin with `throttle`."""
+
+_OF_OUR_FUNCTIONS = {"on_429": ON_429, "max_wait": MAX_WAIT}
+"""Names of arguments of throttlekit's own functions, and what the option of a job is called."""
 
 WhenOver: TypeAlias = Literal["fail", "drop", "run"]
 
@@ -210,6 +218,46 @@ def boolean_in(option: str, value: object) -> bool:
     if not isinstance(value, bool):
         raise ConfigurationError(f"{option} must be True or False, not {safe_repr(value)}")
     return value
+
+
+def misspelt(names: Iterable[str]) -> dict[str, str]:
+    """Those of *names* that look like an option of a job, and which one. Most frameworks accept any option."""
+    given = set(names)
+    meant = {name: option for name in given if (option := _meant_by(name))}
+    if THROTTLE in given:
+        meant |= {name: option for name, option in _OF_OUR_FUNCTIONS.items() if name in given}
+    return meant
+
+
+@lru_cache(256)
+def _meant_by(name: str) -> str | None:
+    if name in OPTIONS or name.startswith("throttlekit"):  # adapters' own
+        return None
+    return next(iter(difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.8)), None)
+
+
+def check_spelling(what: str, names: Iterable[str], function: Callable[..., Any] | None = None) -> None:
+    """
+    Make sure that none of *names*, which were given for *what*, is a misspelt option of a job: its framework would
+    accept it, and nothing would read it.
+
+    Args:
+        function: The job's function, if *names* may also be keyword arguments of it. Those that it takes are allowed.
+
+    Raises:
+        ConfigurationError: One is. The message names it, and the right one.
+    """
+    for name, meant in misspelt(names).items():
+        if function is None or not _takes(function, name):
+            raise ConfigurationError(f"{what} has no option {name!r}: did you mean {meant!r}?")
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    try:
+        parameters = signature(function).parameters
+    except (TypeError, ValueError):  # it has no signature
+        return True
+    return name in parameters or any(each.kind is Parameter.VAR_KEYWORD for each in parameters.values())
 
 
 def check_function(limits: Iterable[Limit], function: Callable[..., Any]) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 from celery.app.utils import find_app  # type: ignore[import-untyped]
 
+from throttlekit.adapter import misspelt
 from throttlekit_celery._install import gate_of
-from throttlekit_celery._options import DECLARED, misspelt
+from throttlekit_celery._options import DECLARED
 from throttlekit_cli.doctor.findings import Finding
 from throttlekit_cli.doctor.imports import ExaminationError, import_target
 from throttlekit_cli.doctor.same_store import compare_stores

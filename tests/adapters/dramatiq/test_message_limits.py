@@ -93,6 +93,14 @@ def test_a_value_of_no_use_is_refused_at_the_send(stub: Site, wrong: Any) -> Non
     assert stub.broker.queues[stub.queue].unfinished_tasks == 0
 
 
+def test_a_misspelt_option_is_refused_at_the_send(stub: Site) -> None:
+    """Dramatiq puts any option into a message, and nothing would read this one."""
+    throttled(stub)
+    job = body(stub)
+    with pytest.raises(ConfigurationError, match="no option 'throtle': did you mean 'throttle'"):
+        job.send_with_options(throtle=[PARTNER])
+
+
 def test_a_key_that_the_arguments_lack_is_refused_at_the_send(stub: Site) -> None:
     """Keys and costs are worked out by the sender, so it is the sender who hears of it."""
     throttled(stub)

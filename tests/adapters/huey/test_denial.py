@@ -391,6 +391,22 @@ def test_options_with_one_call(hand: Hand) -> None:
     assert sorted(hand.ran) == ["a", "b"]
 
 
+def test_misspelt_option_is_refused(hand: Hand) -> None:
+    """huey makes a setting of any option, and gives what a call brings to the function: it is an error at once."""
+    with pytest.raises(ConfigurationError, match="no option 'throtle': did you mean 'throttle'"):
+        hand.huey.task(throtle=RATE)(_add)
+    task = hand.huey.task()(_add)
+    with pytest.raises(ConfigurationError, match="no option 'throtle': did you mean 'throttle'"):
+        task(1, 2, throtle=RATE)
+    with pytest.raises(ConfigurationError, match="no option 'throttle_maxwait': did you mean 'throttle_max_wait'"):
+        task.schedule((1, 2), delay=1, throttle_maxwait=5)
+    assert hand.huey.pending_count() == hand.huey.scheduled_count() == 0
+
+
+def _add(one: int, other: int) -> int:
+    return one + other
+
+
 def test_a_slot_that_comes_free_is_taken_at_once(hand: Hand) -> None:
     """A job that waits for a slot of a concurrency limit runs when the one before it ends, whatever was estimated."""
     slot = Concurrency("slot", 1, lease=60)

@@ -30,6 +30,10 @@ def tenant(tenant: str, *, units: int = 1) -> str:
     return jobs.plain(tenant)
 
 
+def throttled_sum(*, throttled: int) -> int:
+    return throttled + 2
+
+
 CALLS: dict[str, Callable[[ThrottledQueue], Any]] = {
     "enqueue": lambda queue: queue.enqueue(jobs.plain, "x", throttle=HELD),
     "enqueue by name": lambda queue: queue.enqueue("support.rq.jobs.plain", "x", throttle=jobs.HOURLY),
@@ -40,6 +44,60 @@ CALLS: dict[str, Callable[[ThrottledQueue], Any]] = {
     "enqueue_many": lambda queue: queue.enqueue_many([queue.prepare_data(jobs.plain, ("x",), throttle=HELD)])[0],
     "enqueue_job": lambda queue: queue.enqueue_job(queue.create_job(jobs.plain, ("x",), throttle=HELD)),
 }
+
+
+class _Mixed(Queue):
+    """A queue class with an option of its own, such as that of django-rq."""
+
+    def __init__(self, *args: Any, commit_mode: str | None = None, **options: Any) -> None:
+        self.commit_mode = commit_mode
+        super().__init__(*args, **options)
+
+
+class _ThrottledMixed(_Mixed, ThrottledQueue): ...
+
+
+@pytest.mark.parametrize("made", [ThrottledQueue, _ThrottledMixed])
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [("throtle", "throttle"), ("throttle_on_429", "on_429"), ("is_asynch", "is_async"), ("color", "")],
+)
+def test_unknown_option_of_a_queue_is_refused(made: Any, option: str, meant: str, stock_site: Site) -> None:
+    """RQ's own class accepts any option, and ignores those that it does not know."""
+    hint = f": did you mean '{meant}'" if meant else "$"
+    with pytest.raises(ConfigurationError, match=f"no option '{option}'{hint}"):
+        made("work", connection=stock_site.connection, **{option: []})
+
+
+@pytest.mark.parametrize("option", ["autocommit", "commit_mode"])
+def test_option_of_another_queue_class_is_refused(option: str, stock_site: Site) -> None:
+    """django-rq gives every queue its commit mode, and a ThrottledQueue has none: the error names the class to make."""
+    with pytest.raises(ConfigurationError, match=rf"'{option}'.*\(DjangoRQ, ThrottledQueue\)"):
+        ThrottledQueue("work", connection=stock_site.connection, **{option: None})
+
+
+def test_class_of_two_queues_takes_the_options_of_both(simple_site: Site) -> None:
+    """Each class takes its own, and jobs of the queue bring their limits."""
+    site = simple_site
+    queue = _ThrottledMixed("work", connection=site.connection, commit_mode="auto", throttle=HELD, is_async=True)
+    assert queue.commit_mode == "auto"
+    site.shut(jobs.HOURLY)
+    job = queue.enqueue(jobs.plain, "x")
+    site.work()
+    assert (site.noted, site.fetch(job).get_status()) == ([], JobStatus.SCHEDULED)
+
+
+def test_misspelt_option_of_an_enqueue_call_is_refused(stock_site: Site) -> None:
+    """RQ gives what it does not know to the function, which does not take it."""
+    with pytest.raises(ConfigurationError, match="no option 'throtle': did you mean 'throttle'"):
+        stock_site.queue.enqueue(tenant, "x", throtle=HELD)
+
+
+def test_argument_that_looks_like_an_option_is_the_functions(stock_site: Site) -> None:
+    """A function may have an argument of such a name."""
+    job = stock_site.queue.enqueue(throttled_sum, throttled=2)
+    stock_site.work()
+    assert stock_site.fetch(job).return_value() == 4
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from taskiq import InMemoryBroker, TaskiqDepends
 
-from throttlekit import Concurrency, Limiter, TokenBucket
+from throttlekit import Concurrency, ConfigurationError, Limiter, TokenBucket
 from throttlekit.adapter import Deferred
 from throttlekit_taskiq import Throttle
 from throttlekit_taskiq._held import Delivered, Holding
@@ -54,6 +54,26 @@ def test_each_message_of_one_kicker_has_its_own_key() -> None:
 
         asyncio.run(send())
     assert [json.loads(each["labels"]["throttle"])[0]["key"] for each in broker.sent] == ["1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [("throtle", "throttle"), ("throttle_maxwait", "throttle_max_wait"), ("max_wait", "throttle_max_wait")],
+)
+def test_misspelt_option_is_refused(option: str, meant: str) -> None:
+    """taskiq makes a label of any option: a task or message whose limits nothing reads is an error at once."""
+    broker, limits = _Broker(), {"throttle": [TokenBucket("own", "1/s")]} if option == "max_wait" else {}
+    with closing(Limiter("memory://")) as limiter:
+        broker.add_middlewares(Throttle(limiter))
+        with pytest.raises(ConfigurationError, match=f"no option '{option}': did you mean '{meant}'"):
+            broker.task("wrong", **limits, **{option: 5})(_nothing)
+        right = broker.task("right", color="red")(_nothing)
+        with pytest.raises(ConfigurationError, match=f"no option '{option}': did you mean '{meant}'"):
+            asyncio.run(right.kicker().with_labels(**limits, **{option: 5}).kiq())
+    assert broker.sent == []
+
+
+async def _nothing() -> None: ...
 
 
 @pytest.mark.parametrize("acked", [False, True], ids=["no acknowledgements", "acknowledged before its body"])

@@ -1,0 +1,1 @@
+"""A Django project on django-rq."""
