@@ -58,7 +58,7 @@ class Tasks:
             ConfigurationError: They can never work.
         """
         function = function or getclosurevars(made.execute).nonlocals["func"]
-        check_spelling(f"task {made.__name__!r}", list(vars(made)))
+        check_spelling(f"task {made.__name__!r}", made.__dict__)
         given = {name: getattr(made, name, None) for name in OPTIONS}
         options = JobOptions.declared(f"task {made.__name__!r}", given, limiter=self._limiter, function=function)
         self._declared[made] = options, function

@@ -15,7 +15,7 @@ from typing import Any
 from rq.timeouts import BaseTimeoutException
 
 from throttlekit import RateLimited
-from throttlekit.adapter import Run, decision_from_receipt, flush, receipt, running
+from throttlekit.adapter import Run, Running, decision_from_receipt, flush, receipt, running
 from throttlekit_rq._admission import (
     BY_RQ_SCHEDULER,
     BY_WORKER,
@@ -117,23 +117,25 @@ def _slots(job: Any, grant: Grant) -> Generator[None, None, None]:
     if grant.run.decision is None:
         yield
         return
+    body: Running | None = None
     try:
-        with running(grant.throttling.limiter, grant.run.decision, grant.run.job):
+        with running(grant.throttling.limiter, grant.run.decision, grant.run.job) as body:
             yield
     except BaseTimeoutException:
         # The alarm may have rung while the slots were being released, or before that could begin.
         grant.release()
         raise
     except Exception:
-        _ended(job, grant)
+        _ended(job, grant, body)
         raise
-    _ended(job, grant)
+    _ended(job, grant, body)
 
 
-def _ended(job: Any, grant: Grant) -> None:
+def _ended(job: Any, grant: Grant, body: Running | None) -> None:
     grant.ended = True
     with suppress(Exception):  # the body has ended, well or not; a job that is not woken comes when it is due
-        for lane in grant.run.lanes:
+        returned = () if body is None else grant.run.returned_lanes(body.decision)
+        for lane in (*grant.run.lanes, *returned):
             wake(job.connection, job.origin, lane)
 
 

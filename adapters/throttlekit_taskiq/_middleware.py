@@ -153,7 +153,8 @@ class Throttle(TaskiqMiddleware):
             freed = self.limiter.threads.carry_through(cancel)
             freed.add_done_callback(lambda _: self._holding.room.wake(lanes))
         else:
-            self._holding.room.wake(lanes)
+            for lane in (*lanes, *admitted.returned_lanes):
+                self._holding.room.wake([lane])
 
     async def on_error(self, message: TaskiqMessage, result: TaskiqResult[Any], exception: BaseException) -> None:
         asked = _ASKED.get()

@@ -31,11 +31,15 @@ class Around:
         follow: Called with what becomes of a job whose body raised `RateLimited`, once its slots are released. It
             raises, or returns whether the error ends here; for `Run`, where it is an error like any other, it is not
             called.
+
+    Attributes:
+        returned_lanes: After the body: `Run.returned_lanes`.
     """
 
     def __init__(self, throttling: Throttling[Any], run: Run, follow: Callable[[Outcome], bool]) -> None:
         self._throttling, self._run, self._follow = throttling, run, follow
         self._outer = current()
+        self.returned_lanes: tuple[str, ...] = ()
 
     @property
     def _limiter(self) -> Limiter:
@@ -51,9 +55,10 @@ class Around:
             if isinstance(error, RateLimited):
                 outcome = self._throttling.rate_limited(self._run, error, release=partial(end, error))
         finally:
-            if current() is not self._outer:
+            if (running := current()) is not self._outer:
                 end(error)
                 resume(self._outer)
+                self.returned_lanes = self._run.returned_lanes(running.decision)
         return not isinstance(outcome, Run) and self._follow(outcome)
 
     async def __aenter__(self) -> None:
@@ -65,9 +70,10 @@ class Around:
             if isinstance(error, RateLimited):
                 outcome = await self._throttling.rate_limited_async(self._run, error)
         finally:
-            if current() is not self._outer:
+            if (running := current()) is not self._outer:
                 await end_async(self._limiter, error)
                 resume(self._outer)
+                self.returned_lanes = self._run.returned_lanes(running.decision)
         return not isinstance(outcome, Run) and self._follow(outcome)
 
 
@@ -87,7 +93,13 @@ class Admitted:
     def __init__(self, throttling: Throttling[Any], outcome: Outcome, follow: Callable[[Outcome], bool]) -> None:
         self._throttling, self._follow = throttling, follow
         self._outcome = [outcome]
+        self._around: Around | None = None
         self.begun = False
+
+    @property
+    def returned_lanes(self) -> tuple[str, ...]:
+        """The lanes of the jobs that wait for units that the body has given back, once it has ended."""
+        return () if self._around is None else self._around.returned_lanes
 
     def around(self) -> Any:
         """
@@ -102,7 +114,10 @@ class Admitted:
         self.begun = outcome is not None
         if isinstance(outcome, Failed):
             raise outcome.error
-        return Around(self._throttling, outcome, self._follow) if isinstance(outcome, Run) else None
+        if not isinstance(outcome, Run):
+            return None
+        self._around = Around(self._throttling, outcome, self._follow)
+        return self._around
 
     def cancel(self) -> Callable[[], None] | None:
         """What gives back all that a job was charged whose body has not begun, and now never does; None: nothing."""

@@ -76,9 +76,9 @@ def resume(running: Running) -> None:
 
 
 @contextmanager
-def running(limiter: Limiter, decision: Decision, job: Job | None = None) -> Generator[None, None, None]:
+def running(limiter: Limiter, decision: Decision, job: Job | None = None) -> Generator[Running, None, None]:
     """
-    For adapters that call the body themselves: `begin` and `end` around it.
+    For adapters that call the body themselves: `begin` and `end` around it. Yields what `current()` returns in it.
 
     Inside the body of another job, that job stays the current one.
     """
@@ -86,7 +86,7 @@ def running(limiter: Limiter, decision: Decision, job: Job | None = None) -> Gen
     token = RUNNING.set(inner) if current().decision is None else None
     inner.begin()
     try:
-        yield
+        yield inner
     except BaseException as raised:
         error = raised
         raise

@@ -40,6 +40,18 @@ class Run:
         """The lanes of the jobs that wait for a slot that this one holds: wake them when it has ended."""
         return () if self.decision is None else tuple(lane_of(each.bucket) for each in self.decision.leases)
 
+    def returned_lanes(self, settled: Decision | None) -> tuple[str, ...]:
+        """
+        The lanes of the jobs that wait for units that the body has given back: wake them when it has ended.
+
+        Args:
+            settled: The decision as the body's `settle` calls left it: `Running.decision` at its end.
+        """
+        if self.decision is None or settled is None or settled is self.decision:
+            return ()
+        granted = {each.bucket: each.cost for each in self.decision.charged if not each.holder}
+        return tuple(lane_of(each.bucket) for each in settled.charged if each.cost < granted.get(each.bucket, 0))
+
 
 @dataclass(frozen=True, slots=True)
 class Deferred:

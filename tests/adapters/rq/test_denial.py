@@ -377,6 +377,15 @@ def test_a_body_settles_what_it_took(rq_site: Site) -> None:
     assert _settle_twice(rq_site) == [90, 80]
 
 
+@pytest.mark.parametrize(("actual", "status"), [(10, JobStatus.QUEUED), (80, JobStatus.SCHEDULED)])
+def test_units_that_a_body_gives_back_bring_the_next_job(actual: int, status: JobStatus, throttled_site: Site) -> None:
+    """The first job that waits for them is in the queue as the body ends; if it gives none back, it stays scheduled."""
+    site, options = throttled_site, {"most": 80, "actual": actual}
+    site.queue.enqueue(jobs.settles_before_another, kwargs=options, throttle=[jobs.TOKENS])
+    site.work(max_jobs=1)
+    assert site.queue.fetch_job("another").get_status() == status
+
+
 def test_a_body_settles_in_a_spawned_process(spawn_site: Site) -> None:
     """The receipt of a job that was admitted before goes with it into the process that is spawned for it."""
     assert _settle_twice(spawn_site) == [90, 80]

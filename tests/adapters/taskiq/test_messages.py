@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
 import pytest
 from taskiq import InMemoryBroker, TaskiqDepends
+from taskiq.receiver import Receiver
 
-from throttlekit import Concurrency, ConfigurationError, Limiter, TokenBucket
+from support.waiting import wait_until
+from throttlekit import Concurrency, ConfigurationError, Limiter, TokenBucket, current
 from throttlekit.adapter import Deferred
 from throttlekit_taskiq import Throttle
 from throttlekit_taskiq._held import Delivered, Holding
@@ -154,3 +158,58 @@ def test_a_slot_is_free_after_a_dependency_failed_in_the_senders_task() -> None:
             return (await sent.get_result()).return_value
 
         assert asyncio.run(main()) == 1
+
+
+class _Queue(InMemoryBroker):
+    """Its receiver reads what is sent from a queue."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def kick(self, message: Any) -> None:
+        await self.queue.put(message.message)
+
+    async def listen(self) -> AsyncGenerator[bytes, None]:  # type: ignore[override]
+        while True:
+            yield await self.queue.get()
+
+
+@pytest.mark.parametrize("form", ["loop", "thread"])
+def test_units_that_a_body_gives_back_bring_the_next_task(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that waits for them asks as the body ends, though the worker looks at its line once in a long while."""
+    monkeypatch.setattr("throttlekit.adapter.loop._LOOK_EVERY", 600.0)
+    broker, ran, go = _Queue(), list[int](), threading.Event()
+    tokens = TokenBucket("tokens", "10/hour", burst=10, cost=10)
+
+    def settle(number: int) -> None:
+        ran.append(number)
+        go.wait(60)
+        current().settle(0)
+
+    async def settle_in_loop(number: int) -> None:
+        ran.append(number)
+        await asyncio.to_thread(go.wait, 60)
+        current().settle(0)
+
+    async def main() -> None:
+        await broker.startup()
+        task = broker.task("settle", throttle=[tokens])(settle if form == "thread" else settle_in_loop)
+        for number in range(3):
+            await task.kiq(number)
+        finish = asyncio.Event()
+        with ThreadPoolExecutor(3) as executor:
+            receiver = Receiver(broker, executor=executor, max_async_tasks=3, run_startup=False)
+            receiving = asyncio.ensure_future(receiver.listen(finish))
+            room = throttle._holding.room
+            await asyncio.to_thread(wait_until, lambda: len(room) == 2, description="two wait")
+            go.set()
+            await asyncio.to_thread(wait_until, lambda: len(ran) == 3, description="all have run")
+            finish.set()
+            await receiving
+
+    with closing(Limiter("memory://")) as limiter:
+        broker.add_middlewares(throttle := Throttle(limiter))
+        broker.is_worker_process = True
+        asyncio.run(main())
+    assert ran == [0, 1, 2]

@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 from rq import Retry, get_current_job
+from rq.job import JobStatus
 
 from throttlekit import Concurrency, RateLimited, TokenBucket, current
-from throttlekit_rq import throttled
+from throttlekit_rq import ThrottledQueue, ThrottledSimpleWorker, throttled
 
 HOURLY = TokenBucket("hourly", "1/hour", burst=1)
 KEYED = TokenBucket("keyed", "1/hour", burst=1, key="{account}")
@@ -63,6 +64,18 @@ def notes_slots() -> None:
 
 
 def settles(*, most: int, actual: int) -> None:
+    current().settle(actual)
+
+
+def settles_before_another(*, most: int, actual: int) -> None:
+    """Another job of the limit is denied while this one runs; then it settles."""
+    job: Any = get_current_job()
+    queue = ThrottledQueue(job.origin, connection=job.connection)
+    queue.enqueue(settles, kwargs={"most": most, "actual": actual}, throttle=[TOKENS], job_id="another")
+    worker: Any = ThrottledSimpleWorker([job.origin], connection=job.connection)
+    worker.subscribe = worker.unsubscribe = lambda: None
+    worker.work(burst=True, logging_level="WARNING")
+    assert queue.fetch_job("another").get_status() == JobStatus.SCHEDULED
     current().settle(actual)
 
 
