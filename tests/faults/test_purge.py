@@ -72,6 +72,33 @@ def test_after_a_purge_the_limit_is_used_again(limit: Limit, every: float, first
     assert len(newcomers.ran) >= 0.8 * could
 
 
+@pytest.mark.parametrize(
+    ("rate", "purged", "more"),
+    [
+        *((rate, purged, more) for rate in ("10/s", "10/minute", "10/h") for purged, more in ((10, 4), (100, 10))),
+        ("1/s", 1_000, 18),
+        ("100/h", 1_000, 18),
+        ("10/s", 5_000, 49),
+        ("10/minute", 10_000, 88),
+    ],
+)
+def test_new_job_behind_purged_ones_waits_for_an_interval_and_some_seconds(rate: str, purged: int, more: int) -> None:
+    """
+    A worker looks at the first job of a line each half second. How long it takes besides the next unit depends on how
+    many were purged, and not on the rate: docs/operations.md has these numbers.
+    """
+    limit = TokenBucket("purged", rate, burst=1)
+    newcomers = Newcomers(limit)
+    newcomers.purged(purged)
+    interval = limit.period_us / 1_000_000 / limit.amount
+    now, ticket = 0.0, None
+    while not (decision := newcomers.limiter.acquire(limit, job=Job(id="new", ticket=ticket))).allowed:
+        newcomers.clock.advance(0.5)
+        now, ticket = now + 0.5, decision.ticket
+    assert interval <= now + 0.5
+    assert now <= interval + more
+
+
 @pytest.mark.parametrize("limit", [TokenBucket("day", "1000/d", burst=1000), TokenBucket("hour", "100/h", burst=100)])
 def test_cleared_line_lets_the_limit_be_used_at_its_rate(limit: Limit) -> None:
     """What was counted stays, so no burst follows: as many jobs run as the rate gives, and not one more."""
