@@ -1,12 +1,13 @@
 """
 Jobs that expire against one limit, with real worker commands: how much of the limit is used?
 
-    python tests/benchmarks/expiry.py [--quick] [--only dramatiq] [--least 0.95]
+    python tests/benchmarks/expiry.py [--quick] [--only dramatiq] [--no-figures]
 
 The limit is 20/s. For 40 s a producer sends 40 jobs a second, and 90 % of them expire after 3 s: by Dramatiq's
 `max_age`, RQ's `ttl`, Celery's `expires`. All figures are of the bodies' own records while it sends, by the clock of
 the recording Redis. Exits with 1 if less than 95 % of the limit is used (stock RQ workers: 90 %), or more than the
 limit and its burst ran, or a job without an expiry did not run. Takes about 5 minutes; --quick sends for 20 s.
+With --no-figures how much is used does not count, and the last jobs have ten minutes: for a machine that is busy.
 """
 
 from __future__ import annotations
@@ -123,10 +124,9 @@ ROWS = {
 }
 
 
-def measure(where: Servers, name: str, seconds: int, least: float | None = None) -> bool:
-    """Send, print what ran, and return whether it is as promised, or at least *least* of the limit was used."""
-    row = ROWS[name]
-    least = row.least if least is None else least
+def measure(where: Servers, name: str, seconds: int, *, figures: bool = True) -> bool:
+    """Send, print what ran, and return whether it is as promised; without *figures*, whatever the pace."""
+    row = ROWS[name] if figures else ROWS[name]._replace(least=0.0, last_ones=600)
     record: Any = redis.Redis.from_url(f"{where.redis_base}/2")
     record.flushall()
     try:
@@ -145,7 +145,7 @@ def measure(where: Servers, name: str, seconds: int, least: float | None = None)
     slices = [sum(1 for at in while_sent if at // _SLICE == n) for n in range(seconds // _SLICE)]
     print(f"{name:18} used {use:.2f} of the limit; ran per {_SLICE} s of {RATE * _SLICE}: {slices}; "
           f"jobs without an expiry that did not end: {lost}", flush=True)  # fmt: skip
-    return least <= use <= 1 + BURST / (RATE * seconds) and not lost
+    return row.least <= use <= 1 + BURST / (RATE * seconds) and not lost
 
 
 def _send(send: Send, seconds: int) -> int:
@@ -172,13 +172,13 @@ def _now(record: Any) -> float:
 
 def main() -> int:
     parser = parser_of(__doc__, quick="send for 20 s", only="rows whose name begins with this")
-    parser.add_argument("--least", type=float, help="in place of the share of the limit that is promised")
+    parser.add_argument("--no-figures", action="store_true", help="whatever the pace: for a machine that is busy")
     arguments = parser.parse_args()
     kept: list[bool] = []
     for name in ROWS:
         if name.startswith(arguments.only):
             with servers("redis") as where:
-                kept.append(measure(where, name, 20 if arguments.quick else 40, arguments.least))
+                kept.append(measure(where, name, 20 if arguments.quick else 40, figures=not arguments.no_figures))
     return 0 if all(kept) else 1
 
 
