@@ -121,8 +121,8 @@ class Schedule:
         """
         stands, storage = lane_in(outcome.ticket), self._storage
         lane = stands.name if stands.start else "-"
-        # When a slot comes free is a guess, and says nothing of those behind.
-        counts = stands.place == lane_in(before).place and not stands.slots and stands.start
+        # When a slot comes free, or a store answers again, is a guess, and says nothing of those behind.
+        counts = outcome.is_answered and stands.place == lane_in(before).place and not stands.slots and stands.start
         base = taken.base if counts else b""
         line = self._lane + lane, self._lanes
         keys = [self._in_hand, storage.schedule_key, self._due, *line, self._waiting, self._late]

@@ -133,7 +133,7 @@ def deny(
         _meta(job, outcome.ticket),
         lane,
         f"{sooner:.3f}" if sooner > SOON else "",
-        "0" if record.ticket is None else "1",
+        "1" if record.ticket is not None and outcome.is_answered else "0",
         f"{slack:.6f}",
         "0" if in_queue is None else "1",
     ]

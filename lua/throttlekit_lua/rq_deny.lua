@@ -25,7 +25,7 @@
   ARGV[9]  its meta, as its serializer writes it, with what it waits for; "" leaves it as it is
   ARGV[10] the name of its line
   ARGV[11] by how many seconds it comes sooner than it was to: text; "" removes the mark
-  ARGV[12] "1" if it has waited in a line before, else "0"
+  ARGV[12] "1" if it has waited in a line before, and the limits' stores have answered; else "0"
   ARGV[13] by how many seconds at most it becomes due later because its line does
   ARGV[14] "1" puts it at the front of its queue, in which rq_line_up.lua gives it its place; else "0"
 

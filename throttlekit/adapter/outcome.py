@@ -73,6 +73,11 @@ class Deferred:
         """Whether the job came back before its place was due: not a new denial."""
         return self.decision is not None and self.decision.reason == "early"
 
+    @property
+    def is_answered(self) -> bool:
+        """Whether the limits' stores have answered. Otherwise the delay says nothing of the jobs behind this one."""
+        return self.decision is not None and self.decision.reason != "store unavailable"
+
 
 @dataclass(frozen=True, slots=True)
 class Failed:

@@ -12,7 +12,7 @@ import pytest
 from support.rq import jobs
 from support.rq.helpers import QUIET, Site
 from support.waiting import wait_until
-from throttlekit import TokenBucket
+from throttlekit import Decision, TokenBucket
 from throttlekit._core.line import Place
 from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter import Deferred, JobOptions, lane_in
@@ -26,6 +26,10 @@ pytestmark = QUIET
 
 LANE = "lane"
 EIGHT = TokenBucket("eight", "8/hour", burst=8)
+_DENIED = Decision(
+    allowed=False, limit=EIGHT, key="", cost=1, remaining=0, retry_after=1.0, delay=1.0, reset_after=0.0,
+    reason="in line",
+)  # fmt: skip
 
 
 class Line:
@@ -53,7 +57,7 @@ class Line:
         place = Place(1, start, number or start, 5, "s")
         ticket = Ticket(5, "x:x", 1, 5, lane, places={"x:x": place}).write()
         taken = self._site.fetch(job)
-        deny(taken, read_record(taken), Deferred(delay, ticket, None), by_ticks=False, at_end=False, slack=slack)
+        deny(taken, read_record(taken), Deferred(delay, ticket, _DENIED), by_ticks=False, at_end=False, slack=slack)
 
     def promoted(self, **options: Any) -> list[str]:
         """What is promoted by one call, of all that is due."""

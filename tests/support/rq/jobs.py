@@ -63,6 +63,15 @@ def notes_slots() -> None:
     note([each.limit.name for each in decision.leases] if decision is not None else None)
 
 
+def ran_for(*, account: str, number: int) -> None:
+    note(f"{account} {number}")
+
+
+def refused_for(*, account: str, number: int) -> None:
+    """The partner has refused the key for an hour."""
+    raise RateLimited(3600, limit="keyed")
+
+
 def settles(*, most: int, actual: int) -> None:
     current().settle(actual)
 
