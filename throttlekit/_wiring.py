@@ -51,6 +51,7 @@ class Wiring:
         decider: Decides every call: what stands before the pipeline, and then the pipeline.
         prefetcher: Keeps the units that were taken ahead; None: nothing takes any.
         prefetched: Decides calls from them.
+        peek_all: Answers many peeks together; see `Pipeline.peek_all`.
     """
 
     stores: Stores
@@ -58,6 +59,7 @@ class Wiring:
     decider: Decider
     prefetcher: Prefetcher | None
     prefetched: PrefetchedCalls | None
+    peek_all: Callable[[Sequence[Call]], list[Decision | Exception]]
 
 
 class Wired:
@@ -101,12 +103,14 @@ class Wired:
         pipeline = Pipeline(stores, layer, self._resolver, self.events, count)
         prefetched = None if prefetcher is None else PrefetchedCalls(prefetcher, self.events, pipeline)
         decider: Decider = prefetched or pipeline
+        peek_all = pipeline.peek_all
         if self.fleet is not None:
             self.fleet.passed = None if prefetcher is None else prefetcher.passed
             from throttlekit.fleet.override_layer import OverrideLayer
 
-            decider = OverrideLayer(self.fleet, pipeline, decider)
-        return Wiring(stores, pipeline, decider, prefetcher, prefetched)
+            decider = overridden = OverrideLayer(self.fleet, pipeline, decider)
+            peek_all = overridden.peek_all
+        return Wiring(stores, pipeline, decider, prefetcher, prefetched, peek_all)
 
     @property
     def in_memory(self) -> bool:
@@ -160,6 +164,13 @@ class Wired:
     def claims(self, call: Call) -> list[Claim]:
         """For adapters: the claims of *call*, at the rates that its limits have now."""
         return self._resolver.resolve(call.on(self.in_force(call.limits, call.job)), remember=False)
+
+    def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
+        """
+        For adapters: peek for each of *calls*, all in one round trip if the store can. An error takes the place of its
+        call's decision.
+        """
+        return self._wiring.peek_all(calls) if calls else []
 
     def give_back(self, decision: Decision, *, ran: bool) -> None:
         """For adapters: release the slots of *decision*; *ran*: as a hold to learn from. What fails is logged."""

@@ -4,9 +4,10 @@
   KEYS[1]  the messages that the worker has not acknowledged: set of their ids, or hash by them
   KEYS[2]  what else has the message: hash by id, or sorted set of ids; KEYS[3] if nothing has
   KEYS[3]  messages, the parked ones among them: hash by id
-  KEYS[4]  the parked jobs of the line: sorted set of "number id", by their start; first, by 0, those without a place now
+  KEYS[4]  the parked jobs of the line: sorted set of "number id", by shift + start
   KEYS[5]  the lines of the queue in which parked jobs stand: sorted set by when to look at them, seconds
-  KEYS[6]  the epochs of the lines and the limits' names, "epoch name": hash by line
+  KEYS[6]  the epochs and shifts of the lines and the limits' names, "epoch/shift name", or "epoch name" without a shift:
+           hash by line
   KEYS[7]  the parked jobs that end if they wait for too long: sorted set of "line number id" by when, seconds
 
   ARGV[1]  "set" or "hash": what KEYS[1] is
@@ -18,7 +19,9 @@
   ARGV[7]  where the job stands in the line: number
   ARGV[8]  in how many seconds to look at it
   ARGV[9]  in how many seconds it ends; "" never
-  ARGV[10] the line's epoch: one that is later has begun anew, and has lost the places of those before
+  ARGV[10] the line's epoch: if it is later than the stored one, the limits' store has lost the places of all jobs that
+           are parked. They stay first: the scores of jobs that are parked from now on are shifted past theirs. A score
+           of at most the shift means that the job has no place
   ARGV[11] the message's id from now on: what its worker still does by the old one hits no later delivery
 
   Returns  1; 0 if the message is in the worker's hands no longer: then nothing was done
@@ -34,14 +37,19 @@ if redis.call(set and 'SISMEMBER' or 'HEXISTS', KEYS[1], old) == 0 then return 0
 local job = string.format('%016.0f ', tonumber(ARGV[7])) .. id
 redis.call('HSET', KEYS[3], id, ARGV[3])
 local epoch, start = tonumber(ARGV[10]), tonumber(ARGV[6])
-local newest = tonumber(string.match(redis.call('HGET', KEYS[6], ARGV[4]) or '', '^%d+') or ARGV[10])
-if epoch > newest then redis.call('ZUNIONSTORE', KEYS[4], 1, KEYS[4], 'WEIGHTS', 0) end
+local newest, shift = string.match(redis.call('HGET', KEYS[6], ARGV[4]) or '', '^(%d+)/?(%d*)')
+newest, shift = tonumber(newest) or epoch, tonumber(shift) or 0
+if epoch > newest then
+  local last = redis.call('ZRANGE', KEYS[4], -1, -1, 'WITHSCORES')[2]
+  shift = math.max(shift, tonumber(last) or 0)
+end
 if epoch < newest then start, epoch = 0, newest end
-redis.call('ZADD', KEYS[4], string.format(INTEGER, start), job)
+redis.call('ZADD', KEYS[4], string.format(INTEGER, shift + start), job)
 local at = now + tonumber(ARGV[8])
 local known = tonumber(redis.call('ZSCORE', KEYS[5], ARGV[4]) or nil)
 if not known or at < known then redis.call('ZADD', KEYS[5], string.format('%.6f', at), ARGV[4]) end
-redis.call('HSET', KEYS[6], ARGV[4], string.format(INTEGER, epoch) .. ' ' .. ARGV[5])
+local shifted = shift > 0 and string.format('/' .. INTEGER, shift) or ''
+redis.call('HSET', KEYS[6], ARGV[4], string.format(INTEGER, epoch) .. shifted .. ' ' .. ARGV[5])
 if ARGV[9] ~= '' then
   redis.call('ZADD', KEYS[7], string.format('%.6f', now + tonumber(ARGV[9])), ARGV[4] .. ' ' .. job)
 end

@@ -52,7 +52,7 @@ class Pipeline:
         """
         attempt = self.attempt(call)
         if call.peek:
-            return replace(decision_from(self.layer.decide(attempt), attempt.claims), charged=())
+            return _peeked(self.layer.decide(attempt), attempt)
         while True:
             try:
                 verdict = self.layer.decide(attempt)
@@ -108,6 +108,23 @@ class Pipeline:
                 self._stores.calendar.heard(each, answer)
                 answers[number] = answer
         return [answers[number] for number in range(len(attempts))]
+
+    def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
+        """
+        Answer each of *calls*, which are peeks, in one round trip where that is possible. An error takes its answer's
+        place.
+        """
+        answers: dict[int, Decision | Exception] = {}
+        attempts: dict[int, Attempt] = {}
+        for number, call in enumerate(calls):
+            try:
+                attempts[number] = self.attempt(call)
+            except Exception as error:
+                answers[number] = error
+        found = self.decide_all([*attempts.values()]) if attempts else []
+        for (number, attempt), verdict in zip(attempts.items(), found, strict=True):
+            answers[number] = verdict if isinstance(verdict, Exception) else _peeked(verdict, attempt)
+        return [answers[number] for number in range(len(calls))]
 
     def decision(self, attempt: Attempt, verdict: Verdict) -> Decision:
         """
@@ -169,6 +186,10 @@ class Pipeline:
 
     def _now(self) -> float:
         return time.perf_counter() if self.events.decisions else 0.0
+
+
+def _peeked(verdict: Verdict, attempt: Attempt) -> Decision:
+    return replace(decision_from(verdict, attempt.claims), charged=())
 
 
 def _is_deferral(call: Call, decision: Decision) -> bool:

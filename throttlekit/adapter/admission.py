@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import copy_context
-from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
 
@@ -18,13 +17,13 @@ from throttlekit._engine.call import Call
 from throttlekit._engine.delivery import Delivery
 from throttlekit._engine.rate_limited import RateLimited
 from throttlekit._engine.running import NOTHING, RUNNING
-from throttlekit._engine.ticket import Ticket, limit_ref
+from throttlekit._engine.ticket import Ticket, lane_of, limit_ref
 from throttlekit._wiring import wiring_of
 from throttlekit.adapter.body import end
 from throttlekit.adapter.options import JobOptions, WaitRules
 from throttlekit.adapter.outcome import Deferred, Dropped, Failed, Outcome, Run
 from throttlekit.adapter.rate_limited import limited
-from throttlekit.errors import ConfigurationError, WaitedTooLong
+from throttlekit.errors import ConfigurationError, StoreUnavailable, WaitedTooLong
 from throttlekit.limiter import Limiter
 from throttlekit.stores.base import Wait
 
@@ -38,6 +37,9 @@ _PANIC_DELAY = 1.0
 
 _LOOKS_AHEAD = 3.0
 """Seconds: of so long a look at a line wakes jobs, and a little more."""
+
+_KEPT_FROM = 1.0
+"""Seconds: the shortest pause that keeps a job back. One without an end answers that, or more."""
 
 _MANY = 64
 """Jobs that one slot may run in that time."""
@@ -74,8 +76,13 @@ class WhenDue(NamedTuple):
         seconds: Until it is due; 0 if it is to ask now.
         slot: Whether it waits for a slot: then it is a guess.
         overdue: Whether it was to be due by now.
-        astray: Seconds until another of its limits, which is paused, lets it pass; infinite if its line is of no limit
-            that it has now.
+        asks: Whether it asks at once, out of its turn, and says nothing of the jobs behind it: its line is of no limit
+            that it has now, or another of its limits denies it for longer than a look at the line reaches ahead. As it
+            asks it gets its place there.
+        kept: Stands for the limits that keep it back although its turn has come, if to ask is no use: one is paused, or
+            its store does not answer. "": none does.
+        kept_for: For how many seconds they do, as far as that is known.
+        keeper: The name of the limit that keeps it back, to be shown.
         most: How many jobs can become due in front of it, at most, in the time of a look at the line.
         sooner: By how many seconds `seconds` is less than if all that stand before it come: a guess that they do not.
     """
@@ -83,13 +90,68 @@ class WhenDue(NamedTuple):
     seconds: float
     slot: bool = False
     overdue: bool = False
-    astray: float = 0.0
+    asks: bool = False
+    kept: str = ""
+    kept_for: float = 0.0
+    keeper: str = ""
     most: int = sys.maxsize
     sooner: float = 0.0
 
 
-AT_ONCE = WhenDue(0.0)
-"""Of a job that waits in no line by now: it has no limit any more, or ends as it asks. It says nothing of others."""
+AT_ONCE = WhenDue(0.0, asks=True)
+"""Of a job that waits in no line by now: it has no limit any more, or ends as it asks."""
+
+
+class _Parked(NamedTuple):
+    """
+    A parked job, as `Throttling.due_all` asks for it.
+
+    Attributes:
+        own: The limit in whose line it is parked; empty: it has that limit no longer.
+        others: Its other limits; empty if `own` is.
+    """
+
+    asked: Run
+    own: tuple[Limit, ...]
+    others: tuple[Limit, ...]
+
+    @classmethod
+    def of(cls, asked: Run) -> _Parked:
+        ref = Ticket.read(asked.job.ticket).limit_ref
+        own = tuple([limit for limit in asked.limits if limit_ref(limit.for_job(asked.job)) == ref])
+        return cls(asked, own, tuple([limit for limit in asked.limits if own and limit not in own]))
+
+    def peek_of(self, limits: Sequence[Limit]) -> Call:
+        return Call(limits, self.asked.job, peek=True)
+
+    def due(self, decision: Decision | Exception) -> WhenDue | Exception:
+        """When it is due by the answer of the limit in whose line it is parked."""
+        if isinstance(decision, Exception):
+            return decision if isinstance(decision, StoreUnavailable) else AT_ONCE  # it meets the error as it asks
+        limit = decision.limit
+        coming = (
+            limit.amount * _LOOKS_AHEAD * 1_000_000 / limit.period_us if limit.period_us else _MANY * limit.capacity
+        )
+        return WhenDue(
+            decision.delay,
+            slot=not limit.period_us,
+            overdue=not decision.allowed and decision.reason != "early",
+            asks=not self.own and not decision.allowed,
+            most=limit.capacity + math.ceil(coming),
+            sooner=max(0.0, decision.retry_after - decision.delay),
+        )
+
+    def kept(self, due: WhenDue, decision: Decision | Exception) -> WhenDue:
+        """*due*, with what its other limits say."""
+        if isinstance(decision, StoreUnavailable):
+            denies = any(limit.on_store_failure == "closed" for limit in self.asked.limits)
+            return due._replace(kept_for=decision.retry_after, keeper=self.others[0].name) if denies else due
+        if isinstance(decision, Exception):
+            return AT_ONCE
+        # To a job with a place the answer is that it is early; to one without, that the limit is paused.
+        if decision.reason == "paused" and decision.delay >= _KEPT_FROM:
+            return due._replace(kept_for=decision.delay, keeper=decision.limit.name)
+        return due if decision.allowed or decision.delay < _LOOKS_AHEAD else due._replace(asks=True)
 
 
 class Throttling(Generic[_M]):
@@ -174,38 +236,52 @@ class Throttling(Generic[_M]):
 
     def due(self, message: _M) -> WhenDue:
         """
-        Look when the job of *message*, which waits, is due now. Nothing changes: it keeps its place, and takes nothing.
+        As `due_all`, for one message.
 
         Raises:
             StoreUnavailable: The store did not answer.
         """
-        asked = self._asked(message)
-        if not isinstance(asked, Run):
-            return WhenDue(math.inf, overdue=True) if isinstance(asked, Deferred) else AT_ONCE
-        if not asked.limits:
-            return AT_ONCE
-        ref, astray = Ticket.read(asked.job.ticket).limit_ref, 0.0
+        (due,) = self.due_all([message])
+        if isinstance(due, Exception):
+            raise due
+        return due
+
+    def due_all(self, messages: Sequence[_M]) -> list[WhenDue | Exception]:
+        """
+        Return when the job of each of *messages*, which wait, is due now. Nothing changes: it keeps its place, and
+        takes nothing. Two round trips, however many they are. If the store of the limit in whose line a job is parked
+        does not answer, that error takes the place of the answer.
+        """
+        found: dict[int, WhenDue | Exception] = {}
+        parked: dict[int, _Parked] = {}
+        for number, message in enumerate(messages):
+            asked = self._asked(message)
+            if isinstance(asked, Run) and asked.limits:
+                parked[number] = _Parked.of(asked)
+            else:  # it has no limit, or ends or reports an error as it asks
+                found[number] = AT_ONCE
+        peeks = [each.peek_of(each.own or each.asked.limits) for each in parked.values()]
+        soon: dict[int, _Parked] = {}
+        for (number, each), decision in zip(parked.items(), self.limiter.peek_all(peeks), strict=True):
+            found[number] = due = each.due(decision)
+            if each.others and due is not AT_ONCE and isinstance(due, WhenDue) and due.seconds < _LOOKS_AHEAD:
+                soon[number] = each
+        peeks = [each.peek_of(each.others) for each in soon.values()]
+        for (number, each), decision in zip(soon.items(), self.limiter.peek_all(peeks), strict=True):
+            due = found[number]
+            if isinstance(due, WhenDue):
+                found[number] = self._named(each, each.kept(due, decision))
+        return [found[number] for number in range(len(messages))]
+
+    def _named(self, parked: _Parked, due: WhenDue) -> WhenDue:
+        """*due*, with a name for what keeps the job back, if anything does: the same for all that have these limits."""
+        if not due.keeper:
+            return due
         try:
-            own = [limit for limit in asked.limits if limit_ref(limit.for_job(asked.job)) == ref]
-            decision = self.limiter.peek(*(own or asked.limits), job=asked.job)
-            if not own and not decision.allowed:
-                astray = math.inf
-            elif own and len(own) < len(asked.limits) and decision.delay < _LOOKS_AHEAD:
-                # What else denies it, it learns as it asks, in its turn. A pause would keep it too long for that. To a
-                # job with a place the answer is that it is early; to one without, that the limit is paused.
-                others = [limit for limit in asked.limits if limit not in own]
-                paused = self.limiter.peek(*others, job=replace(asked.job, ticket=None))
-                astray = paused.delay if paused.reason == "paused" else 0.0
+            claims = self.limiter.claims(parked.peek_of(parked.others))
         except ConfigurationError:
-            return AT_ONCE  # it ends as it asks
-        limit = decision.limit
-        coming = (
-            limit.amount * _LOOKS_AHEAD * 1_000_000 / limit.period_us if limit.period_us else _MANY * limit.capacity
-        )
-        overdue = not decision.allowed and decision.reason != "early"
-        sooner = max(0.0, decision.retry_after - decision.delay)
-        most = limit.capacity + math.ceil(coming)
-        return WhenDue(decision.delay, not limit.period_us, overdue, astray, most, sooner)
+            return AT_ONCE
+        return due._replace(kept=lane_of(" ".join([each.claim.bucket for each in claims])))
 
     def concerns(self, options: JobOptions) -> bool:
         """Whether jobs with these *options* are to be admitted: they have limits, or a plugin may add some."""

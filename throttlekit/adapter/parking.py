@@ -28,7 +28,10 @@ from throttlekit._engine.delivery import PLAIN_DELIVERY, Delivery
 from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter.waiting import lane_in
 
-__all__ = ["MOST_OTHERS", "SOON", "SOON_SLOT", "Park", "ParkedLine", "Tell", "is_counted_here", "is_far"]
+__all__ = [
+    "MOST_DUE", "MOST_OTHERS", "SOON", "SOON_SLOT", "Command", "Park", "ParkedLine", "Tell", "is_counted_here",
+    "is_far",
+]  # fmt: skip
 
 _FAR, _FAR_SLOT = 3.0, 30.0
 """Seconds. A job that is due later is parked. When a slot comes free is a guess: those that wait for one stay near."""
@@ -40,13 +43,19 @@ _PARKS = "throttlekit:parks"
 """The hash in which a Redis says which parks it has: a JSON object of each, by its prefix."""
 
 _LEASE_MS = 2_000
-_MOST_DUE = 200
+MOST_DUE = 200
 MOST_OTHERS = 16
 """Lines a turn at which a promoter looks though their jobs were not to be due yet: a rate may have been raised."""
 _MOST_KNOWN = 10_000
 _BATCH = 500
 
-_PARK, _LOOK, _WAKE = (throttlekit_lua.script(name) for name in ("park", "park_look", "park_wake"))
+_TOGETHER = 50
+"""Commands in one pipeline: the server runs all of them before it turns to another client."""
+
+_SCRIPTS = tuple(throttlekit_lua.script(name) for name in ("park", "park_look", "park_wake", "park_move"))
+
+Command: TypeAlias = Callable[[Any], object]
+"""Adds one command to a pipeline of redis-py."""
 
 Tell: TypeAlias = Callable[[bytes, float], "bytes | None"]
 """Returns the message of a job that is woken, with the instant at which it is due, in seconds. None: as it is."""
@@ -92,7 +101,7 @@ class Park:
         self.framework, self.queue, self.prefix = framework, queue, prefix
         self._client, self._messages, self._lists, self._moves = client, messages, lists, moves
         self._known: set[str] = set()  # lines in which this process has parked jobs for slots
-        self._park, self._look, self._wake = (client.register_script(text) for text in (_PARK, _LOOK, _WAKE))
+        self._park, self._look, self._wake, self._move = (client.register_script(text) for text in _SCRIPTS)
 
     @classmethod
     def all_of(cls, client: Any) -> list[Park]:
@@ -141,7 +150,7 @@ class Park:
         while jobs := self._client.zrange(key, at, at + batch - 1):
             messages = self._client.hmget(self._messages, [job[17:] for job in jobs])
             for job, message in zip(jobs, messages, strict=True):
-                yield job, self._own(message)
+                yield job, self.own(message)
             at += batch
 
     def put(
@@ -184,7 +193,7 @@ class Park:
         of which *skip* are passed over; jobs that end now, "line number id"; and 1 if its lease is a new one.
         """
         keys = [f"{self.prefix}:promoter", f"{self.prefix}:lanes", f"{self.prefix}:ends"]
-        found = self._look(keys=keys, args=[owner, _LEASE_MS, _MOST_DUE, skip, MOST_OTHERS])
+        found = self._look(keys=keys, args=[owner, _LEASE_MS, MOST_DUE, skip, MOST_OTHERS])
         if found:
             found[:2] = [[*map(bytes.decode, lanes)] for lanes in found[:2]]
         return found  # type: ignore[no-any-return]
@@ -195,39 +204,84 @@ class Park:
         if self._client.get(key) == owner.encode():
             self._client.delete(key)
 
-    def jobs(self, lane: str) -> int:
-        """How many jobs of *lane* are parked."""
-        return int(self._client.zcard(f"{self.prefix}:lane:{lane}"))
+    def run(self, commands: Sequence[Command]) -> list[Any]:
+        """
+        Run *commands* of this park in few round trips, and return their replies. An error of one takes its reply's
+        place.
 
-    def message(self, lane: str, at: int) -> tuple[bytes, bool] | None:
-        """The message of the job that stands there, b"" if it was purged; and whether its line has lost its place."""
-        found = self._client.zrange(f"{self.prefix}:lane:{lane}", at, at, withscores=True)
-        if not found:
-            return None
-        message: bytes | None = self._client.hget(self._messages, found[0][0][17:])
-        return self._own(message), not found[0][1]
+        Raises:
+            Exception: The connection failed.
+        """
+        replies: list[Any] = []
+        for begun in range(0, len(commands), _TOGETHER):
+            replies += self._run_together(commands[begun : begun + _TOGETHER])
+        missing = [number for number, reply in enumerate(replies) if type(reply).__name__ == "NoScriptError"]
+        if missing:  # they have done nothing
+            for text in _SCRIPTS:
+                self._client.script_load(text)
+            for number in missing:
+                (replies[number],) = self._run_together([commands[number]])
+        return replies
 
-    def wake(self, lane: str, first: int, again_in: float | None = None, jobs: Sequence[bytes] = ()) -> int:
-        """Wake the *first* so many jobs of *lane*, and *jobs* in any case; return how many are parked there still."""
-        left = 0
-        for begun in range(0, max(first, 1), _BATCH):
-            _, left = self._run_wake(lane, min(_BATCH, first - begun), again_in, jobs)
-        return left
+    def _run_together(self, commands: Sequence[Command]) -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            command(pipeline)
+        return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
 
-    def wake_at(self, lane: str, dues: Sequence[float], tell: Tell, again_in: float) -> None:
-        """Wake the first jobs of *lane*, which are due in *dues* seconds: *tell* writes that into their messages."""
-        for begun in range(0, len(dues), _BATCH):
-            last = len(dues[begun : begun + _BATCH]) - 1
-            jobs: list[bytes] = self._client.zrange(f"{self.prefix}:lane:{lane}", 0, last)
-            found: list[bytes | None] = self._client.hmget(self._messages, [job[17:] for job in jobs]) if jobs else []
-            told: list[bytes] = []
-            for message, seconds in zip(found, dues[begun:], strict=False):
-                own = self._own(message)
-                anew = None
-                with suppress(Exception):  # the framework says what is wrong with it, once it is woken
-                    anew = tell(own, seconds) if own else None
-                told.append(b"" if anew is None or not message else message[:1] + anew if self._moves else anew)
-            self._run_wake(lane, 0, again_in, jobs, told)
+    def count(self, lane: str) -> Command:
+        """Replies how many jobs of *lane* are parked."""
+        return lambda pipeline: pipeline.zcard(f"{self.prefix}:lane:{lane}")
+
+    def range(self, lane: str, first: int, last: int) -> Command:
+        """Replies the jobs of *lane* that stand from *first* to *last*, with their scores."""
+        return lambda pipeline: pipeline.zrange(f"{self.prefix}:lane:{lane}", first, last, withscores=True)
+
+    def epoch(self, lane: str) -> Command:
+        """Replies what `shift_in` reads."""
+        return lambda pipeline: pipeline.hget(f"{self.prefix}:limits", lane)
+
+    @staticmethod
+    def shift_in(reply: bytes | None) -> float:
+        """The score up to which the jobs of a line have lost their places."""
+        return float((reply or b"").partition(b" ")[0].partition(b"/")[2] or 0)
+
+    def messages(self, jobs: Sequence[bytes]) -> Command:
+        """Replies the stored messages of *jobs*; see `own`."""
+        return lambda pipeline: pipeline.hmget(self._messages, [job[17:] for job in jobs])
+
+    def wake(
+        self, lane: str, first: int, again_in: float | None = None, jobs: Sequence[bytes] = (),
+        told: Sequence[bytes] = (),
+    ) -> Command:  # fmt: skip
+        """
+        Wakes the *first* so many jobs of *lane*, and *jobs* in any case, at most 500 in all. Replies how many were
+        woken, and how many are parked still.
+
+        Args:
+            told: The messages of *jobs*, as `told` returns them; none: as they are.
+        """
+        keys = [*self._keys(lane), f"{self.prefix}:ends", self._messages, *self._lists]
+        pairs = chain.from_iterable(zip(jobs, told or [b""] * len(jobs), strict=True))
+        args = [lane, first, "" if again_in is None else again_in, int(self._moves), *pairs]
+        return lambda pipeline: pipeline.evalsha(self._wake.sha, len(keys), *keys, *args)
+
+    def move(self, lane: str, other: str, limit: str, jobs: Sequence[bytes], look_in: float) -> Command:
+        """Moves *jobs* of *lane* to the line *other*, whose jobs *limit* keeps back; see park_move.lua."""
+        keys = [f"{self.prefix}:lane:{lane}", *self._keys(other), f"{self.prefix}:ends"]
+        args = [lane, other, limit, look_in, *jobs]
+        return lambda pipeline: pipeline.evalsha(self._move.sha, len(keys), *keys, *args)
+
+    def told(self, messages: Sequence[bytes | None], dues: Sequence[float], tell: Tell) -> list[bytes]:
+        """Stored *messages* with the instants at which their jobs are due, in *dues* seconds; b"": as it is."""
+        told: list[bytes] = []
+        for message, seconds in zip(messages, dues, strict=True):
+            own = self.own(message)
+            anew = None
+            with suppress(Exception):  # the framework says what is wrong with it, once it is woken
+                anew = tell(own, seconds) if own else None
+            told.append(b"" if anew is None or not message else message[:1] + anew if self._moves else anew)
+        return told
 
     def release(self, lane: str, most: int) -> int:
         """
@@ -237,30 +291,28 @@ class Park:
         woken = 0
         for end in range(most, 0, -_BATCH):
             jobs = self._client.zrange(f"{self.prefix}:lane:{lane}", max(0, end - _BATCH), end - 1)
-            woken += self._run_wake(lane, 0, None, jobs)[0]
+            woken += self._woken(lane, 0, jobs)[0]
         return woken
 
     def release_job(self, lane: str, job: bytes) -> bool:
         """Wake *job*, as `parked` yields it; return False if it is not parked any more, or has no message."""
-        return self._run_wake(lane, 0, None, [job])[0] == 1
+        return self._woken(lane, 0, [job])[0] == 1
 
-    def _run_wake(
-        self, lane: str, first: int, again_in: float | None, jobs: Sequence[bytes], told: Sequence[bytes] = ()
-    ) -> tuple[int, int]:
-        """How many were woken, and how many are parked still. *told*: the messages of *jobs*; none: as they are."""
-        keys = [*self._keys(lane), f"{self.prefix}:ends", self._messages, *self._lists]
-        pairs = chain.from_iterable(zip(jobs, told or [b""] * len(jobs), strict=True))
-        args = [lane, first, "" if again_in is None else again_in, int(self._moves), *pairs]
-        woken, left = self._wake(keys=keys, args=args)
+    def _woken(self, lane: str, first: int, jobs: Sequence[bytes] = ()) -> tuple[int, int]:
+        """How many were woken, and how many are parked still."""
+        (reply,) = self.run([self.wake(lane, first, None, jobs)])
+        if isinstance(reply, Exception):
+            raise reply
+        woken, left = reply
         return int(woken), int(left)
 
     def freed(self, lanes: Sequence[str]) -> None:
         """A slot for which jobs of *lanes* wait has come free: the first one asks, where this process parked any."""
         for lane in lanes:
-            if lane in self._known and not self.wake(lane, 1):
+            if lane in self._known and not self._woken(lane, 1)[1]:
                 self._known.discard(lane)
 
-    def _own(self, message: bytes | None) -> bytes:
+    def own(self, message: bytes | None) -> bytes:
         """The framework's own part of a stored message; b"" if it was purged."""
         return (message[1:] if self._moves else message) if message else b""
 

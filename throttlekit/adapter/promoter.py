@@ -7,15 +7,15 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Generic, TypeVar
+from itertools import islice, takewhile
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from throttlekit._util.log_limiter import Every
 from throttlekit.adapter.admission import AT_ONCE, Throttling, WhenDue
-from throttlekit.adapter.parking import MOST_OTHERS, SOON, SOON_SLOT, Park, Tell
+from throttlekit.adapter.parking import MOST_DUE, MOST_OTHERS, SOON, SOON_SLOT, Command, Park, Tell
 from throttlekit.errors import StoreUnavailable
 
 __all__ = ["Promoter"]
@@ -26,9 +26,19 @@ _FEW = 16
 """Jobs that are woken on the guess that those before them do not come: as many as a line sets aside at first."""
 
 _MOST_WOKEN = 4096
-_MOST_ASTRAY = 256
+_MOST_ASKING = 256
+"""Jobs of one line that are woken in a turn though it is not their turn: each costs a worker a question."""
+
+_MOST_LOOKS = 20
+_BATCH = 500
+_TOGETHER = 50
+"""Questions in one round trip: the store decides all of them before it turns to another client."""
+
 _PROBE_EVERY = 2.0
 """Seconds. A line that has become later lives on only if a job asks: less than `_core.line.KEPT_US`."""
+
+_KEPT = "."
+"""In the name of a line of jobs that other limits keep back: between the line that they left and `WhenDue.kept`."""
 
 _M = TypeVar("_M")
 
@@ -36,14 +46,37 @@ _M = TypeVar("_M")
 @dataclass(slots=True)
 class _Turns:
     """
-    What a promoter remembers of one park: how many lines to pass over next, at which lines its look failed, so that
-    they come last, when it woke a job of a line to ask, and how many it woke at the last look, as they were due.
+    What a promoter remembers of one park: how many lines to pass over next, when it woke a job of a line to ask, and
+    how many it woke at the last look, as they were due.
     """
 
     skip: int = 0
-    faulty: set[str] = field(default_factory=set[str])
     probed: dict[str, float] = field(default_factory=dict[str, float])
     woken: dict[str, int] = field(default_factory=dict[str, int])
+
+
+class _Asks(NamedTuple):
+    """What the look at one line asks for: commands of the park, or when the jobs of *messages* are due."""
+
+    commands: Sequence[Command] = ()
+    messages: Sequence[bytes] = ()
+
+
+class _Job(NamedTuple):
+    """
+    A parked job: as the park names it, its message as it is stored, None if it was purged, and as the framework has it;
+    and whether it has lost its place.
+    """
+
+    name: bytes
+    stored: bytes | None
+    message: bytes
+    lost: bool
+
+
+_R = TypeVar("_R")
+_Steps: TypeAlias = Generator[_Asks, Sequence[Any], _R]
+"""A part of a look at one line. It yields what it asks for, and is sent the answers."""
 
 
 class Promoter(Generic[_M]):
@@ -53,7 +86,9 @@ class Promoter(Generic[_M]):
     Args:
         throttling: Says when a job is due.
         parks: The parks of the queues that the worker serves, as of now.
-        decode: Makes of a parked message what *throttling* reads. Raises if this worker does not know its function.
+        decode: Makes of a parked message what *throttling* reads. Raises if the message cannot be read, or this worker
+            does not know its function: then it is woken at once, and the framework says what is wrong. Raises a
+            ConnectionError if the worker is not connected: then nothing is woken.
         tell: See `Tell`.
         log: The adapter's logger.
     """
@@ -84,92 +119,125 @@ class Promoter(Generic[_M]):
         """
         Look at *park* once; *now* by any clock that is steady.
 
+        The lines are looked at together: what all of them ask for next is one question. So a turn takes some ten round
+        trips, however many lines are due.
+
         Raises:
-            StoreUnavailable: The limiter's store did not answer. What waits for its limits is not woken.
-            Exception: An error of the broker's client, or of one line, which is looked at last from then on.
+            StoreUnavailable: The store of some lines' limits did not answer. What waits for these is not woken.
+            Exception: An error of the broker's client, or of one line. The others were looked at.
         """
         turns = self._turns.setdefault(park.prefix, _Turns())
-        look = park.look(self._owner, turns.skip)
-        if look is None:
-            return
-        due, others, ending, fresh = look
-        if fresh:  # as well after the Redis has lost what it had
-            with suppress(Exception):  # this Redis may allow the framework's own keys only
-                park.announce()
+        turns.probed = {lane: at for lane, at in turns.probed.items() if now - at < _PROBE_EVERY}
+        looked = dict[str, None]()
+        errors: list[Exception] = []
+        for number in range(_MOST_LOOKS):
+            look = park.look(self._owner, turns.skip)
+            if look is None:
+                break
+            due, others, ending, fresh = look
+            if fresh:  # as well after the Redis has lost what it had
+                with suppress(Exception):  # this Redis may allow the framework's own keys only
+                    park.announce()
+            self._end(park, ending)
+            lanes = [lane for lane in (*due, *([] if number else others)) if lane not in looked]
+            looked.update(dict.fromkeys(lanes))
+            errors += self._look_at_all(park, {lane: self._look_at(park, lane, turns, now) for lane in lanes})
+            if number == 0:
+                turns.skip = turns.skip + len(others) if len(others) == MOST_OTHERS else 0
+            if len(ending) < MOST_DUE and (len(due) < MOST_DUE or not lanes):
+                break
+        turns.woken = {lane: jobs for lane, jobs in turns.woken.items() if lane in looked}  # others may have ended
+        for error in sorted(errors, key=lambda each: isinstance(each, StoreUnavailable)):
+            raise error
+
+    def _end(self, park: Park, ending: Sequence[bytes]) -> None:
+        """Wake the jobs of *ending*, which may wait no longer."""
         ends: dict[str, list[bytes]] = {}
         for job in ending:
             line, _, rest = job.partition(b" ")
             ends.setdefault(line.decode(), []).append(rest)
-        for ended, jobs in ends.items():
-            park.wake(ended, 0, jobs=jobs)
-        turns.skip = turns.skip + len(others) if len(others) == MOST_OTHERS else 0
-        turns.probed = {lane: at for lane, at in turns.probed.items() if now - at < _PROBE_EVERY}
-        looked = {*due, *others}  # a line that has ended is forgotten
-        turns.faulty &= looked
-        turns.woken = {lane: jobs for lane, jobs in turns.woken.items() if lane in looked}
-        failed: StoreUnavailable | None = None
-        for lane in sorted((*due, *others), key=turns.faulty.__contains__):
-            turns.faulty.add(lane)
-            try:
-                self._look_at(park, lane, turns, now)
-            except StoreUnavailable as error:  # the next line's limits may have another store
-                failed = error
-            else:
-                turns.faulty.discard(lane)
-        if failed is not None:
-            raise failed
+        park.run([park.wake(line, 0, None, jobs) for line, jobs in ends.items()])
 
-    def _look_at(self, park: Park, lane: str, turns: _Turns, now: float) -> None:
+    def _look_at_all(self, park: Park, looks: Mapping[str, _Steps[None]]) -> list[Exception]:
+        """
+        Take the next step of all *looks*, put what they ask for to the park and to the limiter, each in one question,
+        and so on until all have ended. Return the errors by which some ended.
+        """
+        errors: list[Exception] = []
+        answers: dict[str, Sequence[Any] | None] = dict.fromkeys(looks)
+        while answers:
+            asked: dict[str, _Asks] = {}
+            for lane, answer in answers.items():
+                error = next((each for each in answer or () if isinstance(each, Exception)), None)
+                try:
+                    asked[lane] = looks[lane].send(answer) if error is None else looks[lane].throw(error)  # type: ignore[arg-type]
+                except StopIteration:
+                    pass
+                except Exception as raised:
+                    errors.append(raised)
+            replies = iter(park.run([command for each in asked.values() for command in each.commands]))
+            dues = iter(self._dues([message for each in asked.values() for message in each.messages]))
+            answers = {
+                lane: [*islice(replies, len(each.commands)), *islice(dues, len(each.messages))]
+                for lane, each in asked.items()
+            }
+        return errors
+
+    def _look_at(self, park: Park, lane: str, turns: _Turns, now: float) -> _Steps[None]:
         """
         Wake what is due soon of *lane*. Two of its jobs are looked at: the first, and one that stands 1.5 times as far
         back as the number of jobs woken at the last look. Those between them are due at even distances.
         """
-        first = self._due_of(park, lane, 0)
-        if first is AT_ONCE:
-            first = self._clear(park, lane, 0)
-        if first is not None and first.astray and lane not in turns.probed:
-            turns.probed[lane] = now
-            first = self._lead_out(park, lane, first)
-        if first is None:
+        first = yield from self._clear(park, lane, 0)
+        if first is None:  # none is left, or more are to be cleared than one look does
             turns.woken.pop(lane, None)
-            park.wake(lane, 0, 0.0)
+            yield _Asks([park.wake(lane, 0, 0.0)])
             return
         soon = SOON_SLOT if first.slot else SOON
-        paused = 0.0 if math.isinf(first.astray) else first.astray
-        waits = max(first.seconds, paused) - soon
-        if waits > 0:
+        waits = (first.kept_for if first.kept else first.seconds) - soon
+        if first.kept or waits > 0:
             turns.woken.pop(lane, None)
-            probes = first.overdue and lane not in turns.probed
+            probes = first.overdue and not first.kept and lane not in turns.probed
             if probes:  # it was to be due by now, and its line has become later: the line may be forgotten if none asks
                 turns.probed[lane] = now
-            park.wake(lane, int(probes), min(waits, _PROBE_EVERY if first.astray else _LONGEST))
+            look_in = min(max(waits, 0.0), _PROBE_EVERY if first.kept else _LONGEST)
+            yield _Asks([park.wake(lane, int(probes), look_in)])
             return
         # `sooner` is a guess, and is written into no message: a job that asks by it in vain makes all behind it later.
         # A few jobs are woken in any case: the process that holds them looks by itself how far the line has moved.
         begins, few = first.seconds + first.sooner, _FEW if first.sooner else 1
-        last = max(0, min(park.jobs(lane), first.most, _MOST_WOKEN) - 1)
-        due, step = self._pace(park, lane, begins, soon, min(last, turns.woken.get(lane, last) * 3 // 2), last)
+        (jobs,) = yield _Asks([park.count(lane)])
+        last = max(0, min(jobs, first.most, _MOST_WOKEN) - 1)
+        back = min(last, turns.woken.get(lane, last) * 3 // 2)
+        due, step = yield from self._pace(park, lane, begins, soon, back, last)
         turns.woken[lane] = due
         due = min(max(due, few), last + 1)
         if first.slot:  # when one comes free is a guess
-            park.wake(lane, due, 0.0)
-        else:
-            park.wake_at(lane, [begins + step * n for n in range(due)], self._tell, 0.0)
+            yield _Asks([park.wake(lane, min(_BATCH, due - begun), 0.0) for begun in range(0, due, _BATCH)])
+            return
+        for begun in range(0, due, _BATCH):
+            dues = [begins + step * number for number in range(begun, min(due, begun + _BATCH))]
+            (found,) = yield _Asks([park.range(lane, 0, len(dues) - 1)])
+            names = [name for name, _ in found]
+            (messages,) = (yield _Asks([park.messages(names)])) if names else ([],)
+            told = park.told(messages, dues[: len(names)], self._tell)
+            yield _Asks([park.wake(lane, 0, 0.0, names, told)])
 
-    def _pace(self, park: Park, lane: str, begins: float, soon: float, back: int, last: int) -> tuple[int, float]:
+    def _pace(
+        self, park: Park, lane: str, begins: float, soon: float, back: int, last: int
+    ) -> _Steps[tuple[int, float]]:
         """
         How many jobs of *lane* are due within *soon* seconds, and the seconds between two of them. The first is due in
         *begins* seconds, and the one at *back* says when the others are. If that one is due soon too, one further back
-        is looked at, up to *last*; if less than half of those before it are, a nearer one. If it is purged, or has no
-        limit by now, it says nothing of those before it: the next takes its place; if there is none, a nearer one.
+        is looked at, up to *last*; if less than half of those before it are, a nearer one. If it says nothing of those
+        before it, the next takes its place; if there is none, a nearer one.
         """
         known, pace = 0, 0.0
         while True:
-            far = self._due_of(park, lane, back) if back else None
-            if far is AT_ONCE:
-                far = self._clear(park, lane, back)
-                last = max(0, min(last, park.jobs(lane) - 1))
-            if far is AT_ONCE or back > last:
+            far = (yield from self._clear(park, lane, back)) if back else None
+            if back and far is None:
+                (jobs,) = yield _Asks([park.count(lane)])
+                last = max(0, min(last, jobs - 1))
                 back = min(last, back // 2)
                 if back <= known:
                     return known + 1, pace
@@ -186,48 +254,82 @@ class Promoter(Generic[_M]):
         due = min(due, back + 1)
         return (known + 1, pace) if due <= known else (due, 0.0 if step == math.inf else step)
 
-    def _clear(self, park: Park, lane: str, at: int) -> WhenDue | None:
+    def _clear(self, park: Park, lane: str, at: int) -> _Steps[WhenDue | None]:
         """
-        Wake those of *lane* from *at* on, up to the first other, that were purged, or have no limit by now. Return when
-        that one is due, which stands there now.
+        Clear away those of *lane* from *at* on that say nothing of the others, up to the first that does. Return when
+        that one is due, which stands there now; None if there is none, or only after more than one look clears away.
+
+        Woken are those that were purged (their place goes), that ask at once (`WhenDue.asks`), and that have lost their
+        place. Those that other limits keep back move to a line of their own, where they wait for these.
         """
-        for _ in range(_MOST_WOKEN // _MOST_ASTRAY):
-            jobs = list[bytes]()
-            for job, message in islice(park.parked(lane, _MOST_ASTRAY, at), _MOST_ASTRAY):
-                if self._due(message) is not AT_ONCE:
+        own, cleared, woken, size = lane.partition(_KEPT)[0], 0, 0, 1
+        while cleared < _MOST_WOKEN and woken < _MOST_ASKING:
+            jobs = yield from self._read(park, lane, at, size)
+            is_end = len(jobs) < size
+            purged = [*takewhile(lambda job: not job.message, jobs)]
+            if 0 < len(purged) < len(jobs):  # about those nothing is asked: the next one may be the first that stays
+                jobs, size, is_end = purged, 1, False
+            dues = yield _Asks(messages=[job.message for job in jobs])
+            wakes: list[_Job] = []
+            moves: dict[WhenDue, list[bytes]] = {}
+            first: WhenDue | None = None
+            for job, due in zip(jobs, dues, strict=True):
+                if job.lost or due.asks:
+                    wakes.append(job)
+                    woken += bool(job.message)
+                elif due.kept and f"{own}{_KEPT}{due.kept}" != lane:
+                    each = WhenDue(0.0, kept=due.kept, keeper=due.keeper)
+                    moves.setdefault(each, []).append(job.name)
+                else:
+                    first = due
                     break
-                jobs.append(job)
-            park.wake(lane, 0, jobs=jobs)
-            if len(jobs) < _MOST_ASTRAY:
-                break
-        return self._due_of(park, lane, at)
+            told = park.told([job.stored for job in wakes], [0.0] * len(wakes), self._tell)
+            commands = [park.wake(lane, 0, None, [job.name for job in wakes], told)] if wakes else []
+            commands += [
+                park.move(lane, f"{own}{_KEPT}{each.kept}", each.keeper, names, 0.0) for each, names in moves.items()
+            ]
+            if commands:
+                yield _Asks(commands)
+            if first is not None or is_end:
+                return first
+            cleared += len(jobs)
+            size = min(2 * size, _MOST_ASKING)
+        return None
 
-    def _lead_out(self, park: Park, lane: str, first: WhenDue | None) -> WhenDue | None:
-        """
-        Wake those in front of *lane* that another limit keeps by now (its key is paused, a deploy has changed the
-        limits), or whose place is lost. They ask, and are parked where they stand now. Return when the next is due.
-        """
-        jobs = 1
-        while first is not None and first.astray and jobs <= _MOST_ASTRAY:
-            park.wake_at(lane, [0.0] * jobs, self._tell, 0.0)
-            first, jobs = self._due_of(park, lane, 0), 2 * jobs
-        return first
+    def _read(self, park: Park, lane: str, at: int, most: int) -> _Steps[list[_Job]]:
+        found, epoch = yield _Asks([park.range(lane, at, at + most - 1), park.epoch(lane)])
+        if not found:
+            return []
+        shift = park.shift_in(epoch)
+        (messages,) = yield _Asks([park.messages([name for name, _ in found])])
+        return [
+            _Job(name, message, park.own(message), score <= shift)
+            for (name, score), message in zip(found, messages, strict=True)
+        ]
 
-    def _due_of(self, park: Park, lane: str, at: int) -> WhenDue | None:
-        found = park.message(lane, at)
-        if found is None:
-            return None
-        due = self._due(found[0])
-        return due._replace(astray=math.inf) if found[1] and due is not AT_ONCE else due
+    def _dues(self, messages: Sequence[bytes]) -> list[WhenDue | Exception]:
+        """When the jobs of *messages* are due."""
+        dues: list[WhenDue | Exception] = [AT_ONCE] * len(messages)  # purged, or not to be read here
+        read: dict[int, _M] = {}
+        for number, message in enumerate(messages):
+            if message and (known := self._read_message(message)) is not None:
+                read[number] = known
+        numbers = [*read]
+        for begun in range(0, len(numbers), _TOGETHER):
+            part = numbers[begun : begun + _TOGETHER]
+            for number, due in zip(part, self._throttling.due_all([read[each] for each in part]), strict=True):
+                dues[number] = due
+        return dues
 
-    def _due(self, message: bytes) -> WhenDue:
-        if not message:
-            return AT_ONCE  # it was purged
+    def _read_message(self, message: bytes) -> _M | None:
+        """*message* as the limiter's host reads it; None if it cannot be read: the framework says what is wrong."""
         try:
-            read = self._decode(message)
-        except Exception:
-            return WhenDue(math.inf, overdue=True)  # the framework says what is wrong with it, once it is woken
-        return self._throttling.due(read)
+            return self._decode(message)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            self._log.debug("A parked message cannot be read, and goes to its queue: %r", error)
+            return None
 
     def _run(self) -> None:
         fleet = self._throttling.limiter.fleet

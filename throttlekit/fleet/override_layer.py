@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from throttlekit._core.decision import Decision
@@ -64,6 +65,30 @@ class OverrideLayer:
         if found is None:
             self._pipeline.events.decided_unasked(decision, call.limits, call.job, Ticket(), 0)
         return decision
+
+    def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
+        """As `Pipeline.peek_all`. Calls that a pause holds back, or with a limit in shadow mode, are answered alone."""
+        if not self._fleet.has_overrides():
+            return self._pipeline.peek_all(calls)
+        overrides, resolver = self._fleet.overrides, self._pipeline.resolver
+        answers: dict[int, Decision | Exception] = {}
+        together: dict[int, Call] = {}
+        for number, call in enumerate(calls):
+            try:
+                resolver.registry.check(call)
+                overridden = overrides.apply(call, resolver)
+                if overridden.paused is None and not overridden.shadow:
+                    together[number] = call.on(overridden.limits)
+                else:
+                    answers[number] = self.acquire(call)
+            except Exception as error:
+                answers[number] = error
+        answers.update(zip(together, self._pipeline.peek_all([*together.values()]), strict=True))
+        for number, answer in answers.items():
+            if isinstance(answer, CostExceedsLimit):  # an operator's rate may be too low for it
+                with suppress(CostExceedsLimit):
+                    answers[number] = self._hold_back(calls[number], overrides.too_dear(answer, calls[number]))
+        return [answers[number] for number in range(len(calls))]
 
     def _decide_alone(self, call: Call, claim: Claim) -> Decision:
         """Decide one limit in shadow mode, for a caller that keeps no place."""
