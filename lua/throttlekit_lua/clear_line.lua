@@ -20,6 +20,6 @@ for i = 1, #KEYS / 2 do
     else redis.call('DEL', c.order_key) end
     count = count + 1
   end
-  redis.call('DEL', c.jobs_key)
+  redis.call('UNLINK', c.jobs_key)  -- a thread of the server frees it
 end
 return count

@@ -289,7 +289,7 @@ end
 
 local function write_line(c)
   local line, jobs_key = c.line, c.jobs_key
-  if c.anew then redis.call('DEL', jobs_key)
+  if c.anew then redis.call('UNLINK', jobs_key)
   elseif c.aside > 0 then  -- the first of all, behind the tenants' entries
     local first = redis.call('ZCOUNT', jobs_key, '-inf', '(0')
     redis.call('ZREMRANGEBYRANK', jobs_key, whole(first), whole(first + c.aside - 1))

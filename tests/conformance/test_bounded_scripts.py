@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-import redis
 
 import throttlekit_lua
-from support.servers.processes import redis_server
+from support.servers.slowlog import Slowest, slowest_server
 from support.waiting import wait_until
 from throttlekit import Concurrency, Limiter, SlidingLog, TokenBucket
 from throttlekit._core.storage_keys import bucket_name, with_slots
@@ -134,33 +133,10 @@ def test_of_tenants_so_many_are_kept(store: RedisStore, client: Any) -> None:
     assert all(0 < client.ttl(key) <= 100 for key in TENANTS if client.exists(key))
 
 
-class Slowest:
-    """A server of its own, that logs how long each command held it."""
-
-    def __init__(self, url: str) -> None:
-        self.client: Any = redis.Redis.from_url(url)
-        self.client.config_set("slowlog-log-slower-than", 0)
-        self.store = RedisStore(url, timeout=10)
-        self.limiter = Limiter(self.store)
-
-    def of(self, prepare: Callable[[], Any], act: Callable[[Any], object]) -> int:
-        """Microseconds for which the slowest script of *act* held the server; *act* gets what *prepare* returned."""
-        self.client.flushall()
-        prepared = prepare()
-        self.client.slowlog_reset()
-        act(prepared)
-        took = [each["duration"] for each in self.client.slowlog_get(100) if each["command"].startswith(b"EVAL")]
-        assert took
-        return max(took)
-
-
 @pytest.fixture(scope="module")
 def slowest() -> Iterator[Slowest]:
-    with redis_server() as url:
-        slowest = Slowest(url)
+    with slowest_server() as slowest:
         yield slowest
-        slowest.limiter.close()
-        slowest.client.close()
 
 
 def _cases(server: Slowest, size: int) -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:

@@ -826,7 +826,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
     "clear_line.lua": [
         ("if line.paused > 0 or line.slow then redis", "if line.slow then redis"),
         ("if line.paused > 0 or line.slow then redis", "if line.paused > 0 then redis"),
-        ("redis.call('DEL', c.jobs_key)", ""),
+        ("redis.call('UNLINK', c.jobs_key)", ""),
         ("count = count + 1", "count = 1"),
         ("line.emptied, line.slow = c.line.paused, c.line.from,", "line.emptied, line.slow = c.line.paused, 0,"),
         ("c.line.from, c.line.emptied, c.line.slow", "c.line.from, 0, c.line.slow"),
@@ -989,7 +989,7 @@ MUTANTS: dict[str, list[tuple[str, str]]] = {
         ("max(math.min(line.low, c.least), line.low - c.cost)", "line.low - c.cost"),
         ("max(math.min(line.low, c.least), line.low - c.cost)", "math.min(line.low, c.least)"),
         ("if c.waits then without(c) end", ""),
-        ("if c.anew then redis.call('DEL', jobs_key)", "if false then redis.call('DEL', jobs_key)"),
+        ("if c.anew then redis.call('UNLINK', jobs_key)", "if false then redis.call('UNLINK', jobs_key)"),
         ("elseif c.aside > 0 then", "elseif false then"),
         ("whole(first + c.aside - 1))", "whole(first + c.aside))"),
         ("local first = redis.call('ZCOUNT', jobs_key, '-inf', '(0')", "local first = 0"),

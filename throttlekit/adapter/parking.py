@@ -29,8 +29,8 @@ from throttlekit._engine.ticket import Ticket
 from throttlekit.adapter.waiting import lane_in
 
 __all__ = [
-    "MOST_DUE", "MOST_OTHERS", "SOON", "SOON_SLOT", "Command", "Park", "ParkedLine", "Tell", "is_counted_here",
-    "is_far",
+    "MOST_DUE", "MOST_OTHERS", "MOST_WOKEN", "SOON", "SOON_SLOT", "Command", "Park", "ParkedLine", "Tell",
+    "is_counted_here", "is_far",
 ]  # fmt: skip
 
 _FAR, _FAR_SLOT = 3.0, 30.0
@@ -48,6 +48,8 @@ MOST_OTHERS = 16
 """Lines a turn at which a promoter looks though their jobs were not to be due yet: a rate may have been raised."""
 _MOST_KNOWN = 10_000
 _BATCH = 500
+MOST_WOKEN = 200
+"""Jobs that one script wakes: with new messages that takes the server some 2 ms."""
 
 _TOGETHER = 50
 """Commands in one pipeline: the server runs all of them before it turns to another client."""
@@ -100,7 +102,7 @@ class Park:
     ) -> None:  # fmt: skip
         self.framework, self.queue, self.prefix = framework, queue, prefix
         self._client, self._messages, self._lists, self._moves = client, messages, lists, moves
-        self._known: set[str] = set()  # lines in which this process has parked jobs for slots
+        self._known: set[str] = set()  # lines in which this process has parked jobs
         self._park, self._look, self._wake, self._move = (client.register_script(text) for text in _SCRIPTS)
 
     @classmethod
@@ -183,7 +185,7 @@ class Park:
             lane.start, lane.number, look_in, "" if ends_in == math.inf else ends_in, read.places[read.limit_ref].epoch,
             new_id or message_id,
         ]  # fmt: skip
-        if lane.slots and len(self._known) < _MOST_KNOWN:
+        if len(self._known) < _MOST_KNOWN:
             self._known.add(lane.name)
         return bool(self._park(keys=keys, args=args))
 
@@ -255,8 +257,8 @@ class Park:
         told: Sequence[bytes] = (),
     ) -> Command:  # fmt: skip
         """
-        Wakes the *first* so many jobs of *lane*, and *jobs* in any case, at most 500 in all. Replies how many were
-        woken, and how many are parked still.
+        Wakes the *first* so many jobs of *lane*, and *jobs* in any case, at most `MOST_WOKEN` in all. Replies how many
+        were woken, and how many are parked still.
 
         Args:
             told: The messages of *jobs*, as `told` returns them; none: as they are.
@@ -289,8 +291,8 @@ class Park:
         each batch goes to the front of the queue, so the last one is woken first.
         """
         woken = 0
-        for end in range(most, 0, -_BATCH):
-            jobs = self._client.zrange(f"{self.prefix}:lane:{lane}", max(0, end - _BATCH), end - 1)
+        for end in range(most, 0, -MOST_WOKEN):
+            jobs = self._client.zrange(f"{self.prefix}:lane:{lane}", max(0, end - MOST_WOKEN), end - 1)
             woken += self._woken(lane, 0, jobs)[0]
         return woken
 
@@ -311,6 +313,17 @@ class Park:
         for lane in lanes:
             if lane in self._known and not self._woken(lane, 1)[1]:
                 self._known.discard(lane)
+
+    def given_back(self, lanes: Sequence[str], tell: Tell) -> None:
+        """Units came back to the limits of *lanes*: as `freed`, and the message of the job says that it is due now."""
+        for lane in self._known.intersection(lanes):
+            (found,) = self.run([self.range(lane, 0, 0)])
+            names = [name for name, _ in found]
+            if not names:
+                self._known.discard(lane)
+                continue
+            (messages,) = self.run([self.messages(names)])
+            self.run([self.wake(lane, 0, None, names, self.told(messages, [0.0], tell))])
 
     def own(self, message: bytes | None) -> bytes:
         """The framework's own part of a stored message; b"" if it was purged."""

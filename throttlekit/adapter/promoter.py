@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from throttlekit._util.log_limiter import Every
 from throttlekit.adapter.admission import AT_ONCE, Throttling, WhenDue
-from throttlekit.adapter.parking import MOST_DUE, MOST_OTHERS, SOON, SOON_SLOT, Command, Park, Tell
+from throttlekit.adapter.parking import MOST_DUE, MOST_OTHERS, MOST_WOKEN, SOON, SOON_SLOT, Command, Park, Tell
 from throttlekit.errors import StoreUnavailable
 
 __all__ = ["Promoter"]
@@ -25,12 +25,11 @@ _LONGEST = 60.0
 _FEW = 16
 """Jobs that are woken on the guess that those before them do not come: as many as a line sets aside at first."""
 
-_MOST_WOKEN = 4096
-_MOST_ASKING = 256
+_MOST_CLEARED = 4096
+_MOST_ASKING = 200
 """Jobs of one line that are woken in a turn though it is not their turn: each costs a worker a question."""
 
 _MOST_LOOKS = 20
-_BATCH = 500
 _TOGETHER = 50
 """Questions in one round trip: the store decides all of them before it turns to another client."""
 
@@ -207,19 +206,21 @@ class Promoter(Generic[_M]):
         # A few jobs are woken in any case: the process that holds them looks by itself how far the line has moved.
         begins, few = first.seconds + first.sooner, _FEW if first.sooner else 1
         (jobs,) = yield _Asks([park.count(lane)])
-        last = max(0, min(jobs, first.most, _MOST_WOKEN) - 1)
+        last = max(0, min(jobs, first.most, _MOST_CLEARED) - 1)
         back = min(last, turns.woken.get(lane, last) * 3 // 2)
         due, step = yield from self._pace(park, lane, begins, soon, back, last)
         turns.woken[lane] = due
         due = min(max(due, few), last + 1)
         if first.slot:  # when one comes free is a guess
-            yield _Asks([park.wake(lane, min(_BATCH, due - begun), 0.0) for begun in range(0, due, _BATCH)])
+            yield _Asks([park.wake(lane, min(MOST_WOKEN, due - begun), 0.0) for begun in range(0, due, MOST_WOKEN)])
             return
-        for begun in range(0, due, _BATCH):
-            dues = [begins + step * number for number in range(begun, min(due, begun + _BATCH))]
+        for begun in range(0, due, MOST_WOKEN):
+            dues = [begins + step * number for number in range(begun, min(due, begun + MOST_WOKEN))]
             (found,) = yield _Asks([park.range(lane, 0, len(dues) - 1)])
             names = [name for name, _ in found]
-            (messages,) = (yield _Asks([park.messages(names)])) if names else ([],)
+            if not names:
+                return
+            (messages,) = yield _Asks([park.messages(names)])
             told = park.told(messages, dues[: len(names)], self._tell)
             yield _Asks([park.wake(lane, 0, 0.0, names, told)])
 
@@ -263,7 +264,7 @@ class Promoter(Generic[_M]):
         place. Those that other limits keep back move to a line of their own, where they wait for these.
         """
         own, cleared, woken, size = lane.partition(_KEPT)[0], 0, 0, 1
-        while cleared < _MOST_WOKEN and woken < _MOST_ASKING:
+        while cleared < _MOST_CLEARED and woken < _MOST_ASKING:
             jobs = yield from self._read(park, lane, at, size)
             is_end = len(jobs) < size
             purged = [*takewhile(lambda job: not job.message, jobs)]

@@ -170,7 +170,7 @@ class RedisClusterStore(RedisStore):
 
     def _delete(self, names: Sequence[str]) -> None:
         for name in names:
-            self._command("DEL", name)
+            self._command("UNLINK", name)
 
     def _clear(self, names: Sequence[str]) -> int:
         clear = super()._clear

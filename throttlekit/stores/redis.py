@@ -265,7 +265,7 @@ class RedisStore:
         return self._client
 
     def _delete(self, names: Sequence[str]) -> None:
-        self._command("DEL", *names)
+        self._command("UNLINK", *names)
 
 
 def _or_empty(number: int | None) -> int | str:

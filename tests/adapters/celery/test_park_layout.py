@@ -170,7 +170,7 @@ def test_a_parked_message_is_what_kombu_would_have_put(side: Any, layout: str, p
 
     lane = held.ticket["line"]
     worker.app.send_task("parks", (9,), queue="jobs", priority=priority)  # one that stands in the queue already
-    assert park.wake(lane, 1) == 0
+    assert park.release(lane, 1) == 1
     assert worker.parked == {}
     message: Any = worker.queue.bind(worker.channel).get()
     came = json.loads(json.dumps(message._raw))

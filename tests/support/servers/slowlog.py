@@ -1,0 +1,89 @@
+"""A Redis server of a test's own whose SLOWLOG says how long each script held it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from itertools import combinations
+from typing import Any
+
+import redis
+
+import throttlekit_lua
+from support.servers.processes import redis_server
+from throttlekit import Limiter
+from throttlekit.stores.redis import RedisStore
+
+__all__ = ["PARTS", "VERBS", "Slowest", "slowest_server"]
+
+VERBS = ("acquire", "clear_line", "leave", "lease", "pause", "settle", "slow")
+"""The scripts that `throttlekit_lua.read` composes."""
+
+PARTS = (
+    "clock",
+    "common",
+    "fast_bucket",
+    "fast_line",
+    "fast_path",
+    "line",
+    "slowdown",
+    *throttlekit_lua.ALGORITHMS.values(),
+)
+"""What they are composed of."""
+
+
+class Slowest:
+    """
+    A server of its own, that logs how long each command held it.
+
+    Attributes:
+        ran: The names of the scripts that ran in any `of`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.client: Any = redis.Redis.from_url(url)
+        self.client.config_set("slowlog-log-slower-than", 0)
+        self.store = RedisStore(url, timeout=10)
+        self.limiter = Limiter(self.store)
+        self.ran: set[str] = set()
+        self._names: dict[bytes, str] = {}
+        codes = [*throttlekit_lua.ALGORITHMS]
+        for verb in VERBS:
+            for count in range(len(codes) + 1):
+                for those in combinations(codes, count):
+                    self._names[_sha(throttlekit_lua.read(verb, frozenset(those)))] = verb
+
+    def script(self, name: str, keys: list[str], args: list[Any]) -> object:
+        """Run the script *name*, which stands alone."""
+        text = throttlekit_lua.script(name)
+        sha = self.client.script_load(text)
+        self._names[sha.encode()] = name
+        return self.client.evalsha(sha, len(keys), *keys, *args)
+
+    def of(self, prepare: Callable[[], Any], act: Callable[[Any], object]) -> int:
+        """Microseconds for which the slowest script of *act* held the server; *act* gets what *prepare* returned."""
+        self.client.flushall()
+        prepared = prepare()
+        self.client.slowlog_reset()
+        act(prepared)
+        commands = [(each["command"].split(maxsplit=2), each["duration"]) for each in self.client.slowlog_get(100)]
+        took = [duration for words, duration in commands if words[0] in (b"EVAL", b"EVALSHA")]
+        assert took
+        self.ran |= {
+            self._names[words[1]] for words, _ in commands if words[0] == b"EVALSHA" and words[1] in self._names
+        }
+        return max(took)
+
+
+@contextmanager
+def slowest_server() -> Generator[Slowest, None, None]:
+    with redis_server() as url:
+        slowest = Slowest(url)
+        yield slowest
+        slowest.limiter.close()
+        slowest.client.close()
+
+
+def _sha(text: str) -> bytes:
+    return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest().encode()
