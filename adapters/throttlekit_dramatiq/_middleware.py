@@ -15,7 +15,7 @@ from dramatiq import Actor, Broker
 from dramatiq.common import current_millis, q_name
 from dramatiq.middleware import Middleware, SkipMessage
 
-from throttlekit import ConfigurationError, Limit, Limiter, RateLimited
+from throttlekit import ConfigurationError, Limit, Limiter, RateLimited, current
 from throttlekit.adapter import (
     MAX_WAIT,
     ON_429,
@@ -287,10 +287,11 @@ class Throttle(Middleware):
             self._consumers.give_back(message)
             return
         self._bodies.expect(None)  # it may not have begun
+        given_back = current().given_back
         end(error)
         self._consumers.give_back(message)
-        if self._consumers.wake(grant.lanes) is False:
-            self._parking.freed(grant.run.lanes)
+        if self._consumers.wake((*grant.lanes, *given_back)) is False:
+            self._parking.freed(grant.run.lanes, given_back)
 
     def _rate_limited(self, message: Any, error: RateLimited) -> None:
         """The body of *message* has raised *error*. Returns if that is an error like any other."""

@@ -94,11 +94,15 @@ class Parking:
         )
         broker.emit_after("enqueue", copy, deferral.delay_ms)
 
-    def freed(self, lanes: Sequence[str]) -> None:
-        """A slot for which the messages of *lanes* wait has come free, and none of them is in this process."""
+    def freed(self, lanes: Sequence[str], given_back: Sequence[str] = ()) -> None:
+        """
+        A slot for which the messages of *lanes* wait has come free, or a unit was given back for which those of
+        *given_back* wait; and none of them is in this process.
+        """
         for park in list(self._parks.values()):
             try:
                 park.freed(lanes)
+                park.given_back(given_back, _tell)
             except Exception as error:
                 _log.debug("A parked message waits for its promoter: %r", error)
 

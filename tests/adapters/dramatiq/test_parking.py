@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,7 @@ from support.flood.run import Flood, FloodLimit, run
 from support.servers.flood import Servers
 from support.servers.stores import Recording
 from support.waiting import wait_until
-from throttlekit import Limiter, TokenBucket
+from throttlekit import Limiter, TokenBucket, current
 from throttlekit.adapter import Park
 from throttlekit.fleet.control import Control
 from throttlekit.stores.redis import RedisStore
@@ -156,6 +157,26 @@ def test_jobs_whose_own_key_is_paused_keep_no_other_back(redis_site: Site, limit
         limits.resume(each, key="paused")
         site.until_ran(150)
     assert sorted(site.ran) == sorted(("first", "paused", "last") * 50)
+
+
+def test_a_unit_that_is_given_back_wakes_the_next_at_once(redis_site: Site, limits: Limiter) -> None:
+    """Of a limit of one an hour, bodies that use no unit run one after the other, and not one at each look."""
+    site = redis_site
+    hourly = TokenBucket("hourly", "1/h", burst=1)
+    limits.reset(hourly)
+    site.broker.add_middleware(Throttle(limits, max_inline_wait=0))
+
+    @site.actor(throttle=hourly, max_retries=0)
+    def job(n: int) -> None:
+        wait_until(lambda: n or parked(site) == 12, description="the others are parked")
+        site.ran.append(time.monotonic())
+        current().settle(0)
+
+    for n in range(13):
+        job.send(n)
+    with working(site.broker):
+        site.until_ran(13)
+    assert site.ran[-1] - site.ran[0] < 3.0, "a look is twice a second"
 
 
 def test_a_store_that_is_away_wakes_nothing_and_loses_nothing(
