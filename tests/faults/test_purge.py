@@ -99,6 +99,20 @@ def test_new_job_behind_purged_ones_waits_for_an_interval_and_some_seconds(rate:
     assert now <= interval + more
 
 
+@pytest.mark.parametrize(("purged", "within"), [(100, 1.5), (1000, 2.5), (5000, 7.5)])
+@pytest.mark.parametrize("rate", ["100/s", "10/s", "1/s", "10/m", "1/m", "10/h"])
+def test_new_jobs_that_keep_arriving_wait_for_the_next_unit_and_some_seconds(
+    rate: str, purged: int, within: float
+) -> None:
+    """At any rate, and a burst of 1: behind 5 000 purged jobs the first waits 7.5 s longer than for the next unit."""
+    limit = TokenBucket("purged", rate, burst=1)
+    interval = limit.period_us / 1_000_000 / limit.amount
+    newcomers = Newcomers(limit)
+    newcomers.purged(purged)
+    newcomers.come(interval / 2, 10 * interval + 10)
+    assert newcomers.ran[0] <= 1.15 * interval + within
+
+
 @pytest.mark.parametrize("limit", [TokenBucket("day", "1000/d", burst=1000), TokenBucket("hour", "100/h", burst=100)])
 def test_cleared_line_lets_the_limit_be_used_at_its_rate(limit: Limit) -> None:
     """What was counted stays, so no burst follows: as many jobs run as the rate gives, and not one more."""

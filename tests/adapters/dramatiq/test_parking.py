@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -132,8 +133,9 @@ def test_a_message_past_its_max_age_ends_while_it_is_parked(redis_site: Site, li
     assert -1 not in site.ran
 
 
-def test_jobs_whose_own_key_is_paused_keep_no_other_back(redis_site: Site, limits: Limiter) -> None:
-    """A tenant's 429 pauses its key while its messages stand first in the line that all share: others run."""
+@pytest.mark.parametrize("who", ["a 429", "an operator"])
+def test_jobs_whose_own_key_is_paused_keep_no_other_back(redis_site: Site, limits: Limiter, who: str) -> None:
+    """A tenant's key is paused while its messages stand first in the line that all share: others run."""
     site = redis_site
     shared = TokenBucket("shared", "10/s", burst=1)
     each = TokenBucket("each", "1000/s", burst=1000, key="{tenant}")
@@ -144,19 +146,47 @@ def test_jobs_whose_own_key_is_paused_keep_no_other_back(redis_site: Site, limit
     def job(tenant: str) -> None:
         site.ran.append(tenant)
 
-    for tenant in ("first", "paused", "last"):
-        for _ in range(50):
+    many = {"first": 50, "paused": 600, "last": 50}
+    for tenant, count in many.items():
+        for _ in range(count):
             job.send(tenant)
-    with working(site.broker) as worker:
-        wait_until(lambda: parked(site) > 100, description="those of two tenants are parked")
-        limits.pause(each, 3600, key="paused")
+    with Control(limits) as control, working(site.broker) as worker:
+        wait_until(lambda: parked(site) > 640, description="those of two tenants are parked")
+        if who == "an operator":
+            control.pause(each, key="paused", for_=3600)
+        else:
+            limits.pause(each, 3600, key="paused")
         wait_until(lambda: site.ran.count("last") == 50, description="the last tenant's have run", timeout=40)
         ran = site.ran.count("paused")
-        wait_until(lambda: parked(site) == 50 - ran, description="the paused tenant's are parked")
+        wait_until(lambda: parked(site) == 600 - ran, description="the paused tenant's are parked")
         assert in_hand(worker, site) == 0
+        control.set(shared, "500/s", burst=500)
+        control.resume(each, key="paused")
         limits.resume(each, key="paused")
-        site.until_ran(150)
-    assert sorted(site.ran) == sorted(("first", "paused", "last") * 50)
+        site.until_ran(700)
+        control.unset(shared)
+    assert Counter(site.ran) == many
+
+
+def test_messages_of_an_actor_that_is_gone_keep_no_other_back(redis_site: Site, limits: Limiter) -> None:
+    """A deploy has removed it while its messages are parked first in the line of a limit: they are dead-lettered."""
+    site = redis_site
+    site.broker.add_middleware(Throttle(limits, max_inline_wait=0))
+    shared = TokenBucket("shared", "10/s", burst=1)
+    limits.reset(shared)
+    gone = site.actor(lambda n: site.ran.append(n), actor_name="gone", throttle=shared, max_retries=0)
+    stays = site.actor(lambda n: site.ran.append(n), actor_name="stays", throttle=shared, max_retries=0)
+    for n in range(200):
+        gone.send(n)
+    for n in range(200, 220):
+        stays.send(n)
+    with working(site.broker):
+        wait_until(lambda: parked(site) > 150, description="most are parked")
+    del site.broker.actors["gone"]
+    with working(site.broker):
+        wait_until(lambda: {*range(200, 220)} <= {*site.ran}, description="all of the other actor have run", timeout=40)
+        wait_until(lambda: parked(site) == 0, description="nothing is parked")
+    assert len(dead_letters(site.broker, site.queue)) == 220 - len(site.ran)
 
 
 def test_a_unit_that_is_given_back_wakes_the_next_at_once(redis_site: Site, limits: Limiter) -> None:
