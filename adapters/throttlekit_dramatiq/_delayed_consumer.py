@@ -29,7 +29,7 @@ from functools import partial
 from typing import Any
 
 from dramatiq.brokers.stub import StubBroker
-from dramatiq.common import current_millis, q_name
+from dramatiq.common import current_millis, iter_queue, q_name
 from dramatiq.message import Message
 
 from throttlekit.adapter import NO_LANE
@@ -246,8 +246,8 @@ class DelayedConsumers:
         if queue is not thread.delay_queue:
             messages += queue.messages()
             fresh, thread.delay_queue = thread.delay_queue, Waiting()
-            while not fresh.empty():
-                thread.delay_queue.put(fresh.get_nowait())
+            for item in iter_queue(fresh):
+                thread.delay_queue.put(item)
         if messages:
             thread.requeue_messages(messages)
             _log.warning("Connection lost: %d waiting messages go back to %s.", len(messages), thread.queue_name)

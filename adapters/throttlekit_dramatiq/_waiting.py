@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from queue import PriorityQueue
+from queue import Empty
 from typing import Any, NamedTuple, TypeAlias
 
 from dramatiq.common import current_millis
@@ -43,21 +44,25 @@ class Held(NamedTuple):
 WaitingEntry: TypeAlias = Entry[Held]
 
 
-class Waiting(PriorityQueue[Any]):
+class Waiting:
     """
-    In place of a consumer thread's `delay_queue`: all that Dramatiq does with one it may do with this.
+    Replaces a consumer thread's `delay_queue`: it has every method of a queue that Dramatiq calls on it.
 
-    Besides, the message that stands first in a limit's line can be taken out before it is due, and be put back with
-    another instant.
+    In addition, the first message of a limit's line can be removed before it is due, and be put back with another
+    due time.
+
+    It does not extend `queue.PriorityQueue`: that class's lock and hooks are private, and gevent replaces the class
+    with one that has neither.
     """
 
-    def _init(self, maxsize: int) -> None:
+    def __init__(self) -> None:
+        self.unfinished_tasks = 0
         self._room: WaitingRoom[Held] = WaitingRoom(second=1000)
+        self._lock = threading.Lock()
+        self._all_done = threading.Condition(self._lock)
 
-    def _qsize(self) -> int:
-        return len(self._room)
-
-    def _put(self, item: Any) -> None:
+    def put(self, item: Any) -> None:
+        """Add an item of Dramatiq's, or a `Retimed` one. Call `task_done` once for each."""
         retimed = item if isinstance(item, Retimed) else None
         item = retimed.item if retimed else item
         due, message = due_and_message(item)
@@ -65,36 +70,64 @@ class Waiting(PriorityQueue[Any]):
         due, since, before = (retimed.due, retimed.since, retimed.before) if retimed else (due, now, None)
         lane = (retimed and retimed.lane) or lane_in(message.options.get(TICKET))
         latest = max(due, current_millis() + LONGEST_HOLD * 1000)
-        self._room.put(Held(item, message, since), due, lane, now=now, latest=latest, before=before)
+        with self._lock:
+            self._room.put(Held(item, message, since), due, lane, now=now, latest=latest, before=before)
+            self.unfinished_tasks += 1
 
-    def _get(self) -> Any:
-        entry: Any = self._room.first()  # there is one: `get` has checked the size
-        self._room.remove(entry)
-        return entry.item.item
+    def get_nowait(self) -> Any:
+        """
+        Remove the item that is due first, and return it as Dramatiq put it in.
+
+        Raises:
+            Empty: No message waits.
+        """
+        with self._lock:
+            entry = self._room.first()
+            if entry is None:
+                raise Empty
+            self._room.remove(entry)
+            return entry.item.item
+
+    def task_done(self) -> None:
+        """A message that was removed is dealt with."""
+        with self._lock:
+            self.unfinished_tasks -= 1
+            if self.unfinished_tasks == 0:
+                self._all_done.notify_all()
+
+    def join(self) -> None:
+        """Block until `task_done` has been called for every message."""
+        with self._lock:
+            self._all_done.wait_for(lambda: self.unfinished_tasks == 0)
+
+    def qsize(self) -> int:
+        """How many messages wait."""
+        with self._lock:
+            return len(self._room)
 
     def first(self) -> WaitingEntry | None:
         """The entry that is due first; it stays."""
-        with self.mutex:
+        with self._lock:
             return self._room.first()
 
     def first_in(self, lane: str) -> WaitingEntry | None:
         """The entry that stands first in *lane*; it stays."""
-        with self.mutex:
+        with self._lock:
             return self._room.first_in(lane)
 
     def to_look_at(self, now_ms: int) -> WaitingEntry | None:
         """The first entry of a lane at which this process has not looked lately; it stays."""
-        with self.mutex:
+        with self._lock:
             return self._room.to_look_at(time.monotonic(), _LOOK_EVERY, now_ms + _DUE_ANYWAY_MS)
 
     def remove(self, entry: WaitingEntry) -> bool:
-        """Take *entry* out, to call `task_done` for; return False if another thread has."""
-        with self.mutex:
+        """Remove *entry*, to call `task_done` for; return False if another thread has."""
+        with self._lock:
             return self._room.remove(entry)
 
     def messages(self) -> list[Any]:
         """All messages that wait; they stay."""
-        with self.mutex:
+        with self._lock:
             return [entry.item.message for entry in self._room]
 
 

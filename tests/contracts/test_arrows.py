@@ -285,6 +285,28 @@ def test_adapters_import_public_names_only(module: str) -> None:
     } <= floor
 
 
+_NAMED_TUPLE = {"_asdict", "_fields", "_replace"}
+"""These are documented, despite the underscore."""
+
+
+def test_the_core_reads_no_private_attribute_of_the_standard_library() -> None:
+    """gevent, or the next Python, may replace a class by one that lacks its private attributes."""
+    nodes = [(name, node) for name in MODULES if _layer(name) < _layer("throttlekit_dramatiq") for node in _nodes(name)]
+    reads = {
+        (name, node.attr)
+        for name, node in nodes
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__")
+    }
+    own = {node.name for _, node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    own |= {node.id for _, node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    own |= {node.attr for _, node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)}
+    assert sorted((name, attribute) for name, attribute in reads if attribute not in own | _NAMED_TUPLE) == []
+
+
+def _nodes(module: str) -> list[ast.AST]:
+    return list(ast.walk(parsed(module)))
+
+
 REDIS = ("pool", "errors", "client", "from_client", "cluster", "redis", "sentinel")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
+import threading
 import time
 from queue import Empty
 from types import SimpleNamespace
@@ -66,6 +67,24 @@ def test_it_gives_out_what_is_due_first_and_what_came_first_of_two_due_at_once()
     assert [waiting.get_nowait() for _ in range(4)] == [items[1], items[3], items[2], items[0]]
     with pytest.raises(Empty):
         waiting.get_nowait()
+
+
+def test_join_returns_when_every_message_is_dealt_with() -> None:
+    """Not when the last one was given out: `Worker.join` waits until it has been enqueued elsewhere."""
+    waiting, joined = filled(item(1), item(2)), threading.Event()
+
+    def join() -> None:
+        waiting.join()
+        joined.set()
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    for _ in range(2):
+        waiting.get_nowait()
+        assert not joined.is_set()
+        waiting.task_done()
+    thread.join(60)
+    assert joined.is_set()
 
 
 def test_the_first_of_a_lane_is_taken_out_from_behind_others() -> None:

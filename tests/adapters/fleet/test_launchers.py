@@ -1,0 +1,134 @@
+"""Every command that starts workers of a supported framework, with a backlog that a limit throttles."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from support.celery.flood import CeleryFlood, CeleryFlooding
+from support.faults.processes import Command
+from support.flood import run as floods
+from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
+from support.flood.run import Flood, Flooding, FloodLimit, run
+from support.huey.flood import HueyFlood, HueyFlooding
+from support.rq.flood import OURS, OURS_SIMPLE, STOCK, RqFlood, RqFlooding
+from support.rq.workers import Fleet
+from support.servers.flood import Servers
+from support.taskiq.flood import TaskiqFlood, TaskiqFlooding
+
+pytestmark = [
+    pytest.mark.workers,
+    # Celery's client leaves sockets for the collector to find.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
+]
+
+_JOBS = 80
+_BACKLOG: dict[str, Any] = {
+    "limits": (FloodLimit("one", "20/s", 10),),
+    "jobs": _JOBS,  # the last ones are due in more than 3 s: on Redis they are parked
+    "settle": 0.2,
+}
+
+
+class _Dramatiq(Flooding):
+    """One of the scripts that Dramatiq installs, and its options."""
+
+    script = ("dramatiq",)
+
+    def workers(self) -> Command:
+        name, *options = self.script
+        options += ["-p", str(self.flood.processes), "-t", str(self.flood.threads)]
+        path = Path(sysconfig.get_path("scripts"), name)
+        return Command([str(path), floods._MODULE, *options], self._environment)
+
+
+class _DramatiqSpawned(_Dramatiq):
+    script = ("dramatiq", "--use-spawn")
+
+
+class _DramatiqGevent(_Dramatiq):
+    script = ("dramatiq-gevent",)
+
+
+class _RqPool(RqFlooding):
+    """One `rq worker-pool` with a worker for each of the flood's kinds, which are all the same."""
+
+    def workers(self) -> Fleet:
+        kinds = self.flood.kinds
+        pool = [sys.executable, "-m", "rq.cli", "worker-pool", self.queue, "--url", self.url]
+        options = ["-n", str(len(kinds)), "--worker-class", kinds[0], "-c", "support.rq.flood_jobs"]
+        return Fleet([[*pool, *options]], self._environment)
+
+
+def _dramatiq(kind: type[Flooding], broker: str = "redis") -> Any:
+    label = " ".join(kind.script) if issubclass(kind, _Dramatiq) else "python -m dramatiq"
+    return pytest.param(broker, kind, Flood(**_BACKLOG), id=f"{label} on {broker}")
+
+
+def _celery(pool: str, broker: str = "redis", **how: Any) -> Any:
+    optional = pool in ("gevent", "eventlet") and "THROTTLEKIT_REQUIRE_SERVERS" not in os.environ
+    missing = optional and importlib.util.find_spec(pool) is None
+    marks = pytest.mark.skipif(missing, reason=f"{pool} is not installed: pip install {pool}")
+    flood = CeleryFlood(**{**_BACKLOG, **how}, pool=pool)
+    return pytest.param(broker, CeleryFlooding, flood, id=f"celery worker --pool {pool} on {broker}", marks=marks)
+
+
+def _rq(name: str, kind: str, *, pool: bool = False) -> Any:
+    return pytest.param("redis", _RqPool if pool else RqFlooding, RqFlood(**_BACKLOG, kinds=(kind, kind)), id=name)
+
+
+def _huey(worker_type: str, **how: Any) -> Any:
+    flood = HueyFlood(**_BACKLOG, worker_type=worker_type, **how)
+    return pytest.param("redis", HueyFlooding, flood, id=f"huey_consumer -k {worker_type}")
+
+
+# Kombu has ten connections by default, and a message for which there is none stays unacknowledged.
+_GREEN_ON_REDIS: dict[str, Any] = {"threads": 20, "conf": {"broker_transport_options": {"max_connections": 100}}}
+
+# Celery 5.4 sends the last acknowledgements up to 2 s later, and not at all if it is stopped before.
+_GREEN_ON_RABBITMQ: dict[str, Any] = {"threads": 20, "settle": 2.5}
+
+LAUNCHERS = [
+    _dramatiq(_Dramatiq),
+    _dramatiq(_DramatiqSpawned),
+    _dramatiq(_DramatiqGevent),
+    _dramatiq(_DramatiqGevent, "rabbitmq"),
+    _celery("prefork"),
+    _celery("threads"),
+    _celery("solo"),
+    _celery("gevent", **_GREEN_ON_REDIS),
+    _celery("gevent", "rabbitmq", **_GREEN_ON_RABBITMQ),
+    _celery("eventlet", **_GREEN_ON_REDIS),
+    _celery("eventlet", "rabbitmq", **_GREEN_ON_RABBITMQ),
+    _huey("thread"),
+    _huey("process"),
+    _huey("greenlet", threads=16),
+    _rq("rq worker", STOCK),
+    _rq("rq worker -w ThrottledWorker", OURS),
+    _rq("rq worker -w ThrottledSimpleWorker", OURS_SIMPLE),
+    _rq("rq worker-pool", "rq.Worker", pool=True),
+    _rq("rq worker-pool -w ThrottledWorker", OURS, pool=True),
+    _rq("rq worker-pool -w ThrottledSimpleWorker", OURS_SIMPLE, pool=True),
+    pytest.param("redis", TaskiqFlooding, TaskiqFlood(**_BACKLOG, on="list"), id="taskiq worker --workers 2 on a list"),
+    pytest.param("redis", TaskiqFlooding, TaskiqFlood(**_BACKLOG), id="taskiq worker --workers 2 on a stream"),
+]
+
+
+@pytest.mark.parametrize(("broker", "flooding", "flood"), LAUNCHERS)
+def test_a_throttled_backlog_runs_once_within_the_bound(
+    request: pytest.FixtureRequest, broker: Literal["redis", "rabbitmq"], flooding: type[Flooding], flood: Flood
+) -> None:
+    """However workers are started, a backlog keeps its bound, each job runs once, and no traceback is logged."""
+    where: Servers = request.getfixturevalue(f"on_{broker}")
+    told = in_order(run(flood, where, flooding))
+    assert starts_of(told) == {str(n): 1 for n in range(_JOBS)}, told.log[-4000:]
+    assert assert_bound(told, "one", 50_000, 10) == _JOBS
+    assert told.left == 0
+    assert_calm(told.log)
