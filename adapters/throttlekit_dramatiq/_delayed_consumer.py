@@ -21,7 +21,6 @@ Everything here is an attribute set on Dramatiq's consumer threads, in `DelayedC
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Iterable, Sequence
@@ -30,6 +29,7 @@ from typing import Any
 
 from dramatiq.brokers.stub import StubBroker
 from dramatiq.common import current_millis, iter_queue, q_name
+from dramatiq.errors import ConnectionClosed
 from dramatiq.message import Message
 
 from throttlekit.adapter import NO_LANE
@@ -169,13 +169,13 @@ class DelayedConsumers:
             # RabbitMQ's acknowledgements wait for the consumer's loop, which first hands over all fetched messages:
             # thousands, after a restart. A kill before they are sent would run each of those jobs again.
             self._sent_at[thread] = now
-            with contextlib.suppress(Exception):  # the consumer meets the same fault next, and names it
-                connection.process_data_events(time_limit=0)
+            _send(connection)
 
     def _release_due(self, thread: Any) -> None:
-        if not thread.running:
-            # A timer, while the connection is being closed: the acknowledgement of a message that is released now
-            # would not be sent, and RabbitMQ would deliver it again.
+        connection = getattr(thread.consumer, "connection", None)
+        if not thread.running or (connection is not None and not connection.is_open):
+            # RabbitMQ delivers again what waited on a connection that is closed, or about to be. The acknowledgement
+            # of a message that is released now would not be sent: it would run twice.
             return
         self._rescue(thread)
         queue, now = thread.delay_queue, current_millis()
@@ -252,6 +252,24 @@ class DelayedConsumers:
             thread.requeue_messages(messages)
             _log.warning("Connection lost: %d waiting messages go back to %s.", len(messages), thread.queue_name)
         self._known[thread] = thread.delay_queue, thread.consumer
+
+
+def _send(connection: Any) -> None:
+    """
+    Send what waits on a connection of RabbitMQ, and read what has arrived.
+
+    Raises:
+        ConnectionClosed: The connection is lost. It has to be raised here: on a closed connection pika's own loop
+            raises a ValueError, which Dramatiq would log as an unexpected error.
+    """
+    from pika.exceptions import AMQPError
+
+    if not connection.is_open:
+        raise ConnectionClosed("the connection is closed")
+    try:
+        connection.process_data_events(time_limit=0)
+    except AMQPError as error:
+        raise ConnectionClosed(error) from None
 
 
 def _decode(data: bytes) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
+from queue import PriorityQueue
 from types import SimpleNamespace
 from typing import Any
 
@@ -189,6 +191,46 @@ def test_what_came_on_a_lost_connection_acknowledges_nothing_on_the_next(rabbit:
     threads[1].consumer.ack(current)
     assert not threads[1].consumer.known_tags
     threads[1].consumer.close()
+
+
+@pytest.fixture
+def delayed(rabbit: Site) -> Any:
+    """The consumer thread of a delay queue on RabbitMQ, not started, that holds one message."""
+    broker: Any = rabbit.broker
+    broker.add_middleware(Throttle(Limiter()))
+    runner(rabbit).send_with_options(args=(0,), delay=1)
+    name = f"{rabbit.queue}.DQ"
+    thread: Any = dramatiq.worker.ConsumerThread(
+        broker=broker, queue_name=name, prefetch=1, work_queue=PriorityQueue(), worker_timeout=100
+    )
+    thread.consumer, thread.running = broker.consume(name, prefetch=1, timeout=5000), True
+    DelayedConsumers().adopt(thread)
+    thread.handle_message(next(thread.consumer))
+    return thread
+
+
+def test_what_waits_on_a_closed_connection_is_not_handed_over(delayed: Any) -> None:
+    """RabbitMQ delivers it again: to run it here as well would run it twice."""
+    (message,) = delayed.delay_queue.messages()
+    ended: list[Any] = []
+    delayed.post_process_message = ended.append
+    delayed.consumer.connection.close()
+    wait_until(lambda: time.time() * 1000 > message.options["eta"], description="the message is due")
+    with pytest.raises(ConnectionClosed):
+        delayed.handle_delayed_messages()
+    assert not ended
+    assert delayed.delay_queue.messages() == [message]
+
+
+def test_a_connection_lost_during_a_turn_is_an_ordinary_connection_error(
+    delayed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dramatiq logs one line for it, and a traceback at CRITICAL for all other errors."""
+    (message,) = delayed.delay_queue.messages()
+    monkeypatch.setattr("throttlekit_dramatiq._delayed_consumer.current_millis", lambda: message.options["eta"] - 10)
+    delayed.consumer.connection._impl._transport._sock.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(ConnectionClosed):
+        wait_until(delayed.handle_delayed_messages, description="the consumer notices it", timeout=30)
 
 
 def test_a_store_that_is_down_runs_nothing_and_fails_nothing(site: Site, redis_base: str) -> None:
