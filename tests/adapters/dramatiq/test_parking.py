@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+import dramatiq.worker
 import pytest
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.common import dq_name
 from dramatiq.middleware import AgeLimit
+from redis.sentinel import Sentinel
 
 from support.dramatiq.helpers import Site, dead_letters, left_over, working
 from support.flood.checks import assert_bound, in_order, starts_of
 from support.flood.figures import inversions
 from support.flood.run import Flood, FloodLimit, run
 from support.servers.flood import Servers
+from support.servers.sentinel import watched
 from support.servers.stores import Recording
 from support.waiting import wait_until
 from throttlekit import Limiter, TokenBucket, current
@@ -99,6 +103,20 @@ def test_what_is_due_later_waits_in_no_worker_and_runs_in_its_turn(redis_site: S
     runs_the_rest(site, limits)
     assert parked(site) == 0
     assert inversions(site.ran) < 0.25  # threads ask in any order; by chance it were a half
+
+
+def test_what_is_parked_behind_sentinels_outlives_a_fail_over(limits: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker's client asks the Sentinels for their master; what is parked there runs once after the fail-over."""
+    monkeypatch.setattr(dramatiq.worker, "CONSUMER_RESTART_DELAY_SECS", 0.1)
+    with watched() as pair, contextlib.closing(Sentinel([("127.0.0.1", pair.port)]).master_for("limits")) as client:
+        site = Site("redis", "behind-sentinels", lambda **options: RedisBroker(client=client, **options))
+        limits.pause(SLOW, 600)  # no message moves in what the replica has not seen as the master is killed
+        sends(site, limits)
+        with working(site.broker):
+            wait_until(lambda: parked(site) == MANY, description="all are parked")
+            pair.fail_over()
+        limits.resume(SLOW)
+        runs_the_rest(site, limits)
 
 
 def test_a_purge_of_the_queue_drops_what_is_parked(redis_site: Site, limits: Limiter) -> None:
