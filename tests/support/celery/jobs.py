@@ -19,7 +19,7 @@ from celery import Celery, Task, signals
 from kombu import messaging
 
 from support.faults import mortal
-from support.flood.limits import FloodLimit, parking_of
+from support.flood.limits import FloodLimit, options_of
 from support.flood.record import Record, RecordingStore
 from throttlekit import Limiter, TokenBucket
 from throttlekit_celery import install
@@ -120,6 +120,6 @@ def _declare(name: str, limits: list[TokenBucket]) -> None:
 
 if _flood["mode"] == "throttlekit":
     _limiter = Limiter(RecordingStore(_flood["store_url"], _record, _count))
-    install(app, _limiter, **{**parking_of(install, _flood), **_flood["install"]})
+    install(app, _limiter, **{**options_of(install, _flood), **_flood["install"]})
 for _name, _limits in _flood["actors"].items():
     _declare(_name, [FloodLimit(**limit).made() for limit in _limits])

@@ -25,7 +25,7 @@ from dramatiq.rate_limits.backends import RedisBackend
 
 from support.dramatiq.workers import make_broker
 from support.faults import mortal
-from support.flood.limits import FloodLimit, parking_of
+from support.flood.limits import FloodLimit, options_of
 from support.flood.record import Record, RecordingStore
 from throttlekit import Limit, Limiter, hookimpl
 from throttlekit.hookspecs import Deferred
@@ -131,7 +131,7 @@ def _install() -> None:
         limiter = Limiter(RecordingStore(_flood["store_url"], _record, counts.add), plugins=[Slots()])
         ours = mode == "throttlekit"
         broker.add_middleware(
-            Throttle(limiter, **parking_of(Throttle, _flood)) if ours else Naive(limiter, actors["job"][0])
+            Throttle(limiter, **options_of(Throttle, _flood)) if ours else Naive(limiter, actors["job"][0])
         )
     elif mode == "native":
         rate = actors["job"][0].amount

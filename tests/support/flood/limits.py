@@ -9,7 +9,7 @@ from typing import Any
 
 from throttlekit import Adapt, ByLatency, Concurrency, Limit, Share, TokenBucket
 
-__all__ = ["FloodLimit", "parking_of"]
+__all__ = ["FloodLimit", "options_of"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,8 @@ class FloodLimit:
         return TokenBucket(self.name, self.rate, burst=self.burst, key=self.key, share=share, adapt=adapt)
 
 
-def parking_of(adapter: Callable[..., Any], flood: Mapping[str, Any]) -> dict[str, bool]:
-    """The option `parking` as the flood has it, where *adapter* has that option."""
-    return {"parking": flood.get("parking", True)} if "parking" in inspect.signature(adapter).parameters else {}
+def options_of(adapter: Callable[..., Any], flood: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of *adapter* that the flood sets, of those that it has: `parking` and `max_inline_wait`."""
+    wanted = {"parking": flood.get("parking", True), "max_inline_wait": flood.get("max_inline_wait")}
+    known = inspect.signature(adapter).parameters
+    return {name: value for name, value in wanted.items() if name in known and value is not None}

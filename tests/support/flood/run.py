@@ -52,7 +52,7 @@ class Flood:
         faulty: Brokers and workers will die: let whoever is left notice soon.
         slow_s: The bodies call a `HiddenPartner` in the recording Redis, and an answer that takes longer is an
             overload. None: they call nothing.
-        parking: The adapter's option of this name, where it has one.
+        parking, max_inline_wait: The adapter's options of these names, if it has them. None: its default.
     """
 
     limits: tuple[FloodLimit, ...]
@@ -72,6 +72,7 @@ class Flood:
     faulty: bool = False
     slow_s: float | None = None
     parking: bool = True
+    max_inline_wait: float | None = None
 
     def environment(self, where: Servers, queue: str) -> dict[str, str]:
         actors = {"job": self.limits, **self.others}
@@ -95,6 +96,7 @@ class Flood:
             "slots_of": self.slots_of,
             "slow_s": self.slow_s,
             "parking": self.parking,
+            "max_inline_wait": self.max_inline_wait,
         }
         return {"TK_FLOOD": json.dumps(told)}
 

@@ -15,7 +15,7 @@ from typing import Any
 from rq import get_current_job
 from rq.queue import Queue
 
-from support.flood.limits import parking_of
+from support.flood.limits import options_of
 from support.flood.record import Record, RecordingStore
 from throttlekit import Limiter, TokenBucket, hookimpl
 from throttlekit.hookspecs import Deferred
@@ -39,7 +39,7 @@ _limiter = Limiter(
     RecordingStore(_flood["store_url"], _record, _record.count),
     plugins=[_Deferrals()] if _flood["mode"] == "throttlekit" else [],
 )
-configure(_limiter, when_over=_flood["actor_options"].get("when_over", "fail"), **parking_of(configure, _flood))
+configure(_limiter, when_over=_flood["actor_options"].get("when_over", "fail"), **options_of(configure, _flood))
 
 
 def job(index: str, account: str = "one") -> None:
