@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any
 
 from dramatiq.brokers.stub import StubBroker
-from dramatiq.common import current_millis, iter_queue, q_name
+from dramatiq.common import current_millis, q_name
 from dramatiq.errors import ConnectionClosed
 from dramatiq.message import Message
 
@@ -246,8 +246,8 @@ class DelayedConsumers:
         if queue is not thread.delay_queue:
             messages += queue.messages()
             fresh, thread.delay_queue = thread.delay_queue, Waiting()
-            for item in iter_queue(fresh):
-                thread.delay_queue.put(item)
+            while not fresh.empty():
+                thread.delay_queue.put(fresh.get_nowait())
         if messages:
             thread.requeue_messages(messages)
             _log.warning("Connection lost: %d waiting messages go back to %s.", len(messages), thread.queue_name)
@@ -262,14 +262,14 @@ def _send(connection: Any) -> None:
         ConnectionClosed: The connection is lost. It has to be raised here: on a closed connection pika's own loop
             raises a ValueError, which Dramatiq would log as an unexpected error.
     """
-    from pika.exceptions import AMQPError
+    from pika.exceptions import AMQPError  # type: ignore[import-untyped]
 
     if not connection.is_open:
-        raise ConnectionClosed("the connection is closed")
+        raise ConnectionClosed("the connection is closed")  # type: ignore[no-untyped-call]
     try:
         connection.process_data_events(time_limit=0)
     except AMQPError as error:
-        raise ConnectionClosed(error) from None
+        raise ConnectionClosed(error) from None  # type: ignore[no-untyped-call]
 
 
 def _decode(data: bytes) -> Any:
