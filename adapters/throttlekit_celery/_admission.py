@@ -13,7 +13,7 @@ from throttlekit import ConfigurationError, Limiter
 from throttlekit.adapter import Deferred, Dropped, Every, Failed, Run, Throttling, Ticket, is_far, lane_for
 from throttlekit_celery._body import RECEIPT, GoesBack, receipt_of
 from throttlekit_celery._delay_exchange import DelayExchange
-from throttlekit_celery._host import forget, give_back, guard_close, is_refusal, keep_turning
+from throttlekit_celery._host import forget, give_back, guard_close, is_refusal, keep_turning, name_deliveries
 from throttlekit_celery._maps import refusal_of
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._outcomes import end_unrun
@@ -117,6 +117,7 @@ class Gate:
             # After that, another worker may have them: the visibility time-out is three times as long.
             give_back(consumer, self._lost, now + _GIVE_BACK_WITHIN)
         self._lost, self._tried = [], guard_close(consumer)
+        name_deliveries(consumer)
         keep_turning(consumer)
         self._copies.start(consumer)
         self._host.start(consumer, parks=self._parking.start(consumer))
@@ -279,9 +280,10 @@ class Gate:
             self._unsaved.add(held)
 
     def _parks(self, held: HeldTask, delay: float) -> bool:
-        """Park *held*; False if that was refused. If the broker does not answer it waits here, until that is known."""
+        """Park *held*; False: it stays here. If the broker does not answer it waits here, until that is known."""
         try:
-            self._parking.put(held, delay, self._host.delivery_of(held))
+            if not self._parking.put(held, delay, self._host.delivery_of(held)):
+                return False
         except Exception as error:
             held.unsure = held.unsure or not is_refusal(error)
             if held.unsure:

@@ -41,6 +41,8 @@ __all__ = [
     "keeps_redis_layout",
     "kombu_json",
     "let_go",
+    "name_deliveries",
+    "queue_it_came_from",
     "queue_methods",
     "real_app",
     "redis_client",
@@ -52,6 +54,9 @@ __all__ = [
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 _log = logging.getLogger("throttlekit.celery")
+
+_QUEUE = "_throttlekit_queue"
+"""The attribute of a message from Redis: the queue that it came from. Kombu says only where it was sent to."""
 
 _bootsteps: Any = importlib.import_module("celery.bootsteps")
 
@@ -144,6 +149,51 @@ def guard_close(consumer: Any) -> set[str]:
 
     qos.restore_unacked_once = guarded
     return tried
+
+
+def name_deliveries(consumer: Any) -> None:
+    """
+    Give each message that *consumer* receives from Redis a delivery tag of its own. Call it for each connection.
+
+    Kombu records what is unacknowledged by a tag that it makes when a message is sent. An exchange that routes one
+    message to two queues puts copies with the same tag into them, so both copies share one record: acknowledging or
+    parking one of them removes the record of the other, which is then lost if its worker is killed, and to restore the
+    record puts a message into both queues. With a tag of its own each copy has its own record, which names the one
+    queue that the copy came from.
+    """
+    qos = _on_redis(consumer)
+    if qos is None:
+        return
+    transport: Any = qos.channel.connection
+    append, deliver, source = qos.append, transport._deliver, ""
+
+    def deliver_from(message: Any, queue: str) -> None:
+        nonlocal source
+        source = queue
+        deliver(message, queue)
+
+    def append_by_own_tag(message: Any, tag: str) -> None:
+        nonlocal source
+        queue, source = source, ""
+        if not queue:
+            append(message, tag)  # it was not delivered, but fetched by a call
+            return
+        message.delivery_tag = qos.channel._next_delivery_tag()
+        setattr(message, _QUEUE, queue)
+        sent_to = message.delivery_info
+        message.delivery_info = {"exchange": "", "routing_key": queue}  # where kombu will restore it
+        try:
+            append(message, message.delivery_tag)
+        finally:
+            message.delivery_info = sent_to
+
+    transport._deliver, qos.append = deliver_from, append_by_own_tag
+
+
+def queue_it_came_from(message: Any) -> str | None:
+    """The queue that *message* came from, if `name_deliveries` has seen it."""
+    name: str | None = getattr(message, _QUEUE, None)
+    return name
 
 
 def forget(message: Any) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -51,6 +50,10 @@ class _Broker:
         """The lists of *queue*, one for each priority that kombu tells apart."""
         channel = self.channel
         return [f"{channel.global_keyprefix}{channel._q_for_pri(queue, step)}" for step in channel.priority_steps]
+
+    def is_fanout(self, queue: str) -> bool:
+        """Whether *queue* belongs to a fanout exchange. No worker reads its list, so no woken task would reach one."""
+        return queue in self.channel._fanout_queues
 
     def park(self, queue: str) -> Park:
         park = self.parks.get(queue)
@@ -106,7 +109,8 @@ class Parking:
 
     def knows(self, held: HeldTask) -> bool:
         """Whether *held* is in a queue whose tasks are parked."""
-        return self._wanted and self._broker is not None and held.queue is not None
+        broker = self._broker
+        return self._wanted and broker is not None and held.queue is not None and not broker.is_fanout(held.queue)
 
     def takes(self, held: HeldTask, delay: float) -> bool:
         """Whether *held*, which is due in *delay* seconds, is to be parked."""
@@ -119,9 +123,12 @@ class Parking:
             and time.monotonic() > self._quiet_until
         )
 
-    def put(self, held: HeldTask, delay: float, delivery: Delivery) -> None:
+    def put(self, held: HeldTask, delay: float, delivery: Delivery) -> bool:
         """
-        Park *held* in place of the message that this worker has, which is gone then, or was gone before.
+        Park *held* in place of the message that this worker has, unless another worker has the message by now.
+
+        Returns:
+            False if the broker has lost its record of the message: no other worker gets it, so this one keeps it.
 
         Raises:
             Exception: An error of the broker's client. The message is in one of the two places.
@@ -139,7 +146,7 @@ class Parking:
         priority = channel._get_message_priority(raw, reverse=False)
         goes_to = f"{channel.global_keyprefix}{channel._q_for_pri(held.queue, priority)}"
         try:
-            broker.park(held.queue).put(
+            parked = broker.park(held.queue).put(
                 message.delivery_tag,
                 f"{broker.lists(held.queue).index(goes_to)}{kombu_json().dumps(copy)}",
                 held.ticket,
@@ -154,7 +161,11 @@ class Parking:
             if self._failed.due():
                 _log.warning("Denied tasks could not be parked (%s); they are held.", type(error).__name__)
             raise
+        if not parked and not held.unsure and time.monotonic() - held.received_at < channel.visibility_timeout:
+            return False
+        # It is parked now, or was by an earlier call without an answer, or the visibility time-out has restored it.
         let_go(held.request)
+        return True
 
     def freed(self, lane: str) -> None:
         """A slot for which the tasks of *lane* wait has come free, and this worker holds none of them."""
@@ -183,8 +194,7 @@ class Parking:
         broker = self._broker
         if broker is None:
             return []
-        fanout: Mapping[str, Any] = broker.channel._fanout_queues
-        return [broker.park(queue.name) for queue in list(broker.tasks.queues) if queue.name not in fanout]
+        return [broker.park(queue.name) for queue in list(broker.tasks.queues) if not broker.is_fanout(queue.name)]
 
     def _decode(self, data: bytes) -> HeldTask:
         broker = self._broker

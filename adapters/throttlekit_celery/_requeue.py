@@ -15,6 +15,7 @@ from throttlekit_celery._host import (
     VirtualChannel,
     delayed_routing_key,
     expires_in,
+    queue_it_came_from,
     queue_methods,
 )
 from throttlekit_celery._waiting import HeldTask
@@ -293,6 +294,8 @@ def _confirms(producer: Any) -> bool:
 
 def queue_of(consumer: Any, request: Any) -> str | None:
     """The name of the queue that *request* was delivered from; None if it is not known."""
+    if (known := queue_it_came_from(request.message)) is not None:
+        return known
     info: dict[str, Any] = request.message.delivery_info or {}
     tag = info.get("consumer_tag")
     queues: list[Any] = list(consumer.task_consumer.queues)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import redis
 from celery import Celery
-from kombu import Connection, Consumer, Queue
+from kombu import Connection, Consumer, Exchange, Producer, Queue
 from kombu.transport import redis as kombu_redis
 
 from support.servers.processes import RedisProcess
@@ -21,9 +21,10 @@ from throttlekit import ConfigurationError, Job, Limiter, TokenBucket
 from throttlekit.adapter import WaitRules
 from throttlekit_celery import install
 from throttlekit_celery._admission import Gate
-from throttlekit_celery._host import keeps_redis_layout
+from throttlekit_celery._host import keeps_redis_layout, name_deliveries
 from throttlekit_celery._options import TaskLimits
 from throttlekit_celery._parking import Parking
+from throttlekit_celery._requeue import queue_of
 from throttlekit_celery._waiting import HeldTask, State
 from throttlekit_celery._worker import Settings
 
@@ -106,8 +107,8 @@ class Side:
         assert decision.ticket is not None
         return dict(decision.ticket)
 
-    def put(self, held: HeldTask) -> None:
-        self.parking.put(held, 3600.0, self.gate._host.delivery_of(held))
+    def put(self, held: HeldTask) -> bool:
+        return bool(self.parking.put(held, 3600.0, self.gate._host.delivery_of(held)))
 
     @property
     def parked(self) -> dict[bytes, bytes]:
@@ -193,14 +194,71 @@ def test_a_unix_socket_will_do(side: Any, server: RedisProcess) -> None:
     assert len(worker.parked) == 1
 
 
-def test_what_a_worker_has_no_more_is_not_parked(side: Any) -> None:
+def test_what_the_visibility_timeout_has_restored_is_not_parked(side: Any) -> None:
     """Another worker has it, or will: it leaves this one, and nothing is written."""
-    worker: Side = side()
+    worker: Side = side(visibility_timeout=5)
     held = worker.fetched()
+    held.received_at -= 5
     worker.broker.delete("unacked")
-    worker.put(held)
+    assert worker.put(held)
     assert worker.parked == {}
     assert held.request.acknowledged
+
+
+def test_what_no_other_worker_can_have_stays(side: Any) -> None:
+    """Kombu's record of a message is gone, and its visibility time-out is not over: this worker has the only copy."""
+    worker: Side = side(visibility_timeout=5)
+    held = worker.fetched()
+    worker.broker.delete("unacked")
+    worker.gate._wait(held, 20.0)
+    assert held.state is State.HELD
+    assert not held.request.acknowledged
+    assert worker.parked == {}
+
+
+class Copies:
+    """A worker's connection that has received both copies of a message that was routed to two queues."""
+
+    def __init__(self, stack: ExitStack, server: RedisProcess) -> None:
+        connection = stack.enter_context(Connection(f"{server.url}/0"))
+        self.channel: Any = connection.default_channel
+        exchange = Exchange("events", type="topic")
+        queues = [Queue("all", exchange, routing_key="sale.#"), Queue("billing", exchange, routing_key="sale.done")]
+        self.received: dict[str, Any] = {}
+        tasks = Consumer(self.channel, queues, callbacks=[self.receive], accept=["json"])
+        self.consumer = SimpleNamespace(task_consumer=tasks)
+        name_deliveries(self.consumer)
+        tasks.consume()
+        Producer(self.channel, exchange).publish({}, routing_key="sale.done")
+        while len(self.received) < 2:
+            connection.drain_events(timeout=10)
+        self.records: dict[bytes, bytes] = self.channel.client.hgetall("unacked")
+
+    def receive(self, _: Any, message: Any) -> None:
+        queue = queue_of(self.consumer, SimpleNamespace(message=message))
+        assert queue is not None
+        self.received[queue] = message
+
+
+def test_each_copy_of_a_message_has_a_record_of_its_own(stack: ExitStack, server: RedisProcess) -> None:
+    """Kombu gives both copies one tag. The worker knows which queue each came from, and acknowledges one alone."""
+    server.client.flushall()
+    copies = Copies(stack, server)
+    assert set(copies.received) == {"all", "billing"}
+    assert set(copies.records) == {message.delivery_tag.encode() for message in copies.received.values()}
+    assert {message.delivery_info["exchange"] for message in copies.received.values()} == {"events"}
+    copies.received["all"].ack()
+    left = copies.channel.client.hkeys("unacked")
+    assert left == [copies.received["billing"].delivery_tag.encode()]
+
+
+def test_a_copy_is_restored_to_the_queue_that_it_came_from(stack: ExitStack, server: RedisProcess) -> None:
+    """And to no other queue of its exchange: a task of those would run once more."""
+    server.client.flushall()
+    copies = Copies(stack, server)
+    copies.channel.qos.restore_by_tag(copies.received["billing"].delivery_tag)
+    assert [copies.channel.client.llen(queue) for queue in ("all", "billing")] == [0, 1]
+    copies.received["all"].ack()
 
 
 def test_what_is_parked_and_what_is_not(side: Any) -> None:

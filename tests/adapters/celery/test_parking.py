@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from typing import Any
@@ -133,6 +134,62 @@ def test_workers_that_are_killed_lose_nothing(on_own: Any, keys: Any) -> None:
     wait_until(done, description="all have run", timeout=WITHIN)
     assert len(site.ran("late")) <= jobs + 2 * kills
     assert len(results) == jobs
+
+
+def test_each_copy_of_a_message_runs(on_own: Any) -> None:
+    """An exchange delivers each message to two queues of one worker: both copies are parked, and both run."""
+    site: CelerySite = on_own(rate="5/s", exchange="topic")
+    site.start()
+    for n in range(15):
+        site.send_copies("echo", n)
+    wait_until(lambda: len(site.ran("echo")) == 30, description="both copies of each task have run", timeout=WITHIN)
+    assert Counter(map(int, site.ran("echo"))) == dict.fromkeys(range(15), 2)
+    wait_until(lambda: site.left() == 0, description="nothing is left", timeout=WITHIN)
+
+
+@pytest.mark.parametrize("parking", [True, False])
+def test_a_copy_survives_the_end_of_the_other(on_own: Any, keys: Any, parking: bool) -> None:
+    """
+    One worker has run and acknowledged its copies of all messages. SIGKILL of the other worker, which holds the other
+    copies or has parked them, loses none of these.
+    """
+    if not hasattr(Channel, "unacked_restore_interval"):
+        pytest.skip("this kombu looks for what a killed worker had once in 100 s")
+    install = {"parking": parking, "max_hold": 60}
+    site: CelerySite = on_own(rate="4/s", exchange="topic", conf=QUICK_RECOVERY, install=install)
+    copy = f"{site.queue}-copy"
+    for n in range(10):
+        site.send_copies("late", str(n))
+    site.start("--queues", site.queue, name="one")
+    wait_until(lambda: keys.llen(site.queue) == 0, description="the first worker has its copies", timeout=WITHIN)
+    other = site.start("--queues", copy, name="two")
+    wait_until(lambda: keys.llen(copy) == 0, description="the other worker has the others", timeout=WITHIN)
+    wait_until(lambda: len(site.ran("late")) > 10, description="the first worker has run its copies", timeout=WITHIN)
+    other.kill()
+    site.start("--queues", copy, name="three")
+
+    def done() -> bool:
+        runs = Counter(map(int, site.ran("late")))
+        return all(runs[n] >= 2 for n in range(10))
+
+    wait_until(done, description="both copies of each task have run", timeout=60)
+    wait_until(lambda: site.left() == 0, description="nothing is left", timeout=WITHIN)
+
+
+def test_tasks_of_a_fanout_queue_are_held(on_own: Any) -> None:
+    """No worker reads the list of a fanout queue, so its tasks are not parked. All run."""
+    site: CelerySite = on_own(rate="1/s", burst=1, exchange="fanout")
+    site.start()
+
+    def subscribed() -> bool:
+        site.send("free")
+        return bool(site.ran("free"))
+
+    wait_until(subscribed, description="the worker has subscribed", timeout=WITHIN)
+    for n in range(8):
+        site.send("echo", n)
+    wait_until(lambda: len(site.ran("echo")) == 8, description="all have run", timeout=30)
+    assert site.parked() == 0
 
 
 def test_a_promoter_that_dies_has_an_heir(on_own: Any, keys: Any) -> None:

@@ -66,6 +66,15 @@ class CelerySite:
         """Send one task by name, as a service without throttlekit would."""
         return self.app.send_task(task, args, queue=self.queue, **options)
 
+    @property
+    def queues(self) -> list[str]:
+        return [queue.name for queue in self.app.conf.task_queues]
+
+    def send_copies(self, task: str, *args: Any) -> None:
+        """Send one task to the exchange: it routes a copy to each of its queues, if it is a topic exchange."""
+        declare = self.app.conf.task_queues
+        self.app.send_task(task, args, exchange=self.queue, routing_key=self.queue, declare=declare)
+
     def signature(self, task: str, *args: Any, **options: Any) -> Any:
         return self.app.signature(task, args, queue=self.queue, **options)
 
@@ -127,13 +136,14 @@ class CelerySite:
             if self.kind == "redis":
                 client = connection.default_channel.client
                 mine = [data for data in client.hvals("unacked") if self.queue.encode() in data]
-                return int(client.llen(self.queue)) + len(mine) + self.parked()
+                return sum(map(client.llen, self.queues)) + len(mine) + self.parked()
             return int(connection.default_channel.queue_declare(self.queue, passive=True).message_count)
 
     def parked(self) -> int:
         """Tasks that are parked in the broker, which is a Redis."""
         with self.app.connection_for_read() as connection:
-            return int(connection.default_channel.client.hlen(f"throttlekit:{self.queue}:messages"))
+            client = connection.default_channel.client
+            return sum(client.hlen(f"throttlekit:{queue}:messages") for queue in self.queues)
 
     def store_clock(self) -> list[Any]:
         """Take every message from the queue; the tickets of those that carry one."""
@@ -166,10 +176,14 @@ def celery_site(kind: str, broker_url: str, redis_base: str, **told: Any) -> Ite
 
 
 def conf_of(told: Mapping[str, Any]) -> dict[str, Any]:
+    """With *exchange* "topic", a second queue, whose name ends in "-copy", gets a copy of each message."""
     arguments = {"x-queue-type": "quorum"} if told["quorum"] else {}
-    exchange = Exchange(told["queue"], type="topic" if told["quorum"] else "direct")
+    exchange = Exchange(told["queue"], type="topic" if told["quorum"] else told.get("exchange", "direct"))
+    queues = [Queue(told["queue"], exchange, routing_key=told["queue"], queue_arguments=arguments)]
+    if told.get("exchange") == "topic":
+        queues.append(Queue(f"{told['queue']}-copy", exchange, routing_key="#"))
     return {
-        "task_queues": [Queue(told["queue"], exchange, routing_key=told["queue"], queue_arguments=arguments)],
+        "task_queues": queues,
         "task_default_queue": told["queue"],
         "task_default_exchange": told["queue"],
         "task_default_exchange_type": exchange.type,
