@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -25,7 +26,7 @@ from throttlekit.adapter import (
     lane_behind,
 )
 from throttlekit_huey._host import is_over, run
-from throttlekit_huey._options import ADMITTED, TICKET, Tasks, carried, carry
+from throttlekit_huey._options import ADMITTED, COPY, TICKET, Tasks, carried, carry
 from throttlekit_huey._schedule import Schedule, Taken
 
 __all__ = ["Gate"]
@@ -122,7 +123,7 @@ class Gate:
     def _run(self, task: Any, granted: Run, admitted: Admitted, now: Any, taken: Taken) -> Any:
         if behind := lane_behind(granted):
             self._schedule.wake(behind)
-        carry(task, {name: value for name, value in carried(task).items() if name != TICKET})
+        carry(task, {name: value for name, value in carried(task).items() if name not in (TICKET, COPY)})
         setattr(task, ADMITTED, admitted)
         try:
             return run(self._huey, task, now)
@@ -134,6 +135,8 @@ class Gate:
     def _follow(self, task: Any, outcome: Outcome, taken: Taken) -> None:
         if isinstance(outcome, Deferred):
             before = carried(task).get(TICKET)
+            # Huey's schedule is a set of messages: of two that are the same, one would be lost.
+            carry(task, {**carried(task), COPY: os.urandom(8).hex()})
             if outcome.ticket is not None:
                 carry(task, {**carried(task), TICKET: dict(outcome.ticket)})
             message, now = self._huey.serialize_task(task), self._huey._get_timestamp()

@@ -13,14 +13,15 @@ from typing import Any
 from throttlekit import Job, Limiter
 from throttlekit.adapter import OPTIONS, JobOptions, check_spelling
 
-__all__ = ["ADMITTED", "FIELD", "TICKET", "Tasks", "carried", "carry", "throttled_wrapper"]
+__all__ = ["ADMITTED", "COPY", "FIELD", "TICKET", "Tasks", "carried", "carry", "throttled_wrapper"]
 
 ADMITTED = "_throttlekit_admitted"
 """The attribute of a task whose body may begin: its `Admitted`."""
 
 FIELD = "throttlekit.huey"
 """The keyword argument in which a message carries options of its own, and its ticket. The body never gets it."""
-TICKET = "ticket"
+TICKET, COPY = "ticket", "copy"
+"""What `FIELD` has of a task that was denied: its ticket, and a text that no other message has."""
 _HUEYS = {"delay", "eta", "expires", "id", "priority", "retries", "retry_backoff", "retry_delay", "timeout"}
 """What huey takes off the keyword arguments of a call."""
 

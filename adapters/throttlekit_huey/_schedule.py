@@ -36,15 +36,21 @@ class Taken:
     A message that a worker has taken.
 
     Attributes:
-        held: Whether it is in the worker's hand, and so safe.
+        hand: Its name in the worker's hand, where it is safe; "": it is not there. The message itself is not a name, as
+            huey may have two that are the same byte for byte.
         base: When it would have been due were its line not late, as text; "": it did not wait.
         since: When it was asked for, by the monotonic clock; it came later.
     """
 
     message: bytes
-    held: bool = False
+    hand: str = ""
     base: bytes = b""
     since: float = 0.0
+
+    @property
+    def in_hand(self) -> bytes:
+        """What stands for it among the jobs in workers' hands; empty: it is not there."""
+        return f"{self.hand} ".encode() + self.message if self.hand else b""
 
 
 class Schedule:
@@ -69,26 +75,26 @@ class Schedule:
         self._lane = f"{prefix}:lane:"
         self._take, self._defer, self._wake, self._keep = map(self._conn.register_script, (_TAKE, _DEFER, _WAKE, _KEEP))
         self._look_at, self._id = 0.0, os.urandom(4).hex()
-        self._listened: deque[bytes] = deque()
+        self._listened: deque[tuple[bytes, str]] = deque()  # a message, and the hand with which it was asked for
 
     def next(self, seconds: float) -> Taken | None:
         """The next message; None: there was none for so many *seconds*."""
         storage, me = self._storage, f"{self._id}-{os.getpid()}-{threading.get_ident()}"
         ours = self._due, self._in_hand, self._leader, self._bell, self._waiting, self._late
         keys = [storage.queue_key, storage.schedule_key, *ours]
-        end, got, texts = time.monotonic() + seconds, b"", self._texts()
+        end, got, hand, texts = time.monotonic() + seconds, b"", os.urandom(8).hex(), self._texts()
         with suppress(IndexError):
-            got = self._listened.popleft()
+            got, hand = self._listened.popleft()
         while True:
-            args, since = [int(self._sorted), me, _ANOTHERS_AFTER_US, got, *texts], time.monotonic()
+            args, since = [int(self._sorted), me, _ANOTHERS_AFTER_US, got, hand, *texts], time.monotonic()
             try:
                 message, wait_us, flag, *base = self._take(keys=keys, args=args)
             except BaseException:
                 if got:  # it is in no list of Redis
-                    self._listened.append(got)
+                    self._listened.append((got, hand))
                 raise
             if message is not None:
-                return Taken(message, bool(flag), base[0] if base else b"", since)
+                return Taken(message, hand if flag else "", base[0] if base else b"", since)
             self._look_at_lanes()
             left = end - time.monotonic()
             if left <= 0 or not storage.blocking:
@@ -103,10 +109,10 @@ class Schedule:
 
     def let_go(self, taken: Taken) -> bool:
         """Huey's own from here on; False: it is another worker's, because this one stood still for too long."""
-        if not taken.held:
+        if not taken.hand:
             return True
         until = taken.since + _INSIST_S
-        gone, again = self._insist(lambda: self._conn.zrem(self._in_hand, taken.message), until)
+        gone, again = self._insist(lambda: self._conn.zrem(self._in_hand, taken.in_hand), until)
         return bool(gone) or (again and time.monotonic() < until)  # then it was let go, and the answer was lost
 
     def defer(self, taken: Taken, message: bytes, before: Any, outcome: Deferred, *, priority: Any, now: Any) -> bool:
@@ -127,7 +133,7 @@ class Schedule:
         line = self._lane + lane, self._lanes
         keys = [self._in_hand, storage.schedule_key, self._due, *line, self._waiting, self._late]
         args = [
-            taken.message if taken.held else "",
+            taken.in_hand,
             message,
             storage.convert_ts(now + timedelta(seconds=outcome.delay) + _HUEYS_AFTER),
             round(outcome.delay * 1_000_000),

@@ -1,7 +1,7 @@
 --[[
   Put a denied job back into huey's schedule.
 
-  KEYS[1]  the jobs in workers' hands: sorted set
+  KEYS[1]  the jobs in workers' hands, "<hand> <job>": sorted set
   KEYS[2]  huey's schedule: sorted set by the instant to come back, in huey's own clock
   KEYS[3]  the waiting jobs' ids: sorted set by the instant to come back, microseconds
   KEYS[4]  those of them that stand in the same line: sorted set by their place
@@ -9,7 +9,7 @@
   KEYS[6]  the waiting jobs by their ids, "<priority> <base> <line> <job>": hash
   KEYS[7]  how late each line is, microseconds: hash
 
-  ARGV[1]  the job as it was taken; "" if its body has begun: then it is in no list
+  ARGV[1]  the job as it is in KEYS[1]; "" if its body has begun: then it is in no list
   ARGV[2]  the job as it goes back
   ARGV[3]  when huey's own scheduler takes it, if no worker of ours has: text
   ARGV[4]  delay, microseconds

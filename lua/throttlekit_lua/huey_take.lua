@@ -5,7 +5,8 @@
   KEYS[1]  the queue: list, or sorted set by falling priority
   KEYS[2]  huey's schedule: sorted set
   KEYS[3]  the waiting jobs' ids: sorted set by the instant to come back, microseconds; 0 at once
-  KEYS[4]  the jobs in workers' hands of which no limit has decided yet: sorted set by when they were taken, microseconds
+  KEYS[4]  the jobs in workers' hands of which no limit has decided yet, "<hand> <job>": sorted set by when they were
+           taken, microseconds
   KEYS[5]  the worker that wakes when the next waiting job is due, when that is, microseconds, and the one that does so a
            little later, in case the first stands still: "<id> <instant> <id or ->"
   KEYS[6]  the bell at which idle workers listen: list; sorted set if the queue is one
@@ -17,7 +18,8 @@
   ARGV[2]    the worker's id
   ARGV[3]    after how long in a worker's hands a job is another's, microseconds
   ARGV[4]    a job that the worker has got from the queue while it listened, to hold it in hand; else ""
-  ARGV[4+i]  a text: jobs of the queue in which it is found may be held to limits; "" is found in all
+  ARGV[5]    the hand: 16 characters, of this taking alone. Two jobs that are the same byte for byte are two in KEYS[4]
+  ARGV[5+i]  a text: jobs of the queue in which it is found may be held to limits; "" is found in all
 
   Returns  {job, -1, 1 if it is in the worker's hand, its base if it waited}, or what the worker does without one: {nil, wait, leads}. It waits
            for so many microseconds, -1 any, and listens at the bell and the queue, unless it leads: then it alone
@@ -47,7 +49,7 @@ local function next_in()
 end
 
 local function hand_out(job, held, base)
-  if held then redis.call('ZADD', KEYS[4], whole(now), job) end
+  if held then redis.call('ZADD', KEYS[4], whole(now), ARGV[5] .. ' ' .. job) end
   local left = next_in()
   if leader == ARGV[2] then redis.call('DEL', KEYS[5]) end
   if left and left < SOON and (not leader or leader == ARGV[2]) then
@@ -61,7 +63,10 @@ end
 if ARGV[4] ~= '' then return hand_out(ARGV[4], true) end
 
 local left = redis.call('ZRANGE', KEYS[4], '0', '0', 'WITHSCORES')
-if left[2] and tonumber(left[2]) + tonumber(ARGV[3]) <= now then return hand_out(left[1], true) end
+if left[2] and tonumber(left[2]) + tonumber(ARGV[3]) <= now then
+  redis.call('ZREM', KEYS[4], left[1])
+  return hand_out(string.sub(left[1], 18), true)
+end
 
 local left_in = next_in()
 for _ = 1, MOST do
@@ -92,8 +97,8 @@ else
   job = redis.call('RPOP', KEYS[1])
 end
 if job then
-  for i = 1, #ARGV - 4 do
-    if string.find(job, ARGV[4 + i], 1, true) then return hand_out(job, true) end
+  for i = 1, #ARGV - 5 do
+    if string.find(job, ARGV[5 + i], 1, true) then return hand_out(job, true) end
   end
   return hand_out(job, false)
 end

@@ -15,7 +15,8 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 
 from support.huey.hand import RATE, Hand
 from support.waiting import wait_until
-from throttlekit import Concurrency, ConfigurationError, Limiter, RateLimited, TokenBucket
+from throttlekit import Concurrency, ConfigurationError, Limiter, RateLimited, StoreUnavailable, TokenBucket
+from throttlekit.stores.memory import MemoryStore
 from throttlekit_huey import install
 
 
@@ -94,6 +95,48 @@ def test_a_job_in_the_hands_of_a_dead_worker_is_anothers(hand: Hand) -> None:
     _age(hand)
     assert hand.until(1) == ["x"]
     assert hand.in_hand == 0
+
+
+def test_a_task_object_that_is_enqueued_twice_runs_twice(hand: Hand) -> None:
+    """Its two messages are the same byte for byte. Two workers have one each in hand, and both run."""
+    task = hand.task().s("x")
+    for _ in range(2):
+        hand.huey.enqueue(task)
+    first, second = hand.huey.dequeue(), hand.huey.dequeue()
+    assert hand.in_hand == 2
+    hand.huey.execute(first)
+    hand.huey.execute(second)
+    assert hand.until(2) == ["x", "x"]
+
+
+class _Store(MemoryStore):
+    """A store that can be away."""
+
+    away = False
+
+    def acquire(self, request: Any, now_us: int | None = None) -> Any:
+        if self.away:
+            raise StoreUnavailable("away")
+        return super().acquire(request, now_us)
+
+
+def test_a_task_object_that_is_enqueued_twice_waits_twice_for_a_store(redis_url: str) -> None:
+    """Huey's schedule is a set of messages, and a store that is away gives no places to tell them apart."""
+    huey: Any = RedisHuey("twice", url=redis_url, read_timeout=0.2)
+    store = _Store()
+    limiter = Limiter(store)
+    install(huey, limiter)
+    hand = Hand(huey, limiter)
+    task = hand.task().s("x")
+    for _ in range(2):
+        huey.enqueue(task)
+    store.away = True
+    hand.work_until(lambda: not huey.pending_count(), "both have been denied")
+    assert huey.scheduled_count() == 2
+    store.away = False
+    assert hand.until(2) == ["x", "x"]
+    limiter.close()
+    huey.storage.pool.disconnect()
 
 
 def test_a_worker_that_stood_still_leaves_the_job_to_the_other(hand: Hand) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -75,7 +76,7 @@ class Hand:
         """What an idle worker of that id gets of huey_take.lua: a job; how long to wait; whether it leads."""
         schedule, storage = self.gate_schedule, self.huey.storage
         keys = [storage.queue_key, storage.schedule_key, *map(self.key, _KEYS)]
-        return schedule._take(keys=keys, args=[int(storage.priority), worker, 10_000_000, "", ""])
+        return schedule._take(keys=keys, args=[int(storage.priority), worker, 10_000_000, "", os.urandom(8).hex(), ""])
 
     @property
     def redis(self) -> Any:
