@@ -107,9 +107,12 @@ class Parking:
                 _log.debug("A parked message waits for its promoter: %r", error)
 
     def _decode(self, data: bytes) -> Any:
+        broker = self._broker
+        if broker is None:  # the worker ends
+            raise ConnectionError
         decode: Any = Message.decode  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         message = decode(data)
-        self._broker.get_actor(message.actor_name)
+        broker.get_actor(message.actor_name)
         return message
 
 

@@ -317,13 +317,13 @@ def test_a_freed_slot_wakes_the_first_at_once_where_this_process_parked_any(brok
     """One job for each slot; a line of which nothing was parked here costs no command."""
     for n in range(3):
         broker.puts(n)
-        broker.park._known.add("a")
+        broker.park._known_for_slots.add("a")
     broker.park.freed(["a", "unknown"])
     broker.park.freed(["a"])
     assert broker.woken() == [1, 0]  # each goes to the front
     broker.park.freed(["a"])
     broker.park.freed(["a"])
-    assert broker.park._known == set()
+    assert broker.park._known_for_slots == set()
 
 
 @pytest.mark.parametrize(

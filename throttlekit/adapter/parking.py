@@ -103,6 +103,7 @@ class Park:
         self.framework, self.queue, self.prefix = framework, queue, prefix
         self._client, self._messages, self._lists, self._moves = client, messages, lists, moves
         self._known: set[str] = set()  # lines in which this process has parked jobs
+        self._known_for_slots: set[str] = set()  # those of them whose jobs wait for slots
         self._park, self._look, self._wake, self._move = (client.register_script(text) for text in _SCRIPTS)
 
     @classmethod
@@ -187,6 +188,8 @@ class Park:
         ]  # fmt: skip
         if len(self._known) < _MOST_KNOWN:
             self._known.add(lane.name)
+            if lane.slots:
+                self._known_for_slots.add(lane.name)
         return bool(self._park(keys=keys, args=args))
 
     def look(self, owner: str, skip: int) -> tuple[list[str], list[str], list[bytes], int] | None:
@@ -311,8 +314,8 @@ class Park:
     def freed(self, lanes: Sequence[str]) -> None:
         """A slot for which jobs of *lanes* wait has come free: the first one asks, where this process parked any."""
         for lane in lanes:
-            if lane in self._known and not self._woken(lane, 1)[1]:
-                self._known.discard(lane)
+            if lane in self._known_for_slots and not self._woken(lane, 1)[1]:
+                self._known_for_slots.discard(lane)
 
     def given_back(self, lanes: Sequence[str], tell: Tell) -> None:
         """Units came back to the limits of *lanes*: as `freed`, and the message of the job says that it is due now."""

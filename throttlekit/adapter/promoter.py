@@ -137,7 +137,7 @@ class Promoter(Generic[_M]):
             if fresh:  # as well after the Redis has lost what it had
                 with suppress(Exception):  # this Redis may allow the framework's own keys only
                     park.announce()
-            self._end(park, ending)
+            errors += self._end(park, ending)
             lanes = [lane for lane in (*due, *([] if number else others)) if lane not in looked]
             looked.update(dict.fromkeys(lanes))
             errors += self._look_at_all(park, {lane: self._look_at(park, lane, turns, now) for lane in lanes})
@@ -149,13 +149,14 @@ class Promoter(Generic[_M]):
         for error in sorted(errors, key=lambda each: isinstance(each, StoreUnavailable)):
             raise error
 
-    def _end(self, park: Park, ending: Sequence[bytes]) -> None:
-        """Wake the jobs of *ending*, which may wait no longer."""
+    def _end(self, park: Park, ending: Sequence[bytes]) -> list[Exception]:
+        """Wake the jobs of *ending*, which may wait no longer. Return the errors of lines."""
         ends: dict[str, list[bytes]] = {}
         for job in ending:
             line, _, rest = job.partition(b" ")
             ends.setdefault(line.decode(), []).append(rest)
-        park.run([park.wake(line, 0, None, jobs) for line, jobs in ends.items()])
+        replies = park.run([park.wake(line, 0, None, jobs) for line, jobs in ends.items()])
+        return [each for each in replies if isinstance(each, Exception)]
 
     def _look_at_all(self, park: Park, looks: Mapping[str, _Steps[None]]) -> list[Exception]:
         """
