@@ -272,3 +272,30 @@ def test_all_that_have_expired_are_woken_in_one_turn(broker: Any, redis_url: str
     broker.delete("throttlekit:celery:lanes")  # none is due
     promoter.turn(park_of(broker), 0.0)
     assert len(woken(broker)) == 2 * many
+
+
+def test_a_look_at_many_lines_takes_as_many_round_trips_as_at_one(
+    broker: Any, redis_url: str, promoter: Promoter[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What all lines ask for next goes together: some ten round trips to the broker and to the limits' store."""
+    trips: list[int] = []
+
+    def counts(holder: Any, name: str) -> None:
+        original = getattr(holder, name)
+
+        def counted(*args: Any) -> Any:
+            trips[-1] += bool(args[-1])
+            return original(*args)
+
+        monkeypatch.setattr(holder, name, counted)
+
+    counts(Park, "_run_together")
+    counts(promoter._throttling.limiter, "peek_all")
+    for lines in (1, 20):
+        trips.append(1)  # the look itself
+        for line in range(lines):
+            plant(redis_url, [celery_message(f"{lines}-{line}-{n}") for n in range(3)], line=f"{lines} {line}")
+        broker.zadd("throttlekit:celery:lanes", dict.fromkeys(broker.zrange("throttlekit:celery:lanes", 0, -1), 0))
+        promoter.turn(park_of(broker), float(lines))
+    assert len(woken(broker)) == 3 * 21
+    assert trips[1] == trips[0] <= 15

@@ -28,6 +28,7 @@ _HERE = Path(__file__).parent
         pytest.param(
             ["waiting_jobs.py", "--quick", "--workers", "Celery, Redis"], ["Celery, Redis"], marks=pytest.mark.workers
         ),
+        pytest.param(["many_keys.py", "--quick", "--network", "1"], ["10 keys + 1 ms"], marks=pytest.mark.workers),
         pytest.param(
             ["control.py", "--quick"],
             ["pause: the last job starts", "resume: the first job starts"],
