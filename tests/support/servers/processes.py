@@ -200,12 +200,6 @@ class RedisProcess:
             self._process.kill()
             self._process.wait()
 
-    def control(self, *command: str) -> None:
-        """Run a command of `rabbitmqctl`."""
-        control = Path(_RABBITMQ).with_name("rabbitmqctl")
-        arguments = [control, "--node", self._environment["RABBITMQ_NODENAME"], *command]
-        subprocess.run(arguments, env=self._environment, check=True, capture_output=True)
-
     def stop(self) -> None:
         """As its service manager does."""
         assert self._process is not None
@@ -397,7 +391,7 @@ class RabbitMQ:
 
     def control(self, *command: str) -> None:
         """Run a command of `rabbitmqctl`."""
-        control = Path(_RABBITMQ).with_name("rabbitmqctl")
+        control = Path(RABBITMQ).with_name("rabbitmqctl")
         arguments = [control, "--node", self._environment["RABBITMQ_NODENAME"], *command]
         subprocess.run(arguments, env=self._environment, check=True, capture_output=True)
 
