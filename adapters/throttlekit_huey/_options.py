@@ -20,8 +20,9 @@ ADMITTED = "_throttlekit_admitted"
 
 FIELD = "throttlekit.huey"
 """The keyword argument in which a message carries options of its own, and its ticket. The body never gets it."""
-TICKET, COPY = "ticket", "copy"
-"""What `FIELD` has of a task that was denied: its ticket, and a text that no other message has."""
+TICKET = "ticket"
+COPY = "copy"
+"""In `FIELD`, of a task that was denied: a text that no other message has."""
 _HUEYS = {"delay", "eta", "expires", "id", "priority", "retries", "retry_backoff", "retry_delay", "timeout"}
 """What huey takes off the keyword arguments of a call."""
 

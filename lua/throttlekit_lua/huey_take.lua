@@ -64,8 +64,9 @@ if ARGV[4] ~= '' then return hand_out(ARGV[4], true) end
 
 local left = redis.call('ZRANGE', KEYS[4], '0', '0', 'WITHSCORES')
 if left[2] and tonumber(left[2]) + tonumber(ARGV[3]) <= now then
-  redis.call('ZREM', KEYS[4], left[1])
-  return hand_out(string.sub(left[1], 18), true)
+  local old = left[1]
+  redis.call('ZREM', KEYS[4], old)
+  return hand_out(string.sub(old, 18), true)
 end
 
 local left_in = next_in()
