@@ -10,6 +10,8 @@ from functools import partialmethod
 from inspect import getclosurevars
 from typing import Any
 
+from huey.api import TaskWrapper  # type: ignore[import-untyped]
+
 from throttlekit import Job, Limiter
 from throttlekit.adapter import OPTIONS, JobOptions, check_spelling
 
@@ -25,6 +27,7 @@ COPY = "copy"
 """In `FIELD`, of a task that was denied: a text that no other message has."""
 _HUEYS = {"delay", "eta", "expires", "id", "priority", "retries", "retry_backoff", "retry_delay", "timeout"}
 """What huey takes off the keyword arguments of a call."""
+_TASK_WRAPPER: Any = TaskWrapper
 
 
 def carried(task: Any) -> Mapping[str, Any]:
@@ -133,6 +136,11 @@ def throttled_wrapper(base: Any, tasks: Tasks) -> Any:
 
     class ThrottledTaskWrapper(base):  # type: ignore[misc]
         task_class: Any
+
+        def __init__(self, huey: Any, func: Any, *args: Any, **settings: Any) -> None:
+            # A task of another huey: huey itself recognizes only those of this class.
+            is_task = isinstance(func, _TASK_WRAPPER)
+            base.__init__(self, huey, func.func if is_task else func, *args, **settings)
 
         def create_task(self, func: Any, *args: Any, **settings: Any) -> Any:
             made: Any = base.create_task(self, func, *args, **settings)

@@ -490,6 +490,17 @@ def test_immediate_mode_ignores_limits(redis_url: str) -> None:
     assert task().get() == task(throttle=RATE).get() == "nothing"
 
 
+def test_a_task_of_another_huey_becomes_a_task_of_this_one(redis_url: str) -> None:
+    """Its function does, as with huey alone, whichever of the two has limits."""
+    one, two = RedisHuey("one", url=redis_url), RedisHuey("two", url=redis_url)
+    install(two, Limiter("memory://"))
+    first = one.task()(_nothing)
+    second = two.task(throttle=RATE)(first)
+    third = one.task(name="third")(second)
+    assert [each.func for each in (first, second, third)] == [_nothing] * 3
+    assert second.call_local() == "nothing"
+
+
 def _nothing() -> str:
     return "nothing"
 
