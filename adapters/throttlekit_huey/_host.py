@@ -6,16 +6,36 @@ import logging
 from typing import Any
 
 from huey import signals  # type: ignore[import-untyped]
+from huey.utils import SKIPPED  # type: ignore[import-untyped]
 
-__all__ = ["is_over", "run"]
+__all__ = ["end_without_body", "run"]
 
 _log = logging.getLogger("huey")
 
 
-def is_over(huey: Any, task: Any, now: Any) -> bool:
-    """Whether huey runs no body of *task* now: it is scheduled for later, revoked or expired. One round trip."""
-    expired = task.expires_resolved and task.expires_resolved < now
-    return bool(not huey.ready_to_run(task, now) or expired or huey.is_revoked(task, now))
+def end_without_body(huey: Any, task: Any, now: Any) -> bool:
+    """
+    End *task* as huey's `execute` does if its body must not run now: it is scheduled for later, revoked or expired.
+
+    One round trip if it may run. A revocation that is for one run, or that has ended, is deleted, so call it once for
+    each time that a task is taken from the queue.
+
+    Returns:
+        Whether the task has ended; False: its body may run.
+    """
+    if not huey.ready_to_run(task, now):
+        huey.add_schedule(task)
+    elif huey.is_revoked(task, now, False):
+        _log.warning("Task %s was revoked, not executing", task)
+        huey._emit(signals.SIGNAL_REVOKED, task)
+        huey._abort_chord_member(task, SKIPPED)
+    elif task.expires_resolved and task.expires_resolved < now:
+        _log.info("Task %s expired, not executing.", task)
+        huey._emit(signals.SIGNAL_EXPIRED, task)
+        huey._abort_chord_member(task, SKIPPED)
+    else:
+        return False
+    return True
 
 
 def run(huey: Any, task: Any, now: Any, *, begins: bool = True) -> Any:

@@ -75,7 +75,7 @@ def install(
 
     untyped.task_wrapper_class = throttled_wrapper(untyped.task_wrapper_class, tasks)
     untyped.create_consumer = create_consumer
-    for name in ("dequeue", "execute", "read_schedule"):
+    for name in ("dequeue", "execute", "read_schedule", "flush"):
         setattr(untyped, name, getattr(gate, name))
     setattr(untyped, _MARK, gate)
 

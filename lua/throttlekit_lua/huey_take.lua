@@ -21,20 +21,23 @@
   ARGV[5]    the hand: 16 characters, of this taking alone. Two jobs that are the same byte for byte are two in KEYS[4]
   ARGV[5+i]  a text: jobs of the queue in which it is found may be held to limits; "" is found in all
 
-  Returns  {job, -1, 1 if it is in the worker's hand, its base if it waited}, or what the worker does without one: {nil, wait, leads}. It waits
-           for so many microseconds, -1 any, and listens at the bell and the queue, unless it leads: then it alone
-           keeps the time.
+  Returns  {job, -1, 1 if it is in the worker's hand, its base and its line if it waited}, or what the worker does
+           without one: {nil, wait, leads}. It waits for so many microseconds, -1 any, and listens at the bell and the
+           queue, unless it leads: then it alone keeps the time.
 
   Writes   KEYS[1] loses the job, or KEYS[2], KEYS[3] and KEYS[7] do. KEYS[4] gets it, unless no limit can hold it. Jobs
            whose line has become later since they went back are due as much later in KEYS[3]. Those that are not in
            KEYS[2] any more are dropped. KEYS[5] names the worker if it leads; as it stops
-           to, or if there is no leader and a job is due soon, another one is woken by KEYS[6].
+           to, or if there is no leader and a job is due soon, another one is woken by KEYS[6]. What is
+           written after a job is removed from the queue was read before: a key of another type is an error while the
+           job is still there.
 ]]
 local SOON = 130000  -- a server that is idle notices only every 100 ms that a blocking call has timed out
 local LATE, MOST = 160000, 100
 local function whole(x) return string.format('%.0f', x) end
 local time = redis.call('TIME')
 local now, sorted = tonumber(time[1]) * 1000000 + tonumber(time[2]), ARGV[1] == '1'
+local rung = redis.call(sorted and 'ZCARD' or 'LLEN', KEYS[6]) > 0
 local leader, wake, second = string.match(redis.call('GET', KEYS[5]) or '', '^(%S+) (%d+) (%S+)$')
 
 local function lead(id, due, left, other)
@@ -48,16 +51,16 @@ local function next_in()
   return due and tonumber(due) - now
 end
 
-local function hand_out(job, held, base)
+local function hand_out(job, held, base, line)
   if held then redis.call('ZADD', KEYS[4], whole(now), ARGV[5] .. ' ' .. job) end
   local left = next_in()
   if leader == ARGV[2] then redis.call('DEL', KEYS[5]) end
   if left and left < SOON and (not leader or leader == ARGV[2]) then
     if sorted then redis.call('ZADD', KEYS[6], '0', '1')
-    elseif redis.call('LLEN', KEYS[6]) == 0 then redis.call('LPUSH', KEYS[6], '1') end
+    elseif not rung then redis.call('LPUSH', KEYS[6], '1') end
     redis.call('PEXPIRE', KEYS[6], '60000')
   end
-  return {job, -1, held and 1 or 0, base}
+  return {job, -1, held and 1 or 0, base, line}
 end
 
 if ARGV[4] ~= '' then return hand_out(ARGV[4], true) end
@@ -85,7 +88,7 @@ for _ = 1, MOST do
     redis.call('ZREM', KEYS[3], each[1])
     redis.call('HDEL', KEYS[7], each[1])
     local there = job and redis.call('ZREM', KEYS[2], job)
-    if there == 1 then return hand_out(job, true, base) end
+    if there == 1 then return hand_out(job, true, base, line) end
   end
   left_in = next_in()
 end
@@ -105,6 +108,7 @@ if job then
 end
 
 if not left_in then return {false, -1, 0} end
+left_in = math.max(0, left_in)  -- more entries are due than one call looks at: the next call goes on at once
 if left_in > SOON then return {false, left_in, 0} end
 local due, me = now + left_in, ARGV[2]
 if leader and leader ~= me and tonumber(wake) > now - 50000 and tonumber(wake) <= due + 1000 then

@@ -8,10 +8,10 @@ from contracts.tree import ROOT
 from support.adapter_sizes import ADAPTERS, MARKED, sizes, statements
 
 
-@pytest.mark.parametrize("name", ["huey", "taskiq"])
-def test_a_new_framework_takes_less_than_350_statements(name: str) -> None:
+@pytest.mark.parametrize(("name", "most"), [("huey", 400), ("taskiq", 300)])
+def test_a_new_framework_takes_few_statements(name: str, most: int) -> None:
     """What two adapters would both write is in `throttlekit.adapter`: little is left that is one framework's own."""
-    assert statements(ROOT / "adapters" / f"throttlekit_{name}") < 350
+    assert statements(ROOT / "adapters" / f"throttlekit_{name}") < most
 
 
 def test_the_docs_say_how_large_the_adapters_are() -> None:

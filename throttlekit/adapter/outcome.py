@@ -10,7 +10,7 @@ from throttlekit._core.decision import Decision
 from throttlekit._core.job import Job
 from throttlekit._core.limit.base import Limit
 from throttlekit._engine.delivery import Delivery
-from throttlekit._engine.ticket import lane_of
+from throttlekit._engine.ticket import Ticket, lane_of
 
 __all__ = ["Deferred", "Dropped", "Failed", "Outcome", "Run"]
 
@@ -77,6 +77,26 @@ class Deferred:
     def is_answered(self) -> bool:
         """Whether the limits' stores have answered. Otherwise the delay says nothing of the jobs behind this one."""
         return self.decision is not None and self.decision.reason != "store unavailable"
+
+    @property
+    def kept_by(self) -> str:
+        """
+        Stands for the limit and key that keep the job back although its turn in its line has come; "" if none does.
+
+        This is a paused limit that is not the one in whose line the job waits. The denial is no news for the jobs
+        behind it in that line.
+        """
+        decision = self.decision
+        if decision is None or decision.reason != "paused":
+            return ""
+        if Ticket.read(self.ticket).limit_name == decision.limit.name:
+            return ""
+        return lane_of(f"{decision.limit.name}:{decision.key}")
+
+    @property
+    def since_us(self) -> int:
+        """The first denial of the job, by the store's clock; 0 if it is not known."""
+        return Ticket.read(self.ticket).since_us
 
 
 @dataclass(frozen=True, slots=True)

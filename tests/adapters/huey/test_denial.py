@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import datetime
 import threading
+import time
 from typing import Any
 
 import pytest
-from huey import MemoryHuey, RedisHuey
+from huey import MemoryHuey, PriorityRedisHuey, RedisHuey
 from huey.api import group
 from huey.exceptions import CancelExecution
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import ResponseError
 
 from support.huey.hand import RATE, Hand
 from support.waiting import wait_until
-from throttlekit import Concurrency, ConfigurationError, Limiter, RateLimited, StoreUnavailable, TokenBucket
+from throttlekit import Concurrency, ConfigurationError, Limiter, RateLimited, StoreUnavailable, TokenBucket, current
 from throttlekit.stores.memory import MemoryStore
 from throttlekit_huey import install
+
+KINDS = (RedisHuey, PriorityRedisHuey)
+SLOW = TokenBucket("slow", "1/hour", burst=1)
 
 
 def test_a_denied_job_waits_in_hueys_schedule(hand: Hand) -> None:
@@ -311,12 +316,27 @@ def test_hueys_scheduler_leaves_waiting_jobs(hand: Hand) -> None:
     hand.deny(0.5)
     task("waiting")
     hand.step()
-    task.schedule(("scheduled",), delay=0.01)
+    task.schedule(("scheduled",), delay=60)
     hand.step()
     later = hand.huey._get_timestamp() + datetime.timedelta(minutes=5)
     wait_until(lambda: hand.limiter.peek(RATE).allowed, description="it is due")
     assert [each.args for each in hand.huey.read_schedule(later)] == [("scheduled",)]
     assert hand.until(1) == ["waiting"]
+
+
+def test_hueys_scheduler_leaves_hundreds_of_waiting_jobs(plain: Hand) -> None:
+    """More than one call of the script looks at, between as many jobs that the user scheduled for earlier."""
+    task = plain.task()
+    plain.deny(600)
+    for n in range(120):
+        task.schedule((n,), delay=60)
+        task("waiting")
+    for _ in range(240):
+        plain.step()
+    assert plain.redis.zcard(plain.key("due")) == 120
+    later = plain.huey._get_timestamp() + datetime.timedelta(hours=1)
+    assert sorted(each.args[0] for each in plain.huey.read_schedule(later)) == list(range(120))
+    assert plain.huey.scheduled_count() == 120
 
 
 def test_without_workers_of_ours_huey_brings_a_job_back(plain: Hand) -> None:
@@ -490,6 +510,16 @@ def test_immediate_mode_ignores_limits(redis_url: str) -> None:
     assert task().get() == task(throttle=RATE).get() == "nothing"
 
 
+def _nothing() -> str:
+    return "nothing"
+
+
+def _age(hand: Hand) -> None:
+    """As if ten seconds had passed since each job in a worker's hand was taken."""
+    for message, at in hand.redis.zrange(hand.key("in-hand"), 0, -1, withscores=True):
+        hand.redis.zadd(hand.key("in-hand"), {message: at - 11_000_000})
+
+
 def test_a_task_of_another_huey_becomes_a_task_of_this_one(redis_url: str) -> None:
     """Its function does, as with huey alone, whichever of the two has limits."""
     one, two = RedisHuey("one", url=redis_url), RedisHuey("two", url=redis_url)
@@ -501,11 +531,176 @@ def test_a_task_of_another_huey_becomes_a_task_of_this_one(redis_url: str) -> No
     assert second.call_local() == "nothing"
 
 
-def _nothing() -> str:
-    return "nothing"
+def test_immediate_mode_may_be_set_and_ended_after_install(hand: Hand) -> None:
+    """While it is on, huey's memory is used and nothing of Redis; what waits there waits on."""
+    task = hand.task()
+    hand.deny(0.5)
+    task("redis")
+    hand.step()
+    hand.huey.immediate = True
+    task.schedule(("memory",), delay=60)
+    assert hand.huey.read_schedule() == []
+    assert hand.huey.dequeue() is None
+    assert hand.huey.scheduled_count() == 1
+    hand.huey.flush()
+    assert hand.huey.scheduled_count() == 0
+    hand.huey.immediate = False
+    assert hand.huey.scheduled_count() == 1
+    assert hand.until(1) == ["redis"]
 
 
-def _age(hand: Hand) -> None:
-    """As if ten seconds had passed since each job in a worker's hand was taken."""
-    for message, at in hand.redis.zrange(hand.key("in-hand"), 0, -1, withscores=True):
-        hand.redis.zadd(hand.key("in-hand"), {message: at - 11_000_000})
+def test_flush_leaves_no_job(hand: Hand) -> None:
+    """Neither one that waits, nor one that a worker had taken and not begun: that worker does not run it."""
+    task = hand.task()
+    hand.deny(0.1)
+    task("waits")
+    hand.step()
+    wait_until(lambda: hand.limiter.peek(RATE).allowed, description="the pause is over")
+    task("in hand")
+    taken = hand.huey.dequeue()
+    hand.huey.flush()
+    left = [key for key in hand.redis.keys(hand.key("*")) if not key.endswith((b":leader", b":bell", b"-priority"))]
+    assert left == []
+    hand.huey.execute(taken)
+    assert not hand.step()
+    assert (hand.ran, hand.huey.pending_count(), hand.huey.scheduled_count()) == ([], 0, 0)
+    task("new")
+    assert hand.until(1) == ["new"]
+
+
+def test_a_look_steps_over_all_jobs_that_were_flushed(hand: Hand) -> None:
+    """However many there are whose schedule was emptied by other means than `huey.flush()`."""
+    task = hand.task()
+    hand.deny()
+    for n in range(300):
+        task(n)
+        hand.step()
+    hand.huey.storage.flush_schedule()
+    task("new")
+    hand.step()
+    (lane,) = hand.redis.zrange(hand.key("lanes"), 0, -1)
+    assert hand.gate_schedule.wake(lane.decode())
+    assert hand.redis.zcard(hand.key("due")) == hand.redis.hlen(hand.key("waiting")) == 1
+    assert hand.redis.zrange(hand.key("due"), 0, -1, withscores=True)[0][1] == 0
+
+
+def test_a_worker_goes_on_behind_hundreds_of_flushed_jobs_that_are_due(hand: Hand) -> None:
+    """It drops some of them with each look, and takes the job behind them at once."""
+    task = hand.task()
+    hand.deny(0.5)
+    for n in range(250):
+        task(n)
+        hand.step()
+    hand.huey.storage.flush_schedule()
+    hand.redis.zunionstore(hand.key("due"), {hand.key("due"): 0})  # all of them are due
+    hand.task(throttle=None)("new")
+    assert hand.until(1) == ["new"]
+    wait_until(lambda: not hand.step() and hand.redis.zcard(hand.key("due")) == 0, description="all are dropped")
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["until", "once"])
+def test_a_revocation_that_has_ended_is_deleted(hand: Hand, once: bool) -> None:
+    """As huey does itself: nothing of it is left once it has had its effect."""
+    task = hand.task()
+    task.revoke(revoke_until=None if once else datetime.datetime.now(), revoke_once=once)
+    task("x")
+    task("y")
+    assert hand.until(1 if once else 2) == (["y"] if once else ["x", "y"])
+    assert not [key for key in hand.huey.all_results() if key.startswith("rt:")]
+
+
+def test_the_next_job_asks_as_a_waiting_job_ends_unrun(hand: Hand) -> None:
+    """Hundreds of revoked jobs in front of it do not hold it up until each of them is due."""
+    task, other = hand.task(), hand.task()
+    hand.deny(0.2)
+    for n in range(100):
+        task(n)
+        hand.step()
+    other("x")
+    hand.step()
+    task.revoke()
+    steps = 0
+
+    def ran() -> bool:
+        nonlocal steps
+        steps += hand.step()
+        return hand.ran == ["x"]
+
+    began = time.monotonic()
+    wait_until(ran, description="the other job has run", every=0.001)
+    assert time.monotonic() - began < 3  # the revoked ones are due within 5 s
+
+
+def test_a_huey_may_get_priorities_while_jobs_wait(redis_url: str) -> None:
+    """Of the list's huey the bell is left, which is a list: no job is lost, and the waiting ones run."""
+    limiter = Limiter("memory://")
+    before, after = (Hand(kind("grows", url=redis_url, read_timeout=0.2), limiter) for kind in KINDS)
+    for each in (before, after):
+        install(each.huey, limiter)
+    first, second, free = before.task(name="job"), after.task(name="job"), after.task(name="free", throttle=None)
+    assert first.task_class.__name__ == second.task_class.__name__
+    before.deny(0.3)
+    for n in range(3):
+        first(n)
+        before.step()
+    (lane,) = before.redis.zrange(before.key("lanes"), 0, -1)
+    assert before.gate_schedule.wake(lane.decode())
+    assert before.redis.type(before.key("bell")) == b"list"
+    for n in range(3, 6):
+        free(n)
+    assert sorted(after.until(6)) == list(range(6))
+    for each in (before, after):
+        each.huey.storage.pool.disconnect()
+
+
+def test_a_bell_of_another_type_loses_no_job(hand: Hand) -> None:
+    """What fails, fails before the job is removed from the queue."""
+    task, free = hand.task(), hand.task(throttle=None)
+    hand.deny()
+    task("waits")
+    hand.step()
+    free("x")
+    (waiting,) = hand.redis.zrange(hand.key("due"), 0, -1)
+    hand.redis.set(hand.key("bell"), "x")
+    hand.redis.zadd(hand.key("due"), {waiting: (time.time() + 0.12) * 1_000_000})  # so the bell is to ring
+    with pytest.raises(ResponseError):
+        hand.huey.dequeue()
+    assert hand.huey.pending_count() == 1
+    hand.redis.delete(hand.key("bell"))
+    assert hand.until(1) == ["x"]
+
+
+def _first_of_a_line_may_run(hand: Hand, task: Any, jobs: int) -> None:
+    """Send jobs of `SLOW` that are denied, and give the unit back: the first one is woken, long before it was due."""
+    held = hand.limiter.acquire(SLOW)
+    for n in range(jobs):
+        task(n)
+        hand.step()
+    hand.limiter.settle(held, actual=0)
+    (lane,) = hand.redis.zrange(hand.key("lanes"), 0, -1)
+    assert hand.gate_schedule.wake(lane.decode())
+    hand.gate_schedule._look_at = time.monotonic() + 3_600  # no look at the lines
+
+
+def test_a_lost_connection_at_a_wake_loses_no_granted_job(hand: Hand) -> None:
+    """The job behind is woken while the granted job is in hand."""
+    _first_of_a_line_may_run(hand, hand.task(throttle=SLOW), 2)
+    granted = hand.huey.dequeue()
+    hand.gate_schedule.wake = wake = _Breaking(hand.gate_schedule.wake, "", done=False)
+    with pytest.raises(RedisConnectionError):
+        hand.huey.execute(granted)
+    assert (wake.lost, hand.ran, hand.in_hand) == (1, [], 1)
+    _age(hand)
+    assert hand.until(1) == [0]
+
+
+def test_a_unit_that_a_body_gives_back_is_used_at_once(hand: Hand) -> None:
+    """The next waiting job asks as the body ends, and not when it was due."""
+
+    def give_back(what: int) -> None:
+        hand.ran.append(what)
+        hand.step()  # the job behind, which was woken at the grant, is denied
+        current().settle(0)
+
+    _first_of_a_line_may_run(hand, hand.huey.task(throttle=SLOW, name="gives back")(give_back), 3)
+    assert hand.until(3) == [0, 1, 2]

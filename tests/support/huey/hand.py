@@ -66,6 +66,8 @@ class Hand:
         wait_until(stepped, description=description)
 
     def key(self, name: str) -> str:
+        if name == "bell" and self.huey.storage.priority:
+            name = "bell-by-priority"
         return f"throttlekit:huey:{self.huey.storage.name}:{name}"
 
     @property
