@@ -266,6 +266,7 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
         filled.client.delete("waiting", "due")
 
     take = ["queue", "schedule", "due", "hands", "leader", "bell", "waiting", "late"]
+    taken = [0, "me", 1, "", "0123456789abcdef", ""]
     defer = ["hands", "schedule", "due", "lane", "lanes", "waiting", "late"]
 
     def stream() -> None:
@@ -295,10 +296,8 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
             lambda: run("rq_line_up", ["lock", "queue", "lane", "scheduled"], ["none:", 7, "0.1", 0, 0, 100]),
         ),
         "rq_promote": Case("rq_promote", rq, lambda: run("rq_promote", promote, ["now", "", "", *ids])),
-        "huey_take: jobs that are late": Case("huey_take", huey, lambda: run("huey_take", take, [0, "me", 1, ""])),
-        "huey_take: after a purge": Case(
-            "huey_take", huey_is_purged, lambda: run("huey_take", take, [0, "me", 1, ""])
-        ),
+        "huey_take: jobs that are late": Case("huey_take", huey, lambda: run("huey_take", take, taken)),
+        "huey_take: after a purge": Case("huey_take", huey_is_purged, lambda: run("huey_take", take, taken)),
         "huey_defer: after a purge": Case(
             "huey_defer", huey_line_is_purged,
             lambda: run("huey_defer", defer, ["", "new", "5", 1_000_000, "0", "7", "L", "1"]),
