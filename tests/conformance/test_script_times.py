@@ -1,6 +1,4 @@
-"""
-No script holds a server for more than 5 ms, the limits' or the broker's, whatever waits there: each with 100 000 jobs.
-"""
+"""No script holds the server of the limits or of the broker for more than 5 ms, even if 100 000 jobs wait there."""
 
 from __future__ import annotations
 
@@ -28,25 +26,19 @@ from throttlekit.stores.base import Request, Wait
 
 MANY, FIELDS, LONGEST_US, TRIES = 100_000, 2_000, 5_000, 12
 LONGEST_LOOK_US = 20_000
-"""`throttlekit top` and the web page look for 100 keys and 100 limits at once: that takes longer, with any backlog."""
+"""`throttlekit top` and the web page read 100 keys and 100 limits at once, which takes longer with any backlog."""
 BUCKET, SLOTS = TokenBucket("many", "1/h", burst=1), Concurrency("slots", MANY + 1, lease=60)
 HEADERS = {"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "9"}
 _AT_ONCE = 10_000
 
 
 class Case(NamedTuple):
-    """What takes a script longest: *prepare* fills the server, *act* runs the script, for at most *most_us*."""
+    """A slow input of *script*: *prepare* fills the server, and *act* runs the script, for at most *most_us*."""
 
     script: str
     prepare: Callable[[], object]
     act: Callable[[], object]
     most_us: int = LONGEST_US
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Slowest]:
-    with slowest_server() as server:
-        yield server
 
 
 class Filled:
@@ -55,7 +47,23 @@ class Filled:
     server: Slowest
 
     def __init__(self) -> None:
-        self.line: dict[bytes, bytes] = {}
+        self._dumps: dict[Callable[[], object], dict[bytes, bytes]] = {}
+
+    def once(self, fill: Callable[[], object]) -> Callable[[], None]:
+        """Return a function that fills an empty server as *fill* does, from a copy if it has done so before."""
+
+        def restored() -> None:
+            if fill not in self._dumps:
+                fill()
+                dumps = {key: self.client.dump(key) for key in self.client.scan_iter(count=1_000)}
+                self._dumps[fill] = {key: dumped for key, dumped in dumps.items() if dumped is not None}
+                return
+            pipeline = self.client.pipeline(transaction=False)
+            for key, dumped in self._dumps[fill].items():
+                pipeline.restore(key, 3_600_000, dumped, replace=True)  # the limiter reports to the fleet meanwhile
+            pipeline.execute()
+
+        return restored
 
     @property
     def client(self) -> Any:
@@ -71,11 +79,11 @@ class Filled:
         return claim.claim
 
     def script(self, name: str, keys: Sequence[str], args: Sequence[Any]) -> object:
-        """Run the script *name*, which stands alone."""
+        """Run the script *name*."""
         return self.server.script(name, [*keys], [*args])
 
     def lose_line(self) -> None:
-        """The numbers of the line expire, its jobs do not."""
+        """Delete the line's numbers, as if they had expired, and leave its jobs."""
         self.client.delete(self.claim.names[1])
 
     def in_pieces(self, write: Callable[[Any, range], object], many: int = MANY) -> None:
@@ -85,7 +93,7 @@ class Filled:
             pipeline.execute()
 
     def sorted(self, key: str, member: str = "{:016d} id{}", score: Callable[[int], float] = float, **of: int) -> None:
-        """A sorted set of so many members, in which the number of each stands."""
+        """Write a sorted set with so many members, each of which contains its number."""
         self.in_pieces(
             lambda pipe, part: pipe.zadd(key, {member.format(n, n): score(n) for n in part}), of.get("many", MANY)
         )
@@ -100,16 +108,11 @@ class Filled:
         self.in_pieces(lambda pipe, part: pipe.rpush(key, *[member.format(n) for n in part]))
 
     def jobs_wait(self) -> None:
-        """So many jobs wait in the line of a limit."""
-        if not self.line:
-            store, request = self.server.store, Request([self.claim], Caller.JOB)
-            store.acquire(Request([self.claim], Caller.GUEST))
-            for _ in range(0, MANY, 500):
-                store.acquire_all([request] * 500)
-            self.line = {key: self.client.dump(key) for key in self.client.scan_iter()}
-        else:
-            for key, dumped in self.line.items():
-                self.client.restore(key, 3_600_000, dumped, replace=True)
+        """Let so many jobs wait in the line of a limit."""
+        store, request = self.server.store, Request([self.claim], Caller.JOB)
+        store.acquire(Request([self.claim], Caller.GUEST))
+        for _ in range(0, MANY, 500):
+            store.acquire_all([request] * 500)
 
     def slots_are_held(self) -> None:
         now_us = int(self.client.time()[0]) * 1_000_000
@@ -119,7 +122,7 @@ class Filled:
 
 def _of_limits(filled: Filled) -> dict[str, Case]:
     run = filled.script
-    jobs = filled.jobs_wait
+    jobs = filled.once(filled.jobs_wait)
 
     def leaves() -> None:
         decision = filled.limiter.acquire(BUCKET, job=Job(id="last"), delivery=Delivery())
@@ -137,6 +140,7 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
         keys = [[f"key{n}", 1, 1, 2**40] for n in range(100)]
         return {"process": ["", "p"], "limits": [], "jobs": [], "keys": keys, "counts": [["u key1", 1]], "waits": []}
 
+    @filled.once
     def fleet_is_known() -> None:
         now = int(filled.client.time()[0])
         for key in KEYS[:2]:
@@ -148,9 +152,9 @@ def _of_limits(filled: Filled) -> dict[str, Case]:
             filled.hash(KEYS[8 + 3 * step], "u key{}", "1")
 
     return {
-        "acquire: a job comes": Case("acquire", jobs, lambda: filled.limiter.acquire(BUCKET, job=Job(id="new"))),
-        "acquire: a caller comes": Case("acquire", jobs, lambda: filled.limiter.acquire(BUCKET)),
-        "acquire: the line begins again": Case(
+        "acquire: a job": Case("acquire", jobs, lambda: filled.limiter.acquire(BUCKET, job=Job(id="new"))),
+        "acquire: a caller": Case("acquire", jobs, lambda: filled.limiter.acquire(BUCKET)),
+        "acquire: the line has lost its numbers": Case(
             "acquire", lambda: (jobs(), filled.lose_line()), lambda: filled.limiter.acquire(BUCKET, job=Job(id="new"))
         ),
         "leave": Case("leave", jobs, leaves),
@@ -185,6 +189,7 @@ def _of_parks(filled: Filled) -> dict[str, Case]:
     run = filled.script
     jobs = [f"{n:016d} id{n}" for n in range(MOST_WOKEN)]
 
+    @filled.once
     def parked() -> None:
         filled.sorted("lane")
         filled.hash("messages")
@@ -192,6 +197,7 @@ def _of_parks(filled: Filled) -> dict[str, Case]:
         filled.client.hset("limits", "L", "5 api")
         filled.client.sadd("unacked", "m")
 
+    @filled.once
     def lines() -> None:
         now = int(filled.client.time()[0])
         filled.sorted("lanes", "line{}{}", lambda n: now - MANY / 2 + n)
@@ -217,7 +223,7 @@ def _of_parks(filled: Filled) -> dict[str, Case]:
         "park_wake: with new messages": Case(
             "park_wake", parked, lambda: run("park_wake", wake, ["L", 0, "0", 1, *told])
         ),
-        "park_wake: of ids": Case("park_wake", parked, lambda: run("park_wake", wake, ["L", 0, "0", 0, *told])),
+        "park_wake: ids": Case("park_wake", parked, lambda: run("park_wake", wake, ["L", 0, "0", 0, *told])),
         "park_move": Case(
             "park_move", parked,
             lambda: run(
@@ -231,6 +237,7 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
     """RQ's, huey's and taskiq's scripts."""
     run = filled.script
 
+    @filled.once
     def rq() -> None:
         now = int(filled.client.time()[0])
         filled.sorted("scheduled", "id{}", lambda n: now + n)
@@ -249,6 +256,7 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
     ids = [f"id{n}" for n in range(100)]
     promote = ["nolock", "scheduled", "queue", "late", *[f"job:{each}" for each in ids]]
 
+    @filled.once
     def huey() -> None:
         now_us = int(filled.client.time()[0]) * 1_000_000
         filled.sorted("schedule", "job{}", lambda n: 1_000 + n)
@@ -269,6 +277,7 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
     taken = [0, "me", 1, "", "0123456789abcdef", ""]
     defer = ["hands", "schedule", "due", "lane", "lanes", "waiting", "late"]
 
+    @filled.once
     def stream() -> None:
         filled.client.xgroup_create("stream", "group", mkstream=True)
         filled.in_pieces(lambda pipe, part: [pipe.xadd("stream", {"n": n}) for n in part])
@@ -315,6 +324,7 @@ def _of_hosts(filled: Filled) -> dict[str, Case]:
 FILLED = Filled()
 CASES = _of_limits(FILLED) | _of_parks(FILLED) | _of_hosts(FILLED)
 TOO_LONG = {"huey_keep: jobs that are late": "it moves all jobs that are late in one go"}
+"""Cases that fail, and why: one try each."""
 
 
 @pytest.fixture(scope="module")
@@ -332,16 +342,16 @@ def filled() -> Iterator[Filled]:
 )
 def test_no_script_holds_its_server_for_more_than_5_ms(filled: Filled, name: str) -> None:
     """
-    As its SLOWLOG says, with 100 000 jobs. Of a busy machine the best of some tries counts: one alone may be the time
-    of another process.
+    By its SLOWLOG, with 100 000 jobs. The best of some tries counts: on a busy machine one try may include the time of
+    another process.
     """
-    case, took = CASES[name], list[int]()
+    case, took, tries = CASES[name], list[int](), 1 if name in TOO_LONG else TRIES
 
-    def is_short() -> bool:
+    def is_decided() -> bool:
         took.append(filled.server.of(case.prepare, lambda _: case.act()))
-        return min(took) <= case.most_us or len(took) >= TRIES
+        return min(took) <= case.most_us or len(took) >= tries
 
-    wait_until(is_short, description=name, timeout=300)
+    wait_until(is_decided, description=name, timeout=300)
     assert min(took) <= case.most_us
     assert case.script in filled.server.ran
 

@@ -1,4 +1,4 @@
-"""A Redis server of a test's own whose SLOWLOG says how long each script held it."""
+"""A Redis server whose SLOWLOG measures how long each script holds it."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ PARTS = (
     "slowdown",
     *throttlekit_lua.ALGORITHMS.values(),
 )
-"""What they are composed of."""
+"""The files that those are composed of: none of them is a script."""
 
 
 class Slowest:
     """
-    A server of its own, that logs how long each command held it.
+    A server that logs how long each command holds it.
 
     Attributes:
-        ran: The names of the scripts that ran in any `of`.
+        ran: The names of all scripts that `of` has measured.
     """
 
     def __init__(self, url: str) -> None:
@@ -55,14 +55,14 @@ class Slowest:
                     self._names[_sha(throttlekit_lua.read(verb, frozenset(those)))] = verb
 
     def script(self, name: str, keys: list[str], args: list[Any]) -> object:
-        """Run the script *name*, which stands alone."""
+        """Run the script *name*, which is one file."""
         text = throttlekit_lua.script(name)
         sha = self.client.script_load(text)
         self._names[sha.encode()] = name
         return self.client.evalsha(sha, len(keys), *keys, *args)
 
     def of(self, prepare: Callable[[], Any], act: Callable[[Any], object]) -> int:
-        """Microseconds for which the slowest script of *act* held the server; *act* gets what *prepare* returned."""
+        """Return the microseconds of the slowest script of *act*, which gets what *prepare* returned."""
         self.client.flushall()
         prepared = prepare()
         self.client.slowlog_reset()
