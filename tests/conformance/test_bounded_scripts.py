@@ -6,7 +6,6 @@ anew in pieces of 1 000, and the longest log is written in such pieces.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -221,75 +220,3 @@ def test_no_decision_reads_all_jobs_of_one_start() -> None:
     read = [line for line in read if "jobs_key" in line]
     assert read
     assert all("'LIMIT'" in line for line in read)
-
-
-HUEY_KEYS = {
-    "take": ["queue", "schedule", "due", "in-hand", "leader", "bell", "waiting", "late"],
-    "defer": ["in-hand", "schedule", "due", "lane:l", "lanes", "waiting", "late"],
-    "wake": ["lane:l", "due", "bell", "schedule", "waiting"],
-    "keep": ["schedule", "due"],
-}
-"""The keys of huey's scripts, in their order."""
-
-
-def _huey_cases(client: Any, size: int) -> dict[str, tuple[Callable[[], Any], Callable[[Any], object]]]:
-    """What takes huey's scripts longest where *size* jobs wait in one line."""
-    names = ["due", "in-hand", "leader", "bell", "lane:l", "lanes", "waiting", "late", "queue", "schedule"]
-    keys = {name: f"bounded:{name}" for name in names}
-    scripts = {name: client.register_script(throttlekit_lua.script(f"huey_{name}")) for name in HUEY_KEYS}
-
-    def waiting(due_in_us: int, *, scheduled: bool = True, late_us: int = 0) -> Callable[[], Any]:
-        def fill() -> None:
-            due_us = _now_us(client) + due_in_us
-            for first in range(0, size, 5_000):
-                jobs = {f"job{n}" + "x" * 300: n for n in range(first, min(first + 5_000, size))}
-                ids = {hashlib.sha1(job.encode()).hexdigest(): (job, n) for job, n in jobs.items()}
-                pipe = client.pipeline()
-                pipe.zadd(keys["due"], dict.fromkeys(ids, due_us))
-                pipe.zadd(keys["lane:l"], {each: n for each, (_, n) in ids.items()})
-                pipe.hset(keys["waiting"], mapping={each: f"0 {due_us} l {job}" for each, (job, _) in ids.items()})
-                if scheduled:
-                    pipe.zadd(keys["schedule"], dict.fromkeys(jobs, due_us / 1000000))
-                pipe.execute()
-            client.zadd(keys["lanes"], {"l": 0})
-            client.hset(keys["late"], "l", late_us)
-
-        return fill
-
-    def user_jobs() -> None:
-        for first in range(0, size, 5_000):
-            client.zadd(keys["schedule"], {f"job{n}": 1 for n in range(first, min(first + 5_000, size))})
-
-    def call(name: str, *args: Any) -> Any:
-        return scripts[name](keys=[keys[each] for each in HUEY_KEYS[name]], args=args)
-
-    def keep(_: object) -> None:
-        call("keep", repr(_now_us(client) / 1_000_000), repr(_now_us(client) / 1_000_000 + 60), 0)
-
-    def wake(_: object) -> None:
-        call("wake", 0, "0")
-
-    def take(_: object) -> None:
-        call("take", "0", "me", 10_000_000, "", "0" * 16, "text")
-
-    def defer(_: object) -> None:
-        call("defer", "", "new" + "x" * 300, 1, 1_000_000, 0, size + 1, "l", _now_us(client))
-
-    due, hour_us = -100_000_000, 3_600_000_000
-    return {
-        "keep: all are overdue": (waiting(due), keep),
-        "keep: the user's own": (user_jobs, keep),
-        "wake: all were flushed": (waiting(due, scheduled=False), wake),
-        "wake: all have been taken": (lambda: (waiting(due)(), client.delete(keys["due"])), wake),
-        "take: all are due": (waiting(due), take),
-        "take: all were flushed": (waiting(due, scheduled=False), take),
-        "take: the line is late": (waiting(due, late_us=hour_us), take),
-        "defer: all in front have gone": (lambda: (waiting(due)(), client.delete(keys["waiting"])), defer),
-    }
-
-
-@pytest.mark.parametrize("name", _huey_cases(redis.Redis(), 1))
-def test_no_script_of_huey_holds_the_server_for_more_than_5_ms(slowest: Slowest, name: str) -> None:
-    """With 100 000 waiting jobs; what takes longer than that is done in more calls."""
-    prepare, act = _huey_cases(slowest.client, 100_000)[name]
-    wait_until(lambda: slowest.of(prepare, act) <= 5_000, description=name, timeout=60)
