@@ -8,7 +8,7 @@ import pytest
 from kombu.transport.redis import Channel
 
 from support.celery.flood import CeleryFlood, CeleryFlooding
-from support.flood.checks import assert_bound, in_order, starts_of
+from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
 from support.flood.figures import figures
 from support.flood.run import FloodLimit, Told, run
 from support.servers.flood import Servers
@@ -49,6 +49,7 @@ def test_a_flood_keeps_its_bound_and_is_denied_once_a_task(where: Servers, pool:
     assert_each_once(told, 300)
     assert sum(told.counts.get(f"store: {reason}", 0) for reason in ("exhausted", "in line")) <= 5 * 300
     assert figures(told).unexplained_charges == 0
+    assert_calm(told.log)
 
 
 def test_two_limits_at_once_both_hold(on_redis: Servers) -> None:
@@ -62,17 +63,6 @@ def test_two_limits_at_once_both_hold(on_redis: Servers) -> None:
     assert assert_bound(told, "all", 33_334, 30) == 100
     assert assert_bound(told, "account", 100_000, 10) == 100
     assert_each_once(told, 100)
-
-
-def test_gevent_and_a_single_worker(on_redis: Servers) -> None:
-    """One worker with greenlets keeps the same promises."""
-    # Kombu has ten connections by itself, and leaves a message for which there is none unacknowledged.
-    conf = {"broker_transport_options": {"max_connections": 100}}
-    limits = (FloodLimit("one", "100/s", 20),)
-    flood = CeleryFlood(limits=limits, jobs=200, pool="gevent", processes=1, threads=20, conf=conf)
-    told = in_order(run(flood, on_redis, CeleryFlooding))
-    assert assert_bound(told, "one", 10_000, 20) == 200
-    assert_each_once(told, 200)
 
 
 def test_a_free_task_passes_2000_throttled_ones(on_redis: Servers) -> None:

@@ -1,4 +1,9 @@
-"""Every command that starts workers of a supported framework, with a backlog that a limit throttles."""
+"""
+Commands that start workers in a way of their own, with a backlog that a limit throttles.
+
+The usual commands have floods in each adapter's test_processes.py: `python -m dramatiq`, `celery worker` with prefork
+and threads, `huey_consumer` with each type of worker, `rq worker` with each class, `taskiq worker` on each broker.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +21,9 @@ from support.faults.processes import Command
 from support.flood import run as floods
 from support.flood.checks import assert_bound, assert_calm, in_order, starts_of
 from support.flood.run import Flood, Flooding, FloodLimit, run
-from support.huey.flood import HueyFlood, HueyFlooding
-from support.rq.flood import OURS, OURS_SIMPLE, STOCK, RqFlood, RqFlooding
+from support.rq.flood import OURS, OURS_SIMPLE, RqFlood, RqFlooding
 from support.rq.workers import Fleet
 from support.servers.flood import Servers
-from support.taskiq.flood import TaskiqFlood, TaskiqFlooding
 
 pytestmark = [
     pytest.mark.workers,
@@ -40,7 +43,7 @@ _BACKLOG: dict[str, Any] = {
 class _Dramatiq(Flooding):
     """One of the scripts that Dramatiq installs, and its options."""
 
-    script = ("dramatiq",)
+    script: tuple[str, ...]
 
     def workers(self) -> Command:
         name, *options = self.script
@@ -67,9 +70,8 @@ class _RqPool(RqFlooding):
         return Fleet([[*pool, *options]], self._environment)
 
 
-def _dramatiq(kind: type[Flooding], broker: str = "redis") -> Any:
-    label = " ".join(kind.script) if issubclass(kind, _Dramatiq) else "python -m dramatiq"
-    return pytest.param(broker, kind, Flood(**_BACKLOG), id=f"{label} on {broker}")
+def _dramatiq(kind: type[_Dramatiq], broker: str = "redis") -> Any:
+    return pytest.param(broker, kind, Flood(**_BACKLOG), id=f"{' '.join(kind.script)} on {broker}")
 
 
 def _celery(pool: str, broker: str = "redis", **how: Any) -> Any:
@@ -80,13 +82,8 @@ def _celery(pool: str, broker: str = "redis", **how: Any) -> Any:
     return pytest.param(broker, CeleryFlooding, flood, id=f"celery worker --pool {pool} on {broker}", marks=marks)
 
 
-def _rq(name: str, kind: str, *, pool: bool = False) -> Any:
-    return pytest.param("redis", _RqPool if pool else RqFlooding, RqFlood(**_BACKLOG, kinds=(kind, kind)), id=name)
-
-
-def _huey(worker_type: str, **how: Any) -> Any:
-    flood = HueyFlood(**_BACKLOG, worker_type=worker_type, **how)
-    return pytest.param("redis", HueyFlooding, flood, id=f"huey_consumer -k {worker_type}")
+def _rq_pool(name: str, kind: str) -> Any:
+    return pytest.param("redis", _RqPool, RqFlood(**_BACKLOG, kinds=(kind, kind)), id=name)
 
 
 # Kombu has ten connections by default, and a message for which there is none stays unacknowledged.
@@ -96,28 +93,17 @@ _GREEN_ON_REDIS: dict[str, Any] = {"threads": 20, "conf": {"broker_transport_opt
 _GREEN_ON_RABBITMQ: dict[str, Any] = {"threads": 20, "settle": 2.5}
 
 LAUNCHERS = [
-    _dramatiq(_Dramatiq),
     _dramatiq(_DramatiqSpawned),
     _dramatiq(_DramatiqGevent),
     _dramatiq(_DramatiqGevent, "rabbitmq"),
-    _celery("prefork"),
-    _celery("threads"),
     _celery("solo"),
     _celery("gevent", **_GREEN_ON_REDIS),
     _celery("gevent", "rabbitmq", **_GREEN_ON_RABBITMQ),
     _celery("eventlet", **_GREEN_ON_REDIS),
     _celery("eventlet", "rabbitmq", **_GREEN_ON_RABBITMQ),
-    _huey("thread"),
-    _huey("process"),
-    _huey("greenlet", threads=16),
-    _rq("rq worker", STOCK),
-    _rq("rq worker -w ThrottledWorker", OURS),
-    _rq("rq worker -w ThrottledSimpleWorker", OURS_SIMPLE),
-    _rq("rq worker-pool", "rq.Worker", pool=True),
-    _rq("rq worker-pool -w ThrottledWorker", OURS, pool=True),
-    _rq("rq worker-pool -w ThrottledSimpleWorker", OURS_SIMPLE, pool=True),
-    pytest.param("redis", TaskiqFlooding, TaskiqFlood(**_BACKLOG, on="list"), id="taskiq worker --workers 2 on a list"),
-    pytest.param("redis", TaskiqFlooding, TaskiqFlood(**_BACKLOG), id="taskiq worker --workers 2 on a stream"),
+    _rq_pool("rq worker-pool", "rq.Worker"),
+    _rq_pool("rq worker-pool -w ThrottledWorker", OURS),
+    _rq_pool("rq worker-pool -w ThrottledSimpleWorker", OURS_SIMPLE),
 ]
 
 
@@ -125,7 +111,7 @@ LAUNCHERS = [
 def test_a_throttled_backlog_runs_once_within_the_bound(
     request: pytest.FixtureRequest, broker: Literal["redis", "rabbitmq"], flooding: type[Flooding], flood: Flood
 ) -> None:
-    """However workers are started, a backlog keeps its bound, each job runs once, and no traceback is logged."""
+    """The backlog keeps its bound, each job runs once, and no traceback is logged."""
     where: Servers = request.getfixturevalue(f"on_{broker}")
     told = in_order(run(flood, where, flooding))
     assert starts_of(told) == {str(n): 1 for n in range(_JOBS)}, told.log[-4000:]
