@@ -287,11 +287,11 @@ class Throttle(Middleware):
             self._consumers.give_back(message)
             return
         self._bodies.expect(None)  # it may not have begun
-        given_back = current().given_back
+        returned = grant.run.returned_lanes(current().decision)
         end(error)
         self._consumers.give_back(message)
-        if self._consumers.wake((*grant.lanes, *given_back)) is False:
-            self._parking.freed(grant.run.lanes, given_back)
+        if self._consumers.wake((*grant.lanes, *returned)) is False:
+            self._parking.freed(grant.run.lanes, returned)
 
     def _rate_limited(self, message: Any, error: RateLimited) -> None:
         """The body of *message* has raised *error*. Returns if that is an error like any other."""

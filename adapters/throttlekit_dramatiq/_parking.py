@@ -94,22 +94,22 @@ class Parking:
         )
         broker.emit_after("enqueue", copy, deferral.delay_ms)
 
-    def freed(self, lanes: Sequence[str], given_back: Sequence[str] = ()) -> None:
+    def freed(self, lanes: Sequence[str], returned: Sequence[str] = ()) -> None:
         """
-        A slot for which the messages of *lanes* wait has come free, or a unit was given back for which those of
-        *given_back* wait; and none of them is in this process.
+        Wake the first parked messages of *lanes*, which wait for a slot that is free now, and of *returned*, which wait
+        for a unit that a body has given back. Call it if this process holds no message of these lanes.
         """
         for park in list(self._parks.values()):
             try:
                 park.freed(lanes)
-                park.given_back(given_back, _tell)
+                park.wake_first(returned, _tell)
             except Exception as error:
                 _log.debug("A parked message waits for its promoter: %r", error)
 
     def _decode(self, data: bytes) -> Any:
         broker = self._broker
         if broker is None:  # the worker ends
-            raise ConnectionError
+            raise ConnectionError("the worker has ended")
         decode: Any = Message.decode  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
         message = decode(data)
         broker.get_actor(message.actor_name)

@@ -19,7 +19,6 @@ from throttlekit._engine.adapting import falling_of
 from throttlekit._engine.events import EventDispatcher
 from throttlekit._engine.heard import claims_of, hear, limits_by_unit
 from throttlekit._engine.rate_limited import RateLimited
-from throttlekit._engine.ticket import lane_of
 from throttlekit._util.fork_safety import renew_lock_after_fork
 from throttlekit._util.log_limiter import Every
 from throttlekit.errors import ConfigurationError, LeaseLost, StoreUnavailable
@@ -57,16 +56,11 @@ class Running:
 
     Attributes:
         decision: The decision that let the job run; None outside a throttled job.
-        given_back: For adapters: the lanes of the limits to which `settle` has given units back: a job that waits there
-            may pass now.
         lost: Whether another job has this one's slot of a concurrency limit by now, or may have: its lease could not be
             renewed in time. The body runs on; it can leave undone what one job too many must not do.
     """
 
-    __slots__ = (
-        "__weakref__", "_decision", "_job", "_limiter", "_pid", "_read", "_settling", "_started_at", "given_back",
-        "lost",
-    )  # fmt: skip
+    __slots__ = ("__weakref__", "_decision", "_job", "_limiter", "_pid", "_read", "_settling", "_started_at", "lost")
 
     def __init__(
         self,
@@ -81,7 +75,6 @@ class Running:
         self._settling = threading.RLock()
         self._decision, self._read = decision, read
         self.lost = False
-        self.given_back: tuple[str, ...] = ()
         self._pid = 0
 
     @property
@@ -239,12 +232,8 @@ class Running:
     def _settle(self, actual: int, limit: Limit | None) -> None:
         if self._limiter is None or self.decision is None or not self.decision.charged:
             return
-        before = self.decision.charged
         try:
             self._decision = self._limiter.settle(self.decision, actual=actual, limit=limit)
-            after = self._decision.charged
-            less = [each for each, was in zip(after, before, strict=True) if each.cost < was.cost]
-            self.given_back += tuple([lane_of(each.bucket) for each in less])
         except StoreUnavailable as error:
             # It may have been given back all the same: to be sure, it is not given back again.
             meant = settled_of(self.decision, limit)

@@ -33,7 +33,7 @@ class Around:
             called.
 
     Attributes:
-        returned_lanes: After the body: `Run.returned_lanes`.
+        returned_lanes: `Run.returned_lanes`, once the body has ended.
     """
 
     def __init__(self, throttling: Throttling[Any], run: Run, follow: Callable[[Outcome], bool]) -> None:
@@ -98,7 +98,7 @@ class Admitted:
 
     @property
     def returned_lanes(self) -> tuple[str, ...]:
-        """The lanes of the jobs that wait for units that the body has given back, once it has ended."""
+        """`Run.returned_lanes`, once the body has ended; empty before."""
         return () if self._around is None else self._around.returned_lanes
 
     def around(self) -> Any:

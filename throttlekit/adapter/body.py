@@ -78,7 +78,7 @@ def resume(running: Running) -> None:
 @contextmanager
 def running(limiter: Limiter, decision: Decision, job: Job | None = None) -> Generator[Running, None, None]:
     """
-    For adapters that call the body themselves: `begin` and `end` around it. Yields what `current()` returns in it.
+    For adapters that call the body themselves: `begin` and `end` around it. Yields the `Running` of the job.
 
     Inside the body of another job, that job stays the current one.
     """

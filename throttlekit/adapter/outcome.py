@@ -42,10 +42,10 @@ class Run:
 
     def returned_lanes(self, settled: Decision | None) -> tuple[str, ...]:
         """
-        The lanes of the jobs that wait for units that the body has given back: wake them when it has ended.
+        The lanes of the limits to which the body has given units back: wake their first jobs when it has ended.
 
         Args:
-            settled: The decision as the body's `settle` calls left it: `Running.decision` at its end.
+            settled: `Running.decision` at the end of the body, which its `settle` calls may have changed.
         """
         if self.decision is None or settled is None or settled is self.decision:
             return ()
@@ -75,7 +75,7 @@ class Deferred:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the limits' stores have answered. Otherwise the delay says nothing of the jobs behind this one."""
+        """Whether all stores have answered. Otherwise the delay says nothing about the jobs behind this one."""
         return self.decision is not None and self.decision.reason != "store unavailable"
 
     @property

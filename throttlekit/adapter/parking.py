@@ -211,8 +211,8 @@ class Park:
 
     def run(self, commands: Sequence[Command]) -> list[Any]:
         """
-        Run *commands* of this park in few round trips, and return their replies. An error of one takes its reply's
-        place.
+        Run *commands* of this park in few round trips, and return their replies. If a command fails, its error is
+        returned instead of a reply.
 
         Raises:
             Exception: The connection failed.
@@ -221,7 +221,7 @@ class Park:
         for begun in range(0, len(commands), _TOGETHER):
             replies += self._run_together(commands[begun : begun + _TOGETHER])
         missing = [number for number, reply in enumerate(replies) if type(reply).__name__ == "NoScriptError"]
-        if missing:  # they have done nothing
+        if missing:  # these commands have done nothing
             for text in _SCRIPTS:
                 self._client.script_load(text)
             for number in missing:
@@ -235,15 +235,15 @@ class Park:
         return pipeline.execute(raise_on_error=False)  # type: ignore[no-any-return]
 
     def count(self, lane: str) -> Command:
-        """Replies how many jobs of *lane* are parked."""
+        """A command that replies how many jobs of *lane* are parked."""
         return lambda pipeline: pipeline.zcard(f"{self.prefix}:lane:{lane}")
 
     def range(self, lane: str, first: int, last: int) -> Command:
-        """Replies the jobs of *lane* that stand from *first* to *last*, with their scores."""
+        """A command that replies the jobs of *lane* from position *first* to *last*, with their scores."""
         return lambda pipeline: pipeline.zrange(f"{self.prefix}:lane:{lane}", first, last, withscores=True)
 
     def epoch(self, lane: str) -> Command:
-        """Replies what `shift_in` reads."""
+        """A command that replies what `shift_in` reads."""
         return lambda pipeline: pipeline.hget(f"{self.prefix}:limits", lane)
 
     @staticmethod
@@ -252,7 +252,7 @@ class Park:
         return float((reply or b"").partition(b" ")[0].partition(b"/")[2] or 0)
 
     def messages(self, jobs: Sequence[bytes]) -> Command:
-        """Replies the stored messages of *jobs*; see `own`."""
+        """A command that replies the stored messages of *jobs*; see `own`."""
         return lambda pipeline: pipeline.hmget(self._messages, [job[17:] for job in jobs])
 
     def wake(
@@ -260,11 +260,11 @@ class Park:
         told: Sequence[bytes] = (),
     ) -> Command:  # fmt: skip
         """
-        Wakes the *first* so many jobs of *lane*, and *jobs* in any case, at most `MOST_WOKEN` in all. Replies how many
-        were woken, and how many are parked still.
+        A command that wakes the first *first* jobs of *lane*, and *jobs* wherever they are in it: at most `MOST_WOKEN`
+        in all. It replies how many jobs were woken, and how many are still parked.
 
         Args:
-            told: The messages of *jobs*, as `told` returns them; none: as they are.
+            told: The new messages of *jobs*, as `told` returns them. Empty: they keep their messages.
         """
         keys = [*self._keys(lane), f"{self.prefix}:ends", self._messages, *self._lists]
         pairs = chain.from_iterable(zip(jobs, told or [b""] * len(jobs), strict=True))
@@ -272,20 +272,20 @@ class Park:
         return lambda pipeline: pipeline.evalsha(self._wake.sha, len(keys), *keys, *args)
 
     def move(self, lane: str, other: str, limit: str, jobs: Sequence[bytes], look_in: float) -> Command:
-        """Moves *jobs* of *lane* to the line *other*, whose jobs *limit* keeps back; see park_move.lua."""
+        """A command that moves *jobs* of *lane* to the line *other*, whose jobs *limit* blocks; see park_move.lua."""
         keys = [f"{self.prefix}:lane:{lane}", *self._keys(other), f"{self.prefix}:ends"]
         args = [lane, other, limit, look_in, *jobs]
         return lambda pipeline: pipeline.evalsha(self._move.sha, len(keys), *keys, *args)
 
     def told(self, messages: Sequence[bytes | None], dues: Sequence[float], tell: Tell) -> list[bytes]:
-        """Stored *messages* with the instants at which their jobs are due, in *dues* seconds; b"": as it is."""
+        """Return stored *messages* whose jobs are due in *dues* seconds, with that time; b"" if one stays as it is."""
         told: list[bytes] = []
         for message, seconds in zip(messages, dues, strict=True):
             own = self.own(message)
-            anew = None
-            with suppress(Exception):  # the framework says what is wrong with it, once it is woken
-                anew = tell(own, seconds) if own else None
-            told.append(b"" if anew is None or not message else message[:1] + anew if self._moves else anew)
+            new = None
+            with suppress(Exception):  # the framework reports what is wrong with it, once it is woken
+                new = tell(own, seconds) if own else None
+            told.append(b"" if new is None or not message else message[:1] + new if self._moves else new)
         return told
 
     def release(self, lane: str, most: int) -> int:
@@ -296,15 +296,15 @@ class Park:
         woken = 0
         for end in range(most, 0, -MOST_WOKEN):
             jobs = self._client.zrange(f"{self.prefix}:lane:{lane}", max(0, end - MOST_WOKEN), end - 1)
-            woken += self._woken(lane, 0, jobs)[0]
+            woken += self._wake_now(lane, 0, jobs)[0]
         return woken
 
     def release_job(self, lane: str, job: bytes) -> bool:
         """Wake *job*, as `parked` yields it; return False if it is not parked any more, or has no message."""
-        return self._woken(lane, 0, [job])[0] == 1
+        return self._wake_now(lane, 0, [job])[0] == 1
 
-    def _woken(self, lane: str, first: int, jobs: Sequence[bytes] = ()) -> tuple[int, int]:
-        """How many were woken, and how many are parked still."""
+    def _wake_now(self, lane: str, first: int, jobs: Sequence[bytes] = ()) -> tuple[int, int]:
+        """Wake jobs, and return how many were woken, and how many are still parked."""
         (reply,) = self.run([self.wake(lane, first, None, jobs)])
         if isinstance(reply, Exception):
             raise reply
@@ -314,11 +314,14 @@ class Park:
     def freed(self, lanes: Sequence[str]) -> None:
         """A slot for which jobs of *lanes* wait has come free: the first one asks, where this process parked any."""
         for lane in lanes:
-            if lane in self._known_for_slots and not self._woken(lane, 1)[1]:
+            if lane in self._known_for_slots and not self._wake_now(lane, 1)[1]:
                 self._known_for_slots.discard(lane)
 
-    def given_back(self, lanes: Sequence[str], tell: Tell) -> None:
-        """Units came back to the limits of *lanes*: as `freed`, and the message of the job says that it is due now."""
+    def wake_first(self, lanes: Sequence[str], tell: Tell) -> None:
+        """
+        Wake the first job of each of *lanes* in which this process has parked any, as units were given back to their
+        limits. *tell* writes into its message that it is due now.
+        """
         for lane in self._known.intersection(lanes):
             (found,) = self.run([self.range(lane, 0, 0)])
             names = [name for name, _ in found]
