@@ -411,8 +411,8 @@ def test_how_much_later_a_job_is_due_if_those_before_it_come_after_all() -> None
 
 def test_a_job_is_due_by_the_limit_in_whose_line_it_is_parked() -> None:
     """
-    Its other limits do not change how fast this line moves. It asks at once if one of them denies it for longer than
-    3 s, and is kept back, and asks nothing, while one of them is paused.
+    Its other limits do not change how fast this line moves. It is woken at once if one of them denies it for longer
+    than 3 s, and not at all while one of them is paused.
     """
     clock, account, campaign = FakeClock(), TokenBucket("account", "200/s"), TokenBucket("campaign", "8/s", burst=2)
     limiter = Limiter(MemoryStore(clock_us=clock))
@@ -434,16 +434,17 @@ def test_a_job_is_due_by_the_limit_in_whose_line_it_is_parked() -> None:
         limiter.acquire(campaign, job=Job(id=f"another {n}"))
     assert throttling.due({}) == due
     ticket = limiter.acquire(account, job=Job(id="0")).ticket
-    assert throttling.due({}).asks
+    assert throttling.due({}).wakes
     limiter.pause(campaign, 60.0)
     due = due._replace(seconds=pytest.approx(0.01, abs=0.01))
     paused = throttling.due({})
-    assert paused == due._replace(kept=paused.kept, kept_for=pytest.approx(63.5, abs=0.2), keeper="campaign")
-    assert paused.kept
+    blocked_for = pytest.approx(63.5, abs=0.2)
+    assert paused == due._replace(blocked_by=paused.blocked_by, blocked_for=blocked_for, blocker="campaign")
+    assert paused.blocked_by
     limiter.resume(campaign)
     clock.advance(60.0)
     assert throttling.due({}) == due._replace(seconds=0.0)
     limits = (campaign,)
     for n in range(20):
         limiter.acquire(campaign, job=Job(id=f"more {n}"))
-    assert throttling.due({}).asks
+    assert throttling.due({}).wakes

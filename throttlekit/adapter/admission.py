@@ -38,8 +38,8 @@ _PANIC_DELAY = 1.0
 _LOOKS_AHEAD = 3.0
 """Seconds: of so long a look at a line wakes jobs, and a little more."""
 
-_KEPT_FROM = 1.0
-"""Seconds: the shortest pause that keeps a job back. One without an end answers that, or more."""
+_BLOCKS_FROM = 1.0
+"""Seconds: the shortest pause that blocks a job. A pause without an end has a delay of at least that."""
 
 _MANY = 64
 """Jobs that one slot may run in that time."""
@@ -70,19 +70,19 @@ class Host(Protocol[_M]):
 
 class WhenDue(NamedTuple):
     """
-    When a waiting job is due in the line in which it is parked, as that stands now.
+    When a waiting job is due, by the present state of the line in which it is parked.
 
     Attributes:
-        seconds: Until it is due; 0 if it is to ask now.
+        seconds: Until it is due; 0 if it is due now.
         slot: Whether it waits for a slot: then it is a guess.
-        overdue: Whether it was to be due by now.
-        asks: Whether it asks at once, out of its turn, and says nothing of the jobs behind it: its line is of no limit
-            that it has now, or another of its limits denies it for longer than a look at the line reaches ahead. As it
-            asks it gets its place there.
-        kept: Stands for the limits that keep it back although its turn has come, if to ask is no use: one is paused, or
-            its store does not answer. "": none does.
-        kept_for: For how many seconds they do, as far as that is known.
-        keeper: The name of the limit that keeps it back, to be shown.
+        overdue: Whether it should have been due before now.
+        wakes: Whether to wake it at once, before its turn, as its delay says nothing about the jobs behind it. It no
+            longer has the limit of its line, or another of its limits denies it for longer than a look at the line
+            reaches ahead. Its next request gives it a position in the line of a limit that it has.
+        blocked_by: Identifies the limits that would deny it although its turn has come: one is paused, or its store
+            does not answer. It is not woken while they do. "": nothing blocks it.
+        blocked_for: For how many seconds, as far as that is known.
+        blocker: The name of the limit that blocks it, for display.
         most: How many jobs can become due in front of it, at most, in the time of a look at the line.
         sooner: By how many seconds `seconds` is less than if all that stand before it come: a guess that they do not.
     """
@@ -90,44 +90,45 @@ class WhenDue(NamedTuple):
     seconds: float
     slot: bool = False
     overdue: bool = False
-    asks: bool = False
-    kept: str = ""
-    kept_for: float = 0.0
-    keeper: str = ""
+    wakes: bool = False
+    blocked_by: str = ""
+    blocked_for: float = 0.0
+    blocker: str = ""
     most: int = sys.maxsize
     sooner: float = 0.0
 
 
-AT_ONCE = WhenDue(0.0, asks=True)
-"""Of a job that waits in no line by now: it has no limit any more, or ends as it asks."""
+AT_ONCE = WhenDue(0.0, wakes=True)
+"""For a job that waits in no line: it no longer has a limit, or its next request ends it."""
 
 
 class _Parked(NamedTuple):
     """
-    A parked job, as `Throttling.due_all` asks for it.
+    A parked job and its limits, for `Throttling.due_all`.
 
     Attributes:
-        own: The limit in whose line it is parked; empty: it has that limit no longer.
-        others: Its other limits; empty if `own` is.
+        run: The job, with all of its limits.
+        own: The limit in whose line it is parked. Empty: the job no longer has that limit.
+        others: Its other limits. Empty if `own` is.
     """
 
-    asked: Run
+    run: Run
     own: tuple[Limit, ...]
     others: tuple[Limit, ...]
 
     @classmethod
-    def of(cls, asked: Run) -> _Parked:
-        ref = Ticket.read(asked.job.ticket).limit_ref
-        own = tuple([limit for limit in asked.limits if limit_ref(limit.for_job(asked.job)) == ref])
-        return cls(asked, own, tuple([limit for limit in asked.limits if own and limit not in own]))
+    def of(cls, run: Run) -> _Parked:
+        ref = Ticket.read(run.job.ticket).limit_ref
+        own = tuple([limit for limit in run.limits if limit_ref(limit.for_job(run.job)) == ref])
+        return cls(run, own, tuple([limit for limit in run.limits if own and limit not in own]))
 
     def peek_of(self, limits: Sequence[Limit]) -> Call:
-        return Call(limits, self.asked.job, peek=True)
+        return Call(limits, self.run.job, peek=True)
 
     def due(self, decision: Decision | Exception) -> WhenDue | Exception:
-        """When it is due by the answer of the limit in whose line it is parked."""
+        """Return when it is due, by the *decision* of the limit in whose line it is parked."""
         if isinstance(decision, Exception):
-            return decision if isinstance(decision, StoreUnavailable) else AT_ONCE  # it meets the error as it asks
+            return decision if isinstance(decision, StoreUnavailable) else AT_ONCE  # its next request raises the error
         limit = decision.limit
         coming = (
             limit.amount * _LOOKS_AHEAD * 1_000_000 / limit.period_us if limit.period_us else _MANY * limit.capacity
@@ -136,22 +137,22 @@ class _Parked(NamedTuple):
             decision.delay,
             slot=not limit.period_us,
             overdue=not decision.allowed and decision.reason != "early",
-            asks=not self.own and not decision.allowed,
+            wakes=not self.own and not decision.allowed,
             most=limit.capacity + math.ceil(coming),
             sooner=max(0.0, decision.retry_after - decision.delay),
         )
 
-    def kept(self, due: WhenDue, decision: Decision | Exception) -> WhenDue:
-        """*due*, with what its other limits say."""
+    def add_others(self, due: WhenDue, decision: Decision | Exception) -> WhenDue:
+        """Return *due*, changed by the *decision* of its other limits."""
         if isinstance(decision, StoreUnavailable):
-            denies = any(limit.on_store_failure == "closed" for limit in self.asked.limits)
-            return due._replace(kept_for=decision.retry_after, keeper=self.others[0].name) if denies else due
+            denies = any(limit.on_store_failure == "closed" for limit in self.run.limits)
+            return due._replace(blocked_for=decision.retry_after, blocker=self.others[0].name) if denies else due
         if isinstance(decision, Exception):
             return AT_ONCE
-        # To a job with a place the answer is that it is early; to one without, that the limit is paused.
-        if decision.reason == "paused" and decision.delay >= _KEPT_FROM:
-            return due._replace(kept_for=decision.delay, keeper=decision.limit.name)
-        return due if decision.allowed or decision.delay < _LOOKS_AHEAD else due._replace(asks=True)
+        # A job that has a position in the line of a paused limit is denied as "early", one that has none as "paused".
+        if decision.reason == "paused" and decision.delay >= _BLOCKS_FROM:
+            return due._replace(blocked_for=decision.delay, blocker=decision.limit.name)
+        return due if decision.allowed or decision.delay < _LOOKS_AHEAD else due._replace(wakes=True)
 
 
 class Throttling(Generic[_M]):
@@ -236,7 +237,7 @@ class Throttling(Generic[_M]):
 
     def due(self, message: _M) -> WhenDue:
         """
-        As `due_all`, for one message.
+        Return the same as `due_all`, for one message.
 
         Raises:
             StoreUnavailable: The store did not answer.
@@ -248,9 +249,9 @@ class Throttling(Generic[_M]):
 
     def due_all(self, messages: Sequence[_M]) -> list[WhenDue | Exception]:
         """
-        Return when the job of each of *messages*, which wait, is due now. Nothing changes: it keeps its place, and
-        takes nothing. Two round trips, however many they are. If the store of the limit in whose line a job is parked
-        does not answer, that error takes the place of the answer.
+        Return when the jobs of *messages*, which all wait, are due. Nothing changes: they keep their positions, and no
+        unit is charged. It takes two round trips for any number of messages. If the store of the limit in whose line a
+        job is parked does not answer, the error is returned instead.
         """
         found: dict[int, WhenDue | Exception] = {}
         parked: dict[int, _Parked] = {}
@@ -258,9 +259,9 @@ class Throttling(Generic[_M]):
             asked = self._asked(message)
             if isinstance(asked, Run) and asked.limits:
                 parked[number] = _Parked.of(asked)
-            else:  # it has no limit, or ends or reports an error as it asks
+            else:  # it has no limit, or its next request ends it or reports an error
                 found[number] = AT_ONCE
-        peeks = [each.peek_of(each.own or each.asked.limits) for each in parked.values()]
+        peeks = [each.peek_of(each.own or each.run.limits) for each in parked.values()]
         soon: dict[int, _Parked] = {}
         for (number, each), decision in zip(parked.items(), self.limiter.peek_all(peeks), strict=True):
             found[number] = due = each.due(decision)
@@ -270,18 +271,18 @@ class Throttling(Generic[_M]):
         for (number, each), decision in zip(soon.items(), self.limiter.peek_all(peeks), strict=True):
             due = found[number]
             if isinstance(due, WhenDue):
-                found[number] = self._named(each, each.kept(due, decision))
+                found[number] = self._identify_blockers(each, each.add_others(due, decision))
         return [found[number] for number in range(len(messages))]
 
-    def _named(self, parked: _Parked, due: WhenDue) -> WhenDue:
-        """*due*, with a name for what keeps the job back, if anything does: the same for all that have these limits."""
-        if not due.keeper:
+    def _identify_blockers(self, parked: _Parked, due: WhenDue) -> WhenDue:
+        """Return *due*, with `blocked_by` if a limit blocks it: one text for all jobs with these limits and keys."""
+        if not due.blocker:
             return due
         try:
             claims = self.limiter.claims(parked.peek_of(parked.others))
         except ConfigurationError:
             return AT_ONCE
-        return due._replace(kept=lane_of(" ".join([each.claim.bucket for each in claims])))
+        return due._replace(blocked_by=lane_of(" ".join([each.claim.bucket for each in claims])))
 
     def concerns(self, options: JobOptions) -> bool:
         """Whether jobs with these *options* are to be admitted: they have limits, or a plugin may add some."""

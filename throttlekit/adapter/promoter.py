@@ -26,18 +26,18 @@ _FEW = 16
 """Jobs that are woken on the guess that those before them do not come: as many as a line sets aside at first."""
 
 _MOST_CLEARED = 4096
-_MOST_ASKING = 200
-"""Jobs of one line that are woken in a turn though it is not their turn: each costs a worker a question."""
+_MOST_EARLY = 200
+"""Jobs of one line that are woken before their turn at one look: each costs a worker a request."""
 
 _MOST_LOOKS = 20
 _TOGETHER = 50
-"""Questions in one round trip: the store decides all of them before it turns to another client."""
+"""Peeks in one round trip: the store decides all of them before it serves another client."""
 
 _PROBE_EVERY = 2.0
 """Seconds. A line that has become later lives on only if a job asks: less than `_core.line.KEPT_US`."""
 
-_KEPT = "."
-"""In the name of a line of jobs that other limits keep back: between the line that they left and `WhenDue.kept`."""
+_BLOCKED = "."
+"""In the name of a line of blocked jobs: between the name of the line that they left and `WhenDue.blocked_by`."""
 
 _M = TypeVar("_M")
 
@@ -45,8 +45,8 @@ _M = TypeVar("_M")
 @dataclass(slots=True)
 class _Turns:
     """
-    What a promoter remembers of one park: how many lines to pass over next, when it woke a job of a line to ask, and
-    how many it woke at the last look, as they were due.
+    What a promoter remembers of one park: how many lines to skip next, when it woke a job of a line to make a request,
+    and how many due jobs of a line it woke at the last look.
     """
 
     skip: int = 0
@@ -54,8 +54,8 @@ class _Turns:
     woken: dict[str, int] = field(default_factory=dict[str, int])
 
 
-class _Asks(NamedTuple):
-    """What the look at one line asks for: commands of the park, or when the jobs of *messages* are due."""
+class _Needs(NamedTuple):
+    """What a look at one line needs next: the replies of *commands* of the park, and when *messages* are due."""
 
     commands: Sequence[Command] = ()
     messages: Sequence[bytes] = ()
@@ -63,8 +63,13 @@ class _Asks(NamedTuple):
 
 class _Job(NamedTuple):
     """
-    A parked job: as the park names it, its message as it is stored, None if it was purged, and as the framework has it;
-    and whether it has lost its place.
+    A parked job.
+
+    Attributes:
+        name: Its member in the park's sorted set.
+        stored: Its message as the park stores it; None if it was purged.
+        message: The framework's own part of it; b"" if it was purged.
+        lost: Whether it has lost its position.
     """
 
     name: bytes
@@ -74,8 +79,8 @@ class _Job(NamedTuple):
 
 
 _R = TypeVar("_R")
-_Steps: TypeAlias = Generator[_Asks, Sequence[Any], _R]
-"""A part of a look at one line. It yields what it asks for, and is sent the answers."""
+_Steps: TypeAlias = Generator[_Needs, Sequence[Any], _R]
+"""A part of a look at one line. It yields what it needs, and is sent the replies."""
 
 
 class Promoter(Generic[_M]):
@@ -85,9 +90,9 @@ class Promoter(Generic[_M]):
     Args:
         throttling: Says when a job is due.
         parks: The parks of the queues that the worker serves, as of now.
-        decode: Makes of a parked message what *throttling* reads. Raises if the message cannot be read, or this worker
-            does not know its function: then it is woken at once, and the framework says what is wrong. Raises a
-            ConnectionError if the worker is not connected: then nothing is woken.
+        decode: Converts a parked message to what *throttling* reads. If it raises, as it cannot read the message or
+            does not know its function, the message is woken at once, and the framework reports the error. If it raises
+            a ConnectionError, as the worker is not connected, nothing is woken.
         tell: See `Tell`.
         log: The adapter's logger.
     """
@@ -118,8 +123,8 @@ class Promoter(Generic[_M]):
         """
         Look at *park* once; *now* by any clock that is steady.
 
-        The lines are looked at together: what all of them ask for next is one question. So a turn takes some ten round
-        trips, however many lines are due.
+        All lines are looked at together: what they need next is requested in one round trip. So a turn takes about ten
+        round trips, however many lines are due.
 
         Raises:
             StoreUnavailable: The store of some lines' limits did not answer. What waits for these is not woken.
@@ -150,7 +155,7 @@ class Promoter(Generic[_M]):
             raise error
 
     def _end(self, park: Park, ending: Sequence[bytes]) -> list[Exception]:
-        """Wake the jobs of *ending*, which may wait no longer. Return the errors of lines."""
+        """Wake the jobs of *ending*, which may wait no longer, and return the errors of their lines."""
         ends: dict[str, list[bytes]] = {}
         for job in ending:
             line, _, rest = job.partition(b" ")
@@ -160,26 +165,26 @@ class Promoter(Generic[_M]):
 
     def _look_at_all(self, park: Park, looks: Mapping[str, _Steps[None]]) -> list[Exception]:
         """
-        Take the next step of all *looks*, put what they ask for to the park and to the limiter, each in one question,
-        and so on until all have ended. Return the errors by which some ended.
+        Run all *looks* step by step, with one request to the park and one to the limiter for all that they need next.
+        Return the errors that ended some of them.
         """
         errors: list[Exception] = []
         answers: dict[str, Sequence[Any] | None] = dict.fromkeys(looks)
         while answers:
-            asked: dict[str, _Asks] = {}
+            needs: dict[str, _Needs] = {}
             for lane, answer in answers.items():
                 error = next((each for each in answer or () if isinstance(each, Exception)), None)
                 try:
-                    asked[lane] = looks[lane].send(answer) if error is None else looks[lane].throw(error)  # type: ignore[arg-type]
+                    needs[lane] = looks[lane].send(answer) if error is None else looks[lane].throw(error)  # type: ignore[arg-type]
                 except StopIteration:
                     pass
                 except Exception as raised:
                     errors.append(raised)
-            replies = iter(park.run([command for each in asked.values() for command in each.commands]))
-            dues = iter(self._dues([message for each in asked.values() for message in each.messages]))
+            replies = iter(park.run([command for each in needs.values() for command in each.commands]))
+            dues = iter(self._dues([message for each in needs.values() for message in each.messages]))
             answers = {
                 lane: [*islice(replies, len(each.commands)), *islice(dues, len(each.messages))]
-                for lane, each in asked.items()
+                for lane, each in needs.items()
             }
         return errors
 
@@ -189,41 +194,41 @@ class Promoter(Generic[_M]):
         back as the number of jobs woken at the last look. Those between them are due at even distances.
         """
         first = yield from self._clear(park, lane, 0)
-        if first is None:  # none is left, or more are to be cleared than one look does
+        if first is None:  # none is left, or there is more to clear than one look may
             turns.woken.pop(lane, None)
-            yield _Asks([park.wake(lane, 0, 0.0)])
+            yield _Needs([park.wake(lane, 0, 0.0)])
             return
         soon = SOON_SLOT if first.slot else SOON
-        waits = (first.kept_for if first.kept else first.seconds) - soon
-        if first.kept or waits > 0:
+        waits = (first.blocked_for if first.blocked_by else first.seconds) - soon
+        if first.blocked_by or waits > 0:
             turns.woken.pop(lane, None)
-            probes = first.overdue and not first.kept and lane not in turns.probed
+            probes = first.overdue and not first.blocked_by and lane not in turns.probed
             if probes:  # it was to be due by now, and its line has become later: the line may be forgotten if none asks
                 turns.probed[lane] = now
-            look_in = min(max(waits, 0.0), _PROBE_EVERY if first.kept else _LONGEST)
-            yield _Asks([park.wake(lane, int(probes), look_in)])
+            look_in = min(max(waits, 0.0), _PROBE_EVERY if first.blocked_by else _LONGEST)
+            yield _Needs([park.wake(lane, int(probes), look_in)])
             return
         # `sooner` is a guess, and is written into no message: a job that asks by it in vain makes all behind it later.
         # A few jobs are woken in any case: the process that holds them looks by itself how far the line has moved.
         begins, few = first.seconds + first.sooner, _FEW if first.sooner else 1
-        (jobs,) = yield _Asks([park.count(lane)])
+        (jobs,) = yield _Needs([park.count(lane)])
         last = max(0, min(jobs, first.most, _MOST_CLEARED) - 1)
         back = min(last, turns.woken.get(lane, last) * 3 // 2)
         due, step = yield from self._pace(park, lane, begins, soon, back, last)
         turns.woken[lane] = due
         due = min(max(due, few), last + 1)
         if first.slot:  # when one comes free is a guess
-            yield _Asks([park.wake(lane, min(MOST_WOKEN, due - begun), 0.0) for begun in range(0, due, MOST_WOKEN)])
+            yield _Needs([park.wake(lane, min(MOST_WOKEN, due - begun), 0.0) for begun in range(0, due, MOST_WOKEN)])
             return
         for begun in range(0, due, MOST_WOKEN):
             dues = [begins + step * number for number in range(begun, min(due, begun + MOST_WOKEN))]
-            (found,) = yield _Asks([park.range(lane, 0, len(dues) - 1)])
+            (found,) = yield _Needs([park.range(lane, 0, len(dues) - 1)])
             names = [name for name, _ in found]
             if not names:
                 return
-            (messages,) = yield _Asks([park.messages(names)])
+            (messages,) = yield _Needs([park.messages(names)])
             told = park.told(messages, dues[: len(names)], self._tell)
-            yield _Asks([park.wake(lane, 0, 0.0, names, told)])
+            yield _Needs([park.wake(lane, 0, 0.0, names, told)])
 
     def _pace(
         self, park: Park, lane: str, begins: float, soon: float, back: int, last: int
@@ -231,14 +236,14 @@ class Promoter(Generic[_M]):
         """
         How many jobs of *lane* are due within *soon* seconds, and the seconds between two of them. The first is due in
         *begins* seconds, and the one at *back* says when the others are. If that one is due soon too, one further back
-        is looked at, up to *last*; if less than half of those before it are, a nearer one. If it says nothing of those
-        before it, the next takes its place; if there is none, a nearer one.
+        is looked at, up to *last*; if less than half of those before it are, a nearer one. If that job is cleared away
+        (`_clear`), the next one is used instead; if there is none, a nearer one.
         """
         known, pace = 0, 0.0
         while True:
             far = (yield from self._clear(park, lane, back)) if back else None
             if back and far is None:
-                (jobs,) = yield _Asks([park.count(lane)])
+                (jobs,) = yield _Needs([park.count(lane)])
                 last = max(0, min(last, jobs - 1))
                 back = min(last, back // 2)
                 if back <= known:
@@ -258,29 +263,30 @@ class Promoter(Generic[_M]):
 
     def _clear(self, park: Park, lane: str, at: int) -> _Steps[WhenDue | None]:
         """
-        Clear away those of *lane* from *at* on that say nothing of the others, up to the first that does. Return when
-        that one is due, which stands there now; None if there is none, or only after more than one look clears away.
+        Remove the jobs of *lane*, from position *at* on, that say nothing about when the others are due. Return when
+        the first remaining job is due, which is then at *at*. None: there is none, or more jobs must be removed than
+        one look may.
 
-        Woken are those that were purged (their place goes), that ask at once (`WhenDue.asks`), and that have lost their
-        place. Those that other limits keep back move to a line of their own, where they wait for these.
+        A job that was purged is removed. A job that is to be woken before its turn (`WhenDue.wakes`), or that has lost
+        its position, is woken. A job that other limits block moves to a separate line, where it waits for these.
         """
-        own, cleared, woken, size = lane.partition(_KEPT)[0], 0, 0, 1
-        while cleared < _MOST_CLEARED and woken < _MOST_ASKING:
+        own, cleared, woken, size = lane.partition(_BLOCKED)[0], 0, 0, 1
+        while cleared < _MOST_CLEARED and woken < _MOST_EARLY:
             jobs = yield from self._read(park, lane, at, size)
             is_end = len(jobs) < size
             purged = [*takewhile(lambda job: not job.message, jobs)]
-            if 0 < len(purged) < len(jobs):  # about those nothing is asked: the next one may be the first that stays
+            if 0 < len(purged) < len(jobs):  # these need no peek, and the job after them may be the first that stays
                 jobs, size, is_end = purged, 1, False
-            dues = yield _Asks(messages=[job.message for job in jobs])
+            dues = yield _Needs(messages=[job.message for job in jobs])
             wakes: list[_Job] = []
             moves: dict[WhenDue, list[bytes]] = {}
             first: WhenDue | None = None
             for job, due in zip(jobs, dues, strict=True):
-                if job.lost or due.asks:
+                if job.lost or due.wakes:
                     wakes.append(job)
                     woken += bool(job.message)
-                elif due.kept and f"{own}{_KEPT}{due.kept}" != lane:
-                    each = WhenDue(0.0, kept=due.kept, keeper=due.keeper)
+                elif due.blocked_by and f"{own}{_BLOCKED}{due.blocked_by}" != lane:
+                    each = WhenDue(0.0, blocked_by=due.blocked_by, blocker=due.blocker)
                     moves.setdefault(each, []).append(job.name)
                 else:
                     first = due
@@ -288,29 +294,30 @@ class Promoter(Generic[_M]):
             told = park.told([job.stored for job in wakes], [0.0] * len(wakes), self._tell)
             commands = [park.wake(lane, 0, None, [job.name for job in wakes], told)] if wakes else []
             commands += [
-                park.move(lane, f"{own}{_KEPT}{each.kept}", each.keeper, names, 0.0) for each, names in moves.items()
+                park.move(lane, f"{own}{_BLOCKED}{each.blocked_by}", each.blocker, names, 0.0)
+                for each, names in moves.items()
             ]
             if commands:
-                yield _Asks(commands)
+                yield _Needs(commands)
             if first is not None or is_end:
                 return first
             cleared += len(jobs)
-            size = min(2 * size, _MOST_ASKING)
+            size = min(2 * size, _MOST_EARLY)
         return None
 
     def _read(self, park: Park, lane: str, at: int, most: int) -> _Steps[list[_Job]]:
-        found, epoch = yield _Asks([park.range(lane, at, at + most - 1), park.epoch(lane)])
+        found, epoch = yield _Needs([park.range(lane, at, at + most - 1), park.epoch(lane)])
         if not found:
             return []
         shift = park.shift_in(epoch)
-        (messages,) = yield _Asks([park.messages([name for name, _ in found])])
+        (messages,) = yield _Needs([park.messages([name for name, _ in found])])
         return [
             _Job(name, message, park.own(message), score <= shift)
             for (name, score), message in zip(found, messages, strict=True)
         ]
 
     def _dues(self, messages: Sequence[bytes]) -> list[WhenDue | Exception]:
-        """When the jobs of *messages* are due."""
+        """Return when the jobs of *messages* are due, or the error of their store."""
         dues: list[WhenDue | Exception] = [AT_ONCE] * len(messages)  # purged, or not to be read here
         read: dict[int, _M] = {}
         for number, message in enumerate(messages):
@@ -324,7 +331,7 @@ class Promoter(Generic[_M]):
         return dues
 
     def _read_message(self, message: bytes) -> _M | None:
-        """*message* as the limiter's host reads it; None if it cannot be read: the framework says what is wrong."""
+        """Return *message* as the limiter's host reads it, or None if it cannot be read: the framework reports that."""
         try:
             return self._decode(message)
         except ConnectionError:
