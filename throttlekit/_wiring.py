@@ -167,8 +167,8 @@ class Wired:
 
     def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
         """
-        For adapters: peek for each of *calls*, all in one round trip if the store can. An error takes the place of its
-        call's decision.
+        For adapters: return the decision of each of *calls*, all of which are peeks, in one round trip if the store
+        can. If a call fails, its error is returned instead.
         """
         return self._wiring.peek_all(calls) if calls else []
 

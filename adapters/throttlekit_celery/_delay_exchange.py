@@ -1,10 +1,11 @@
 """
-Celery's native delayed delivery: RabbitMQ keeps a denied task, and gives it back to its queue when the delay ends.
+Celery's native delayed delivery: RabbitMQ keeps a denied task, and returns it to its queue when the delay ends.
 
 RabbitMQ confirms such a message when the first of Celery's delay queues has it. If no queue is bound at the end of the
 delay, a classic delay queue drops the message and a quorum delay queue keeps it. Celery binds its queues as a worker
 starts, and goes on without native delays if RabbitMQ refuses that. So a worker delays a task only if RabbitMQ has
-confirmed the bindings of its queue to this worker. It repeats them every 30 s, in case an operator removes one.
+confirmed to this worker that the task's queue is bound. It repeats the bindings every 30 s, in case an operator removes
+one.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class DelayExchange:
         self._queues: list[Any] = []
         self._bound: frozenset[str] = frozenset()
         self._failed: dict[str, str] = {}
-        self._turn: object = None  # a worker that connects again may have forgotten its timer, or not
+        self._turn: object = None  # of the timer in use: a timer from before a new connection may still fire
 
     def start(self, consumer: Any) -> None:
-        """A worker has connected: bind the queues that it consumes now. Tasks of one that is added later are held."""
+        """Bind the queues that a worker consumes as it connects. Tasks of a queue that is added later are held."""
         known: Any = consumer.app.amqp.queues
         queues = [known.get(queue.name) for queue in consumer.task_consumer.queues]
         self._queues = [queue for queue in queues if _has_way_back(consumer, queue)]
@@ -43,7 +44,7 @@ class DelayExchange:
             self._bind(consumer, self._turn)
 
     def delays(self, consumer: Any, name: str | None) -> bool:
-        """Whether a task that is delayed comes back to the queue *name*, and to no other."""
+        """Whether a delayed task returns to the queue *name*, and to no other."""
         return name in self._bound and _has_way_back(consumer, consumer.app.amqp.queues.get(name))
 
     def _bind(self, consumer: Any, turn: object) -> None:
@@ -62,9 +63,9 @@ class DelayExchange:
 
 def _has_way_back(consumer: Any, queue: Any) -> bool:
     """
-    Whether what leaves the delay exchange for *queue* reaches it, and no other queue.
+    Whether a message that leaves the delay exchange for *queue* reaches that queue, and no other one.
 
-    It comes back through the queue's own exchange, whose routing keys must tell the queues apart.
+    It passes through the queue's own exchange, whose routing keys must be different for each queue.
     """
     if consumer.connection.transport.driver_type != "amqp" or not has_delayed_delivery():
         return False

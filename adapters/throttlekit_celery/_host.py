@@ -56,7 +56,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _log = logging.getLogger("throttlekit.celery")
 
 _QUEUE = "_throttlekit_queue"
-"""The attribute of a message from Redis: the queue that it came from. Kombu says only where it was sent to."""
+"""The attribute of a message from Redis: the queue that it came from. Kombu records only where it was sent to."""
 
 _bootsteps: Any = importlib.import_module("celery.bootsteps")
 
@@ -156,10 +156,10 @@ def name_deliveries(consumer: Any) -> None:
     Give each message that *consumer* receives from Redis a delivery tag of its own. Call it for each connection.
 
     Kombu records what is unacknowledged by a tag that it makes when a message is sent. An exchange that routes one
-    message to two queues puts copies with the same tag into them, so both copies share one record: acknowledging or
-    parking one of them removes the record of the other, which is then lost if its worker is killed, and to restore the
-    record puts a message into both queues. With a tag of its own each copy has its own record, which names the one
-    queue that the copy came from.
+    message to two queues puts copies with the same tag into them, so both copies share one record. If one copy is
+    acknowledged or parked, the record of the other is removed, which is then lost if its worker is killed. If the
+    record is restored, both queues get a message. With a tag of its own each copy has a record of its own, which names
+    the one queue that the copy came from.
     """
     qos = _on_redis(consumer)
     if qos is None:
@@ -255,7 +255,7 @@ def keeps_redis_layout(channel: Any) -> bool:
 def redis_client(channel: Any, timeout: float) -> Any:
     """
     A client of the Redis of *channel*, with connections and time-outs of its own, and without a prefix of keys. It
-    sends no command twice: the second answer would not say what the first one did.
+    repeats no command after a time-out, because the reply to the second would not say what the first one did.
     """
     redis: Any = importlib.import_module("redis")
     options = {name: value for name, value in channel._connparams().items() if name != "max_connections"}
@@ -271,7 +271,7 @@ def is_refusal(error: Exception) -> bool:
 
 
 def is_of_one_message(error: Exception) -> bool:
-    """Whether *error* says nothing of the broker: what a message holds could not be written or sent."""
+    """Whether *error* concerns one message only, whose content could not be serialized or sent."""
     redis: Any = importlib.import_module("redis")
     return not isinstance(error, (redis.RedisError, OSError)) or isinstance(error, redis.DataError)
 

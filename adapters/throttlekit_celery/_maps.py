@@ -2,8 +2,8 @@
 `.map`, `.starmap` and `.chunks` of a task: one message whose body calls the task's function for each item of a list.
 
 They are refused for tasks with limits. The body would call the function unlimited, and its items cannot be charged
-together: more items than the burst would never pass, items may have different keys, and a 429 of one item would repeat
-those before it.
+together: more items than the burst would never be admitted, items may have different keys, and after a 429 of one item
+those before it would run again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _METHODS = ("map", "starmap", "chunks")
 
 
 def refuse_maps(task: Any) -> None:
-    """Let *task*, which has limits, raise where it is mapped."""
+    """Make the methods of *task* that map it raise an error, because it has limits."""
     for method in _METHODS:
         setattr(task, method, partial(_refuse, task.name, method))
 

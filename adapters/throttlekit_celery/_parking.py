@@ -125,10 +125,10 @@ class Parking:
 
     def put(self, held: HeldTask, delay: float, delivery: Delivery) -> bool:
         """
-        Park *held* in place of the message that this worker has, unless another worker has the message by now.
+        Park *held* instead of the message that this worker has, unless another worker has that message by now.
 
         Returns:
-            False if the broker has lost its record of the message: no other worker gets it, so this one keeps it.
+            False if the broker has lost its record of the message. No other worker gets it, so this one keeps it.
 
         Raises:
             Exception: An error of the broker's client. The message is in one of the two places.
@@ -163,7 +163,7 @@ class Parking:
             raise
         if not parked and not held.unsure and time.monotonic() - held.received_at < channel.visibility_timeout:
             return False
-        # It is parked now, or was by an earlier call without an answer, or the visibility time-out has restored it.
+        # It is parked now, or was by an earlier call without a reply, or the visibility time-out has restored it.
         let_go(held.request)
         return True
 

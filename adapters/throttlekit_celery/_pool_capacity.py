@@ -30,7 +30,7 @@ class PoolCapacity:
         self._admitted: HeldTask | None = None
 
     def receive(self, consumer: Any, request: Any) -> None:
-        """*consumer* has received a task, with limits or without. Workers of other apps may share the process."""
+        """Record that *consumer* has received a task, with or without limits. Other workers may share the process."""
         self._received.setdefault(consumer, WeakSet()).add(request)
 
     def admits(self, held: HeldTask, pool: Any) -> bool:
@@ -61,8 +61,8 @@ class PoolCapacity:
         """
         Whether *pool* has a slot for *held*, which does not wait here.
 
-        Celery's list of reserved requests is the process's. Of its worker these are the tasks in the pool, those that
-        wait here, and *held*.
+        Celery's list of reserved requests is one for the whole process. The requests in it of one worker are the tasks
+        in the pool, those that wait here, and *held*.
         """
         received = self._received.get(held.consumer, ())
         own = sum(request in received for request in _reserved())

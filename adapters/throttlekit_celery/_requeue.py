@@ -56,8 +56,8 @@ class Copies:
     """
     Puts tasks back into their queues, over a connection of its own.
 
-    The connection takes from the user's who connects, and how: server, login, virtual host, TLS. Options that change
-    how a connection behaves are its own.
+    The connection has the server, the login, the virtual host and the TLS of the user's connection. Its options that
+    change how a connection behaves are its own.
 
     RabbitMQ confirms a message when it is on disk, which may take a quarter of a second, and many at a time. So the
     worker does not wait for a confirmation, and checks for them every so often.
@@ -169,10 +169,11 @@ class Copies:
         """
         Bind *queues*, through their exchanges, to Celery's delay exchange, as Celery does. Existing bindings stay.
 
-        The connection is closed again: that of the copies must not wait for an answer, nor be closed by a refusal.
+        It uses a connection for this call only: that of the copies must not wait for a reply, and an error would close
+        it.
 
         Returns:
-            The names of the queues that may not be bound, with the class of the error.
+            The names of the queues that could not be bound, with the class of the error.
         """
         failed: dict[str, str] = {}
         try:
@@ -241,7 +242,7 @@ class Copies:
         return self._producer
 
     def _connection(self) -> Any:
-        """A connection that is not open yet, to the server from which the worker receives its tasks."""
+        """Return a connection, not open yet, to the server from which the worker receives its tasks."""
         known, conf, others = self._worker, self._app.conf, 0
         if known is None or conf.broker_read_url != conf.broker_write_url:
             known = self._app.connection_for_write()

@@ -62,7 +62,7 @@ class HeldTask:
         waited: Its last wait there for its turn, which has ended; None again after a 429 of its body.
         due: When that wait ends, or ended, by the monotonic clock; 0: it has not waited.
         unsure: Whether it may be parked already: its broker has not answered.
-        lane: Where it waits by its newest denial; None: where its ticket says.
+        lane: Where it waits after its last denial; None: in the lane of its ticket.
     """
 
     consumer: Any
@@ -157,7 +157,7 @@ class HeldTasks:
             left, latest = lane_left(held.waited, lane, delay) if wakeable else "", now + max(delay, most)
             entry = held.entry = self._room.put(wait, held.due, lane, now=now, latest=latest, before=held.waited)
         self._start_timer(entry, delay)
-        if left:  # by a timer: that task may be denied too, and so may all behind it
+        if left:  # by a timer, not at once: each task of the lane may be denied and leave it, one inside the other
             consumer.timer.call_after(0, self.wake, (left,))
         if task_scheduled := getattr(worker_state(), "task_scheduled", None):  # Celery 5.7
             task_scheduled(request)

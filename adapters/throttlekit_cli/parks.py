@@ -106,7 +106,7 @@ def asking(broker: RedisStore) -> Generator[Any, None, None]:
     A client of the broker's Redis.
 
     Raises:
-        ConfigurationError: It is a node of a cluster, or a name that was to be read there is not text in UTF-8.
+        ConfigurationError: It is a node of a cluster, or a name there, or one that was given, is not text in UTF-8.
         StoreUnavailable: It does not answer.
     """
     try:

@@ -47,7 +47,7 @@ _PREFETCH = 65_535
 _log = logging.getLogger("throttlekit.dramatiq")
 _PATIENCE_MS = 100  # that a due message waits for a free thread here before it goes Dramatiq's way
 _PROBE_EVERY = 0.05
-_MOST_UNKNOWN = 1000  # messages for actors that were renamed or removed, which one look at a line passes over
+_MOST_UNKNOWN = 1000  # messages for actors that were renamed or removed, which one look at a line may skip
 _SEND_EVERY = 0.005
 _SHORTEST_POLL_MS = 3
 
@@ -141,7 +141,7 @@ class DelayedConsumers:
         if not queue.remove(entry):
             return False
         if entry.item.message.actor_name not in thread.broker.actors:
-            # No worker of this code can run it: it waits on, and holds back no message behind it.
+            # No worker with this code can run it. It goes on waiting, outside the line, so that others pass it.
             held = entry.item
             queue.put(Retimed(held.item, int(entry.own), held.since, entry.waited, NO_LANE))
             queue.task_done()
@@ -174,8 +174,8 @@ class DelayedConsumers:
     def _release_due(self, thread: Any) -> None:
         connection = getattr(thread.consumer, "connection", None)
         if not thread.running or (connection is not None and not connection.is_open):
-            # RabbitMQ delivers again what waited on a connection that is closed, or about to be. The acknowledgement
-            # of a message that is released now would not be sent: it would run twice.
+            # The connection is closed, or about to be: RabbitMQ delivers its messages again. A message that is released
+            # now could not be acknowledged, and would run twice.
             return
         self._rescue(thread)
         queue, now = thread.delay_queue, current_millis()
@@ -256,11 +256,11 @@ class DelayedConsumers:
 
 def _send(connection: Any) -> None:
     """
-    Send what waits on a connection of RabbitMQ, and read what has arrived.
+    Send what is buffered on *connection*, to RabbitMQ, and read what has arrived.
 
     Raises:
-        ConnectionClosed: The connection is lost. It has to be raised here: on a closed connection pika's own loop
-            raises a ValueError, which Dramatiq would log as an unexpected error.
+        ConnectionClosed: The connection is lost. On a closed connection pika's own loop raises a ValueError, which
+            Dramatiq would log as an unexpected error.
     """
     from pika.exceptions import AMQPError  # type: ignore[import-untyped]
 

@@ -26,7 +26,7 @@ class Deferral:
     """
     A denied message on its way back: the copy to put into the delay queue, and its delay. No copy: the message never
     left that queue, and goes on waiting there, with *ticket* and in *lane*. *parks*: the copy is parked, and may wait
-    for so long. *left*: the lane that the message has left, whose next message is to ask (`lane_left`).
+    for so long. *left*: the lane that the message has left, whose next message is woken (`lane_left`).
     """
 
     copy: Any

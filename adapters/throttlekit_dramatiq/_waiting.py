@@ -22,8 +22,8 @@ LONGEST_HOLD = 600.0
 
 class Retimed(NamedTuple):
     """
-    An item of the delay queue that goes on waiting, without a broker operation: when it is due now, in ms, and where it
-    waits. *lane* None: where its ticket says.
+    An item of the delay queue that goes on waiting, without a broker operation. *due* is its new due time in ms, and
+    *lane* is where it waits; None: in the lane of its ticket.
     """
 
     item: Any
@@ -48,11 +48,11 @@ class Waiting:
     """
     Replaces a consumer thread's `delay_queue`: it has every method of a queue that Dramatiq calls on it.
 
-    In addition, the first message of a limit's line can be removed before it is due, and be put back with another
-    due time.
+    In addition, the first message of a limit's line can be removed before it is due, and put back with another due
+    time.
 
-    It does not extend `queue.PriorityQueue`: that class's lock and hooks are private, and gevent replaces the class
-    with one that has neither.
+    It does not extend `queue.PriorityQueue`, whose lock and hooks are private: gevent replaces that class with one that
+    has neither.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class Waiting:
             return entry.item.item
 
     def task_done(self) -> None:
-        """A message that was removed is dealt with."""
+        """Record that a message that was removed is dealt with."""
         with self._lock:
             self.unfinished_tasks -= 1
             if self.unfinished_tasks == 0:
@@ -101,7 +101,7 @@ class Waiting:
             self._all_done.wait_for(lambda: self.unfinished_tasks == 0)
 
     def qsize(self) -> int:
-        """How many messages wait."""
+        """Return how many messages wait."""
         with self._lock:
             return len(self._room)
 

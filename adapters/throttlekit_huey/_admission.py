@@ -190,7 +190,7 @@ class Gate:
     def _follow(self, task: Any, outcome: Outcome, taken: Taken) -> None:
         if isinstance(outcome, Deferred):
             before = carried(task).get(TICKET)
-            # Huey's schedule is a set of messages: of two that are the same, one would be lost.
+            # Huey's schedule is a set of messages: if two are equal, one is lost.
             carry(task, {**carried(task), COPY: os.urandom(8).hex()})
             if outcome.ticket is not None:
                 carry(task, {**carried(task), TICKET: dict(outcome.ticket)})

@@ -24,7 +24,7 @@ FIELD = "throttlekit.huey"
 """The keyword argument in which a message carries options of its own, and its ticket. The body never gets it."""
 TICKET = "ticket"
 COPY = "copy"
-"""In `FIELD`, of a task that was denied: a text that no other message has."""
+"""The key in `FIELD` of a random text, which makes the message of a denied task unique."""
 _HUEYS = {"delay", "eta", "expires", "id", "priority", "retries", "retry_backoff", "retry_delay", "timeout"}
 """What huey takes off the keyword arguments of a call."""
 _TASK_WRAPPER: Any = TaskWrapper

@@ -42,8 +42,8 @@ class Taken:
     A message that a worker has taken.
 
     Attributes:
-        hand: Its name in the worker's hand, where it is safe; "": it is not there. The message itself is not a name, as
-            huey may have two that are the same byte for byte.
+        hand: Identifies this taking of the message while the worker has it in hand, where it is safe; "": it is not in
+            hand. The message does not identify itself: huey may have two that are equal byte for byte.
         base: When it would have been due were its line not late, as text; "": it did not wait.
         since: When it was asked for, by the monotonic clock; it came later.
         lane: The line in which it waited; "": it waited in none.
@@ -66,7 +66,7 @@ class Taken:
 
     @property
     def in_hand(self) -> bytes:
-        """What stands for it among the jobs in workers' hands; empty: it is not there."""
+        """Its member in the sorted set of the jobs in workers' hands; empty: it is not there."""
         return f"{self.hand} ".encode() + self.message if self.hand else b""
 
 
@@ -157,7 +157,7 @@ class Schedule:
             base = taken.base if taken.lane == lane else b""
         elif stands.start and outcome.decision is not None:
             lane, place = stands.name, str(stands.start + stands.number)  # without shares all starts are the same
-            # When a slot comes free, or a store answers again, is a guess, and says nothing of those behind.
+            # When a slot is released, or a store answers again, is a guess, and says nothing about the jobs behind.
             counts = outcome.is_answered and stands.place == lane_in(before).place and not stands.slots
             base = taken.base if counts else b""
         line = self._lane + lane, self._lanes

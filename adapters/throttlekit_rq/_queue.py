@@ -168,12 +168,12 @@ _OF_DJANGO_RQ = {"autocommit", "commit_mode"}
 def _check_options(made: type, options: Iterable[str]) -> None:
     """
     Raises:
-        ConfigurationError: No class of the queue class *made* takes one of *options*: RQ's `Queue` accepts any, and
-            reads only its own.
+        ConfigurationError: Neither *made* nor a base class of it has one of *options*. RQ's `Queue` accepts any option,
+            and ignores those that it does not know.
     """
     bases = made.__mro__[made.__mro__.index(ThrottledQueue) :]
     if bases[1] is not Queue:
-        return  # another class between them has options of its own
+        return  # a class between ThrottledQueue and Queue may have options of its own
     known = {"async", *signature(untyped(Queue).__init__).parameters, *signature(ThrottledQueue.__init__).parameters}
     if name := max(_OF_DJANGO_RQ.intersection(options), default=None):
         raise ConfigurationError(

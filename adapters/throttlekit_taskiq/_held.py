@@ -94,8 +94,8 @@ class Holding(HoldingStream[_Message, Delivered]):
     """Holds the messages of one broker."""
 
     def __init__(self, broker: AsyncBroker, most: int) -> None:
-        # The client of RabbitMQ closes a channel on which a stream is cancelled while it opens. A message that Redis
-        # has sent when a read is cancelled is lost, or comes again after its stream's idle time.
+        # RabbitMQ's client closes a channel if a stream on it is cancelled while it opens. If a read from Redis is
+        # cancelled, a message that Redis has sent already is lost, or delivered again after its stream's idle time.
         super().__init__(
             broker.listen,
             most=most,
@@ -160,8 +160,8 @@ class Holding(HoldingStream[_Message, Delivered]):
 
     async def _abandoned(self, idle: float) -> AsyncGenerator[_Message, None]:
         """
-        The messages of a stream that a worker had when it was killed, once they are idle for *idle* seconds. The broker
-        itself claims some of them after it has read other messages, and none while no others come.
+        Yield the messages of the broker's streams that killed workers had, once they are idle for *idle* seconds. The
+        broker itself claims some of them after it has read other messages, and none if no others arrive.
         """
         names = [self._broker.queue_name, *self._broker.additional_streams]
         while True:
@@ -179,14 +179,14 @@ class Holding(HoldingStream[_Message, Delivered]):
         group, consumer, least = broker.consumer_group_name, broker.consumer_name, broker.idle_timeout
         while True:
             began = loop.time()
-            # Without the third part of the answer, which servers before 7.0 do not send.
+            # The third part of the reply, which servers before 7.0 do not send, is not used.
             start, found, *_ = await self._command(
                 "XAUTOCLAIM", name, group, consumer, least, start, "COUNT", broker.unacknowledged_batch_size
             )
             for entry in found:
                 if loop.time() - began > idle / 2:
-                    return  # they have lain here for long, and another worker may claim them before they run
-                if entry is not None and entry[1] is not None:  # deleted since, which servers before 7.0 send as nil
+                    return  # the rest were claimed long ago: another worker may claim them before they run
+                if entry is not None and entry[1] is not None:  # servers before 7.0 send nil for a deleted entry
                     fields = dict(zip(entry[1][::2], entry[1][1::2], strict=True))
                     yield AckableMessage(data=fields[b"data"], ack=broker._ack_generator(id=entry[0], queue_name=name))
             if start == b"0-0":

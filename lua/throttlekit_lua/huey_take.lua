@@ -18,7 +18,7 @@
   ARGV[2]    the worker's id
   ARGV[3]    after how long in a worker's hands a job is another's, microseconds
   ARGV[4]    a job that the worker has got from the queue while it listened, to hold it in hand; else ""
-  ARGV[5]    the hand: 16 characters, of this taking alone. Two jobs that are the same byte for byte are two in KEYS[4]
+  ARGV[5]    the hand: 16 random characters, so that two jobs that are equal byte for byte are two members of KEYS[4]
   ARGV[5+i]  a text: jobs of the queue in which it is found may be held to limits; "" is found in all
 
   Returns  {job, -1, 1 if it is in the worker's hand, its base and its line if it waited}, or what the worker does

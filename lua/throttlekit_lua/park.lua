@@ -19,9 +19,9 @@
   ARGV[7]  where the job stands in the line: number
   ARGV[8]  in how many seconds to look at it
   ARGV[9]  in how many seconds it ends; "" never
-  ARGV[10] the line's epoch: if it is later than the stored one, the limits' store has lost the places of all jobs that
-           are parked. They stay first: the scores of jobs that are parked from now on are shifted past theirs. A score
-           of at most the shift means that the job has no place
+  ARGV[10] the line's epoch: if it is later than the stored one, the limits' store has lost the positions of all parked
+           jobs. They stay first: a shift past their scores is added to the start of each job that is parked from now
+           on. A score of at most the shift means that the job has lost its position
   ARGV[11] the message's id from now on: what its worker still does by the old one hits no later delivery
 
   Returns  1; 0 if the message is in the worker's hands no longer: then nothing was done

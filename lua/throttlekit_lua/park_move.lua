@@ -1,5 +1,5 @@
 --[[
-  Move parked jobs of one line to another line of the park: a limit keeps them back, and none of those behind them.
+  Move parked jobs of one line to another line of the park, because a limit blocks them, and not the jobs behind them.
 
   KEYS[1]  the parked jobs of the line: sorted set of "number id", by shift + start
   KEYS[2]  the parked jobs of the other line: the same; they keep their scores
@@ -9,9 +9,9 @@
 
   ARGV[1]    the line
   ARGV[2]    the other line
-  ARGV[3]    the name of the limit that keeps the jobs back
+  ARGV[3]    the name of the limit that blocks the jobs
   ARGV[4]    in how many seconds to look at the other line
-  ARGV[4+i]  job i, as in KEYS[1]; one that is not there any more is passed over
+  ARGV[4+i]  job i, as in KEYS[1]; a job that is no longer there is skipped
 
   Returns  how many were moved
 

@@ -22,9 +22,9 @@ __all__ = ["OutageDelays", "decide_without_store"]
 _SPREAD = 0.25
 """Seconds over which denied jobs come back."""
 _SOON_MOST = 100
-"""Jobs of a process that may return after about a second, of those that are denied in one second."""
+"""Of the jobs of a process that are denied within one second, how many may return after about a second."""
 _LATER_S = (2.5, 2.9)
-"""The delay of the others, in seconds; less than the delay from which an adapter parks a job."""
+"""The shortest and longest delay of the others, in seconds: too short for an adapter to park them."""
 
 
 class OutageDelays:
@@ -32,8 +32,8 @@ class OutageDelays:
     The delays of a process's waiting jobs during an outage. On RabbitMQ each return of a job is a publish, a confirm
     and an acknowledgement.
 
-    The first 100 jobs that are denied in a second return within about a second, so that one of them notices when the
-    store answers again. The others return within 3 s: of 1 500 jobs some 600 a second do, and not all of them.
+    The first 100 jobs that are denied in a second return after about a second, so that one of them notices when the
+    store answers again. The others return after 2.5 to 2.9 s. So of 1 500 jobs, about 600 return each second.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

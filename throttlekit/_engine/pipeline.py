@@ -52,7 +52,7 @@ class Pipeline:
         """
         attempt = self.attempt(call)
         if call.peek:
-            return _peeked(self.layer.decide(attempt), attempt)
+            return _peek_decision(self.layer.decide(attempt), attempt)
         while True:
             try:
                 verdict = self.layer.decide(attempt)
@@ -111,8 +111,8 @@ class Pipeline:
 
     def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
         """
-        Answer each of *calls*, which are peeks, in one round trip where that is possible. An error takes its answer's
-        place.
+        Return the decision of each of *calls*, all of which are peeks, in one round trip if the store can. If a call
+        fails, its error is returned instead.
         """
         answers: dict[int, Decision | Exception] = {}
         attempts: dict[int, Attempt] = {}
@@ -123,7 +123,7 @@ class Pipeline:
                 answers[number] = error
         found = self.decide_all([*attempts.values()]) if attempts else []
         for (number, attempt), verdict in zip(attempts.items(), found, strict=True):
-            answers[number] = verdict if isinstance(verdict, Exception) else _peeked(verdict, attempt)
+            answers[number] = verdict if isinstance(verdict, Exception) else _peek_decision(verdict, attempt)
         return [answers[number] for number in range(len(calls))]
 
     def decision(self, attempt: Attempt, verdict: Verdict) -> Decision:
@@ -188,7 +188,7 @@ class Pipeline:
         return time.perf_counter() if self.events.decisions else 0.0
 
 
-def _peeked(verdict: Verdict, attempt: Attempt) -> Decision:
+def _peek_decision(verdict: Verdict, attempt: Attempt) -> Decision:
     return replace(decision_from(verdict, attempt.claims), charged=())
 
 

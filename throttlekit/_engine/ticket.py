@@ -19,7 +19,7 @@ __all__ = ["MOST_PLACES", "Ticket", "lane_of", "limit_ref"]
 _VERSION = 2
 _BEFORE_ORDER = 1  # a ticket of the release before has no place that a line knows, but says how long the job waited
 MOST_PLACES = 32
-_SEAL = re.compile(r"[0-9A-Za-z]{0,40}")  # it is sent between spaces
+_SEAL = re.compile(r"[0-9A-Za-z]{0,40}")  # it is sent in a row that is separated by spaces
 _NO_PLACES: Mapping[str, Place] = MappingProxyType({})
 
 
@@ -52,7 +52,7 @@ class Ticket(NamedTuple):  # two are made for each denial: a frozen dataclass co
         """
         Read what `write` wrote. Anything else (forged, torn, of another version) is a job that has not waited.
 
-        What is read can be sent to a server and written into a message: no text in it is one that UTF-8 cannot encode.
+        The result can be sent to a server and written into a message: UTF-8 can encode each text in it.
         """
         if data is None:
             return _NOT_WAITED

@@ -48,9 +48,7 @@ class LoopRoom(Generic[_T]):
     def __len__(self) -> int:
         return len(self._room) + len(self._woken)
 
-    def put(
-        self, item: _T, delay: float, lane: Lane, longest: float, before: Waited | None = None
-    ) -> None:  # fmt: skip
+    def put(self, item: _T, delay: float, lane: Lane, longest: float, before: Waited | None = None) -> None:
         """
         Let *item*, which was denied, wait for *delay* seconds.
 
@@ -122,10 +120,10 @@ class HoldingStream(ABC, Generic[_R, _T]):
         open_stream: The broker's own `listen`. What it yields is R; T is a message as the adapter holds it.
         most: How many messages may wait here. While so many do, none are fetched.
         log: The adapter's logger.
-        opens_within: For how many seconds after the broker's own stream was opened it is not cancelled, for a broker
-            whose client breaks if that happens while a stream opens.
-        answers_within: For how many seconds a pending read goes on after the worker was stopped, for a broker that
-            loses or delays a message that is on its way when the read is cancelled.
+        opens_within: How many seconds a stream may take to open. It is not cancelled before: the clients of some
+            brokers close the channel if a stream is cancelled while it opens.
+        answers_within: How many seconds a pending read goes on after the worker was stopped. Some brokers lose or delay
+            a message that is on its way when the read is cancelled.
     """
 
     def __init__(
@@ -170,7 +168,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
         return False
 
     def more_streams(self) -> Sequence[AsyncGenerator[_R, None]]:
-        """Streams that are read besides the broker's own, from the beginning."""
+        """Return further streams to read from the start, besides the broker's own."""
         return ()
 
     async def listen(self) -> AsyncGenerator[_R, None]:
@@ -178,8 +176,8 @@ class HoldingStream(ABC, Generic[_R, _T]):
         The messages that are due, and those that come.
 
         Raises:
-            Exception: What a stream of the broker raises, also while it is closed: the first one, once the messages
-                that wait are put back. The others are logged.
+            Exception: The first error of a stream of the broker, also of one that is being closed. It is raised after
+                the waiting messages are put back. Further errors are logged.
         """
         self.is_open = True
         self._add_stream()
@@ -243,7 +241,7 @@ class HoldingStream(ABC, Generic[_R, _T]):
             raise errors[0]
 
     async def _end_readings(self) -> tuple[list[_T], list[BaseException]]:
-        """End the pending reads. Returns the messages that they brought all the same, and what the others raised."""
+        """End the pending reads. Return the messages that they still read, and the errors that they raised."""
         readings = [reading for reading in self._streams.values() if reading is not None]
         if readings and self._answers_within:
             await asyncio.wait(readings, timeout=self._answers_within)

@@ -221,7 +221,11 @@ def boolean_in(option: str, value: object) -> bool:
 
 
 def misspelt(names: Iterable[str]) -> dict[str, str]:
-    """Those of *names* that look like an option of a job, and which one. Most frameworks accept any option."""
+    """
+    Map each of *names* that looks like a misspelt option of a job to that option.
+
+    Most frameworks accept any option.
+    """
     given = set(names)
     meant = {name: option for name in given if (option := _meant_by(name))}
     if THROTTLE in given:
@@ -231,21 +235,21 @@ def misspelt(names: Iterable[str]) -> dict[str, str]:
 
 @lru_cache(256)
 def _meant_by(name: str) -> str | None:
-    if name in OPTIONS or name.startswith("throttlekit"):  # adapters' own
+    if name in OPTIONS or name.startswith("throttlekit"):  # an option that an adapter uses itself
         return None
     return next(iter(difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.8)), None)
 
 
 def check_spelling(what: str, names: Iterable[str], function: Callable[..., Any] | None = None) -> None:
     """
-    Make sure that none of *names*, which were given for *what*, is a misspelt option of a job: its framework would
+    Make sure that none of *names*, which are options of *what*, is a misspelt option of a job. The framework would
     accept it, and nothing would read it.
 
     Args:
-        function: The job's function, if *names* may also be keyword arguments of it. Those that it takes are allowed.
+        function: The job's function, if *names* may also be its keyword arguments. Those that it accepts are allowed.
 
     Raises:
-        ConfigurationError: One is. The message names it, and the right one.
+        ConfigurationError: One is. The message has the misspelt and the right name.
     """
     for name, meant in misspelt(names).items():
         if function is None or not _takes(function, name):

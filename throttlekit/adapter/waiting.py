@@ -34,8 +34,9 @@ _STEP = 0.04
 
 _LEAVES_FOR = 5.0
 """
-Seconds. If another limit denies the first job of a lane for longer, the next job of the lane asks at once. All jobs of
-a lane may ask then, one after the other, so a shorter time would repeat that where two limits deny in turn.
+Seconds. If another limit denies the first job of a lane for longer than this, the next job of the lane is woken at
+once. Then all jobs of the lane may be woken one after the other. If two limits deny them in turn, a shorter time would
+repeat that often.
 """
 
 _T = TypeVar("_T")
@@ -51,7 +52,7 @@ class Lane(NamedTuple):
         slots: Whether it waits for a slot of a concurrency limit.
         sooner: By how many seconds it is to come sooner than its place says, guessing that those before it do not come.
         told_us: When it is to come by its place, by the store's clock; 0: not known.
-        is_apart: Whether it waits apart from its line, as an operator has paused another of its limits: see `lane_for`.
+        is_apart: Whether it waits outside its line, as an operator has paused another of its limits: see `lane_for`.
     """
 
     name: str = ""
@@ -355,10 +356,10 @@ def lane_in(ticket: Mapping[str, Any] | None) -> Lane:
 
 def lane_for(outcome: Deferred) -> Lane:
     """
-    Where a job waits after the denial *outcome*: in the line of the limit that denied it.
+    Return the lane in which a job waits after the denial *outcome*: the line of the limit that denied it.
 
-    An operator's pause leaves the ticket as it was. If it is of another limit than that in whose line the job stands,
-    the job waits in a lane of its own for that limit and key, and holds back none of those behind it in the line.
+    An operator's pause does not change the ticket. If the pause is of another limit than the one in whose line the job
+    waits, the job waits in a separate lane for that limit and key, so that those behind it in the line need not wait.
     """
     ticket, decision = Ticket.read(outcome.ticket), outcome.decision
     lane = _lane_of(ticket)
@@ -369,10 +370,10 @@ def lane_for(outcome: Deferred) -> Lane:
 
 def lane_left(waited: Waited | None, lane: Lane, delay: float) -> str:
     """
-    The name of the lane whose next job is to ask at once, as one that has *waited* there was denied; "": none is.
+    Return the name of the lane whose next job should be woken, because a job that has *waited* there was denied.
 
-    So it is if the job waits in another *lane* now, apart or for a *delay* of more than `_LEAVES_FOR` seconds: the
-    limit that those behind it wait for may have units, which were to be the job's.
+    That is its old lane, if the job now waits in another *lane* that is apart, or for more than `_LEAVES_FOR` seconds.
+    The limit of the old lane may have units, which the jobs behind it can use. Otherwise "".
     """
     if waited is None or waited.lane.name == lane.name or (delay <= _LEAVES_FOR and not lane.is_apart):
         return ""
@@ -411,7 +412,7 @@ def lane_behind(run: Run, *, early: float | None = None, lain: float = _SOON, wa
         early: By how many seconds, by the `expected` of its entry. None: as its ticket says, by the first answer that
             it had: those behind it know no more.
         lain: For `leaves_units`. Infinite where a job that is made to ask goes before those that have never asked.
-        waited: Where it has waited, if that may be another lane than that of its ticket: see `lane_for`.
+        waited: Its last wait, if that may have been in another lane than its ticket's: see `lane_for`.
     """
     ticket, decision = Ticket.read(run.job.ticket), run.decision
     lane = _lane_of(ticket) if waited is None else waited.lane

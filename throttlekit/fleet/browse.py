@@ -154,8 +154,8 @@ def recent_steps(store: FleetStore, ids: Sequence[str]) -> dict[str, tuple[Step,
     """
     The last 60 to 80 seconds of each limit of *ids*, the oldest step first.
 
-    A step that has ended is final. The oldest of the ring's five is left out: its counts expire up to a second before
-    the ring reuses them, and would then be read as zeros.
+    A step that has ended does not change. Of the five steps in the ring, the oldest is not read: its counts may have
+    expired already, and would be read as zeros.
 
     Raises:
         StoreUnavailable: The store did not answer.

@@ -67,7 +67,7 @@ class OverrideLayer:
         return decision
 
     def peek_all(self, calls: Sequence[Call]) -> list[Decision | Exception]:
-        """As `Pipeline.peek_all`. Calls that a pause holds back, or with a limit in shadow mode, are answered alone."""
+        """As `Pipeline.peek_all`. A call with a paused limit, or with one in shadow mode, is decided separately."""
         if not self._fleet.has_overrides():
             return self._pipeline.peek_all(calls)
         overrides, resolver = self._fleet.overrides, self._pipeline.resolver

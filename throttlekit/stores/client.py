@@ -53,7 +53,7 @@ class ClientStore(RedisStore):
         commands = [("EVALSHA", script_of(request).sha, *arguments_of(request, None)) for request in requests]
         try:
             replies = self._call(requests[0].claims[0].bucket, lambda: self._send_all(commands))
-        except ConfigurationError:  # one has a text that redis-py cannot encode, and nothing was sent
+        except ConfigurationError:  # redis-py cannot encode a text of one request, and has sent none
             return [acquire_or_error(self, request) for request in requests]
         return [self._verdict(request, reply) for request, reply in zip(requests, replies, strict=True)]
 

@@ -40,7 +40,7 @@ _CLIENT_ERRORS: tuple[type[Exception], ...] = tuple(
 )
 URL_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, ValueError, TypeError)
 STORE_ERRORS: tuple[type[Exception], ...] = (*_CLIENT_ERRORS, OSError, ValueError)
-"""What a call to redis-py raises. A ValueError is text that cannot be encoded, or an answer that is not Redis's."""
+"""What a call to redis-py raises. ValueError: a text that cannot be encoded, or a reply that is not Redis's."""
 
 _OUTAGES = (
     exceptions.ConnectionError,  # also BusyLoadingError, AuthenticationError, MaxClientsError, and those of Sentinels
@@ -50,13 +50,13 @@ _OUTAGES = (
     exceptions.RedisClusterException,  # no node of the cluster answered
     exceptions.ClusterError,
 )
-"""An outage also is each error that has a row in `_REMEDIES`, but for one: see `is_outage`."""
+"""These errors are outages, and so is each error with a row in `_REMEDIES`, except a wrong type: see `is_outage`."""
 
 _MISSING_FUNCTION = re.compile(
     r"attempt to (?:call|index) (?:a nil value \()?(?:field|global) '(?:sha1hex|cjson|decode)'"
     r"|nonexistent global variable 'cjson'"
 )
-"""Of every function of the server that our scripts call: an imitation of Redis may lack these. Lua 5.1, and 5.4."""
+"""The errors of Lua 5.1 and 5.4 for each function that our scripts call, and an imitation of Redis may lack."""
 
 _MISSING_RIGHTS = (
     "its user is not allowed what the limiter needs: ACL SETUSER … "
@@ -147,11 +147,11 @@ def mapped(error: Exception) -> ConfigurationError | StoreUnavailable:
 
 
 def is_outage(error: Exception) -> bool:
-    """Whether *error*, one of `STORE_ERRORS`, says that other calls would fail as well."""
+    """Whether other calls would fail as well, to judge by *error*, which is one of `STORE_ERRORS`."""
     sign, remedy = _find_remedy(error)
     if isinstance(error, _OUTAGES) or remedy:
         return sign != _WRONG_TYPE
-    # Not an answer of Redis's at all. An answer of Redis's that the script cannot have given is of that call alone.
+    # A ValueError is a reply that is not Redis's. An UnusableReply is Redis's, and concerns one call only.
     return isinstance(error, ValueError) and not isinstance(error, (UnicodeError, UnusableReply))
 
 

@@ -97,7 +97,7 @@ class RedisStore:
             raise self._failed(request.claims[0].bucket, error) from error
 
     def acquire_all(self, requests: Sequence[Request]) -> Sequence[Verdict | Exception]:
-        answers: list[Any] = [self._frame(request) for request in requests]  # an error of one request stays there
+        answers: list[Any] = [self._frame(request) for request in requests]  # or the error of a request
         sent = [number for number, frame in enumerate(answers) if isinstance(frame, bytes)]
         frames = [answers[number] for number in sent]
         name = requests[0].claims[0].bucket
