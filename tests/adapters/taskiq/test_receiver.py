@@ -257,7 +257,10 @@ def test_a_process_pool_is_refused_as_a_worker_starts(kind: Kind, on_redis: Serv
 class _FailsAtEnd(InMemoryBroker):
     """Its pending read fails as the worker stops."""
 
+    reading: asyncio.Event
+
     async def listen(self) -> Any:
+        self.reading.set()
         try:
             await asyncio.Event().wait()
             yield b""
@@ -271,9 +274,9 @@ def test_an_error_at_shutdown_reaches_the_receiver() -> None:
     async def main() -> None:
         broker = _FailsAtEnd()
         broker.add_middlewares(Throttle(limiter))
-        finish = asyncio.Event()
+        finish, broker.reading = asyncio.Event(), asyncio.Event()
         receiving = asyncio.ensure_future(Receiver(broker, max_async_tasks=1, run_startup=False).listen(finish))
-        await asyncio.sleep(0.05)
+        await broker.reading.wait()
         finish.set()
         with pytest.raises(RuntimeError, match="the pending read failed"):
             await receiving

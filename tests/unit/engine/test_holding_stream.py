@@ -99,37 +99,42 @@ def test_what_waits_at_the_end_goes_back() -> None:
 
 
 class _Failing(_Stream):
-    """Its read, and a stream besides, fail as they are closed."""
+    """Its pending read, and that of a second stream, fail as they are cancelled. `pending` counts them."""
+
+    def __init__(self, *sent: str) -> None:
+        super().__init__(*sent, opens_within=0.0)
+        self.pending = 0
 
     async def _listen(self) -> AsyncGenerator[str, None]:
         while self.sent:
             yield self.sent.pop(0)
-        await _fail_at_end("the pending read failed")
+        await self._fail_at_end("the pending read failed")
 
     def more_streams(self) -> list[AsyncGenerator[str, None]]:
         async def other() -> AsyncGenerator[str, None]:
-            await _fail_at_end("another one failed")
+            await self._fail_at_end("another one failed")
             yield ""
 
         return [other()]
 
-
-async def _fail_at_end(message: str) -> None:
-    try:
-        await asyncio.Event().wait()
-    except asyncio.CancelledError:
-        raise RuntimeError(message) from None
+    async def _fail_at_end(self, message: str) -> None:
+        self.pending += 1
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise RuntimeError(message) from None
 
 
 def test_error_of_a_read_that_is_closed_is_raised(caplog: pytest.LogCaptureFixture) -> None:
-    """Once what waits is back: the first error is raised, as without throttlekit, and the other one is logged."""
+    """The first error is raised once the waiting messages are put back; the other one is logged."""
 
     async def run() -> _Stream:
-        stream = _Failing("a", opens_within=0.0)
+        stream = _Failing("a")
         listening = stream.listen()
         stream.room.put(await anext(listening), 60.0, NO_LANE, 60.0)
         waiting = asyncio.ensure_future(anext(listening))
-        await asyncio.sleep(0.01)
+        while stream.pending < 2:
+            await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(RuntimeError, match="the pending read failed"):
             await waiting
@@ -140,7 +145,7 @@ def test_error_of_a_read_that_is_closed_is_raised(caplog: pytest.LogCaptureFixtu
 
 
 def test_stream_that_needs_no_time_is_closed_at_once() -> None:
-    """A worker that stops waits for no answer of a broker that loses none."""
+    """A worker that stops does not wait for a broker that needs no time to open a stream."""
 
     async def run() -> float:
         waiting = asyncio.ensure_future(anext(_Stream(opens_within=0.0).listen()))
