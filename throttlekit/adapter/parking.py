@@ -257,17 +257,17 @@ class Park:
 
     def wake(
         self, lane: str, first: int, again_in: float | None = None, jobs: Sequence[bytes] = (),
-        told: Sequence[bytes] = (),
+        new_messages: Sequence[bytes] = (),
     ) -> Command:  # fmt: skip
         """
         A command that wakes the first *first* jobs of *lane*, and *jobs* wherever they are in it: at most `MOST_WOKEN`
         in all. It replies how many jobs were woken, and how many are still parked.
 
         Args:
-            told: The new messages of *jobs*, as `told` returns them. Empty: they keep their messages.
+            new_messages: The messages of *jobs* from now on, as `write_due_times` returns them. Empty: they stay.
         """
         keys = [*self._keys(lane), f"{self.prefix}:ends", self._messages, *self._lists]
-        pairs = chain.from_iterable(zip(jobs, told or [b""] * len(jobs), strict=True))
+        pairs = chain.from_iterable(zip(jobs, new_messages or [b""] * len(jobs), strict=True))
         args = [lane, first, "" if again_in is None else again_in, int(self._moves), *pairs]
         return lambda pipeline: pipeline.evalsha(self._wake.sha, len(keys), *keys, *args)
 
@@ -277,16 +277,16 @@ class Park:
         args = [lane, other, limit, look_in, *jobs]
         return lambda pipeline: pipeline.evalsha(self._move.sha, len(keys), *keys, *args)
 
-    def told(self, messages: Sequence[bytes | None], dues: Sequence[float], tell: Tell) -> list[bytes]:
+    def write_due_times(self, messages: Sequence[bytes | None], dues: Sequence[float], tell: Tell) -> list[bytes]:
         """Return stored *messages* whose jobs are due in *dues* seconds, with that time; b"" if one stays as it is."""
-        told: list[bytes] = []
+        written: list[bytes] = []
         for message, seconds in zip(messages, dues, strict=True):
             own = self.own(message)
             new = None
             with suppress(Exception):  # the framework reports what is wrong with it, once it is woken
                 new = tell(own, seconds) if own else None
-            told.append(b"" if new is None or not message else message[:1] + new if self._moves else new)
-        return told
+            written.append(b"" if new is None or not message else message[:1] + new if self._moves else new)
+        return written
 
     def release(self, lane: str, most: int) -> int:
         """
@@ -329,7 +329,7 @@ class Park:
                 self._known.discard(lane)
                 continue
             (messages,) = self.run([self.messages(names)])
-            self.run([self.wake(lane, 0, None, names, self.told(messages, [0.0], tell))])
+            self.run([self.wake(lane, 0, None, names, self.write_due_times(messages, [0.0], tell))])
 
     def own(self, message: bytes | None) -> bytes:
         """The framework's own part of a stored message; b"" if it was purged."""

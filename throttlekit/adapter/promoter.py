@@ -227,8 +227,8 @@ class Promoter(Generic[_M]):
             if not names:
                 return
             (messages,) = yield _Needs([park.messages(names)])
-            told = park.told(messages, dues[: len(names)], self._tell)
-            yield _Needs([park.wake(lane, 0, 0.0, names, told)])
+            written = park.write_due_times(messages, dues[: len(names)], self._tell)
+            yield _Needs([park.wake(lane, 0, 0.0, names, written)])
 
     def _pace(
         self, park: Park, lane: str, begins: float, soon: float, back: int, last: int
@@ -291,8 +291,8 @@ class Promoter(Generic[_M]):
                 else:
                     first = due
                     break
-            told = park.told([job.stored for job in wakes], [0.0] * len(wakes), self._tell)
-            commands = [park.wake(lane, 0, None, [job.name for job in wakes], told)] if wakes else []
+            written = park.write_due_times([job.stored for job in wakes], [0.0] * len(wakes), self._tell)
+            commands = [park.wake(lane, 0, None, [job.name for job in wakes], written)] if wakes else []
             commands += [
                 park.move(lane, f"{own}{_BLOCKED}{each.blocked_by}", each.blocker, names, 0.0)
                 for each, names in moves.items()
