@@ -147,9 +147,9 @@ class Gate:
 
     def _wake_behind(self, taken: Taken) -> None:
         """
-        Let the job behind one that ends without a grant ask now.
+        Wake the job behind one that ends without a grant.
 
-        That one may end in the same way, as after the revocation of a task: if each ended only when it is due, the
+        It may end in the same way, for example after its task was revoked. If each job ended only when it is due, the
         limit would not be used until then.
         """
         if taken.lane:
@@ -157,11 +157,11 @@ class Gate:
 
     def _keeper(self, task: Any, outcome: Deferred, taken: Taken) -> str:
         """
-        What keeps *task* back although its turn has come, as `Schedule.defer` takes it; "": nothing does.
+        Return what blocks *task* although its turn has come, for `Schedule.defer`; "": nothing does.
 
-        It is another of its limits, which is paused or whose store does not answer. The second is noticed only when the
-        limit in whose line the job waits has a unit. So a job that waited for such a store is asked for again there:
-        a denial by its own line says nothing of the store.
+        It is another of its limits, which is paused or whose store does not answer. The second shows only when the
+        limit in whose line the job waits has a unit. So if a job has waited for such a store, its other limits are
+        peeked at: a denial by its own line says nothing about the store.
         """
         denial = outcome.decision
         limits = self.options(task).limits if denial is not None else ()

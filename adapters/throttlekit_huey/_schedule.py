@@ -94,7 +94,7 @@ class Schedule:
         self._lane = f"{prefix}:lane:"
         self._take, self._defer, self._wake, self._keep = map(self._conn.register_script, (_TAKE, _DEFER, _WAKE, _KEEP))
         self._look_at, self._id = 0.0, os.urandom(4).hex()
-        self._listened: deque[tuple[bytes, str]] = deque()  # a message, and the hand with which it was asked for
+        self._listened: deque[tuple[bytes, str]] = deque()  # a message, and the hand in which it was taken
 
     def next(self, seconds: float) -> Taken | None:
         """The next message; None: there was none for so many *seconds*."""

@@ -191,7 +191,7 @@ def test_messages_that_cannot_be_read_are_woken_and_keep_none_behind_them_back(
 
 
 def test_a_worker_without_a_connection_wakes_nothing(broker: Any, redis_url: str, limiter: Limiter) -> None:
-    """That it can read no message now says nothing of the messages."""
+    """That it cannot read a message then says nothing about the message."""
 
     def decode(message: bytes) -> Any:
         raise ConnectionError
@@ -207,7 +207,7 @@ def test_a_worker_without_a_connection_wakes_nothing(broker: Any, redis_url: str
 def test_jobs_of_a_paused_key_wait_apart_and_keep_none_behind_them_back(
     broker: Any, limiter: Limiter, way: str
 ) -> None:
-    """They stay parked, and ask nothing; those of other keys go on. Once the pause has ended they are woken."""
+    """They stay parked, and those of other keys go on. When the pause has ended they are woken."""
     with Control(limiter) as control:
         line = Line(broker, limiter, of_two_accounts())
         match way:
@@ -253,7 +253,7 @@ def test_a_store_of_a_group_that_is_away_keeps_back_its_own_jobs_alone(broker: A
 
 
 def test_a_store_that_is_away_keeps_no_job_back_that_runs_without_it(broker: Any, redis_url: str) -> None:
-    """Its limit says `on_store_failure="open"`, so to ask is of use."""
+    """Its limits have `on_store_failure="open"`, so that a request is admitted."""
     free = TokenBucket("x-free", "1/s", on_store_failure="open")
     shared = TokenBucket("shared", "1000/s", burst=1000, on_store_failure="open")
     nobody = f"redis://127.0.0.1:{free_port()}/0"
@@ -277,7 +277,7 @@ def test_all_that_have_expired_are_woken_in_one_turn(broker: Any, redis_url: str
 def test_a_look_at_many_lines_takes_as_many_round_trips_as_at_one(
     broker: Any, redis_url: str, promoter: Promoter[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What all lines ask for next goes together: some ten round trips to the broker and to the limits' store."""
+    """All lines share their round trips: about ten to the broker and to the limits' store."""
     trips: list[int] = []
 
     def counts(holder: Any, name: str) -> None:

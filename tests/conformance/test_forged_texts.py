@@ -1,6 +1,6 @@
 """
-Texts that UTF-8 cannot encode, which JSON brings all the same: half of a surrogate pair in a ticket, a key, a tenant, a
-job's id, a workflow. Every store decides such a job as any other, and no other limit notices it.
+Texts that UTF-8 cannot encode, but JSON can: half of a surrogate pair in a ticket, a key, a tenant, a job's id, a
+workflow. Every store decides such a job like any other, and no other limit is affected.
 """
 
 from __future__ import annotations

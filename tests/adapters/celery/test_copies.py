@@ -1,4 +1,4 @@
-"""The connection over which a worker puts tasks back: it is the adapter's own, whatever options the user's has."""
+"""The connection over which a worker puts tasks back: it has options of its own, not those of the user."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_a_command_to_redis_is_not_repeated() -> None:
 
 def test_a_command_that_parks_is_not_repeated(redis_url: str) -> None:
     """Its second answer would be that there is nothing to park."""
-    told = {"retry_on_timeout": True, "socket_timeout": 60}
-    with Connection(redis_url, transport_options=told) as connection:
+    options = {"retry_on_timeout": True, "socket_timeout": 60}
+    with Connection(redis_url, transport_options=options) as connection:
         own: Any = redis_client(connection.default_channel, 1.0)
     options = own.connection_pool.connection_kwargs
     assert (options["retry_on_timeout"], options["socket_timeout"]) == (False, 1.0)

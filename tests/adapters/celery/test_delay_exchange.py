@@ -1,4 +1,4 @@
-"""Native delayed delivery: a denied task waits in RabbitMQ only if it is certain to come back."""
+"""Native delayed delivery: a denied task waits in RabbitMQ only if its queue is certain to get it again."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def worker(rabbitmq: RabbitMQ) -> Iterator[Callable[..., Worker]]:
 
 
 def test_a_queue_is_bound_by_the_worker_itself(worker: Callable[..., Worker]) -> None:
-    """Whatever Celery's own step has bound before."""
+    """It does not depend on what Celery's own step has bound before."""
     consumer = worker("bound")
     consumer.declares("bound")
     exchange = consumer.started()
@@ -125,7 +125,7 @@ def test_a_queue_that_is_refused_does_not_stop_another(
 
 
 def test_a_binding_that_is_gone_is_made_again(worker: Callable[..., Worker]) -> None:
-    """An operator may have removed it: tasks that RabbitMQ delays would not come back."""
+    """An operator may have removed it: no queue would get the tasks that RabbitMQ delays."""
     consumer = worker("gone")
     consumer.declares("gone")
     exchange = consumer.started()
@@ -137,7 +137,7 @@ def test_a_binding_that_is_gone_is_made_again(worker: Callable[..., Worker]) -> 
 
 
 def test_a_worker_that_may_bind_no_longer_holds_tasks(worker: Callable[..., Worker]) -> None:
-    """A queue and its exchange that were deleted: what the broker would delay could go nowhere."""
+    """The exchange of a queue was deleted: no queue would get the tasks that RabbitMQ delays."""
     consumer = worker("deleted")
     consumer.declares("deleted")
     exchange = consumer.started()

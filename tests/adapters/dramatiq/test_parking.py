@@ -106,7 +106,7 @@ def test_what_is_due_later_waits_in_no_worker_and_runs_in_its_turn(redis_site: S
 
 
 def test_what_is_parked_behind_sentinels_outlives_a_fail_over(limits: Limiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The broker's client asks the Sentinels for their master; what is parked there runs once after the fail-over."""
+    """The broker's client gets its master from the Sentinels. After the fail-over each parked message runs once."""
     monkeypatch.setattr(dramatiq.worker, "CONSUMER_RESTART_DELAY_SECS", 0.1)
     with watched() as pair, contextlib.closing(Sentinel([("127.0.0.1", pair.port)]).master_for("limits")) as client:
         site = Site("redis", "behind-sentinels", lambda **options: RedisBroker(client=client, **options))
@@ -153,7 +153,7 @@ def test_a_message_past_its_max_age_ends_while_it_is_parked(redis_site: Site, li
 
 @pytest.mark.parametrize("who", ["a 429", "an operator"])
 def test_jobs_whose_own_key_is_paused_keep_no_other_back(redis_site: Site, limits: Limiter, who: str) -> None:
-    """A tenant's key is paused while its messages stand first in the line that all share: others run."""
+    """A tenant's key is paused while its messages are the first in a shared line: those of other tenants run."""
     site = redis_site
     shared = TokenBucket("shared", "10/s", burst=1)
     each = TokenBucket("each", "1000/s", burst=1000, key="{tenant}")

@@ -1,7 +1,7 @@
 """
-Whatever the jobs in front do, the other jobs of their limit go on: each framework on each broker, each fault.
+Jobs with a fault do not stop the other jobs of their limit: each framework on each broker, each fault.
 
-Two kinds of jobs share a limit: those in front have a fault, and the few behind them have nothing to do with it
+Two kinds of jobs share a limit: those in front have the fault, and the few behind them do not
 (`support.others`). While the fault lasts, each of the jobs behind runs once, long before those in front could have run.
 
 `tests/benchmarks/others_go_on.py` prints the same as a table.
@@ -24,12 +24,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning"),
 ]
 
-_PARKED = "a parked job that another limit keeps back stands first in its line"
-_STORE = "a job whose store is away comes back each second, and stands first in its line"
-_IN_TURN = "jobs come up in the turn of their line, each only to be denied by its other limit"
+_PARKED = "a parked job that another limit denies is the first of its line"
+_STORE = "a job whose store is unavailable returns every few seconds, and is the first of its line"
+_IN_TURN = "each job uses its turn in the line only to be denied by its other limit"
 _FAILS_IN_TURN = "a job whose function is gone takes a unit of its limit before it fails"
 _DEAD_IN_FRONT = "jobs that no worker takes keep their turns for seconds"
-_TOLD = "RabbitMQ keeps a task for as long as it was told before"
+_DELAYED = "RabbitMQ keeps a task until the delay of its last denial ends"
 
 FAILS: dict[tuple[str, str], str] = {
     ("Dramatiq, Redis, parked", "store"): _STORE,
@@ -39,12 +39,12 @@ FAILS: dict[tuple[str, str], str] = {
     ("Celery, Redis, parked", "set"): _PARKED,
     ("Celery, Redis, held", "store"): _STORE,
     ("Celery, RabbitMQ", "store"): _STORE,
-    ("Celery, RabbitMQ, quorum", "pause"): _TOLD,
-    ("Celery, RabbitMQ, quorum", "429"): _TOLD,
-    ("Celery, RabbitMQ, quorum", "set"): _TOLD,
-    ("Celery, RabbitMQ, quorum", "undecodable"): _TOLD,
-    ("Celery, RabbitMQ, quorum", "store"): _TOLD,
-    ("Celery, RabbitMQ, quorum", "queue"): _TOLD,
+    ("Celery, RabbitMQ, quorum", "pause"): _DELAYED,
+    ("Celery, RabbitMQ, quorum", "429"): _DELAYED,
+    ("Celery, RabbitMQ, quorum", "set"): _DELAYED,
+    ("Celery, RabbitMQ, quorum", "undecodable"): _DELAYED,
+    ("Celery, RabbitMQ, quorum", "store"): _DELAYED,
+    ("Celery, RabbitMQ, quorum", "queue"): _DELAYED,
     ("RQ, ours", "pause"): _IN_TURN,
     ("RQ, ours", "429"): _IN_TURN,
     ("RQ, ours", "undecodable"): _FAILS_IN_TURN,

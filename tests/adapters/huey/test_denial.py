@@ -126,7 +126,7 @@ class _Store(MemoryStore):
 
 
 def test_a_task_object_that_is_enqueued_twice_waits_twice_for_a_store(redis_url: str) -> None:
-    """Huey's schedule is a set of messages, and a store that is away gives no places to tell them apart."""
+    """Huey's schedule is a set of messages, and without a position from the store the two are equal."""
     huey: Any = RedisHuey("twice", url=redis_url, read_timeout=0.2)
     store = _Store()
     limiter = Limiter(store)
@@ -455,7 +455,7 @@ def test_options_with_one_call(hand: Hand) -> None:
 
 
 def test_misspelt_option_is_refused(hand: Hand) -> None:
-    """huey makes a setting of any option, and gives what a call brings to the function: it is an error at once."""
+    """huey accepts any option of a task, and passes those of a call to the function: it is an error at once."""
     with pytest.raises(ConfigurationError, match="no option 'throtle': did you mean 'throttle'"):
         hand.huey.task(throtle=RATE)(_add)
     task = hand.huey.task()(_add)

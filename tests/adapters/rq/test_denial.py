@@ -378,7 +378,7 @@ def test_a_body_settles_what_it_took(rq_site: Site) -> None:
 
 
 @pytest.mark.parametrize(("actual", "status"), [(10, JobStatus.QUEUED), (80, JobStatus.SCHEDULED)])
-def test_units_that_a_body_gives_back_bring_the_next_job(actual: int, status: JobStatus, throttled_site: Site) -> None:
+def test_units_that_a_body_gives_back_wake_the_next_job(actual: int, status: JobStatus, throttled_site: Site) -> None:
     """The first job that waits for them is in the queue as the body ends; if it gives none back, it stays scheduled."""
     site, options = throttled_site, {"most": 80, "actual": actual}
     site.queue.enqueue(jobs.settles_before_another, kwargs=options, throttle=[jobs.TOKENS])

@@ -77,7 +77,7 @@ def test_option_of_another_queue_class_is_refused(option: str, stock_site: Site)
 
 
 def test_class_of_two_queues_takes_the_options_of_both(simple_site: Site) -> None:
-    """Each class takes its own, and jobs of the queue bring their limits."""
+    """Each class takes its own options, and jobs of the queue have its limits."""
     site = simple_site
     queue = _ThrottledMixed("work", connection=site.connection, commit_mode="auto", throttle=HELD, is_async=True)
     assert queue.commit_mode == "auto"

@@ -1,4 +1,4 @@
-"""The first jobs of a line cannot run: those behind them, which only share a limit with them, do."""
+"""If the first jobs of a line cannot run, the jobs behind them do."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ FAULTS: dict[str, tuple[list[Limit], str, Break]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_others_go_on(fault: str, simple_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five jobs that are denied first stand before five others. Something keeps back the first ones: the others run."""
+    """Five jobs wait in front of five others of the same limit. After a fault of the first five, the others run."""
     site = simple_site
     limits, function, strike = FAULTS[fault]
     monkeypatch.setattr(jobs, "renamed", jobs.ran_for, raising=False)

@@ -210,7 +210,7 @@ _FAULTS: dict[str, tuple[list[Limit], Callable[[Limiter], object]]] = {
 
 @pytest.mark.parametrize("fault", _FAULTS)
 def test_others_go_on(fault: str, redis_url: str) -> None:
-    """Five tasks that are denied first stand before five others. Something keeps them back: the others run."""
+    """Five tasks wait in front of five others of the same limit. After a fault of the first five, the others run."""
     limits, strike = _FAULTS[fault]
     broker, ran = _Queue(), list[tuple[str, int]]()
 
@@ -254,8 +254,8 @@ def test_others_go_on(fault: str, redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("form", ["loop", "thread"])
-def test_units_that_a_body_gives_back_bring_the_next_task(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A task that waits for them asks as the body ends, though the worker looks at its line once in a long while."""
+def test_units_that_a_body_gives_back_wake_the_next_task(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next task is woken as the body ends; here the worker looks at its line only every ten minutes."""
     monkeypatch.setattr("throttlekit.adapter.loop._LOOK_EVERY", 600.0)
     broker, ran, go = _Queue(), list[int](), threading.Event()
     tokens = TokenBucket("tokens", "10/hour", burst=10, cost=10)

@@ -151,7 +151,7 @@ def test_a_job_waits_in_the_lane_of_the_limit_that_denied_it() -> None:
     ("lane", "delay", "left"),
     [
         (Lane("line"), 60.0, ""),  # it waits where it did
-        (Lane("other"), 5.0, ""),  # two limits that deny in turn make no lane ask as a whole
+        (Lane("other"), 5.0, ""),  # if two limits deny in turn, not all jobs of a lane are woken
         (Lane("other"), 5.1, "line"),
         (Lane("other", is_apart=True), 1.0, "line"),
     ],
