@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from dramatiq.common import current_millis, q_name
@@ -18,10 +20,10 @@ from throttlekit.adapter import (
     JobOptions,
     WaitRules,
     check_on_429,
-    check_spelling,
     dump_limits,
     is_dumped,
     load_limits,
+    misspelt,
     name_of,
     read_limits,
     seconds_in,
@@ -30,6 +32,8 @@ from throttlekit_dramatiq._message_state import TICKET, holder_of
 from throttlekit_dramatiq._waiting import LONGEST_HOLD
 
 __all__ = ["Options"]
+
+_log = logging.getLogger("throttlekit.dramatiq")
 
 _LATENESS = 0.05
 _EARLY = 0.015
@@ -109,7 +113,9 @@ class Options:
             ConfigurationError: An option can never work.
         """
         options = message.options
-        check_spelling(f"a message of actor {message.actor_name!r}", options)
+        # A worker writes each message that it retries or delays, whoever sent it: an error here would lose it.
+        for name, meant in misspelt(options).items():
+            _warn_misspelt(message.actor_name, name, meant)
         self._check_own(options)
         if options.get(MAX_WAIT) is not None:
             options[MAX_WAIT] = seconds_in(MAX_WAIT, options[MAX_WAIT])
@@ -178,6 +184,11 @@ class Options:
         actor = self.broker.actors.get(message.actor_name)
         of_actor: Any = actor.options if actor else {}
         return message.options.get("max_age") or of_actor.get("max_age", self.age_limit.max_age)
+
+
+@lru_cache(256)
+def _warn_misspelt(actor: str, name: str, meant: str) -> None:
+    _log.warning("A message of actor %r has the option %r, which nothing reads: did you mean %r?", actor, name, meant)
 
 
 def _job(broker: Any, message: Any) -> Job:

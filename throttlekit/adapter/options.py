@@ -237,7 +237,7 @@ def misspelt(names: Iterable[str]) -> dict[str, str]:
 def _meant_by(name: str) -> str | None:
     if name in OPTIONS or name.startswith("throttlekit"):  # an option that an adapter uses itself
         return None
-    return next(iter(difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.8)), None)
+    return next(iter(difflib.get_close_matches(name, OPTIONS, n=1, cutoff=0.85)), None)
 
 
 def check_spelling(what: str, names: Iterable[str], function: Callable[..., Any] | None = None) -> None:

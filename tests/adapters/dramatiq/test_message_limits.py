@@ -93,12 +93,15 @@ def test_a_value_of_no_use_is_refused_at_the_send(stub: Site, wrong: Any) -> Non
     assert stub.broker.queues[stub.queue].unfinished_tasks == 0
 
 
-def test_a_misspelt_option_is_refused_at_the_send(stub: Site) -> None:
-    """Dramatiq puts any option into a message, and nothing would read this one."""
+def test_a_misspelt_option_is_a_warning(stub: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """Once an actor. An error would stop a worker that retries or delays the message of another program."""
     throttled(stub)
     job = body(stub)
-    with pytest.raises(ConfigurationError, match="no option 'throtle': did you mean 'throttle'"):
-        job.send_with_options(throtle=[PARTNER])
+    for _ in range(2):
+        job.send_with_options(throtle="partner")
+    (warning,) = [each for each in caplog.messages if "did you mean" in each]
+    assert "the option 'throtle', which nothing reads: did you mean 'throttle'?" in warning
+    assert stub.broker.queues[stub.queue].qsize() == 2
 
 
 def test_a_key_that_the_arguments_lack_is_refused_at_the_send(stub: Site) -> None:
