@@ -153,13 +153,17 @@ def guard_close(consumer: Any) -> set[str]:
 
 def name_deliveries(consumer: Any) -> None:
     """
-    Give each message that *consumer* receives from Redis a delivery tag of its own. Call it for each connection.
+    Give each copy of a message that *consumer* receives from Redis a delivery tag of its own: the tag of the message
+    and the name of the queue. Call it for each connection.
 
     Kombu records what is unacknowledged by a tag that it makes when a message is sent. An exchange that routes one
     message to two queues puts copies with the same tag into them, so both copies share one record. If one copy is
     acknowledged or parked, the record of the other is removed, which is then lost if its worker is killed. If the
     record is restored, both queues get a message. With a tag of its own each copy has a record of its own, which names
     the one queue that the copy came from.
+
+    A copy that is delivered again keeps its tag: the worker that had it first may still acknowledge it, and with
+    another tag the record would stay, and be restored again after each visibility time-out.
     """
     qos = _on_redis(consumer)
     if qos is None:
@@ -178,7 +182,7 @@ def name_deliveries(consumer: Any) -> None:
         if not queue:
             append(message, tag)  # it was not delivered, but fetched by a call
             return
-        message.delivery_tag = qos.channel._next_delivery_tag()
+        message.delivery_tag = f"{tag}.{queue}"
         setattr(message, _QUEUE, queue)
         sent_to = message.delivery_info
         message.delivery_info = {"exchange": "", "routing_key": queue}  # where kombu will restore it

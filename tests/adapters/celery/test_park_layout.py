@@ -229,10 +229,14 @@ class Copies:
         self.consumer = SimpleNamespace(task_consumer=tasks)
         name_deliveries(self.consumer)
         tasks.consume()
+        self.connection: Any = connection
         Producer(self.channel, exchange).publish({}, routing_key="sale.done")
-        while len(self.received) < 2:
-            connection.drain_events(timeout=10)
+        self.drain(2)
         self.records: dict[bytes, bytes] = self.channel.client.hgetall("unacked")
+
+    def drain(self, count: int) -> None:
+        while len(self.received) < count:
+            self.connection.drain_events(timeout=10)
 
     def receive(self, _: Any, message: Any) -> None:
         queue = queue_of(self.consumer, SimpleNamespace(message=message))
@@ -259,6 +263,19 @@ def test_a_copy_is_restored_to_the_queue_that_it_came_from(stack: ExitStack, ser
     copies.channel.qos.restore_by_tag(copies.received["billing"].delivery_tag)
     assert [copies.channel.client.llen(queue) for queue in ("all", "billing")] == [0, 1]
     copies.received["all"].ack()
+
+
+def test_a_copy_that_is_delivered_again_has_the_same_record(stack: ExitStack, server: RedisProcess) -> None:
+    """The worker that had it first acknowledges both: otherwise it would be restored again and again."""
+    server.client.flushall()
+    copies = Copies(stack, server)
+    first = copies.received.pop("billing")
+    copies.channel.qos.restore_by_tag(first.delivery_tag)
+    copies.drain(2)
+    assert copies.received["billing"].delivery_tag == first.delivery_tag
+    for copy in copies.received.values():
+        copy.ack()
+    assert copies.channel.client.hlen("unacked") == 0
 
 
 def test_what_is_parked_and_what_is_not(side: Any) -> None:
