@@ -162,34 +162,55 @@ class Holding(HoldingStream[_Message, Delivered]):
         """
         Yield the messages of the broker's streams that killed workers had, once they are idle for *idle* seconds. The
         broker itself claims some of them after it has read other messages, and none if no others arrive.
+
+        It also claims those of live workers, which may be running. This does not: a worker with throttlekit keeps a key
+        as long as it lives, and one without counts as dead if the server has not heard from it for *idle* seconds.
         """
-        names = [self._broker.queue_name, *self._broker.additional_streams]
+        broker, least = self._broker, self._broker.idle_timeout
         while True:
-            for name in names:
+            for name in (broker.queue_name, *broker.additional_streams):
                 try:
-                    async for message in self._claimed(name, idle):
-                        yield message
+                    await self._command("SET", self._alive(name, broker.consumer_name), "1", "PX", least)
+                    for consumer in await self._dead_consumers(name, least):
+                        async for message in self._claimed(name, consumer, idle):
+                            yield message
                 except Exception as error:
                     _log.warning("Messages of killed workers in the stream %s could not be claimed: %r", name, error)
             await asyncio.sleep(idle / 10)
 
-    async def _claimed(self, name: str, idle: float) -> AsyncGenerator[_Message, None]:
-        broker, start = self._broker, b"0-0"
-        loop = asyncio.get_running_loop()
-        group, consumer, least = broker.consumer_group_name, broker.consumer_name, broker.idle_timeout
-        while True:
+    def _alive(self, stream: str, consumer: str) -> str:
+        """The key that a worker keeps while it lives."""
+        return f"throttlekit:taskiq:alive:{stream}:{self._broker.consumer_group_name}:{consumer}"
+
+    async def _dead_consumers(self, stream: str, idle_ms: int) -> list[str]:
+        """The consumers of *stream* that have messages and whose workers are gone."""
+        dead: list[str] = []
+        for info in await self._command("XINFO", "CONSUMERS", stream, self._broker.consumer_group_name):
+            facts = info if isinstance(info, dict) else dict(zip(info[::2], info[1::2], strict=True))
+            name = facts[b"name"].decode()
+            if name == self._broker.consumer_name or not facts[b"pending"] or facts[b"idle"] < idle_ms:
+                continue
+            if not await self._command("EXISTS", self._alive(stream, name)):
+                dead.append(name)
+        return dead
+
+    async def _claimed(self, stream: str, consumer: str, idle: float) -> AsyncGenerator[_Message, None]:
+        """Claim and yield the messages of *consumer*, which is dead."""
+        broker, loop = self._broker, asyncio.get_running_loop()
+        group, least, most = broker.consumer_group_name, broker.idle_timeout, broker.unacknowledged_batch_size
+        while pending := await self._command("XPENDING", stream, group, "IDLE", least, "-", "+", most, consumer):
             began = loop.time()
-            # The third part of the reply, which servers before 7.0 do not send, is not used.
-            start, found, *_ = await self._command(
-                "XAUTOCLAIM", name, group, consumer, least, start, "COUNT", broker.unacknowledged_batch_size
-            )
+            ids = [entry[0] for entry in pending]
+            # Those that another worker has claimed meanwhile are left out, as they are not idle.
+            found = await self._command("XCLAIM", stream, group, broker.consumer_name, least, *ids)
             for entry in found:
                 if loop.time() - began > idle / 2:
                     return  # the rest were claimed long ago: another worker may claim them before they run
                 if entry is not None and entry[1] is not None:  # servers before 7.0 send nil for a deleted entry
                     fields = dict(zip(entry[1][::2], entry[1][1::2], strict=True))
-                    yield AckableMessage(data=fields[b"data"], ack=broker._ack_generator(id=entry[0], queue_name=name))
-            if start == b"0-0":
+                    ack = broker._ack_generator(id=entry[0], queue_name=stream)
+                    yield AckableMessage(data=fields[b"data"], ack=ack)
+            if not found:
                 return
 
     async def _command(self, *words: Any) -> Any:
