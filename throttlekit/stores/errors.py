@@ -4,7 +4,7 @@ Map each error of redis-py to one error of throttlekit, with the remedy for the 
 There are three kinds, and only the first one opens the circuit breaker:
 
 * An outage: no connection, no answer in time, or a server that rejects every call, as one that is loading does.
-  `StoreUnavailable` with a part.
+  Any other error of a server is one too: it may be a proxy's. `StoreUnavailable` with a part.
 * A call that a working server rejected: a key of another type, a script that failed. `StoreUnavailable` without a part.
 * A call that can never work, here or on any server of that kind: `ConfigurationError`.
 """
@@ -57,6 +57,9 @@ _MISSING_FUNCTION = re.compile(
     r"|nonexistent global variable 'cjson'"
 )
 """The errors of Lua 5.1 and 5.4 for each function that our scripts call, and an imitation of Redis may lack."""
+
+_OF_ONE_CALL = re.compile(r"user_script|[Ee]rror running script|script: [0-9a-f]|too big (?:mbulk|bulk|inline)")
+"""The texts of a script that failed, and of a request that is too long."""
 
 _MISSING_RIGHTS = (
     "its user is not allowed what the limiter needs: ACL SETUSER … "
@@ -151,6 +154,9 @@ def is_outage(error: Exception) -> bool:
     sign, remedy = _find_remedy(error)
     if isinstance(error, _OUTAGES) or remedy:
         return sign != _WRONG_TYPE
+    if isinstance(error, exceptions.ResponseError):
+        # A proxy whose server is away replies in its own words, so an unknown text is an outage.
+        return not isinstance(error, exceptions.TryAgainError) and not _OF_ONE_CALL.search(str(error))
     # A ValueError is a reply that is not Redis's. An UnusableReply is Redis's, and concerns one call only.
     return isinstance(error, ValueError) and not isinstance(error, (UnicodeError, UnusableReply))
 

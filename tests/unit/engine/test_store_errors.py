@@ -42,6 +42,9 @@ OUTAGES: list[Exception] = [
     exceptions.ResponseError("DB index is out of range"),
     exceptions.ResponseError("unknown command 'EVALSHA', with args beginning with: "),
     exceptions.ResponseError("Write commands not allowed after non deterministic commands."),
+    exceptions.ResponseError("upstream failure"),
+    exceptions.ResponseError("Connection timed out"),
+    exceptions.ResponseError("Out of memory"),
     exceptions.InvalidResponse("Protocol Error: b'HTTP/1.1 400 Bad Request'"),
     ValueError("invalid literal for int() with base 10: b'TTP/1.1 400 Bad Request'"),
 ]
