@@ -126,7 +126,7 @@ def _pulses_end() -> Iterator[None]:
             thread.join()
 
 
-# What a test may need besides the embedded Redis, as its id or the names of its fixtures show.
+# What a test may need besides the embedded Redis, as its id, its markers or the names of its fixtures show.
 NEEDS = {
     "RabbitMQ": re.compile("rabbit|quorum", re.IGNORECASE),
     "TLS": re.compile("tls|certificates", re.IGNORECASE),
@@ -135,7 +135,7 @@ NEEDS = {
 
 
 def _needs(item: pytest.Item) -> list[str]:
-    text = " ".join([item.nodeid, *getattr(item, "fixturenames", ())])
+    text = " ".join([item.nodeid, *getattr(item, "fixturenames", ()), *(mark.name for mark in item.iter_markers())])
     return [server for server, pattern in NEEDS.items() if pattern.search(text)]
 
 

@@ -55,26 +55,34 @@ def forged(seal: str = HALF, line: str = HALF) -> Job:
     return Job(id="forged", name="call", ticket=ticket)
 
 
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    """Closes what a test enters."""
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
 @pytest.fixture(params=STORES)
 def limiter(request: pytest.FixtureRequest) -> Iterator[Limiter]:
-    if request.param == "memory":
-        made = Limiter(MemoryStore())
-    elif request.param == "cluster":
-        made = Limiter(request.getfixturevalue("cluster").url + "?socket_timeout=5")
-    else:
-        url = request.getfixturevalue("redis_url")
-        if request.param == "redis":
-            made = Limiter(patient(url))
-        elif request.param == "grouped":
-            made = Limiter(patient(url), stores={"a*": MemoryStore(), "k*": RedisStore(url, timeout=5)})
+    with contextlib.ExitStack() as stack:
+        if request.param == "memory":
+            made = Limiter(MemoryStore())
+        elif request.param == "cluster":
+            made = Limiter(request.getfixturevalue("cluster").url + "?socket_timeout=5")
         else:
-            made = Limiter(ClientStore(_client(url)))
-    with contextlib.closing(made):
-        yield made
+            url = request.getfixturevalue("redis_url")
+            if request.param == "redis":
+                made = Limiter(patient(url))
+            elif request.param == "grouped":
+                own = stack.enter_context(contextlib.closing(RedisStore(url, timeout=5)))
+                made = Limiter(patient(url), stores={"a*": MemoryStore(), "k*": own})
+            else:
+                made = Limiter(ClientStore(stack.enter_context(_client(url))))
+        yield stack.enter_context(contextlib.closing(made))
 
 
 def _client(url: str) -> Any:
-    return redis.Redis.from_url(url, socket_timeout=5, retry=Retry(NoBackoff(), 0))
+    return contextlib.closing(redis.Redis.from_url(url, socket_timeout=5, retry=Retry(NoBackoff(), 0)))
 
 
 def job(**fields: Any) -> Job:
@@ -137,14 +145,16 @@ def test_texts_of_jobs_are_kept_apart(limiter: Limiter) -> None:
 
 
 @pytest.mark.parametrize("url", ["redis", "cluster", "client"])
-def test_request_that_cannot_be_sent_spoils_no_other_of_its_batch(request: pytest.FixtureRequest, url: str) -> None:
+def test_request_that_cannot_be_sent_spoils_no_other_of_its_batch(
+    request: pytest.FixtureRequest, stack: contextlib.ExitStack, url: str
+) -> None:
     """The limiter quotes every text. For one that it did not quote, a store returns an error in place of the answer."""
     if url == "cluster":
         store: Any = RedisClusterStore(request.getfixturevalue("cluster").url, timeout=5)
     elif url == "redis":
         store = RedisStore(request.getfixturevalue("redis_url"), timeout=5)
     else:
-        store = ClientStore(_client(request.getfixturevalue("redis_url")))
+        store = ClientStore(stack.enter_context(_client(request.getfixturevalue("redis_url"))))
     claims = [StoreClaim(f"tk1:{{{name}:}}:x", API.bind(1), 1) for name in ("a", f"b{HALF}", "c")]
     requests = [Request([claim], Caller.GUEST) for claim in claims]
     with contextlib.closing(store):

@@ -15,7 +15,7 @@ from kombu import Exchange, Queue
 from kombu.transport.native_delayed_delivery import declare_native_delayed_delivery_exchanges_and_queues as declare
 
 from support.celery.site import CelerySite, celery_site
-from support.servers.processes import RabbitMQ, ServerMissing
+from support.servers.processes import RabbitMQ
 from support.waiting import wait_until
 from throttlekit import Control
 from throttlekit_celery._delay_exchange import DelayExchange
@@ -33,11 +33,7 @@ DELIVERY = "celery_delayed_delivery"
 @pytest.fixture(scope="module")
 def rabbitmq() -> Iterator[RabbitMQ]:
     """A RabbitMQ with a second user, who may not read from the exchange at the end of the delays."""
-    try:
-        server = RabbitMQ()
-    except ServerMissing as error:
-        pytest.skip(str(error))
-    with contextlib.closing(server):
+    with contextlib.closing(RabbitMQ()) as server:
         server.start()
         server.control("add_user", "poor", "poor")
         server.control("set_permissions", "poor", ".*", ".*", f"^(?!{DELIVERY}).*$")

@@ -180,6 +180,7 @@ def test_a_visibility_timeout_does_not_double_a_task(on_redis: Any, redis_base: 
     assert sorted(map(int, site.ran("echo"))) == list(range(12))
 
 
+@pytest.mark.rabbitmq
 def test_a_consumer_timeout_closes_no_channel(stack: ExitStack, redis_base: str) -> None:
     """
     RabbitMQ closes the channel of a consumer that holds a message for longer than its consumer_timeout, 6 s here.

@@ -142,6 +142,7 @@ def test_a_slot_is_free_after_a_cold_stop(make: Any) -> None:
     assert site.send("work", "next", 0).get(timeout=WITHIN) == "next"
 
 
+@pytest.mark.rabbitmq
 def test_slots_of_a_killed_worker_are_free_when_their_leases_end(make: Any) -> None:
     """SIGKILL of all processes of a worker that holds half of the slots, while another runs on the other half."""
     site, spans = make("rabbitmq", amount=8, lease=5)

@@ -46,7 +46,6 @@ FAILS: dict[tuple[str, str], str] = {
     ("Celery, RabbitMQ, quorum", "store"): _DELAYED,
     ("Celery, RabbitMQ, quorum", "queue"): _DELAYED,
     ("RQ, ours", "pause"): _IN_TURN,
-    ("RQ, ours", "429"): _IN_TURN,
     ("RQ, ours", "undecodable"): _FAILS_IN_TURN,
     ("RQ, ours", "store"): _STORE,
     ("RQ, stock", "pause"): _IN_TURN,
@@ -69,6 +68,7 @@ UNSTEADY: dict[tuple[str, str], str] = {
     ("Dramatiq, Redis, parked", "set"): _PARKED,
     ("Dramatiq, Redis, held", "undecodable"): _DEAD_IN_FRONT,
     ("Dramatiq, RabbitMQ", "undecodable"): _DEAD_IN_FRONT,
+    ("RQ, ours", "429"): _IN_TURN,
     ("RQ, ours", "set"): _IN_TURN,
     ("RQ, ours", "queue"): _DEAD_IN_FRONT,
 }
