@@ -186,7 +186,8 @@ class Holding(HoldingStream[_Message, Delivered]):
         """The consumers of *stream* that have messages and whose workers are gone."""
         dead: list[str] = []
         for info in await self._command("XINFO", "CONSUMERS", stream, self._broker.consumer_group_name):
-            facts: Any = info if isinstance(info, dict) else dict(zip(info[::2], info[1::2], strict=True))
+            pairs: Any = info.items() if hasattr(info, "items") else zip(info[::2], info[1::2], strict=True)
+            facts: dict[bytes, Any] = dict(pairs)
             name: str = facts[b"name"].decode()
             if name == self._broker.consumer_name or not facts[b"pending"] or facts[b"idle"] < idle_ms:
                 continue
