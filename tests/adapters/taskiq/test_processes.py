@@ -110,6 +110,28 @@ def test_an_idle_time_shorter_than_the_wait_runs_nothing_twice(on_redis: Servers
     assert starts_of(told) == {str(n): 1 for n in range(100)}
 
 
+def test_tasks_that_run_for_longer_than_the_idle_time_run_once(on_redis: Servers) -> None:
+    """Workers that are alive keep their tasks, however long these run, while no other message arrives."""
+    flood = TaskiqFlood(
+        limits=(FloodLimit("one", "100/s", 10),),
+        jobs=4,
+        body=4.0,
+        processes=2,
+        broker_options=(("idle_timeout", 1_000), ("xread_block", 200)),
+    )
+    with TaskiqFlooding(flood, on_redis) as flooding:
+        for index in range(4):
+            flooding.send("job", str(index))
+        flooding.start()
+        wait_until(
+            lambda: flooding.left() == 0 and flooding.record.scard("ended") == 4,
+            description="all tasks have run, and nothing is left",
+            every=0.2,
+        )
+        told = flooding.stop()
+    assert starts_of(told) == {str(n): 1 for n in range(4)}
+
+
 def test_tasks_of_killed_workers_run_though_no_other_message_comes(on_redis: Servers) -> None:
     """
     All processes are killed with 300 tasks in their hands. The next ones claim them from the stream once they are
