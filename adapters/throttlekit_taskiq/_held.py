@@ -166,14 +166,11 @@ class Holding(HoldingStream[_Message, Delivered]):
         It also claims those of live workers, which may be running. This does not: a worker with throttlekit keeps a key
         as long as it lives, and one without counts as dead if the server has not heard from it for *idle* seconds.
         """
-        broker, least = self._broker, self._broker.idle_timeout
         while True:
-            for name in (broker.queue_name, *broker.additional_streams):
+            for name in (self._broker.queue_name, *self._broker.additional_streams):
                 try:
-                    await self._command("SET", self._alive(name, broker.consumer_name), "1", "PX", least)
-                    for consumer in await self._dead_consumers(name, least):
-                        async for message in self._claimed(name, consumer, idle):
-                            yield message
+                    async for message in self._claimed(name, idle):
+                        yield message
                 except Exception as error:
                     _log.warning("Messages of killed workers in the stream %s could not be claimed: %r", name, error)
             await asyncio.sleep(idle / 10)
@@ -195,24 +192,29 @@ class Holding(HoldingStream[_Message, Delivered]):
                 dead.append(name)
         return dead
 
-    async def _claimed(self, stream: str, consumer: str, idle: float) -> AsyncGenerator[_Message, None]:
-        """Claim and yield the messages of *consumer*, which is dead."""
+    async def _claimed(self, stream: str, idle: float) -> AsyncGenerator[_Message, None]:
+        """Record that this worker lives, and claim and yield the messages of consumers that are dead."""
         broker, loop = self._broker, asyncio.get_running_loop()
-        group, least, most = broker.consumer_group_name, broker.idle_timeout, broker.unacknowledged_batch_size
-        while pending := await self._command("XPENDING", stream, group, "IDLE", least, "-", "+", most, consumer):
-            began = loop.time()
-            ids = [entry[0] for entry in pending]
-            # Those that another worker has claimed meanwhile are left out, as they are not idle.
-            found = await self._command("XCLAIM", stream, group, broker.consumer_name, least, *ids)
-            for entry in found:
-                if loop.time() - began > idle / 2:
-                    return  # the rest were claimed long ago: another worker may claim them before they run
-                if entry is not None and entry[1] is not None:  # servers before 7.0 send nil for a deleted entry
-                    fields = dict(zip(entry[1][::2], entry[1][1::2], strict=True))
-                    ack = broker._ack_generator(id=entry[0], queue_name=stream)
-                    yield AckableMessage(data=fields[b"data"], ack=ack)
-            if not found:
-                return
+        group, own, least = broker.consumer_group_name, broker.consumer_name, broker.idle_timeout
+        await self._command("SET", self._alive(stream, own), "1", "PX", least)
+        for consumer in await self._dead_consumers(stream, least):
+            while True:
+                most = broker.unacknowledged_batch_size
+                pending: list[Any] = await self._command(
+                    "XPENDING", stream, group, "IDLE", least, "-", "+", most, consumer
+                )
+                # Those that another worker has claimed meanwhile are left out, as they are not idle.
+                ids, began = [entry[0] for entry in pending], loop.time()
+                found: list[Any] = await self._command("XCLAIM", stream, group, own, least, *ids) if ids else []
+                if not found:
+                    break
+                for entry in found:
+                    if loop.time() - began > idle / 2:
+                        return  # the rest were claimed long ago: another worker may claim them before they run
+                    if entry is not None and entry[1] is not None:  # servers before 7.0 send nil for a deleted entry
+                        fields = dict(zip(entry[1][::2], entry[1][1::2], strict=True))
+                        ack = broker._ack_generator(id=entry[0], queue_name=stream)
+                        yield AckableMessage(data=fields[b"data"], ack=ack)
 
     async def _command(self, *words: Any) -> Any:
         pool = self._broker.connection_pool

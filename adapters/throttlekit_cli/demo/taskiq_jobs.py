@@ -77,8 +77,9 @@ class TaskiqFramework:
         return all(group["pending"] == 0 and not group.get("lag") for group in groups)
 
     def clear(self) -> None:
-        """The lock with which workers look for the messages of dead ones. All else begins with the run's name."""
-        self._redis.delete(f"autoclaim:taskiq:{self._queue}")
+        """Delete what finds the messages of dead workers: a lock, and a key of each worker. The run deletes the rest."""
+        alive = self._redis.scan_iter(f"throttlekit:taskiq:alive:{self._queue}:*", count=1000)
+        self._redis.delete(f"autoclaim:taskiq:{self._queue}", *alive)
 
 
 def declare(settings: Settings) -> AsyncTaskiqDecoratedTask[Any, Any]:

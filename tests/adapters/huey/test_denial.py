@@ -587,7 +587,7 @@ def test_a_look_steps_over_all_jobs_that_were_flushed(hand: Hand) -> None:
 def test_a_worker_goes_on_behind_hundreds_of_flushed_jobs_that_are_due(hand: Hand) -> None:
     """It drops some of them with each look, and takes the job behind them at once."""
     task = hand.task()
-    hand.deny(0.5)
+    hand.deny(600)
     for n in range(250):
         task(n)
         hand.step()
