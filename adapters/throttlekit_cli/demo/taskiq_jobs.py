@@ -77,7 +77,7 @@ class TaskiqFramework:
         return all(group["pending"] == 0 and not group.get("lag") for group in groups)
 
     def clear(self) -> None:
-        """Delete what finds the messages of dead workers: a lock, and a key of each worker. The run deletes the rest."""
+        """Delete the keys that find the messages of dead workers. All others begin with the name of the run."""
         alive = self._redis.scan_iter(f"throttlekit:taskiq:alive:{self._queue}:*", count=1000)
         self._redis.delete(f"autoclaim:taskiq:{self._queue}", *alive)
 

@@ -8,11 +8,9 @@ from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
-import celery
 import pytest
 from celery import Celery
 from kombu import Exchange, Queue
-from kombu.transport.native_delayed_delivery import declare_native_delayed_delivery_exchanges_and_queues as declare
 
 from support.celery.site import CelerySite, celery_site
 from support.servers.processes import RabbitMQ
@@ -21,8 +19,10 @@ from throttlekit import Control
 from throttlekit_celery._delay_exchange import DelayExchange
 from throttlekit_celery._requeue import Copies
 
+native = pytest.importorskip(
+    "kombu.transport.native_delayed_delivery", reason="Celery 5.4 has no native delayed delivery"
+)
 pytestmark = [
-    pytest.mark.skipif(celery.__version__ < "5.5", reason="Celery 5.4 has no native delayed delivery"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:unclosed:ResourceWarning"),
 ]
 
@@ -93,7 +93,7 @@ def worker(rabbitmq: RabbitMQ) -> Iterator[Callable[..., Worker]]:
             return made
 
         with make().connection as connection:
-            declare(connection, "quorum")
+            native.declare_native_delayed_delivery_exchanges_and_queues(connection, "quorum")
         yield make
 
 
