@@ -250,21 +250,6 @@ def test_what_a_message_says_is_kept(on_own: Any) -> None:
     all_ended(site, filler)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a pool process cannot say that its body gave a unit back: the next look finds it"
-)
-def test_a_unit_that_is_given_back_wakes_the_next_at_once(on_own: Any) -> None:
-    """Of a limit of which one task takes all for an hour, bodies that use nothing run one after the other."""
-    site: CelerySite = on_own()
-    results = [site.send("settling", 100, 0) for _ in range(13)]
-    site.start()
-    wait_until(lambda: site.ran("settling"), description="the first has run", timeout=WITHIN)
-    began = time.monotonic()
-    for result in results:
-        result.get(timeout=WITHIN)
-    assert time.monotonic() - began < 3.0, "a look is twice a second"
-
-
 def test_a_store_that_is_away_wakes_nothing(stack: ExitStack, on_own: Any, keys: Any) -> None:
     """Parked tasks stay where they are until the limiter answers, and all run then."""
     store = stack.enter_context(closing(RedisProcess("--appendonly", "yes", "--appendfsync", "always")))
