@@ -118,7 +118,7 @@ def _ran() -> str:
 def _(site: Site) -> None:
     app = Celery("shop", set_as_current=False)
     throttlekit_celery.install(app, Limiter("memory://"))
-    refuses("did you mean 'throttle'?", lambda: app.task(throtle=PARTNER))
+    refuses("did you mean 'throttle'?", lambda: app.task(throtle=PARTNER, shared=False))
     assert "'throtle', which Celery ignores" in site.doctor("--celery", "shop", app=celery_app("", "throtle=partner"))
 
 
@@ -126,7 +126,7 @@ def _(site: Site) -> None:
 def _(site: Site) -> None:
     app = Celery("shop", set_as_current=False)
     throttlekit_celery.install(app, Limiter("memory://"))
-    limited = app.task(throttle=PARTNER, name="limited")(_ran)
+    limited = app.task(throttle=PARTNER, name="limited", shared=False)(_ran)
     for call in (lambda: limited.map([1]), lambda: limited.starmap([(1,)]), lambda: limited.chunks([(1,)], 1)):
         refuses("send a group of 'limited', or declare a task that takes the list, with a cost", call)
 
@@ -216,7 +216,7 @@ def _(site: Site) -> None:
     limiter, app = Limiter("memory://"), Celery("shop", set_as_current=False)
     throttlekit_celery.install(app, limiter)
     refuses("each task would be charged twice", lambda: throttlekit_celery.install(app, limiter))
-    refuses("twice", lambda: app.task(throttle=[PARTNER, PARTNER]))
+    refuses("twice", lambda: app.task(throttle=[PARTNER, PARTNER], shared=False))
 
 
 @case("`Limiter(redis_client)`")
