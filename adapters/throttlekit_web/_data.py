@@ -11,9 +11,10 @@ from throttlekit.fleet.browse import Holder, Tenant, keys_by_limit
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, share_of_minute, why_ignored
 from throttlekit.fleet.downstream import STEP_S, total
+from throttlekit.fleet.last_minute import Minute
 from throttlekit.fleet.line_now import SlowNow
 from throttlekit.fleet.rules import Rule, field_of
-from throttlekit.fleet.snapshot import Fleet, Key, Known, Minute, Waiting
+from throttlekit.fleet.snapshot import Fleet, Key, Known, Waiting
 from throttlekit_cli.formatting import format_key, format_limit, format_pace
 
 __all__ = [

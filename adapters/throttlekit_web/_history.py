@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from throttlekit._util.fork_safety import renew_lock_after_fork
-from throttlekit.fleet.browse import Step
+from throttlekit.fleet.last_minute import Step
 
 __all__ = ["MAX_STEPS", "History"]
 

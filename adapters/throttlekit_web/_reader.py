@@ -15,15 +15,14 @@ from throttlekit.fleet.browse import (
     browse_keys,
     find_key,
     holders_of,
-    minute_of,
-    overview,
     pressing_keys,
-    recent_steps,
     tenants_of,
 )
 from throttlekit.fleet.definitions import definition_of
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
-from throttlekit.fleet.snapshot import Known, look_up, pairs, rules_of, time_of
+from throttlekit.fleet.last_minute import Minute, minute_of, recent_steps
+from throttlekit.fleet.replies import pairs, time_of
+from throttlekit.fleet.snapshot import Known, look, look_up, rules_of
 from throttlekit_cli.formatting import format_key
 from throttlekit_web._data import (
     ORDERS,
@@ -115,12 +114,16 @@ class Reader:
 
     def _overview(self, order: str) -> tuple[Any, list[Any]]:
         def read() -> tuple[Any, list[Any]]:
-            fleet, steps = overview(self._store, order)
+            fleet = look(self._store, order=order)
             rows = limits_data(fleet, order=order, show_keys=self._show_keys)
-            self._history.add(steps, {row["id"]: row["jobs"] for row in rows})
+            self._history.add(fleet.steps, {row["id"]: row["jobs"] for row in rows})
             return fleet_data(fleet), rows
 
         return self._fresh(("fleet", order), read)
+
+    def _minute_of(self, id: str) -> Minute:
+        now = time_of(self._store)
+        return minute_of(recent_steps(self._store, [id], now)[id], now)
 
     def _limit(self, query: dict[str, str]) -> Any:
         id, first = query.get("id", ""), _whole(query, "since")
@@ -130,7 +133,7 @@ class Reader:
     def _read_limit(self, id: str) -> Any:
         known = self._known(id)
         now, rules = rules_of(self._store, known.limit)
-        steps = recent_steps(self._store, [id])
+        steps = recent_steps(self._store, [id], now)
         known = replace(known, minute=minute_of(steps[id], now))
         keys = pressing_keys(self._store, known, _PRESSING)
         heard = counts_429(pairs(self._store.commands([("HGETALL", DOWNSTREAM_429S)])[0]), now).get(id, {})
@@ -169,8 +172,7 @@ class Reader:
             exact = find_key(self._store, known, sought)
             keys = [each for each in keys if exact is None or each.bucket != exact.bucket]
             keys = keys if exact is None else [exact, *keys]
-        steps = self._fresh(("steps of", known.id), lambda: recent_steps(self._store, [known.id]))
-        minute = minute_of(steps[known.id], time_of(self._store))
+        minute = self._fresh(("minute of", known.id), lambda: self._minute_of(known.id))
         return {
             "keys": [key_data(key, minute, show_keys=self._show_keys) for key in keys],
             "cursor": page.cursor,

@@ -10,21 +10,18 @@ import pytest
 import redis
 
 from support.servers.processes import Cluster
-from support.waiting import wait_until
 from throttlekit import Concurrency, Job, Limiter, TokenBucket
 from throttlekit._core.storage_keys import bucket_name, limit_id
 from throttlekit.fleet.activity import KEYS
 from throttlekit.fleet.browse import (
-    Step,
     browse_keys,
     find_key,
     holders_of,
-    minute_of,
-    overview,
     pressing_keys,
-    recent_steps,
 )
 from throttlekit.fleet.definitions import definition_of
+from throttlekit.fleet.last_minute import Step, minute_of, recent_steps
+from throttlekit.fleet.replies import time_of
 from throttlekit.fleet.snapshot import Known, look
 from throttlekit.stores.cluster import RedisClusterStore
 from throttlekit.stores.redis import RedisStore
@@ -59,20 +56,20 @@ def test_steps_sum_up_to_what_was_decided(limiter: Limiter, store: RedisStore) -
     limiter.acquire(TENANTS, key="b")
     limiter.fleet.activity.beat()  # type: ignore[union-attr]
     known = _known(store, TENANTS)
-    steps = recent_steps(store, [known.id, "unheard:of"])
+    steps = recent_steps(store, [known.id, "unheard:of"], time_of(store))
     assert [each.number for each in steps[known.id]] == [each.number for each in steps["unheard:of"]]
     assert sum(each.allowed for each in steps[known.id]) == sum(each.units for each in steps[known.id]) == 2
     denied = sum((Counter(each.denied) for each in steps[known.id]), Counter[str]())
     assert denied == {"exhausted": 3, "paused": 1}
     assert not any(each.allowed or each.denied for each in steps["unheard:of"])
-    assert recent_steps(store, []) == {}
+    assert recent_steps(store, [], time_of(store)) == {}
 
 
 def test_a_step_is_read_only_while_its_counts_are_kept(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
     """The counts of a step outlive its last reading by several seconds: no reading finds zeros in their place."""
     limiter.acquire(TENANTS, key="a")
     limiter.fleet.activity.beat()  # type: ignore[union-attr]
-    steps = recent_steps(store, [_known(store, TENANTS).id])
+    steps = recent_steps(store, [_known(store, TENANTS).id], time_of(store))
     ((number, readable),) = [(step.number, len(of)) for of in steps.values() for step in of if step.units]
     with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
         seconds, micros = client.time()
@@ -154,10 +151,10 @@ def test_a_page_of_a_cluster(cluster: Cluster) -> None:
             limiter.acquire(TENANTS, key=f"tenant-{number % 4}")
         limiter.acquire(slots, job=Job(id="held"))
         limiter.close()
-        fleet, steps = overview(store, "wait")
+        fleet = look(store)
         units = {each.limit.name: each.minute.units for each in fleet.limits}
         assert units == {"tenants": 8, "slots": 1}
-        assert {each.id for each in fleet.limits} == {*steps}
+        assert {each.id for each in fleet.limits} == {*fleet.steps}
         known = _known(store, TENANTS)
         assert {each.key for each in pressing_keys(store, known, 10)} == {f"tenant-{number}" for number in range(4)}
         assert {each.key for each in browse_keys(store, known, "").keys} == {f"tenant-{number}" for number in range(4)}
@@ -177,21 +174,6 @@ def test_holders_are_jobs_and_workflows(limiter: Limiter, store: RedisStore) -> 
     assert (workflow.workflow, workflow.job_id, workflow.since, workflow.slots) == ("a%20b", "", None, 1)
     assert (single.workflow, single.job_id) == ("", "single")
     assert (key.used, key.oldest_hold is not None) == (2, True)
-
-
-def test_an_overview_is_what_a_look_shows(limiter: Limiter, store: RedisStore) -> None:
-    """The same limits, keys and counts, by fewer calls of the store."""
-    for number in range(6):
-        limiter.acquire(TENANTS, job=Job(id=str(number), kwargs={"tenant": "a"}))
-    limiter.fleet.activity.beat()  # type: ignore[union-attr]
-
-    def same() -> bool:
-        (looked,), (shown,) = look(store).limits, overview(store, "wait")[0].limits
-        return (looked.id, looked.minute) == (shown.id, shown.minute)
-
-    wait_until(same, description="both were read within one step of 20 s")
-    (key,) = overview(store, "wait")[0].keys
-    assert (key.key, key.used, key.minute.denials) == ("a", 2, 4)
 
 
 def test_holders_of_slots_are_listed(limiter: Limiter, store: RedisStore) -> None:

@@ -319,7 +319,7 @@ REDIS = ("pool", "errors", "client", "from_client", "cluster", "redis", "sentine
             {
                 "throttlekit.stores.wire",
                 "throttlekit.adapter.parking",
-                *(f"throttlekit.fleet.{each}" for each in ("activity", "downstream", "snapshot", "tenants")),
+                *(f"throttlekit.fleet.{each}" for each in ("activity", "downstream", "tenants")),
             },
         ),
     ],

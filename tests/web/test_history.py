@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from throttlekit.fleet.browse import Step
+from throttlekit.fleet.last_minute import Step
 from throttlekit_web._history import MAX_STEPS, History
 
 

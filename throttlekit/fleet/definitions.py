@@ -9,8 +9,9 @@ from throttlekit._core.limit.base import Limit
 from throttlekit._core.limit.with_rate import altered, scaled
 from throttlekit._core.storage_keys import fleet_name
 from throttlekit.errors import ConfigurationError
+from throttlekit.fleet.replies import pairs
 from throttlekit.fleet.rules import Rule, data_of, thousandths
-from throttlekit.fleet.snapshot import FleetStore, Known, known_of, pairs
+from throttlekit.fleet.snapshot import FleetStore, Known, known_of
 
 __all__ = [
     "check_rule", "definition_of", "definitions_of", "has_keys", "names_of", "per_minute", "reported_within",
@@ -31,7 +32,7 @@ def definitions_of(store: FleetStore) -> list[Known]:
         StoreUnavailable: The store did not answer.
     """
     (kept,) = store.commands([("HGETALL", fleet_name("limits"))])
-    found = [known_of(each, text, {}) for each, text in pairs(kept)]
+    found = [known_of(each, text) for each, text in pairs(kept)]
     return [known for known in found if known is not None]
 
 
@@ -55,7 +56,7 @@ def definition_of(store: FleetStore, id: str) -> Known | None:
         StoreUnavailable: The store did not answer.
     """
     (text,) = store.commands([("HGET", fleet_name("limits"), id)])
-    return known_of(id.encode("utf-8", "replace"), text or b"", {})
+    return known_of(id.encode("utf-8", "replace"), text or b"")
 
 
 def names_of(store: FleetStore) -> tuple[str, ...]:

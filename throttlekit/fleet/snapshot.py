@@ -1,9 +1,9 @@
 """
 What the fleet shows of itself, read from the store alone: its limits, and the keys that press most.
 
-Three short questions for any number of keys: what the fleet reported of the last minute (look.lua); what is used of
-the chosen keys now (a peek, by the script that decides on jobs); and their waiting lines. On a cluster the last two
-are put to the nodes key by key.
+Short questions for any number of keys: what the fleet reported of the last minute; what is used of the chosen keys
+now (a peek, by the script that decides on jobs); and their waiting lines. On a cluster the last two are put to the
+nodes key by key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-import throttlekit_lua
 from throttlekit._core.algorithm import Use
 from throttlekit._core.claim import StoreClaim
 from throttlekit._core.limit.base import Limit
@@ -23,9 +22,11 @@ from throttlekit._core.serialize import load_in_force
 from throttlekit._core.storage_keys import fleet_name, limit_id, line_name, parts_of
 from throttlekit._core.verdict import Caller, Verdict
 from throttlekit.errors import ConfigurationError
-from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, REASON_CODES, reported_id
+from throttlekit.fleet.activity import JOBS_KNOWN, KEYS, reported_id
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
+from throttlekit.fleet.last_minute import Minute, Step, minute_of, minutes_of_keys, pressing_names, recent_steps
 from throttlekit.fleet.line_now import SlowNow, line_of
+from throttlekit.fleet.replies import TIME, pairs, seconds_of, text_of, time_of
 from throttlekit.fleet.rules import RULES, Rule, data_of, rule_of
 from throttlekit.fleet.slots import slot_questions, slots_from
 from throttlekit.stores.base import Request
@@ -36,24 +37,23 @@ __all__ = [
     "FleetStore",
     "Key",
     "Known",
-    "Minute",
     "Process",
     "Waiting",
     "known_of",
     "look",
     "look_at",
     "look_up",
-    "pairs",
     "rules_of",
-    "time_of",
 ]
 
 ORDERS = {"wait": "ldp", "use": "pld", "name": "ldp", "denied": "dlp"}
-"""Which keys come first, for each order in which they may be shown; see look.lua."""
+"""Which keys come first, for each order in which they may be shown; see `pressing_names`."""
 
-_LOOK = throttlekit_lua.script("fleet_snapshot")
-_REASONS = {code: reason for reason, code in REASON_CODES.items()}
 _AT_ONCE = 100
+_FILTERED_DEPTH = 1_000
+"""How many keys of all limits are looked at for those whose limit has a given name."""
+_PROCESS_HEARD_S = 15
+_LIMIT_REPORTED_S = 3_600
 
 
 class FleetStore(Protocol):
@@ -62,31 +62,6 @@ class FleetStore(Protocol):
     def acquire(self, request: Request, now_us: int | None = None) -> Verdict: ...
 
     def commands(self, commands: Sequence[Sequence[str | int]]) -> list[Any]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Minute:
-    """What was decided in the last minute, all processes together."""
-
-    allowed: int | None = None
-    """Decisions that let something pass; not known of a key."""
-    units: int = 0
-    """Units that passed, as they were charged then."""
-    denied: Mapping[str, int] | None = None
-    """Denials by reason."""
-    longest_wait: float = 0.0
-    """The longest wait of a job that asked, in seconds, from its first denial on. Jobs ask in the order of waiting."""
-    settled: int = 0
-    """Units that `settle` charged besides; fewer than 0: gave back."""
-
-    @property
-    def used(self) -> int:
-        """Units that were used, as far as `settle` has said it."""
-        return max(0, self.units + self.settled)
-
-    @property
-    def denials(self) -> int:
-        return sum((self.denied or {}).values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +136,7 @@ class Fleet:
         now: The store's clock.
         rules: The rules of live control that are in force.
         heard: 429s of the last 15 minutes, see `counts_429`.
+        steps: The steps of each limit, by its id; see `recent_steps`.
         took: How long it took to read all this.
     """
 
@@ -171,6 +147,7 @@ class Fleet:
     rules: tuple[Rule, ...]
     took: float
     heard: Mapping[str, Mapping[int, int]]
+    steps: Mapping[str, tuple[Step, ...]]
 
     @property
     def latency(self) -> float | None:
@@ -198,7 +175,7 @@ class Waiting:
     decided: float
 
 
-def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "", of_limits: bool = True) -> Fleet:
+def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = "") -> Fleet:
     """
     Look at the fleet.
 
@@ -206,24 +183,35 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
         order: One of `ORDERS`.
         most: How many keys to return.
         name: Only limits that have this in their name, as it is stored.
-        of_limits: False: without the last minute of the limits, as a whole.
 
     Raises:
         StoreUnavailable: The store did not answer.
     """
     began = time.perf_counter()
-    looked: tuple[str | int, ...] = ("EVAL", _LOOK, len(KEYS), *KEYS, most, ORDERS[order], name, int(of_limits))
-    fleet, ruled, heard = store.commands([looked, ("HGETALL", RULES), ("HGETALL", DOWNSTREAM_429S)])
-    now, processes, definitions, counted = fleet
-    minutes = {_text(each): _minute(counts) for each, counts in pairs(counted)}
-    every = [known_of(name, text, minutes) for name, text in pairs(definitions)]
-    limits = {each.id: each for each in every if each is not None}
-    found = [_key(bucket, limits, minute) for bucket, minute in minutes.items()]
+    clock, processes, definitions, ruled, heard = store.commands(
+        [
+            TIME,
+            ("ZRANGE", KEYS[3], 0, -1, "WITHSCORES"),
+            ("HGETALL", KEYS[2]),
+            ("HGETALL", RULES),
+            ("HGETALL", DOWNSTREAM_429S),
+        ]
+    )
+    now = seconds_of(clock)
+    known = [known_of(id, text) for id, text in pairs(definitions) if name in text_of(id).partition(":")[0]]
+    recent = [each for each in known if each is not None and each.reported >= now - _LIMIT_REPORTED_S]
+    steps = recent_steps(store, [each.id for each in recent], now)
+    limits = {each.id: replace(each, minute=minute_of(steps[each.id], now)) for each in recent}
+    depth = max(most, _FILTERED_DEPTH) if name else most
+    names = pressing_names(store, ORDERS[order], depth, now, name)[:most]
+    minutes = minutes_of_keys(store, names, now)
+    found = [_key(bucket, limits, minutes[bucket]) for bucket in names]
     keys = tuple(_looked_at(store, [each for each in found if each is not None]))
-    living = {each.name: each for each in map(_process, map(_text, processes))}  # of several limiters one
-    rules = tuple(rule for rule in _rules(ruled) if not rule.over(int(now) * 1_000_000))
-    took, by_limit = time.perf_counter() - began, counts_429(pairs(heard), int(now))
-    return Fleet(float(now), tuple(living.values()), tuple(limits.values()), keys, rules, took, by_limit)
+    alive = [_process(text_of(each)) for each, heard_s in pairs(processes) if float(heard_s) >= now - _PROCESS_HEARD_S]
+    living = {each.name: each for each in alive}  # of several limiters one
+    rules = tuple(rule for rule in _rules(ruled) if not rule.over(round(now * 1_000_000)))
+    took, by_limit = time.perf_counter() - began, counts_429(pairs(heard), now)
+    return Fleet(now, tuple(living.values()), tuple(limits.values()), keys, rules, took, by_limit, steps)
 
 
 def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]:
@@ -243,7 +231,7 @@ def look_up(store: FleetStore, job_id: str) -> tuple[Waiting | None, Key | None]
     if parts is None:
         return job, None
     (text,) = store.commands([("HGET", fleet_name("limits"), parts[0])])
-    known = known_of(parts[0].encode(), text or b"", {})
+    known = known_of(parts[0].encode(), text or b"")
     key = None if known is None else _key(job.bucket, {known.id: known}, Minute())
     return job, None if key is None else _looked_at(store, [key])[0]
 
@@ -266,37 +254,21 @@ def rules_of(store: FleetStore, limit: Limit) -> tuple[float, tuple[Rule, ...]]:
     return now, tuple(rule for rule in rules if rule.is_for(limit.name) and not rule.over(round(now * 1_000_000)))
 
 
-def known_of(named: bytes, text: bytes, minutes: Mapping[str, Minute]) -> Known | None:
+def known_of(named: bytes, text: bytes) -> Known | None:
     """The definition that is kept as *text*; None: the report is of another release."""
-    name = _text(named)
+    name = text_of(named)
     try:
         reported, _, definition = text.partition(b" ")
         data = json.loads(definition)
         limit = load_in_force(data)
         cost, shared = data.get("fixed_cost", 1), data.get("shared")
         known = Known(
-            name, limit, bool(data["keyed"]), minutes.get(name, Minute()), float(reported),
+            name, limit, bool(data["keyed"]), Minute(), float(reported),
             cost if type(cost) is int else 1, shared if shared in ("weighted", "strict") else "",
         )  # fmt: skip
     except (ConfigurationError, KeyError, TypeError, ValueError):
         return None
     return known if limit_id(limit.name, limit.fingerprint) == name else None
-
-
-def pairs(flat: Any) -> list[tuple[Any, Any]]:
-    """The fields and values of a hash, which clients return as a mapping, or, in a pipeline, as it comes."""
-    return list(flat.items()) if hasattr(flat, "items") else list(zip(flat[::2], flat[1::2], strict=True))
-
-
-def time_of(store: FleetStore) -> float:
-    """
-    The store's clock, in seconds.
-
-    Raises:
-        StoreUnavailable: The store did not answer.
-    """
-    ((seconds, micros),) = store.commands([("EVAL", "return redis.call('TIME')", 1, KEYS[0])])
-    return int(seconds) + int(micros) / 1e6
 
 
 def _rules(kept: Any) -> list[Rule]:
@@ -333,18 +305,8 @@ def _questions(claim: StoreClaim, now_us: int) -> list[tuple[str | int, ...]]:
     return [("GET", line_name(claim.bucket)), *slot_questions(claim, now_us)]
 
 
-def _minute(counts: Sequence[bytes]) -> Minute:
-    found = {code.decode(): int(count) for code, count in pairs(counts)}
-    denied = {_REASONS[code]: count for code, count in found.items() if code in _REASONS and count}
-    return Minute(found.get("a"), found.get("u", 0), denied, found.get("w", 0) / 1e6, found.get("s", 0))
-
-
 def _process(text: str) -> Process:
     name, framework, took_us = (*text.rsplit(" ", 2), "", "0")[:3]
     if not took_us.isdecimal():  # reported by another release
         return Process(text, "-", 0.0)
     return Process(name, framework, int(took_us) / 1e6)
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "replace")

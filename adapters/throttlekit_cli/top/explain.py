@@ -8,8 +8,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from throttlekit.fleet.last_minute import Minute, minute_of, recent_steps
+from throttlekit.fleet.replies import time_of
 from throttlekit.fleet.rules import Rule
-from throttlekit.fleet.snapshot import Key, Minute, Waiting, look, look_up, rules_of, time_of
+from throttlekit.fleet.snapshot import Key, Waiting, look_up, rules_of
 from throttlekit_cli.formatting import (
     format_active_rule,
     format_duration,
@@ -37,7 +39,7 @@ def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) 
     with contextlib.closing(open_store(url)) as store:
         job, key = look_up(store, job_id)
         now, rules = (time_of(store), ()) if key is None else rules_of(store, key.limit)
-        minute = Minute() if key is None else _minute_of(store, key)
+        minute = _NOTHING if key is None else minute_of(recent_steps(store, [key.id], now)[key.id], now)
     if as_json:
         print(json.dumps(None if job is None else _data(job, key, now, minute, show_keys=show_keys)))
     elif job is None:
@@ -45,12 +47,6 @@ def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) 
     else:
         print("\n".join(map(printable, describe(job_id, job, key, rules, now, minute, show_keys=show_keys))))
     return job is not None
-
-
-def _minute_of(store: Any, key: Key) -> Minute:
-    """What the limit of *key* decided in the last minute."""
-    found = look(store, most=1, name=key.id.partition(":")[0]).limits
-    return next((each.minute for each in found if each.id == key.id), Minute())
 
 
 def describe(

@@ -44,6 +44,7 @@ class Slowest:
     def __init__(self, url: str) -> None:
         self.client: Any = redis.Redis.from_url(url)
         self.client.config_set("slowlog-log-slower-than", 0)
+        self.client.config_set("slowlog-max-len", 1_000)
         self.store = RedisStore(url, timeout=10)
         self.limiter = Limiter(self.store)
         self.ran: set[str] = set()
@@ -63,17 +64,20 @@ class Slowest:
 
     def of(self, prepare: Callable[[], Any], act: Callable[[Any], object]) -> int:
         """Return the microseconds of the slowest script of *act*, which gets what *prepare* returned."""
+        commands = [(words, took) for words, took in self.commands(prepare, act) if words[0] in (b"EVAL", b"EVALSHA")]
+        assert commands
+        self.ran |= {
+            self._names[words[1]] for words, _ in commands if words[0] == b"EVALSHA" and words[1] in self._names
+        }
+        return max(took for _, took in commands)
+
+    def commands(self, prepare: Callable[[], Any], act: Callable[[Any], object]) -> list[tuple[list[bytes], int]]:
+        """Return the commands that *act* sent, the last one first, with the microseconds that each took."""
         self.client.flushall()
         prepared = prepare()
         self.client.slowlog_reset()
         act(prepared)
-        commands = [(each["command"].split(maxsplit=2), each["duration"]) for each in self.client.slowlog_get(100)]
-        took = [duration for words, duration in commands if words[0] in (b"EVAL", b"EVALSHA")]
-        assert took
-        self.ran |= {
-            self._names[words[1]] for words, _ in commands if words[0] == b"EVALSHA" and words[1] in self._names
-        }
-        return max(took)
+        return [(each["command"].split(maxsplit=2), each["duration"]) for each in self.client.slowlog_get(1_000)]
 
 
 @contextmanager

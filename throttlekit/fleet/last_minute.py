@@ -1,0 +1,213 @@
+"""
+What the fleet decided in the last minute, by limit and by key: the ring of steps that fleet_report.lua writes.
+
+Each function sends short commands only: however many limits and keys there are, none holds the server for long.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from throttlekit.fleet.activity import KEYS, REASON_CODES, SharedCommands
+from throttlekit.fleet.downstream import STEP_S
+from throttlekit.fleet.replies import pairs, text_of
+
+__all__ = [
+    "READ_STEPS",
+    "Minute",
+    "Step",
+    "minute_of",
+    "minutes_of_keys",
+    "pressing_names",
+    "recent_steps",
+    "weight_of",
+]
+
+_LINES, _FIRST = KEYS[1], 6
+_PASSED, _DENIED, _COUNTS = KEYS[_FIRST::3], KEYS[_FIRST + 1 :: 3], KEYS[_FIRST + 2 :: 3]
+_STEPS = len(_COUNTS)
+READ_STEPS = 4
+"""How many steps reach into the last minute. Of the ring's five the oldest is not read: it may have expired."""
+_CODES = ("a", "u", "s", "w", *REASON_CODES.values())
+_IDS_AT_ONCE = 25
+_LIMIT_OF_KEY = re.compile(r"\{([^:]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """What was decided in the last minute, all processes together."""
+
+    allowed: int | None = None
+    """Decisions that let something pass; not known of a key."""
+    units: int = 0
+    """Units that passed, as they were charged then."""
+    denied: Mapping[str, int] | None = None
+    """Denials by reason."""
+    longest_wait: float = 0.0
+    """The longest wait of a job that asked, in seconds, from its first denial on. Jobs ask in the order of waiting."""
+    settled: int = 0
+    """Units that `settle` charged besides; fewer than 0: gave back."""
+
+    @property
+    def used(self) -> int:
+        """Units that were used, as far as `settle` has said it."""
+        return max(0, self.units + self.settled)
+
+    @property
+    def denials(self) -> int:
+        return sum((self.denied or {}).values())
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """
+    What one limit, or one key, decided in 20 seconds, all processes together.
+
+    Attributes:
+        number: Seconds since 1970 at its begin, divided by 20. The last step is still running.
+        denied: Denials by reason.
+        longest_wait, settled: As in `Minute`.
+    """
+
+    number: int
+    allowed: int
+    units: int
+    denied: Mapping[str, int]
+    longest_wait: float
+    settled: int = 0
+
+
+def recent_steps(store: SharedCommands, ids: Sequence[str], now: float) -> dict[str, tuple[Step, ...]]:
+    """
+    The last 60 to 80 seconds of each of *ids*, of limits or of keys, the oldest step first. A step that has ended does
+    not change.
+
+    Args:
+        now: The store's clock, seconds since 1970.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    pages = [ids[at : at + _IDS_AT_ONCE] for at in range(0, len(ids), _IDS_AT_ONCE)]
+    numbers = _numbers(now)
+    questions = [
+        ("HMGET", _COUNTS[number % _STEPS], *(f"{code} {id}" for id in page for code in _CODES))
+        for page in pages
+        for number in numbers
+    ]
+    answers = iter(store.commands(questions) if questions else ())
+    found: dict[str, tuple[Step, ...]] = {}
+    for page in pages:
+        counts = [(number, next(answers)) for number in numbers]
+        for place, id in enumerate(page):
+            begin = place * len(_CODES)
+            found[id] = tuple(_step(number, texts[begin : begin + len(_CODES)]) for number, texts in counts)
+    return found
+
+
+def minute_of(steps: Sequence[Step], now: float) -> Minute:
+    """The last minute of *steps*: of the step that begins before it, the part that reaches into it."""
+    weighted = [(weight, step) for step in steps if (weight := weight_of(step.number, now)) > 0]
+
+    def total(counts: Iterable[tuple[float, int]]) -> int:
+        return round(sum(weight * count for weight, count in counts))
+
+    reasons = dict.fromkeys(reason for _, step in weighted for reason in step.denied)
+    return Minute(
+        allowed=total((weight, step.allowed) for weight, step in weighted),
+        units=total((weight, step.units) for weight, step in weighted),
+        denied={reason: total((weight, step.denied.get(reason, 0)) for weight, step in weighted) for reason in reasons},
+        longest_wait=max((step.longest_wait for _, step in weighted), default=0.0),
+        settled=total((weight, step.settled) for weight, step in weighted),
+    )
+
+
+def minutes_of_keys(store: SharedCommands, buckets: Sequence[str], now: float) -> dict[str, Minute]:
+    """
+    The last minute of each key: of those that were not among the most pressing in each report, the units that passed.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    if not buckets:
+        return {}
+    passed: dict[str, float] = defaultdict(float)
+    numbers = _numbers(now)
+    for number, scores in zip(
+        numbers, store.commands([("ZMSCORE", _PASSED[number % _STEPS], *buckets) for number in numbers]), strict=True
+    ):
+        for bucket, score in zip(buckets, scores, strict=True):
+            passed[bucket] += weight_of(number, now) * float(score or 0)
+    steps = recent_steps(store, buckets, now)
+    return {
+        bucket: replace(minute_of(steps[bucket], now), allowed=None, units=round(passed[bucket])) for bucket in buckets
+    }
+
+
+def pressing_names(store: SharedCommands, order: str, most: int, now: float, name: str = "") -> list[str]:
+    """
+    The keys that press most, by bucket.
+
+    Args:
+        order: Which first, a letter each: l those with the longest lines, d the most denied, p those that passed most.
+        most: How many to return, and how deep each order is read.
+        name: Only keys of limits that have this in their name, as it is stored.
+
+    Raises:
+        StoreUnavailable: The store did not answer.
+    """
+    numbers = _numbers(now)
+    lines, *ranks = store.commands(
+        [
+            ("ZREVRANGEBYSCORE", _LINES, "+inf", round(now * 1_000_000), "LIMIT", 0, most),
+            *(
+                ("ZREVRANGE", of[number % _STEPS], 0, most - 1, "WITHSCORES")
+                for of in (_DENIED, _PASSED)
+                for number in numbers
+            ),
+        ]
+    )
+    ordered = {
+        "l": [text_of(each) for each in lines],
+        "d": _ranked(numbers, ranks[:READ_STEPS], now),
+        "p": _ranked(numbers, ranks[READ_STEPS:], now),
+    }
+    names = dict.fromkeys(each for which in order for each in ordered[which] if name in _limit_of(each))
+    return list(names)[:most]
+
+
+def weight_of(number: int, now: float) -> float:
+    """Which part of a step lies in the last minute."""
+    back, into = divmod(now, STEP_S)
+    back -= number
+    whole = READ_STEPS - 1
+    return 1.0 if 0 <= back < whole else 1 - into / STEP_S if back == whole else 0.0
+
+
+def _numbers(now: float) -> range:
+    running = int(now // STEP_S)
+    return range(running - READ_STEPS + 1, running + 1)
+
+
+def _step(number: int, texts: Sequence[bytes | None]) -> Step:
+    count = dict(zip(_CODES, (int(text or 0) for text in texts), strict=True))
+    denied = {reason: count[code] for reason, code in REASON_CODES.items() if count[code]}
+    return Step(number, count["a"], count["u"], denied, count["w"] / 1e6, count["s"])
+
+
+def _ranked(numbers: Iterable[int], steps: Iterable[Any], now: float) -> list[str]:
+    """The names of all *steps*, by the sum of their scores in the last minute."""
+    total: dict[str, float] = defaultdict(float)
+    for number, scored in zip(numbers, steps, strict=True):
+        for each, score in pairs(scored):
+            total[text_of(each)] += weight_of(number, now) * float(score)
+    return sorted(total, key=lambda each: (-total[each], each))
+
+
+def _limit_of(bucket: str) -> str:
+    found = _LIMIT_OF_KEY.search(bucket)
+    return found[1] if found else ""
