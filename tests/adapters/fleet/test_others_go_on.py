@@ -35,8 +35,6 @@ FAILS: dict[tuple[str, str], str] = {
     ("Dramatiq, Redis, parked", "store"): _STORE,
     ("Dramatiq, Redis, held", "store"): _STORE,
     ("Dramatiq, RabbitMQ", "store"): _STORE,
-    ("Celery, Redis, parked", "429"): _PARKED,
-    ("Celery, Redis, parked", "set"): _PARKED,
     ("Celery, Redis, held", "store"): _STORE,
     ("Celery, RabbitMQ", "store"): _STORE,
     ("Celery, RabbitMQ, quorum", "pause"): _DELAYED,
@@ -54,8 +52,6 @@ FAILS: dict[tuple[str, str], str] = {
     ("RQ, stock", "undecodable"): _FAILS_IN_TURN,
     ("RQ, stock", "store"): _STORE,
     ("RQ, stock", "queue"): _DEAD_IN_FRONT,
-    ("huey", "429"): _IN_TURN,
-    ("huey", "set"): _IN_TURN,
     ("huey", "store"): _STORE,
     ("taskiq, list", "store"): _STORE,
     ("taskiq, stream", "store"): _STORE,
@@ -64,6 +60,10 @@ FAILS: dict[tuple[str, str], str] = {
 """Where the jobs behind do not go on yet, by stack and fault, and why."""
 
 UNSTEADY: dict[tuple[str, str], str] = {
+    ("huey", "set"): _IN_TURN,
+    ("huey", "429"): _IN_TURN,
+    ("Celery, Redis, parked", "set"): _PARKED,
+    ("Celery, Redis, parked", "429"): _PARKED,
     ("Dramatiq, Redis, parked", "429"): _PARKED,
     ("Dramatiq, Redis, parked", "set"): _PARKED,
     ("Dramatiq, Redis, held", "undecodable"): _DEAD_IN_FRONT,

@@ -39,6 +39,7 @@ class Slowest:
 
     Attributes:
         ran: The names of all scripts that `of` has measured.
+        processor_us: The time of the processor that the server took for the commands of the last measurement.
     """
 
     def __init__(self, url: str) -> None:
@@ -48,6 +49,7 @@ class Slowest:
         self.store = RedisStore(url, timeout=10)
         self.limiter = Limiter(self.store)
         self.ran: set[str] = set()
+        self.processor_us = 0
         self._names: dict[bytes, str] = {}
         codes = [*throttlekit_lua.ALGORITHMS]
         for verb in VERBS:
@@ -63,21 +65,32 @@ class Slowest:
         return self.client.evalsha(sha, len(keys), *keys, *args)
 
     def of(self, prepare: Callable[[], Any], act: Callable[[Any], object]) -> int:
-        """Return the microseconds of the slowest script of *act*, which gets what *prepare* returned."""
+        """
+        Return the microseconds of the slowest script of *act*, which gets what *prepare* returned.
+
+        On a busy machine a script may wait for the processor in the middle, which its SLOWLOG counts: the processor's
+        time of all commands counts where it is less.
+        """
         commands = [(words, took) for words, took in self.commands(prepare, act) if words[0] in (b"EVAL", b"EVALSHA")]
         assert commands
         self.ran |= {
             self._names[words[1]] for words, _ in commands if words[0] == b"EVALSHA" and words[1] in self._names
         }
-        return max(took for _, took in commands)
+        return min(self.processor_us, max(took for _, took in commands))
 
     def commands(self, prepare: Callable[[], Any], act: Callable[[Any], object]) -> list[tuple[list[bytes], int]]:
         """Return the commands that *act* sent, the last one first, with the microseconds that each took."""
         self.client.flushall()
         prepared = prepare()
         self.client.slowlog_reset()
+        began = self._processor_us()
         act(prepared)
+        self.processor_us = self._processor_us() - began
         return [(each["command"].split(maxsplit=2), each["duration"]) for each in self.client.slowlog_get(1_000)]
+
+    def _processor_us(self) -> int:
+        cpu = self.client.info("cpu")
+        return round(sum(cpu[f"used_cpu_{kind}_main_thread"] for kind in ("user", "sys")) * 1_000_000)
 
 
 @contextmanager
