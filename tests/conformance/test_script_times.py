@@ -28,7 +28,7 @@ from throttlekit.fleet.snapshot import look
 from throttlekit.fleet.tenants import TENANTS
 from throttlekit.stores.base import Request, Wait
 
-MANY, FIELDS, LONGEST_US, TRIES = 100_000, 2_000, 5_000, 12
+MANY, FIELDS, LONGEST_US, TRIES = 100_000, 2_000, 5_000, 60
 MOST_LIMITS = 1_000
 """As many as fleet_report.lua keeps."""
 BUCKET, SLOTS = TokenBucket("many", "1/h", burst=1), Concurrency("slots", MANY + 1, lease=60)
