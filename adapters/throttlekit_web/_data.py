@@ -11,7 +11,6 @@ from throttlekit.fleet.browse import Holder, Tenant, keys_by_limit
 from throttlekit.fleet.changes import Change
 from throttlekit.fleet.definitions import has_keys, per_minute, reported_within, share_of_minute, why_ignored
 from throttlekit.fleet.downstream import STEP_S, total
-from throttlekit.fleet.last_minute import Minute
 from throttlekit.fleet.line_now import SlowNow
 from throttlekit.fleet.rules import Rule, field_of
 from throttlekit.fleet.snapshot import Fleet, Key, Known, Waiting
@@ -118,11 +117,7 @@ def limit_data(
     }
 
 
-def key_data(key: Key, minute: Minute, *, show_keys: bool) -> _Data:
-    """
-    Args:
-        minute: That of the whole limit: it has the units that a job takes.
-    """
+def key_data(key: Key, *, show_keys: bool) -> _Data:
     return {
         "key": format_key(key.key, key.part, clear=show_keys),
         "used": key.used,
@@ -225,7 +220,7 @@ def job_data(job: Waiting, key: Key | None, rules: Iterable[Rule], now: float, *
         "definition": format_limit(key.limit),
         "due": job.due or None,
         "before": before,
-        **key_data(key, key.minute, show_keys=show_keys),
+        **key_data(key, show_keys=show_keys),
         "rules": [rule_data(rule, show_keys=show_keys) for rule in rules],
     }
 

@@ -20,7 +20,7 @@ from throttlekit.fleet.browse import (
 )
 from throttlekit.fleet.definitions import definition_of
 from throttlekit.fleet.downstream import DOWNSTREAM_429S, counts_429
-from throttlekit.fleet.last_minute import Minute, minute_of, recent_steps
+from throttlekit.fleet.last_minute import minute_of, recent_steps
 from throttlekit.fleet.replies import pairs, time_of
 from throttlekit.fleet.snapshot import Known, look, look_up, rules_of
 from throttlekit_cli.formatting import format_key
@@ -121,10 +121,6 @@ class Reader:
 
         return self._fresh(("fleet", order), read)
 
-    def _minute_of(self, id: str) -> Minute:
-        now = time_of(self._store)
-        return minute_of(recent_steps(self._store, [id], now)[id], now)
-
     def _limit(self, query: dict[str, str]) -> Any:
         id, first = query.get("id", ""), _whole(query, "since")
         data = self._fresh(("limit", id), lambda: self._read_limit(id))
@@ -146,7 +142,7 @@ class Reader:
             }
             for key in (keys if row["slots"] else ())[:_HOLDERS_OF]
         ]
-        shown = [key_data(key, known.minute, show_keys=self._show_keys) for key in keys]
+        shown = [key_data(key, show_keys=self._show_keys) for key in keys]
         tenants = tenants_of(self._store).get(id, ()) if known.shared else ()
         return {
             "now": now,
@@ -172,9 +168,8 @@ class Reader:
             exact = find_key(self._store, known, sought)
             keys = [each for each in keys if exact is None or each.bucket != exact.bucket]
             keys = keys if exact is None else [exact, *keys]
-        minute = self._fresh(("minute of", known.id), lambda: self._minute_of(known.id))
         return {
-            "keys": [key_data(key, minute, show_keys=self._show_keys) for key in keys],
+            "keys": [key_data(key, show_keys=self._show_keys) for key in keys],
             "cursor": page.cursor,
             "looked": page.looked,
             "of": page.of,

@@ -102,6 +102,34 @@ def test_the_keys_with_most_demand_come_first(limiter: Limiter, store: RedisStor
     assert (only.key, only.used, only.capacity) == ("", 1, 2)
 
 
+def test_a_key_is_found_behind_the_backlog_of_another_limit(limiter: Limiter, store: RedisStore) -> None:
+    """Each order is read apart: 400 keys in line of one limit hide no denied key of another."""
+    other = TokenBucket("other", "1/h", burst=1, key="{tenant}")
+    for number in range(400):
+        for job in range(2):
+            limiter.acquire(other, job=Job(id=f"{number}-{job}", kwargs={"tenant": str(number)}))
+        if number % 50 == 49:
+            limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    for _ in range(4):
+        limiter.acquire(TENANTS, key="denied")
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    (key,) = pressing_keys(store, _known(store, TENANTS), 10)
+    assert (key.key, key.minute.units, key.minute.denials) == ("denied", 2, 2)
+
+
+def test_denials_of_a_key_are_counted_where_their_reasons_are_not(
+    limiter: Limiter, store: RedisStore, redis_url: str
+) -> None:
+    """Reasons are kept of 100 000 counts; the denials of 10 000 keys are kept besides."""
+    for _ in range(5):
+        limiter.acquire(TENANTS, key="a")
+    limiter.fleet.activity.beat()  # type: ignore[union-attr]
+    with contextlib.closing(redis.Redis.from_url(redis_url)) as client:
+        client.delete(*KEYS[8::3])
+    (key,) = pressing_keys(store, _known(store, TENANTS), 10)
+    assert (key.minute.units, key.minute.denied) == (2, {"any": 3})
+
+
 def test_every_key_is_on_one_page(limiter: Limiter, store: RedisStore, redis_url: str) -> None:
     """Pages are small, and together hold each key of the limit, and no other limit's."""
     limiter.acquire(TENANTS, key="0")

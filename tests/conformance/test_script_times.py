@@ -386,6 +386,7 @@ def test_no_script_holds_its_server_for_more_than_5_ms(filled: Filled, name: str
 def test_a_look_at_the_fleet_holds_its_server_no_longer(filled: Filled, name: str) -> None:
     """`throttlekit top` and the web page read 1 000 limits and 100 keys of 100 000, by commands that are each short."""
     fill, server, best = filled.once(filled.fleet_is_known), filled.server, dict[tuple[bytes, int], int]()
+    tries: list[int] = []
 
     def act() -> None:
         found = look(server.store, most=100, name=name)
@@ -397,9 +398,11 @@ def test_a_look_at_the_fleet_holds_its_server_no_longer(filled: Filled, name: st
             nth = (words[0], seen[words[0]])
             best[nth] = min(took, best.get(nth, took))
             seen[words[0]] += 1
-        return max(best.values()) <= LONGEST_US
+        tries.append(len(seen))
+        return max(best.values()) <= LONGEST_US or len(tries) >= TRIES
 
-    wait_until(is_short, description=f"each command of a look takes at most 5 ms in one try: {best}", timeout=300)
+    wait_until(is_short, description="each command of a look takes at most 5 ms in one try", timeout=300)
+    assert max(best.values()) <= LONGEST_US, best
 
 
 def test_every_script_has_a_case() -> None:

@@ -203,7 +203,7 @@ def look(store: FleetStore, *, order: str = "wait", most: int = 50, name: str = 
     steps = recent_steps(store, [each.id for each in recent], now)
     limits = {each.id: replace(each, minute=minute_of(steps[each.id], now)) for each in recent}
     depth = max(most, _FILTERED_DEPTH) if name else most
-    names = pressing_names(store, ORDERS[order], depth, now, name)[:most]
+    names = pressing_names(store, ORDERS[order], depth, now, name)[:most] if most else []
     minutes = minutes_of_keys(store, names, now)
     found = [_key(bucket, limits, minutes[bucket]) for bucket in names]
     keys = tuple(_looked_at(store, [each for each in found if each is not None]))

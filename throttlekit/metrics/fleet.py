@@ -30,8 +30,8 @@ class FleetMetrics:
     """
     A collector for a registry of prometheus-client: `REGISTRY.register(FleetMetrics("redis://…/1"))`.
 
-    Register it in one process of the fleet. Each scrape sends the store the three short requests of `throttlekit top`,
-    whatever the number of keys. Keys never become labels: of a limit with keys, the worst key is shown, and of the jobs
+    Register it in one process of the fleet. Each scrape reads what `throttlekit top` shows, by short commands, whatever
+    the number of keys. Keys never become labels: of a limit with keys, the worst key is shown, and of the jobs
     that wait the sum. A scrape while the store is away has no value for these metrics.
 
     Args:

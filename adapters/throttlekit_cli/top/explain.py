@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from throttlekit.fleet.last_minute import Minute, minute_of, recent_steps
 from throttlekit.fleet.replies import time_of
 from throttlekit.fleet.rules import Rule
 from throttlekit.fleet.snapshot import Key, Waiting, look_up, rules_of
@@ -25,8 +24,6 @@ from throttlekit_cli.top.rows import slowed_data
 
 __all__ = ["describe", "print_explanation"]
 
-_NOTHING = Minute()
-
 
 def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) -> bool:
     """
@@ -39,13 +36,12 @@ def print_explanation(url: str, job_id: str, *, as_json: bool, show_keys: bool) 
     with contextlib.closing(open_store(url)) as store:
         job, key = look_up(store, job_id)
         now, rules = (time_of(store), ()) if key is None else rules_of(store, key.limit)
-        minute = _NOTHING if key is None else minute_of(recent_steps(store, [key.id], now)[key.id], now)
     if as_json:
-        print(json.dumps(None if job is None else _data(job, key, now, minute, show_keys=show_keys)))
+        print(json.dumps(None if job is None else _data(job, key, now, show_keys=show_keys)))
     elif job is None:
         print(f"Job {printable(job_id)} is not known: it was not denied in the last hour, or too many other jobs were.")
     else:
-        print("\n".join(map(printable, describe(job_id, job, key, rules, now, minute, show_keys=show_keys))))
+        print("\n".join(map(printable, describe(job_id, job, key, rules, now, show_keys=show_keys))))
     return job is not None
 
 
@@ -55,15 +51,11 @@ def describe(
     key: Key | None,
     rules: Sequence[Rule],
     now: float,
-    minute: Minute = _NOTHING,
     *,
     show_keys: bool,
 ) -> list[str]:
     """
     The explanation, line by line.
-
-    Args:
-        minute: What the limit decided in the last minute, from which its jobs' mean cost is known.
     """
     times = {1: "once", 2: "twice"}.get(job.deferrals, f"{job.deferrals} times")
     if job.reason == "allowed":
@@ -89,7 +81,7 @@ def describe(
         )
     elif ahead > 0:
         lines.append(f"  its turn       in about {format_duration(ahead)}, at {_format_time(job.due)}")
-        lines.append(f"  before it      {_jobs_before(key, ahead, minute)}")
+        lines.append(f"  before it      {_jobs_before(key, ahead)}")
     else:
         lines.append(
             f"  its turn       was {format_duration(-ahead)} ago: it is on its way to a worker, or waits for a free one"
@@ -103,7 +95,7 @@ def describe(
     return lines
 
 
-def _jobs_before(key: Key, ahead: float, minute: Minute) -> str:
+def _jobs_before(key: Key, ahead: float) -> str:
     if not key.waiting or not key.last_starts:
         return "not known"
     before = max(0, round(key.waiting * ahead / max(ahead, key.last_starts)) - 1)
@@ -118,7 +110,7 @@ def _format_time(seconds: float) -> str:
     return time.strftime("%H:%M:%S UTC", time.gmtime(seconds))
 
 
-def _data(job: Waiting, key: Key | None, now: float, minute: Minute, *, show_keys: bool) -> dict[str, Any]:
+def _data(job: Waiting, key: Key | None, now: float, *, show_keys: bool) -> dict[str, Any]:
     data: dict[str, Any] = {
         "now": now, "reason": job.reason, "since": job.since, "deferrals": job.deferrals, "slot": job.due or None,
         "told": job.decided,
